@@ -1,0 +1,211 @@
+"""The error tree of spyre: what is wrong, where, what was expected, what was found.
+
+Every error carries a stable code (``SPY…``, listed in :mod:`spyre.codes` and ``docs/errors.md``).
+This module imports nothing of ours but the codes, so every layer may raise from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from spyre.codes import CODES
+
+
+class Severity(StrEnum):
+    """How bad a finding is: an error stops the program, a warning is only reported."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A place in a text file; line and column count from 1. ``source_line`` allows a caret."""
+
+    file: str
+    line: int
+    column: int
+    source_line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+    def excerpt(self) -> str:
+        """The source line with a caret below the column ('' when the line is unknown)."""
+        if not self.source_line:
+            return ""
+        text = self.source_line.replace("\t", " ")
+        start = max(0, self.column - 61)
+        shown = text[start : start + 120]
+        return f"  {shown}\n  {' ' * (self.column - 1 - start)}^"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLocation:
+    """A place in a JSON file, as a path from the root, e.g. ``$.dscs_[0].add.N_``."""
+
+    file: str
+    path: str = "$"
+
+    def __str__(self) -> str:
+        return f"{self.file} at {self.path}"
+
+    def excerpt(self) -> str:
+        """JSON places have no excerpt."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLocation:
+    """A place in an execution: which execute, core, tensor, loop indices, address (bytes)."""
+
+    sdsc: str
+    execute: int | None = None
+    core: int | None = None
+    tensor: str | None = None
+    address_bytes: int | None = None
+    loop_indices: tuple[int, ...] = ()
+    source: SourceLocation | None = None
+
+    def __str__(self) -> str:
+        parts = [self.sdsc]
+        if self.execute is not None:
+            parts.append(f"execute {self.execute}")
+        if self.loop_indices:
+            parts.append(f"loop indices {self.loop_indices}")
+        if self.core is not None:
+            parts.append(f"core {self.core}")
+        if self.tensor is not None:
+            parts.append(f"tensor {self.tensor}")
+        if self.address_bytes is not None:
+            parts.append(f"address {self.address_bytes:#x}")
+        text = ", ".join(parts)
+        return f"{self.source}: {text}" if self.source is not None else text
+
+    def excerpt(self) -> str:
+        """Device places have no excerpt."""
+        return ""
+
+
+Location = SourceLocation | JsonLocation | DeviceLocation
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One diagnosis: a code of :data:`spyre.codes.CODES`, its place, and what was found."""
+
+    code: str
+    severity: Severity
+    message: str
+    location: Location | None = None
+    expected: str = ""
+    found: str = ""
+    hint: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.code in CODES, f"unregistered code {self.code}"
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+def render(finding: Finding) -> str:
+    """Text of a finding: place, severity, code and message; then excerpt and details."""
+    place = f"{finding.location}: " if finding.location is not None else ""
+    lines = [f"{place}{finding.severity.value} {finding.code}: {finding.message}"]
+    if finding.location is not None and (excerpt := finding.location.excerpt()):
+        lines.append(excerpt)
+    for label in ("expected", "found", "hint"):
+        if value := getattr(finding, label):
+            lines.append(f"  {label}: {value}")
+    return "\n".join(lines)
+
+
+class SpyreError(Exception):
+    """Base of every error this package raises on purpose.
+
+    ``finding`` holds the diagnosis, ``code`` its stable code, ``exit_code`` what ``spyre-run``
+    returns: 2 when the program could not run, 1 when the card would have done harm or numbers
+    are wrong.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        location: Location | None = None,
+        *,
+        expected: str = "",
+        found: str = "",
+        hint: str = "",
+    ) -> None:
+        self.finding = Finding(code, Severity.ERROR, message, location, expected, found, hint)
+        super().__init__(str(self.finding))
+
+    @property
+    def code(self) -> str:
+        """The stable code, e.g. ``SPY101``."""
+        return self.finding.code
+
+    @property
+    def location(self) -> Location | None:
+        """Where the error is, if it has a place."""
+        return self.finding.location
+
+
+class BundleError(SpyreError):
+    """The bundle itself is wrong."""
+
+
+class MlirSyntaxError(BundleError):
+    """bundle.mlir does not follow the grammar."""
+
+
+class SdscError(BundleError):
+    """An SDSC file is not what the format says; the location is a JSON path."""
+
+
+class ValidationError(BundleError):
+    """A check found errors; ``findings`` holds them all, the first one is the message."""
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        self.findings = findings
+        errors = [f for f in findings if f.severity is Severity.ERROR]
+        first = errors[0]
+        super().__init__(
+            first.code,
+            first.message,
+            first.location,
+            expected=first.expected,
+            found=first.found,
+            hint=first.hint,
+        )
+        if len(errors) > 1:
+            self.args = (f"{self.args[0]}\n  (and {len(errors) - 1} more)",)
+
+
+class UnsupportedError(SpyreError, NotImplementedError):
+    """Valid, but not simulated; the message names the operation, format or feature."""
+
+
+class LaunchError(SpyreError):
+    """The tensors given do not fit the kernel."""
+
+
+class DeviceOutOfMemory(SpyreError, MemoryError):
+    """Device memory is exhausted; the message names request, free bytes and largest block."""
+
+
+class DeviceFault(SpyreError):
+    """The card would have done harm: an address out of bounds, an index out of range."""
+
+    exit_code = 1
+
+
+class MismatchError(SpyreError):
+    """Outputs differ from what was expected by more than the tolerance."""
+
+    exit_code = 1

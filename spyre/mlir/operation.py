@@ -1,0 +1,102 @@
+"""What one SDSC says, normalised: the hand-over from JSON to the planner in ``spyre/hw``.
+
+An :class:`Operation` has dims, tensors, cores and constants with every irregularity of the file
+(strings for numbers, scale order against layout order, shared start addresses) resolved. It is
+pure description: no addresses are computed here. Rules: SDSC reference §2-8 (sdsc.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Component(StrEnum):
+    """Where a tensor lives."""
+
+    HBM = "hbm"
+    LX = "lx"
+
+
+class Indirection(StrEnum):
+    """Part a tensor plays in an indirect access."""
+
+    NONE = "no_indirection"
+    VALUE = "value_tensor"
+    INDEX = "index_tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One operand.
+
+    ``dims`` is the allocate node's layoutDimOrder_, innermost first, the stick dim standing where
+    its stick-count axis is. ``scale`` per dim: 1 present, -1 absent (extent 1), -2 absent stick
+    dim that keeps one stick. ``stick_dims``/``stick_sizes`` (elements) are innermost first.
+    ``starts``: one entry per core of the operation (same order as ``Operation.cores``): byte
+    addresses, or negative symbol ids when ``symbolic``. ``gap_elements`` per dim, as in the file.
+    """
+
+    index: int
+    name: str
+    role: str
+    component: Component
+    data_format: str
+    word_length_bytes: int
+    dims: tuple[str, ...]
+    scale: Mapping[str, int]
+    stick_dims: tuple[str, ...]
+    stick_sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    symbolic: bool = False
+    gap_elements: Mapping[str, int] = field(default_factory=dict)
+    device_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    max_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    indirection: Indirection = Indirection.NONE
+    related_tensor: int | None = None
+    per_core_in_hbm: bool = False
+    json_path: str = "$"
+
+    def holds(self, dim: str) -> bool:
+        """True if the tensor really varies along ``dim`` (listed with scale 1)."""
+        return self.scale.get(dim) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One computeOp_ over all its cores.
+
+    ``extents``: total iteration extent (elements) per dim in N_ order. ``slices``: work slices per
+    dim. ``core_slices[i][dim]``: slice index of core ``cores[i]``. ``masks``: dim → ((start,
+    count), …) in global coordinates. ``constants``: name → bit pattern in ``constant_formats``
+    of that name; a list per core is not part of any known file and refused on reading.
+    """
+
+    name: str
+    file: str
+    sdsc_name: str
+    dims: tuple[str, ...]
+    extents: Mapping[str, int]
+    cores: tuple[int, ...]
+    slices: Mapping[str, int]
+    core_slices: tuple[Mapping[str, int], ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    index_tensors: tuple[Tensor, ...] = ()
+    masks: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    constants: Mapping[str, int] = field(default_factory=dict)
+    constant_formats: Mapping[str, str] = field(default_factory=dict)
+    data_format: str = "SEN169_FP16"
+    unit: str = "sfp"
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All operands: inputs, index tensors, outputs."""
+        return (*self.inputs, *self.index_tensors, *self.outputs)
+
+    @property
+    def symbol_ids(self) -> tuple[int, ...]:
+        """Distinct symbol ids in order of first appearance over tensors and cores."""
+        tensors = sorted(self.tensors, key=lambda t: t.index)
+        return tuple(dict.fromkeys(s for t in tensors if t.symbolic for s in t.starts))

@@ -1,0 +1,1 @@
+"""How work reaches the card: arguments, transfers, launches."""

@@ -1,0 +1,1 @@
+"""The PyTorch device "spyre" (step D); nothing below imports it."""
