@@ -36,6 +36,8 @@ class Tensor:
     dim that keeps one stick. ``stick_dims``/``stick_sizes`` (elements) are innermost first.
     ``starts``: one entry per core of the operation (same order as ``Operation.cores``): byte
     addresses, or negative symbol ids when ``symbolic``. ``gap_elements`` per dim, as in the file.
+    ``own_slices``/``own_core_slices``: the tensor's own work slices per dim (count) and per core
+    (index), set only where the allocate node carries them (``shuffle``); else the operation's hold.
     """
 
     index: int
@@ -57,6 +59,8 @@ class Tensor:
     related_tensor: int | None = None
     per_core_in_hbm: bool = False
     json_path: str = "$"
+    own_slices: Mapping[str, int] = field(default_factory=dict)
+    own_core_slices: tuple[Mapping[str, int], ...] = ()
 
     def holds(self, dim: str) -> bool:
         """True if the tensor really varies along ``dim`` (listed with scale 1)."""

@@ -1,0 +1,66 @@
+"""What a launch binds: parameter values, where segments lie, and which memory is allowed.
+
+Symbolic bundles get addresses as parameter values; baked bundles carry addresses whose segment
+(16 GiB each) names the argument, and the segment table says where that argument really lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spyre.hw.nest import Int64Array
+from spyre.hw.spec import REGION_BITS, REGIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A range of device memory a program may touch.
+
+    ``name`` for messages, ``address_bytes``/``size_bytes`` in HBM, ``arrangement`` the element
+    arrangement of the tensor's layout.
+    """
+
+    name: str
+    address_bytes: int
+    size_bytes: int
+    arrangement: str = "STANDARD"
+
+    @property
+    def end_bytes(self) -> int:
+        """First byte behind the allocation."""
+        return self.address_bytes + self.size_bytes
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One launch's view of memory.
+
+    ``parameters``: value per function parameter. ``segments``: real base address per segment of a
+    baked bundle (None: addresses are used as they stand). ``allocations``: everything the program
+    may touch in HBM. ``scratch_addresses``: one per device_mem_allocate.
+    """
+
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    segments: Mapping[int, int] | None = None
+    allocations: tuple[Allocation, ...] = ()
+    scratch_addresses: tuple[int, ...] = ()
+
+    def relocate(self, addresses: Int64Array) -> Int64Array:
+        """Device addresses of the file → addresses in the simulator's memory."""
+        if self.segments is None:
+            return addresses
+        shift = np.zeros(REGIONS, np.int64)
+        for segment, base in self.segments.items():
+            shift[segment] = base - (segment << REGION_BITS)
+        segment_of = np.clip(addresses >> REGION_BITS, 0, REGIONS - 1)
+        return addresses + shift[segment_of]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Hashable identity: equal bindings link to equal programs."""
+        segments = tuple(sorted(self.segments.items())) if self.segments is not None else None
+        parameters = tuple(sorted(self.parameters.items()))
+        return (parameters, segments, self.allocations, self.scratch_addresses)

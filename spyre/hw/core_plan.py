@@ -1,0 +1,116 @@
+"""From an SDSC and its cores' start addresses to the plan tables the kernels run.
+
+A :class:`CorePlan` is made once per SDSC and pattern of starts: it does not depend on where the
+arguments lie, only on how the cores' starts relate, and is therefore reused across loop iterations
+and launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
+from spyre.hw import table as tb
+from spyre.hw.access import Access, make_access
+from spyre.hw.nest import Int64Array
+from spyre.hw.ops import Family, OpSpec, find_op
+from spyre.hw.plans.context import PlanContext
+from spyre.hw.plans.converting import plan_convert
+from spyre.hw.plans.copying import plan_copy
+from spyre.hw.plans.elementwise import plan_elementwise
+from spyre.hw.plans.matmul import plan_matmul
+from spyre.hw.plans.reduction import plan_reduction
+from spyre.hw.plans.restickify import plan_restickify
+from spyre.mlir.operation import Operation
+
+_PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
+    Family.ELEMENTWISE: plan_elementwise,
+    Family.REDUCTION: plan_reduction,
+    Family.COPY: plan_copy,
+    Family.CONVERT: plan_convert,
+    Family.RESTICKIFY: plan_restickify,
+    Family.MATMUL: plan_matmul,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CorePlan:
+    """One SDSC over all its cores.
+
+    ``tables``: int64 [rows, WORDS], run in order. ``low_bytes``/``high_bytes`` per operand (order
+    of ``Operation.tensors``): what the cores touch, relative to the first core's start, end
+    excluded; for a value tensor without what the index adds.
+    """
+
+    op: Operation
+    spec: OpSpec
+    tables: Int64Array
+    accesses: tuple[Access, ...]
+    low_bytes: Int64Array
+    high_bytes: Int64Array
+
+
+def plan_operation(
+    op: Operation,
+    relative_starts: Int64Array,
+    arrangements: tuple[str, ...] | None = None,
+    half_format: int = tb.DL16,
+    threads: int = 1,
+) -> CorePlan:
+    """Plan ``op``.
+
+    ``relative_starts``: bytes, [operand, core] in the order of ``op.tensors`` and ``op.cores``,
+    relative to the first core. Raises SdscError when the tensors do not have the structure the
+    operation needs, UnsupportedError for what is not simulated.
+    """
+    spec = require_op(op)
+    _check_operands(op, spec)
+    accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
+    context = PlanContext(
+        op,
+        spec,
+        accesses,
+        relative_starts,
+        arrangements or ("STANDARD",) * len(accesses),
+        half_format,
+        threads,
+    )
+    tables = np.stack(list(_PLANNERS[spec.family](context)))
+    spans = np.array([access.span_bytes for access in accesses], np.int64)
+    return CorePlan(
+        op,
+        spec,
+        tables,
+        accesses,
+        relative_starts.min(axis=1),
+        relative_starts.max(axis=1) + spans,
+    )
+
+
+def require_op(op: Operation) -> OpSpec:
+    """The op-table row of ``op``; raises UnsupportedError naming the operation."""
+    spec = find_op(op.name)
+    if spec is None:
+        raise UnsupportedError(
+            "SPY520",
+            f"operation {op.name!r} is not simulated",
+            JsonLocation(op.file, "$.dscs_[0].computeOp_[0].opFuncName"),
+            expected="an operation of docs/operations.md",
+            found=op.name,
+        )
+    return spec
+
+
+def _check_operands(op: Operation, spec: OpSpec) -> None:
+    if len(op.inputs) == spec.inputs and len(op.outputs) == 1:
+        return
+    raise SdscError(
+        "SPY280",
+        f"{op.name}: wrong number of tensors",
+        DeviceLocation(op.file),
+        expected=f"{spec.inputs} inputs and 1 output",
+        found=f"{len(op.inputs)} inputs and {len(op.outputs)} outputs",
+    )

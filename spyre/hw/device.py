@@ -1,0 +1,82 @@
+"""The simulated card: memory, allocations, host threads, number mode, and the programs it ran.
+
+A Device keeps compiled plans, LX and HBM contents between launches, as the card does. It is driven
+from one thread at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre import config
+from spyre.hw.executor import Executor
+from spyre.hw.memory import DeviceMemory
+from spyre.hw.numerics import Numerics
+from spyre.hw.regions import RegionAllocator
+from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
+from spyre.layout import SpyreTensorLayout
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTensor:
+    """A tensor in device memory.
+
+    ``address_bytes``: where its first stick lies in HBM. ``sizes``/``strides`` (elements): the
+    host extents its layout was made for. ``dtype``: torch dtype name.
+    """
+
+    name: str
+    address_bytes: int
+    layout: SpyreTensorLayout
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes it occupies on the device."""
+        return self.layout.device_bytes
+
+
+class Device:
+    """One simulated card.
+
+    ``numerics``: number mode, or its name. ``threads``: host threads (default: SPYRE_NUM_THREADS,
+    else all usable CPUs). Fresh memory reads as zero.
+    """
+
+    def __init__(self, numerics: Numerics | str | None = None, threads: int | None = None) -> None:
+        name = numerics if numerics is not None else config.NUMERICS.read()
+        self.numerics = name if isinstance(name, Numerics) else Numerics(mode=name)  # type: ignore[arg-type]
+        self.threads = threads or config.thread_count()
+        self.memory = DeviceMemory()
+        self.executor = Executor(self.memory, self.threads)
+        self._allocator = RegionAllocator()
+
+    def allocate(self, size_bytes: int, region: int | None = None) -> int:
+        """Address of ``size_bytes`` fresh (zero) bytes of HBM; see RegionAllocator.allocate."""
+        return self._allocator.allocate(size_bytes, region)
+
+    def free(self, address_bytes: int) -> None:
+        """Release an allocation; its contents are gone."""
+        self.memory.clear(address_bytes, self._allocator.free(address_bytes))
+
+    def reset(self) -> None:
+        """Forget all allocations and contents, LX included; compiled plans stay."""
+        self._allocator = RegionAllocator()
+        self.memory.clear()
+
+    def bytes_of(self, tensor: DeviceTensor) -> npt.NDArray[np.uint8]:
+        """The tensor's device bytes, as a view of device memory."""
+        return self.memory.data[tensor.address_bytes : tensor.address_bytes + tensor.size_bytes]
+
+    def upload(self, tensor: DeviceTensor, host: HostView) -> None:
+        """Host → device copy with format and layout conversion; padding becomes zero."""
+        copy_to_device(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.threads)
+
+    def download(self, tensor: DeviceTensor, host: HostView) -> None:
+        """Device → host copy into ``host.storage``."""
+        copy_to_host(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.threads)

@@ -1,0 +1,96 @@
+"""Running a linked program: the compiled driver, or one dispatch at a time for timings.
+
+Execution is sequential: every execute completes before the next starts (bundle reference §1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import DeviceFault, DeviceLocation
+from spyre.hw import table as tb
+from spyre.hw.linker import LinkedProgram
+from spyre.hw.memory import DeviceMemory
+
+Progress = Callable[[int, int], None]
+"""Called with (dispatches done, dispatches in all)."""
+
+
+class Executor:
+    """Runs linked programs on one memory with a fixed number of host threads."""
+
+    def __init__(self, memory: DeviceMemory, threads: int) -> None:
+        self.memory = memory
+        self.threads = threads
+        self._scratch = np.zeros(threads * tb.SCRATCH_BYTES, np.uint8)
+        self._status = np.zeros(max(threads, 1), np.int64)
+
+    def run(self, linked: LinkedProgram) -> None:
+        """Run everything in the compiled driver; raises DeviceFault for a bad index."""
+        self._drive(linked, 0, len(linked.dispatch))
+
+    def run_timed(
+        self, linked: LinkedProgram, progress: Progress | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Run dispatch by dispatch; returns host nanoseconds per dispatch."""
+        count = len(linked.dispatch)
+        elapsed = np.zeros(count, np.int64)
+        for e in range(count):
+            start = time.perf_counter_ns()
+            self._drive(linked, e, e + 1)
+            elapsed[e] = time.perf_counter_ns() - start
+            if progress is not None:
+                progress(e + 1, count)
+        return elapsed
+
+    def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
+        from spyre.hw.kernels.driver import drive
+
+        self._status[:] = 0
+        faulty = drive(
+            linked.dispatch,
+            linked.tables,
+            linked.entries,
+            self.memory.pointer,
+            self._scratch.ctypes.data,
+            self.threads,
+            first,
+            last,
+            self._status,
+        )
+        if faulty >= 0:
+            raise _index_fault(linked, int(faulty), int(self._status.max()), self.memory)
+
+
+def _index_fault(
+    linked: LinkedProgram, dispatch: int, status: int, memory: DeviceMemory
+) -> DeviceFault:
+    """The kernel stopped at an index: status is 1 + the address of the index word."""
+    address = status - 1
+    table, static, instance = (int(v) for v in linked.dispatch[dispatch, :3])
+    execute = linked.program.executes[static]
+    op = linked.plans[static][0].op
+    loops = linked.schedule.loop_indices[static][instance]
+    index = int(memory.read(address, 4).view(np.int32)[0])
+    location = DeviceLocation(
+        op.file,
+        static,
+        None,
+        op.index_tensors[0].name,
+        address,
+        tuple(int(i) for i in loops),
+        execute.location,
+    )
+    limit = int(linked.tables[table, tb.MASK_END])
+    return DeviceFault(
+        "SPY412",
+        f"{op.name}: index out of range",
+        location,
+        expected=f"0 to {limit - 1}",
+        found=str(index),
+    )
+

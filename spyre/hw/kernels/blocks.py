@@ -1,0 +1,216 @@
+"""Staging: sticks of device memory to float32 buffers and back, and the walk over the axes.
+
+``half`` is the reservation viewed as uint16, ``word`` as float32. Buffers hold LANES floats per
+stick. Everything here is called from kernels and takes byte addresses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spyre.hw import table as tb
+from spyre.hw.jit import kernel
+from spyre.hw.kernels.intrinsics import (
+    bits_float,
+    decode_dl16,
+    decode_half,
+    encode_dl16,
+    encode_half,
+)
+
+BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
+PITCH, INNER_PITCH, EXTENT = tb.PITCH, tb.INNER_PITCH, tb.EXTENT
+OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
+RANK, OPERANDS, LANES = tb.RANK, tb.OPERANDS, tb.LANES
+MASK_BITS, MASK_START, MASK_END = tb.MASK_BITS, tb.MASK_START, tb.MASK_END
+HALF_FORMAT, FP32_FORMAT = tb.HALF, tb.FP32
+
+
+@kernel
+def _load_dl16(half, address, sticks, pitch, buffer):  # type: ignore[no-untyped-def]
+    start = address >> 1
+    if pitch == 128:
+        source = half[start : start + sticks * 64]
+        target = buffer[: sticks * 64]
+        for i in range(target.size):
+            target[i] = decode_dl16(source[i])
+        return
+    for s in range(sticks):
+        at = start + s * (pitch >> 1)
+        source = half[at : at + 64]
+        target = buffer[s * 64 : s * 64 + 64]
+        for i in range(64):
+            target[i] = decode_dl16(source[i])
+
+
+@kernel
+def _load_half(half, address, sticks, pitch, buffer):  # type: ignore[no-untyped-def]
+    for s in range(sticks):
+        at = (address + s * pitch) >> 1
+        source = half[at : at + 64]
+        target = buffer[s * 64 : s * 64 + 64]
+        for i in range(64):
+            target[i] = decode_half(source[i])
+
+
+@kernel
+def _load_word(word, address, sticks, pitch, buffer):  # type: ignore[no-untyped-def]
+    for s in range(sticks):
+        at = (address + s * pitch) >> 2
+        source = word[at : at + 32]
+        target = buffer[s * 32 : s * 32 + 32]
+        for i in range(32):
+            target[i] = source[i]
+
+
+@kernel
+def _load_lane(half, word, address, sticks, pitch, code, lanes, buffer):  # type: ignore[no-untyped-def]
+    for s in range(sticks):
+        at = address + s * pitch
+        if code == FP32_FORMAT:
+            value = word[at >> 2]
+        elif code == HALF_FORMAT:
+            value = decode_half(half[at >> 1])
+        else:
+            value = decode_dl16(half[at >> 1])
+        target = buffer[s * lanes : s * lanes + lanes]
+        for i in range(target.size):
+            target[i] = value
+
+
+@kernel
+def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):  # type: ignore[no-untyped-def]
+    """Decode ``sticks`` sticks at byte ``address`` (``pitch`` bytes apart) to ``buffer``.
+
+    ``lane`` -1: whole sticks; otherwise that lane of every stick fills all lanes.
+    """
+    if pitch == 0 and sticks > 1:
+        load_one(half, word, address, lane, code, lanes, buffer)
+        first = buffer[:lanes]
+        for s in range(1, sticks):
+            target = buffer[s * lanes : s * lanes + lanes]
+            for i in range(target.size):
+                target[i] = first[i]
+        return
+    if lane >= 0:
+        element = 4 if code == FP32_FORMAT else 2
+        _load_lane(half, word, address + lane * element, sticks, pitch, code, lanes, buffer)
+    elif code == FP32_FORMAT:
+        _load_word(word, address, sticks, pitch, buffer)
+    elif code == HALF_FORMAT:
+        _load_half(half, address, sticks, pitch, buffer)
+    else:
+        _load_dl16(half, address, sticks, pitch, buffer)
+
+
+@kernel
+def load_one(half, word, address, lane, code, lanes, buffer):  # type: ignore[no-untyped-def]
+    """Decode one stick; see :func:`load_sticks`."""
+    if lane >= 0:
+        element = 4 if code == FP32_FORMAT else 2
+        _load_lane(half, word, address + lane * element, 1, 128, code, lanes, buffer)
+    elif code == FP32_FORMAT:
+        _load_word(word, address, 1, 128, buffer)
+    elif code == HALF_FORMAT:
+        _load_half(half, address, 1, 128, buffer)
+    else:
+        _load_dl16(half, address, 1, 128, buffer)
+
+
+@kernel
+def _store_dl16(half, address, sticks, pitch, buffer):  # type: ignore[no-untyped-def]
+    start = address >> 1
+    if pitch == 128:
+        target = half[start : start + sticks * 64]
+        source = buffer[: sticks * 64]
+        for i in range(source.size):
+            target[i] = encode_dl16(source[i])
+        return
+    for s in range(sticks):
+        at = start + s * (pitch >> 1)
+        target = half[at : at + 64]
+        source = buffer[s * 64 : s * 64 + 64]
+        for i in range(64):
+            target[i] = encode_dl16(source[i])
+
+
+@kernel
+def store_sticks(half, word, address, sticks, pitch, code, buffer):  # type: ignore[no-untyped-def]
+    """Encode ``sticks`` sticks of ``buffer`` to byte ``address``, ``pitch`` bytes apart."""
+    if code == FP32_FORMAT:
+        for s in range(sticks):
+            at = (address + s * pitch) >> 2
+            target = word[at : at + 32]
+            source = buffer[s * 32 : s * 32 + 32]
+            for i in range(32):
+                target[i] = source[i]
+    elif code == HALF_FORMAT:
+        for s in range(sticks):
+            at = (address + s * pitch) >> 1
+            codes = half[at : at + 64]
+            source = buffer[s * 64 : s * 64 + 64]
+            for i in range(64):
+                codes[i] = encode_half(source[i])
+    else:
+        _store_dl16(half, address, sticks, pitch, buffer)
+
+
+@kernel
+def mask_lanes(table, coordinate, step, sticks, lanes, buffer):  # type: ignore[no-untyped-def]
+    """Replace masked elements: lane coordinates start at ``coordinate``, ``step`` per stick."""
+    value = bits_float(np.int32(table[MASK_BITS]))
+    start, end = table[MASK_START], table[MASK_END]
+    for s in range(sticks):
+        at = coordinate + s * step
+        first = min(max(start - at, 0), lanes)
+        last = min(max(end - at, 0), lanes)
+        for i in range(first, last):
+            buffer[s * lanes + i] = value
+
+
+@kernel
+def mask_sticks(table, coordinate, step, sticks, lanes, buffer):  # type: ignore[no-untyped-def]
+    """Replace whole sticks whose coordinate (``step`` per stick) is masked."""
+    value = bits_float(np.int32(table[MASK_BITS]))
+    start, end = table[MASK_START], table[MASK_END]
+    for s in range(sticks):
+        at = coordinate + s * step
+        if start <= at < end:
+            for i in range(lanes):
+                buffer[s * lanes + i] = value
+
+
+@kernel
+def seek(table, bases, run, counters):  # type: ignore[no-untyped-def]
+    """Set loop counters (words 0..7) and operand addresses (words 8..) to outer index ``run``."""
+    rank, operands = table[RANK], table[OPERANDS]
+    for k in range(operands):
+        word = OPERAND + k * OPERAND_WORDS
+        tensor = table[word + TENSOR]
+        counters[8 + k] = table[word + BASE] + (bases[tensor] if tensor >= 0 else 0)
+    for axis in range(rank - 1, -1, -1):
+        extent = table[EXTENT + axis]
+        counters[axis] = run % extent
+        run //= extent
+        for k in range(operands):
+            pitch = table[OPERAND + k * OPERAND_WORDS + PITCH + axis]
+            counters[8 + k] += counters[axis] * pitch
+
+
+@kernel
+def advance(table, counters):  # type: ignore[no-untyped-def]
+    """Step the outer axes by one, carrying; addresses follow."""
+    operands = table[OPERANDS]
+    axis = table[RANK] - 1
+    while axis >= 0:
+        counters[axis] += 1
+        wrapped = counters[axis] == table[EXTENT + axis]
+        for k in range(operands):
+            pitch = table[OPERAND + k * OPERAND_WORDS + PITCH + axis]
+            if wrapped:
+                pitch -= pitch * table[EXTENT + axis]
+            counters[8 + k] += pitch
+        if not wrapped:
+            return
+        counters[axis] = 0
+        axis -= 1

@@ -1,0 +1,102 @@
+"""The elementwise kernel: stage 16 sticks of every input, compute, store 16 sticks.
+
+One unit is one block of up to BLOCK_STICKS sticks along the innermost axis. Every block is staged
+whole before it is written, so operating in place is safe.
+"""
+
+from __future__ import annotations
+
+from numba import carray
+
+from spyre.hw import table as tb
+from spyre.hw.jit import entry, kernel
+from spyre.hw.kernels.blocks import (
+    advance,
+    load_sticks,
+    mask_lanes,
+    mask_sticks,
+    seek,
+    store_sticks,
+)
+from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
+from spyre.hw.kernels.pointwise import apply_binary, apply_many, apply_unary
+from spyre.hw.spec import ADDRESS_SPACE_BYTES
+
+OPCODE, INPUTS, INNER, BLOCKS, LANES = tb.OPCODE, tb.INPUTS, tb.INNER, tb.BLOCKS, tb.LANES
+MASK, MASK_LANES, CONSTANT = tb.MASK, tb.MASK_LANES, tb.CONSTANT
+OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
+LANE, FORMAT, INNER_PITCH = tb.LANE, tb.FORMAT, tb.INNER_PITCH
+BLOCK_STICKS, WORDS = tb.BLOCK_STICKS, tb.WORDS
+COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
+HALVES, WORDS32 = ADDRESS_SPACE_BYTES // 2, ADDRESS_SPACE_BYTES // 4
+BUFFER = BLOCK_STICKS * 64
+
+
+@kernel
+def elementwise(table, bases, constants, half, word, counters, scratch, first, last):  # type: ignore[no-untyped-def]
+    """Run units ``first`` .. ``last`` of an elementwise table."""
+    inputs, lanes, inner, blocks = table[INPUTS], table[LANES], table[INNER], table[BLOCKS]
+    opcode, masked = table[OPCODE], table[MASK]
+    out_word = OPERAND + inputs * OPERAND_WORDS
+    mask_word = out_word + OPERAND_WORDS
+    run = first // blocks
+    block = first - run * blocks
+    seek(table, bases, run, counters)
+    for _ in range(first, last):
+        at = block * BLOCK_STICKS
+        sticks = min(BLOCK_STICKS, inner - at)
+        n = sticks * lanes
+        for k in range(inputs):
+            operand = OPERAND + k * OPERAND_WORDS
+            pitch = table[operand + INNER_PITCH]
+            load_sticks(
+                half, word, counters[8 + k] + at * pitch, sticks, pitch,
+                table[operand + LANE], table[operand + FORMAT], lanes,
+                scratch[k * BUFFER : (k + 1) * BUFFER],
+            )  # fmt: skip
+        if masked != 0:
+            step = table[mask_word + INNER_PITCH]
+            coordinate = counters[8 + inputs + 1] + at * step
+            if masked == MASK_LANES:
+                mask_lanes(table, coordinate, step, sticks, lanes, scratch)
+            else:
+                mask_sticks(table, coordinate, step, sticks, lanes, scratch)
+        a = scratch[:n]
+        b = scratch[BUFFER : BUFFER + n]
+        out = scratch[5 * BUFFER : 5 * BUFFER + n]
+        if inputs == 1:
+            apply_unary(opcode, a, out, constants)
+        elif inputs == 2:
+            apply_binary(opcode, a, b, out, constants)
+        else:
+            c = scratch[2 * BUFFER : 2 * BUFFER + n]
+            d = scratch[3 * BUFFER : 3 * BUFFER + n]
+            e = scratch[4 * BUFFER : 4 * BUFFER + n]
+            apply_many(opcode, a, b, c, d, e, out)
+        pitch = table[out_word + INNER_PITCH]
+        store_sticks(
+            half, word, counters[8 + inputs] + at * pitch, sticks, pitch,
+            table[out_word + FORMAT], out,
+        )  # fmt: skip
+        block += 1
+        if block == blocks:
+            block = 0
+            advance(table, counters)
+
+
+@entry
+def run(table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+    """C entry of :func:`elementwise`."""
+    words = carray(pointer_i64(table), WORDS)
+    elementwise(
+        words,
+        carray(pointer_i64(bases), 8),
+        carray(pointer_f32(table + 8 * CONSTANT), 16),
+        carray(pointer_u16(memory), HALVES),
+        carray(pointer_f32(memory), WORDS32),
+        carray(pointer_i64(scratch), COUNTERS),
+        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
+        first,
+        last,
+    )
+    return 0

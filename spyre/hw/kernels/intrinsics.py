@@ -1,0 +1,173 @@
+"""The few machine-level operations numba does not offer: bit casts, codecs, pointers, calls.
+
+numba types int32 arithmetic as int64, which halves the vectors, so the number-format codecs are
+written as 32-bit LLVM IR. Format rules: hardware reference §1.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+I16 = ir.IntType(16)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+F32 = ir.FloatType()
+
+# DL16: 1 sign, 6 exponent (bias 31), 9 fraction bits; binary32 has bias 127 and 23 fraction bits.
+_REBIAS = 127 - 31
+_SHIFT = 23 - 9
+_NINF = 0x7FFF
+_F32_INF = 0x7F800000
+
+
+def _i32(value: int) -> Any:
+    return ir.Constant(I32, value)
+
+
+@intrinsic
+def decode_dl16(typing_context, code):  # type: ignore[no-untyped-def]
+    """DL16 code (uint16) → float32, exact; 0x7FFF/0xFFFF are +inf/-inf as the ALU sees them."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        word = b.zext(args[0], I32)
+        sign = b.shl(b.and_(word, _i32(0x8000)), _i32(16))
+        magnitude = b.and_(word, _i32(0x7FFF))
+        bits = b.add(b.shl(magnitude, _i32(_SHIFT)), _i32(_REBIAS << 23))
+        bits = b.select(b.icmp_unsigned("==", magnitude, _i32(0)), _i32(0), bits)
+        bits = b.select(b.icmp_unsigned("==", magnitude, _i32(_NINF)), _i32(_F32_INF), bits)
+        return b.bitcast(b.or_(bits, sign), F32)
+
+    return types.float32(types.uint16), codegen
+
+
+@intrinsic
+def encode_dl16(typing_context, value):  # type: ignore[no-untyped-def]
+    """float32 → DL16 code: nearest, ties away from zero; overflow, inf and NaN → 0x7FFF|sign."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        bits = b.bitcast(args[0], I32)
+        sign = b.and_(b.lshr(bits, _i32(16)), _i32(0x8000))
+        magnitude = b.and_(bits, _i32(0x7FFFFFFF))
+        rounded = b.lshr(b.add(magnitude, _i32(1 << (_SHIFT - 1))), _i32(_SHIFT))
+        code = b.sub(rounded, _i32(_REBIAS << 9))
+        code = b.select(b.icmp_signed("<", code, _i32(0)), _i32(0), code)
+        code = b.select(b.icmp_signed(">", code, _i32(_NINF)), _i32(_NINF), code)
+        return b.trunc(b.or_(code, sign), I16)
+
+    return types.uint16(types.float32), codegen
+
+
+@intrinsic
+def decode_half(typing_context, code):  # type: ignore[no-untyped-def]
+    """IEEE binary16 bits (uint16) → float32, exact."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.fpext(b.bitcast(args[0], ir.HalfType()), F32)
+
+    return types.float32(types.uint16), codegen
+
+
+@intrinsic
+def encode_half(typing_context, value):  # type: ignore[no-untyped-def]
+    """float32 → IEEE binary16 bits, nearest even."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.bitcast(b.fptrunc(args[0], ir.HalfType()), I16)
+
+    return types.uint16(types.float32), codegen
+
+
+@intrinsic
+def float_bits(typing_context, value):  # type: ignore[no-untyped-def]
+    """float32 → its bits as int32."""
+    return types.int32(types.float32), lambda c, b, s, a: b.bitcast(a[0], I32)
+
+
+@intrinsic
+def bits_float(typing_context, bits):  # type: ignore[no-untyped-def]
+    """int32 bits → float32."""
+    return types.float32(types.int32), lambda c, b, s, a: b.bitcast(a[0], F32)
+
+
+def _int32_operation(name: str) -> Any:
+    @intrinsic
+    def operation(typing_context, left, right):  # type: ignore[no-untyped-def]
+        def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+            return getattr(b, name)(args[0], args[1])
+
+        return types.int32(types.int32, types.int32), codegen
+
+    return operation
+
+
+add_i32 = _int32_operation("add")
+sub_i32 = _int32_operation("sub")
+shl_i32 = _int32_operation("shl")
+sar_i32 = _int32_operation("ashr")
+and_i32 = _int32_operation("and_")
+or_i32 = _int32_operation("or_")
+
+
+@intrinsic
+def power_of_two(typing_context, exponent):  # type: ignore[no-untyped-def]
+    """An integral float32 n in -126..127 → 2**n."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        biased = b.add(b.fptosi(args[0], I32), _i32(127))
+        return b.bitcast(b.shl(biased, _i32(23)), F32)
+
+    return types.float32(types.float32), codegen
+
+
+@intrinsic
+def maximum_f32(typing_context, left, right):  # type: ignore[no-untyped-def]
+    """left > right ? left : right, one vector instruction."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.select(b.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
+
+    return types.float32(types.float32, types.float32), codegen
+
+
+@intrinsic
+def minimum_f32(typing_context, left, right):  # type: ignore[no-untyped-def]
+    """left < right ? left : right, one vector instruction."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.select(b.fcmp_ordered("<", args[0], args[1]), args[0], args[1])
+
+    return types.float32(types.float32, types.float32), codegen
+
+
+def _pointer_cast(numba_type: Any, llvm_type: Any) -> Any:
+    @intrinsic
+    def cast(typing_context, address):  # type: ignore[no-untyped-def]
+        def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+            return b.inttoptr(args[0], llvm_type.as_pointer())
+
+        return types.CPointer(numba_type)(types.int64), codegen
+
+    return cast
+
+
+pointer_i64 = _pointer_cast(types.int64, I64)
+pointer_i32 = _pointer_cast(types.int32, I32)
+pointer_u16 = _pointer_cast(types.uint16, I16)
+pointer_u8 = _pointer_cast(types.uint8, ir.IntType(8))
+pointer_i8 = _pointer_cast(types.int8, ir.IntType(8))
+pointer_f32 = _pointer_cast(types.float32, F32)
+
+
+@intrinsic
+def call_entry(typing_context, function, table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+    """Call a kernel entry by address; returns its status word."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        kind = ir.FunctionType(I64, [I64] * 6)
+        return b.call(b.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int64(*([types.int64] * 7)), codegen

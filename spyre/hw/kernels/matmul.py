@@ -1,0 +1,210 @@
+"""The matmul kernel: batches, rows, columns and K of any core split as lists of addresses.
+
+One unit is a batch, a block of rows and up to 4 sticks of columns. Per 256 k the B block is decoded
+once into packed panels and A in chunks of rows; the microkernel accumulates in float32, in order of
+increasing k and then of K work slices, and C is rounded once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from spyre.hw import matmul_table as mt
+from spyre.hw import table as tb
+from spyre.hw.jit import entry, kernel
+from spyre.hw.kernels.intrinsics import (
+    decode_dl16,
+    decode_half,
+    encode_dl16,
+    encode_half,
+    pointer_i64,
+    pointer_u16,
+)
+from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
+from spyre.hw.spec import ADDRESS_SPACE_BYTES
+
+A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
+BASE, TENSOR, FORMAT, HALF_FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT, tb.HALF
+BATCH, ROWS, COLUMNS, REDUCED = mt.BATCH, mt.ROWS, mt.COLUMNS, mt.REDUCED
+ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = mt.ROW_COUNT, mt.COLUMN_COUNT, mt.REDUCED_COUNT
+ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = mt.ROW_BLOCK, mt.ROW_BLOCKS, mt.COLUMN_BLOCKS
+COLUMN_BLOCK, B_ROW_PITCH, WORDS = mt.COLUMN_BLOCK, mt.B_ROW_PITCH, tb.WORDS
+HALVES = ADDRESS_SPACE_BYTES // 2
+
+K_STICKS = 4
+"""Sticks of K decoded at once (256 elements)."""
+K_BLOCK = 64 * K_STICKS
+A_ROW_FLOATS = K_BLOCK + 16
+ROW_CHUNK = 8 * TALL
+PANELS = 64 // WIDTH
+
+
+@kernel
+def axis_offsets(table, first_word, member, offsets):  # type: ignore[no-untyped-def]
+    """Byte offsets of every index of three axes; ``member`` picks the operand's pitch (1 or 2)."""
+    e0, e1, e2 = table[first_word], table[first_word + 3], table[first_word + 6]
+    p0 = table[first_word + member]
+    p1 = table[first_word + 3 + member]
+    p2 = table[first_word + 6 + member]
+    n = 0
+    for i in range(e0):
+        for j in range(e1):
+            for k in range(e2):
+                offsets[n] = i * p0 + j * p1 + k * p2
+                n += 1
+
+
+@kernel
+def decode_stick(half, address, code, target):  # type: ignore[no-untyped-def]
+    """One 16-bit stick at byte ``address`` to 64 floats."""
+    at = address >> 1
+    source = half[at : at + 64]
+    out = target[:64]
+    if code == HALF_FORMAT:
+        for i in range(64):
+            out[i] = decode_half(source[i])
+    else:
+        for i in range(64):
+            out[i] = decode_dl16(source[i])
+
+
+@kernel
+def pack_b_rows(half, address, row_pitch, code, panels, k_at):  # type: ignore[no-untyped-def]
+    """Decode 64 rows of one B stick into panels of WIDTH columns, rows from ``k_at`` on."""
+    for r in range(64):
+        at = (address + r * row_pitch) >> 1
+        for p in range(PANELS):
+            source = half[at + p * WIDTH : at + (p + 1) * WIDTH]
+            start = p * K_BLOCK * WIDTH + (k_at + r) * WIDTH
+            out = panels[start : start + WIDTH]
+            if code == HALF_FORMAT:
+                for i in range(WIDTH):
+                    out[i] = decode_half(source[i])
+            else:
+                for i in range(WIDTH):
+                    out[i] = decode_dl16(source[i])
+
+
+@kernel
+def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_stick_floats):  # type: ignore[no-untyped-def]
+    """C chunk += A chunk · B panels of ``sticks`` sticks."""
+    m = 0
+    while m < rows:
+        tall = m + TALL <= rows
+        a = a_pointer + 4 * m * A_ROW_FLOATS
+        for panel in range(sticks * PANELS):
+            b = b_pointer + 4 * panel * K_BLOCK * WIDTH
+            stick, within = panel // PANELS, panel % PANELS
+            c = c_pointer + 4 * (stick * c_stick_floats + m * 64 + within * WIDTH)
+            if tall:
+                tall_microkernel(a, A_ROW_FLOATS, b, k_count, c, 64)
+            else:
+                short_microkernel(a, A_ROW_FLOATS, b, k_count, c, 64)
+        m += TALL if tall else SHORT
+
+
+@kernel
+def store_rows(half, code, base, offsets, source, start, rows):  # type: ignore[no-untyped-def]
+    """Encode ``rows`` rows of one C stick; ``source`` holds them from float ``start`` on."""
+    for m in range(rows):
+        at = (base + offsets[m]) >> 1
+        out = half[at : at + 64]
+        values = source[start + m * 64 : start + m * 64 + 64]
+        if code == HALF_FORMAT:
+            for i in range(64):
+                out[i] = encode_half(values[i])
+        else:
+            for i in range(64):
+                out[i] = encode_dl16(values[i])
+
+
+@kernel
+def decode_a_chunk(half, code, base, row_offsets, k_offsets, rows, buffer):  # type: ignore[no-untyped-def]
+    """Decode ``rows`` rows by the given K sticks of A, then SHORT - 1 rows of zeros."""
+    for m in range(rows):
+        for ks in range(k_offsets.size):
+            start = m * A_ROW_FLOATS + ks * 64
+            address = base + row_offsets[m] + k_offsets[ks]
+            decode_stick(half, address, code, buffer[start : start + 64])
+    for m in range(rows, rows + SHORT - 1):
+        for i in range(k_offsets.size * 64):
+            buffer[m * A_ROW_FLOATS + i] = np.float32(0.0)
+
+
+@kernel
+def matmul(table, bases, half, first, last):  # type: ignore[no-untyped-def]
+    """Run units ``first`` .. ``last`` of a matmul table."""
+    row_block, row_blocks, column_blocks = table[ROW_BLOCK], table[ROW_BLOCKS], table[COLUMN_BLOCKS]
+    row_count, columns, depth = table[ROW_COUNT], table[COLUMN_COUNT], table[REDUCED_COUNT]
+    a_rows, c_rows = np.empty(row_count, np.int64), np.empty(row_count, np.int64)
+    b_columns, c_columns = np.empty(columns, np.int64), np.empty(columns, np.int64)
+    a_depth, b_depth = np.empty(depth, np.int64), np.empty(depth, np.int64)
+    axis_offsets(table, ROWS, 1, a_rows)
+    axis_offsets(table, ROWS, 2, c_rows)
+    axis_offsets(table, COLUMNS, 1, b_columns)
+    axis_offsets(table, COLUMNS, 2, c_columns)
+    axis_offsets(table, REDUCED, 1, a_depth)
+    axis_offsets(table, REDUCED, 2, b_depth)
+    padded = row_block + SHORT
+    a_buffer = np.empty((ROW_CHUNK + SHORT) * A_ROW_FLOATS, np.float32)
+    b_buffer = np.empty(COLUMN_BLOCK * 64 * K_BLOCK, np.float32)
+    c_buffer = np.empty(COLUMN_BLOCK * padded * 64, np.float32)
+    a_code, b_code, c_code = table[A + FORMAT], table[B + FORMAT], table[C + FORMAT]
+    for unit in range(first, last):
+        column_at = unit % column_blocks * COLUMN_BLOCK
+        rest = unit // column_blocks
+        row_at = rest % row_blocks * row_block
+        batch = rest // row_blocks
+        rows = min(row_block, row_count - row_at)
+        sticks = min(COLUMN_BLOCK, columns - column_at)
+        a_base = table[A + BASE] + bases[table[A + TENSOR]]
+        b_base = table[B + BASE] + bases[table[B + TENSOR]]
+        c_base = table[C + BASE] + bases[table[C + TENSOR]]
+        for axis in range(3, -1, -1):
+            word = BATCH + 4 * axis
+            index = batch % table[word]
+            batch //= table[word]
+            a_base += index * table[word + 1]
+            b_base += index * table[word + 2]
+            c_base += index * table[word + 3]
+        c_stick = padded * 64
+        used = c_buffer[: sticks * c_stick]
+        for i in range(used.size):
+            used[i] = np.float32(0.0)
+        for k_at in range(0, depth, K_STICKS):
+            k_sticks = min(K_STICKS, depth - k_at)
+            for n in range(sticks):
+                panels = b_buffer[n * 64 * K_BLOCK : (n + 1) * 64 * K_BLOCK]
+                for ks in range(k_sticks):
+                    address = b_base + b_columns[column_at + n] + b_depth[k_at + ks]
+                    pack_b_rows(half, address, table[B_ROW_PITCH], b_code, panels, ks * 64)
+            for chunk in range(0, rows, ROW_CHUNK):
+                count = min(ROW_CHUNK, rows - chunk)
+                begin = row_at + chunk
+                decode_a_chunk(
+                    half, a_code, a_base, a_rows[begin : begin + count],
+                    a_depth[k_at : k_at + k_sticks], count, a_buffer,
+                )  # fmt: skip
+                multiply_chunk(
+                    a_buffer.ctypes.data, count, b_buffer.ctypes.data, sticks, 64 * k_sticks,
+                    c_buffer.ctypes.data + 4 * chunk * 64, c_stick,
+                )  # fmt: skip
+        for n in range(sticks):
+            store_rows(
+                half, c_code, c_base + c_columns[column_at + n],
+                c_rows[row_at : row_at + rows], c_buffer, n * c_stick, rows,
+            )  # fmt: skip
+
+
+@entry
+def run(table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+    """C entry of :func:`matmul`."""
+    matmul(
+        carray(pointer_i64(table), WORDS),
+        carray(pointer_i64(bases), 8),
+        carray(pointer_u16(memory), HALVES),
+        first,
+        last,
+    )
+    return 0

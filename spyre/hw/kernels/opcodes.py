@@ -1,0 +1,50 @@
+"""Numbers shared by planners and kernels: kinds and opcodes, without importing numba.
+
+An opcode is the position of a kernel operation's name in its list.
+"""
+
+from __future__ import annotations
+
+ELEMENTWISE_KIND = 0
+REDUCTION_KIND = 1
+COPY_KIND = 2
+CONVERT_KIND = 3
+RESTICKIFY_KIND = 4
+MATMUL_KIND = 5
+
+KERNEL_MODULES = ("elementwise", "reduction", "copying", "converting", "restickify", "matmul")
+"""Module of each kind, in order; every one has an entry named ``run``."""
+
+UNARY = (
+    "copy", "abs", "neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "floor",
+    "relu", "gelu", "silu", "clip", "softplus", "relu6", "mish", "leakyrelu",
+)  # fmt: skip
+BINARY = (
+    "add", "sub", "mul", "div", "max", "min", "eq", "ne", "ge", "le", "gt", "lt", "revsub",
+    "layernormscale",
+)  # fmt: skip
+MANY = ("where", "layernormnorm", "fnms", "muladd")
+
+REDUCTIONS = ("sum", "max", "min", "absmax", "prod", "exx2")
+REDUCE_LANES = 1
+"""Reduction FLAGS bit: the stick dim is reduced too."""
+RUN_REDUCED = 2
+"""Reduction FLAGS bit: stage runs of sticks along the innermost reduced axis."""
+
+GATHER = 1
+"""Copy FLAGS bit: the index moves the input."""
+SCATTER = 2
+"""Copy FLAGS bit: the index moves the output."""
+INDEX_PER_LANE = 4
+"""Copy FLAGS bit: every lane has its own index; CONSTANT word 0 is the index stick pitch."""
+
+CONVERSIONS = ("widen", "narrow")
+WORD_STAGGERED = 1
+"""Conversion FLAGS bit: the 32-bit side is in DL16_TO_FP32 order."""
+HALF_STAGGERED = 2
+"""Conversion FLAGS bit: the 16-bit side is in FP32_TO_DL16 order."""
+
+DISPATCH_WORDS = 12
+"""Words of a dispatch: table, static execute, instance, spare, then 8 base addresses."""
+DISPATCH_BASES = 4
+"""First word of the base addresses."""

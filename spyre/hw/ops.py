@@ -1,0 +1,128 @@
+"""The op table: per opFuncName its family, opcode, operands, constants and definition.
+
+Checker, planner, engine and the documentation read this one table; adding an operation is a row
+here and a branch in its kernel. Definitions and their sources: operations reference §3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Family(StrEnum):
+    """Which kernel runs an operation."""
+
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    COPY = "copy"
+    CONVERT = "convert"
+    RESTICKIFY = "restickify"
+    MATMUL = "matmul"
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One operation.
+
+    ``kernel_op``: name in the kernel's opcode list. ``constants``: names the SDSC must hold, in
+    the order the kernel takes them. ``element_ns``: rough host cost per output element, used only
+    to decide between one thread and several.
+    """
+
+    name: str
+    family: Family
+    kernel_op: str
+    inputs: int
+    definition: str
+    constants: tuple[str, ...] = ()
+    element_ns: float = 0.2
+    unit: str = "sfp"
+
+
+def _pointwise(
+    name: str,
+    kernel_op: str,
+    inputs: int,
+    definition: str,
+    constants: tuple[str, ...] = (),
+    element_ns: float = 0.2,
+) -> OpSpec:
+    return OpSpec(name, Family.ELEMENTWISE, kernel_op, inputs, definition, constants, element_ns)
+
+
+def _reduction(
+    name: str, kernel_op: str, definition: str, constants: tuple[str, ...] = ()
+) -> OpSpec:
+    return OpSpec(name, Family.REDUCTION, kernel_op, 1, definition, constants)
+
+
+_ROWS = (
+    _pointwise("add", "add", 2, "a + b"),
+    _pointwise("sub", "sub", 2, "a - b"),
+    _pointwise("revsub", "revsub", 2, "b - a"),
+    _pointwise("mul", "mul", 2, "a · b"),
+    _pointwise("realdiv", "div", 2, "a / b"),
+    _pointwise("maximum", "max", 2, "max(a, b)"),
+    _pointwise("minimum", "min", 2, "min(a, b)"),
+    _pointwise("biasadd", "add", 2, "x + b"),
+    _pointwise("equal", "eq", 2, "a = b as 1.0 or 0.0"),
+    _pointwise("notequal", "ne", 2, "a ≠ b as 1.0 or 0.0"),
+    _pointwise("greaterequal", "ge", 2, "a ≥ b as 1.0 or 0.0"),
+    _pointwise("lesserequal", "le", 2, "a ≤ b as 1.0 or 0.0"),
+    _pointwise("greaterthan", "gt", 2, "a > b as 1.0 or 0.0"),
+    _pointwise("lesserthan", "lt", 2, "a < b as 1.0 or 0.0"),
+    _pointwise("where3", "where", 3, "c ≠ 0 ? a : b"),
+    _pointwise("layernormnorm", "layernormnorm", 5, "(x - E[x]) · scale · w + b", (), 0.3),
+    _pointwise(
+        "layernormscale", "layernormscale", 1, "1/√(E[x²] - E[x]² + eps)", ("eps",), 0.4
+    ),
+    _pointwise("abs", "abs", 1, "|x|"),
+    _pointwise("neg", "neg", 1, "-x"),
+    _pointwise("exp", "exp", 1, "e^x", (), 0.4),
+    _pointwise("fastexp", "exp", 1, "e^x (our reading: exact)", (), 0.4),
+    _pointwise("log", "log", 1, "ln x", (), 0.5),
+    _pointwise("sqrt", "sqrt", 1, "√x", (), 0.3),
+    _pointwise("rsqrt", "rsqrt", 1, "1/√x", (), 0.4),
+    _pointwise("reciprocal", "reciprocal", 1, "1/x", (), 0.3),
+    _pointwise("tanh", "tanh", 1, "tanh x", (), 0.7),
+    _pointwise("sigmoid", "sigmoid", 1, "1/(1 + e^-x)", (), 0.6),
+    _pointwise("fastsigmoid", "sigmoid", 1, "1/(1 + e^-x) (our reading: exact)", (), 0.6),
+    _pointwise("floor", "floor", 1, "⌊x⌋"),
+    _pointwise("relufwd", "relu", 1, "max(x, 0)"),
+    _pointwise("gelufwd", "gelu", 1, "x·Φ(x), the erf form (our reading)", (), 1.0),
+    _pointwise("silu", "silu", 1, "x·σ(x)", (), 0.7),
+    _pointwise("clip", "clip", 1, "min(max(x, lo), hi)", ("clipMin", "clipMax")),
+    _pointwise(
+        "softplus",
+        "softplus",
+        1,
+        "x·β > t ? x : ln(1 + e^{βx})/β",
+        ("softplusBeta", "softplusThresh"),
+        1.2,
+    ),
+    _reduction("sum", "sum", "Σ x"),
+    _reduction("max", "max", "max x"),
+    _reduction("min", "min", "min x"),
+    _reduction("absmax", "absmax", "max |x|"),
+    _reduction("mean", "sum", "scaling_factor · Σ x", ("scaling_factor",)),
+    _reduction("prod", "prod", "Π x"),
+    _reduction("exx2", "exx2", "lane 0: s·Σx, lane 1: s·Σx²", ("exx2scale",)),
+    OpSpec("identity", Family.COPY, "copy", 1, "copy of bits; gathers through an index tensor"),
+    OpSpec("dl16tofp32", Family.CONVERT, "widen", 1, "value conversion to binary32"),
+    OpSpec("fp32todl16", Family.CONVERT, "narrow", 1, "value conversion to DL16"),
+    OpSpec("ReStickifyOpHBM", Family.RESTICKIFY, "restickify", 1, "same values, other stick dim"),
+    OpSpec("batchmatmul", Family.MATMUL, "matmul", 2, "Σ_k A·B", (), 0.02, "pt"),
+)
+
+OPS: dict[str, OpSpec] = {row.name: row for row in _ROWS}
+_NONSTICK = "nonstick"
+
+
+def find_op(name: str) -> OpSpec | None:
+    """The row of ``name``; reductions carry the suffix ``nonstick`` when the stick stays."""
+    spec = OPS.get(name)
+    if spec is None and name.endswith(_NONSTICK):
+        spec = OPS.get(name.removesuffix(_NONSTICK))
+        return spec if spec is not None and spec.family is Family.REDUCTION else None
+    return spec

@@ -1,0 +1,4 @@
+"""Planners: one SDSC and the start addresses of its cores become plan-table rows.
+
+One file per family; `core_plan` picks the family from the op table and runs it.
+"""

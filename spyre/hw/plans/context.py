@@ -1,0 +1,183 @@
+"""What every planner starts from, and how a table row is written.
+
+A planner gets a :class:`PlanContext` (operation, op-table row, operand accesses, start addresses)
+and yields int64 rows of :mod:`spyre.hw.table`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spyre.dtypes import decode_dl16
+from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
+from spyre.hw import table as tb
+from spyre.hw.access import Access, per_core
+from spyre.hw.nest import Axis, Int64Array
+from spyre.hw.ops import OpSpec
+from spyre.mlir.operation import Operation, Tensor
+
+MASK_CONSTANT = "samv-maskvalue"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContext:
+    """Input of a planner.
+
+    ``accesses``: inputs, index tensors, outputs, in this order, which is also the order of rows
+    in ``starts`` (bytes, [operand, core], relative to the first core's start of that operand).
+    ``arrangements``: element arrangement per operand (STANDARD where unknown). ``half_format``:
+    table code of 16-bit floats in this device's numerics.
+    """
+
+    op: Operation
+    spec: OpSpec
+    accesses: tuple[Access, ...]
+    starts: Int64Array
+    arrangements: tuple[str, ...]
+    half_format: int
+    threads: int
+
+    @property
+    def inputs(self) -> tuple[Access, ...]:
+        """Accesses of the inputs."""
+        return self.accesses[: len(self.op.inputs)]
+
+    @property
+    def output(self) -> Access:
+        """Access of the one output."""
+        return self.accesses[-1]
+
+    @property
+    def location(self) -> DeviceLocation:
+        """The SDSC, for messages."""
+        return DeviceLocation(self.op.file)
+
+    def format_code(self, tensor: Tensor) -> int:
+        """FORMAT word of ``tensor``; raises UnsupportedError for formats kernels do not read."""
+        if tensor.data_format == "SEN169_FP16":
+            return self.half_format
+        if tensor.data_format == "IEEE_FP32":
+            return tb.FP32
+        raise UnsupportedError(
+            "SPY522",
+            f"{self.op.name}: arithmetic on {tensor.data_format} is not simulated yet",
+            JsonLocation(self.op.file, tensor.json_path),
+            expected="SEN169_FP16 or IEEE_FP32",
+            found=tensor.data_format,
+        )
+
+    def constant(self, name: str) -> float:
+        """Value of the SDSC's constant ``name``; raises SdscError when it is missing."""
+        if name not in self.op.constants:
+            raise SdscError(
+                "SPY281",
+                f"{self.op.name} needs the constant {name!r}",
+                JsonLocation(self.op.file, "$.dscs_[0].constantInfo_"),
+                expected=name,
+                found=", ".join(self.op.constants) or "no constants",
+            )
+        return decode_constant(self.op.constants[name], self.op.constant_formats[name])
+
+    def refuse(self, code: str, message: str, expected: str, found: str) -> UnsupportedError:
+        """An UnsupportedError that names the operation and its file."""
+        return UnsupportedError(
+            code, f"{self.op.name}: {message}", self.location, expected=expected, found=found
+        )
+
+
+def decode_constant(bits: int, data_format: str) -> float:
+    """Value of a constant's bit pattern (SDSC reference §8): binary32, else a DL16 code."""
+    if data_format == "IEEE_FP32":
+        return float(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
+    return float(decode_dl16(np.array([bits & 0xFFFF], np.uint16))[0])
+
+
+def float_word(value: float) -> int:
+    """The bits of ``value`` as binary32, for a table word."""
+    try:
+        return int(struct.unpack("<i", struct.pack("<f", value))[0])
+    except OverflowError:
+        return int(struct.unpack("<i", struct.pack("<f", float("inf") if value > 0 else float("-inf")))[0])
+
+
+def stick_axes(context: PlanContext, dims: Sequence[str], step: int) -> list[Axis]:
+    """One axis per dim of ``dims``: whole sticks along the output's stick dim, else elements.
+
+    ``step``: elements of one step along the stick dim.
+    """
+    axes = []
+    for dim in dims:
+        extent = per_core(context.op, dim)
+        advance = 1
+        if dim == context.output.stick_dim:
+            extent, advance = whole_steps(context, dim, extent, step), step
+        pitches = tuple(a.step_bytes(dim, advance) for a in context.accesses)
+        axes.append(Axis(extent, pitches))
+    return axes
+
+
+def whole_steps(context: PlanContext, dim: str, extent: int, step: int) -> int:
+    """extent / step; a stick dim that all operands lack is one stick whatever its extent."""
+    if not any(a.tensor.holds(dim) for a in context.accesses):
+        return 1
+    if extent % step:
+        raise SdscError(
+            "SPY282",
+            f"{context.op.name}: one core's share of stick dim {dim!r} is not whole sticks",
+            JsonLocation(context.op.file, "$.numWkSlicesPerDim_"),
+            expected=f"a multiple of {step} elements",
+            found=f"{extent} elements",
+        )
+    return extent // step
+
+
+class RowWriter:
+    """Fills one row of the plan table."""
+
+    def __init__(self, kind: int) -> None:
+        self.words = np.zeros(tb.WORDS, np.int64)
+        self.words[tb.KIND] = kind
+
+    def header(self, **words: int) -> None:
+        """Set header words by their lower-case names in :mod:`spyre.hw.table`."""
+        for name, value in words.items():
+            self.words[getattr(tb, name.upper())] = value
+
+    def operand(self, slot: int, tensor: int, base: int, lane: int = -1, code: int = 0) -> None:
+        """Describe operand ``slot``: its tensor's position in the dispatch bases (-1: none)."""
+        at = tb.OPERAND + slot * tb.OPERAND_WORDS
+        self.words[at + tb.BASE] = base
+        self.words[at + tb.TENSOR] = tensor
+        self.words[at + tb.LANE] = lane
+        self.words[at + tb.FORMAT] = code
+
+    def walk(self, axes: Sequence[Axis], operands: int) -> None:
+        """Set RANK, EXTENT, INNER and all pitches; the last axis is the innermost."""
+        outer, inner = axes[:-1], axes[-1]
+        self.words[tb.RANK] = len(outer)
+        self.words[tb.INNER] = inner.extent
+        self.words[tb.OPERANDS] = operands
+        for place, axis in enumerate(outer):
+            self.words[tb.EXTENT + place] = axis.extent
+        for k in range(operands):
+            at = tb.OPERAND + k * tb.OPERAND_WORDS
+            for place, axis in enumerate(outer):
+                self.words[at + tb.PITCH + place] = axis.pitches[k]
+            self.words[at + tb.INNER_PITCH] = inner.pitches[k]
+
+    def constants(self, values: Sequence[float]) -> None:
+        """Store float32 constants, packed two to a word."""
+        area = self.words[tb.CONSTANT : tb.CONSTANT + tb.MAX_CONSTANTS].view(np.float32)
+        area[: len(values)] = np.array(values, np.float32)
+
+
+def outer_count(axes: Sequence[Axis]) -> int:
+    """Product of the extents of all axes but the innermost."""
+    total = 1
+    for axis in axes[:-1]:
+        total *= axis.extent
+    return total

@@ -1,0 +1,153 @@
+"""Planner of `identity`: a copy of bits, with broadcast, gather or scatter.
+
+Indirect access (SDSC reference §6.4): the dims of the index tensor stand, in the value tensor, for
+one dim of rows; its pitch there, times the page size, is what one index step moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spyre.errors import SdscError
+from spyre.hw import table as tb
+from spyre.hw.access import Access, per_core
+from spyre.hw.kernels.opcodes import COPY_KIND, GATHER, INDEX_PER_LANE, SCATTER
+from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
+from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, whole_steps
+from spyre.mlir.operation import Indirection
+
+_INDEX_WORD_BYTES = 4
+
+
+def plan_copy(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of an identity."""
+    source, target = context.inputs[0], context.output
+    if source.stick_dim != target.stick_dim or source.lanes != target.lanes:
+        raise SdscError(
+            "SPY283",
+            "identity: operands have different sticks",
+            context.location,
+            expected=f"stick {target.stick_dim!r} of {target.lanes} as in {target.tensor.name}",
+            found=f"stick {source.stick_dim!r} of {source.lanes} in {source.tensor.name}",
+        )
+    if context.op.index_tensors:
+        yield from _plan_indirect(context)
+        return
+    output = len(context.accesses) - 1
+    axes = [_axis(context, dim) for dim in context.op.dims]
+    for group in fold_cores(context.op, context.starts):
+        nest = normalise([*group.axes.values(), *axes], output) or [Axis(1, (0, 0))]
+        for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
+            yield _row(context, bases, rest).words
+
+
+def _axis(context: PlanContext, dim: str) -> Axis:
+    extent, step = per_core(context.op, dim), 1
+    if dim == context.output.stick_dim:
+        step = context.output.lanes
+        extent = whole_steps(context, dim, extent, step)
+    return Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses))
+
+
+def _row(context: PlanContext, bases: tuple[int, ...], axes: list[Axis]) -> RowWriter:
+    """A row over operands (input, output[, index]); ``axes`` and ``bases`` are in that order."""
+    source, target = context.inputs[0], context.output
+    spread = source.is_lane and not target.is_lane
+    output = len(context.accesses) - 1
+    row = RowWriter(COPY_KIND)
+    row.operand(0, 0, bases[0], 0 if spread else tb.WHOLE_STICK)
+    row.operand(1, output, bases[1])
+    if len(bases) > 2:
+        row.operand(2, 1, bases[2])
+    row.walk(axes, len(bases))
+    blocks = -(-axes[-1].extent // tb.BLOCK_STICKS)
+    elements = outer_count(axes) * axes[-1].extent * target.lanes
+    row.header(
+        lanes=target.lanes,
+        blocks=blocks,
+        units=outer_count(axes) * blocks,
+        cost_ns=int(elements * 0.1),
+    )
+    return row
+
+
+def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
+    """Gather or scatter; operands in the file's order are (input, index, output)."""
+    source, index, target = context.accesses
+    value = source if source.tensor.indirection is Indirection.VALUE else target
+    indexed = _indexed_dims(value, index)
+    if value.stick_dim in indexed:
+        raise context.refuse(
+            "SPY526",
+            "indices along the stick dim of the value tensor",
+            "an index tensor over other dims",
+            f"stick dim {value.stick_dim!r} is indexed",
+        )
+    flags = GATHER if value is source else SCATTER
+    per_lane = index.tensor.holds(value.stick_dim)
+    if per_lane:
+        flags |= INDEX_PER_LANE
+    inner, outer = _indirect_axes(context, indexed, 0 if value is source else 2)
+    for group in fold_cores(context.op, context.starts):
+        nest = _reorder([*group.axes.values(), *outer])
+        nest = [a for a in nest if a.extent > 1] + _reorder([inner])
+        bases = (group.bases[0], group.bases[2], group.bases[1])
+        for moved, rest in peel(bases, nest, tb.MAX_RANK + 1):
+            row = _row(context, moved, rest)
+            row.header(flags=flags, value=_index_step(value, indexed[0]))
+            row.words[tb.CONSTANT] = index.pitch_bytes[index.stick_dim] if per_lane else 0
+            yield row.words
+
+
+def _indexed_dims(value: Access, index: Access) -> list[str]:
+    """Dims of the value tensor that an index replaces: those of limited size it shares."""
+    shared = [d for d in value.tensor.dims if index.tensor.holds(d)]
+    return [d for d in shared if value.tensor.max_dim_sizes.get(d, -1) > 0] or shared
+
+
+def _index_step(value: Access, dim: str) -> int:
+    page = max(value.tensor.max_dim_sizes.get(dim, 1), 1)
+    return value.pitch_bytes[dim] * page
+
+
+def _reorder(axes: list[Axis]) -> list[Axis]:
+    """Pitches from file order (input, index, output) to kernel order (input, output, index)."""
+    return [Axis(a.extent, (a.pitches[0], a.pitches[2], a.pitches[1])) for a in axes]
+
+
+def _indirect_axes(
+    context: PlanContext, indexed: list[str], value: int
+) -> tuple[Axis, list[Axis]]:
+    """The stick axis, which is innermost, and all others, index levels included."""
+    outer = []
+    for dim in context.op.dims:
+        if dim == context.output.stick_dim:
+            continue
+        for extent, pitches in _index_levels(context, dim):
+            still = dim in indexed
+            moves = tuple(0 if still and k == value else p for k, p in enumerate(pitches))
+            outer.append(Axis(extent, moves))
+    return _axis(context, context.output.stick_dim), outer
+
+
+def _index_levels(context: PlanContext, dim: str) -> list[tuple[int, tuple[int, ...]]]:
+    """Levels of a dim: elements, or sticks of the index tensor and the words in them."""
+    index = context.accesses[1]
+    extent = per_core(context.op, dim)
+    moves = [a.pitch_bytes.get(dim, 0) if a.tensor.holds(dim) else 0 for a in context.accesses]
+    if dim != index.stick_dim or not index.tensor.holds(dim):
+        return [(extent, tuple(moves))]
+    words = list(moves)
+    words[1] = _INDEX_WORD_BYTES
+    if extent <= index.lanes:
+        return [(extent, tuple(words))]
+    if extent % index.lanes:
+        raise context.refuse(
+            "SPY527",
+            "an index tensor whose share per core is not whole sticks",
+            f"at most {index.lanes} indices along {dim!r}, or a multiple of it",
+            str(extent),
+        )
+    sticks = [m * index.lanes for m in moves]
+    sticks[1] = moves[1]
+    return [(extent // index.lanes, tuple(sticks)), (index.lanes, tuple(words))]

@@ -1,0 +1,107 @@
+"""Planner of elementwise operations: every operand walks the same sticks.
+
+An operand whose stick dim has scale -2 gives lane 0 of each stick to all lanes; `layernormscale`
+reads lanes 0 and 1 of its one input as two operands (operations reference §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from spyre.errors import SdscError
+from spyre.hw import table as tb
+from spyre.hw.access import Access
+from spyre.hw.kernels.opcodes import BINARY, ELEMENTWISE_KIND, MANY, UNARY
+from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
+from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, stick_axes
+from spyre.hw.plans.masks import Mask, find_mask
+
+
+def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of an elementwise operation."""
+    check_sticks(context)
+    mask = find_mask(context)
+    lanes = context.output.lanes
+    axes = stick_axes(context, context.op.dims, lanes)
+    starts = context.starts
+    if mask is not None:
+        starts = np.vstack([starts, mask.starts(context)])
+        axes = [
+            Axis(a.extent, (*a.pitches, mask.pitch(dim, lanes if dim == mask.dim and mask.lanes else 1)))
+            for dim, a in zip(context.op.dims, axes, strict=True)
+        ]
+    output = len(context.accesses) - 1
+    for group in fold_cores(context.op, starts):
+        nest = normalise([*group.axes.values(), *axes], output)
+        nest = nest or [Axis(1, (0,) * starts.shape[0])]
+        for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
+            yield _row(context, mask, bases, rest)
+
+
+def check_sticks(context: PlanContext) -> None:
+    """All operands must share the output's stick dim and lane count."""
+    out = context.output
+    for access in context.inputs:
+        if access.stick_dim == out.stick_dim and access.lanes == out.lanes:
+            continue
+        raise SdscError(
+            "SPY283",
+            f"{context.op.name}: operands have different sticks",
+            context.location,
+            expected=f"stick {out.stick_dim!r} of {out.lanes} as in {out.tensor.name}",
+            found=f"stick {access.stick_dim!r} of {access.lanes} in {access.tensor.name}",
+        )
+
+
+def _operand_slots(context: PlanContext) -> list[tuple[int, Access, int]]:
+    """(position among operands, access, lane) per kernel input."""
+    slots = [(k, a, 0 if a.is_lane else tb.WHOLE_STICK) for k, a in enumerate(context.inputs)]
+    if context.spec.kernel_op == "layernormscale":
+        position, access, _ = slots[0]
+        return [(position, access, 0), (position, access, 1)]
+    return slots
+
+
+def _opcode(context: PlanContext, inputs: int) -> int:
+    names = {1: UNARY, 2: BINARY}.get(inputs, MANY)
+    return names.index(context.spec.kernel_op)
+
+
+def _row(
+    context: PlanContext, mask: Mask | None, bases: tuple[int, ...], axes: list[Axis]
+) -> Int64Array:
+    slots = _operand_slots(context)
+    output = len(context.accesses) - 1
+    order = [position for position, _, _ in slots] + [output]
+    if mask is not None:
+        order.append(output + 1)
+    row = RowWriter(ELEMENTWISE_KIND)
+    for k, (position, access, lane) in enumerate(slots):
+        row.operand(k, position, bases[position], lane, context.format_code(access.tensor))
+    code = context.format_code(context.output.tensor)
+    row.operand(len(slots), output, bases[output], tb.WHOLE_STICK, code)
+    if mask is not None:
+        row.operand(len(slots) + 1, -1, bases[output + 1])
+        mask.write(row)
+    picked = [Axis(a.extent, tuple(a.pitches[p] for p in order)) for a in axes]
+    row.walk(picked, len(order))
+    row.constants([context.constant(name) for name in context.spec.constants])
+    _count_work(context, row, picked, len(slots))
+    return row.words
+
+
+def _count_work(context: PlanContext, row: RowWriter, axes: list[Axis], inputs: int) -> None:
+    lanes = context.output.lanes
+    blocks = -(-axes[-1].extent // tb.BLOCK_STICKS)
+    units = outer_count(axes) * blocks
+    elements = outer_count(axes) * axes[-1].extent * lanes
+    row.header(
+        opcode=_opcode(context, inputs),
+        inputs=inputs,
+        lanes=lanes,
+        blocks=blocks,
+        units=units,
+        cost_ns=int(elements * context.spec.element_ns),
+    )

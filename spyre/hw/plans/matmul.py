@@ -1,0 +1,183 @@
+"""Planner of batchmatmul: dims to batch, row, column and K axes by structure, never by name.
+
+Roles (operations reference §2): reduction in A and B only, generated in B and C only, preserved in
+A and C only, the rest in all three. Sticks: A along K, B and C along the generated dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spyre.errors import SdscError
+from spyre.hw import matmul_table as mt
+from spyre.hw import table as tb
+from spyre.hw.access import per_core
+from spyre.hw.kernels.opcodes import MATMUL_KIND
+from spyre.hw.nest import (
+    Axis,
+    CoreGroup,
+    Int64Array,
+    drop_unit_axes,
+    fold_cores,
+    merge_axes,
+    normalise,
+    pad_axes,
+)
+from spyre.hw.plans.context import PlanContext, RowWriter, whole_steps
+
+STICK = 64
+_A, _B, _C = 0, 1, 2
+_MANY_ROWS = 192
+"""Rows worth a unit of their own when columns are too few to keep all threads busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Dims by role; ``reduction`` and ``generated`` are the stick dims."""
+
+    reduction: str
+    generated: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    batch: tuple[str, ...]
+
+
+def plan_matmul(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of a matmul."""
+    roles = find_roles(context)
+    axes = {dim: _axis(context, roles, dim) for dim in context.op.dims}
+    for group in fold_cores(context.op, context.starts, (roles.reduction,)):
+        yield from _group_rows(context, roles, group, axes)
+
+
+def find_roles(context: PlanContext) -> Roles:
+    """Roles of all dims; raises SdscError when the structure is no matmul."""
+    a, b, c = (access.tensor for access in context.accesses)
+    members = {d: (a.holds(d), b.holds(d), c.holds(d)) for d in context.op.dims}
+    reduced = _with(members, (True, True, False))
+    made = _with(members, (False, True, True))
+    sticks = tuple(access.stick_dim for access in context.accesses)
+    unknown = [d for d, m in members.items() if sum(m) < 2 and context.op.extents[d] > 1]
+    if len(reduced) != 1 or sticks[1] not in made or unknown or sticks != (*reduced, *[sticks[1]] * 2):
+        raise SdscError(
+            "SPY284",
+            f"{context.op.name}: the tensors do not have the structure of a matmul",
+            context.location,
+            expected="one dim in A and B only, in A's stick; a dim in B and C only, in their sticks",
+            found=f"A{a.dims} stick {sticks[0]}, B{b.dims} stick {sticks[1]}, "
+            f"C{c.dims} stick {sticks[2]}",
+        )
+    return Roles(
+        reduced[0],
+        sticks[1],
+        _with(members, (True, False, True)),
+        made,
+        _with(members, (True, True, True)),
+    )
+
+
+def _with(members: dict[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
+    return tuple(dim for dim, found in members.items() if found == wanted)
+
+
+def _axis(context: PlanContext, roles: Roles, dim: str) -> Axis:
+    extent, step = per_core(context.op, dim), 1
+    if dim in (roles.reduction, roles.generated):
+        extent, step = whole_steps(context, dim, extent, STICK), STICK
+    return Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses))
+
+
+def _group_rows(
+    context: PlanContext, roles: Roles, group: CoreGroup, axes: dict[str, Axis]
+) -> Iterator[Int64Array]:
+    def collect(dims: Sequence[str]) -> list[Axis]:
+        slices = [group.axes[d] for d in dims if d in group.axes]
+        return slices + [axes[d] for d in dims]
+
+    batch = normalise(collect(roles.batch), _C)
+    rows = normalise(collect(roles.rows), _C)
+    columns = normalise(collect(roles.columns), _C)
+    reduced = merge_axes(drop_unit_axes(collect((roles.reduction,))))
+    yield from _fit(context, roles, group.bases, batch, rows, columns, reduced)
+
+
+def _fit(
+    context: PlanContext,
+    roles: Roles,
+    bases: tuple[int, ...],
+    batch: list[Axis],
+    rows: list[Axis],
+    columns: list[Axis],
+    reduced: list[Axis],
+) -> Iterator[Int64Array]:
+    """Move surplus row and column axes to the batch, and unroll what is left over there."""
+    while len(rows) > mt.AXES:
+        batch.append(rows.pop(0))
+    while len(columns) > mt.AXES:
+        batch.append(columns.pop(0))
+    if len(batch) <= mt.BATCH_AXES:
+        yield _row(context, roles, bases, batch, rows, columns, reduced)
+        return
+    first = batch[0]
+    for step in range(first.extent):
+        moved = tuple(b + step * p for b, p in zip(bases, first.pitches, strict=True))
+        yield from _fit(context, roles, moved, batch[1:], list(rows), list(columns), reduced)
+
+
+def _row(
+    context: PlanContext,
+    roles: Roles,
+    bases: tuple[int, ...],
+    batch: list[Axis],
+    rows: list[Axis],
+    columns: list[Axis],
+    reduced: list[Axis],
+) -> Int64Array:
+    row = RowWriter(MATMUL_KIND)
+    for k, access in enumerate(context.accesses):
+        row.operand(k, k, bases[k], tb.WHOLE_STICK, context.format_code(access.tensor))
+    _write_axes(row, mt.BATCH, pad_axes(batch, mt.BATCH_AXES, 3), (_A, _B, _C))
+    _write_axes(row, mt.ROWS, pad_axes(rows, mt.AXES, 3), (_A, _C))
+    _write_axes(row, mt.COLUMNS, pad_axes(columns, mt.AXES, 3), (_B, _C))
+    _write_axes(row, mt.REDUCED, pad_axes(reduced, mt.AXES, 3), (_A, _B))
+    row.words[mt.B_ROW_PITCH] = context.accesses[_B].pitch_bytes[roles.reduction]
+    counts = tuple(_product(axes) for axes in (batch, rows, columns, reduced))
+    _write_blocks(context, row, counts)
+    return row.words
+
+
+def _write_axes(
+    row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple[int, ...]
+) -> None:
+    for axis in axes:
+        row.words[word] = axis.extent
+        row.words[word + 1 : word + 1 + len(operands)] = [axis.pitches[k] for k in operands]
+        word += 1 + len(operands)
+
+
+def _product(axes: Sequence[Axis]) -> int:
+    total = 1
+    for axis in axes:
+        total *= axis.extent
+    return total
+
+
+def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:
+    batches, rows, columns, depth = counts
+    column_blocks = -(-columns // mt.COLUMN_BLOCK)
+    wanted = 2 * context.threads
+    row_blocks = 1
+    if batches * column_blocks < wanted and rows > _MANY_ROWS:
+        row_blocks = min(-(-wanted // (batches * column_blocks)), rows // _MANY_ROWS + 1)
+    row_block = -(-rows // row_blocks)
+    row_blocks = -(-rows // row_block)
+    words = row.words
+    words[mt.ROW_COUNT], words[mt.COLUMN_COUNT], words[mt.REDUCED_COUNT] = rows, columns, depth
+    words[mt.ROW_BLOCK], words[mt.ROW_BLOCKS] = row_block, row_blocks
+    words[mt.COLUMN_BLOCKS] = column_blocks
+    multiply_adds = batches * rows * columns * STICK * depth * STICK
+    row.header(
+        units=batches * row_blocks * column_blocks,
+        cost_ns=int(multiply_adds * context.spec.element_ns),
+    )

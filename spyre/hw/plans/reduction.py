@@ -1,0 +1,137 @@
+"""Planner of reductions: kept and reduced axes, masks, and work slices of reduced dims.
+
+A dim is reduced if the input holds it and the output does not (operations reference §2). Cores
+that split a reduced dim share output addresses; their slices become the outermost reduced axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from spyre.hw import table as tb
+from spyre.hw.kernels.opcodes import REDUCE_LANES, REDUCTION_KIND, REDUCTIONS, RUN_REDUCED
+from spyre.hw.nest import (
+    Axis,
+    CoreGroup,
+    Int64Array,
+    drop_unit_axes,
+    fold_cores,
+    merge_axes,
+    normalise,
+    pad_axes,
+    peel,
+    sort_axes,
+)
+from spyre.hw.plans.context import PlanContext, RowWriter, float_word, outer_count, stick_axes
+from spyre.hw.plans.elementwise import check_sticks
+from spyre.hw.plans.masks import Mask, find_mask
+
+_IN, _OUT, _AT = 0, 1, 2
+
+
+def plan_reduction(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of a reduction."""
+    check_sticks(context)
+    mask = find_mask(context)
+    reduced = reduced_dims(context)
+    lanes = context.output.lanes
+    coordinate = mask.starts(context) if mask else np.zeros(context.starts.shape[1], np.int64)
+    starts = np.vstack([context.starts, coordinate])
+    axes = {}
+    for dim, axis in zip(context.op.dims, stick_axes(context, context.op.dims, lanes), strict=True):
+        step = lanes if dim == context.output.stick_dim else 1
+        axes[dim] = Axis(axis.extent, (*axis.pitches, mask.pitch(dim, step) if mask else 0))
+    for group in fold_cores(context.op, starts, reduced):
+        yield from _group_rows(context, mask, reduced, group, axes)
+
+
+def reduced_dims(context: PlanContext) -> tuple[str, ...]:
+    """Dims the input holds and the output does not."""
+    source, target = context.inputs[0].tensor, context.output.tensor
+    return tuple(d for d in context.op.dims if source.holds(d) and not target.holds(d))
+
+
+def _group_rows(
+    context: PlanContext,
+    mask: Mask | None,
+    reduced: Sequence[str],
+    group: CoreGroup,
+    axes: dict[str, Axis],
+) -> Iterator[Int64Array]:
+    kept_axes = [a for d, a in {**_renamed(group.axes), **axes}.items() if _dim(d) not in reduced]
+    slice_axes = [a for d, a in group.axes.items() if d in reduced]
+    local_axes = [a for d, a in axes.items() if d in reduced]
+    kept = normalise(kept_axes, _OUT) or [Axis(1, (0, 0, 0))]
+    inner_axes = merge_axes(
+        drop_unit_axes(slice_axes) + sort_axes(drop_unit_axes(local_axes), _IN)
+    )
+    if len(inner_axes) > tb.REDUCED_RANK:
+        raise context.refuse(
+            "SPY525",
+            "too many reduced axes",
+            f"at most {tb.REDUCED_RANK} after merging",
+            str(len(inner_axes)),
+        )
+    inner = pad_axes(inner_axes, tb.REDUCED_RANK, 3)
+    for bases, rest in peel(group.bases, kept, tb.KEPT_RANK + 1):
+        yield _row(context, mask, bases, pad_axes(rest, tb.KEPT_RANK + 1, 3), inner)
+
+
+def _renamed(slice_axes: dict[str, Axis]) -> dict[str, Axis]:
+    return {f"{dim}/slice": axis for dim, axis in slice_axes.items()}
+
+
+def _dim(name: str) -> str:
+    return name.removesuffix("/slice")
+
+
+def _row(
+    context: PlanContext,
+    mask: Mask | None,
+    bases: tuple[int, ...],
+    kept: list[Axis],
+    reduced: list[Axis],
+) -> Int64Array:
+    row = RowWriter(REDUCTION_KIND)
+    source, target = context.inputs[0], context.output
+    row.operand(_IN, 0, bases[_IN], tb.WHOLE_STICK, context.format_code(source.tensor))
+    row.operand(_OUT, 1, bases[_OUT], tb.WHOLE_STICK, context.format_code(target.tensor))
+    row.operand(_AT, -1, bases[_AT])
+    row.walk([*kept[:-1], *reduced, kept[-1]], 3)
+    if mask is not None:
+        mask.write(row)
+    blocks = -(-kept[-1].extent // tb.BLOCK_STICKS)
+    units = outer_count(kept) * blocks
+    row.header(
+        opcode=REDUCTIONS.index(context.spec.kernel_op),
+        flags=_flags(context, kept[-1], reduced[-1]),
+        lanes=source.lanes,
+        blocks=blocks,
+        units=units,
+        value=float_word(_scale(context)),
+        cost_ns=int(_elements(kept, reduced, source.lanes) * context.spec.element_ns),
+    )
+    return row.words
+
+
+def _elements(kept: list[Axis], reduced: list[Axis], lanes: int) -> int:
+    total = lanes
+    for axis in (*kept, *reduced):
+        total *= axis.extent
+    return total
+
+
+def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
+    """Stage runs along whichever axis is nearer in memory, unless kept sticks are neighbours."""
+    flags = REDUCE_LANES if context.output.is_lane else 0
+    adjacent = kept.pitches[_IN] == 128 and kept.extent > 1
+    if run.extent > 1 and not adjacent and (kept.extent == 1 or run.pitches[_IN] < kept.pitches[_IN]):
+        flags |= RUN_REDUCED
+    return flags
+
+
+def _scale(context: PlanContext) -> float:
+    constants = context.spec.constants
+    return context.constant(constants[0]) if constants else 1.0

@@ -1,0 +1,273 @@
+"""Host ↔ device copies: a layout and host strides become a transfer table, kernels do the rest.
+
+Padding is zero-filled on the way in and skipped on the way out. The slow twin is
+:mod:`spyre.layout.reference`. Rules: runtime reference §3, SDSC reference §6.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import find_host_dtype
+from spyre.errors import LaunchError, UnsupportedError
+from spyre.hw import table as tb
+from spyre.hw.kernels import transfer_table as tt
+from spyre.hw.nest import Int64Array
+from spyre.hw.numerics import Numerics
+from spyre.layout import (
+    SpyreTensorLayout,
+    TransferGeometry,
+    arrangement_positions,
+    transfer_geometry,
+)
+
+_TILE = 16
+_PARALLEL_BYTES = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A host tensor to copy: 1-D storage, first element, strides of the layout's host dims.
+
+    ``dtype``: torch dtype name. ``sizes``/``layout_strides``: the extents and strides the layout
+    was made for; ``strides``: those of this storage. All in elements.
+    """
+
+    storage: npt.NDArray[Any]
+    dtype: str
+    sizes: tuple[int, ...]
+    layout_strides: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @classmethod
+    def dense(
+        cls,
+        storage: npt.NDArray[Any],
+        dtype: str,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+    ) -> HostView:
+        """A storage that is laid out exactly as the device layout assumes."""
+        return cls(storage, dtype, tuple(sizes), tuple(strides), tuple(strides))
+
+
+def copy_to_device(
+    host: HostView, layout: SpyreTensorLayout, device: npt.NDArray[np.uint8], numerics: Numerics, threads: int
+) -> None:
+    """Fill ``device`` (the tensor's bytes) from ``host``; padding becomes zero."""
+    _copy(host, layout, device, numerics, threads, True)
+
+
+def copy_to_host(
+    host: HostView, layout: SpyreTensorLayout, device: npt.NDArray[np.uint8], numerics: Numerics, threads: int
+) -> None:
+    """Write the tensor's elements from ``device`` into ``host.storage``."""
+    _copy(host, layout, device, numerics, threads, False)
+
+
+def _copy(
+    host: HostView,
+    layout: SpyreTensorLayout,
+    device: npt.NDArray[np.uint8],
+    numerics: Numerics,
+    threads: int,
+    to_device: bool,
+) -> None:
+    from spyre.hw.kernels.transfer import transfer, transfer_serial
+
+    geometry, table = _plan(
+        layout, host.sizes, host.layout_strides, host.strides, host.dtype, numerics
+    )
+    _check_bounds(host, geometry, layout, device)
+    staged = device
+    if geometry.arrangement != "STANDARD":
+        staged = np.empty(layout.device_bytes, np.uint8)
+        if not to_device:
+            _reorder(geometry, layout, device, staged, to_device=False)
+    start = host.storage.ctypes.data + host.offset * host.storage.itemsize
+    if threads == 1 or layout.device_bytes < _PARALLEL_BYTES:
+        transfer_serial(table, to_device, start, staged.ctypes.data)
+    else:
+        transfer(table, to_device, start, staged.ctypes.data, threads)
+    if to_device and staged is not device:
+        _reorder(geometry, layout, staged, device, to_device=True)
+
+
+@lru_cache(maxsize=512)
+def _plan(
+    layout: SpyreTensorLayout,
+    sizes: tuple[int, ...],
+    layout_strides: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: str,
+    numerics: Numerics,
+) -> tuple[TransferGeometry, Int64Array]:
+    geometry = transfer_geometry(layout, sizes, layout_strides)
+    table = np.zeros(tt.WORDS, np.int64)
+    table[tt.LANES] = layout.device_size[-1]
+    _write_formats(table, layout, dtype, numerics)
+    _write_walk(table, geometry, layout, strides)
+    return geometry, table
+
+
+def _write_formats(
+    table: Int64Array, layout: SpyreTensorLayout, dtype: str, numerics: Numerics
+) -> None:
+    host = find_host_dtype(dtype).name
+    device = layout.device_dtype
+    table[tt.HOST_FORMAT] = tt.HOST_CODES[host]
+    table[tt.NINF_IS_NAN] = numerics.ninf_to_host == "nan"
+    integers = device in tt.DEVICE_INTEGER_CODES
+    floats = table[tt.HOST_FORMAT] <= tt.HOST_BOOL
+    if device == "SEN169_FP16" and floats:
+        table[tt.DEVICE_FORMAT] = numerics.half_format
+    elif device == "IEEE_FP32" and floats:
+        table[tt.DEVICE_FORMAT] = tb.FP32
+    elif integers and (not floats or host == "bool"):
+        table[tt.DEVICE_FORMAT] = tt.DEVICE_INTEGER_CODES[device]
+        table[tt.INTEGERS] = 1
+    else:
+        raise UnsupportedError(
+            "SPY528",
+            f"a copy between host {host} and device {device} is not simulated",
+            expected="float to float, integer to integer",
+            found=f"{host} and {device}",
+        )
+
+
+def _write_walk(
+    table: Int64Array, geometry: TransferGeometry, layout: SpyreTensorLayout, strides: tuple[int, ...]
+) -> None:
+    """Axes by falling host stride, then a tile of device neighbours; checks where needed."""
+    device_steps = [s * layout.data_format.bits // 8 for s in layout.device_strides]
+    dims = range(len(geometry.device_size))
+    host_steps = [
+        strides[geometry.host_dims[k]] * geometry.multipliers[k] if geometry.host_dims[k] >= 0 else 0
+        for k in dims
+    ]
+    table[tt.LANE_STRIDE] = host_steps[-1]
+    outer = [k for k in dims[:-1] if geometry.device_size[k] > 1]
+    axes = _tiled_axes(geometry, outer, host_steps, device_steps)
+    if len(axes) > tt.AXES:
+        raise UnsupportedError(
+            "SPY529",
+            "a layout of this many device dims cannot be copied",
+            expected=f"at most {tt.AXES - 1} device dims larger than 1 above the stick",
+            found=str(layout),
+        )
+    checks = _needed_checks(geometry)
+    table[tt.CHECKS] = len(checks)
+    for c, (host_dim, size) in enumerate(checks):
+        table[tt.CHECK_SIZE + c] = size
+        table[tt.CHECK_LANE + c] = _check_step(geometry, host_dim, len(geometry.device_size) - 1)
+    first = tt.AXES - len(axes)
+    table[tt.EXTENT : tt.EXTENT + tt.AXES] = 1
+    for place, (k, extent, factor) in enumerate(axes, first):
+        table[tt.EXTENT + place] = extent
+        table[tt.HOST_STEP + place] = host_steps[k] * factor
+        table[tt.DEVICE_STEP + place] = device_steps[k] * factor
+        for c, (host_dim, _) in enumerate(checks):
+            step = _check_step(geometry, host_dim, k)
+            table[tt.CHECK_STEP + c * tt.AXES + place] = step * factor
+    table[tt.UNITS] = int(np.prod(table[tt.EXTENT : tt.EXTENT + tt.AXES - 2]))
+
+
+def _tiled_axes(
+    geometry: TransferGeometry, outer: list[int], host_steps: list[int], device_steps: list[int]
+) -> list[tuple[int, int, int]]:
+    """(device dim, extent, factor): the device-innermost axis is split into a tile at the end."""
+    if not outer:
+        return []
+    near = min(outer, key=lambda k: device_steps[k])
+    others = sorted((k for k in outer if k != near), key=lambda k: -host_steps[k])
+    extent = geometry.device_size[near]
+    tile = max(t for t in range(1, _TILE + 1) if extent % t == 0)
+    axes = [(k, geometry.device_size[k], 1) for k in others]
+    last = axes.pop() if axes else (near, 1, 0)
+    return [*axes, (near, extent // tile, tile), last, (near, tile, 1)]
+
+
+def _needed_checks(geometry: TransferGeometry) -> list[tuple[int, int]]:
+    """(host dim, size) where device coordinates reach past the host; -1-k: device dim k itself."""
+    checks = []
+    for host_dim, size in enumerate(geometry.host_sizes):
+        reach = 1 + sum(
+            m * (n - 1)
+            for m, n, h in zip(
+                geometry.multipliers, geometry.device_size, geometry.host_dims, strict=True
+            )
+            if h == host_dim
+        )
+        if reach > size:
+            checks.append((host_dim, size))
+    for k, (limit, extent) in enumerate(zip(geometry.limits, geometry.device_size, strict=True)):
+        if limit < extent:
+            checks.append((-1 - k, limit))
+    return checks
+
+
+def _check_step(geometry: TransferGeometry, host_dim: int, k: int) -> int:
+    if host_dim < 0:
+        return int(k == -1 - host_dim)
+    return geometry.multipliers[k] if geometry.host_dims[k] == host_dim else 0
+
+
+def _check_bounds(
+    host: HostView,
+    geometry: TransferGeometry,
+    layout: SpyreTensorLayout,
+    device: npt.NDArray[np.uint8],
+) -> None:
+    last = host.offset + sum(
+        (n - 1) * s for n, s in zip(host.sizes, host.strides, strict=True) if n > 0
+    )
+    empty = 0 in host.sizes
+    if not empty and not (0 <= host.offset <= last < host.storage.size):
+        raise LaunchError(
+            "SPY324",
+            "host storage is too small for the tensor",
+            expected=f"elements {host.offset} to {last}",
+            found=f"{host.storage.size} elements",
+        )
+    if device.size < layout.device_bytes:
+        raise LaunchError(
+            "SPY324",
+            "device bytes do not match the tensor layout",
+            expected=f"{layout.device_bytes} bytes for {layout}",
+            found=f"{device.size} bytes",
+        )
+
+
+def _reorder(
+    geometry: TransferGeometry,
+    layout: SpyreTensorLayout,
+    source: npt.NDArray[np.uint8],
+    target: npt.NDArray[np.uint8],
+    to_device: bool,
+) -> None:
+    """Permute elements between STANDARD order and the layout's element arrangement."""
+    word = layout.data_format.bits // 8
+    place = arrangement_positions(geometry.arrangement)
+    axis = geometry.stick_axis
+    elements = source[: layout.device_bytes].reshape(*layout.device_size, word)
+    result = target[: layout.device_bytes].reshape(*layout.device_size, word)
+    if axis < 0:
+        grouped, out = elements, result
+    else:
+        grouped = np.moveaxis(elements, axis, -3)
+        out = np.moveaxis(result, axis, -3)
+        shape = (*grouped.shape[:-3], grouped.shape[-3] // 2, place.size, word)
+        grouped = grouped.reshape(shape)
+    permuted = np.empty(grouped.shape, np.uint8)
+    if to_device:
+        permuted[..., place, :] = grouped
+    else:
+        permuted[...] = grouped[..., place, :]
+    out[...] = permuted.reshape(out.shape)

@@ -1,0 +1,43 @@
+"""Tiled tensor layouts: how a host tensor lies in sticks on the card, and who goes where.
+
+A leaf above `spyre.dtypes`: `tensor_layout` holds `SpyreTensorLayout` and the default layout
+algorithm, `geometry` derives from a layout which host element each device position holds,
+`reference` moves whole tensors by that rule, slowly and obviously; the compiled copies of the
+runtime are tested against it. Rules: runtime reference §1-3.
+"""
+
+from spyre.layout.arrangement import arrangement_positions
+from spyre.layout.geometry import (
+    TransferGeometry,
+    device_coordinate,
+    host_coordinate_of_offset,
+    transfer_geometry,
+)
+from spyre.layout.reference import (
+    device_to_host_reference,
+    host_positions,
+    host_to_device_reference,
+)
+from spyre.layout.tensor_layout import (
+    ELEMENT_ARRANGEMENTS,
+    SpyreTensorLayout,
+    StrideRule,
+    contiguous_strides,
+    storage_bytes,
+)
+
+__all__ = [
+    "ELEMENT_ARRANGEMENTS",
+    "SpyreTensorLayout",
+    "StrideRule",
+    "TransferGeometry",
+    "arrangement_positions",
+    "contiguous_strides",
+    "device_coordinate",
+    "device_to_host_reference",
+    "host_coordinate_of_offset",
+    "host_positions",
+    "host_to_device_reference",
+    "storage_bytes",
+    "transfer_geometry",
+]

@@ -1,0 +1,250 @@
+"""Transfer geometry: which element of a host tensor each device position of a layout holds.
+
+Computed once per copy from a layout and the host extents it was made for; the compiled copies
+of the runtime and the reference copies of this package walk it, and reports use its inverse to
+name the device address of a host element. Rule: runtime reference §1 and §3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spyre.errors import LaunchError, UnsupportedError
+from spyre.layout.arrangement import (
+    COLUMNS_PER_GROUP,
+    arrangement_positions,
+    check_arrangement,
+    logical_columns,
+)
+from spyre.layout.tensor_layout import SpyreTensorLayout
+
+
+@dataclass(frozen=True, slots=True)
+class TransferGeometry:
+    """The walk of a copy, per device dim k and host dim h.
+
+    Host coordinate of h: Σ ``multipliers[k]``·c[k] over the device dims with ``host_dims[k]`` = h.
+    A device position holds a host element iff c[k] < ``limits[k]`` for every k and every host
+    coordinate < ``host_sizes[h]``; all others are padding. ``host_dims`` is −1 where a device dim
+    walks no host dim; then ``limits`` is 1, or the whole extent for an expanded copy (stride 0).
+    ``host_strides``: host elements per step of h. All this holds for logical device coordinates;
+    with an ``arrangement`` other than STANDARD `logical_coordinates` first maps the physical
+    ones, which moves elements along the last dim and ``stick_axis`` (−1: along the last only).
+    """
+
+    device_size: tuple[int, ...]
+    host_dims: tuple[int, ...]
+    multipliers: tuple[int, ...]
+    limits: tuple[int, ...]
+    host_sizes: tuple[int, ...]
+    host_strides: tuple[int, ...]
+    arrangement: str = "STANDARD"
+    stick_axis: int = -1
+
+    @property
+    def expanded(self) -> tuple[bool, ...]:
+        """Per device dim: True if all its steps read one host element (stride 0)."""
+        dims = zip(self.host_dims, self.limits, strict=True)
+        return tuple(dim < 0 and limit > 1 for dim, limit in dims)
+
+    def logical_coordinates(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Logical device coordinates of physical ones; the first axis counts device dims."""
+        return self._permute(coordinates, logical_columns(self.arrangement))
+
+    def physical_coordinates(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Physical device coordinates of logical ones; the first axis counts device dims."""
+        return self._permute(coordinates, arrangement_positions(self.arrangement))
+
+    def _permute(
+        self, coordinates: NDArray[np.int64], table: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        moved = coordinates.copy()
+        if self.arrangement == "STANDARD":
+            return moved
+        if self.stick_axis < 0:
+            moved[-1] = table[coordinates[-1]]
+            return moved
+        lanes = self.device_size[-1]
+        column = coordinates[self.stick_axis] * lanes + coordinates[-1]
+        group = column // COLUMNS_PER_GROUP
+        column = group * COLUMNS_PER_GROUP + table[column % COLUMNS_PER_GROUP]
+        moved[self.stick_axis], moved[-1] = column // lanes, column % lanes
+        return moved
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePosition:
+    """Where one element lies in a device tensor.
+
+    ``stick``: device coordinates but the last; ``lane``: position in the stick;
+    ``byte_offset`` from the start of the tensor.
+    """
+
+    stick: tuple[int, ...]
+    lane: int
+    byte_offset: int
+
+
+def transfer_geometry(
+    layout: SpyreTensorLayout, dma_sizes: Sequence[int], dma_strides: Sequence[int]
+) -> TransferGeometry:
+    """Geometry of a copy between ``layout`` and host extents ``dma_sizes``/``dma_strides``.
+
+    A device dim with extent > 1 and stride > 0 walks the host dim of size > 1 with the largest
+    stride that divides its own. LaunchError SPY322 when no host dim fits or when host elements
+    have no place on the device, UnsupportedError SPY323 for arrangements that cannot be copied.
+    """
+    sizes, strides = tuple(dma_sizes), tuple(dma_strides)
+    _check_extents(layout, sizes, strides)
+    walks = [_walk(layout, k, sizes, strides) for k in range(len(layout.device_size))]
+    host_dims, multipliers, limits = zip(*walks, strict=True)
+    _check_coverage(layout, host_dims, multipliers, sizes, strides)
+    arrangement, axis = _find_stick_axis(layout, host_dims, multipliers)
+    return TransferGeometry(
+        layout.device_size, host_dims, multipliers, limits, sizes, strides, arrangement, axis
+    )
+
+
+def device_coordinate(
+    layout: SpyreTensorLayout,
+    dma_sizes: Sequence[int],
+    dma_strides: Sequence[int],
+    index: Sequence[int],
+) -> DevicePosition:
+    """Device position of the host element with coordinates ``index`` (one per host dim).
+
+    LaunchError SPY322 when the layout has no place for it.
+    """
+    geometry = transfer_geometry(layout, dma_sizes, dma_strides)
+    logical = np.zeros(len(layout.device_size), dtype=np.int64)
+    for host_dim, coordinate in enumerate(index):
+        rest = _split_coordinate(geometry, host_dim, coordinate, logical)
+        if rest and geometry.host_strides[host_dim] > 0:
+            raise _misfit(layout, dma_sizes, dma_strides, f"no device position for {list(index)}")
+    physical = [int(c) for c in geometry.physical_coordinates(logical)]
+    element = sum(c * s for c, s in zip(physical, layout.device_strides, strict=True))
+    offset = element * layout.data_format.bits // 8
+    return DevicePosition(tuple(physical[:-1]), physical[-1], offset)
+
+
+def host_coordinate_of_offset(
+    offset: int, dma_sizes: Sequence[int], dma_strides: Sequence[int]
+) -> tuple[int, ...]:
+    """Host coordinates of the element ``offset`` elements into a host tensor's storage.
+
+    Turns an index of a view into one of its parent. LaunchError SPY322 when the host tensor has
+    no element there.
+    """
+    coordinate = [0] * len(dma_sizes)
+    rest = offset
+    for dim in sorted(range(len(dma_sizes)), key=lambda d: -dma_strides[d]):
+        if dma_sizes[dim] > 1 and dma_strides[dim] > 0:
+            coordinate[dim] = min(rest // dma_strides[dim], dma_sizes[dim] - 1)
+            rest -= coordinate[dim] * dma_strides[dim]
+    if rest:
+        raise LaunchError(
+            "SPY322",
+            f"storage element {offset} is outside the host tensor",
+            expected=f"sizes {list(dma_sizes)}, strides {list(dma_strides)}",
+        )
+    return tuple(coordinate)
+
+
+def _misfit(
+    layout: SpyreTensorLayout, sizes: Sequence[int], strides: Sequence[int], found: str
+) -> LaunchError:
+    return LaunchError(
+        "SPY322",
+        "Invalid device sizes and stride map for host sizes and strides",
+        expected=f"a layout of host sizes {list(sizes)}, strides {list(strides)}",
+        found=f"{found}; {layout}",
+    )
+
+
+def _check_extents(
+    layout: SpyreTensorLayout, sizes: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    if len(sizes) != len(strides):
+        raise _misfit(layout, sizes, strides, "sizes and strides of different rank")
+    if layout.device_size[-1] != layout.elements_per_stick:
+        raise _misfit(layout, sizes, strides, "last device extent is not one stick")
+
+
+def _walk(
+    layout: SpyreTensorLayout, k: int, sizes: tuple[int, ...], strides: tuple[int, ...]
+) -> tuple[int, int, int]:
+    """Host dim (or −1), multiplier and limit of device dim ``k``."""
+    extent, step = layout.device_size[k], layout.stride_map[k]
+    if extent <= 1 or step < 0:
+        return -1, 0, min(extent, 1)
+    if step == 0:
+        return -1, 0, extent
+    fits = [
+        h
+        for h, (size, stride) in enumerate(zip(sizes, strides, strict=True))
+        if size > 1 and stride > 0 and step % stride == 0
+    ]
+    if not fits:
+        raise _misfit(layout, sizes, strides, f"no host dim for stride {step} of device dim {k}")
+    host_dim = max(fits, key=lambda h: strides[h])
+    return host_dim, step // strides[host_dim], extent
+
+
+def _check_coverage(
+    layout: SpyreTensorLayout,
+    host_dims: tuple[int, ...],
+    multipliers: tuple[int, ...],
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> None:
+    """Every host coordinate must be reached, or elements would be lost without a word."""
+    for host_dim, size in enumerate(sizes):
+        walked = zip(host_dims, multipliers, layout.device_size, strict=True)
+        reach = 1 + sum(m * (n - 1) for h, m, n in walked if h == host_dim)
+        if size > reach and strides[host_dim] > 0:
+            found = f"device extents reach {reach} of {size} in host dim {host_dim}"
+            raise _misfit(layout, sizes, strides, found)
+
+
+def _find_stick_axis(
+    layout: SpyreTensorLayout, host_dims: tuple[int, ...], multipliers: tuple[int, ...]
+) -> tuple[str, int]:
+    """Arrangement that matters for the copy, and the stick count dim it spreads over (or −1).
+
+    One value per stick (no host dim along the stick) is never moved: it is lane 0 of each.
+    """
+    check_arrangement(layout.element_arrangement, layout.device_dtype)
+    if layout.element_arrangement == "STANDARD" or host_dims[-1] < 0:
+        return "STANDARD", -1
+    lanes = layout.device_size[-1]
+    if lanes == COLUMNS_PER_GROUP:
+        return layout.element_arrangement, -1
+    pitch = multipliers[-1] * lanes
+    axes = [
+        k
+        for k in range(len(host_dims) - 1)
+        if host_dims[k] == host_dims[-1] and multipliers[k] == pitch
+    ]
+    if not axes or layout.device_size[axes[0]] % 2:
+        raise UnsupportedError(
+            "SPY323",
+            f"element arrangement {layout.element_arrangement} needs an even number of sticks",
+            found=str(layout),
+        )
+    return layout.element_arrangement, axes[0]
+
+
+def _split_coordinate(
+    geometry: TransferGeometry, host_dim: int, coordinate: int, logical: NDArray[np.int64]
+) -> int:
+    """Write the device coordinates that add up to ``coordinate``; return what is left over."""
+    rest = coordinate
+    dims = [k for k, h in enumerate(geometry.host_dims) if h == host_dim]
+    for k in sorted(dims, key=lambda k: -geometry.multipliers[k]):
+        logical[k] = min(rest // geometry.multipliers[k], geometry.limits[k] - 1)
+        rest -= int(logical[k]) * geometry.multipliers[k]
+    return rest

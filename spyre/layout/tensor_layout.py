@@ -1,0 +1,248 @@
+"""`SpyreTensorLayout`: the shape of a tensor in device memory, and how it follows from the host's.
+
+Made for every device tensor, carried by ``launch_spec.json`` and by torch tensors; transfers
+(`geometry`, `reference`) and launches read it. Sizes and strides are in elements. Rules and
+worked examples: runtime reference §1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+from typing import Any
+
+from spyre.dtypes import STICK_BYTES, DataFormat, find_format, find_host_dtype, find_stored_format
+from spyre.errors import LaunchError, UnsupportedError
+
+ELEMENT_ARRANGEMENTS = (
+    "STANDARD",
+    "DL16_TO_FP32",
+    "FP32_TO_DL16",
+    "EXX2",
+    "QFP8CH",
+    "QFP8WT",
+)
+"""Every element arrangement tag a layout may carry (runtime reference §1)."""
+
+PICKLE_VERSION = 3
+
+
+class StrideRule(StrEnum):
+    """How the host stride of a stick count is found; they differ for dims within one stick.
+
+    ``CLAMPED`` (torch-spyre from August 2026): never beyond the host dim's own extent.
+    ``UNCLAMPED`` (June 2026): stride times device extent; at most 6 dims.
+    """
+
+    CLAMPED = "clamped"
+    UNCLAMPED = "unclamped"
+
+
+def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements, as torch gives them (an extent of 0 counts as 1)."""
+    strides = []
+    step = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class SpyreTensorLayout:
+    """Shape of a tensor on the card; hashable, equal when all four fields are.
+
+    ``device_size``: extents by decreasing device stride, the last one the elements of a stick.
+    ``stride_map``: host elements advanced per step of each device dim; −1: no host dim, 0: every
+    step reads the same host element. ``device_dtype``: name in `spyre.dtypes.FORMATS`.
+    """
+
+    device_size: tuple[int, ...]
+    stride_map: tuple[int, ...]
+    device_dtype: str
+    element_arrangement: str = "STANDARD"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device_size", tuple(int(n) for n in self.device_size))
+        object.__setattr__(self, "stride_map", tuple(int(n) for n in self.stride_map))
+        _check_layout(self)
+
+    @classmethod
+    def from_host(
+        cls,
+        host_size: Sequence[int],
+        dtype: str,
+        *,
+        rule: StrideRule = StrideRule.CLAMPED,
+    ) -> SpyreTensorLayout:
+        """Default layout of a contiguous host tensor of torch dtype ``dtype``."""
+        strides = contiguous_strides(host_size)
+        return cls.from_dim_order(host_size, strides, dtype, range(len(host_size)), rule=rule)
+
+    @classmethod
+    def from_dim_order(
+        cls,
+        host_size: Sequence[int],
+        host_strides: Sequence[int],
+        dtype: str,
+        dim_order: Sequence[int],
+        element_arrangement: str = "STANDARD",
+        *,
+        rule: StrideRule = StrideRule.CLAMPED,
+    ) -> SpyreTensorLayout:
+        """Layout with the host dims in ``dim_order``, the last of which lies along the stick.
+
+        A trailing −1 means sparse: one value per stick. Errors: SPY311 for the dtype, SPY321
+        when sizes, strides and order do not go together.
+        """
+        data_format = find_stored_format(find_host_dtype(dtype).device_format)
+        _check_dim_order(host_size, host_strides, dim_order, rule)
+        dims, sizes = _device_dims(host_size, dim_order, data_format)
+        strides = _stride_map(dims, sizes, host_size, host_strides, rule)
+        return cls(tuple(sizes), tuple(strides), data_format.name, element_arrangement)
+
+    @classmethod
+    def from_pickle_tuple(cls, state: tuple[Any, ...]) -> SpyreTensorLayout:
+        """Layout from torch-spyre's pickle tuple of version 1, 2 or 3.
+
+        3: (3, device_size, stride_map, device_dtype, element_arrangement); 2: without the
+        arrangement; 1: (1, device_size, dim_map, stride_map, device_dtype), dim_map unused.
+        """
+        version = state[0] if state else None
+        if version == 3 and len(state) == 5:
+            return cls(*state[1:])
+        if version == 2 and len(state) == 4:
+            return cls(*state[1:])
+        if version == 1 and len(state) == 5:
+            return cls(state[1], state[3], state[4])
+        raise UnsupportedError(
+            "SPY320",
+            "pickled tensor layout of an unknown version",
+            expected="version 1 (5 fields), 2 (4 fields) or 3 (5 fields)",
+            found=f"version {version} ({len(state)} fields)",
+        )
+
+    def to_pickle_tuple(self) -> tuple[int, tuple[int, ...], tuple[int, ...], str, str]:
+        """The pickle tuple of version 3."""
+        fields = (self.device_size, self.stride_map, self.device_dtype, self.element_arrangement)
+        return (PICKLE_VERSION, *fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (SpyreTensorLayout.from_pickle_tuple, (self.to_pickle_tuple(),))
+
+    @property
+    def data_format(self) -> DataFormat:
+        """The row of `device_dtype` in the format table."""
+        return find_format(self.device_dtype)
+
+    @property
+    def elements_per_stick(self) -> int:
+        """Elements of one 128-byte stick of this format."""
+        return find_stored_format(self.device_dtype).elements_per_stick
+
+    @property
+    def device_strides(self) -> tuple[int, ...]:
+        """Device elements advanced per step of each device dim (row-major)."""
+        return contiguous_strides(self.device_size)
+
+    @property
+    def num_sticks(self) -> int:
+        """Number of sticks: the product of all extents but the last."""
+        return prod(self.device_size[:-1])
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes the tensor takes in device memory."""
+        return STICK_BYTES * self.num_sticks
+
+    def __str__(self) -> str:
+        text = (
+            f"SpyreTensorLayout(device_size={list(self.device_size)}, "
+            f"stride_map ={list(self.stride_map)}, device_dtype=DataFormats.{self.device_dtype}"
+        )
+        if self.element_arrangement != "STANDARD":
+            text += f", element_arrangement=ElementArrangement.{self.element_arrangement}"
+        return text + ")"
+
+
+def storage_bytes(layout: SpyreTensorLayout, host_size: Sequence[int], dtype: str) -> int:
+    """Bytes to allocate for a new tensor: the larger of its device and its host bytes."""
+    return max(layout.device_bytes, prod(host_size) * find_host_dtype(dtype).item_bytes)
+
+
+def _check_layout(layout: SpyreTensorLayout) -> None:
+    sizes, strides = layout.device_size, layout.stride_map
+    if not sizes or len(sizes) != len(strides):
+        raise LaunchError(
+            "SPY320",
+            "device_size and stride_map need the same number of dims, at least one",
+            found=f"device_size {list(sizes)}, stride_map {list(strides)}",
+        )
+    if min(sizes) < 0 or min(strides) < -1:
+        raise LaunchError(
+            "SPY320",
+            "device extents cannot be negative, and strides not below -1",
+            found=f"device_size {list(sizes)}, stride_map {list(strides)}",
+        )
+    find_format(layout.device_dtype)
+    if layout.element_arrangement not in ELEMENT_ARRANGEMENTS:
+        raise LaunchError(
+            "SPY320",
+            f"unknown element arrangement {layout.element_arrangement!r}",
+            expected=f"one of {', '.join(ELEMENT_ARRANGEMENTS)}",
+        )
+
+
+def _check_dim_order(
+    host_size: Sequence[int],
+    host_strides: Sequence[int],
+    dim_order: Sequence[int],
+    rule: StrideRule,
+) -> None:
+    rank = len(host_size)
+    order = list(dim_order)
+    dense = order[:-1] if len(order) == rank + 1 and order[-1] == -1 else order
+    found = f"host_size {list(host_size)}, host_strides {list(host_strides)}, dim_order {order}"
+    if rule is StrideRule.UNCLAMPED and len(order) > 6:
+        raise UnsupportedError("SPY321", "Unsupported tensor rank", expected="<= 6", found=found)
+    if sorted(dense) != list(range(rank)):
+        raise LaunchError("SPY321", "Incompatible host_size and dim_order", found=found)
+    if len(host_strides) != rank:
+        raise LaunchError("SPY321", "Incompatible host_size and host_strides", found=found)
+
+
+def _device_dims(
+    host_size: Sequence[int], dim_order: Sequence[int], data_format: DataFormat
+) -> tuple[list[int], list[int]]:
+    """Host dim (−1: none) and extent of every device dim: stick count, …, stick."""
+    order = list(dim_order) or [-1]
+    lanes = data_format.elements_per_stick
+    stick_dim = order[-1]
+    dims = [*order[1:], order[0], stick_dim]
+    stick_count = -(-host_size[stick_dim] // lanes) if stick_dim >= 0 else 1
+    sizes = [stick_count if d == stick_dim else host_size[d] for d in dims[:-1]]
+    return dims, [*sizes, lanes]
+
+
+def _stride_map(
+    dims: Sequence[int],
+    sizes: Sequence[int],
+    host_size: Sequence[int],
+    host_strides: Sequence[int],
+    rule: StrideRule,
+) -> list[int]:
+    """Host stride per device dim, found from the innermost dim outwards."""
+    strides: list[int] = []
+    running: dict[int, int] = {}
+    for dim, size in zip(reversed(dims), reversed(sizes), strict=True):
+        if dim < 0 or host_size[dim] == 1:
+            strides.append(-1)
+            continue
+        stride = running.get(dim, host_strides[dim])
+        strides.append(stride)
+        running[dim] = stride * size
+        if rule is StrideRule.CLAMPED:
+            running[dim] = min(running[dim], host_strides[dim] * host_size[dim])
+    return strides[::-1]

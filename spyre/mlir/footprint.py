@@ -1,0 +1,87 @@
+"""What a tensor occupies in memory: stored extents, pitches and spans of one operand.
+
+The address rule of the SuperDSC reference §5.2 (sdsc.md), on an :class:`Operation`; the checker,
+``explain`` and the builder read it. Extents count elements, pitches and spans count bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spyre.dtypes import STICK_BYTES
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+
+RESTICKIFY = "ReStickifyOpHBM"
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """``stored`` elements per dim, ``pitch_bytes`` per dim (between sticks for a stick dim, between
+    elements otherwise), ``allocation_bytes`` of the whole (HBM) or one core's (LX) tensor, and
+    ``span_bytes`` from a core's start to the end of the last stick it touches.
+    """
+
+    stored: Mapping[str, int]
+    pitch_bytes: Mapping[str, int]
+    allocation_bytes: int
+    span_bytes: int
+
+
+def footprint(op: Operation, tensor: Tensor) -> Footprint:
+    """Footprint of ``tensor``; its dims must be dims of ``op`` with slices that divide them."""
+    sticks = stick_elements(tensor)
+    stored: dict[str, int] = {}
+    pitches: dict[str, int] = {}
+    pitch, span = STICK_BYTES, STICK_BYTES
+    for dim in tensor.dims:
+        size = sticks.get(dim, 1)
+        extent = stored[dim] = stored_extent(op, tensor, dim, size)
+        pitches[dim] = pitch
+        span += pitch * (_steps(op, tensor, dim, extent, size) - 1)
+        pitch *= -(-extent // size)
+    return Footprint(stored, pitches, pitch, span)
+
+
+def stick_elements(tensor: Tensor) -> dict[str, int]:
+    """Elements of each stick dim in one stick; a dim may be listed twice (packed formats)."""
+    elements: dict[str, int] = {}
+    for dim, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
+        elements[dim] = elements.get(dim, 1) * size
+    return elements
+
+
+def core_extent(op: Operation, tensor: Tensor, dim: str) -> int:
+    """Elements of ``dim`` that one core iterates of this tensor."""
+    return op.extents[dim] // (tensor.own_slices or op.slices).get(dim, 1)
+
+
+def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
+    """Elements kept along ``dim``; ``stick`` is the dim's elements per stick, 1 outside it."""
+    scale = tensor.scale[dim]
+    if scale != 1:
+        return stick if scale == -2 else 1
+    if dim in tensor.device_dim_sizes:
+        return tensor.device_dim_sizes[dim]
+    if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
+        return tensor.max_dim_sizes[dim]
+    local = tensor.component is Component.LX or tensor.per_core_in_hbm
+    extent = core_extent(op, tensor, dim) if local else op.extents[dim]
+    gap = tensor.gap_elements.get(dim, 0)
+    return extent - gap if _gap_is_padding(op, tensor, dim, gap) else extent + gap
+
+
+def _gap_is_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> bool:
+    """§7: a padded restickify rounds N up to the stick and writes the excess as a gap."""
+    if op.name != RESTICKIFY or dim in tensor.stick_dims:
+        return False
+    stick = tensor.stick_sizes[0]
+    return 0 < gap < stick and op.extents[dim] % stick == 0
+
+
+def _steps(op: Operation, tensor: Tensor, dim: str, stored: int, stick: int) -> int:
+    """Sticks (of a stick dim) or elements that one core visits along ``dim``."""
+    if tensor.scale[dim] != 1:
+        return 1
+    extent = min(core_extent(op, tensor, dim), stored)
+    return max(1, -(-extent // stick))

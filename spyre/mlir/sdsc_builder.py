@@ -1,0 +1,291 @@
+"""From a compact description to a complete SDSC: the project's own writer.
+
+Examples, tests, benchmarks and the torch backend describe an operation by extents, splits and
+tensors; ``build_operation`` works out cores and start addresses by the address rule of the
+SuperDSC reference §5.2 (sdsc.md), ``build_sdsc`` writes the result as the real frontends do.
+Common operations on host shapes are in :mod:`.sdsc_recipes`, whole bundles in
+:mod:`.bundle_builder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from spyre.dtypes import FORMATS
+from spyre.errors import BundleError, Severity, ValidationError
+from spyre.mlir.footprint import footprint, stick_elements
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.sdsc_form_rules import MAX_CORES
+from spyre.mlir.sdsc_rules import check_sdsc
+from spyre.mlir.sdsc_structs import Sdsc
+from spyre.mlir.sdsc_writer import write_operation
+
+ROLES = ("OUTPUT", "KERNEL", "INPUT")
+"""Roles given to tensors that do not name one, in order of first use; roles are not directions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a buffer of a bundle: ``offset_bytes`` from its start, plus, per enclosing loop,
+    ``loop_strides`` bytes per iteration. A bundle builder turns it into an address or a symbol.
+    """
+
+    buffer: str
+    offset_bytes: int = 0
+    loop_strides: Mapping[str, int] = field(default_factory=dict)
+
+
+Base = int | Place
+Resolve = Callable[[Place, int], int]
+"""(place, further offset in bytes) → a literal address, or a negative symbol id."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One operand.
+
+    ``dims``: layoutDimOrder_, innermost first, with the stick dim where its stick count stands.
+    ``stick``: (dim, elements) pairs, innermost first. ``base``: byte address of the whole tensor
+    (of each core's tensor in LX), or a place in a buffer. ``scale``: only the dims that are
+    absent (-1) or keep one stick (-2). ``gap``: elements by which the memory is longer than the
+    iteration. The rest as in :class:`~spyre.mlir.operation.Tensor`; an empty ``role`` is chosen.
+    """
+
+    dims: tuple[str, ...]
+    stick: tuple[tuple[str, int], ...]
+    base: Base
+    scale: Mapping[str, int] = field(default_factory=dict)
+    data_format: str = "SEN169_FP16"
+    component: Component = Component.HBM
+    gap: Mapping[str, int] = field(default_factory=dict)
+    role: str = ""
+    max_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    device_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    indirection: Indirection = Indirection.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class OperationSpec:
+    """An operation: ``extents`` is N_ (stick dims already rounded up), ``splits`` the work slices.
+
+    ``core_order``: dims whose slice index varies fastest come first; by default the order of
+    ``extents``. ``constants``: name → bit pattern, in ``constant_format`` (default the
+    operation's). ``index_inputs`` and the inputs or outputs marked as value tensors pair up.
+    """
+
+    name: str
+    extents: Mapping[str, int]
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    splits: Mapping[str, int] = field(default_factory=dict)
+    index_inputs: Sequence[TensorSpec] = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
+    masks: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    core_order: Sequence[str] = ()
+    data_format: str = "SEN169_FP16"
+    constant_format: str = ""
+    unit: str = "sfp"
+
+
+def build_sdsc(spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None) -> Sdsc:
+    """The SDSC of ``spec``, named ``0_<operation>`` by default.
+
+    BundleError SPY290 when the description contradicts itself, ValidationError when the SDSC
+    would break a rule of the format.
+    """
+    sdsc = write_operation(build_operation(spec, sdsc_name, resolve))
+    findings = check_sdsc(sdsc, f"built SDSC {sdsc.name}")
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        raise ValidationError(findings)
+    return sdsc
+
+
+def build_operation(
+    spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None
+) -> Operation:
+    """The operation of ``spec`` with cores, work slices and start addresses. BundleError SPY290."""
+    _check_dims(spec)
+    slices = {dim: spec.splits.get(dim, 1) for dim in spec.extents}
+    core_slices = _core_slices(spec, slices)
+    outline = _outline(spec, sdsc_name or f"0_{spec.name}", slices, core_slices)
+    placed = {
+        tensor.index: _placed(outline, tensor, operand, resolve)
+        for tensor, operand in zip(outline.tensors, _operands(spec), strict=True)
+    }
+    return _with_tensors(outline, placed)
+
+
+def _operands(spec: OperationSpec) -> tuple[TensorSpec, ...]:
+    """Operands in the order of ``Operation.tensors``."""
+    return (*spec.inputs, *spec.index_inputs, *spec.outputs)
+
+
+def _check_dims(spec: OperationSpec) -> None:
+    for dim in (*spec.splits, *spec.core_order, *spec.masks):
+        _require(dim in spec.extents, spec, f"dim {dim} has no extent", f"{tuple(spec.extents)}")
+    for operand in _operands(spec):
+        for dim in operand.dims:
+            message = f"dim {dim} of a tensor has no extent"
+            _require(dim in spec.extents, spec, message, f"{tuple(spec.extents)}")
+        for dim, _ in operand.stick:
+            message = f"stick dim {dim} is not in the tensor's dims"
+            _require(dim in operand.dims, spec, message, f"{operand.dims}")
+        known = operand.data_format in FORMATS
+        _require(known, spec, f"data format {operand.data_format} is unknown", ", ".join(FORMATS))
+    for dim, split in spec.splits.items():
+        divides = split >= 1 and spec.extents[dim] % split == 0
+        message = f"{split} slices do not divide dim {dim}"
+        _require(divides, spec, message, f"a divisor of {spec.extents[dim]}")
+
+
+def _require(condition: bool, spec: OperationSpec, message: str, expected: str) -> None:
+    if not condition:
+        raise BundleError("SPY290", f"{spec.name}: {message}", expected=expected)
+
+
+def _core_slices(spec: OperationSpec, slices: Mapping[str, int]) -> tuple[dict[str, int], ...]:
+    """Slice index of every core; the first dim of the core order varies fastest (§6.1)."""
+    cores = prod(slices.values())
+    _require(cores <= MAX_CORES, spec, f"{cores} cores are needed", f"at most {MAX_CORES}")
+    order = (*spec.core_order, *(dim for dim in slices if dim not in spec.core_order))
+    rows = []
+    for core in range(cores):
+        rest, row = core, {}
+        for dim in order:
+            rest, row[dim] = divmod(rest, slices[dim])
+        rows.append({dim: row[dim] for dim in slices})
+    return tuple(rows)
+
+
+def _outline(
+    spec: OperationSpec,
+    sdsc_name: str,
+    slices: Mapping[str, int],
+    core_slices: tuple[Mapping[str, int], ...],
+) -> Operation:
+    """The operation without start addresses. Index tensors are numbered first, outputs last."""
+    tensors = _tensors(spec)
+    a, b = len(spec.index_inputs), len(spec.index_inputs) + len(spec.inputs)
+    return Operation(
+        name=spec.name,
+        file=sdsc_name,
+        sdsc_name=sdsc_name,
+        dims=tuple(spec.extents),
+        extents=dict(spec.extents),
+        cores=tuple(range(len(core_slices))),
+        slices=dict(slices),
+        core_slices=core_slices,
+        inputs=tensors[a:b],
+        outputs=tensors[b:],
+        index_tensors=tensors[:a],
+        masks={dim: tuple(ranges) for dim, ranges in spec.masks.items()},
+        constants=dict(spec.constants),
+        constant_formats=dict.fromkeys(spec.constants, spec.constant_format or spec.data_format),
+        data_format=spec.data_format,
+        unit=spec.unit,
+    )
+
+
+def _tensors(spec: OperationSpec) -> tuple[Tensor, ...]:
+    operands = (*spec.index_inputs, *spec.inputs, *spec.outputs)
+    roles = _roles(spec, operands)
+    pairs = _indirect_pairs(spec, operands)
+    return tuple(
+        _tensor(operand, index, roles[index], pairs.get(index))
+        for index, operand in enumerate(operands)
+    )
+
+
+def _roles(spec: OperationSpec, operands: Sequence[TensorSpec]) -> list[str]:
+    """Given roles stay; the others share a role if they have the same dims and stick."""
+    known: dict[tuple[frozenset[str], tuple[tuple[str, int], ...]], str] = {}
+    for operand in operands:
+        if operand.role:
+            known.setdefault(_signature(operand), operand.role)
+    free = [role for role in ROLES if role not in {operand.role for operand in operands}]
+    for operand in operands:
+        if not operand.role and _signature(operand) not in known:
+            _require(bool(free), spec, "too many different layouts", f"at most {len(ROLES)}")
+            known[_signature(operand)] = free.pop(0)
+    return [operand.role or known[_signature(operand)] for operand in operands]
+
+
+def _signature(operand: TensorSpec) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
+    return frozenset(operand.dims), operand.stick
+
+
+def _indirect_pairs(spec: OperationSpec, operands: Sequence[TensorSpec]) -> dict[int, int]:
+    """Index of the counterpart of every index and value tensor, paired in order."""
+    kinds = Indirection.INDEX, Indirection.VALUE
+    found = [[i for i, o in enumerate(operands) if o.indirection is kind] for kind in kinds]
+    message = "index and value tensors do not pair up"
+    _require(len(found[0]) == len(found[1]), spec, message, "as many of one as of the other")
+    pairs = list(zip(*found, strict=True))
+    return {i: v for i, v in pairs} | {v: i for i, v in pairs}
+
+
+def _tensor(operand: TensorSpec, index: int, role: str, related: int | None) -> Tensor:
+    return Tensor(
+        index=index,
+        name=f"Tensor{index}",
+        role=role,
+        component=operand.component,
+        data_format=operand.data_format,
+        word_length_bytes=FORMATS[operand.data_format].bits // 8,
+        dims=operand.dims,
+        scale={dim: operand.scale.get(dim, 1) for dim in operand.dims},
+        stick_dims=tuple(dim for dim, _ in operand.stick),
+        stick_sizes=tuple(size for _, size in operand.stick),
+        starts=(),
+        gap_elements=dict(operand.gap),
+        device_dim_sizes=dict(operand.device_dim_sizes),
+        max_dim_sizes=dict(operand.max_dim_sizes),
+        indirection=operand.indirection,
+        related_tensor=related,
+    )
+
+
+# --- start addresses --------------------------------------------------------------------------
+
+
+def _placed(op: Operation, tensor: Tensor, operand: TensorSpec, resolve: Resolve | None) -> Tensor:
+    """``tensor`` with a start per core: base plus the offset of the core's slice (§5.2)."""
+    offsets = slice_offsets(op, tensor)
+    starts = tuple(_start(operand.base, offset, resolve) for offset in offsets)
+    return replace(tensor, starts=starts, symbolic=min(starts) < 0)
+
+
+def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
+    if isinstance(base, int):
+        return base + offset_bytes
+    if resolve is None:
+        message = f"a place in buffer {base.buffer} has no address"
+        raise BundleError("SPY290", message, expected="an integer, or a bundle builder")
+    return resolve(base, offset_bytes)
+
+
+def slice_offsets(op: Operation, tensor: Tensor) -> tuple[int, ...]:
+    """Bytes from the tensor's start to every core's slice; 0 where each core has its own tensor."""
+    if tensor.component is Component.LX or tensor.per_core_in_hbm:
+        return (0,) * len(op.cores)
+    pitches = footprint(op, tensor).pitch_bytes
+    sticks = stick_elements(tensor)
+    held = {dim: _slice_bytes(op, dim, pitches[dim], sticks) for dim in tensor.dims}
+    moving = [dim for dim in tensor.dims if tensor.holds(dim) and dim in op.slices]
+    return tuple(sum(row[dim] * held[dim] for dim in moving) for row in op.core_slices)
+
+
+def _slice_bytes(op: Operation, dim: str, pitch: int, sticks: Mapping[str, int]) -> int:
+    """Bytes from one slice of ``dim`` to the next."""
+    return op.extents[dim] // op.slices[dim] // sticks.get(dim, 1) * pitch
+
+
+def _with_tensors(op: Operation, placed: Mapping[int, Tensor]) -> Operation:
+    return replace(
+        op,
+        inputs=tuple(placed[t.index] for t in op.inputs),
+        outputs=tuple(placed[t.index] for t in op.outputs),
+        index_tensors=tuple(placed[t.index] for t in op.index_tensors),
+    )

@@ -1,0 +1,162 @@
+"""A bundle loaded on a device: linked once per set of addresses, launched any number of times.
+
+Parameters are matched by name (`%pool_base_addr`, `%arg_K_base_addr`); in a baked bundle argument K
+is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle reference §3.2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import LaunchError
+from spyre.hw.binding import Allocation, Binding
+from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.executor import Progress
+from spyre.hw.linker import LinkedProgram, Linker
+from spyre.mlir.bundle import Bundle
+
+POOL = -1
+"""Argument index of the pool."""
+
+_ARGUMENT = re.compile(r"arg_(\d+)_base_addr")
+_POOL = "pool_base_addr"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBuffer:
+    """Raw device memory for intermediates."""
+
+    address_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launch is given: tensors by argument index, and the pool where there is one.
+
+    ``values``: values of `index` parameters and runtime sizes by parameter name.
+    """
+
+    arguments: Mapping[int, DeviceTensor]
+    pool: PoolBuffer | None = None
+    values: Mapping[str, int] = field(default_factory=dict)
+
+
+class Kernel:
+    """A bundle on a device. Thread use follows the device's: one at a time."""
+
+    def __init__(self, bundle: Bundle, device: Device) -> None:
+        self.bundle = bundle
+        self.device = device
+        self._linker = Linker(
+            bundle.program,
+            bundle.operations,
+            device.numerics.half_format,
+            device.threads,
+        )
+        self._linked: dict[tuple[object, ...], LinkedProgram] = {}
+        self._scratch: tuple[PoolBuffer, ...] | None = None
+
+    def link(self, launch: Launch) -> LinkedProgram:
+        """Tables and dispatches for ``launch``, from the cache if its addresses were seen."""
+        binding = self._bind(launch)
+        if binding.key not in self._linked:
+            self._linked[binding.key] = self._linker.link(binding)
+        return self._linked[binding.key]
+
+    def launch(self, launch: Launch) -> None:
+        """Run the bundle in the compiled driver.
+
+        Raises LaunchError for missing arguments, DeviceFault for addresses or indices out of range.
+        """
+        self.device.executor.run(self.link(launch))
+
+    def launch_timed(
+        self, launch: Launch, progress: Progress | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Run dispatch by dispatch; host nanoseconds of each dispatch of ``link(launch)``."""
+        return self.device.executor.run_timed(self.link(launch), progress)
+
+    def _bind(self, launch: Launch) -> Binding:
+        allocations = [
+            Allocation(
+                tensor.name,
+                tensor.address_bytes,
+                tensor.size_bytes,
+                tensor.layout.element_arrangement,
+            )
+            for tensor in launch.arguments.values()
+        ]
+        if launch.pool is not None:
+            allocations.append(
+                Allocation("pool", launch.pool.address_bytes, launch.pool.size_bytes)
+            )
+        scratch = self._scratch_buffers()
+        allocations += [
+            Allocation(f"device_mem_allocate {i}", s.address_bytes, s.size_bytes)
+            for i, s in enumerate(scratch)
+        ]
+        return Binding(
+            self._parameter_values(launch),
+            _segments(launch),
+            tuple(sorted(set(allocations), key=lambda a: a.address_bytes)),
+            tuple(s.address_bytes for s in scratch),
+        )
+
+    def _scratch_buffers(self) -> tuple[PoolBuffer, ...]:
+        """Memory of device_mem_allocate: reserved once, kept for the kernel's life."""
+        if self._scratch is None:
+            sizes = [a.size_bytes for a in self.bundle.program.allocations]
+            self._scratch = tuple(PoolBuffer(self.device.allocate(n), n) for n in sizes)
+        return self._scratch
+
+    def _parameter_values(self, launch: Launch) -> dict[str, int]:
+        values = dict(launch.values)
+        for parameter in self.bundle.program.parameters:
+            if parameter.name in values:
+                continue
+            values[parameter.name] = _parameter_address(parameter.name, launch)
+        return values
+
+
+def _parameter_address(name: str, launch: Launch) -> int:
+    if name == _POOL:
+        if launch.pool is None:
+            raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
+        return launch.pool.address_bytes
+    match = _ARGUMENT.fullmatch(name)
+    if match is None:
+        raise LaunchError(
+            "SPY362",
+            f"no value for parameter %{name}",
+            expected="a value by name, or a name of the form arg_K_base_addr",
+        )
+    index = int(match[1])
+    if index not in launch.arguments:
+        raise LaunchError(
+            "SPY363",
+            f"the kernel needs argument {index}, and it was not given",
+            expected=f"argument {index} for %{name}",
+            found=f"arguments {sorted(launch.arguments)}",
+        )
+    return launch.arguments[index].address_bytes
+
+
+def _segments(launch: Launch) -> dict[int, int]:
+    """Real base address per segment of a baked bundle."""
+    first = 0 if launch.pool is None else 1
+    segments = {index + first: t.address_bytes for index, t in launch.arguments.items()}
+    if launch.pool is not None:
+        segments[0] = launch.pool.address_bytes
+    return segments
+
+
+def argument_indices(bundle: Bundle) -> Sequence[int]:
+    """Argument indices that a symbolic bundle's parameters name, pool excluded, ascending."""
+    found = (_ARGUMENT.fullmatch(p.name) for p in bundle.program.parameters)
+    return sorted(int(m[1]) for m in found if m is not None)

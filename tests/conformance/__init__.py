@@ -1,0 +1,1 @@
+"""Runs directories of cases (real bundles with values) in one process: `python -m tests.conformance`."""
