@@ -39,7 +39,7 @@ class Binding:
     """One launch's view of memory.
 
     ``parameters``: value per function parameter. ``segments``: real base address per segment of a
-    baked bundle (None: addresses are used as they stand). ``allocations``: everything the program
+    bundle without parameters (None: addresses come from parameters and are real ones). ``allocations``: everything the program
     may touch in HBM. ``scratch_addresses``: one per device_mem_allocate.
     """
 

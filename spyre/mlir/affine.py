@@ -163,7 +163,8 @@ class AffineMap:
         SPY125 when a divisor is not positive, SPY141 when the number of operands is wrong.
         """
         self.check_operands(len(dims), len(symbols))
-        return fold(self.result, dims, symbols, INTEGERS)
+        value: Integers = fold(self.result, dims, symbols, INTEGERS)
+        return value
 
     def check_operands(self, n_dims: int, n_symbols: int) -> None:
         """Raise BundleError SPY141 unless the operand counts fit."""

@@ -137,7 +137,7 @@ def _integers(token: Token) -> tuple[int, ...]:
         values = tuple(map(int, token[1:-1].split(",")))
     except ValueError:  # more digits than Python converts
         values = (INT64_MAX + 1,)
-    if INT64_MIN <= min(values) and max(values) <= INT64_MAX:
+    if all(INT64_MIN <= value <= INT64_MAX for value in (min(values), max(values))):
         return values
     start = token.start_pos or 0
     return tuple(

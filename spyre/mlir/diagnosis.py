@@ -78,6 +78,7 @@ RESULT_OPERATIONS = {"_APPLY", "_EXTRACT", "_ALLOCATE"}
 _WORD = re.compile(r"[A-Za-z_!][A-Za-z0-9_$.]*(?:<[^\n>]*>)?")
 _NUMBER = re.compile(r"-?[0-9][0-9a-zA-Z.]*")
 _NAME = re.compile(r"[%@#][A-Za-z0-9_$.-]*")
+_QUOTED_OPERATION = re.compile(r'"([a-z_]+\.[a-z_.]+)"')
 _SHOWN = 40
 
 
@@ -147,9 +148,20 @@ def _unterminated_string(failure: Failure) -> Rejection | None:
     )
 
 
+def _elision(failure: Failure) -> Rejection | None:
+    if not failure.text.startswith("...", failure.position):
+        return None
+    return Rejection(
+        "SPY102",
+        "'...' stands for text that was left out",
+        failure.position,
+        expected="the whole text, as in the file the compiler wrote",
+    )
+
+
 def _generic_form(failure: Failure) -> Rejection | None:
     where = failure.starts_statement or failure.follows_result or "MODULE" in failure.expected
-    match = re.compile(r'"([a-z_]+\.[a-z_.]+)"').match(failure.text, failure.position)
+    match = _QUOTED_OPERATION.match(failure.text, failure.position)
     if match is None or not where:
         return None
     return Rejection(
@@ -230,6 +242,7 @@ def _unexpected(failure: Failure) -> Rejection:
 
 RULES: tuple[Callable[[Failure], Rejection | None], ...] = (
     _early_end,
+    _elision,
     _generic_form,
     _unterminated_string,
     _loop_carried,

@@ -14,14 +14,15 @@ from spyre.errors import SourceLocation
 from spyre.mlir.value import Value
 
 
-def _location() -> SourceLocation | None:
-    """Field of a node: where it stands in bundle.mlir, outside comparisons."""
-    place: SourceLocation | None = field(default=None, compare=False, repr=False)
-    return place
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Base of the parts: where one stands in bundle.mlir, outside comparisons."""
+
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Located):
     """One launch argument. ``name`` is without %; granularity and max_value may be unknown.
 
     An ``input_arg`` without annotations is a device address in bytes, with them a dimension size
@@ -32,7 +33,6 @@ class Parameter:
     kind: Literal["input_arg", "index"]
     granularity: int | None = None
     max_value: int | None = None
-    location: SourceLocation | None = _location()
 
     def __str__(self) -> str:
         granularity = f" granularity={self.granularity}" if self.granularity is not None else ""
@@ -41,19 +41,18 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Located):
     """Device memory held for the whole launch; one per textual occurrence, in textual order."""
 
     index: int
     size_bytes: int
-    location: SourceLocation | None = _location()
 
     def __str__(self) -> str:
         return f"allocation{self.index}: {self.size_bytes} bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Execute:
+class Execute(Located):
     """Run one SDSC: symbol ``symbol_ids[k]`` has the value ``symbols[k]``.
 
     ``index`` counts the executes of the program in textual order.
@@ -63,11 +62,10 @@ class Execute:
     sdsc_filename: str
     symbol_ids: tuple[int, ...] = ()
     symbols: tuple[Value, ...] = ()
-    location: SourceLocation | None = _location()
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Located):
     """``for variable = lower; variable < upper; variable += step``; the step is positive."""
 
     variable: str
@@ -75,7 +73,6 @@ class Loop:
     upper: Value
     step: Value
     body: tuple[Loop | Execute, ...]
-    location: SourceLocation | None = _location()
 
     @property
     def has_executes(self) -> bool:

@@ -7,11 +7,13 @@ reference §4, names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spyre.mlir.rule import Fault
 from spyre.mlir.syntax import (
+    NO_POSITION,
     AddIOp,
     ApplyOp,
     ArgumentField,
@@ -23,6 +25,8 @@ from spyre.mlir.syntax import (
     ParameterType,
     Statement,
 )
+
+MAX_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,16 @@ def names_used(op: Statement) -> tuple[str, ...]:
     return ()
 
 
+def use_position(module: Module, name: str, op: Statement) -> int:
+    """Offset where ``op`` first uses ``name`` (with its % or #); that of ``op`` if unknown."""
+    if module.source is None or op.position == NO_POSITION:
+        return op.position
+    text = module.source.text
+    start = op.position if isinstance(op, ExecuteOp) else text.index("=", op.position)
+    match = re.compile(re.escape(name) + r"(?![A-Za-z0-9_$.-])").search(text, start)
+    return match.start() if match else op.position
+
+
 @dataclass(slots=True)
 class _Walk:
     """State of the walk: ``visible`` maps a name to its type (None: a plain index value)."""
@@ -64,23 +78,25 @@ class _Walk:
     module: Module
     visible: dict[str, ParameterType | None] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
+    maps: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     opened: list[str] = field(default_factory=list)
     unknown: dict[int, tuple[str, int]] = field(default_factory=dict)
+    misused: set[tuple[str, int]] = field(default_factory=set)
     faults: list[NameFault | None] = field(default_factory=list)
 
     def aliases(self) -> None:
         """Aliases have the whole file as their scope, so they come first."""
-        seen = set()
         for alias in self.module.aliases:
-            if alias.name in seen:
+            if alias.name in self.maps:
                 self.report("SPY135", f"map alias '#{alias.name}' is defined twice", alias.position)
-            seen.add(alias.name)
-        self.positions.update((f"#{name}", 0) for name in seen)
+            self.maps.add(alias.name)
 
-    def body(self, statements: tuple[Statement, ...]) -> None:
-        """Statements of one scope; what they define ends with it."""
+    def body(self, statements: tuple[Statement, ...], loop: ForOp | None = None) -> None:
+        """Statements of one scope; what they define, and the loop's variable, end with it."""
         outer, self.opened = self.opened, []
+        if loop is not None:
+            self.define(loop.variable, None, loop.position)
         for op in statements:
             self.statement(op)
         for name in self.opened:
@@ -92,50 +108,42 @@ class _Walk:
         """Uses first, then the definition, then what is inside."""
         for name in names_used(op):
             if name not in self.visible or self.visible[name] is not None:
-                self.misuse(name, op.position)
+                self.misuse(name, use_position(self.module, f"%{name}", op))
         if isinstance(op, ForOp):
-            self.loop(op)
+            self.body(op.body, op)
         elif not isinstance(op, ExecuteOp):
             self.source(op)
             self.define(op.result, None, op.position)
-
-    def loop(self, op: ForOp) -> None:
-        """The induction variable is visible in the body only."""
-        outer, self.opened = self.opened, []
-        self.define(op.variable, None, op.position)
-        self.body(op.body)
-        for name in self.opened:
-            del self.visible[name]
-        self.ended.update(self.opened)
-        self.opened = outer
 
     def source(self, op: Statement) -> None:
         """What a definition uses besides integers: an argument or an alias."""
         if isinstance(op, ExtractOp):
             self.extract(op)
-        elif isinstance(op, ApplyOp) and isinstance(op.map, str):
-            if f"#{op.map}" not in self.positions:
-                known = [f"#{alias.name}" for alias in self.module.aliases]
-                self.report(
-                    "SPY134", f"map alias '#{op.map}' is not defined", op.position,
-                    expected=f"one of {', '.join(known)}" if known else "an affine_map",
-                )  # fmt: skip
+        elif isinstance(op, ApplyOp) and isinstance(op.map, str) and op.map not in self.maps:
+            known = [f"#{alias.name}" for alias in self.module.aliases[:MAX_LISTED]]
+            self.report(
+                "SPY134",
+                f"map alias '#{op.map}' is not defined",
+                use_position(self.module, f"#{op.map}", op),
+                expected=f"one of {', '.join(known)}" if known else "an affine_map",
+            )
 
     def extract(self, op: ExtractOp) -> None:
         """``input_arg_extract`` takes from an input_arg, and only what its type says."""
         name = op.argument
+        position = use_position(self.module, f"%{name}", op)
         if name not in self.visible:
-            self.misuse(name, op.position)
+            self.misuse(name, position)
             return
         type_ = self.visible[name]
         if not isinstance(type_, InputArgType):
             self.report(
-                "SPY137", f"'%{name}' is not an input_arg", op.position,
+                "SPY137", f"'%{name}' is not an input_arg", position,
                 expected="a parameter of type !sdscbundle.input_arg<index>", found="an index",
             )  # fmt: skip
         elif op.field is not ArgumentField.VALUE and type_.annotation(op.field) is None:
             self.report(
-                "SPY139", f"the type of '%{name}' has no {op.field}", op.position,
+                "SPY139", f"the type of '%{name}' has no {op.field}", position,
                 expected=f"!sdscbundle.input_arg<index, {op.field}=…>",
             )  # fmt: skip
 
@@ -153,7 +161,13 @@ class _Walk:
         self.opened.append(name)
 
     def misuse(self, name: str, position: int) -> None:
-        """A name used as an integer that is none here; why is known at the end of the walk."""
+        """A name used as an integer that is none here; why is known at the end of the walk.
+
+        A statement that uses it twice is told once.
+        """
+        if (name, position) in self.misused:
+            return
+        self.misused.add((name, position))
         if name in self.visible:
             self.report(
                 "SPY136", f"'%{name}' is an input_arg, not an integer", position,

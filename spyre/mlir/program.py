@@ -106,7 +106,7 @@ class _Lowering:
             self.values[node.name] = of_atom(ParameterAtom(index, node.name))
             return Parameter(node.name, "index", location=location)
         granularity, max_value = node.type.granularity, node.type.max_value
-        return Parameter(node.name, "input_arg", granularity, max_value, location)
+        return Parameter(node.name, "input_arg", granularity, max_value, location=location)
 
     def body(self, statements: tuple[syntax.Statement, ...], depth: int) -> Body:
         """Statements in order; definitions only change ``values``."""
@@ -160,7 +160,7 @@ class _Lowering:
     def _allocate(self, op: syntax.AllocateOp) -> Value:
         index = len(self.allocations)
         location = self.module.locate(op.position)
-        self.allocations.append(Allocation(index, op.size_bytes, location))
+        self.allocations.append(Allocation(index, op.size_bytes, location=location))
         return of_atom(AllocationAtom(index))
 
     def execute(self, op: syntax.ExecuteOp) -> Execute:
@@ -169,7 +169,7 @@ class _Lowering:
         self.n_executes += 1
         symbols = tuple([self.values[name] for name in op.operands])
         location = self.module.locate(op.position)
-        return Execute(index, op.sdsc_filename, op.symbol_ids, symbols, location)
+        return Execute(index, op.sdsc_filename, op.symbol_ids, symbols, location=location)
 
     def loop(self, op: syntax.ForOp, depth: int) -> Loop:
         """A loop; its variable is the column of its depth."""
@@ -177,4 +177,4 @@ class _Lowering:
         self.values[op.variable] = of_atom(LoopAtom(depth, op.variable))
         body = self.body(op.body, depth + 1)
         location = self.module.locate(op.position)
-        return Loop(op.variable, lower_, upper, step, body, location)
+        return Loop(op.variable, lower_, upper, step, body, location=location)

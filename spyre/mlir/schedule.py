@@ -244,7 +244,8 @@ def _starts(nest: _Nest, start: Int64Array) -> Int64Array:
     """Where each row of the inner level begins: after the earlier rows of the same parent."""
     before = np.cumsum(nest.counts) - nest.counts
     first = np.searchsorted(nest.parent, nest.parent)
-    return start[nest.parent] + before - before[first]
+    starts: Int64Array = start[nest.parent] + before - before[first]
+    return starts
 
 
 @contextmanager

@@ -7,6 +7,7 @@ on them. Rules on values are in ``module_rules``. Source: bundle format referenc
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -188,11 +189,9 @@ def _id_signs(structure: Structure) -> Iterator[Fault]:
 
 def _duplicate_ids(structure: Structure) -> Iterator[Fault]:
     for op in structure.executes:
-        if len(set(op.symbol_ids)) == len(op.symbol_ids):
-            continue
-        seen: set[int] = set()
-        twice = next(i for i in op.symbol_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
-        yield Fault(f"symbol id {twice} is listed twice", op.position)
+        if len(set(op.symbol_ids)) < len(op.symbol_ids):
+            twice = Counter(op.symbol_ids).most_common(1)[0][0]
+            yield Fault(f"symbol id {twice} is listed twice", op.position)
 
 
 def _unknown_attributes(structure: Structure) -> Iterator[Fault]:

@@ -21,10 +21,11 @@ from spyre.mlir.affine import AffineMap
 NO_POSITION = -1
 
 
-def _position() -> int:
-    """Field of a node: offset of its first character in the text, outside comparisons."""
-    value: int = field(default=NO_POSITION, compare=False, repr=False, kw_only=True)
-    return value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Base of the nodes: ``position`` is the offset of the first character, never compared."""
+
+    position: int = field(default=NO_POSITION, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,85 +81,77 @@ ParameterType = IndexType | InputArgType
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Node):
     """One function parameter; ``name`` is without its ``%``, as everywhere in the tree."""
 
     name: str
     type: ParameterType
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(Node):
     """An attribute without a meaning here: key and value as canonical text (None: unit)."""
 
     key: str
     value: str | None = None
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class MapAlias:
+class MapAlias(Node):
     """``#name = affine_map<…>``. ``in_function``: written where MLIR does not allow it."""
 
     name: str
     map: AffineMap
     in_function: bool = field(default=False, compare=False)
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantOp:
+class ConstantOp(Node):
     """``%result = arith.constant value : index``."""
 
     result: str
     value: int
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class AddIOp:
+class AddIOp(Node):
     """``%result = arith.addi %left, %right : index``."""
 
     result: str
     left: str
     right: str
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class ExtractOp:
+class ExtractOp(Node):
     """``%result = sdscbundle.input_arg_extract field from %argument : type -> index``."""
 
     result: str
     field: ArgumentField
     argument: str
     type: ParameterType = InputArgType()
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateOp:
+class AllocateOp(Node):
     """``%result = sdscbundle.device_mem_allocate size_bytes bytes : index``."""
 
     result: str
     size_bytes: int
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyOp:
+class ApplyOp(Node):
     """``%result = affine.apply map(dims)[symbols]``; ``map`` is an alias name or a map."""
 
     result: str
     map: str | AffineMap
     dims: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class ExecuteOp:
+class ExecuteOp(Node):
     """``sdscbundle.sdsc_execute (operands) {sdsc_filename, symbol_ids}``.
 
     Operand k is the value of symbol ``symbol_ids[k]``. ``attributes`` holds those we do not know.
@@ -168,11 +161,10 @@ class ExecuteOp:
     sdsc_filename: str
     symbol_ids: tuple[int, ...] = ()
     attributes: tuple[Attribute, ...] = ()
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)
-class ForOp:
+class ForOp(Node):
     """``scf.for %variable = %lower to %upper step %step { body }``."""
 
     variable: str
@@ -180,7 +172,6 @@ class ForOp:
     upper: str
     step: str
     body: tuple[Statement, ...]
-    position: int = _position()
 
 
 Definition = ConstantOp | AddIOp | ExtractOp | AllocateOp | ApplyOp
@@ -188,7 +179,7 @@ Statement = Definition | ExecuteOp | ForOp
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class Function(Node):
     """``func.func @name(parameters) { body return }``."""
 
     name: str
@@ -196,7 +187,6 @@ class Function:
     body: tuple[Statement, ...]
     visibility: str | None = None
     attributes: tuple[Attribute, ...] = ()
-    position: int = _position()
 
 
 @dataclass(frozen=True, slots=True)

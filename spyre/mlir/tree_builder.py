@@ -200,7 +200,7 @@ class TreeBuilder(Transformer[Token, Module]):
                 "SPY127", "arith.addi adds two values", result.start_pos,
                 expected="two operands", found=f"{len(operands)}",
             )  # fmt: skip
-        return AddIOp(_name(result), *operands, position=result.start_pos)
+        return AddIOp(_name(result), operands[0], operands[1], position=result.start_pos)
 
     def extract(self, children: Children) -> ExtractOp:
         """``%result = sdscbundle.input_arg_extract field from %argument : type -> index``."""
@@ -240,9 +240,18 @@ class TreeBuilder(Transformer[Token, Module]):
         body = children[-1]
         if body.returns:
             position = body.returns[0].position
-            raise Rejection("SPY108", "return stands inside a loop", position)
-        bounds = (str(token[1:]) for token in (lower, upper, step))
-        node = ForOp(_name(variable), *bounds, body.statements, position=keyword.start_pos)
+            raise Rejection(
+                "SPY108", "return stands inside a loop", position,
+                expected="} closing the loop before return",
+            )  # fmt: skip
+        node = ForOp(
+            _name(variable),
+            str(lower[1:]),
+            str(upper[1:]),
+            str(step[1:]),
+            body.statements,
+            position=keyword.start_pos,
+        )
         return _Lifted(node, body.aliases)
 
     def execute(self, children: Children) -> ExecuteOp:

@@ -273,7 +273,12 @@ def _checked(constant: int, terms: Terms) -> Value:
 
 
 def _outside_int64(found: str = "") -> BundleError:
-    return BundleError("SPY157", "an index value does not fit in 64 bits", found=found[:64])
+    return BundleError(
+        "SPY157",
+        "an index value does not fit in 64 bits",
+        expected="-2^63 … 2^63 - 1",
+        found=found[:64],
+    )
 
 
 def _too_large() -> BundleError:

@@ -103,7 +103,7 @@ class Kernel:
         ]
         return Binding(
             self._parameter_values(launch),
-            _segments(launch),
+            None if self.bundle.program.parameters else _segments(launch),
             tuple(sorted(set(allocations), key=lambda a: a.address_bytes)),
             tuple(s.address_bytes for s in scratch),
         )

@@ -34,7 +34,7 @@ def run_case(case: Case, device: Device) -> str | None:
         _fill(case, device, buffer, placed[name])
     for launch in case.spec.launches:
         bundle = load_bundle(case.directory / launch.bundle)
-        bundle.require_valid()
+        bundle.check(raise_on_error=True)
         Kernel(bundle, device).launch(_bind(launch.args, launch.arg_index, placed))
     reasons = [_check(case, device, output, placed) for output in case.spec.outputs]
     return "\n".join(r for r in reasons if r) or None
@@ -118,7 +118,7 @@ def _check(
     comparison = compare(found, expected, tolerance)
     if comparison.ok:
         return None
-    return f"{output.buffer}: " + format_comparison(output.buffer, comparison, tolerance)
+    return f"{output.buffer}: " + format_comparison(comparison)
 
 
 def _read_output(

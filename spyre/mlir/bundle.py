@@ -1,0 +1,252 @@
+"""A bundle directory as one value: bundle.mlir, its SDSC files, and what they say together.
+
+``load_bundle`` reads a directory, :meth:`Bundle.check` diagnoses it (the module's rules, the
+SDSCs' rules, and the rules between them), ``write_bundle`` writes one. The runtime and
+``spyre-run`` start here. Meaning: bundle format reference §1, §3.1 and §4.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError
+from spyre.mlir.module_rules import check_module
+from spyre.mlir.operation import Operation
+from spyre.mlir.parser import parse_module
+from spyre.mlir.printer import print_module
+from spyre.mlir.program import LoopProgram, lower
+from spyre.mlir.sdsc import decode_sdsc, encode_sdsc
+from spyre.mlir.sdsc_reader import read_operation
+from spyre.mlir.sdsc_rules import Inspection, inspect_sdsc
+from spyre.mlir.sdsc_structs import Sdsc
+from spyre.mlir.syntax import ExecuteOp, Module
+
+MODULE_FILE = "bundle.mlir"
+SDSC_PATTERN = "sdsc_*.json"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A loaded bundle: ``sdscs`` by the file name the execute statements use.
+
+    ``unexecuted``: names of SDSC files in the directory that no statement executes.
+    """
+
+    directory: Path
+    module: Module
+    sdscs: Mapping[str, Sdsc]
+    unexecuted: tuple[str, ...] = ()
+
+    @cached_property
+    def program(self) -> LoopProgram:
+        """The module lowered; ValidationError when its structure is wrong."""
+        return lower(self.module)
+
+    @cached_property
+    def operations(self) -> Mapping[str, Operation]:
+        """The operation of every SDSC. SdscError or UnsupportedError at the first that has none."""
+        return {name: self.operation(name) for name in self.sdscs}
+
+    def operation(self, filename: str) -> Operation:
+        """The operation of one SDSC file (made once)."""
+        inspected = self.inspections[filename].operation
+        if inspected is not None:
+            return inspected
+        return read_operation(self.sdscs[filename], self.path_of(filename))
+
+    @cached_property
+    def inspections(self) -> Mapping[str, Inspection]:
+        """Findings and operation of every SDSC file."""
+        return {name: inspect_sdsc(sdsc, self.path_of(name)) for name, sdsc in self.sdscs.items()}
+
+    def path_of(self, filename: str) -> str:
+        """How diagnostics name a file of the bundle."""
+        return str(self.directory / filename)
+
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """All findings: module, SDSCs in order of first execution, then between them.
+
+        ``raise_on_error``: ValidationError with all of them if one is an error.
+        """
+        sdsc_findings = (f for i in self.inspections.values() for f in i.findings)
+        findings = (*check_module(self.module), *sdsc_findings, *_cross_findings(self))
+        if raise_on_error and any(f.severity is Severity.ERROR for f in findings):
+            raise ValidationError(findings)
+        return findings
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def load_bundle(path: str | os.PathLike[str]) -> Bundle:
+    """Reads a bundle from its directory, or from the path of its bundle.mlir.
+
+    BundleError SPY270-SPY274 when files are missing or unreadable, SPY164 when a file name leaves
+    the directory, MlirSyntaxError and SdscError when a file cannot be read.
+    """
+    module_path = _module_path(Path(path))
+    directory = module_path.parent
+    module = parse_module(_read_text(module_path), str(module_path))
+    sdscs = _load_sdscs(directory, module)
+    present = sorted(p.name for p in directory.glob(SDSC_PATTERN))
+    return Bundle(directory, module, sdscs, tuple(n for n in present if n not in sdscs))
+
+
+def _module_path(path: Path) -> Path:
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        expected = "a directory, or the path of a bundle.mlir"
+        raise BundleError("SPY270", f"{path} does not exist", expected=expected)
+    if not (path / MODULE_FILE).is_file():
+        found = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "an empty directory"
+        message = f"{path} holds no {MODULE_FILE}"
+        raise BundleError("SPY271", message, expected=MODULE_FILE, found=found)
+    return path / MODULE_FILE
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return _read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise BundleError(
+            "SPY274", f"{path} is not UTF-8 text", found=f"byte {error.start}: {error.reason}"
+        ) from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError("SPY274", f"{path} cannot be read", found=str(error.strerror)) from None
+
+
+def _load_sdscs(directory: Path, module: Module) -> dict[str, Sdsc]:
+    sdscs: dict[str, Sdsc] = {}
+    for execute in module.executes():
+        name = execute.sdsc_filename
+        if name not in sdscs:
+            path = _sdsc_path(directory, module, execute)
+            sdscs[name] = decode_sdsc(_read_bytes(path), str(path))
+    return sdscs
+
+
+def _sdsc_path(directory: Path, module: Module, execute: ExecuteOp) -> Path:
+    name = execute.sdsc_filename
+    location = module.locate(execute.position)
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name:
+        message = "the SDSC file name leaves the bundle directory"
+        expected = "a name relative to the directory of bundle.mlir"
+        raise BundleError("SPY164", message, location, expected=expected, found=repr(name))
+    if not (directory / pure).is_file():
+        present = ", ".join(sorted(p.name for p in directory.glob(SDSC_PATTERN))[:8])
+        message = f"{name} does not exist"
+        raise BundleError(
+            "SPY272", message, location, expected=f"a file in {directory}", found=present or "none"
+        )
+    return directory / pure
+
+
+# --- checks between the files -----------------------------------------------------------------
+
+
+def _cross_findings(bundle: Bundle) -> Iterator[Finding]:
+    for execute in bundle.module.executes():
+        operation = bundle.inspections[execute.sdsc_filename].operation
+        if operation is not None:
+            yield from _unbound(bundle, execute, operation)
+            yield from _unused(bundle, execute, operation)
+    yield from _same_names(bundle)
+    for name in bundle.unexecuted:
+        place = JsonLocation(bundle.path_of(name))
+        yield Finding("SPY277", Severity.WARNING, f"{name} is never executed", place)
+
+
+def _unbound(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterator[Finding]:
+    """Bundle reference §3.1 rule 3."""
+    missing = set(operation.symbol_ids) - set(execute.symbol_ids)
+    for tensor in operation.tensors:
+        if not tensor.symbolic:
+            continue
+        for core, symbol in zip(operation.cores, tensor.starts, strict=True):
+            if symbol in missing:
+                missing.remove(symbol)
+                user = f"{execute.sdsc_filename} tensor {tensor.name} core {core}"
+                yield Finding(
+                    "SPY275",
+                    Severity.ERROR,
+                    f"symbol {symbol} used by {user} is not bound",
+                    bundle.module.locate(execute.position),
+                    expected=f"{symbol} in symbol_ids",
+                    found=_shortened(execute.symbol_ids),
+                )
+
+
+def _unused(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterator[Finding]:
+    used = set(operation.symbol_ids)
+    unused = tuple(symbol for symbol in execute.symbol_ids if symbol not in used)
+    if unused:
+        yield Finding(
+            "SPY276",
+            Severity.WARNING,
+            f"{execute.sdsc_filename} does not use {len(unused)} of the symbols bound",
+            bundle.module.locate(execute.position),
+            expected=f"ids among {_shortened(operation.symbol_ids)}",
+            found=_shortened(unused),
+        )
+
+
+def _same_names(bundle: Bundle) -> Iterator[Finding]:
+    first: dict[str, str] = {}
+    for filename, sdsc in bundle.sdscs.items():
+        earlier = first.setdefault(sdsc.name, filename)
+        if earlier != filename:
+            message = f"SDSC {sdsc.name} is also the name of {earlier}"
+            place = JsonLocation(bundle.path_of(filename))
+            yield Finding("SPY279", Severity.WARNING, message, place, "distinct names")
+
+
+def _shortened(ids: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ids[:6]))
+    return f"[{shown}, … {len(ids)} in all]" if len(ids) > 6 else f"[{shown}]"
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BundleParts:
+    """What a bundle directory is made of; ``extra_files`` may hold launch_spec.json and others."""
+
+    module: Module
+    sdscs: Mapping[str, Sdsc]
+    extra_files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def write_bundle(parts: BundleParts, directory: str | os.PathLike[str]) -> Path:
+    """Writes a bundle directory (made if need be), bundle.mlir last, each file atomically.
+
+    Returns the directory. Files already there under other names stay.
+    """
+    target = Path(directory)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, sdsc in parts.sdscs.items():
+        _write_atomically(target / name, encode_sdsc(sdsc))
+    for name, data in parts.extra_files.items():
+        _write_atomically(target / name, data)
+    _write_atomically(target / MODULE_FILE, print_module(parts.module).encode())
+    return target
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,208 @@
+"""Whole bundles from descriptions: buffers, loops and operations in, module and SDSCs out.
+
+A :class:`BundleBuilder` collects operations whose tensors stand in named buffers, in one of the
+two address modes of the bundle format reference §3.2: symbolic (launch arguments, symbol ids,
+loops kept) or baked (addresses in the JSON, loops unrolled). The emission is in
+:mod:`.symbol_emitter`. Used by examples, tests, benchmarks and the torch backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from spyre.errors import BundleError
+from spyre.mlir.bundle import BundleParts
+from spyre.mlir.sdsc_builder import OperationSpec, Place, Resolve, build_sdsc
+from spyre.mlir.sdsc_structs import Sdsc
+from spyre.mlir.symbol_emitter import POOL, SymbolEmitter
+from spyre.mlir.syntax import ExecuteOp, ForOp, Function, Module, Statement
+
+SEGMENT_BYTES = 0x4_0000_0000
+MAX_SEGMENTS = 7
+"""Segments tensors may use; the last one holds the program (runtime reference §4)."""
+ALIGNMENT_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A launch argument (``arg_index`` ≥ 0) or a piece of the pool, ``nbytes`` long."""
+
+    name: str
+    arg_index: int
+    nbytes: int
+    offset_bytes: int = 0
+
+    def at(self, offset_bytes: int = 0, loop_strides: Mapping[str, int] | None = None) -> Place:
+        """A place ``offset_bytes`` from the start, moving by bytes per iteration of named loops."""
+        name = POOL if self.arg_index < 0 else self.name
+        return Place(name, self.offset_bytes + offset_bytes, loop_strides or {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One operation and the loops around it, outermost first."""
+
+    spec: OperationSpec
+    loops: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class BundleBuilder:
+    """Collects a bundle; ``build`` may be called once everything has been added.
+
+    ``symbolic``: addresses are launch arguments; otherwise they are baked into the SDSCs, with
+    argument k in segment k, or k+1 when there is a pool (segment 0).
+    """
+
+    symbolic: bool = True
+    arguments: list[Buffer] = field(default_factory=list)
+    pool_bytes: int = 0
+    _steps: list[_Step] = field(default_factory=list)
+    _loops: list[tuple[str, int]] = field(default_factory=list)
+    _loop_count: int = 0
+
+    def argument(self, nbytes: int, name: str = "") -> Buffer:
+        """The next launch argument; its arg_index counts from 0."""
+        index = len(self.arguments)
+        buffer = Buffer(name or f"arg_{index}", index, nbytes)
+        if any(other.name == buffer.name for other in self.arguments) or buffer.name == POOL:
+            raise BundleError("SPY291", f"buffer {buffer.name} exists already")
+        self.arguments.append(buffer)
+        return buffer
+
+    def temporary(self, nbytes: int) -> Buffer:
+        """A piece of the pool, at the next multiple of 128 bytes."""
+        offset = self.pool_bytes
+        self.pool_bytes += -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return Buffer(f"{POOL}_{offset}", -1, nbytes, offset)
+
+    @contextmanager
+    def loop(self, count: int) -> Iterator[str]:
+        """Operations added inside are repeated ``count`` times; gives the loop's name."""
+        if count < 1:
+            raise BundleError("SPY291", "a loop runs at least once", found=str(count))
+        name = f"i_{self._loop_count}"
+        self._loop_count += 1
+        self._loops.append((name, count))
+        try:
+            yield name
+        finally:
+            self._loops.pop()
+
+    def add(self, spec: OperationSpec) -> None:
+        """The next operation, inside the loops open now. BundleError SPY291 for unknown names."""
+        for operand in (*spec.inputs, *spec.index_inputs, *spec.outputs):
+            if isinstance(operand.base, Place):
+                self._check_place(spec, operand.base)
+        self._steps.append(_Step(spec, tuple(self._loops)))
+
+    def _check_place(self, spec: OperationSpec, place: Place) -> None:
+        known = {buffer.name for buffer in self.arguments}
+        if place.buffer not in known and not (place.buffer == POOL and self.pool_bytes):
+            message = f"{spec.name}: unknown buffer {place.buffer}"
+            raise BundleError("SPY291", message, expected=f"one of {', '.join(sorted(known))}")
+        loops = dict(self._loops)
+        for name in place.loop_strides:
+            if name not in loops:
+                message = f"{spec.name}: loop {name} is not open here"
+                raise BundleError("SPY291", message, expected=f"one of {', '.join(loops)}")
+
+    def build(self) -> BundleParts:
+        """Module and SDSCs. BundleError or ValidationError when an operation cannot be built."""
+        if self.symbolic:
+            return _build_symbolic(self._steps, self.arguments, bool(self.pool_bytes))
+        return _build_baked(self._steps, self.arguments, bool(self.pool_bytes))
+
+
+Group = tuple[tuple[str, int] | None, list[_Step]]
+
+
+def _groups(steps: Sequence[_Step], depth: int) -> Iterator[Group]:
+    """Consecutive steps in the same loop of ``depth``; no loop: (None, steps)."""
+    for loop, group in groupby(steps, lambda s: s.loops[depth] if len(s.loops) > depth else None):
+        yield loop, list(group)
+
+
+# --- symbolic: launch arguments, symbol ids, loops kept ---------------------------------------
+
+
+def _build_symbolic(
+    steps: Sequence[_Step], arguments: Sequence[Buffer], has_pool: bool
+) -> BundleParts:
+    emitter = SymbolEmitter({b.name: b.arg_index for b in arguments}, has_pool)
+    sdscs: dict[str, Sdsc] = {}
+    body = _symbolic_body(steps, 0, emitter, sdscs)
+    function = Function("sdsc_bundle", tuple(emitter.parameters), (*emitter.head, *body))
+    return BundleParts(Module(function, tuple(emitter.aliases)), sdscs)
+
+
+def _symbolic_body(
+    steps: Sequence[_Step], depth: int, emitter: SymbolEmitter, sdscs: dict[str, Sdsc]
+) -> tuple[Statement, ...]:
+    body: list[Statement] = []
+    for loop, group in _groups(steps, depth):
+        if loop is None:
+            for step in group:
+                body.extend(_symbolic_execute(step.spec, emitter, sdscs))
+        else:
+            bounds = emitter.loop_names(*loop)
+            body.append(ForOp(loop[0], *bounds, _symbolic_body(group, depth + 1, emitter, sdscs)))
+    return tuple(body)
+
+
+def _symbolic_execute(
+    spec: OperationSpec, emitter: SymbolEmitter, sdscs: dict[str, Sdsc]
+) -> tuple[Statement, ...]:
+    index = len(sdscs)
+    table = emitter.new_table()
+    sdscs[_filename(index)] = build_sdsc(spec, f"{index}_{spec.name}", table.symbol_of)
+    return emitter.execute(table, _filename(index))
+
+
+# --- baked: literal addresses, loops unrolled -------------------------------------------------
+
+
+def _build_baked(
+    steps: Sequence[_Step], arguments: Sequence[Buffer], has_pool: bool
+) -> BundleParts:
+    if len(arguments) + has_pool > MAX_SEGMENTS:
+        expected = f"at most {MAX_SEGMENTS} segments"
+        raise BundleError("SPY291", "too many arguments for baked addresses", expected=expected)
+    bases = {b.name: (b.arg_index + has_pool) * SEGMENT_BYTES for b in arguments} | {POOL: 0}
+    sdscs: dict[str, Sdsc] = {}
+    for spec, iteration in _unrolled(steps, 0, {}):
+        index = len(sdscs)
+        resolve = _literal(bases, iteration)
+        sdscs[_filename(index)] = build_sdsc(spec, f"{index}_{spec.name}", resolve)
+    body: tuple[Statement, ...] = tuple(ExecuteOp((), name) for name in sdscs)
+    return BundleParts(Module(Function("sdsc_bundle", (), body)), sdscs)
+
+
+def _unrolled(
+    steps: Sequence[_Step], depth: int, iteration: Mapping[str, int]
+) -> Iterator[tuple[OperationSpec, Mapping[str, int]]]:
+    """Every operation of every iteration in program order, with its loop indices."""
+    for loop, group in _groups(steps, depth):
+        if loop is None:
+            yield from ((step.spec, iteration) for step in group)
+            continue
+        name, count = loop
+        for index in range(count):
+            yield from _unrolled(group, depth + 1, {**iteration, name: index})
+
+
+def _literal(bases: Mapping[str, int], iteration: Mapping[str, int]) -> Resolve:
+    """Resolves places to addresses in the segments of baked bundles."""
+
+    def address(place: Place, offset_bytes: int) -> int:
+        moved = sum(iteration[loop] * step for loop, step in place.loop_strides.items())
+        return bases[place.buffer] + place.offset_bytes + moved + offset_bytes
+
+    return address
+
+
+def _filename(index: int) -> str:
+    return f"sdsc_{index}.json"

@@ -1,0 +1,215 @@
+"""What one operation is, for people: iteration space, cores, operands in memory, constants.
+
+``explain_operation`` gives the facts as a frozen dataclass, ``str()`` of it the text that
+``spyre-run --explain`` prints and golden tests compare. Reads only the :class:`Operation`.
+Extents count elements, everything named bytes is bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from spyre.dtypes import FORMATS, STICK_BYTES, decode_device
+from spyre.mlir.footprint import Footprint, footprint
+from spyre.mlir.operation import Indirection, Operation, Tensor
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DimExplanation:
+    """One dim of the iteration space, in elements; ``padding`` counts the masked ones."""
+
+    dim: str
+    extent: int
+    slices: int
+    per_core: int
+    padding: int
+
+    def __str__(self) -> str:
+        split = f" = {self.slices} × {self.per_core}" if self.slices > 1 else ""
+        masked = f", last {self.padding} masked" if self.padding else ""
+        return f"{self.dim} {self.extent}{split}{masked}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorExplanation:
+    """One operand. ``layout`` runs from outermost to innermost, the stick last; ``allocation`` is
+    the whole tensor in HBM and one core's in LX, ``touched`` what one core spans.
+    """
+
+    name: str
+    use: str
+    role: str
+    memory: str
+    data_format: str
+    layout: str
+    allocation_bytes: int
+    touched_bytes: int
+    starts: str
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        size = f"{self.allocation_bytes} B ({self.allocation_bytes // STICK_BYTES} sticks)"
+        notes = "".join(f"; {note}" for note in self.notes)
+        head = f"{self.use} {self.name} ({self.role}): {self.memory} {self.data_format}"
+        return (
+            f"{head} [{self.layout}], {size}, {self.touched_bytes} B per core, {self.starts}{notes}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantExplanation:
+    """A constant: its bits and the number they mean (None: the format has no values here)."""
+
+    name: str
+    data_format: str
+    bits: int
+    value: float | None
+
+    def __str__(self) -> str:
+        meaning = "" if self.value is None else f" = {self.value:g}"
+        return f"{self.name}{meaning} ({self.data_format} {self.bits:#x})"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything ``--explain`` says of one operation."""
+
+    sdsc_name: str
+    operation: str
+    unit: str
+    data_format: str
+    cores: tuple[int, ...]
+    dims: tuple[DimExplanation, ...]
+    tensors: tuple[TensorExplanation, ...]
+    constants: tuple[ConstantExplanation, ...]
+    symbol_ids: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self)) + "\n"
+
+
+def explain_operation(op: Operation) -> Explanation:
+    """The explanation of an operation whose SDSC passed the checks."""
+    return Explanation(
+        sdsc_name=op.sdsc_name,
+        operation=op.name,
+        unit=op.unit,
+        data_format=op.data_format,
+        cores=op.cores,
+        dims=tuple(_dim(op, dim) for dim in op.dims),
+        tensors=tuple(_tensor(op, tensor) for tensor in sorted(op.tensors, key=_position)),
+        constants=tuple(_constant(op, name) for name in op.constants),
+        symbol_ids=op.symbol_ids,
+    )
+
+
+def _position(tensor: Tensor) -> int:
+    return tensor.index
+
+
+def _lines(explanation: Explanation) -> Iterator[str]:
+    e = explanation
+    yield f"{e.sdsc_name}: {e.operation} on {e.unit} in {e.data_format}, {_cores(e.cores)}"
+    yield f"  iterates {'; '.join(map(str, e.dims))}"
+    for tensor in e.tensors:
+        yield f"  {tensor}"
+    for constant in e.constants:
+        yield f"  constant {constant}"
+    if e.symbol_ids:
+        yield f"  symbols {_shortened(e.symbol_ids)}"
+
+
+def _cores(cores: tuple[int, ...]) -> str:
+    if len(cores) == 1:
+        return f"core {cores[0]}"
+    consecutive = cores == tuple(range(cores[0], cores[0] + len(cores)))
+    listed = f"{cores[0]}-{cores[-1]}" if consecutive else ", ".join(map(str, cores))
+    return f"{len(cores)} cores ({listed})"
+
+
+def _shortened(values: Iterable[int], form: str = "d") -> str:
+    listed = list(values)
+    shown = ", ".join(format(value, form) for value in listed[:_SHOWN])
+    return shown if len(listed) <= _SHOWN else f"{shown}, … {format(listed[-1], form)}"
+
+
+def _dim(op: Operation, dim: str) -> DimExplanation:
+    padding = sum(count for _, count in op.masks.get(dim, ()))
+    slices = op.slices[dim]
+    return DimExplanation(dim, op.extents[dim], slices, op.extents[dim] // slices, padding)
+
+
+def _tensor(op: Operation, tensor: Tensor) -> TensorExplanation:
+    place = footprint(op, tensor)
+    return TensorExplanation(
+        name=tensor.name,
+        use=_use(op, tensor),
+        role=tensor.role,
+        memory=tensor.component.value.upper(),
+        data_format=tensor.data_format,
+        layout=_layout(tensor, place),
+        allocation_bytes=place.allocation_bytes,
+        touched_bytes=place.span_bytes,
+        starts=_starts(tensor),
+        notes=tuple(_notes(op, tensor)),
+    )
+
+
+def _use(op: Operation, tensor: Tensor) -> str:
+    if tensor in op.outputs:
+        return "output"
+    return "index" if tensor in op.index_tensors else "input"
+
+
+def _layout(tensor: Tensor, place: Footprint) -> str:
+    """Outermost first, e.g. ``out 4, mb 512, 64 of out``."""
+    sticks = dict(zip(tensor.stick_dims, tensor.stick_sizes, strict=True))
+    counts = [f"{dim} {-(-place.stored[dim] // sticks.get(dim, 1))}" for dim in tensor.dims]
+    stick = [f"{size} of {dim}" for dim, size in sticks.items()]
+    return ", ".join([*reversed(counts), *reversed(stick)])
+
+
+def _starts(tensor: Tensor) -> str:
+    distinct = list(dict.fromkeys(tensor.starts))
+    if tensor.symbolic:
+        return f"start is symbol {_shortened(distinct)}"
+    return f"start {_shortened(distinct, '#x')}"
+
+
+def _notes(op: Operation, tensor: Tensor) -> Iterator[str]:
+    absent = [dim for dim in tensor.dims if tensor.scale[dim] == -1]
+    lanes = [dim for dim in tensor.dims if tensor.scale[dim] == -2]
+    if absent:
+        yield f"without {', '.join(absent)}"
+    if lanes:
+        yield f"one value per stick along {', '.join(lanes)}"
+    for dim, gap in tensor.gap_elements.items():
+        yield f"gap of {gap} along {dim}"
+    if tensor.indirection is not Indirection.NONE:
+        yield f"{tensor.indirection.value} of Tensor{tensor.related_tensor}"
+    if _is_partial(op, tensor):
+        yield "partial results of several cores are combined"
+
+
+def _is_partial(op: Operation, tensor: Tensor) -> bool:
+    """True for an output several cores contribute to: a reduced dim is split."""
+    reduced = (d for d in op.dims if op.slices[d] > 1 and not tensor.holds(d))
+    return tensor in op.outputs and any(any(t.holds(d) for t in op.inputs) for d in reduced)
+
+
+def _constant(op: Operation, name: str) -> ConstantExplanation:
+    data_format, bits = op.constant_formats[name], op.constants[name]
+    return ConstantExplanation(name, data_format, bits, _value(data_format, bits))
+
+
+def _value(data_format: str, bits: int) -> float | None:
+    row = FORMATS.get(data_format)
+    if row is None or not row.stored:
+        return None
+    codes = np.array([bits], f"uint{max(8, row.bits)}").view(row.code_dtype)
+    return float(decode_device(codes, data_format)[0])

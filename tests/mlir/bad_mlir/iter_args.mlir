@@ -1,0 +1,8 @@
+module {
+  func.func @sdsc_bundle() {
+    %c = arith.constant 1 : index
+    scf.for %i = %c to %c step %c iter_args(%x = %c) {
+    }
+    return
+  }
+}

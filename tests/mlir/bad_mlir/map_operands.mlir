@@ -1,0 +1,9 @@
+module {
+  func.func @sdsc_bundle() {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c4 = arith.constant 4 : index
+    %e = affine.apply affine_map<(d0)[s0] -> (s0 + 128*d0)>(%c0, %c1)
+    return
+  }
+}

@@ -1,0 +1,4 @@
+module {
+  func.func @sdsc_bundle() {
+    return
+  }

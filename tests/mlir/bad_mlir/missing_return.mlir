@@ -1,0 +1,5 @@
+module {
+  func.func @sdsc_bundle() {
+    %c = arith.constant 1 : index
+  }
+}

@@ -1,0 +1,9 @@
+module {
+  func.func @sdsc_bundle() {
+    %c = arith.constant 1 : index
+    scf.for %i = %c to %c step %c {
+    return
+    }
+    return
+  }
+}

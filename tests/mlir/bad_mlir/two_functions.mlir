@@ -1,0 +1,8 @@
+module {
+  func.func @f() {
+    return
+  }
+  func.func @g() {
+    return
+  }
+}

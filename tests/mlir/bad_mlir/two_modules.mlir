@@ -1,0 +1,10 @@
+module {
+  func.func @f() {
+    return
+  }
+}
+module {
+  func.func @g() {
+    return
+  }
+}

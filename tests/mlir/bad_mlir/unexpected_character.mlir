@@ -1,0 +1,6 @@
+module {
+  func.func @sdsc_bundle() {
+    %c = arith.constant 1 ; index
+    return
+  }
+}

@@ -1,0 +1,6 @@
+module {
+  func.func @sdsc_bundle() {
+    memref.dealloc %c
+    return
+  }
+}
