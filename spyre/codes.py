@@ -167,6 +167,12 @@ LAUNCH_CODES: dict[str, str] = {
     "SPY361": "the kernel needs a pool and has none",
     "SPY362": "a function parameter has no value",
     "SPY363": "an argument of the kernel is missing",
+    "SPY364": "the shapes of the arguments are derived from the SDSCs",
+    "SPY365": "a shape given does not fit the argument",
+    "SPY366": "a runtime size has no value",
+    "SPY367": "the inputs given do not match the kernel's",
+    "SPY368": "an argument's layout cannot be derived from the SDSCs",
+    "SPY369": "the files given do not match the kernel's outputs",
 }
 
 DEVICE_CODES: dict[str, str] = {

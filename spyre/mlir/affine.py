@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import index
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -50,11 +51,17 @@ class AffineExpr:
     def __add__(self, other: AffineExpr | int) -> AffineExpr:
         return Binary(Operator.ADD, self, _expression(other))
 
+    def __radd__(self, other: int) -> AffineExpr:
+        return Binary(Operator.ADD, Constant(other), self)
+
     def __sub__(self, other: AffineExpr | int) -> AffineExpr:
         return Binary(Operator.SUB, self, _expression(other))
 
     def __mul__(self, other: AffineExpr | int) -> AffineExpr:
         return Binary(Operator.MUL, self, _expression(other))
+
+    def __rmul__(self, other: int) -> AffineExpr:
+        return Binary(Operator.MUL, Constant(other), self)
 
     def __floordiv__(self, other: AffineExpr | int) -> AffineExpr:
         return Binary(Operator.FLOORDIV, self, _expression(other))
@@ -144,7 +151,8 @@ class Binary(AffineExpr):
             left = f"({left})"
         if _is_sum(self.right) or (not self.operator.is_sum and isinstance(self.right, Binary)):
             right = f"({right})"
-        return f"{left} {self.operator} {right}"
+        blank = "" if self.operator is Operator.MUL else " "  # as torch-spyre writes it
+        return f"{left}{blank}{self.operator}{blank}{right}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +258,7 @@ def _is_sum(expr: AffineExpr) -> bool:
 
 
 def _expression(value: AffineExpr | int) -> AffineExpr:
-    return Constant(value) if isinstance(value, int) else value
+    return value if isinstance(value, AffineExpr) else Constant(index(value))
 
 
 INTEGERS: Arithmetic[Any] = Arithmetic(

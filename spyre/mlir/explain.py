@@ -30,7 +30,7 @@ class DimExplanation:
     padding: int
 
     def __str__(self) -> str:
-        split = f" = {self.slices} × {self.per_core}" if self.slices > 1 else ""
+        split = f" in {self.slices} slices of {self.per_core}" if self.slices > 1 else ""
         masked = f", last {self.padding} masked" if self.padding else ""
         return f"{self.dim} {self.extent}{split}{masked}"
 

@@ -7,7 +7,7 @@ reference §4, names.
 
 from __future__ import annotations
 
-import re
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -27,6 +27,7 @@ from spyre.mlir.syntax import (
 )
 
 MAX_LISTED = 8
+NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_$.-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,12 @@ def use_position(module: Module, name: str, op: Statement) -> int:
         return op.position
     text = module.source.text
     start = op.position if isinstance(op, ExecuteOp) else text.index("=", op.position)
-    match = re.compile(re.escape(name) + r"(?![A-Za-z0-9_$.-])").search(text, start)
-    return match.start() if match else op.position
+    position = text.find(name, start)
+    while (
+        position >= 0 and text[position + len(name) : position + len(name) + 1] in NAME_CHARACTERS
+    ):
+        position = text.find(name, position + 1)
+    return position if position >= 0 else op.position
 
 
 @dataclass(slots=True)

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import BundleError, LaunchError, SourceLocation
+from spyre.mlir.evaluation import table
 from spyre.mlir.loops import Body, Execute, Loop
 from spyre.mlir.relocate import relocate
-from spyre.mlir.value import Environment, table
+from spyre.mlir.value import Environment
 
 Int64Array = npt.NDArray[np.int64]
 MAX_ELEMENTS = 2**27

@@ -150,7 +150,7 @@ def _syntax_error(file: str, detail: str) -> SdscError:
 
 def _decode_error(data: bytes, file: str, error: Exception) -> SdscError:
     if not isinstance(error, msgspec.ValidationError):
-        return _syntax_error(file, str(error))
+        return _syntax_error(file, _not_utf8(data) or str(error))
     try:
         tree = _parse_tree(data, file)
     except SdscError as earlier:
@@ -158,6 +158,15 @@ def _decode_error(data: bytes, file: str, error: Exception) -> SdscError:
     text, path = _split_message(str(error))
     tokens = _concrete_path(tree, _path_tokens(path), path)
     return _type_error(tree, tokens, text, file)
+
+
+def _not_utf8(data: bytes) -> str:
+    """Where the first byte is that is no UTF-8 ('' when all are)."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return f"byte {error.start} is not UTF-8 text ({error.reason})"
+    return ""
 
 
 def _split_message(message: str) -> tuple[str, str]:

@@ -87,7 +87,8 @@ def _extents(reading: Reading) -> dict[str, int]:
     extents = {dim: reading.integer(value, f"{path}.{dim}_") for dim, value in entries.items()}
     used = {dim: extent for dim, extent in extents.items() if extent >= 0}
     if not used or 0 in used.values():
-        expected, found = "at least one dim, every extent at least 1", str(used)
+        expected = "at least one dim, every extent at least 1"
+        found = ", ".join(f"{dim}={extent}" for dim, extent in used.items()) or "no dim"
         raise reading.error("SPY251", "nothing to iterate over", path, expected, found)
     return used
 

@@ -47,11 +47,16 @@ def inspect_sdsc(sdsc: Sdsc, file: str) -> Inspection:
     try:
         operation = _inspect(sdsc, file, findings)
     except SdscError as error:
-        return Inspection((*findings, error.finding), None)
+        return _inspection([*findings, error.finding], None)
     except UnsupportedError as error:
         warning = replace(error.finding, severity=Severity.WARNING)
-        return Inspection((*findings, warning), None)
-    return Inspection(tuple(findings), operation)
+        return _inspection([*findings, warning], None)
+    return _inspection(findings, operation)
+
+
+def _inspection(findings: list[Finding], operation: Operation | None) -> Inspection:
+    """Equal findings (of tensors that share a role) are told once."""
+    return Inspection(tuple(dict.fromkeys(findings)), operation)
 
 
 def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None:

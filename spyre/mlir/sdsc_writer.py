@@ -66,7 +66,7 @@ def write_operation(op: Operation) -> Sdsc:
 def _dsc(op: Operation) -> Dsc:
     tensors = sorted(op.tensors, key=lambda tensor: tensor.index)
     roles = _roles(tensors)
-    names = {tensor.index: f"allocate-{t_name(tensor)}" for tensor in tensors}
+    names = {tensor.index: f"allocate-{_memory_name(tensor)}" for tensor in tensors}
     stage = _dims("core", {dim: op.extents[dim] // op.slices[dim] for dim in op.dims})
     return Dsc(
         num_cores=len(op.cores),
@@ -84,7 +84,7 @@ def _dsc(op: Operation) -> Dsc:
     )
 
 
-def t_name(tensor: Tensor) -> str:
+def _memory_name(tensor: Tensor) -> str:
     """``Tensor0_hbm``: the tensor's name with its memory, as in node names."""
     return f"{tensor.name}_{tensor.component.value}"
 

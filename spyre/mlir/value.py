@@ -2,16 +2,14 @@
 
 A :class:`Value` is a constant plus a linear combination of atoms (parameters, allocations, loop
 variables, and :class:`Derived` for what is not linear). Equal expressions are equal Values, and
-``%a = addi %base, const`` costs one small object. The schedule evaluates them in bulk.
+``%a = addi %base, const`` costs one small object. ``evaluation`` computes them in bulk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import BundleError
@@ -178,7 +176,8 @@ class Value:
         return abs(self.constant) + terms
 
     def __str__(self) -> str:
-        parts = [f"{'' if c == 1 else f'{c}*'}{atom}" for atom, c in self.terms]
+        signs = {1: "", -1: "-"}
+        parts = [f"{signs.get(c, f'{c}*')}{atom}" for atom, c in self.terms]
         if self.constant or not parts:
             parts.append(str(self.constant))
         return " + ".join(parts).replace("+ -", "- ")
@@ -190,18 +189,6 @@ def read_terms(terms: Terms, environment: Environment) -> Any:
     for atom, coefficient in terms:
         total = total + coefficient * atom.read(environment)
     return total
-
-
-def is_safe(values: Sequence[Value], environment: Environment) -> bool:
-    """True if int64 columns can evaluate all ``values`` without leaving int64."""
-    largest: dict[int, int] = {}
-    terms: dict[int, Terms] = {}
-    for value in values:
-        key = id(value.terms)
-        terms[key] = value.terms
-        largest[key] = max(largest.get(key, 0), abs(value.constant))
-    bounds = (Value(largest[key], terms[key]).magnitude(environment) for key in terms)
-    return all(bound <= INT64_MAX for bound in bounds)
 
 
 def of_atom(atom: Atom) -> Value:
@@ -260,19 +247,20 @@ def _derive(operator: Operator, left: Value, right: Value) -> Value:
 def _from(constant: int, coefficients: dict[Atom, int]) -> Value:
     kept = [(atom, c) for atom, c in coefficients.items() if c]
     if any(abs(c) > INT64_MAX for _, c in kept):
-        raise _outside_int64()
+        raise outside_int64()
     return _checked(constant, tuple(sorted(kept, key=lambda term: term[0].key)))
 
 
 def _checked(constant: int, terms: Terms) -> Value:
     if not -INT64_MAX - 1 <= constant <= INT64_MAX:
-        raise _outside_int64()
+        raise outside_int64()
     if len(terms) > MAX_TERMS:
         raise _too_large()
     return Value(constant, terms)
 
 
-def _outside_int64(found: str = "") -> BundleError:
+def outside_int64(found: str = "") -> BundleError:
+    """The error for an integer (its text in ``found``) that int64 cannot hold."""
     return BundleError(
         "SPY157",
         "an index value does not fit in 64 bits",
@@ -304,46 +292,3 @@ SYMBOLIC: Arithmetic[Value] = Arithmetic(
         Operator.MOD: _division(Operator.MOD),
     },
 )
-
-
-def table(values: Sequence[Value], environment: Environment, n_instances: int) -> npt.NDArray[Any]:
-    """All ``values`` for all instances: int64 ``(n_instances, len(values))``.
-
-    BundleError SPY157 if a value leaves int64, SPY125 if a divisor is not positive.
-    """
-    if not environment.columns:
-        return _to_int64([_row(values, environment)])
-    if is_safe(values, environment):
-        return _columns(values, environment, np.empty((n_instances, len(values)), np.int64))
-    exact = np.empty((n_instances, len(values)), object)
-    return _to_int64(_columns(values, environment.exact(), exact))
-
-
-def _columns(
-    values: Sequence[Value], environment: Environment, out: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
-    """Fill ``out``; values that share their terms (base plus offsets) are computed together."""
-    groups: dict[int, list[int]] = {}
-    for index, value in enumerate(values):
-        groups.setdefault(id(value.terms), []).append(index)
-    constants = np.array([value.constant for value in values], dtype=out.dtype)
-    for indices in groups.values():
-        base = np.asarray(read_terms(values[indices[0]].terms, environment), dtype=out.dtype)
-        out[:, indices] = base.reshape(-1, 1) + constants[indices]
-    return out
-
-
-def _row(values: Sequence[Value], environment: Environment) -> list[int]:
-    """All values outside of loops: integers; terms that several share are read once."""
-    terms = {id(value.terms): value.terms for value in values}
-    bases = {key: read_terms(shared, environment) for key, shared in terms.items()}
-    return [bases[id(value.terms)] + value.constant for value in values]
-
-
-def _to_int64(rows: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Exact integers as int64; BundleError SPY157 names the first that does not fit."""
-    try:
-        return np.array(rows, dtype=np.int64, ndmin=2)
-    except OverflowError:
-        outside = (value for row in rows for value in row if not -INT64_MAX <= value <= INT64_MAX)
-        raise _outside_int64(str(next(outside))) from None

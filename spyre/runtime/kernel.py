@@ -64,7 +64,7 @@ class Kernel:
 
     def link(self, launch: Launch) -> LinkedProgram:
         """Tables and dispatches for ``launch``, from the cache if its addresses were seen."""
-        binding = self._bind(launch)
+        binding = self.bind(launch)
         if binding.key not in self._linked:
             self._linked[binding.key] = self._linker.link(binding)
         return self._linked[binding.key]
@@ -82,7 +82,8 @@ class Kernel:
         """Run dispatch by dispatch; host nanoseconds of each dispatch of ``link(launch)``."""
         return self.device.executor.run_timed(self.link(launch), progress)
 
-    def _bind(self, launch: Launch) -> Binding:
+    def bind(self, launch: Launch) -> Binding:
+        """Parameter values, segments and allowed memory of ``launch``; LaunchError if incomplete."""
         allocations = [
             Allocation(
                 tensor.name,

@@ -183,10 +183,15 @@ def _extreme(values: NDArray[np.float64]) -> Extreme:
 
 @dataclass(frozen=True, slots=True)
 class CorePlace:
-    """Which core computes a device position, in which tile (loop indices, outermost first)."""
+    """Which core computes a device position, in which tile (loop indices, outermost first).
+
+    ``execute``: index of the execute statement that wrote it last, ``operation`` its name.
+    """
 
     core: int
     tile: Index = ()
+    execute: int | None = None
+    operation: str = ""
 
 
 CoreMap = Callable[[Index], CorePlace | None]
@@ -227,16 +232,24 @@ def describe_device_place(place: OutputPlace, index: Sequence[int]) -> str:
         place.layout, place.dma_sizes, place.dma_strides, place.host_index(index)
     )
     parts = [f"stick {position.stick}", f"lane {position.lane}"]
-    core = place.core_map(position.stick) if place.core_map is not None else None
-    if core is not None:
-        parts.insert(0, f"core {core.core}")
-        if core.tile:
-            parts.insert(1, f"tile {core.tile}")
+    if place.core_map is not None:
+        parts = [*_describe_writer(place.core_map(position.stick)), *parts]
     if place.base_address is None:
         parts.append(f"byte {position.byte_offset:#x} of the tensor")
     else:
         parts.append(f"address {place.base_address + position.byte_offset:#x}")
     return ", ".join(parts)
+
+
+def _describe_writer(writer: CorePlace | None) -> list[str]:
+    if writer is None:
+        return ["written by no execute"]
+    parts = [f"core {writer.core}"]
+    if writer.tile:
+        parts.append(f"tile {writer.tile}")
+    if writer.execute is not None:
+        parts.append(f"execute {writer.execute} ({writer.operation})")
+    return parts
 
 
 def format_comparison(

@@ -15,6 +15,7 @@ from spyre.hw.kernels.blocks import (
     load_sticks,
     mask_lanes,
     mask_sticks,
+    prefetch_sticks,
     seek,
     store_sticks,
 )
@@ -39,6 +40,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
     opcode, masked = table[OPCODE], table[MASK]
     out_word = OPERAND + inputs * OPERAND_WORDS
     mask_word = out_word + OPERAND_WORDS
+    memory = half.ctypes.data
     run = first // blocks
     block = first - run * blocks
     seek(table, bases, run, counters)
@@ -54,6 +56,12 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
                 table[operand + LANE], table[operand + FORMAT], lanes,
                 scratch[k * BUFFER : (k + 1) * BUFFER],
             )  # fmt: skip
+        ahead = min(BLOCK_STICKS, inner - at - sticks)
+        if ahead > 0:
+            beyond = at + sticks
+            for k in range(inputs + 1):
+                pitch = table[OPERAND + k * OPERAND_WORDS + INNER_PITCH]
+                prefetch_sticks(memory + counters[8 + k] + beyond * pitch, ahead, pitch)
         if masked != 0:
             step = table[mask_word + INNER_PITCH]
             coordinate = counters[8 + inputs + 1] + at * step

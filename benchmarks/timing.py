@@ -1,0 +1,46 @@
+"""Side-by-side timing: both sides alternate in one process, with pauses so that neither heats the
+other's threads; the lower quartile of all rounds is quoted, because other tenants only add time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+PAUSE_SECONDS = 0.08
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of one side: lower quartile, median and best of ``rounds``."""
+
+    lower_quartile: float
+    median: float
+    best: float
+    rounds: int
+
+
+def alternate(
+    sides: Mapping[str, Callable[[], object]],
+    rounds: int = 15,
+    pause_seconds: float = PAUSE_SECONDS,
+) -> dict[str, Timing]:
+    """Time every side ``rounds`` times in turn, after one warm-up call each."""
+    for call in sides.values():
+        call()
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, call in sides.items():
+            time.sleep(pause_seconds)
+            call()  # wake threads and caches; the card's kernels and BLAS alike
+            start = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: _summary(values) for name, values in seconds.items()}
+
+
+def _summary(values: list[float]) -> Timing:
+    ordered = sorted(values)
+    count = len(ordered)
+    return Timing(ordered[count // 4], ordered[count // 2], ordered[0], count)

@@ -1,0 +1,174 @@
+"""A kernel's arguments with everything a launch has to know: role, host shape, dtype, layout.
+
+They come from launch_spec.json (here) or, where there is none, from the SDSCs
+(:mod:`.derived_arguments`). The spec holds no host strides: they follow from shape and layout
+where only one choice fits, else row-major is assumed unless the caller says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from spyre.errors import Finding, LaunchError, SpyreError
+from spyre.layout import (
+    SpyreTensorLayout,
+    TransferGeometry,
+    contiguous_strides,
+    transfer_geometry,
+)
+from spyre.runtime.host_tensor import TensorSpec
+from spyre.runtime.launch_spec import LaunchArgument, LaunchSpec, Role
+
+_MAX_PERMUTED_DIMS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentSpec:
+    """One argument.
+
+    ``name``: ``arg_K``. ``shape`` and ``strides`` (elements): the host extents ``layout`` was made
+    for. ``dtype_name``: torch name.
+    """
+
+    arg_index: int
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    dtype_name: str
+    layout: SpyreTensorLayout
+    strides: tuple[int, ...]
+
+    @property
+    def is_input(self) -> bool:
+        """True if the kernel reads it; in-place arguments are inputs and outputs."""
+        return self.role is not Role.OUTPUT
+
+    @property
+    def is_output(self) -> bool:
+        """True if the kernel writes it."""
+        return self.role is not Role.INPUT
+
+    @property
+    def host_spec(self) -> TensorSpec:
+        """What a host tensor for this argument has to be."""
+        return TensorSpec(self.name, self.shape, self.dtype_name)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArguments:
+    """All arguments in launch order, the pool's bytes (0: no pool), and what was noticed."""
+
+    arguments: tuple[ArgumentSpec, ...]
+    pool_bytes: int = 0
+    findings: tuple[Finding, ...] = ()
+    is_derived: bool = False
+
+    @property
+    def inputs(self) -> tuple[ArgumentSpec, ...]:
+        """Arguments the kernel reads, in launch order."""
+        return tuple(a for a in self.arguments if a.is_input)
+
+    @property
+    def outputs(self) -> tuple[ArgumentSpec, ...]:
+        """Arguments the kernel writes, in launch order."""
+        return tuple(a for a in self.arguments if a.is_output)
+
+
+def arguments_of_spec(spec: LaunchSpec, sizes: Mapping[str, int] | None = None) -> KernelArguments:
+    """Arguments of a launch_spec.json; ``sizes`` gives the runtime sizes its shapes name.
+
+    LaunchError SPY366 for a size without a value, SPY322 for a layout that does not fit its shape.
+    """
+    arguments = tuple(_of_launch_argument(argument, sizes or {}) for argument in spec.args)
+    return KernelArguments(arguments, spec.pool_size)
+
+
+def argument_name(arg_index: int) -> str:
+    """The name of argument ``arg_index``."""
+    return f"arg_{arg_index}"
+
+
+def _of_launch_argument(argument: LaunchArgument, sizes: Mapping[str, int]) -> ArgumentSpec:
+    shape = tuple(_size(argument, entry, sizes) for entry in argument.shape)
+    if argument.layout is None:
+        layout = SpyreTensorLayout.from_host(shape, argument.dtype)
+    else:
+        layout = argument.layout.to_layout()
+    return ArgumentSpec(
+        argument.arg_index,
+        argument_name(argument.arg_index),
+        argument.role,
+        shape,
+        argument.dtype,
+        layout,
+        find_host_strides(shape, layout),
+    )
+
+
+def _size(argument: LaunchArgument, entry: int | str, sizes: Mapping[str, int]) -> int:
+    if isinstance(entry, int):
+        return entry
+    if entry not in sizes:
+        raise LaunchError(
+            "SPY366",
+            f"runtime size {entry!r} of argument {argument.arg_index} has no value",
+            expected=f"a value for {entry}",
+            found=", ".join(sizes) or "no values",
+        )
+    return int(sizes[entry])
+
+
+# --- host strides -----------------------------------------------------------------------------
+
+
+def find_host_strides(shape: Sequence[int], layout: SpyreTensorLayout) -> tuple[int, ...]:
+    """Dense host strides (elements) that ``layout`` was made for: row-major if that fits well.
+
+    Among the orders of the host dims that fit, one wins in which every dim but the one along the
+    stick is walked by one device dim; row-major wins ties. LaunchError SPY322 when none fits.
+    """
+    best: tuple[int, tuple[int, ...]] | None = None
+    failure: SpyreError | None = None
+    for strides in _dense_strides(tuple(shape)):
+        try:
+            score = _split_dims(transfer_geometry(layout, shape, strides))
+        except LaunchError as error:
+            failure = failure or error
+            continue
+        if best is None or score < best[0]:
+            best = (score, strides)
+        if best[0] == 0:
+            break
+    if best is None:
+        assert failure is not None
+        raise failure
+    return best[1]
+
+
+def with_strides(argument: ArgumentSpec, strides: Sequence[int]) -> ArgumentSpec:
+    """``argument`` with host ``strides`` instead; LaunchError SPY322 when they do not fit."""
+    transfer_geometry(argument.layout, argument.shape, strides)
+    return replace(argument, strides=tuple(strides))
+
+
+def _dense_strides(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Row-major strides, then those of every other order of the dims longer than 1."""
+    row_major = contiguous_strides(shape)
+    yield row_major
+    long = [dim for dim, size in enumerate(shape) if size > 1]
+    if len(long) > _MAX_PERMUTED_DIMS:
+        return
+    for order in permutations(long):
+        strides, step = list(row_major), 1
+        for dim in reversed(order):
+            strides[dim] = step
+            step *= shape[dim]
+        yield tuple(strides)
+
+
+def _split_dims(geometry: TransferGeometry) -> int:
+    """Host dims walked by several device dims, the one along the stick left out."""
+    walked = [h for h in geometry.host_dims if h >= 0 and h != geometry.host_dims[-1]]
+    return len(walked) - len(set(walked))

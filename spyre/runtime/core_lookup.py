@@ -1,0 +1,108 @@
+"""Who wrote a stick: which execute, core and loop indices last covered a device address.
+
+Answers come from the linked program alone, after the run, vectorised over loop iterations and
+cores; mismatch reports use them. The address rule is that of SDSC reference §5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.hw.access import Access, per_core
+from spyre.hw.binding import Binding
+from spyre.hw.linker import LinkedProgram
+from spyre.hw.nest import Int64Array
+from spyre.hw.spec import STICK_BYTES
+from spyre.layout import SpyreTensorLayout
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.program import Execute
+from spyre.runtime.verify import CorePlace
+
+
+@dataclass(frozen=True)
+class CoreLookup:
+    """Finds the last writer of an HBM address in one launch of a program."""
+
+    linked: LinkedProgram
+    binding: Binding
+
+    def writer(self, address_bytes: int) -> CorePlace | None:
+        """Who last wrote the stick at ``address_bytes``; None if nobody did.
+
+        Several cores that combine partial results count as the first of them. Executes that
+        scatter through an index are left out: their addresses depend on data.
+        """
+        best: tuple[int, CorePlace] | None = None
+        for execute in self.linked.program.executes:
+            found = self._last_of(execute, address_bytes)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found
+        return best[1] if best is not None else None
+
+    def writer_of_stick(
+        self, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
+    ) -> CorePlace | None:
+        """Who last wrote the stick with device coordinates ``stick`` of a tensor."""
+        position = int(np.ravel_multi_index(tuple(stick), layout.device_size[:-1]))
+        return self.writer(base_address + STICK_BYTES * position)
+
+    def _last_of(self, execute: Execute, address: int) -> tuple[int, CorePlace] | None:
+        """(place in program order, writer) of the last execution that covers ``address``."""
+        plans = self.linked.plans[execute.index]
+        if not plans:
+            return None
+        op, access = plans[0].op, plans[0].accesses[-1]
+        tensor = access.tensor
+        if tensor.component is not Component.HBM or tensor.indirection is Indirection.VALUE:
+            return None
+        starts = self._starts(execute, tensor)
+        hits = covers(op, access, address - starts)
+        rows = np.flatnonzero(hits.any(axis=1))
+        if not len(rows):
+            return None
+        instance, order = self._latest(execute.index, rows)
+        core = op.cores[int(np.flatnonzero(hits[instance])[0])]
+        tile = self.linked.schedule.loop_indices[execute.index][instance]
+        return order, CorePlace(core, tuple(int(i) for i in tile), execute.index, op.name)
+
+    def _starts(self, execute: Execute, tensor: Tensor) -> Int64Array:
+        """Start addresses of a tensor in HBM, [instance, core]."""
+        symbols = self.linked.schedule.symbols[execute.index]
+        if tensor.symbolic:
+            column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
+            return self.binding.relocate(symbols[:, [column[s] for s in tensor.starts]])
+        literal = self.binding.relocate(np.array(tensor.starts, np.int64))
+        return np.repeat(literal[None, :], len(symbols), axis=0)
+
+    def _latest(self, static: int, rows: Int64Array) -> tuple[int, int]:
+        """(instance, place in program order) of the instance of ``rows`` that runs last."""
+        schedule = self.linked.schedule
+        places = np.flatnonzero(schedule.order == static)
+        chosen = places[np.isin(schedule.instance[places], rows)]
+        return int(schedule.instance[chosen[-1]]), int(chosen[-1])
+
+
+def covers(
+    op: Operation, access: Access, offset_bytes: Int64Array
+) -> npt.NDArray[np.bool_]:
+    """True where the byte at ``offset_bytes`` from a core's start lies in the core's share.
+
+    Pitches nest (each is a multiple of the next smaller one), so the offset is taken apart from
+    the largest pitch down.
+    """
+    rest = offset_bytes.copy()
+    inside = rest >= 0
+    held = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
+    for dim in sorted(held, key=lambda d: -access.pitch_bytes[d]):
+        steps = per_core(op, dim)
+        if dim == access.stick_dim:
+            steps = -(-steps // access.lanes)
+        if steps == 1:
+            continue
+        step = np.minimum(rest // access.pitch_bytes[dim], steps - 1)
+        rest -= step * access.pitch_bytes[dim]
+    return inside & (rest >= 0) & (rest < STICK_BYTES)

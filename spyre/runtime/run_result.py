@@ -1,0 +1,136 @@
+"""What a run gives back: outputs, where they lay, and a report per execute.
+
+:mod:`.session` makes it from a linked program; ``spyre-run`` prints it. Byte counts are those of
+:mod:`spyre.hw.counters`: sums over cores, times the executions of the execute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import Finding
+from spyre.hw.counters import Counters, count_plan
+from spyre.hw.linker import LinkedProgram
+from spyre.mlir.operation import Operation
+from spyre.runtime.arguments import ArgumentSpec
+from spyre.runtime.host_tensor import HostTensor
+from spyre.runtime.verify import OutputPlace
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteReport:
+    """One execute statement over all its executions.
+
+    ``shape``: iteration space in elements, e.g. ``mb 512, out 1024``. ``counters``: all
+    ``executions`` together. ``host_ns``: time on this machine; None when it was not taken.
+    """
+
+    index: int
+    sdsc: str
+    op: str
+    shape: str
+    cores: int
+    executions: int
+    counters: Counters
+    host_ns: int | None = None
+
+    @property
+    def hbm_read_bytes(self) -> int:
+        """Bytes read from HBM."""
+        return self.counters.hbm_read_bytes
+
+    @property
+    def hbm_written_bytes(self) -> int:
+        """Bytes written to HBM."""
+        return self.counters.hbm_written_bytes
+
+    @property
+    def lx_read_bytes(self) -> int:
+        """Bytes read from the scratchpads."""
+        return self.counters.lx_read_bytes
+
+    @property
+    def lx_written_bytes(self) -> int:
+        """Bytes written to the scratchpads."""
+        return self.counters.lx_written_bytes
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of the pt array."""
+        return self.counters.multiply_adds
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedArgument:
+    """An argument and its device address in bytes."""
+
+    spec: ArgumentSpec
+    address_bytes: int
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Outcome of one run.
+
+    ``outputs``: numbers of the output arguments in launch order, in-place ones included (bfloat16
+    and float8 as float32); ``output_tensors``: the same in the argument's own dtype. ``places``:
+    where each output lay, and which core wrote it, for `spyre.runtime.verify`. ``inputs``: what
+    the kernel was given. ``host_ns``: all executes together, None when the run was not timed.
+    """
+
+    outputs: tuple[npt.NDArray[Any], ...]
+    output_tensors: tuple[HostTensor, ...]
+    inputs: tuple[HostTensor, ...]
+    executes: tuple[ExecuteReport, ...]
+    counters: Counters
+    findings: tuple[Finding, ...]
+    arguments: tuple[PlacedArgument, ...]
+    places: tuple[OutputPlace, ...] = field(default=(), repr=False)
+
+    @property
+    def host_ns(self) -> int | None:
+        """Host time of all executes, if it was taken."""
+        times = [report.host_ns for report in self.executes]
+        return None if any(t is None for t in times) else sum(t for t in times if t is not None)
+
+
+def report_executes(
+    linked: LinkedProgram,
+    operations: Sequence[Operation],
+    elapsed_ns: npt.NDArray[np.int64] | None,
+) -> tuple[ExecuteReport, ...]:
+    """A report per static execute. ``operations``: that of each; ``elapsed_ns``: per dispatch."""
+    count = len(linked.program.executes)
+    times: list[int | None] = [None] * count
+    if elapsed_ns is not None:
+        sums = np.zeros(count, np.int64)
+        np.add.at(sums, linked.dispatch[:, 1], elapsed_ns)
+        times = [int(t) for t in sums]
+    return tuple(_report(linked, k, operations[k], times[k]) for k in range(count))
+
+
+def shape_text(op: Operation) -> str:
+    """The iteration space in N_ order, in elements."""
+    return ", ".join(f"{dim} {op.extents[dim]}" for dim in op.dims)
+
+
+def _report(linked: LinkedProgram, k: int, op: Operation, host_ns: int | None) -> ExecuteReport:
+    execute = linked.program.executes[k]
+    executions = len(linked.schedule.loop_indices[k])
+    plans = linked.plans[k]
+    counters = count_plan(plans[0]).times(executions) if plans else Counters()
+    return ExecuteReport(
+        k,
+        execute.sdsc_filename,
+        op.name,
+        shape_text(op),
+        len(op.cores),
+        executions,
+        counters,
+        host_ns,
+    )

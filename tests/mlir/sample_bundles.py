@@ -1,0 +1,129 @@
+"""Small good bundles made by the builder; the bad ones are these with a patch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spyre.mlir.bundle import BundleParts
+from spyre.mlir.bundle_builder import BundleBuilder
+from spyre.mlir.operation import Component, Indirection
+from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
+from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction, restickify
+
+DL16_STICK = (("out", 64),)
+
+
+def add_on_two_cores(symbolic: bool) -> BundleParts:
+    builder = BundleBuilder(symbolic=symbolic)
+    a, b, c = (builder.argument(32 * 128 * 2) for _ in range(3))
+    spec = pointwise(
+        "add", (32, 128), [Operand(a.at()), Operand(b.at())], Operand(c.at()), {"mb": 2}
+    )
+    builder.add(spec)
+    return builder.build()
+
+
+def masked_sum() -> BundleParts:
+    builder = BundleBuilder(symbolic=False)
+    x, y = builder.argument(32 * 128 * 2), builder.argument(32 * 128)
+    builder.add(reduction("sum", (32, 100), [1], Operand(x.at()), Operand(y.at()), {"mb": 2}))
+    return builder.build()
+
+
+def mean_with_constant() -> BundleParts:
+    builder = BundleBuilder(symbolic=False)
+    x, y = builder.argument(4 * 128 * 2), builder.argument(4 * 128)
+    constants = {"scaling_factor": 0x308F}
+    spec = reduction("mean", (4, 100), [1], Operand(x.at()), Operand(y.at()), None, constants)
+    builder.add(spec)
+    return builder.build()
+
+
+def exp_in_lx() -> BundleParts:
+    builder = BundleBuilder(symbolic=False)
+    x = builder.argument(32 * 128 * 2)
+    scratch = Operand(4096, component=Component.LX)
+    builder.add(pointwise("exp", (32, 128), [Operand(x.at())], scratch, {"mb": 2}))
+    builder.add(pointwise("neg", (32, 128), [scratch], Operand(x.at()), {"mb": 2}))
+    return builder.build()
+
+
+def gather() -> BundleParts:
+    builder = BundleBuilder(symbolic=False)
+    index, table, rows = (builder.argument(n) for n in (128, 64 * 256, 16 * 256))
+    spec = OperationSpec(
+        name="identity",
+        extents={"mb": 16, "out": 128},
+        index_inputs=[
+            TensorSpec(
+                ("mb",),
+                (("mb", 32),),
+                index.at(),
+                data_format="SENUINT32",
+                role="KERNEL_IDX",
+                indirection=Indirection.INDEX,
+            )
+        ],
+        inputs=[
+            TensorSpec(
+                ("out", "mb"),
+                DL16_STICK,
+                table.at(),
+                max_dim_sizes={"mb": 1},
+                indirection=Indirection.VALUE,
+            )
+        ],
+        outputs=[TensorSpec(("mb", "out"), DL16_STICK, rows.at())],
+    )
+    builder.add(spec)
+    return builder.build()
+
+
+def split_matmul() -> BundleParts:
+    builder = BundleBuilder(symbolic=False)
+    a, b, c = (builder.argument(n) for n in (64 * 256 * 2, 256 * 128 * 2, 64 * 128 * 2))
+    spec = matmul(
+        64,
+        256,
+        128,
+        Operand(a.at()),
+        Operand(b.at()),
+        Operand(c.at()),
+        splits={"mb": 2, "in": 2},
+    )
+    builder.add(spec)
+    return builder.build()
+
+
+def padded_restickify() -> BundleParts:
+    builder = BundleBuilder(symbolic=False)
+    x, y = builder.argument(96 * 192 * 2), builder.argument(130 * 128 * 2)
+    builder.add(restickify((96, 130), Operand(x.at()), Operand(y.at())))
+    return builder.build()
+
+
+def two_loops(symbolic: bool) -> BundleParts:
+    """exp into the pool, then tiles of 128 x 128 added: a coarse-tiled [512, 256]."""
+    builder = BundleBuilder(symbolic=symbolic)
+    x, y = builder.argument(512 * 256 * 2), builder.argument(512 * 256 * 2)
+    pool = builder.temporary(512 * 256 * 2)
+    builder.add(pointwise("exp", (512, 256), [Operand(x.at())], Operand(pool.at()), {"mb": 4}))
+    with builder.loop(4) as row, builder.loop(2) as column:
+        strides = {row: 128 * 128, column: 512 * 128 * 2}
+        tile = [Operand(b.at(0, strides), gap={"mb": 384}) for b in (x, pool, y)]
+        builder.add(pointwise("add", (128, 128), tile[:2], tile[2], {"mb": 2}))
+    return builder.build()
+
+
+SAMPLES: dict[str, Callable[[], BundleParts]] = {
+    "add": lambda: add_on_two_cores(symbolic=False),
+    "symbolic_add": lambda: add_on_two_cores(symbolic=True),
+    "masked_sum": masked_sum,
+    "mean": mean_with_constant,
+    "lx": exp_in_lx,
+    "gather": gather,
+    "matmul": split_matmul,
+    "restickify": padded_restickify,
+    "tiled": lambda: two_loops(symbolic=True),
+    "tiled_baked": lambda: two_loops(symbolic=False),
+}
