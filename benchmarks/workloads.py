@@ -11,7 +11,7 @@ import numpy.typing as npt
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram, Linker
-from spyre.hw.spec import HBM_BYTES
+from spyre.hw.spec import REGION_BYTES, REGIONS
 from spyre.mlir.operation import Operation
 from spyre.mlir.parser import parse_module
 from spyre.mlir.program import lower
@@ -60,5 +60,7 @@ def link_operations(
         device.numerics.half_format,
         device.threads,
     )
-    everything = Allocation("device", 0, HBM_BYTES)
-    return linker.link(Binding(allocations=(everything,)))
+    regions = tuple(
+        Allocation(f"region {k}", k * REGION_BYTES, REGION_BYTES) for k in range(REGIONS)
+    )
+    return linker.link(Binding(allocations=regions))

@@ -173,11 +173,13 @@ LAUNCH_CODES: dict[str, str] = {
     "SPY367": "the inputs given do not match the kernel's",
     "SPY368": "an argument's layout cannot be derived from the SDSCs",
     "SPY369": "the files given do not match the kernel's outputs",
+    "SPY370": "the output file cannot be written",
 }
 
 DEVICE_CODES: dict[str, str] = {
     "SPY401": "device memory exhausted",
     "SPY402": "host cannot reserve the card's address space",
+    "SPY403": "a buffer does not lie within one memory region",
     "SPY410": "a tensor leaves its core's scratchpad",
     "SPY411": "an execute touches memory outside of its arguments",
     "SPY412": "an index tensor holds an index out of range",

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from spyre.errors import LaunchError
 from spyre.hw.nest import Int64Array
-from spyre.hw.spec import REGION_BITS, REGIONS
+from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,20 @@ class Allocation:
     address_bytes: int
     size_bytes: int
     arrangement: str = "STANDARD"
+
+    def __post_init__(self) -> None:
+        last = self.address_bytes + max(self.size_bytes, 1) - 1
+        if (
+            self.address_bytes < 0
+            or last >= HBM_BYTES
+            or (last >> REGION_BITS != self.address_bytes >> REGION_BITS)
+        ):
+            raise LaunchError(
+                "SPY403",
+                f"{self.name} does not lie within one memory region",
+                expected=f"{REGIONS} regions of {1 << REGION_BITS} bytes",
+                found=f"{self.size_bytes} bytes at {self.address_bytes:#x}",
+            )
 
     @property
     def end_bytes(self) -> int:

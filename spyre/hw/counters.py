@@ -1,4 +1,4 @@
-"""What an operation moves and computes: sticks per operand and memory, multiply-adds, element steps.
+"""What an operation moves and computes: bytes per operand and memory, multiply-adds, elements.
 
 Pure functions of a :class:`CorePlan`; nothing is measured while a program runs. Every core counts
 the sticks it touches itself, once each, so a stick that several cores read counts several times.

@@ -67,11 +67,11 @@ class Device:
     def reset(self) -> None:
         """Forget all allocations and contents, LX included; compiled plans stay."""
         self._allocator = RegionAllocator()
-        self.memory.clear()
+        self.memory.clear_all()
 
     def bytes_of(self, tensor: DeviceTensor) -> npt.NDArray[np.uint8]:
         """The tensor's device bytes, as a view of device memory."""
-        return self.memory.data[tensor.address_bytes : tensor.address_bytes + tensor.size_bytes]
+        return self.memory.view(tensor.address_bytes, tensor.size_bytes)
 
     def upload(self, tensor: DeviceTensor, host: HostView) -> None:
         """Host → device copy with format and layout conversion; padding becomes zero."""

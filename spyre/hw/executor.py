@@ -15,6 +15,8 @@ from spyre.errors import DeviceFault, DeviceLocation
 from spyre.hw import table as tb
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.memory import DeviceMemory
+from spyre.hw.spec import device_address
+from spyre.hw.threads import WorkerPlacement
 
 Progress = Callable[[int, int], None]
 """Called with (dispatches done, dispatches in all)."""
@@ -27,7 +29,8 @@ class Executor:
         self.memory = memory
         self.threads = threads
         self._scratch = np.zeros(threads * tb.SCRATCH_BYTES, np.uint8)
-        self._status = np.zeros(max(threads, 1), np.int64)
+        self._status = np.zeros(threads, np.int64)
+        self._workers = WorkerPlacement(threads)
 
     def run(self, linked: LinkedProgram) -> None:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""
@@ -50,9 +53,9 @@ class Executor:
     def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
         from spyre.hw.kernels.driver import drive
 
-        self._status[:] = 0
+        self._workers.prepare()
         faulty = drive(
-            linked.dispatch,
+            linked.host_dispatch,
             linked.tables,
             linked.entries,
             self.memory.pointer,
@@ -63,14 +66,16 @@ class Executor:
             self._status,
         )
         if faulty >= 0:
-            raise _index_fault(linked, int(faulty), int(self._status.max()), self.memory)
+            fault = _index_fault(linked, int(faulty), int(self._status.max()), self.memory)
+            self._status[:] = 0
+            raise fault
 
 
 def _index_fault(
     linked: LinkedProgram, dispatch: int, status: int, memory: DeviceMemory
 ) -> DeviceFault:
     """The kernel stopped at an index: status is 1 + the address of the index word."""
-    address = status - 1
+    address = device_address(status - 1)
     table, static, instance = (int(v) for v in linked.dispatch[dispatch, :3])
     execute = linked.program.executes[static]
     op = linked.plans[static][0].op
@@ -93,4 +98,3 @@ def _index_fault(
         expected=f"0 to {limit - 1}",
         found=str(index),
     )
-

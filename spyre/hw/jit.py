@@ -52,9 +52,7 @@ def _cached(decorate: Callable[[], Any]) -> Any:
 def kernel(function: F) -> F:
     """Compile a kernel body (arrays and integers only), cached on disk."""
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-    result: F = _cached(
-        lambda: numba.njit(cache=True, fastmath=FASTMATH, **options)(function)
-    )
+    result: F = _cached(lambda: numba.njit(cache=True, fastmath=FASTMATH, **options)(function))
     return result
 
 

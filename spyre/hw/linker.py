@@ -19,7 +19,13 @@ from spyre.hw.core_plan import CorePlan, plan_operation
 from spyre.hw.kernels.opcodes import COPY_KIND, DISPATCH_BASES, DISPATCH_WORDS
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
-from spyre.hw.spec import LX_BASE, LX_BYTES, MAX_OPERANDS
+from spyre.hw.spec import (
+    LX_BASE,
+    LX_BYTES,
+    MAX_OPERANDS,
+    REGION_BITS,
+    REGION_SKEW_BYTES,
+)
 from spyre.mlir.operation import Component, Indirection, Operation
 from spyre.mlir.program import Execute, LoopProgram, Schedule
 
@@ -37,6 +43,14 @@ class LinkedProgram:
     program: LoopProgram
     schedule: Schedule
     plans: tuple[tuple[CorePlan, ...], ...]
+
+    @cached_property
+    def host_dispatch(self) -> Int64Array:
+        """``dispatch`` with base addresses as host offsets, which is what kernels take."""
+        mapped = self.dispatch.copy()
+        bases = mapped[:, DISPATCH_BASES:]
+        bases += (bases >> REGION_BITS) * REGION_SKEW_BYTES
+        return mapped
 
     @cached_property
     def entries(self) -> Int64Array:
@@ -65,9 +79,7 @@ class Linker:
         ]
         return _assemble(self.program, schedule, parts)
 
-    def _link_execute(
-        self, execute: Execute, schedule: Schedule, binding: Binding
-    ) -> _ExecutePart:
+    def _link_execute(self, execute: Execute, schedule: Schedule, binding: Binding) -> _ExecutePart:
         op = self.operations[execute.sdsc_filename]
         starts = _start_addresses(op, execute, schedule.symbols[execute.index], binding)
         bases = starts[:, :, 0]
@@ -189,9 +201,7 @@ def _check_lx(place: _Place, starts: Int64Array) -> None:
                 )
 
 
-def _check_hbm(
-    place: _Place, bases: Int64Array, allocations: Sequence[Allocation]
-) -> Int64Array:
+def _check_hbm(place: _Place, bases: Int64Array, allocations: Sequence[Allocation]) -> Int64Array:
     """Owner (index into allocations) of every operand, [member, operand]; -1 for LX."""
     ordered = sorted(range(len(allocations)), key=lambda i: allocations[i].address_bytes)
     lows = np.array([allocations[i].address_bytes for i in ordered], np.int64)

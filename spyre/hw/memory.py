@@ -1,8 +1,7 @@
 """Device memory: one reservation holding HBM (8 regions of 16 GiB) and the LX of 32 cores.
 
-Nothing is committed until touched, and untouched memory reads as zero. Addresses are byte offsets
-from the start of the reservation: an HBM address is exactly the number in the files, LX of core
-``c`` lies at ``LX_BASE + c * LX_BYTES``.
+Nothing is committed until touched, and untouched memory reads as zero. An HBM address is exactly
+the number in the files; LX of core ``c`` has the addresses from ``LX_BASE + c * LX_BYTES`` on.
 """
 
 from __future__ import annotations
@@ -13,46 +12,56 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.hw.spec import ADDRESS_SPACE_BYTES, HBM_BYTES
+from spyre.hw.spec import HOST_BYTES, LX_BASE, host_offset
 
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096
 
 
 class DeviceMemory:
-    """The card's memory as one lazily committed byte array.
+    """The card's memory as one lazily committed reservation, addressed by device addresses.
 
-    ``data``: uint8 array of ADDRESS_SPACE_BYTES (128 GiB + 64 MiB), not resident until touched.
+    ``pointer``: host address of device address 0, for kernels, which take host offsets.
     """
 
     def __init__(self) -> None:
-        self._mapping = _reserve(ADDRESS_SPACE_BYTES + _GUARD_BYTES)
+        self._mapping = _reserve(HOST_BYTES + _GUARD_BYTES)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._mapping.madvise(mmap.MADV_HUGEPAGE, 0, HBM_BYTES)
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8)[
-            :ADDRESS_SPACE_BYTES
-        ]
-        self.pointer: int = self.data.ctypes.data
+            self._mapping.madvise(mmap.MADV_HUGEPAGE, 0, host_offset(LX_BASE) & -mmap.PAGESIZE)
+        self._data = np.frombuffer(self._mapping, np.uint8)
+        self.pointer: int = self._data.ctypes.data
+
+    def view(self, address_bytes: int, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a range that lies within one region or one LX, as a writable view."""
+        start = host_offset(address_bytes)
+        return self._data[start : start + size_bytes]
 
     def read(self, address_bytes: int, size_bytes: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size_bytes`` device bytes from ``address_bytes``."""
-        return self.data[address_bytes : address_bytes + size_bytes].copy()
+        return self.view(address_bytes, size_bytes).copy()
 
     def write(self, address_bytes: int, content: npt.NDArray[np.uint8]) -> None:
         """Store raw device bytes at ``address_bytes``."""
-        self.data[address_bytes : address_bytes + content.size] = content
+        self.view(address_bytes, content.size)[:] = content
 
-    def clear(self, address_bytes: int = 0, size_bytes: int = ADDRESS_SPACE_BYTES) -> None:
-        """Give whole pages back to the host and zero the rest: the range reads as zero again."""
-        end = address_bytes + size_bytes
-        first = -(-address_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    def clear(self, address_bytes: int, size_bytes: int) -> None:
+        """Zero a range within one region or LX; whole pages go back to the host."""
+        start = host_offset(address_bytes)
+        self._clear(start, start + size_bytes)
+
+    def clear_all(self) -> None:
+        """Zero everything, LX included."""
+        self._clear(0, HOST_BYTES)
+
+    def _clear(self, start: int, end: int) -> None:
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         last = end // mmap.PAGESIZE * mmap.PAGESIZE
         if first >= last:
-            self.data[address_bytes:end] = 0
+            self._data[start:end] = 0
             return
-        self.data[address_bytes:first] = 0
+        self._data[start:first] = 0
         self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
-        self.data[last:end] = 0
+        self._data[last:end] = 0
 
 
 def _reserve(size_bytes: int) -> mmap.mmap:

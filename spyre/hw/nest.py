@@ -35,7 +35,9 @@ class CoreGroup:
     axes: dict[str, Axis]
 
 
-def fold_cores(op: Operation, starts: Int64Array, whole_dims: Sequence[str] = ()) -> list[CoreGroup]:
+def fold_cores(
+    op: Operation, starts: Int64Array, whole_dims: Sequence[str] = ()
+) -> list[CoreGroup]:
     """Turn cores into axes. ``starts``: bytes, [operand, core], in the order of ``op.cores``.
 
     Dims of ``whole_dims`` (those being reduced) may not be torn apart into several groups; raises
@@ -48,8 +50,7 @@ def fold_cores(op: Operation, starts: Int64Array, whole_dims: Sequence[str] = ()
 def _slice_indices(op: Operation) -> dict[str, Int64Array]:
     split = [dim for dim in op.dims if op.slices.get(dim, 1) > 1]
     return {
-        dim: np.fromiter((core.get(dim, 0) for core in op.core_slices), np.int64)
-        for dim in split
+        dim: np.fromiter((core.get(dim, 0) for core in op.core_slices), np.int64) for dim in split
     }
 
 
@@ -134,9 +135,7 @@ def _continues(outer: Axis, inner: Axis) -> bool:
 
 def sort_axes(axes: Sequence[Axis], operand: int) -> list[Axis]:
     """Outermost first by the pitch of ``operand`` (usually the output), then by the others."""
-    return sorted(
-        axes, key=lambda a: (-abs(a.pitches[operand]), tuple(-abs(p) for p in a.pitches))
-    )
+    return sorted(axes, key=lambda a: (-abs(a.pitches[operand]), tuple(-abs(p) for p in a.pitches)))
 
 
 def normalise(axes: Sequence[Axis], operand: int) -> list[Axis]:

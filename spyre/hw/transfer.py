@@ -59,14 +59,22 @@ class HostView:
 
 
 def copy_to_device(
-    host: HostView, layout: SpyreTensorLayout, device: npt.NDArray[np.uint8], numerics: Numerics, threads: int
+    host: HostView,
+    layout: SpyreTensorLayout,
+    device: npt.NDArray[np.uint8],
+    numerics: Numerics,
+    threads: int,
 ) -> None:
     """Fill ``device`` (the tensor's bytes) from ``host``; padding becomes zero."""
     _copy(host, layout, device, numerics, threads, True)
 
 
 def copy_to_host(
-    host: HostView, layout: SpyreTensorLayout, device: npt.NDArray[np.uint8], numerics: Numerics, threads: int
+    host: HostView,
+    layout: SpyreTensorLayout,
+    device: npt.NDArray[np.uint8],
+    numerics: Numerics,
+    threads: int,
 ) -> None:
     """Write the tensor's elements from ``device`` into ``host.storage``."""
     _copy(host, layout, device, numerics, threads, False)
@@ -143,13 +151,18 @@ def _write_formats(
 
 
 def _write_walk(
-    table: Int64Array, geometry: TransferGeometry, layout: SpyreTensorLayout, strides: tuple[int, ...]
+    table: Int64Array,
+    geometry: TransferGeometry,
+    layout: SpyreTensorLayout,
+    strides: tuple[int, ...],
 ) -> None:
     """Axes by falling host stride, then a tile of device neighbours; checks where needed."""
     device_steps = [s * layout.data_format.bits // 8 for s in layout.device_strides]
     dims = range(len(geometry.device_size))
     host_steps = [
-        strides[geometry.host_dims[k]] * geometry.multipliers[k] if geometry.host_dims[k] >= 0 else 0
+        strides[geometry.host_dims[k]] * geometry.multipliers[k]
+        if geometry.host_dims[k] >= 0
+        else 0
         for k in dims
     ]
     table[tt.LANE_STRIDE] = host_steps[-1]

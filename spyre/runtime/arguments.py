@@ -58,12 +58,17 @@ class ArgumentSpec:
 
 @dataclass(frozen=True, slots=True)
 class KernelArguments:
-    """All arguments in launch order, the pool's bytes (0: no pool), and what was noticed."""
+    """All arguments in launch order, the pool's bytes (0: no pool), and what was noticed.
+
+    ``is_derived``: there was no launch_spec.json. ``aliases``: (argument, argument index) pairs:
+    further arguments that lie in the memory of one of ``arguments``.
+    """
 
     arguments: tuple[ArgumentSpec, ...]
     pool_bytes: int = 0
     findings: tuple[Finding, ...] = ()
     is_derived: bool = False
+    aliases: tuple[tuple[ArgumentSpec, int], ...] = ()
 
     @property
     def inputs(self) -> tuple[ArgumentSpec, ...]:
@@ -83,6 +88,29 @@ def arguments_of_spec(spec: LaunchSpec, sizes: Mapping[str, int] | None = None) 
     """
     arguments = tuple(_of_launch_argument(argument, sizes or {}) for argument in spec.args)
     return KernelArguments(arguments, spec.pool_size)
+
+
+def with_alias(arguments: KernelArguments, alias: int, target: int) -> KernelArguments:
+    """``arguments`` with argument ``alias`` in the memory of argument ``target``.
+
+    Only ``target`` stays an input or output, in place if either is both or they differ.
+    LaunchError SPY363 for an unknown index.
+    """
+    by_index = {a.arg_index: a for a in arguments.arguments}
+    for index in (alias, target):
+        if index not in by_index:
+            raise LaunchError(
+                "SPY363", f"there is no argument {index} to alias", expected=f"{list(by_index)}"
+            )
+    pair = (by_index.pop(alias), by_index[target])
+    roles = {a.role for a in pair}
+    role = roles.pop() if len(roles) == 1 else Role.INPUT_OUTPUT
+    by_index[target] = replace(by_index[target], role=role)
+    return replace(
+        arguments,
+        arguments=tuple(by_index.values()),
+        aliases=(*arguments.aliases, (pair[0], target)),
+    )
 
 
 def argument_name(arg_index: int) -> str:
@@ -118,6 +146,66 @@ def _size(argument: LaunchArgument, entry: int | str, sizes: Mapping[str, int]) 
             found=", ".join(sizes) or "no values",
         )
     return int(sizes[entry])
+
+
+# --- shapes given by the caller ---------------------------------------------------------------
+
+
+def with_shapes(arguments: KernelArguments, shapes: Sequence[TensorSpec]) -> KernelArguments:
+    """``arguments`` with the inputs' host shapes set to ``shapes``, one per input in order.
+
+    Where a launch_spec.json gave the arguments, the shapes must be its. LaunchError SPY365.
+    """
+    inputs = arguments.inputs
+    if len(shapes) != len(inputs):
+        raise LaunchError(
+            "SPY365",
+            "the number of shapes is not the number of inputs",
+            expected=f"{len(inputs)} shapes: {', '.join(str(a.host_spec) for a in inputs)}",
+            found=f"{len(shapes)}",
+        )
+    reshape = _reshaped if arguments.is_derived else _checked
+    changed = {a.arg_index: reshape(a, s) for a, s in zip(inputs, shapes, strict=True)}
+    return replace(
+        arguments,
+        arguments=tuple(changed.get(a.arg_index, a) for a in arguments.arguments),
+    )
+
+
+def _checked(argument: ArgumentSpec, shape: TensorSpec) -> ArgumentSpec:
+    if (shape.shape, shape.dtype_name) != (argument.shape, argument.dtype_name):
+        raise LaunchError(
+            "SPY365",
+            f"the shape of {argument.name} contradicts launch_spec.json",
+            expected=str(argument.host_spec),
+            found=str(shape),
+        )
+    return argument
+
+
+def _reshaped(argument: ArgumentSpec, shape: TensorSpec) -> ArgumentSpec:
+    """A derived argument under a host shape whose default layout has the same device extents."""
+    layout = SpyreTensorLayout.from_host(shape.shape, shape.dtype_name)
+    if _long(layout.device_size) != _long(argument.layout.device_size):
+        raise LaunchError(
+            "SPY365",
+            f"the shape given for {argument.name} does not fit its memory",
+            expected=f"a shape like {argument.host_spec}, device extents "
+            f"{list(argument.layout.device_size)}",
+            found=f"{shape}, device extents {list(layout.device_size)}",
+        )
+    return replace(
+        argument,
+        shape=shape.shape,
+        dtype_name=shape.dtype_name,
+        layout=layout,
+        strides=contiguous_strides(shape.shape),
+    )
+
+
+def _long(extents: Sequence[int]) -> list[int]:
+    """Extents above 1 but the stick: what two layouts of one memory have in common."""
+    return [n for n in extents[:-1] if n > 1] + [extents[-1]]
 
 
 # --- host strides -----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -31,17 +32,26 @@ class CoreLookup:
     binding: Binding
 
     def writer(self, address_bytes: int) -> CorePlace | None:
-        """Who last wrote the stick at ``address_bytes``; None if nobody did.
+        """Who last wrote the stick at ``address_bytes``; core None if nobody did.
 
-        Several cores that combine partial results count as the first of them. Executes that
-        scatter through an index are left out: their addresses depend on data.
+        Several cores that combine partial results count as the first of them. Where an execute
+        scatters through an index, addresses depend on data and the answer is None: unknown.
         """
         best: tuple[int, CorePlace] | None = None
         for execute in self.linked.program.executes:
             found = self._last_of(execute, address_bytes)
             if found is not None and (best is None or found[0] > best[0]):
                 best = found
-        return best[1] if best is not None else None
+        if best is not None:
+            return best[1]
+        return None if self._scatters else CorePlace(None)
+
+    @cached_property
+    def _scatters(self) -> bool:
+        plans = (plan for group in self.linked.plans for plan in group)
+        return any(
+            tensor.indirection is Indirection.VALUE for plan in plans for tensor in plan.op.outputs
+        )
 
     def writer_of_stick(
         self, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
@@ -86,9 +96,7 @@ class CoreLookup:
         return int(schedule.instance[chosen[-1]]), int(chosen[-1])
 
 
-def covers(
-    op: Operation, access: Access, offset_bytes: Int64Array
-) -> npt.NDArray[np.bool_]:
+def covers(op: Operation, access: Access, offset_bytes: Int64Array) -> npt.NDArray[np.bool_]:
     """True where the byte at ``offset_bytes`` from a core's start lies in the core's share.
 
     Pitches nest (each is a multiple of the next smaller one), so the offset is taken apart from

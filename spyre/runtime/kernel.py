@@ -83,7 +83,7 @@ class Kernel:
         return self.device.executor.run_timed(self.link(launch), progress)
 
     def bind(self, launch: Launch) -> Binding:
-        """Parameter values, segments and allowed memory of ``launch``; LaunchError if incomplete."""
+        """Parameters, segments and memory of ``launch``; LaunchError when it is incomplete."""
         allocations = [
             Allocation(
                 tensor.name,
@@ -97,7 +97,7 @@ class Kernel:
             allocations.append(
                 Allocation("pool", launch.pool.address_bytes, launch.pool.size_bytes)
             )
-        scratch = self._scratch_buffers()
+        scratch = self.reserve_scratch()
         allocations += [
             Allocation(f"device_mem_allocate {i}", s.address_bytes, s.size_bytes)
             for i, s in enumerate(scratch)
@@ -109,12 +109,18 @@ class Kernel:
             tuple(s.address_bytes for s in scratch),
         )
 
-    def _scratch_buffers(self) -> tuple[PoolBuffer, ...]:
-        """Memory of device_mem_allocate: reserved once, kept for the kernel's life."""
+    def reserve_scratch(self) -> tuple[PoolBuffer, ...]:
+        """Memory of device_mem_allocate: reserved once, kept until `release_scratch`."""
         if self._scratch is None:
             sizes = [a.size_bytes for a in self.bundle.program.allocations]
             self._scratch = tuple(PoolBuffer(self.device.allocate(n), n) for n in sizes)
         return self._scratch
+
+    def release_scratch(self) -> None:
+        """Give the memory of device_mem_allocate back."""
+        for buffer in self._scratch or ():
+            self.device.free(buffer.address_bytes)
+        self._scratch = None
 
     def _parameter_values(self, launch: Launch) -> dict[str, int]:
         values = dict(launch.values)

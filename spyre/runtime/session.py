@@ -7,42 +7,31 @@ so a repeated run only moves data and computes. :func:`run` is the one call for 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import Any
-from weakref import WeakKeyDictionary
+from functools import partial, reduce
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Finding, Severity, ValidationError
 from spyre.hw.counters import Counters
-from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.device import Device
 from spyre.hw.executor import Progress
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.numerics import Numerics
-from spyre.hw.transfer import HostView
-from spyre.mlir.bundle import MODULE_FILE, SDSC_PATTERN, Bundle, load_bundle
+from spyre.mlir.bundle import Bundle, load_bundle
 from spyre.runtime.argument_values import Inputs, prepare_inputs
-from spyre.runtime.arguments import (
-    ArgumentSpec,
-    KernelArguments,
-    arguments_of_spec,
-    with_strides,
-)
+from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.bundle_arguments import content_digest, read_arguments
 from spyre.runtime.core_lookup import CoreLookup
-from spyre.runtime.derived_arguments import derive_arguments
 from spyre.runtime.host_tensor import HostTensor, TensorSpec
-from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
-from spyre.runtime.launch_spec import LAUNCH_SPEC_FILE, find_launch_spec, read_launch_spec
+from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.placement import Placement, download, placed, upload
 from spyre.runtime.run_result import PlacedArgument, RunResult, report_executes
-from spyre.runtime.shapes import with_shapes
 from spyre.runtime.verify import OutputPlace
 
 BundleLike = Bundle | str | os.PathLike[str]
@@ -58,7 +47,8 @@ class RunOptions:
     ``timed``: take the host time of every execute (one call per execute instead of one in all).
     ``check``: diagnose the bundle first, and refuse one with errors. ``shapes``: host shapes of
     the inputs, in order. ``strides``: host strides (elements) by argument index, where they are
-    not row-major. ``progress``: called as a timed run goes on.
+    not row-major. ``aliases``: argument index → index of the argument whose memory it shares, as
+    in-place programs have it. ``progress``: called as a timed run goes on.
     """
 
     seed: int = 0
@@ -67,7 +57,29 @@ class RunOptions:
     check: bool = True
     shapes: Sequence[TensorSpec] = ()
     strides: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    aliases: Mapping[int, int] = field(default_factory=dict)
     progress: Progress | None = None
+
+
+@dataclass
+class Prepared:
+    """A bundle on a device, with what was found out about it so far."""
+
+    kernel: Kernel
+    findings: tuple[Finding, ...] | None = None
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle."""
+        return self.kernel.bundle
+
+    def check(self) -> tuple[Finding, ...]:
+        """All findings, made once. ValidationError when one is an error."""
+        if self.findings is None:
+            self.findings = self.bundle.check()
+        if any(f.severity is Severity.ERROR for f in self.findings):
+            raise ValidationError(self.findings)
+        return self.findings
 
 
 class Session:
@@ -75,36 +87,162 @@ class Session:
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = device if device is not None else Device()
-        self._kernels: OrderedDict[object, Kernel] = OrderedDict()
+        self._prepared: OrderedDict[object, Prepared] = OrderedDict()
 
-    def kernel(self, bundle: BundleLike) -> Kernel:
-        """The kernel of a bundle, prepared once per content (of a `Bundle`: once per object)."""
-        key = bundle if isinstance(bundle, Bundle) else content_digest(bundle)
-        name = id(key) if isinstance(key, Bundle) else key
-        if name not in self._kernels:
+    def prepare(self, bundle: BundleLike) -> Prepared:
+        """A bundle made ready, once per content (of a `Bundle` object: once per object)."""
+        key: object = id(bundle) if isinstance(bundle, Bundle) else content_digest(bundle)
+        if key not in self._prepared:
             loaded = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
-            self._kernels[name] = Kernel(loaded, self.device)
-            if len(self._kernels) > MAX_KERNELS:
-                self._kernels.popitem(last=False)
-        self._kernels.move_to_end(name)
-        return self._kernels[name]
+            self._prepared[key] = Prepared(Kernel(loaded, self.device))
+            self._prepared[key].kernel.reserve_scratch()
+            if len(self._prepared) > MAX_KERNELS:
+                self._prepared.popitem(last=False)[1].kernel.release_scratch()
+        self._prepared.move_to_end(key)
+        return self._prepared[key]
+
+    def arguments(self, bundle: BundleLike, options: RunOptions | None = None) -> KernelArguments:
+        """What the bundle takes and gives under ``options``; checks it first if they say so."""
+        options = options or RunOptions()
+        prepared = self.prepare(bundle)
+        if options.check:
+            prepared.check()
+        return read_arguments(
+            prepared.bundle, options.values, options.shapes, options.strides, options.aliases
+        )
 
     def run(
         self, bundle: BundleLike, inputs: Inputs = None, options: RunOptions | None = None
     ) -> RunResult:
-        """Run a bundle once; see :func:`run`."""
+        """Run a bundle once; inputs, options and errors as in :func:`run`."""
         options = options or RunOptions()
-        kernel = self.kernel(bundle)
-        findings = _check(kernel.bundle) if options.check else ()
-        arguments = read_arguments(kernel.bundle, options)
+        prepared = self.prepare(bundle)
+        findings = prepared.check() if options.check else ()
+        arguments = self.arguments(bundle, options)
         tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
-        with self._placed(kernel, arguments) as placed:
+        baked = not prepared.bundle.program.parameters
+        with placed(self.device, arguments, baked) as placement:
             for spec, tensor in zip(arguments.inputs, tensors, strict=True):
-                self.device.upload(placed[spec.arg_index], host_view(tensor, spec))
-            launch = _launch(placed, arguments, self._pool(placed), options)
-            linked, elapsed = _execute(kernel, launch, options)
-            outputs = [self._download(placed[a.arg_index], a) for a in arguments.outputs]
-        return _result(
-            kernel, launch, linked, elapsed, arguments, tensors, outputs,
-            (*arguments.findings, *findings),
-        )  # fmt: skip
+                upload(self.device, placement.tensors[spec.arg_index], tensor)
+            launched = _launch(prepared.kernel, arguments, placement, options)
+            outputs = tuple(
+                download(self.device, placement.tensors[spec.arg_index])
+                for spec in arguments.outputs
+            )
+        return _result(launched, arguments, placement, tensors, outputs, findings)
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A launch that ran."""
+
+    kernel: Kernel
+    launch: Launch
+    linked: LinkedProgram
+    elapsed_ns: npt.NDArray[np.int64] | None
+
+
+def _launch(
+    kernel: Kernel, arguments: KernelArguments, placement: Placement, options: RunOptions
+) -> _Launched:
+    launch = Launch(placement.tensors, placement.pool, _parameter_values(kernel, options))
+    linked = kernel.link(launch)
+    if not options.timed:
+        kernel.launch(launch)
+        return _Launched(kernel, launch, linked, None)
+    _load_kernels(kernel, linked)
+    return _Launched(kernel, launch, linked, kernel.launch_timed(launch, options.progress))
+
+
+def _load_kernels(kernel: Kernel, linked: LinkedProgram) -> None:
+    """Compile or load everything the program needs, so that no execute's time contains it."""
+    kernel.device.executor.run(replace(linked, dispatch=linked.dispatch[:0]))
+
+
+def _parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:
+    """Values for the bundle's parameters; others are runtime sizes of shapes."""
+    names = {parameter.name for parameter in kernel.bundle.program.parameters}
+    return {name: value for name, value in options.values.items() if name in names}
+
+
+def _result(
+    launched: _Launched,
+    arguments: KernelArguments,
+    placement: Placement,
+    inputs: tuple[HostTensor, ...],
+    outputs: tuple[HostTensor, ...],
+    findings: tuple[Finding, ...],
+) -> RunResult:
+    program = launched.linked.program
+    operations = [
+        launched.kernel.bundle.operations[execute.sdsc_filename] for execute in program.executes
+    ]
+    executes = report_executes(launched.linked, operations, launched.elapsed_ns)
+    addresses = {k: tensor.address_bytes for k, tensor in placement.tensors.items()}
+    return RunResult(
+        outputs=tuple(tensor.to_values() for tensor in outputs),
+        output_tensors=outputs,
+        inputs=inputs,
+        executes=executes,
+        counters=reduce(add, (report.counters for report in executes), Counters()),
+        findings=(*arguments.findings, *findings),
+        arguments=tuple(PlacedArgument(a, addresses[a.arg_index]) for a in arguments.arguments),
+        places=_output_places(launched, arguments, addresses),
+    )
+
+
+def _output_places(
+    launched: _Launched, arguments: KernelArguments, addresses: Mapping[int, int]
+) -> tuple[OutputPlace, ...]:
+    lookup = CoreLookup(launched.linked, launched.kernel.bind(launched.launch))
+    places = []
+    for spec in arguments.outputs:
+        base = addresses[spec.arg_index]
+        core_map = partial(lookup.writer_of_stick, spec.layout, base)
+        places.append(OutputPlace(spec.layout, spec.shape, spec.strides, base, core_map))
+    return tuple(places)
+
+
+def session_of(device: Device) -> Session:
+    """The session that keeps the kernels prepared on ``device``.
+
+    It is kept in the device itself: the two refer to each other and end together.
+    """
+    session: Session = vars(device).setdefault("_session", None) or Session(device)
+    vars(device)["_session"] = session
+    return session
+
+
+def run(
+    bundle: BundleLike,
+    inputs: Inputs = None,
+    *,
+    device: Device | None = None,
+    numerics: Numerics | str | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    values: Mapping[str, int] | None = None,
+    strides: Mapping[int, Sequence[int]] | None = None,
+    aliases: Mapping[int, int] | None = None,
+    timed: bool = False,
+    check: bool = True,
+) -> RunResult:
+    """Run a bundle, given as its directory, its bundle.mlir or a loaded `Bundle`.
+
+    ``inputs``: numpy arrays or `HostTensor`s for the input arguments (in-place ones included), in
+    order or by name or argument index; None: random numbers of ``seed``. ``device``: keeps plans
+    and linked programs between runs; without one a fresh device with ``numerics`` and
+    ``threads`` is made. The other parameters are those of `RunOptions`. Raises `SpyreError`s:
+    BundleError and its kin for the bundle, LaunchError for the inputs, DeviceFault for what the
+    card would not survive.
+    """
+    used = device if device is not None else Device(numerics, threads)
+    options = RunOptions(
+        seed=seed,
+        values=values or {},
+        timed=timed,
+        check=check,
+        strides=strides or {},
+        aliases=aliases or {},
+    )
+    return session_of(used).run(bundle, inputs, options)

@@ -185,10 +185,11 @@ def _extreme(values: NDArray[np.float64]) -> Extreme:
 class CorePlace:
     """Which core computes a device position, in which tile (loop indices, outermost first).
 
-    ``execute``: index of the execute statement that wrote it last, ``operation`` its name.
+    ``core`` None: nobody writes it. ``execute``: index of the execute statement that wrote it
+    last, ``operation`` its name.
     """
 
-    core: int
+    core: int | None
     tile: Index = ()
     execute: int | None = None
     operation: str = ""
@@ -243,6 +244,8 @@ def describe_device_place(place: OutputPlace, index: Sequence[int]) -> str:
 
 def _describe_writer(writer: CorePlace | None) -> list[str]:
     if writer is None:
+        return []
+    if writer.core is None:
         return ["written by no execute"]
     parts = [f"core {writer.core}"]
     if writer.tile:

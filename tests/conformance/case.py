@@ -81,7 +81,10 @@ class Case:
 def read_case(directory: Path) -> Case:
     spec = msgspec.json.decode((directory / "case.json").read_bytes(), type=CaseFile)
     return Case(
-        directory, spec, _read_npz(directory / "values.npz"), _read_npz(directory / "device_images.npz")
+        directory,
+        spec,
+        _read_npz(directory / "values.npz"),
+        _read_npz(directory / "device_images.npz"),
     )
 
 

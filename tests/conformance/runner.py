@@ -45,15 +45,11 @@ def _place(device: Device, name: str, buffer: Buffer) -> Placed:
         return Placed(None, PoolBuffer(device.allocate(buffer.nbytes), buffer.nbytes))
     layout = buffer.layout.to_layout()
     address = device.allocate(layout.device_bytes)
-    tensor = DeviceTensor(
-        name, address, layout, buffer.dtype, buffer.dma_sizes, buffer.dma_strides
-    )
+    tensor = DeviceTensor(name, address, layout, buffer.dtype, buffer.dma_sizes, buffer.dma_strides)
     return Placed(tensor, None)
 
 
-def _bind(
-    names: tuple[str, ...], indices: tuple[int, ...], placed: dict[str, Placed]
-) -> Launch:
+def _bind(names: tuple[str, ...], indices: tuple[int, ...], placed: dict[str, Placed]) -> Launch:
     tensors: dict[int, DeviceTensor] = {}
     pool = None
     for name, index in zip(names, indices, strict=True):
@@ -76,7 +72,9 @@ def _fill(case: Case, device: Device, buffer: Buffer, where: Placed) -> None:
     array = case.values[buffer.value]
     storage = _host_storage(buffer, array)
     dtype = (buffer.host or {}).get("dtype", buffer.dtype)
-    device.upload(where.tensor, HostView.dense(storage, dtype, buffer.dma_sizes, buffer.dma_strides))
+    device.upload(
+        where.tensor, HostView.dense(storage, dtype, buffer.dma_sizes, buffer.dma_strides)
+    )
 
 
 def _host_storage(buffer: Buffer, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -101,9 +99,7 @@ def _view(
     return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
 
 
-def _check(
-    case: Case, device: Device, output: Output, placed: dict[str, Placed]
-) -> str | None:
+def _check(case: Case, device: Device, output: Output, placed: dict[str, Placed]) -> str | None:
     buffer = case.spec.buffers[output.buffer]
     tensor = placed[output.buffer].tensor
     assert tensor is not None
@@ -131,8 +127,6 @@ def _read_output(
         through = "bool"
     dtype = np.dtype(find_host_dtype(through).storage_dtype)
     storage = np.zeros(_extent(buffer.dma_sizes, buffer.dma_strides), dtype)
-    device.download(
-        tensor, HostView.dense(storage, through, buffer.dma_sizes, buffer.dma_strides)
-    )
+    device.download(tensor, HostView.dense(storage, through, buffer.dma_sizes, buffer.dma_strides))
     assert math.prod(output.shape) <= storage.size
     return _view(storage, output.shape, output.stride, output.storage_offset).copy()

@@ -16,7 +16,6 @@ from spyre.hw.kernels.intrinsics import (
     decode_half,
     encode_dl16,
     encode_half,
-    prefetch_line,
 )
 
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
@@ -154,14 +153,6 @@ def store_sticks(half, word, address, sticks, pitch, code, buffer):  # type: ign
                 codes[i] = encode_half(source[i])
     else:
         _store_dl16(half, address, sticks, pitch, buffer)
-
-
-@kernel
-def prefetch_sticks(address, sticks, pitch):  # type: ignore[no-untyped-def]
-    """Ask for ``sticks`` sticks from host address ``address`` on, ``pitch`` bytes apart."""
-    for s in range(sticks):
-        prefetch_line(address + s * pitch)
-        prefetch_line(address + s * pitch + 64)
 
 
 @kernel

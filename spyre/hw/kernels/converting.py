@@ -14,7 +14,7 @@ from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import advance, load_one, seek, store_sticks
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import CONVERSIONS, HALF_STAGGERED, WORD_STAGGERED
-from spyre.hw.spec import ADDRESS_SPACE_BYTES
+from spyre.hw.spec import HOST_BYTES
 
 WIDEN = CONVERSIONS.index("widen")
 
@@ -23,7 +23,7 @@ INNER, INNER_PITCH, FORMAT = tb.INNER, tb.INNER_PITCH, tb.FORMAT
 IN, OUT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS
 WORDS, WHOLE_STICK, FP32_FORMAT = tb.WORDS, tb.WHOLE_STICK, tb.FP32
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
-HALVES, WORDS32 = ADDRESS_SPACE_BYTES // 2, ADDRESS_SPACE_BYTES // 4
+HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
 
 @kernel

@@ -14,14 +14,14 @@ from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import advance, seek
 from spyre.hw.kernels.intrinsics import pointer_i32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import GATHER, INDEX_PER_LANE
-from spyre.hw.spec import ADDRESS_SPACE_BYTES
+from spyre.hw.spec import HOST_BYTES
 
 INNER, BLOCKS, FLAGS, VALUE = tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE
 INDEX_END, LANE, INNER_PITCH = tb.MASK_END, tb.LANE, tb.INNER_PITCH
 IN, OUT, INDEX = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BLOCK_STICKS, WORDS, LANES = tb.BLOCK_STICKS, tb.WORDS, tb.LANES
 COUNTERS, CONSTANT = tb.SCRATCH_COUNTERS, tb.CONSTANT
-HALVES, WORDS32 = ADDRESS_SPACE_BYTES // 2, ADDRESS_SPACE_BYTES // 4
+HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
 
 @kernel

@@ -15,21 +15,23 @@ from spyre.hw.kernels.blocks import (
     load_sticks,
     mask_lanes,
     mask_sticks,
-    prefetch_sticks,
     seek,
     store_sticks,
 )
+from spyre.hw.kernels.fused import fused_block
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
+from spyre.hw.kernels.opcodes import FUSE
 from spyre.hw.kernels.pointwise import apply_binary, apply_many, apply_unary
-from spyre.hw.spec import ADDRESS_SPACE_BYTES
+from spyre.hw.spec import HOST_BYTES
 
 OPCODE, INPUTS, INNER, BLOCKS, LANES = tb.OPCODE, tb.INPUTS, tb.INNER, tb.BLOCKS, tb.LANES
+FLAGS, SECOND = tb.FLAGS, tb.OPERAND + tb.OPERAND_WORDS
 MASK, MASK_LANES, CONSTANT = tb.MASK, tb.MASK_LANES, tb.CONSTANT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 LANE, FORMAT, INNER_PITCH = tb.LANE, tb.FORMAT, tb.INNER_PITCH
 BLOCK_STICKS, WORDS = tb.BLOCK_STICKS, tb.WORDS
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
-HALVES, WORDS32 = ADDRESS_SPACE_BYTES // 2, ADDRESS_SPACE_BYTES // 4
+HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 BUFFER = BLOCK_STICKS * 64
 
 
@@ -37,10 +39,10 @@ BUFFER = BLOCK_STICKS * 64
 def elementwise(table, bases, constants, half, word, counters, scratch, first, last):  # type: ignore[no-untyped-def]
     """Run units ``first`` .. ``last`` of an elementwise table."""
     inputs, lanes, inner, blocks = table[INPUTS], table[LANES], table[INNER], table[BLOCKS]
-    opcode, masked = table[OPCODE], table[MASK]
+    opcode, masked, fuse = table[OPCODE], table[MASK], table[FLAGS] == FUSE
+    second_pitch = table[SECOND + INNER_PITCH]
     out_word = OPERAND + inputs * OPERAND_WORDS
     mask_word = out_word + OPERAND_WORDS
-    memory = half.ctypes.data
     run = first // blocks
     block = first - run * blocks
     seek(table, bases, run, counters)
@@ -48,6 +50,19 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
         at = block * BLOCK_STICKS
         sticks = min(BLOCK_STICKS, inner - at)
         n = sticks * lanes
+        if fuse and fused_block(
+            opcode, inputs, half,
+            (counters[8] >> 1) + at * 64,
+            (counters[9] + at * second_pitch) >> 1,
+            (counters[10] >> 1) + at * 64,
+            (counters[8 + inputs] >> 1) + at * 64,
+            n, table[SECOND + LANE], second_pitch >> 1,
+        ):  # fmt: skip
+            block += 1
+            if block == blocks:
+                block = 0
+                advance(table, counters)
+            continue
         for k in range(inputs):
             operand = OPERAND + k * OPERAND_WORDS
             pitch = table[operand + INNER_PITCH]
@@ -56,12 +71,6 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
                 table[operand + LANE], table[operand + FORMAT], lanes,
                 scratch[k * BUFFER : (k + 1) * BUFFER],
             )  # fmt: skip
-        ahead = min(BLOCK_STICKS, inner - at - sticks)
-        if ahead > 0:
-            beyond = at + sticks
-            for k in range(inputs + 1):
-                pitch = table[OPERAND + k * OPERAND_WORDS + INNER_PITCH]
-                prefetch_sticks(memory + counters[8 + k] + beyond * pitch, ahead, pitch)
         if masked != 0:
             step = table[mask_word + INNER_PITCH]
             coordinate = counters[8 + inputs + 1] + at * step

@@ -10,7 +10,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 I16 = ir.IntType(16)
@@ -34,13 +33,17 @@ def decode_dl16(typing_context, code):  # type: ignore[no-untyped-def]
     """DL16 code (uint16) → float32, exact; 0x7FFF/0xFFFF are +inf/-inf as the ALU sees them."""
 
     def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
-        word = b.zext(args[0], I32)
-        sign = b.shl(b.and_(word, _i32(0x8000)), _i32(16))
-        magnitude = b.and_(word, _i32(0x7FFF))
-        bits = b.add(b.shl(magnitude, _i32(_SHIFT)), _i32(_REBIAS << 23))
-        bits = b.select(b.icmp_unsigned("==", magnitude, _i32(0)), _i32(0), bits)
-        bits = b.select(b.icmp_unsigned("==", magnitude, _i32(_NINF)), _i32(_F32_INF), bits)
-        return b.bitcast(b.or_(bits, sign), F32)
+        # The sign-extended code shifted up leaves three copies of the sign on top; two make room
+        # for the exponent's new bits.
+        shifted = b.shl(b.sext(args[0], I32), _i32(_SHIFT))
+        bits = b.add(b.and_(shifted, _i32(0x9FFFFFFF)), _i32(_REBIAS << 23))
+        magnitude = b.and_(args[0], ir.Constant(I16, 0x7FFF))
+        zero = b.icmp_unsigned("==", magnitude, ir.Constant(I16, 0))
+        ninf = b.icmp_unsigned("==", magnitude, ir.Constant(I16, _NINF))
+        bits = b.select(zero, b.and_(bits, _i32(-0x80000000)), bits)
+        to_infinity = _i32(_F32_INF - ((_NINF << _SHIFT) + (_REBIAS << 23)))
+        bits = b.select(ninf, b.add(bits, to_infinity), bits)
+        return b.bitcast(bits, F32)
 
     return types.float32(types.uint16), codegen
 
@@ -114,17 +117,6 @@ or_i32 = _int32_operation("or_")
 
 
 @intrinsic
-def power_of_two(typing_context, exponent):  # type: ignore[no-untyped-def]
-    """An integral float32 n in -126..127 → 2**n."""
-
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
-        biased = b.add(b.fptosi(args[0], I32), _i32(127))
-        return b.bitcast(b.shl(biased, _i32(23)), F32)
-
-    return types.float32(types.float32), codegen
-
-
-@intrinsic
 def maximum_f32(typing_context, left, right):  # type: ignore[no-untyped-def]
     """left > right ? left : right, one vector instruction."""
 
@@ -144,6 +136,43 @@ def minimum_f32(typing_context, left, right):  # type: ignore[no-untyped-def]
     return types.float32(types.float32, types.float32), codegen
 
 
+@intrinsic
+def order_key(typing_context, code):  # type: ignore[no-untyped-def]
+    """DL16 code → int16 that compares as the number does; 0x7FFF/0xFFFF are the extremes."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        spread = b.ashr(args[0], ir.Constant(I16, 15))
+        return b.xor(args[0], b.and_(spread, ir.Constant(I16, 0x7FFF)))
+
+    return types.int16(types.uint16), codegen
+
+
+@intrinsic
+def key_code(typing_context, key):  # type: ignore[no-untyped-def]
+    """Inverse of :func:`order_key`."""
+
+    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+        spread = b.ashr(args[0], ir.Constant(I16, 15))
+        return b.xor(args[0], b.and_(spread, ir.Constant(I16, 0x7FFF)))
+
+    return types.uint16(types.int16), codegen
+
+
+def _int16_extreme(comparison: str) -> Any:
+    @intrinsic
+    def extreme(typing_context, left, right):  # type: ignore[no-untyped-def]
+        def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+            return b.select(b.icmp_signed(comparison, args[0], args[1]), args[0], args[1])
+
+        return types.int16(types.int16, types.int16), codegen
+
+    return extreme
+
+
+maximum_i16 = _int16_extreme(">")
+minimum_i16 = _int16_extreme("<")
+
+
 def _pointer_cast(numba_type: Any, llvm_type: Any) -> Any:
     @intrinsic
     def cast(typing_context, address):  # type: ignore[no-untyped-def]
@@ -161,20 +190,6 @@ pointer_u16 = _pointer_cast(types.uint16, I16)
 pointer_u8 = _pointer_cast(types.uint8, ir.IntType(8))
 pointer_i8 = _pointer_cast(types.int8, ir.IntType(8))
 pointer_f32 = _pointer_cast(types.float32, F32)
-
-
-@intrinsic
-def prefetch_line(typing_context, address):  # type: ignore[no-untyped-def]
-    """Ask for the cache line at ``address``; a hint that never faults."""
-
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-        function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-        b.call(function, [b.inttoptr(args[0], byte), _i32(0), _i32(3), _i32(1)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
 
 
 @intrinsic

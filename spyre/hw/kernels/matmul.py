@@ -22,7 +22,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
 )
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
-from spyre.hw.spec import ADDRESS_SPACE_BYTES
+from spyre.hw.spec import HOST_BYTES
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT, HALF_FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT, tb.HALF
@@ -30,7 +30,7 @@ BATCH, ROWS, COLUMNS, REDUCED = mt.BATCH, mt.ROWS, mt.COLUMNS, mt.REDUCED
 ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = mt.ROW_COUNT, mt.COLUMN_COUNT, mt.REDUCED_COUNT
 ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = mt.ROW_BLOCK, mt.ROW_BLOCKS, mt.COLUMN_BLOCKS
 COLUMN_BLOCK, B_ROW_PITCH, WORDS = mt.COLUMN_BLOCK, mt.B_ROW_PITCH, tb.WORDS
-HALVES = ADDRESS_SPACE_BYTES // 2
+HALVES = HOST_BYTES // 2
 
 K_STICKS = 4
 """Sticks of K decoded at once (256 elements)."""

@@ -25,11 +25,21 @@ BINARY = (
 )  # fmt: skip
 MANY = ("where", "layernormnorm", "fnms", "muladd")
 
+FUSED_UNARY = ("neg", "abs", "relu")
+FUSED_BINARY = ("add", "sub", "mul", "div", "max", "min")
+FUSED_MANY = ("where",)
+"""Operations the elementwise kernel may run without staging."""
+FUSE = 1
+"""Elementwise FLAGS bit: DL16, unmasked, neighbouring sticks: no staging needed."""
+
 REDUCTIONS = ("sum", "max", "min", "absmax", "prod", "exx2")
 REDUCE_LANES = 1
 """Reduction FLAGS bit: the stick dim is reduced too."""
 RUN_REDUCED = 2
 """Reduction FLAGS bit: stage runs of sticks along the innermost reduced axis."""
+
+MAX_KEPT_STICKS = 64
+"""Kept sticks a reduction accumulates at once, at most."""
 
 GATHER = 1
 """Copy FLAGS bit: the index moves the input."""

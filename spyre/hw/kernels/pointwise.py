@@ -22,6 +22,7 @@ from spyre.hw.kernels.vector_math import (
 
 F = np.float32
 
+
 @kernel
 def apply_unary(opcode, a, out, constants):  # type: ignore[no-untyped-def]
     """out[i] = op(a[i]) for the opcode'th operation of UNARY."""

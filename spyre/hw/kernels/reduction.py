@@ -1,6 +1,6 @@
 """The reduction kernel: sum, max, min, absmax, prod and exx2 over any axes, split or not.
 
-One unit is a block of up to BLOCK_STICKS kept sticks. Accumulators are float32, one per lane; the
+One unit is a block of up to MAX_KEPT_STICKS kept sticks (CONSTANT word 0). Accumulators are float32, one per lane; the
 order is increasing coordinate, then work slices in order, and the result is rounded once. Work
 slices of a reduced dim are ordinary reduced axes here, so partial sums never leave float32.
 """
@@ -15,15 +15,20 @@ from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import load_sticks, mask_lanes, mask_sticks, store_sticks
 from spyre.hw.kernels.intrinsics import (
     bits_float,
+    decode_dl16,
+    key_code,
     maximum_f32,
+    maximum_i16,
     minimum_f32,
+    minimum_i16,
+    order_key,
     pointer_f32,
     pointer_i64,
     pointer_u16,
 )
-from spyre.hw.kernels.opcodes import REDUCE_LANES, REDUCTIONS, RUN_REDUCED
+from spyre.hw.kernels.opcodes import MAX_KEPT_STICKS, REDUCE_LANES, REDUCTIONS, RUN_REDUCED
 from spyre.hw.kernels.vector_math import absolute
-from spyre.hw.spec import ADDRESS_SPACE_BYTES
+from spyre.hw.spec import HOST_BYTES
 
 F = np.float32
 
@@ -33,10 +38,12 @@ MASK, MASK_LANES, VALUE = tb.MASK, tb.MASK_LANES, tb.VALUE
 EXTENT, PITCH, INNER_PITCH = tb.EXTENT, tb.PITCH, tb.INNER_PITCH
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 IN, OUT, AT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
+DL16 = tb.DL16
 BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
-HALVES, WORDS32 = ADDRESS_SPACE_BYTES // 2, ADDRESS_SPACE_BYTES // 4
-BUFFER = BLOCK_STICKS * 64
+HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
+KEPT_STICKS = tb.CONSTANT
+BUFFER = MAX_KEPT_STICKS * 64
 
 
 @kernel
@@ -169,9 +176,7 @@ def finish(opcode, flags, scale, sticks, lanes, sums, squares):  # type: ignore[
 @kernel
 def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, buffer):  # type: ignore[no-untyped-def]
     """Load ``sticks`` input sticks and replace masked elements."""
-    load_sticks(
-        half, word, address, sticks, pitch, WHOLE_STICK, table[IN + FORMAT], lanes, buffer
-    )
+    load_sticks(half, word, address, sticks, pitch, WHOLE_STICK, table[IN + FORMAT], lanes, buffer)
     masked = table[MASK]
     if masked == 0:
         return
@@ -179,6 +184,76 @@ def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, bu
         mask_lanes(table, coordinate, step, sticks, lanes, buffer)
     else:
         mask_sticks(table, coordinate, step, sticks, lanes, buffer)
+
+
+@kernel
+def add_codes(half, at, pitch, count, target):  # type: ignore[no-untyped-def]
+    """Add ``count`` runs of DL16 codes, ``pitch`` elements apart, to ``target``; no staging."""
+    n = target.size
+    r = 0
+    while r + 4 <= count:
+        a = half[at + r * pitch : at + r * pitch + n]
+        b = half[at + (r + 1) * pitch : at + (r + 1) * pitch + n]
+        c = half[at + (r + 2) * pitch : at + (r + 2) * pitch + n]
+        d = half[at + (r + 3) * pitch : at + (r + 3) * pitch + n]
+        for i in range(n):
+            left = decode_dl16(a[i]) + decode_dl16(b[i])
+            target[i] += left + (decode_dl16(c[i]) + decode_dl16(d[i]))
+        r += 4
+    while r < count:
+        a = half[at + r * pitch : at + r * pitch + n]
+        for i in range(n):
+            target[i] += decode_dl16(a[i])
+        r += 1
+
+
+@kernel
+def extreme_codes(opcode, half, at, pitch, count, keys):  # type: ignore[no-untyped-def]
+    """Largest or smallest of ``count`` runs of DL16 codes, compared as integers."""
+    n = keys.size
+    for r in range(count):
+        a = half[at + r * pitch : at + r * pitch + n]
+        if opcode == MAX:
+            for i in range(n):
+                keys[i] = maximum_i16(keys[i], order_key(a[i]))
+        else:
+            for i in range(n):
+                keys[i] = minimum_i16(keys[i], order_key(a[i]))
+
+
+@kernel
+def reduce_codes(table, half, address, sticks, sums, keys):  # type: ignore[no-untyped-def]
+    """:func:`reduce_block` for DL16 sums, maxima and minima without a mask."""
+    opcode, flags, runs = table[OPCODE], table[FLAGS], table[EXTENT + 6]
+    kept_pitch, run_pitch = table[IN + INNER_PITCH] >> 1, table[IN + PITCH + 6] >> 1
+    width, pieces = sticks * 64, 1
+    if kept_pitch != 64 or flags & RUN_REDUCED:
+        width, pieces = 64, sticks
+    for r0 in range(table[EXTENT + 4]):
+        for r1 in range(table[EXTENT + 5]):
+            moved = address + r0 * table[IN + PITCH + 4] + r1 * table[IN + PITCH + 5]
+            for s in range(pieces):
+                at = (moved >> 1) + s * kept_pitch
+                if opcode == SUM:
+                    add_codes(half, at, run_pitch, runs, sums[s * width : (s + 1) * width])
+                else:
+                    own = keys[s * width : (s + 1) * width]
+                    extreme_codes(opcode, half, at, run_pitch, runs, own)
+
+
+@kernel
+def reduce_direct(table, half, address, sticks, sums, squares):  # type: ignore[no-untyped-def]
+    """Sums or extremes of DL16 codes into float32 ``sums``; ``squares`` is scratch for keys."""
+    n = sticks * 64
+    keys = squares.view(np.int16)[:n]
+    lowest = np.int16(-0x8000) if table[OPCODE] == MAX else np.int16(0x7FFF)
+    if table[OPCODE] != SUM:
+        for i in range(n):
+            keys[i] = lowest
+    reduce_codes(table, half, address, sticks, sums, keys)
+    if table[OPCODE] != SUM:
+        for i in range(n):
+            sums[i] = decode_dl16(key_code(keys[i]))
 
 
 @kernel
@@ -218,15 +293,16 @@ def reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, s
 def reduction(table, bases, half, word, scratch, first, last):  # type: ignore[no-untyped-def]
     """Run units ``first`` .. ``last`` of a reduction table."""
     opcode, lanes, inner, blocks = table[OPCODE], table[LANES], table[INNER], table[BLOCKS]
-    scale = bits_float(np.int32(table[VALUE]))
+    scale, kept_sticks = bits_float(np.int32(table[VALUE])), table[KEPT_STICKS]
     buffer, sums = scratch[:BUFFER], scratch[BUFFER : 2 * BUFFER]
     squares = scratch[2 * BUFFER : 3 * BUFFER]
+    direct = table[MASK] == 0 and table[IN + FORMAT] == DL16 and opcode <= MIN
     source = table[IN + BASE] + bases[table[IN + TENSOR]]
     target = table[OUT + BASE] + bases[table[OUT + TENSOR]]
     for unit in range(first, last):
         outer = unit // blocks
-        at = (unit - outer * blocks) * BLOCK_STICKS
-        sticks = min(BLOCK_STICKS, inner - at)
+        at = (unit - outer * blocks) * kept_sticks
+        sticks = min(kept_sticks, inner - at)
         address = source + at * table[IN + INNER_PITCH]
         result = target + at * table[OUT + INNER_PITCH]
         coordinate = table[AT + BASE] + at * table[AT + INNER_PITCH]
@@ -240,7 +316,10 @@ def reduction(table, bases, half, word, scratch, first, last):  # type: ignore[n
         for i in range(sticks * lanes):
             sums[i] = start
             squares[i] = F(0.0)
-        reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, squares)
+        if direct:
+            reduce_direct(table, half, address, sticks, sums, squares)
+        else:
+            reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, squares)
         finish(opcode, table[FLAGS], scale, sticks, lanes, sums, squares)
         store_sticks(
             half, word, result, sticks, table[OUT + INNER_PITCH], table[OUT + FORMAT], sums

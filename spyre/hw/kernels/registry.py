@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from spyre.hw.kernels.opcodes import KERNEL_MODULES
 from spyre.hw.nest import Int64Array
 
 
-@lru_cache(maxsize=None)
+@cache
 def _address(kind: int) -> int:
     module = importlib.import_module(f"spyre.hw.kernels.{KERNEL_MODULES[kind]}")
     return int(module.run.address)

@@ -16,7 +16,7 @@ from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import advance, seek
 from spyre.hw.kernels.intrinsics import I16, I32, I64, pointer_i32, pointer_i64, pointer_u16
-from spyre.hw.spec import ADDRESS_SPACE_BYTES
+from spyre.hw.spec import HOST_BYTES
 
 INNER, LANES, VALUE, A_END = tb.INNER, tb.LANES, tb.VALUE, tb.MASK_END
 INNER_PITCH, FLAGS = tb.INNER_PITCH, tb.FLAGS
@@ -25,7 +25,7 @@ AT_A, AT_B = tb.OPERAND + 2 * tb.OPERAND_WORDS, tb.OPERAND + 3 * tb.OPERAND_WORD
 B_PITCH, A_PITCH = tb.CONSTANT, tb.CONSTANT + 1
 """Bytes between consecutive b in the input, and between consecutive a in the output."""
 WORDS, COUNTERS = tb.WORDS, tb.SCRATCH_COUNTERS
-HALVES, WORDS32 = ADDRESS_SPACE_BYTES // 2, ADDRESS_SPACE_BYTES // 4
+HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
 _SIDE = 16
 _STAGES = (8, 4, 2, 1)

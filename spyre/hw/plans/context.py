@@ -101,7 +101,9 @@ def float_word(value: float) -> int:
     try:
         return int(struct.unpack("<i", struct.pack("<f", value))[0])
     except OverflowError:
-        return int(struct.unpack("<i", struct.pack("<f", float("inf") if value > 0 else float("-inf")))[0])
+        return int(
+            struct.unpack("<i", struct.pack("<f", float("inf") if value > 0 else float("-inf")))[0]
+        )
 
 
 def stick_axes(context: PlanContext, dims: Sequence[str], step: int) -> list[Axis]:

@@ -115,9 +115,7 @@ def _reorder(axes: list[Axis]) -> list[Axis]:
     return [Axis(a.extent, (a.pitches[0], a.pitches[2], a.pitches[1])) for a in axes]
 
 
-def _indirect_axes(
-    context: PlanContext, indexed: list[str], value: int
-) -> tuple[Axis, list[Axis]]:
+def _indirect_axes(context: PlanContext, indexed: list[str], value: int) -> tuple[Axis, list[Axis]]:
     """The stick axis, which is innermost, and all others, index levels included."""
     outer = []
     for dim in context.op.dims:

@@ -13,10 +13,20 @@ import numpy as np
 from spyre.errors import SdscError
 from spyre.hw import table as tb
 from spyre.hw.access import Access
-from spyre.hw.kernels.opcodes import BINARY, ELEMENTWISE_KIND, MANY, UNARY
+from spyre.hw.kernels.opcodes import (
+    BINARY,
+    ELEMENTWISE_KIND,
+    FUSE,
+    FUSED_BINARY,
+    FUSED_MANY,
+    FUSED_UNARY,
+    MANY,
+    UNARY,
+)
 from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
 from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, stick_axes
 from spyre.hw.plans.masks import Mask, find_mask
+from spyre.hw.spec import STICK_BYTES
 
 
 def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
@@ -29,7 +39,10 @@ def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
     if mask is not None:
         starts = np.vstack([starts, mask.starts(context)])
         axes = [
-            Axis(a.extent, (*a.pitches, mask.pitch(dim, lanes if dim == mask.dim and mask.lanes else 1)))
+            Axis(
+                a.extent,
+                (*a.pitches, mask.pitch(dim, lanes if dim == mask.dim and mask.lanes else 1)),
+            )
             for dim, a in zip(context.op.dims, axes, strict=True)
         ]
     output = len(context.accesses) - 1
@@ -99,9 +112,26 @@ def _count_work(context: PlanContext, row: RowWriter, axes: list[Axis], inputs: 
     elements = outer_count(axes) * axes[-1].extent * lanes
     row.header(
         opcode=_opcode(context, inputs),
+        flags=FUSE if _can_fuse(context, row, inputs) else 0,
         inputs=inputs,
         lanes=lanes,
         blocks=blocks,
         units=units,
         cost_ns=int(elements * context.spec.element_ns),
     )
+
+
+def _can_fuse(context: PlanContext, row: RowWriter, inputs: int) -> bool:
+    """Cheap operations on unmasked DL16 sticks that are neighbours; b may be one lane per stick."""
+    names = {1: FUSED_UNARY, 2: FUSED_BINARY}.get(inputs, FUSED_MANY)
+    if context.spec.kernel_op not in names or row.words[tb.MASK] != tb.NO_MASK:
+        return False
+    for k in range(inputs + 1):
+        operand = row.words[tb.OPERAND + k * tb.OPERAND_WORDS :]
+        if operand[tb.FORMAT] != tb.DL16:
+            return False
+        lane_of_second = k == 1 and inputs == 2 and operand[tb.LANE] >= 0
+        whole = operand[tb.LANE] == tb.WHOLE_STICK and operand[tb.INNER_PITCH] == STICK_BYTES
+        if not whole and not lane_of_second:
+            return False
+    return True

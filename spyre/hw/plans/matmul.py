@@ -59,7 +59,12 @@ def find_roles(context: PlanContext) -> Roles:
     made = _with(members, (False, True, True))
     sticks = tuple(access.stick_dim for access in context.accesses)
     unknown = [d for d, m in members.items() if sum(m) < 2 and context.op.extents[d] > 1]
-    if len(reduced) != 1 or sticks[1] not in made or unknown or sticks != (*reduced, *[sticks[1]] * 2):
+    if (
+        len(reduced) != 1
+        or sticks[1] not in made
+        or unknown
+        or sticks != (*reduced, *[sticks[1]] * 2)
+    ):
         raise SdscError(
             "SPY284",
             f"{context.op.name}: the tensors do not have the structure of a matmul",
@@ -147,9 +152,7 @@ def _row(
     return row.words
 
 
-def _write_axes(
-    row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple[int, ...]
-) -> None:
+def _write_axes(row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple[int, ...]) -> None:
     for axis in axes:
         row.words[word] = axis.extent
         row.words[word + 1 : word + 1 + len(operands)] = [axis.pitches[k] for k in operands]

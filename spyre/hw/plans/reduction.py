@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spyre.hw import table as tb
-from spyre.hw.kernels.opcodes import REDUCE_LANES, REDUCTION_KIND, REDUCTIONS, RUN_REDUCED
+from spyre.hw.kernels.opcodes import (
+    MAX_KEPT_STICKS,
+    REDUCE_LANES,
+    REDUCTION_KIND,
+    REDUCTIONS,
+    RUN_REDUCED,
+)
 from spyre.hw.nest import (
     Axis,
     CoreGroup,
@@ -64,9 +70,7 @@ def _group_rows(
     slice_axes = [a for d, a in group.axes.items() if d in reduced]
     local_axes = [a for d, a in axes.items() if d in reduced]
     kept = normalise(kept_axes, _OUT) or [Axis(1, (0, 0, 0))]
-    inner_axes = merge_axes(
-        drop_unit_axes(slice_axes) + sort_axes(drop_unit_axes(local_axes), _IN)
-    )
+    inner_axes = merge_axes(drop_unit_axes(slice_axes) + sort_axes(drop_unit_axes(local_axes), _IN))
     if len(inner_axes) > tb.REDUCED_RANK:
         raise context.refuse(
             "SPY525",
@@ -102,7 +106,9 @@ def _row(
     row.walk([*kept[:-1], *reduced, kept[-1]], 3)
     if mask is not None:
         mask.write(row)
-    blocks = -(-kept[-1].extent // tb.BLOCK_STICKS)
+    block = _block_sticks(context, kept)
+    row.words[tb.CONSTANT] = block
+    blocks = -(-kept[-1].extent // block)
     units = outer_count(kept) * blocks
     row.header(
         opcode=REDUCTIONS.index(context.spec.kernel_op),
@@ -127,7 +133,11 @@ def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
     """Stage runs along whichever axis is nearer in memory, unless kept sticks are neighbours."""
     flags = REDUCE_LANES if context.output.is_lane else 0
     adjacent = kept.pitches[_IN] == 128 and kept.extent > 1
-    if run.extent > 1 and not adjacent and (kept.extent == 1 or run.pitches[_IN] < kept.pitches[_IN]):
+    if (
+        run.extent > 1
+        and not adjacent
+        and (kept.extent == 1 or run.pitches[_IN] < kept.pitches[_IN])
+    ):
         flags |= RUN_REDUCED
     return flags
 
@@ -135,3 +145,9 @@ def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
 def _scale(context: PlanContext) -> float:
     constants = context.spec.constants
     return context.constant(constants[0]) if constants else 1.0
+
+
+def _block_sticks(context: PlanContext, kept: list[Axis]) -> int:
+    """Kept sticks per unit: many for long runs of memory, few enough to busy all threads."""
+    share = outer_count(kept) * kept[-1].extent // (4 * context.threads)
+    return max(min(share, MAX_KEPT_STICKS), 1)

@@ -1,0 +1,160 @@
+"""``--json``: everything a run or a diagnosis says, as one object on stdout.
+
+Keys are stable: docs/cli.md lists them. Numbers that are not finite become null.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import Finding, SpyreError, ValidationError
+
+if TYPE_CHECKING:
+    from spyre.cli.commands import ComparedRun, Diagnosis
+    from spyre.hw.counters import Counters
+    from spyre.runtime.host_tensor import HostTensor
+    from spyre.runtime.run_result import ExecuteReport, PlacedArgument
+    from spyre.runtime.verify import Comparison, OutputPlace
+
+Object = dict[str, Any]
+
+
+def print_object(content: Object) -> None:
+    """Print one JSON object on stdout."""
+    text = msgspec.json.format(msgspec.json.encode(content), indent=1)
+    sys.stdout.write(text.decode() + "\n")
+
+
+def error_object(error: SpyreError) -> Object:
+    """A run that ended in an error."""
+    findings = error.findings if isinstance(error, ValidationError) else (error.finding,)
+    return {
+        "ok": False,
+        "exit_code": error.exit_code,
+        "error": finding_object(error.finding),
+        "findings": [finding_object(f) for f in findings],
+    }
+
+
+def diagnosis_object(diagnosis: Diagnosis) -> Object:
+    """What ``--check`` and ``--explain`` found."""
+    return {
+        "ok": diagnosis.exit_code == 0,
+        "exit_code": diagnosis.exit_code,
+        "bundle": diagnosis.path,
+        "findings": [finding_object(f) for f in diagnosis.findings],
+        "explanations": dict(diagnosis.explanations),
+    }
+
+
+def run_object(compared: ComparedRun) -> Object:
+    """A run with its comparisons."""
+    result = compared.result
+    pairs = zip(result.output_tensors, result.outputs, strict=True)
+    return {
+        "ok": compared.exit_code == 0,
+        "exit_code": compared.exit_code,
+        "bundle": compared.options.path,
+        "numerics": compared.numerics,
+        "findings": [finding_object(f) for f in result.findings],
+        "arguments": [_argument_object(a) for a in result.arguments],
+        "executes": [_execute_object(e) for e in result.executes],
+        "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},
+        "outputs": [_output_object(tensor, values) for tensor, values in pairs],
+        "comparisons": [
+            _comparison_object(result.output_tensors[k].name, c, result.places[k])
+            for k, c in enumerate(compared.comparisons)
+        ],
+    }
+
+
+def finding_object(finding: Finding) -> Object:
+    """A finding; ``location`` is its text, or null."""
+    return {
+        "code": finding.code,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "location": str(finding.location) if finding.location is not None else None,
+        "expected": finding.expected,
+        "found": finding.found,
+        "hint": finding.hint,
+    }
+
+
+def _argument_object(placed: PlacedArgument) -> Object:
+    spec = placed.spec
+    return {
+        "arg_index": spec.arg_index,
+        "name": spec.name,
+        "role": spec.role.value,
+        "shape": spec.shape,
+        "strides": spec.strides,
+        "dtype": spec.dtype_name,
+        "device_size": spec.layout.device_size,
+        "device_dtype": spec.layout.device_dtype,
+        "address_bytes": placed.address_bytes,
+    }
+
+
+def _execute_object(report: ExecuteReport) -> Object:
+    return {
+        "index": report.index,
+        "sdsc": report.sdsc,
+        "op": report.op,
+        "shape": report.shape,
+        "cores": report.cores,
+        "executions": report.executions,
+        **_counters_object(report.counters),
+        "host_ns": report.host_ns,
+    }
+
+
+def _counters_object(counters: Counters) -> Object:
+    return {
+        "hbm_read_bytes": counters.hbm_read_bytes,
+        "hbm_written_bytes": counters.hbm_written_bytes,
+        "lx_read_bytes": counters.lx_read_bytes,
+        "lx_written_bytes": counters.lx_written_bytes,
+        "multiply_adds": counters.multiply_adds,
+        "element_operations": counters.element_operations,
+    }
+
+
+def _output_object(tensor: HostTensor, values: npt.NDArray[Any]) -> Object:
+    numbers = values.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    known = bool(finite.size)
+    return {
+        "name": tensor.name,
+        "shape": tensor.shape,
+        "dtype": tensor.dtype_name,
+        "min": float(finite.min()) if known else None,
+        "max": float(finite.max()) if known else None,
+        "mean": float(finite.mean()) if known else None,
+        "not_finite": int(numbers.size - finite.size),
+    }
+
+
+def _comparison_object(name: str, comparison: Comparison, place: OutputPlace) -> Object:
+    from spyre.runtime.verify import describe_device_place
+
+    worst = comparison.worst_index
+    return {
+        "name": name,
+        "ok": comparison.ok,
+        "total": comparison.total,
+        "mismatched": comparison.mismatched,
+        "rtol": comparison.tolerance.rtol,
+        "atol": comparison.tolerance.atol,
+        "max_abs": comparison.max_abs[0] if comparison.max_abs else None,
+        "max_rel": comparison.max_rel[0] if comparison.max_rel else None,
+        "worst_index": worst,
+        "worst_expected": comparison.expected_worst,
+        "worst_found": comparison.found_worst,
+        "worst_place": None if worst is None else describe_device_place(place, worst),
+    }

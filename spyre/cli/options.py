@@ -1,0 +1,211 @@
+"""The command line of ``spyre-run``: its arguments, and what they are once parsed.
+
+Only argparse is imported here, so that ``--help`` and ``--version`` cost nothing.
+``docs/cli.md`` describes every option.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import spyre
+
+DESCRIPTION = "Run a SuperDSC bundle on the simulated card, or say what is wrong with it."
+EPILOG = """\
+exit codes: 0 all right; 1 outputs differ, or the device faulted; 2 it could not run.
+examples:
+  spyre-run examples/softmax
+  spyre-run KERNEL_DIR -i x.npy y.npy -o expected.npy --rtol 0.01
+  spyre-run KERNEL_DIR --check
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A parsed command line; the fields are the options of the same names.
+
+    ``strides``: host strides in elements by argument index. ``aliases``: pairs of argument
+    indices. ``values``: by parameter name.
+    """
+
+    path: str
+    inputs: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+    rtol: float | None = None
+    atol: float | None = None
+    exact: bool = False
+    save_output: str | None = None
+    shapes: tuple[str, ...] = ()
+    strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
+    values: tuple[tuple[str, int], ...] = ()
+    seed: int = 0
+    threads: int | None = None
+    numerics: str | None = None
+    check: bool = False
+    explain: bool = False
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Parse a command line (default: the process's). SystemExit 2 with usage when it is wrong."""
+    parser = make_parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.exact and (parsed.rtol is not None or parsed.atol is not None):
+        parser.error("--exact allows no tolerance: leave out --rtol and --atol")
+    return Options(
+        path=parsed.path,
+        inputs=tuple(parsed.input),
+        expected=tuple(parsed.expected),
+        rtol=parsed.rtol,
+        atol=parsed.atol,
+        exact=parsed.exact,
+        save_output=parsed.save_output,
+        shapes=tuple(parsed.shape),
+        strides=tuple(parsed.strides),
+        aliases=tuple(parsed.alias),
+        values=tuple(parsed.value),
+        seed=parsed.seed,
+        threads=parsed.threads,
+        numerics=parsed.numerics,
+        check=parsed.check,
+        explain=parsed.explain,
+        json=parsed.json,
+        quiet=parsed.quiet,
+        verbose=parsed.verbose,
+    )
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The argument parser."""
+    parser = argparse.ArgumentParser(
+        prog="spyre-run",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", metavar="PATH", help="bundle directory, or its bundle.mlir")
+    parser.add_argument("--version", action="version", version=f"spyre-run {spyre.__version__}")
+    _add_tensors(parser)
+    _add_comparison(parser)
+    _add_running(parser)
+    _add_reporting(parser)
+    return parser
+
+
+def _add_tensors(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("tensors")
+    group.add_argument(
+        "-i",
+        "--input",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="input tensors in argument order: .npy, .npz, file.npz:key, .pt, .bin",
+    )
+    group.add_argument(
+        "--save-output", metavar="FILE", help="write the outputs to a .npy, .npz, .pt or .bin"
+    )
+    group.add_argument(
+        "--shape",
+        metavar="SHAPE",
+        action="append",
+        default=[],
+        help="host shape of the next input, e.g. 10x512@fp16, scalar@fp32 (repeatable)",
+    )
+    group.add_argument(
+        "--strides",
+        metavar="ARG=N,N",
+        action="append",
+        default=[],
+        type=_strides,
+        help="host strides in elements of an argument that is not row-major, e.g. 2=1,128",
+    )
+    group.add_argument(
+        "--alias",
+        metavar="ARG=ARG",
+        action="append",
+        default=[],
+        type=_alias,
+        help="the first argument lies in the memory of the second, e.g. 2=0 (repeatable)",
+    )
+    group.add_argument(
+        "--value",
+        metavar="NAME=N",
+        action="append",
+        default=[],
+        type=_value,
+        help="value of an index parameter or of a runtime size (repeatable)",
+    )
+    group.add_argument("--seed", type=int, default=0, help="of random inputs (default 0)")
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("comparison")
+    group.add_argument(
+        "-o",
+        "--expected",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="what the outputs should be, in argument order",
+    )
+    group.add_argument("--rtol", type=float, help="relative tolerance (default: by dtype)")
+    group.add_argument("--atol", type=float, help="absolute tolerance (default: by dtype)")
+    group.add_argument("--exact", action="store_true", help="allow no difference")
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("running")
+    group.add_argument(
+        "--numerics", choices=("dl16", "ieee"), help="16-bit floats (default: dl16, as the card)"
+    )
+    group.add_argument("--threads", type=_positive, help="host threads (default: all)")
+    group.add_argument(
+        "--check", action="store_true", help="only diagnose: print all findings, run nothing"
+    )
+    group.add_argument(
+        "--explain", action="store_true", help="say what each SDSC does, run nothing"
+    )
+
+
+def _add_reporting(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reporting")
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    group.add_argument("-v", "--verbose", action="store_true", help="arguments and every execute")
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _value(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    try:
+        return name.removeprefix("%"), int(number, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=INTEGER") from None
+
+
+def _alias(text: str) -> tuple[int, int]:
+    alias, _, target = text.replace("arg_", "").partition("=")
+    if not (alias.isdigit() and target.isdigit()) or alias == target:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ARG=ARG, such as 2=0")
+    return int(alias), int(target)
+
+
+def _strides(text: str) -> tuple[int, tuple[int, ...]]:
+    name, _, numbers = text.partition("=")
+    try:
+        return int(name.removeprefix("arg_")), tuple(int(n) for n in numbers.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ARG=N,N, such as 2=1,128") from None

@@ -1,0 +1,81 @@
+"""The arguments of a bundle: from launch_spec.json, else derived; then what the caller overrides.
+
+Also the digest by which a :class:`~spyre.runtime.session.Session` knows a bundle again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from spyre.errors import LaunchError
+from spyre.mlir.bundle import MODULE_FILE, SDSC_PATTERN, Bundle
+from spyre.runtime.arguments import (
+    KernelArguments,
+    arguments_of_spec,
+    with_alias,
+    with_shapes,
+    with_strides,
+)
+from spyre.runtime.derived_arguments import derive_arguments
+from spyre.runtime.host_tensor import TensorSpec
+from spyre.runtime.launch_spec import find_launch_spec, read_launch_spec
+
+
+def read_arguments(
+    bundle: Bundle,
+    values: Mapping[str, int] | None = None,
+    shapes: Sequence[TensorSpec] = (),
+    strides: Mapping[int, Sequence[int]] | None = None,
+    aliases: Mapping[int, int] | None = None,
+) -> KernelArguments:
+    """Arguments of ``bundle``.
+
+    ``values``: runtime sizes and index parameters by name. ``shapes``: of the inputs, in order;
+    they are checked against a launch_spec.json (SPY365) and shape the inputs where there is none.
+    ``strides``: host strides (elements) by argument index. ``aliases``: argument index → index
+    of the argument whose memory it shares.
+    """
+    path = find_launch_spec(bundle.directory)
+    if path is not None:
+        arguments = arguments_of_spec(read_launch_spec(path), values)
+    else:
+        arguments = derive_arguments(bundle, values or {})
+    if shapes:
+        arguments = with_shapes(arguments, shapes)
+    if strides:
+        arguments = _restrided(arguments, strides)
+    for alias, target in (aliases or {}).items():
+        arguments = with_alias(arguments, alias, target)
+    return arguments
+
+
+def _restrided(arguments: KernelArguments, strides: Mapping[int, Sequence[int]]) -> KernelArguments:
+    known = [a.arg_index for a in arguments.arguments]
+    if unknown := sorted(set(strides) - set(known)):
+        raise LaunchError(
+            "SPY363", f"strides are given for argument {unknown[0]}", expected=f"one of {known}"
+        )
+    changed = tuple(
+        with_strides(a, strides[a.arg_index]) if a.arg_index in strides else a
+        for a in arguments.arguments
+    )
+    return replace(arguments, arguments=changed)
+
+
+def content_digest(path: str | os.PathLike[str]) -> str:
+    """Directory and SHA-256 of bundle.mlir and every SDSC file; "" for what cannot be read.
+
+    Unreadable files are diagnosed by `load_bundle`, which follows.
+    """
+    given = Path(path)
+    module = given / MODULE_FILE if given.is_dir() else given
+    digest = hashlib.sha256(str(module.absolute()).encode())
+    for file in (module, *sorted(module.parent.glob(SDSC_PATTERN))):
+        digest.update(file.name.encode() + b"\0")
+        if file.is_file():
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()

@@ -1,0 +1,93 @@
+"""`spyre-run` as a process: what it imports, pipes, interrupts, tracebacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spyre.cli.run import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SOFTMAX = str(ROOT / "examples" / "softmax")
+RUN = [sys.executable, "-m", "spyre.cli.run"]
+
+
+def imported(code: str) -> set[str]:
+    """Top-level names in sys.modules after ``code``."""
+    script = f"{code}\nimport sys; print(*sorted(sys.modules), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stderr.split())
+
+
+def test_import_spyre_is_nearly_free():
+    modules = imported("import spyre")
+    assert not modules & {"numpy", "numba", "torch", "lark", "msgspec", "rich"}
+
+
+def test_exports_are_lazy_and_complete():
+    modules = imported("import spyre; spyre.load_bundle; spyre.SpyreError; spyre.errors")
+    assert "numba" not in modules
+    script = "import spyre; [getattr(spyre, name) for name in spyre.__all__]; dir(spyre)"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_unknown_export():
+    import spyre
+
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = spyre.no_such_thing
+
+
+@pytest.mark.parametrize("options", ["--help", "--version"])
+def test_help_imports_nothing(options):
+    code = f"from spyre.cli.run import main\ntry: main(['{options}'])\nexcept SystemExit: pass"
+    assert not imported(code) & {"numpy", "numba", "lark", "msgspec", "rich"}
+
+
+@pytest.mark.parametrize("option", ["--check", "--explain"])
+def test_diagnosing_needs_no_numba(option):
+    code = f"from spyre.cli.run import main\nassert main([{SOFTMAX!r}, '{option}']) == 0"
+    assert not imported(code) & {"numba", "torch", "rich"}
+
+
+def test_running_needs_no_torch():
+    code = f"from spyre.cli.run import main\nassert main([{SOFTMAX!r}]) == 0"
+    assert "torch" not in imported(code)
+
+
+def test_a_closed_pipe_is_no_traceback():
+    command = f"{sys.executable} -m spyre.cli.run {SOFTMAX} --json | head -c 10 >/dev/null"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr == ""
+
+
+def test_interrupt(monkeypatch, capsys):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spyre.cli.commands.execute", interrupted)
+    assert main([SOFTMAX]) == 130
+    assert capsys.readouterr().err == "spyre-run: interrupted\n"
+
+
+def test_bugs_are_not_hidden(monkeypatch):
+    def broken(options):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("spyre.cli.commands.execute", broken)
+    with pytest.raises(ZeroDivisionError):
+        main([SOFTMAX])
+
+
+def test_errors_are_text():
+    done = subprocess.run(
+        [*RUN, "/nonexistent"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("spyre-run: error SPY270: /nonexistent does not exist")
+    assert "Traceback" not in done.stderr
