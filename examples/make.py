@@ -123,7 +123,8 @@ def sample(shape: Shape) -> NDArray[np.float16]:
 def softmax_of(x: NDArray[np.float16]) -> NDArray[np.float32]:
     """softmax over the last dim, in double precision."""
     terms = np.exp(x.astype(np.float64) - x.max(axis=-1, keepdims=True))
-    return (terms / terms.sum(axis=-1, keepdims=True)).astype(np.float32)
+    shares: NDArray[np.float64] = terms / terms.sum(axis=-1, keepdims=True)
+    return shares.astype(np.float32)
 
 
 def main(directory: Path) -> None:

@@ -6,6 +6,7 @@ only when needed, so that ``--help`` starts at once. Exit codes: runtime referen
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: all right. 1: outputs differ or the device faulted. 2: it could not run. Errors this
     package raises on purpose are printed; any other exception is a bug and propagates.
     """
+    _accept_any_encoding()
     options = parse_options(arguments)
     try:
         code = _run(options)
@@ -33,6 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
+
+
+def _accept_any_encoding() -> None:
+    """Where the terminal cannot show a character, print an escape instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(options: Options) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from spyre.cli.commands import ComparedRun, Diagnosis
     from spyre.runtime.run_result import RunResult
 
+MAX_WARNINGS = 10
+"""Warnings a run prints unless ``-v`` is given."""
 MIN_WIDTH = 120
 FILE_WIDTH = 200
 """Columns of tables: at least MIN_WIDTH on a terminal, FILE_WIDTH elsewhere."""
@@ -50,8 +52,7 @@ def print_run(compared: ComparedRun) -> None:
     """Warnings, the table of executes, outputs, and comparisons."""
     result, options = compared.result, compared.options
     if not options.quiet:
-        for finding in result.findings:
-            print(finding, file=sys.stderr)
+        _print_warnings(result.findings, options)
         if options.verbose:
             _print_arguments(result)
         _print_executes(result, options)
@@ -59,6 +60,14 @@ def print_run(compared: ComparedRun) -> None:
             print(line)
     for line in comparison_lines(compared):
         print(line)
+
+
+def _print_warnings(findings: Sequence[Finding], options: Options) -> None:
+    shown = findings if options.verbose else findings[:MAX_WARNINGS]
+    for finding in shown:
+        print(finding, file=sys.stderr)
+    if len(shown) < len(findings):
+        print(f"… {len(findings) - len(shown)} more warnings (-v shows all)", file=sys.stderr)
 
 
 def output_lines(result: RunResult) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a tensor's elements lie: extents and pitches by the core rule of SDSC reference §5.2.
+"""Where a tensor's elements lie, for planners: a footprint restricted to what kernels can read.
 
 A *pitch* is the distance in bytes between neighbours along a dim: of sticks for a dim in the
 tensor's stick, of elements for any other. Start addresses already hold a core's slice offset.
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from spyre.errors import JsonLocation, UnsupportedError
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
-
-RESTICKIFY = "ReStickifyOpHBM"
+from spyre.mlir.footprint import footprint
+from spyre.mlir.operation import Operation, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +54,13 @@ def make_access(op: Operation, tensor: Tensor) -> Access:
     elements are not 16 or 32 bits wide.
     """
     stick_dim, lanes = _stick(op, tensor)
-    stored: dict[str, int] = {}
-    pitches: dict[str, int] = {}
-    pitch = STICK_BYTES
-    for dim in tensor.dims:
-        extent = stored_extent(op, tensor, dim, lanes if dim == stick_dim else 1)
-        stored[dim] = extent
-        pitches[dim] = pitch
-        pitch *= -(-extent // lanes) if dim == stick_dim else extent
-    span = _span_bytes(op, tensor, stick_dim, lanes, pitches, stored)
-    return Access(tensor, stick_dim, lanes, pitches, stored, span)
+    area = footprint(op, tensor)
+    return Access(tensor, stick_dim, lanes, area.pitch_bytes, area.stored, area.span_bytes)
 
 
 def per_core(op: Operation, dim: str) -> int:
     """Elements of ``dim`` one core iterates."""
     return op.extents[dim] // op.slices.get(dim, 1)
-
-
-def stored_extent(op: Operation, tensor: Tensor, dim: str, lanes: int) -> int:
-    """Elements the tensor stores along ``dim``; ``lanes`` is its stick size there, else 1."""
-    scale = tensor.scale.get(dim, -1)
-    if scale != 1:
-        return lanes if scale == -2 else 1
-    if dim in tensor.device_dim_sizes:
-        return tensor.device_dim_sizes[dim]
-    if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
-        return tensor.max_dim_sizes[dim]
-    local = tensor.component is Component.LX or tensor.per_core_in_hbm
-    extent = per_core(op, dim) if local else op.extents[dim]
-    gap = tensor.gap_elements.get(dim, 0)
-    return extent - gap if _gap_is_padding(op, lanes, extent, gap) else extent + gap
-
-
-def _gap_is_padding(op: Operation, lanes: int, extent: int, gap: int) -> bool:
-    """SDSC reference §7: a padded restickify writes N rounded up and the excess as its gap."""
-    return op.name == RESTICKIFY and lanes == 1 and 0 < gap < 64 and extent % 64 == 0
 
 
 def _stick(op: Operation, tensor: Tensor) -> tuple[str, int]:
@@ -112,23 +83,3 @@ def _stick(op: Operation, tensor: Tensor) -> tuple[str, int]:
             found=f"{tensor.data_format}, {tensor.word_length_bytes} bytes, {lanes} per stick",
         )
     return tensor.stick_dims[0], lanes
-
-
-def _span_bytes(
-    op: Operation,
-    tensor: Tensor,
-    stick_dim: str,
-    lanes: int,
-    pitches: Mapping[str, int],
-    stored: Mapping[str, int],
-) -> int:
-    span = STICK_BYTES
-    for dim in tensor.dims:
-        if not tensor.holds(dim) or dim not in op.extents:
-            continue
-        count = per_core(op, dim)
-        if op.name == RESTICKIFY or tensor.indirection is Indirection.VALUE:
-            count = min(count, stored[dim])
-        sticks = -(-count // lanes) if dim == stick_dim else count
-        span += (sticks - 1) * pitches[dim]
-    return span

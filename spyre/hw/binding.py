@@ -54,8 +54,9 @@ class Binding:
     """One launch's view of memory.
 
     ``parameters``: value per function parameter. ``segments``: real base address per segment of a
-    bundle without parameters (None: addresses come from parameters and are real ones). ``allocations``: everything the program
-    may touch in HBM. ``scratch_addresses``: one per device_mem_allocate.
+    bundle without parameters (None: addresses come from parameters and are real ones).
+    ``allocations``: everything the program may touch in HBM.
+    ``scratch_addresses``: one per device_mem_allocate.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -71,7 +72,8 @@ class Binding:
         for segment, base in self.segments.items():
             shift[segment] = base - (segment << REGION_BITS)
         segment_of = np.clip(addresses >> REGION_BITS, 0, REGIONS - 1)
-        return addresses + shift[segment_of]
+        moved: Int64Array = addresses + shift[segment_of]
+        return moved
 
     @property
     def key(self) -> tuple[object, ...]:

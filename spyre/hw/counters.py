@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from spyre.hw.access import RESTICKIFY, Access, per_core
+from spyre.hw.access import Access, per_core
 from spyre.hw.core_plan import CorePlan
 from spyre.hw.ops import Family
 from spyre.hw.spec import STICK_BYTES
+from spyre.mlir.footprint import RESTICKIFY
 from spyre.mlir.operation import Component, Indirection, Operation
 
 

@@ -25,12 +25,12 @@ Progress = Callable[[int, int], None]
 class Executor:
     """Runs linked programs on one memory with a fixed number of host threads."""
 
-    def __init__(self, memory: DeviceMemory, threads: int) -> None:
+    def __init__(self, memory: DeviceMemory, threads: int, workers: WorkerPlacement) -> None:
         self.memory = memory
         self.threads = threads
         self._scratch = np.zeros(threads * tb.SCRATCH_BYTES, np.uint8)
         self._status = np.zeros(threads, np.int64)
-        self._workers = WorkerPlacement(threads)
+        self._workers = workers
 
     def run(self, linked: LinkedProgram) -> None:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""

@@ -73,7 +73,7 @@ class PlacedArgument:
     address_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunResult:
     """Outcome of one run.
 

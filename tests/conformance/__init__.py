@@ -1,1 +1,4 @@
-"""Runs directories of cases (real bundles with values) in one process: `python -m tests.conformance`."""
+"""Runs directories of cases (real bundles with values) in one process.
+
+Use: `python -m tests.conformance DIR…`.
+"""

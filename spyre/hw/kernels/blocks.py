@@ -27,7 +27,7 @@ HALF_FORMAT, FP32_FORMAT = tb.HALF, tb.FP32
 
 
 @kernel
-def _load_dl16(half, address, sticks, pitch, buffer):  # type: ignore[no-untyped-def]
+def _load_dl16(half, address, sticks, pitch, buffer):
     start = address >> 1
     if pitch == 128:
         source = half[start : start + sticks * 64]
@@ -44,7 +44,7 @@ def _load_dl16(half, address, sticks, pitch, buffer):  # type: ignore[no-untyped
 
 
 @kernel
-def _load_half(half, address, sticks, pitch, buffer):  # type: ignore[no-untyped-def]
+def _load_half(half, address, sticks, pitch, buffer):
     for s in range(sticks):
         at = (address + s * pitch) >> 1
         source = half[at : at + 64]
@@ -54,7 +54,7 @@ def _load_half(half, address, sticks, pitch, buffer):  # type: ignore[no-untyped
 
 
 @kernel
-def _load_word(word, address, sticks, pitch, buffer):  # type: ignore[no-untyped-def]
+def _load_word(word, address, sticks, pitch, buffer):
     for s in range(sticks):
         at = (address + s * pitch) >> 2
         source = word[at : at + 32]
@@ -64,7 +64,7 @@ def _load_word(word, address, sticks, pitch, buffer):  # type: ignore[no-untyped
 
 
 @kernel
-def _load_lane(half, word, address, sticks, pitch, code, lanes, buffer):  # type: ignore[no-untyped-def]
+def _load_lane(half, word, address, sticks, pitch, code, lanes, buffer):
     for s in range(sticks):
         at = address + s * pitch
         if code == FP32_FORMAT:
@@ -79,7 +79,7 @@ def _load_lane(half, word, address, sticks, pitch, code, lanes, buffer):  # type
 
 
 @kernel
-def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):  # type: ignore[no-untyped-def]
+def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):
     """Decode ``sticks`` sticks at byte ``address`` (``pitch`` bytes apart) to ``buffer``.
 
     ``lane`` -1: whole sticks; otherwise that lane of every stick fills all lanes.
@@ -104,7 +104,7 @@ def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer): 
 
 
 @kernel
-def load_one(half, word, address, lane, code, lanes, buffer):  # type: ignore[no-untyped-def]
+def load_one(half, word, address, lane, code, lanes, buffer):
     """Decode one stick; see :func:`load_sticks`."""
     if lane >= 0:
         element = 4 if code == FP32_FORMAT else 2
@@ -118,7 +118,7 @@ def load_one(half, word, address, lane, code, lanes, buffer):  # type: ignore[no
 
 
 @kernel
-def _store_dl16(half, address, sticks, pitch, buffer):  # type: ignore[no-untyped-def]
+def _store_dl16(half, address, sticks, pitch, buffer):
     start = address >> 1
     if pitch == 128:
         target = half[start : start + sticks * 64]
@@ -135,7 +135,7 @@ def _store_dl16(half, address, sticks, pitch, buffer):  # type: ignore[no-untype
 
 
 @kernel
-def store_sticks(half, word, address, sticks, pitch, code, buffer):  # type: ignore[no-untyped-def]
+def store_sticks(half, word, address, sticks, pitch, code, buffer):
     """Encode ``sticks`` sticks of ``buffer`` to byte ``address``, ``pitch`` bytes apart."""
     if code == FP32_FORMAT:
         for s in range(sticks):
@@ -156,7 +156,7 @@ def store_sticks(half, word, address, sticks, pitch, code, buffer):  # type: ign
 
 
 @kernel
-def mask_lanes(table, coordinate, step, sticks, lanes, buffer):  # type: ignore[no-untyped-def]
+def mask_lanes(table, coordinate, step, sticks, lanes, buffer):
     """Replace masked elements: lane coordinates start at ``coordinate``, ``step`` per stick."""
     value = bits_float(np.int32(table[MASK_BITS]))
     start, end = table[MASK_START], table[MASK_END]
@@ -169,7 +169,7 @@ def mask_lanes(table, coordinate, step, sticks, lanes, buffer):  # type: ignore[
 
 
 @kernel
-def mask_sticks(table, coordinate, step, sticks, lanes, buffer):  # type: ignore[no-untyped-def]
+def mask_sticks(table, coordinate, step, sticks, lanes, buffer):
     """Replace whole sticks whose coordinate (``step`` per stick) is masked."""
     value = bits_float(np.int32(table[MASK_BITS]))
     start, end = table[MASK_START], table[MASK_END]
@@ -181,7 +181,7 @@ def mask_sticks(table, coordinate, step, sticks, lanes, buffer):  # type: ignore
 
 
 @kernel
-def seek(table, bases, run, counters):  # type: ignore[no-untyped-def]
+def seek(table, bases, run, counters):
     """Set loop counters (words 0..7) and operand addresses (words 8..) to outer index ``run``."""
     rank, operands = table[RANK], table[OPERANDS]
     for k in range(operands):
@@ -198,7 +198,7 @@ def seek(table, bases, run, counters):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def advance(table, counters):  # type: ignore[no-untyped-def]
+def advance(table, counters):
     """Step the outer axes by one, carrying; addresses follow."""
     operands = table[OPERANDS]
     axis = table[RANK] - 1

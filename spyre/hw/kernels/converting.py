@@ -27,21 +27,21 @@ HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
 
 @kernel
-def word_position(column):  # type: ignore[no-untyped-def]
+def word_position(column):
     """Place of logical column 0..63 in two DL16_TO_FP32 sticks (second stick from 32 on)."""
     group, within = column // 8, column % 8
     return (within // 4) * 32 + 4 * group + within % 4
 
 
 @kernel
-def half_position(column):  # type: ignore[no-untyped-def]
+def half_position(column):
     """Place of logical column 0..63 in one FP32_TO_DL16 stick."""
     h, within = column // 32, column % 32
     return 8 * (within // 4) + 4 * h + within % 4
 
 
 @kernel
-def convert_group(table, half, word, source, target, buffer, ordered):  # type: ignore[no-untyped-def]
+def convert_group(table, half, word, source, target, buffer, ordered):
     """Convert one group of 64 elements from byte ``source`` to byte ``target``."""
     flags, second = table[FLAGS], table[VALUE]
     if table[OPCODE] == WIDEN:
@@ -68,7 +68,7 @@ def convert_group(table, half, word, source, target, buffer, ordered):  # type: 
 
 
 @kernel
-def converting(table, bases, half, word, counters, scratch, first, last):  # type: ignore[no-untyped-def]
+def converting(table, bases, half, word, counters, scratch, first, last):
     """Run units ``first`` .. ``last`` of a conversion table."""
     inner = table[INNER]
     run = first // inner
@@ -86,7 +86,7 @@ def converting(table, bases, half, word, counters, scratch, first, last):  # typ
 
 
 @entry
-def run(table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`converting`."""
     converting(
         carray(pointer_i64(table), WORDS),

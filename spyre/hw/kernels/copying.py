@@ -25,7 +25,7 @@ HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
 
 @kernel
-def copy_run(half, source, target, sticks, source_pitch, target_pitch):  # type: ignore[no-untyped-def]
+def copy_run(half, source, target, sticks, source_pitch, target_pitch):
     """Copy whole sticks; all arguments in bytes but ``sticks``."""
     a, b = source >> 1, target >> 1
     if source_pitch == 128 and target_pitch == 128:
@@ -41,7 +41,7 @@ def copy_run(half, source, target, sticks, source_pitch, target_pitch):  # type:
 
 
 @kernel
-def spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes):  # type: ignore[no-untyped-def]
+def spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes):
     """Copy one element of each source stick to all lanes of the target stick."""
     for s in range(sticks):
         a = (source + s * source_pitch) >> 1
@@ -59,7 +59,7 @@ def spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes):
 
 
 @kernel
-def move_lanes(table, half, word, source, target, index_at, sticks):  # type: ignore[no-untyped-def]
+def move_lanes(table, half, word, source, target, index_at, sticks):
     """Gather or scatter element by element; nonzero is 1 + the faulty index address."""
     lanes, flags, step = table[LANES], table[FLAGS], table[VALUE]
     shift = 1 if lanes == 64 else 2
@@ -83,7 +83,7 @@ def move_lanes(table, half, word, source, target, index_at, sticks):  # type: ig
 
 
 @kernel
-def copying(table, bases, half, word, counters, first, last):  # type: ignore[no-untyped-def]
+def copying(table, bases, half, word, counters, first, last):
     """Run units ``first`` .. ``last`` of a copy table; nonzero is 1 + the faulty index address."""
     inner, blocks, flags, lanes = table[INNER], table[BLOCKS], table[FLAGS], table[LANES]
     source_pitch, target_pitch = table[IN + INNER_PITCH], table[OUT + INNER_PITCH]
@@ -121,7 +121,7 @@ def copying(table, bases, half, word, counters, first, last):  # type: ignore[no
 
 
 @entry
-def run(table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`copying`."""
     return copying(
         carray(pointer_i64(table), WORDS),

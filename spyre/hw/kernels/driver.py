@@ -6,6 +6,8 @@ Kernels are called by address, so a new kernel does not recompile the driver.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import prange
 
@@ -23,7 +25,7 @@ PARALLEL_NS = 250_000
 
 
 @parallel
-def spread(function, table, bases, memory, scratch, units, threads, status):  # type: ignore[no-untyped-def]
+def spread(function, table, bases, memory, scratch, units, threads, status):
     """One dispatch on ``threads`` threads, equal shares of its units."""
     for t in prange(threads):
         first, last = units * t // threads, units * (t + 1) // threads
@@ -33,7 +35,17 @@ def spread(function, table, bases, memory, scratch, units, threads, status):  # 
 
 
 @kernel
-def drive(dispatch, tables, entries, memory, scratch, threads, first, last, status):  # type: ignore[no-untyped-def]
+def drive(
+    dispatch: Any,
+    tables: Any,
+    entries: Any,
+    memory: int,
+    scratch: int,
+    threads: int,
+    first: int,
+    last: int,
+    status: Any,
+) -> Any:
     """Run dispatches ``first`` .. ``last``; returns the index of a faulty one, or -1.
 
     ``status``: int64 per thread; the faulty one is nonzero afterwards.

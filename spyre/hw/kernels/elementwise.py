@@ -36,7 +36,7 @@ BUFFER = BLOCK_STICKS * 64
 
 
 @kernel
-def elementwise(table, bases, constants, half, word, counters, scratch, first, last):  # type: ignore[no-untyped-def]
+def elementwise(table, bases, constants, half, word, counters, scratch, first, last):
     """Run units ``first`` .. ``last`` of an elementwise table."""
     inputs, lanes, inner, blocks = table[INPUTS], table[LANES], table[INNER], table[BLOCKS]
     opcode, masked, fuse = table[OPCODE], table[MASK], table[FLAGS] == FUSE
@@ -102,7 +102,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
 
 
 @entry
-def run(table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`elementwise`."""
     words = carray(pointer_i64(table), WORDS)
     elementwise(

@@ -22,7 +22,7 @@ WHERE = MANY.index("where")
 
 
 @kernel
-def fused_unary(opcode, x, z):  # type: ignore[no-untyped-def]
+def fused_unary(opcode, x, z):
     """z[i] = op(x[i]) on DL16 codes."""
     if opcode == RELU:
         for i in range(z.size):
@@ -36,7 +36,7 @@ def fused_unary(opcode, x, z):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fused_binary(opcode, x, y, z):  # type: ignore[no-untyped-def]
+def fused_binary(opcode, x, y, z):
     """z[i] = op(x[i], y[i]) on DL16 codes."""
     n = z.size
     if opcode == ADD:
@@ -60,7 +60,7 @@ def fused_binary(opcode, x, y, z):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fused_binary_lane(opcode, x, value, z):  # type: ignore[no-untyped-def]
+def fused_binary_lane(opcode, x, value, z):
     """z[i] = op(x[i], value): the second operand is one number for the whole stick."""
     n = z.size
     if opcode == ADD:
@@ -84,7 +84,7 @@ def fused_binary_lane(opcode, x, value, z):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fused_where(c, a, b, z):  # type: ignore[no-untyped-def]
+def fused_where(c, a, b, z):
     """z[i] = c[i] != 0 ? a[i] : b[i]; the codes pass unchanged."""
     for i in range(z.size):
         yes, no = a[i], b[i]
@@ -92,13 +92,13 @@ def fused_where(c, a, b, z):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def apart(a, b, size):  # type: ignore[no-untyped-def]
+def apart(a, b, size):
     """True if ranges of ``size`` from a and from b do not overlap."""
     return a + size <= b or b + size <= a
 
 
 @kernel
-def fused_block(opcode, inputs, half, a, b, c, z, n, b_lane, b_pitch):  # type: ignore[no-untyped-def]
+def fused_block(opcode, inputs, half, a, b, c, z, n, b_lane, b_pitch):
     """One block of ``n`` codes at element offsets a, b, c → z; False if operands overlap.
 
     ``b_lane``: the second operand is one value per stick, sticks ``b_pitch`` elements apart.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import prange, types
 
 from spyre.hw.jit import parallel
@@ -10,7 +12,7 @@ _gettid = types.ExternalFunction("gettid", types.int32())
 
 
 @parallel
-def record_thread_ids(ids):  # type: ignore[no-untyped-def]
+def record_thread_ids(ids: Any) -> None:
     """ids[t] = kernel thread id of the thread that runs share t."""
     for t in prange(ids.size):
         ids[t] = _gettid()

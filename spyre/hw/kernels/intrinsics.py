@@ -29,10 +29,10 @@ def _i32(value: int) -> Any:
 
 
 @intrinsic
-def decode_dl16(typing_context, code):  # type: ignore[no-untyped-def]
+def decode_dl16(typing_context, code):
     """DL16 code (uint16) → float32, exact; 0x7FFF/0xFFFF are +inf/-inf as the ALU sees them."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         # The sign-extended code shifted up leaves three copies of the sign on top; two make room
         # for the exponent's new bits.
         shifted = b.shl(b.sext(args[0], I32), _i32(_SHIFT))
@@ -49,10 +49,10 @@ def decode_dl16(typing_context, code):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def encode_dl16(typing_context, value):  # type: ignore[no-untyped-def]
+def encode_dl16(typing_context, value):
     """float32 → DL16 code: nearest, ties away from zero; overflow, inf and NaN → 0x7FFF|sign."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         bits = b.bitcast(args[0], I32)
         sign = b.and_(b.lshr(bits, _i32(16)), _i32(0x8000))
         magnitude = b.and_(bits, _i32(0x7FFFFFFF))
@@ -66,41 +66,41 @@ def encode_dl16(typing_context, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def decode_half(typing_context, code):  # type: ignore[no-untyped-def]
+def decode_half(typing_context, code):
     """IEEE binary16 bits (uint16) → float32, exact."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         return b.fpext(b.bitcast(args[0], ir.HalfType()), F32)
 
     return types.float32(types.uint16), codegen
 
 
 @intrinsic
-def encode_half(typing_context, value):  # type: ignore[no-untyped-def]
+def encode_half(typing_context, value):
     """float32 → IEEE binary16 bits, nearest even."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         return b.bitcast(b.fptrunc(args[0], ir.HalfType()), I16)
 
     return types.uint16(types.float32), codegen
 
 
 @intrinsic
-def float_bits(typing_context, value):  # type: ignore[no-untyped-def]
+def float_bits(typing_context, value):
     """float32 → its bits as int32."""
     return types.int32(types.float32), lambda c, b, s, a: b.bitcast(a[0], I32)
 
 
 @intrinsic
-def bits_float(typing_context, bits):  # type: ignore[no-untyped-def]
+def bits_float(typing_context, bits):
     """int32 bits → float32."""
     return types.float32(types.int32), lambda c, b, s, a: b.bitcast(a[0], F32)
 
 
 def _int32_operation(name: str) -> Any:
     @intrinsic
-    def operation(typing_context, left, right):  # type: ignore[no-untyped-def]
-        def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def operation(typing_context, left, right):
+        def codegen(context, b, signature, args):
             return getattr(b, name)(args[0], args[1])
 
         return types.int32(types.int32, types.int32), codegen
@@ -117,30 +117,30 @@ or_i32 = _int32_operation("or_")
 
 
 @intrinsic
-def maximum_f32(typing_context, left, right):  # type: ignore[no-untyped-def]
+def maximum_f32(typing_context, left, right):
     """left > right ? left : right, one vector instruction."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         return b.select(b.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
 
     return types.float32(types.float32, types.float32), codegen
 
 
 @intrinsic
-def minimum_f32(typing_context, left, right):  # type: ignore[no-untyped-def]
+def minimum_f32(typing_context, left, right):
     """left < right ? left : right, one vector instruction."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         return b.select(b.fcmp_ordered("<", args[0], args[1]), args[0], args[1])
 
     return types.float32(types.float32, types.float32), codegen
 
 
 @intrinsic
-def order_key(typing_context, code):  # type: ignore[no-untyped-def]
+def order_key(typing_context, code):
     """DL16 code → int16 that compares as the number does; 0x7FFF/0xFFFF are the extremes."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         spread = b.ashr(args[0], ir.Constant(I16, 15))
         return b.xor(args[0], b.and_(spread, ir.Constant(I16, 0x7FFF)))
 
@@ -148,10 +148,10 @@ def order_key(typing_context, code):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def key_code(typing_context, key):  # type: ignore[no-untyped-def]
+def key_code(typing_context, key):
     """Inverse of :func:`order_key`."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         spread = b.ashr(args[0], ir.Constant(I16, 15))
         return b.xor(args[0], b.and_(spread, ir.Constant(I16, 0x7FFF)))
 
@@ -160,8 +160,8 @@ def key_code(typing_context, key):  # type: ignore[no-untyped-def]
 
 def _int16_extreme(comparison: str) -> Any:
     @intrinsic
-    def extreme(typing_context, left, right):  # type: ignore[no-untyped-def]
-        def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def extreme(typing_context, left, right):
+        def codegen(context, b, signature, args):
             return b.select(b.icmp_signed(comparison, args[0], args[1]), args[0], args[1])
 
         return types.int16(types.int16, types.int16), codegen
@@ -175,8 +175,8 @@ minimum_i16 = _int16_extreme("<")
 
 def _pointer_cast(numba_type: Any, llvm_type: Any) -> Any:
     @intrinsic
-    def cast(typing_context, address):  # type: ignore[no-untyped-def]
-        def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def cast(typing_context, address):
+        def codegen(context, b, signature, args):
             return b.inttoptr(args[0], llvm_type.as_pointer())
 
         return types.CPointer(numba_type)(types.int64), codegen
@@ -193,10 +193,10 @@ pointer_f32 = _pointer_cast(types.float32, F32)
 
 
 @intrinsic
-def call_entry(typing_context, function, table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+def call_entry(typing_context, function, table, bases, memory, scratch, first, last):
     """Call a kernel entry by address; returns its status word."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         kind = ir.FunctionType(I64, [I64] * 6)
         return b.call(b.inttoptr(args[0], kind.as_pointer()), args[1:])
 

@@ -41,7 +41,7 @@ PANELS = 64 // WIDTH
 
 
 @kernel
-def axis_offsets(table, first_word, member, offsets):  # type: ignore[no-untyped-def]
+def axis_offsets(table, first_word, member, offsets):
     """Byte offsets of every index of three axes; ``member`` picks the operand's pitch (1 or 2)."""
     e0, e1, e2 = table[first_word], table[first_word + 3], table[first_word + 6]
     p0 = table[first_word + member]
@@ -56,7 +56,7 @@ def axis_offsets(table, first_word, member, offsets):  # type: ignore[no-untyped
 
 
 @kernel
-def decode_stick(half, address, code, target):  # type: ignore[no-untyped-def]
+def decode_stick(half, address, code, target):
     """One 16-bit stick at byte ``address`` to 64 floats."""
     at = address >> 1
     source = half[at : at + 64]
@@ -70,7 +70,7 @@ def decode_stick(half, address, code, target):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pack_b_rows(half, address, row_pitch, code, panels, k_at):  # type: ignore[no-untyped-def]
+def pack_b_rows(half, address, row_pitch, code, panels, k_at):
     """Decode 64 rows of one B stick into panels of WIDTH columns, rows from ``k_at`` on."""
     for r in range(64):
         at = (address + r * row_pitch) >> 1
@@ -87,7 +87,7 @@ def pack_b_rows(half, address, row_pitch, code, panels, k_at):  # type: ignore[n
 
 
 @kernel
-def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_stick_floats):  # type: ignore[no-untyped-def]
+def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_stick_floats):
     """C chunk += A chunk · B panels of ``sticks`` sticks."""
     m = 0
     while m < rows:
@@ -105,7 +105,7 @@ def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_sti
 
 
 @kernel
-def store_rows(half, code, base, offsets, source, start, rows):  # type: ignore[no-untyped-def]
+def store_rows(half, code, base, offsets, source, start, rows):
     """Encode ``rows`` rows of one C stick; ``source`` holds them from float ``start`` on."""
     for m in range(rows):
         at = (base + offsets[m]) >> 1
@@ -120,7 +120,7 @@ def store_rows(half, code, base, offsets, source, start, rows):  # type: ignore[
 
 
 @kernel
-def decode_a_chunk(half, code, base, row_offsets, k_offsets, rows, buffer):  # type: ignore[no-untyped-def]
+def decode_a_chunk(half, code, base, row_offsets, k_offsets, rows, buffer):
     """Decode ``rows`` rows by the given K sticks of A, then SHORT - 1 rows of zeros."""
     for m in range(rows):
         for ks in range(k_offsets.size):
@@ -133,7 +133,7 @@ def decode_a_chunk(half, code, base, row_offsets, k_offsets, rows, buffer):  # t
 
 
 @kernel
-def matmul(table, bases, half, first, last):  # type: ignore[no-untyped-def]
+def matmul(table, bases, half, first, last):
     """Run units ``first`` .. ``last`` of a matmul table."""
     row_block, row_blocks, column_blocks = table[ROW_BLOCK], table[ROW_BLOCKS], table[COLUMN_BLOCKS]
     row_count, columns, depth = table[ROW_COUNT], table[COLUMN_COUNT], table[REDUCED_COUNT]
@@ -198,7 +198,7 @@ def matmul(table, bases, half, first, last):  # type: ignore[no-untyped-def]
 
 
 @entry
-def run(table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`matmul`."""
     matmul(
         carray(pointer_i64(table), WORDS),

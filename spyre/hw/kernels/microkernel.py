@@ -124,10 +124,10 @@ class _Emitter:
 
 def _make(rows: int) -> Any:
     @intrinsic
-    def microkernel(typing_context, a, a_row_floats, b, k_count, c, c_row_floats):  # type: ignore[no-untyped-def]
+    def microkernel(typing_context, a, a_row_floats, b, k_count, c, c_row_floats):
         """C += A·B at byte addresses a, b, c; k_count >= 1; row pitches in floats."""
 
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):
             _Emitter(builder, rows).emit(args)
             return context.get_dummy_value()
 

@@ -1,7 +1,8 @@
 """The arithmetic of every pointwise operation over staged float32 blocks.
 
 One branch per operation, taken once per block; the loops vectorise. Opcodes are the positions in
-the lists of :mod:`spyre.hw.kernels.opcodes`. Definitions: operations reference §3; adding one is a name and a branch.
+the lists of :mod:`spyre.hw.kernels.opcodes`. Definitions:
+operations reference §3; adding one is a name and a branch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ F = np.float32
 
 
 @kernel
-def apply_unary(opcode, a, out, constants):  # type: ignore[no-untyped-def]
+def apply_unary(opcode, a, out, constants):
     """out[i] = op(a[i]) for the opcode'th operation of UNARY."""
     n = out.size
     c0, c1 = constants[0], constants[1]
@@ -91,7 +92,7 @@ def apply_unary(opcode, a, out, constants):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def apply_binary(opcode, a, b, out, constants):  # type: ignore[no-untyped-def]
+def apply_binary(opcode, a, b, out, constants):
     """out[i] = op(a[i], b[i]) for the opcode'th operation of BINARY."""
     n = out.size
     c0 = constants[0]
@@ -142,7 +143,7 @@ def apply_binary(opcode, a, b, out, constants):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def apply_many(opcode, a, b, c, d, e, out):  # type: ignore[no-untyped-def]
+def apply_many(opcode, a, b, c, d, e, out):
     """out[i] for the opcode'th operation of MANY; layernormnorm takes (x, mean, scale, w, bias)."""
     n = out.size
     if opcode == 0:

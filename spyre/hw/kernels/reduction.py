@@ -1,8 +1,9 @@
 """The reduction kernel: sum, max, min, absmax, prod and exx2 over any axes, split or not.
 
-One unit is a block of up to MAX_KEPT_STICKS kept sticks (CONSTANT word 0). Accumulators are float32, one per lane; the
-order is increasing coordinate, then work slices in order, and the result is rounded once. Work
-slices of a reduced dim are ordinary reduced axes here, so partial sums never leave float32.
+One unit is a block of up to MAX_KEPT_STICKS kept sticks (CONSTANT word 0). Accumulators are
+float32, one per lane; the order is increasing coordinate, then work slices in order, and the result
+is rounded once. Work slices of a reduced dim are ordinary reduced axes here, so partial sums never
+leave float32.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ BUFFER = MAX_KEPT_STICKS * 64
 
 
 @kernel
-def identity_of(opcode):  # type: ignore[no-untyped-def]
+def identity_of(opcode):
     """The value an empty reduction starts from."""
     if opcode == MAX:
         return F(-np.inf)
@@ -57,7 +58,7 @@ def identity_of(opcode):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def accumulate(opcode, source, target, squares):  # type: ignore[no-untyped-def]
+def accumulate(opcode, source, target, squares):
     """target[i] = combine(target[i], source[i]); exx2 also adds squares."""
     n = target.size
     if opcode == SUM:
@@ -82,7 +83,7 @@ def accumulate(opcode, source, target, squares):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fold_sum(source, sticks, lanes, target):  # type: ignore[no-untyped-def]
+def fold_sum(source, sticks, lanes, target):
     """Add ``sticks`` staged sticks to one stick of accumulators, four at a time."""
     s = 0
     while s + 4 <= sticks:
@@ -101,7 +102,7 @@ def fold_sum(source, sticks, lanes, target):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fold_max(source, sticks, lanes, target):  # type: ignore[no-untyped-def]
+def fold_max(source, sticks, lanes, target):
     """Maximum of ``sticks`` staged sticks and the accumulators, four at a time."""
     s = 0
     while s + 4 <= sticks:
@@ -121,7 +122,7 @@ def fold_max(source, sticks, lanes, target):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fold_sticks(opcode, source, sticks, lanes, target, squares):  # type: ignore[no-untyped-def]
+def fold_sticks(opcode, source, sticks, lanes, target, squares):
     """Combine ``sticks`` staged sticks into one stick of accumulators."""
     if opcode == SUM:
         fold_sum(source, sticks, lanes, target)
@@ -133,7 +134,7 @@ def fold_sticks(opcode, source, sticks, lanes, target, squares):  # type: ignore
 
 
 @kernel
-def combine_lanes(opcode, values):  # type: ignore[no-untyped-def]
+def combine_lanes(opcode, values):
     """Tree reduction over the lanes of one stick; the result is in lane 0."""
     half = values.size // 2
     while half > 0:
@@ -154,7 +155,7 @@ def combine_lanes(opcode, values):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def finish(opcode, flags, scale, sticks, lanes, sums, squares):  # type: ignore[no-untyped-def]
+def finish(opcode, flags, scale, sticks, lanes, sums, squares):
     """Lane reduction, scaling and replication of ``sticks`` sticks of accumulators."""
     for s in range(sticks):
         row = sums[s * lanes : (s + 1) * lanes]
@@ -174,7 +175,7 @@ def finish(opcode, flags, scale, sticks, lanes, sums, squares):  # type: ignore[
 
 
 @kernel
-def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, buffer):  # type: ignore[no-untyped-def]
+def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, buffer):
     """Load ``sticks`` input sticks and replace masked elements."""
     load_sticks(half, word, address, sticks, pitch, WHOLE_STICK, table[IN + FORMAT], lanes, buffer)
     masked = table[MASK]
@@ -187,7 +188,7 @@ def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, bu
 
 
 @kernel
-def add_codes(half, at, pitch, count, target):  # type: ignore[no-untyped-def]
+def add_codes(half, at, pitch, count, target):
     """Add ``count`` runs of DL16 codes, ``pitch`` elements apart, to ``target``; no staging."""
     n = target.size
     r = 0
@@ -208,7 +209,7 @@ def add_codes(half, at, pitch, count, target):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def extreme_codes(opcode, half, at, pitch, count, keys):  # type: ignore[no-untyped-def]
+def extreme_codes(opcode, half, at, pitch, count, keys):
     """Largest or smallest of ``count`` runs of DL16 codes, compared as integers."""
     n = keys.size
     for r in range(count):
@@ -222,7 +223,7 @@ def extreme_codes(opcode, half, at, pitch, count, keys):  # type: ignore[no-unty
 
 
 @kernel
-def reduce_codes(table, half, address, sticks, sums, keys):  # type: ignore[no-untyped-def]
+def reduce_codes(table, half, address, sticks, sums, keys):
     """:func:`reduce_block` for DL16 sums, maxima and minima without a mask."""
     opcode, flags, runs = table[OPCODE], table[FLAGS], table[EXTENT + 6]
     kept_pitch, run_pitch = table[IN + INNER_PITCH] >> 1, table[IN + PITCH + 6] >> 1
@@ -242,7 +243,7 @@ def reduce_codes(table, half, address, sticks, sums, keys):  # type: ignore[no-u
 
 
 @kernel
-def reduce_direct(table, half, address, sticks, sums, squares):  # type: ignore[no-untyped-def]
+def reduce_direct(table, half, address, sticks, sums, squares):
     """Sums or extremes of DL16 codes into float32 ``sums``; ``squares`` is scratch for keys."""
     n = sticks * 64
     keys = squares.view(np.int16)[:n]
@@ -257,7 +258,7 @@ def reduce_direct(table, half, address, sticks, sums, squares):  # type: ignore[
 
 
 @kernel
-def reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, squares):  # type: ignore[no-untyped-def]
+def reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, squares):
     """Accumulate all reduced indices of ``sticks`` kept sticks."""
     opcode, lanes, flags = table[OPCODE], table[LANES], table[FLAGS]
     kept_pitch, kept_step = table[IN + INNER_PITCH], table[AT + INNER_PITCH]
@@ -290,7 +291,7 @@ def reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, s
 
 
 @kernel
-def reduction(table, bases, half, word, scratch, first, last):  # type: ignore[no-untyped-def]
+def reduction(table, bases, half, word, scratch, first, last):
     """Run units ``first`` .. ``last`` of a reduction table."""
     opcode, lanes, inner, blocks = table[OPCODE], table[LANES], table[INNER], table[BLOCKS]
     scale, kept_sticks = bits_float(np.int32(table[VALUE])), table[KEPT_STICKS]
@@ -327,7 +328,7 @@ def reduction(table, bases, half, word, scratch, first, last):  # type: ignore[n
 
 
 @entry
-def run(table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`reduction`."""
     reduction(
         carray(pointer_i64(table), WORDS),

@@ -37,7 +37,7 @@ def _interleave(low: bool, stage: int) -> list[int]:
     return [(p | stage) if not p & stage else _SIDE + p for p in range(_SIDE)]
 
 
-def _transpose_tile(b, rows):  # type: ignore[no-untyped-def]
+def _transpose_tile(b, rows):
     """A butterfly network of vector shuffles over 16 rows of 16 elements."""
     mask_type = ir.VectorType(I32, _SIDE)
     for stage in _STAGES:
@@ -53,13 +53,13 @@ def _transpose_tile(b, rows):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def transpose_tile(typing_context, source, source_pitch, target, target_pitch):  # type: ignore[no-untyped-def]
+def transpose_tile(typing_context, source, source_pitch, target, target_pitch):
     """Transpose 16x16 uint16 between byte addresses with byte pitches, in registers."""
 
-    def codegen(context, b, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, b, signature, args):
         vector = ir.VectorType(I16, _SIDE)
 
-        def pointer(address, pitch, row):  # type: ignore[no-untyped-def]
+        def pointer(address, pitch, row):
             offset = b.mul(pitch, ir.Constant(I64, row))
             return b.inttoptr(b.add(address, offset), vector.as_pointer())
 
@@ -77,7 +77,7 @@ def transpose_tile(typing_context, source, source_pitch, target, target_pitch): 
 
 
 @kernel
-def whole_block(memory, source, source_pitch, target, target_pitch):  # type: ignore[no-untyped-def]
+def whole_block(memory, source, source_pitch, target, target_pitch):
     """A 64x64 block of 16-bit elements, all of it stored on both sides."""
     for i in range(4):
         for j in range(4):
@@ -90,7 +90,7 @@ def whole_block(memory, source, source_pitch, target, target_pitch):  # type: ig
 
 
 @kernel
-def partial_block(view, shift, source, source_pitch, target, target_pitch, rows, columns, side):  # type: ignore[no-untyped-def]
+def partial_block(view, shift, source, source_pitch, target, target_pitch, rows, columns, side):
     """A block of which ``rows`` of the input exist and ``columns`` of the output do."""
     for j in range(columns):
         at = (target + j * target_pitch) >> shift
@@ -102,7 +102,7 @@ def partial_block(view, shift, source, source_pitch, target, target_pitch, rows,
 
 
 @kernel
-def restickify(table, bases, memory, half, word, counters, first, last):  # type: ignore[no-untyped-def]
+def restickify(table, bases, memory, half, word, counters, first, last):
     """Run blocks ``first`` .. ``last`` of a restickify table."""
     inner, side = table[INNER], table[LANES]
     source_pitch, target_pitch = table[B_PITCH], table[A_PITCH]
@@ -133,7 +133,7 @@ def restickify(table, bases, memory, half, word, counters, first, last):  # type
 
 
 @entry
-def run(table, bases, memory, scratch, first, last):  # type: ignore[no-untyped-def]
+def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`restickify`."""
     restickify(
         carray(pointer_i64(table), WORDS),

@@ -7,6 +7,8 @@ buffer, integers through an int64 buffer, so 64-bit integers are exact.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import carray, prange
 
@@ -61,7 +63,7 @@ F = np.float32
 
 
 @kernel
-def gather_floats(code, pointer, at, stride, count, buffer):  # type: ignore[no-untyped-def]
+def gather_floats(code, pointer, at, stride, count, buffer):
     """``count`` host elements from element ``at`` on, as float32."""
     if code == HOST_HALF:
         halves = carray(pointer_u16(pointer), FAR)
@@ -87,7 +89,7 @@ def gather_floats(code, pointer, at, stride, count, buffer):  # type: ignore[no-
 
 
 @kernel
-def scatter_floats(code, pointer, at, stride, count, buffer):  # type: ignore[no-untyped-def]
+def scatter_floats(code, pointer, at, stride, count, buffer):
     """float32 values to ``count`` host elements; bfloat16 truncates as the card was seen to."""
     if code == HOST_HALF:
         halves = carray(pointer_u16(pointer), FAR)
@@ -113,7 +115,7 @@ def scatter_floats(code, pointer, at, stride, count, buffer):  # type: ignore[no
 
 
 @kernel
-def gather_integers(code, pointer, at, stride, count, buffer):  # type: ignore[no-untyped-def]
+def gather_integers(code, pointer, at, stride, count, buffer):
     """``count`` host integers from element ``at`` on."""
     if code == HOST_INT64:
         longs = carray(pointer_i64(pointer), FAR)
@@ -138,7 +140,7 @@ def gather_integers(code, pointer, at, stride, count, buffer):  # type: ignore[n
 
 
 @kernel
-def scatter_integers(code, pointer, at, stride, count, buffer):  # type: ignore[no-untyped-def]
+def scatter_integers(code, pointer, at, stride, count, buffer):
     """Integers to ``count`` host elements; HOST_BOOL makes them 0 or 1."""
     if code == HOST_INT64:
         longs = carray(pointer_i64(pointer), FAR)
@@ -163,7 +165,7 @@ def scatter_integers(code, pointer, at, stride, count, buffer):  # type: ignore[
 
 
 @kernel
-def write_float_stick(code, pointer, address, lanes, buffer):  # type: ignore[no-untyped-def]
+def write_float_stick(code, pointer, address, lanes, buffer):
     """Encode one device stick."""
     if code == FP32:
         words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + lanes]
@@ -180,7 +182,7 @@ def write_float_stick(code, pointer, address, lanes, buffer):  # type: ignore[no
 
 
 @kernel
-def read_float_stick(code, pointer, address, lanes, ninf_is_nan, buffer):  # type: ignore[no-untyped-def]
+def read_float_stick(code, pointer, address, lanes, ninf_is_nan, buffer):
     """Decode one device stick; DL16's merged symbol becomes ±inf, or NaN if asked."""
     if code == FP32:
         words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + lanes]
@@ -201,7 +203,7 @@ def read_float_stick(code, pointer, address, lanes, ninf_is_nan, buffer):  # typ
 
 
 @kernel
-def write_integer_stick(code, pointer, address, lanes, buffer):  # type: ignore[no-untyped-def]
+def write_integer_stick(code, pointer, address, lanes, buffer):
     """Store one stick of integers, wrapping to the device's width."""
     if code == DEVICE_INT8:
         octets = carray(pointer_u8(pointer), FAR)[address : address + lanes]
@@ -218,7 +220,7 @@ def write_integer_stick(code, pointer, address, lanes, buffer):  # type: ignore[
 
 
 @kernel
-def read_integer_stick(code, pointer, address, lanes, buffer):  # type: ignore[no-untyped-def]
+def read_integer_stick(code, pointer, address, lanes, buffer):
     """Load one stick of two's complement integers."""
     if code == DEVICE_INT8:
         octets = carray(pointer_i8(pointer), FAR)[address : address + lanes]
@@ -235,7 +237,7 @@ def read_integer_stick(code, pointer, address, lanes, buffer):  # type: ignore[n
 
 
 @kernel
-def valid_lanes(table, coordinates, a, b, lanes):  # type: ignore[no-untyped-def]
+def valid_lanes(table, coordinates, a, b, lanes):
     """Lanes of this stick that hold host elements, given the two innermost indices."""
     count = lanes
     for k in range(table[CHECKS]):
@@ -251,7 +253,7 @@ def valid_lanes(table, coordinates, a, b, lanes):  # type: ignore[no-untyped-def
 
 
 @kernel
-def to_device_stick(table, host, at, device, address, count, floats, integers):  # type: ignore[no-untyped-def]
+def to_device_stick(table, host, at, device, address, count, floats, integers):
     """One stick host → device; lanes from ``count`` on become zero."""
     lanes = table[LANES]
     if table[INTEGERS] != 0:
@@ -267,7 +269,7 @@ def to_device_stick(table, host, at, device, address, count, floats, integers): 
 
 
 @kernel
-def to_host_stick(table, host, at, device, address, count, floats, integers):  # type: ignore[no-untyped-def]
+def to_host_stick(table, host, at, device, address, count, floats, integers):
     """One stick device → host; only ``count`` lanes are written."""
     lanes = table[LANES]
     if table[INTEGERS] != 0:
@@ -279,7 +281,7 @@ def to_host_stick(table, host, at, device, address, count, floats, integers):  #
 
 
 @kernel
-def transfer_units(table, to_device, host, device, first, last):  # type: ignore[no-untyped-def]
+def transfer_units(table, to_device, host, device, first, last):
     """Copy units ``first`` .. ``last``; ``host`` and ``device`` are addresses."""
     floats, integers = np.empty(128, np.float32), np.empty(128, np.int64)
     coordinates = np.empty(8, np.int64)
@@ -308,7 +310,7 @@ def transfer_units(table, to_device, host, device, first, last):  # type: ignore
 
 
 @parallel
-def transfer(table, to_device, host, device, threads):  # type: ignore[no-untyped-def]
+def transfer(table: Any, to_device: bool, host: int, device: int, threads: int) -> None:
     """The whole copy on ``threads`` threads."""
     units = table[UNITS]
     for t in prange(threads):
@@ -318,6 +320,6 @@ def transfer(table, to_device, host, device, threads):  # type: ignore[no-untype
 
 
 @kernel
-def transfer_serial(table, to_device, host, device):  # type: ignore[no-untyped-def]
+def transfer_serial(table: Any, to_device: bool, host: int, device: int) -> None:
     """The whole copy on this thread."""
     transfer_units(table, to_device, host, device, 0, table[UNITS])

@@ -33,19 +33,19 @@ _SQRT_HALF_BITS = I(0x3F3504F3)
 
 
 @inline
-def absolute(x):  # type: ignore[no-untyped-def]
+def absolute(x):
     """|x|."""
     return bits_float(and_i32(float_bits(x), _MAGNITUDE))
 
 
 @inline
-def copy_sign(x, y):  # type: ignore[no-untyped-def]
+def copy_sign(x, y):
     """|x| with the sign of y."""
     return bits_float(or_i32(and_i32(float_bits(x), _MAGNITUDE), and_i32(float_bits(y), _SIGN)))
 
 
 @inline
-def bounded_exponential(x):  # type: ignore[no-untyped-def]
+def bounded_exponential(x):
     """e**x for x clamped to -87.3 .. 88.7: never zero, never infinite; NaN stays NaN.
 
     Adding 1.5·2^23 rounds x/ln 2 to an integer that stands in the low bits of the sum, ready to be
@@ -66,7 +66,7 @@ def bounded_exponential(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def exponential(x):  # type: ignore[no-untyped-def]
+def exponential(x):
     """e**x; below -87.3 zero, above 88.7 infinity."""
     y = bounded_exponential(x)
     y = F(0.0) if x < F(-87.33654) else y
@@ -74,7 +74,7 @@ def exponential(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def logarithm(x):  # type: ignore[no-untyped-def]
+def logarithm(x):
     """ln x; -inf at zero, NaN below."""
     bits = float_bits(x)
     exponent = sar_i32(sub_i32(bits, _SQRT_HALF_BITS), I(23))
@@ -98,7 +98,7 @@ def logarithm(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def logarithm_one_plus(y):  # type: ignore[no-untyped-def]
+def logarithm_one_plus(y):
     """ln(1+y) for y >= 0 without losing small y."""
     u = F(1.0) + y
     d = u - F(1.0)
@@ -108,13 +108,13 @@ def logarithm_one_plus(y):  # type: ignore[no-untyped-def]
 
 
 @inline
-def sigmoid(x):  # type: ignore[no-untyped-def]
+def sigmoid(x):
     """1 / (1 + e**-x)."""
     return F(1.0) / (F(1.0) + bounded_exponential(-x))
 
 
 @inline
-def hyperbolic_tangent(x):  # type: ignore[no-untyped-def]
+def hyperbolic_tangent(x):
     """tanh x; an odd polynomial near zero, where the quotient would cancel."""
     a = absolute(x)
     large = F(1.0) - F(2.0) / (F(1.0) + bounded_exponential(a + a))
@@ -129,7 +129,7 @@ def hyperbolic_tangent(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def gelu(x):  # type: ignore[no-untyped-def]
+def gelu(x):
     """x·Φ(x), the erf form, relative error 1e-5 also where Φ is tiny.
 
     log2 Φ(-a) is smooth: a degree 8 polynomial on 0 .. 10, fitted by us, then a power of two.
@@ -158,7 +158,7 @@ def gelu(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def softplus(x, beta, threshold):  # type: ignore[no-untyped-def]
+def softplus(x, beta, threshold):
     """ln(1+e^{βx})/β, or x where βx exceeds the threshold."""
     scaled = x * beta
     return x if scaled > threshold else logarithm_one_plus(exponential(scaled)) / beta

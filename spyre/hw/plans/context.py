@@ -6,7 +6,6 @@ and yields int64 rows of :mod:`spyre.hw.table`.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -97,13 +96,9 @@ def decode_constant(bits: int, data_format: str) -> float:
 
 
 def float_word(value: float) -> int:
-    """The bits of ``value`` as binary32, for a table word."""
-    try:
-        return int(struct.unpack("<i", struct.pack("<f", value))[0])
-    except OverflowError:
-        return int(
-            struct.unpack("<i", struct.pack("<f", float("inf") if value > 0 else float("-inf")))[0]
-        )
+    """The bits of ``value`` as binary32 (infinite beyond its range), for a table word."""
+    with np.errstate(over="ignore"):
+        return int(np.float32(value).view(np.int32))
 
 
 def stick_axes(context: PlanContext, dims: Sequence[str], step: int) -> list[Axis]:

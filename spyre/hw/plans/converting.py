@@ -30,7 +30,8 @@ def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
             f"{context.op.name}: operands have the wrong sticks",
             context.location,
             expected="one stick dim, 64 16-bit elements against 32 32-bit elements",
-            found=f"{source.stick_dim!r} of {source.lanes} to {target.stick_dim!r} of {target.lanes}",
+            found=f"{source.stick_dim!r} of {source.lanes} to "
+            f"{target.stick_dim!r} of {target.lanes}",
         )
     axes = []
     for dim in context.op.dims:

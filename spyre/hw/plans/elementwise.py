@@ -38,11 +38,9 @@ def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
     starts = context.starts
     if mask is not None:
         starts = np.vstack([starts, mask.starts(context)])
+        step = lanes if mask.lanes else 1
         axes = [
-            Axis(
-                a.extent,
-                (*a.pitches, mask.pitch(dim, lanes if dim == mask.dim and mask.lanes else 1)),
-            )
+            Axis(a.extent, (*a.pitches, mask.pitch(dim, step)))
             for dim, a in zip(context.op.dims, axes, strict=True)
         ]
     output = len(context.accesses) - 1

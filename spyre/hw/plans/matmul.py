@@ -6,7 +6,7 @@ A and C only, the rest in all three. Sticks: A along K, B and C along the genera
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spyre.errors import SdscError
@@ -59,17 +59,14 @@ def find_roles(context: PlanContext) -> Roles:
     made = _with(members, (False, True, True))
     sticks = tuple(access.stick_dim for access in context.accesses)
     unknown = [d for d, m in members.items() if sum(m) < 2 and context.op.extents[d] > 1]
-    if (
-        len(reduced) != 1
-        or sticks[1] not in made
-        or unknown
-        or sticks != (*reduced, *[sticks[1]] * 2)
-    ):
+    fits = len(reduced) == 1 and sticks[1] in made and sticks == (*reduced, sticks[1], sticks[1])
+    if not fits or unknown:
         raise SdscError(
             "SPY284",
             f"{context.op.name}: the tensors do not have the structure of a matmul",
             context.location,
-            expected="one dim in A and B only, in A's stick; a dim in B and C only, in their sticks",
+            expected="one dim in A and B only, in A's stick; "
+            "a dim in B and C only, in their sticks",
             found=f"A{a.dims} stick {sticks[0]}, B{b.dims} stick {sticks[1]}, "
             f"C{c.dims} stick {sticks[2]}",
         )
@@ -82,7 +79,7 @@ def find_roles(context: PlanContext) -> Roles:
     )
 
 
-def _with(members: dict[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
+def _with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
     return tuple(dim for dim, found in members.items() if found == wanted)
 
 

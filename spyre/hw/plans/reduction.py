@@ -33,6 +33,7 @@ from spyre.hw.nest import (
 from spyre.hw.plans.context import PlanContext, RowWriter, float_word, outer_count, stick_axes
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.plans.masks import Mask, find_mask
+from spyre.hw.spec import STICK_BYTES
 
 _IN, _OUT, _AT = 0, 1, 2
 
@@ -132,12 +133,9 @@ def _elements(kept: list[Axis], reduced: list[Axis], lanes: int) -> int:
 def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
     """Stage runs along whichever axis is nearer in memory, unless kept sticks are neighbours."""
     flags = REDUCE_LANES if context.output.is_lane else 0
-    adjacent = kept.pitches[_IN] == 128 and kept.extent > 1
-    if (
-        run.extent > 1
-        and not adjacent
-        and (kept.extent == 1 or run.pitches[_IN] < kept.pitches[_IN])
-    ):
+    adjacent = kept.pitches[_IN] == STICK_BYTES and kept.extent > 1
+    nearer = kept.extent == 1 or run.pitches[_IN] < kept.pitches[_IN]
+    if run.extent > 1 and not adjacent and nearer:
         flags |= RUN_REDUCED
     return flags
 

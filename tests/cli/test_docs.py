@@ -1,0 +1,45 @@
+"""docs/cli.md describes every option, exit code and JSON key, and shows what is printed."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from spyre.cli.options import make_parser
+from spyre.cli.run import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
+from tests.cli.conftest import ROOT
+
+TEXT = (ROOT / "docs" / "cli.md").read_text()
+
+
+def test_every_option():
+    parser = make_parser()
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    missing = [flag for flag in flags if f"{flag}`" not in TEXT and f"{flag} " not in TEXT]
+    assert [flag for flag in missing if flag != "--help"] == []
+
+
+def test_exit_codes():
+    for code in (0, 1, 2, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE):
+        assert re.search(rf"^\|.*\b{code}\b.*\|", TEXT, re.MULTILINE)
+
+
+def test_json_keys(cli, examples):
+    softmax = examples / "softmax"
+    ran = json.loads(cli(softmax, "-o", softmax / "expected.npy", "--json").out)
+    checked = json.loads(cli(softmax, "--check", "--json").out)
+    failed = json.loads(cli(softmax, "-i", "no.npy", "--json").out)
+    rows = [ran["arguments"][0], ran["executes"][0], ran["outputs"][0], ran["comparisons"][0]]
+    for found in (ran, checked, failed, *rows, failed["error"]):
+        for key in found:
+            assert f"`{key}`" in TEXT
+
+
+def test_shown_texts_are_printed(cli, examples):
+    softmax = examples / "softmax"
+    ran = cli(softmax, "-i", softmax / "input.npy", "-o", softmax / "expected.npy")
+    without_time = [line[: line.rfind("el")] for line in ran.out.splitlines() if " el " in line]
+    assert len(without_time) == 6
+    for line in without_time:
+        assert line in TEXT
+    assert cli(examples / "matmul", "--explain").out.splitlines()[1] in TEXT

@@ -1,0 +1,136 @@
+"""Parts of the reports: units, grouping of executes, the progress bar, encodings."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import numpy as np
+import pytest
+
+from spyre.cli import progress as progress_module
+from spyre.cli.execute_table import MAX_ROWS, make_table, rows_of
+from spyre.cli.options import parse_options
+from spyre.cli.progress import ProgressBar
+from spyre.cli.run import main
+from spyre.cli.text_report import _print_warnings, _statistics
+from spyre.cli.units import format_bytes, format_count, format_ns
+from spyre.errors import Finding, Severity
+from spyre.hw.counters import Counters
+from spyre.runtime.run_result import ExecuteReport
+
+
+class TestUnits:
+    @pytest.mark.parametrize(
+        ("size", "text"),
+        [
+            (0, "-"),
+            (128, "128 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (81920, "80 KiB"),
+            (5373952, "5.12 MiB"),
+            (3 << 40, "3 TiB"),
+            (5000 << 40, "5000 TiB"),
+        ],
+    )
+    def test_bytes(self, size, text):
+        assert format_bytes(size) == text
+
+    @pytest.mark.parametrize(
+        ("count", "text"), [(0, "0"), (999, "999"), (32768, "32.8k"), (6291456, "6.29M")]
+    )
+    def test_counts(self, count, text):
+        assert format_count(count) == text
+
+    @pytest.mark.parametrize(
+        ("time_ns", "text"),
+        [(None, "-"), (0, "0 ns"), (900, "900 ns"), (1500, "1.5 µs"), (2 * 10**9, "2 s")],
+    )
+    def test_times(self, time_ns, text):
+        assert format_ns(time_ns) == text
+
+
+def report(index: int, op: str, host_ns: int | None = 10) -> ExecuteReport:
+    counters = Counters(100, 200, 0, 0, 0, 7)
+    return ExecuteReport(index, f"sdsc_{index}.json", op, "mb 4", 2, 3, counters, host_ns)
+
+
+class TestTable:
+    def test_few_executes_have_a_row_each(self):
+        rows = rows_of([report(k, "add") for k in range(MAX_ROWS)], every=False)
+        assert [row.label for row in rows] == [str(k) for k in range(MAX_ROWS)]
+
+    def test_many_are_shown_by_kind(self):
+        reports = [report(k, "add" if k % 2 else "mul") for k in range(MAX_ROWS + 2)]
+        mul, add = rows_of(reports, every=False)
+        half = MAX_ROWS // 2 + 1
+        assert (mul.op, mul.label, mul.executions) == ("mul", f"{half} of", 3 * half)
+        assert add.counters == Counters(100, 200, 0, 0, 0, 7).times(half)
+        assert add.host_ns == 10 * half
+        assert len(rows_of(reports, every=True)) == MAX_ROWS + 2
+
+    def test_an_unknown_time_stays_unknown(self):
+        reports = [report(0, "add"), report(1, "add", None)]
+        table = make_table(rows_of(reports, every=True))
+        assert table.columns[-1].footer == "-"
+        assert list(table.columns[-1].cells) == ["10 ns", "-"]
+
+    def test_one_row_needs_no_total(self):
+        assert not make_table(rows_of([report(0, "add")], every=False)).show_footer
+
+
+class TestStatistics:
+    def test_not_finite(self):
+        values = np.array([1.0, np.inf, np.nan, 3.0])
+        assert _statistics(values) == "min 1, max 3, mean 2, 2 elements not finite"
+        assert _statistics(np.array([np.nan])) == "1 element not finite"
+        assert _statistics(np.zeros((0, 4))) == "no elements"
+
+    def test_booleans(self):
+        assert _statistics(np.array([True, False])) == "min 0, max 1, mean 0.5"
+
+
+class TestProgress:
+    def terminal(self, monkeypatch) -> io.StringIO:
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        return stream
+
+    def test_short_runs_show_nothing(self, monkeypatch):
+        terminal = self.terminal(monkeypatch)
+        with ProgressBar() as bar:
+            bar.update(1, 2)
+        assert terminal.getvalue() == ""
+
+    def test_long_runs_show_a_bar(self, monkeypatch):
+        terminal = self.terminal(monkeypatch)
+        monkeypatch.setattr(progress_module, "DELAY_S", -1)
+        with ProgressBar() as bar:
+            bar.update(1, 2)
+            bar.update(2, 2)
+        assert "executes" in terminal.getvalue()
+
+    def test_no_terminal_no_bar(self, monkeypatch, capsys):
+        monkeypatch.setattr(progress_module, "DELAY_S", -1)
+        with ProgressBar() as bar:
+            bar.update(1, 2)
+        assert capsys.readouterr().err == ""
+
+
+def test_warnings_are_limited(capsys):
+    findings = [Finding("SPY364", Severity.WARNING, f"number {k}") for k in range(12)]
+    _print_warnings(findings, parse_options(["p"]))
+    assert capsys.readouterr().err.endswith("number 9\n… 2 more warnings (-v shows all)\n")
+    _print_warnings(findings, parse_options(["p", "-v"]))
+    assert capsys.readouterr().err.endswith("number 11\n")
+
+
+def test_a_terminal_without_unicode(examples, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main([str(examples / "softmax")]) == 0
+    stream.seek(0)
+    assert "\\xb5s" in stream.read()
