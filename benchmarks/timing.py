@@ -1,5 +1,6 @@
-"""Side-by-side timing: both sides alternate in one process, with pauses so that neither heats the
-other's threads; the lower quartile of all rounds is quoted, because other tenants only add time.
+"""Side-by-side timing: both sides alternate in one process, with pauses so that neither side's
+spinning threads disturb the other; the lower quartile of all rounds is quoted, because other
+tenants of the machine only add time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 PAUSE_SECONDS = 0.08
+ROUNDS = 15
 
 
 @dataclass(frozen=True)
@@ -23,17 +25,19 @@ class Timing:
 
 def alternate(
     sides: Mapping[str, Callable[[], object]],
-    rounds: int = 15,
+    rounds: int = ROUNDS,
     pause_seconds: float = PAUSE_SECONDS,
 ) -> dict[str, Timing]:
-    """Time every side ``rounds`` times in turn, after one warm-up call each."""
-    for call in sides.values():
-        call()
+    """Time every side ``rounds`` times in turn.
+
+    Before each timed call the same side runs once untimed, so that caches and threads are in the
+    state that repeated use leaves them in.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, call in sides.items():
             time.sleep(pause_seconds)
-            call()  # wake threads and caches; the card's kernels and BLAS alike
+            call()
             start = time.perf_counter()
             call()
             seconds[name].append(time.perf_counter() - start)

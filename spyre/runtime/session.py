@@ -208,7 +208,7 @@ def session_of(device: Device) -> Session:
 
     It is kept in the device itself: the two refer to each other and end together.
     """
-    session: Session = vars(device).setdefault("_session", None) or Session(device)
+    session: Session = vars(device).get("_session") or Session(device)
     vars(device)["_session"] = session
     return session
 
