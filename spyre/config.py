@@ -49,12 +49,3 @@ def cache_directory() -> Path:
         return Path(text)
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "spyre"
-
-
-def prepare_threading() -> None:
-    """Set passive OpenMP waiting for this process unless the user chose otherwise.
-
-    Must run before numba loads its threading layer: a spinning barrier costs milliseconds per
-    parallel region when the other core is busy.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")

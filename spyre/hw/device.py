@@ -16,7 +16,7 @@ from spyre.hw.executor import Executor
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.numerics import Numerics
 from spyre.hw.regions import RegionAllocator
-from spyre.hw.threads import WorkerPlacement
+from spyre.hw.threads import shared_pool
 from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
 from spyre.layout import SpyreTensorLayout
 
@@ -54,8 +54,8 @@ class Device:
         self.numerics = name if isinstance(name, Numerics) else Numerics(mode=name)  # type: ignore[arg-type]
         self.threads = threads or config.thread_count()
         self.memory = DeviceMemory()
-        self.workers = WorkerPlacement(self.threads)
-        self.executor = Executor(self.memory, self.threads, self.workers)
+        self.pool = shared_pool(self.threads)
+        self.executor = Executor(self.memory, self.pool)
         self._allocator = RegionAllocator()
 
     def allocate(self, size_bytes: int, region: int | None = None) -> int:
@@ -77,10 +77,8 @@ class Device:
 
     def upload(self, tensor: DeviceTensor, host: HostView) -> None:
         """Host → device copy with format and layout conversion; padding becomes zero."""
-        self.workers.prepare()
-        copy_to_device(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.threads)
+        copy_to_device(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.pool)
 
     def download(self, tensor: DeviceTensor, host: HostView) -> None:
         """Device → host copy into ``host.storage``."""
-        self.workers.prepare()
-        copy_to_host(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.threads)
+        copy_to_host(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.pool)

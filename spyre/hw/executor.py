@@ -16,21 +16,24 @@ from spyre.hw import table as tb
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.spec import device_address
-from spyre.hw.threads import WorkerPlacement
+from spyre.hw.threads import ThreadPool
 
 Progress = Callable[[int, int], None]
 """Called with (dispatches done, dispatches in all)."""
 
 
 class Executor:
-    """Runs linked programs on one memory with a fixed number of host threads."""
+    """Runs linked programs on one memory; used from one thread at a time.
 
-    def __init__(self, memory: DeviceMemory, threads: int, workers: WorkerPlacement) -> None:
+    ``threads``: host threads a dispatch may use, at most those of ``pool``.
+    """
+
+    def __init__(self, memory: DeviceMemory, pool: ThreadPool) -> None:
         self.memory = memory
-        self.threads = threads
-        self._scratch = np.zeros(threads * tb.SCRATCH_BYTES, np.uint8)
-        self._status = np.zeros(threads, np.int64)
-        self._workers = workers
+        self.pool = pool
+        self.threads = pool.threads
+        self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
+        self._fault = np.zeros(1, np.int64)
 
     def run(self, linked: LinkedProgram) -> None:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""
@@ -53,22 +56,21 @@ class Executor:
     def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
         from spyre.hw.kernels.driver import drive
 
-        self._workers.prepare()
+        self.pool.prepare()
         faulty = drive(
             linked.host_dispatch,
             linked.tables,
             linked.entries,
             self.memory.pointer,
+            self.pool.block,
             self._scratch.ctypes.data,
             self.threads,
             first,
             last,
-            self._status,
+            self._fault,
         )
         if faulty >= 0:
-            fault = _index_fault(linked, int(faulty), int(self._status.max()), self.memory)
-            self._status[:] = 0
-            raise fault
+            raise _index_fault(linked, int(faulty), int(self._fault[0]), self.memory)
 
 
 def _index_fault(

@@ -13,12 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numba
+from numba import types
+
 from spyre import config
-
-config.prepare_threading()
-
-import numba  # noqa: E402
-from numba import types  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,14 +51,6 @@ def kernel(function: F) -> F:
     """Compile a kernel body (arrays and integers only), cached on disk."""
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
     result: F = _cached(lambda: numba.njit(cache=True, fastmath=FASTMATH, **options)(function))
-    return result
-
-
-def parallel(function: F) -> F:
-    """Compile a function whose ``prange`` loops run on the host's threads, cached on disk."""
-    result: F = _cached(
-        lambda: numba.njit(cache=True, parallel=True, nogil=True, error_model="numpy")(function)
-    )
     return result
 
 

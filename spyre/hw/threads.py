@@ -1,9 +1,9 @@
-"""Keeping woken worker threads off the calling thread's CPU.
+"""The thread pool that runs kernels, and where its workers may run.
 
-After a pause, Linux often wakes an OpenMP worker on the CPU its caller runs on; the worker then
-waits for a scheduler tick (4 ms at 250 Hz), far longer than most kernels. Before a program runs,
-the workers' affinity masks therefore exclude the CPU the caller is on. The caller itself is never
-pinned, and workers remain free among all other CPUs.
+Workers are Python threads that live in compiled code without the GIL; all devices of a process
+share them. After a pause, Linux often wakes a worker on the CPU its caller runs on, where it waits
+for a scheduler tick (4 ms at 250 Hz); before a program runs, the workers' affinity masks therefore
+exclude the caller's CPU. The caller is never pinned, and workers stay free among all other CPUs.
 """
 
 from __future__ import annotations
@@ -11,60 +11,103 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from functools import cache
 
 import numpy as np
 
+from spyre.hw import table as tb
+from spyre.hw.nest import Int64Array
+from spyre.hw.pool_block import (
+    CLOSED,
+    MAX_THREADS,
+    NEXT,
+    SEMAPHORE_WORDS,
+    SEMAPHORES,
+    THREADS,
+    WORDS,
+)
 
-class WorkerPlacement:
-    """Affinity of the calling thread's worker threads; one per thread that launches kernels."""
+
+class ThreadPool:
+    """``threads`` host threads, the caller included; workers start when first needed.
+
+    ``block`` is the host address of the control block that kernels take. Several threads may run
+    programs: one of them gets the workers, the others run alone.
+    """
 
     def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self._local = threading.local()
+        self.threads = min(threads, MAX_THREADS)
+        self.block = 0
+        self._lock = threading.Lock()
+        self._words: Int64Array = np.zeros(0, np.int64)
+        self._workers: tuple[int, ...] = ()
+        self._process = -1
+        self._cpu = -1
 
     def prepare(self) -> None:
-        """Exclude the caller's CPU from the workers' masks, if it is not already excluded.
+        """Start the workers if this process has none, and keep them off the caller's CPU.
 
-        Costs well under a microsecond when the caller has not moved.
+        Costs about a microsecond when nothing is to be done. Must precede every use of ``block``.
         """
-        if self.threads < 2 or _current_cpu is None:
-            return
-        cpu = _current_cpu()
-        if getattr(self._local, "cpu", None) != cpu:
-            self._move_workers(cpu)
+        if self._process != os.getpid():
+            with self._lock:
+                self._start()
+        if self.threads > 1 and _current_cpu is not None:
+            cpu = _current_cpu()
+            if cpu != self._cpu:
+                self._avoid(cpu)
 
-    def _move_workers(self, cpu: int) -> None:
-        workers = getattr(self._local, "workers", None)
-        if workers is None:
-            workers = self._local.workers = _find_workers(self.threads)
+    def _start(self) -> None:
+        """Fresh control words (a fork leaves stale ones) and one thread per worker."""
+        if self._process == os.getpid():
+            return
+        self._words = np.zeros(WORDS, np.int64)
+        self._words[NEXT] = CLOSED
+        self._words[THREADS] = self.threads
+        self.block = self._words.ctypes.data
+        self._workers = tuple(self._start_worker(k) for k in range(1, self.threads))
+        self._cpu = -1
+        self._process = os.getpid()
+
+    def _start_worker(self, worker: int) -> int:
+        """Start one worker; returns its kernel thread id."""
+        from spyre.hw.kernels.pool import serve
+
+        semaphore = self.block + 8 * (SEMAPHORES + worker * SEMAPHORE_WORDS)
+        _libc.sem_init(ctypes.c_void_p(semaphore), 0, 0)
+        words, scratch = self._words, np.zeros(tb.SCRATCH_BYTES, np.uint8)
+        identity: list[int] = []
+        started = threading.Event()
+
+        def body() -> None:
+            identity.append(threading.get_native_id())
+            started.set()
+            serve(words.ctypes.data, worker, scratch.ctypes.data)
+
+        threading.Thread(target=body, name=f"spyre-worker-{worker}", daemon=True).start()
+        started.wait()
+        return identity[0]
+
+    def _avoid(self, cpu: int) -> None:
         allowed = os.sched_getaffinity(0) - {cpu}
-        if not allowed:
-            return
-        for worker in workers:
-            try:
-                os.sched_setaffinity(worker, allowed)
-            except ProcessLookupError:
-                self._local.workers = None
-                return
-        self._local.cpu = cpu
+        for worker in self._workers if allowed else ():
+            os.sched_setaffinity(worker, allowed)
+        self._cpu = cpu
 
 
-def _find_workers(threads: int) -> list[int]:
-    """Kernel thread ids of the pool that serves this thread."""
-    from spyre.hw.kernels.gang import record_thread_ids
-
-    ids = np.zeros(threads, np.int64)
-    record_thread_ids(ids)
-    return sorted(set(ids.tolist()) - {threading.get_native_id()})
+@cache
+def shared_pool(threads: int) -> ThreadPool:
+    """The process's pool of ``threads`` threads."""
+    return ThreadPool(threads)
 
 
 def _load_current_cpu() -> ctypes._NamedFuncPointer | None:
-    libc = ctypes.CDLL(None)
-    function = getattr(libc, "sched_getcpu", None)
+    function = getattr(_libc, "sched_getcpu", None)
     if function is None or not hasattr(os, "sched_setaffinity"):
         return None
     function.restype = ctypes.c_int
     return function  # type: ignore[no-any-return]
 
 
+_libc = ctypes.CDLL(None)
 _current_cpu = _load_current_cpu()

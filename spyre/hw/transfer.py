@@ -20,6 +20,8 @@ from spyre.hw import table as tb
 from spyre.hw.kernels import transfer_table as tt
 from spyre.hw.nest import Int64Array
 from spyre.hw.numerics import Numerics
+from spyre.hw.pool_block import CHUNKS_PER_THREAD
+from spyre.hw.threads import ThreadPool
 from spyre.layout import (
     SpyreTensorLayout,
     TransferGeometry,
@@ -63,10 +65,10 @@ def copy_to_device(
     layout: SpyreTensorLayout,
     device: npt.NDArray[np.uint8],
     numerics: Numerics,
-    threads: int,
+    pool: ThreadPool,
 ) -> None:
     """Fill ``device`` (the tensor's bytes) from ``host``; padding becomes zero."""
-    _copy(host, layout, device, numerics, threads, True)
+    _copy(host, layout, device, numerics, pool, True)
 
 
 def copy_to_host(
@@ -74,10 +76,10 @@ def copy_to_host(
     layout: SpyreTensorLayout,
     device: npt.NDArray[np.uint8],
     numerics: Numerics,
-    threads: int,
+    pool: ThreadPool,
 ) -> None:
     """Write the tensor's elements from ``device`` into ``host.storage``."""
-    _copy(host, layout, device, numerics, threads, False)
+    _copy(host, layout, device, numerics, pool, False)
 
 
 def _copy(
@@ -85,11 +87,9 @@ def _copy(
     layout: SpyreTensorLayout,
     device: npt.NDArray[np.uint8],
     numerics: Numerics,
-    threads: int,
+    pool: ThreadPool,
     to_device: bool,
 ) -> None:
-    from spyre.hw.kernels.transfer import transfer, transfer_serial
-
     geometry, table = _plan(
         layout, host.sizes, host.layout_strides, host.strides, host.dtype, numerics
     )
@@ -100,12 +100,26 @@ def _copy(
         if not to_device:
             _reorder(geometry, layout, device, staged, to_device=False)
     start = host.storage.ctypes.data + host.offset * host.storage.itemsize
-    if threads == 1 or layout.device_bytes < _PARALLEL_BYTES:
-        transfer_serial(table, to_device, start, staged.ctypes.data)
-    else:
-        transfer(table, to_device, start, staged.ctypes.data, threads)
+    _run(table, to_device, start, staged.ctypes.data, layout.device_bytes, pool)
     if to_device and staged is not device:
         _reorder(geometry, layout, staged, device, to_device=True)
+
+
+def _run(
+    table: Int64Array, to_device: bool, host: int, device: int, size_bytes: int, pool: ThreadPool
+) -> None:
+    from spyre.hw.kernels.pool import run_job
+    from spyre.hw.kernels.transfer import run, run_transfer
+
+    words = table.copy()
+    words[tt.TO_DEVICE] = to_device
+    at, units = words.ctypes.data, int(words[tt.UNITS])
+    if pool.threads == 1 or units < 2 or size_bytes < _PARALLEL_BYTES:
+        run_transfer(run.address, at, host, device, 0, units)
+        return
+    pool.prepare()
+    chunks = min(units, pool.threads * CHUNKS_PER_THREAD)
+    run_job(pool.block, 0, run.address, at, host, device, units, chunks)
 
 
 @lru_cache(maxsize=512)

@@ -9,29 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 
 from spyre.hw import table as tb
-from spyre.hw.jit import kernel, parallel
+from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import call_entry
 from spyre.hw.kernels.opcodes import DISPATCH_BASES, DISPATCH_WORDS
+from spyre.hw.kernels.pool import run_job
+from spyre.hw.pool_block import CHUNKS_PER_THREAD
 
-WORDS, KIND, UNITS, COST_NS, SCRATCH_BYTES = (
-    tb.WORDS, tb.KIND, tb.UNITS, tb.COST_NS, tb.SCRATCH_BYTES,
-)  # fmt: skip
+WORDS, KIND, UNITS, COST_NS = tb.WORDS, tb.KIND, tb.UNITS, tb.COST_NS
 
-PARALLEL_NS = 250_000
-"""Work below this runs on one thread: a parallel region costs 10-50 µs."""
-
-
-@parallel
-def spread(function, table, bases, memory, scratch, units, threads, status):
-    """One dispatch on ``threads`` threads, equal shares of its units."""
-    for t in prange(threads):
-        first, last = units * t // threads, units * (t + 1) // threads
-        status[t] = call_entry(
-            function, table, bases, memory, scratch + t * SCRATCH_BYTES, first, last
-        )
+PARALLEL_NS = 100_000
+"""Work below this runs on one thread: waking workers costs 5-50 µs."""
 
 
 @kernel
@@ -40,15 +29,16 @@ def drive(
     tables: Any,
     entries: Any,
     memory: int,
+    pool: int,
     scratch: int,
     threads: int,
     first: int,
     last: int,
-    status: Any,
+    fault: Any,
 ) -> Any:
     """Run dispatches ``first`` .. ``last``; returns the index of a faulty one, or -1.
 
-    ``status``: int64 per thread; the faulty one is nonzero afterwards.
+    ``pool``: control block of the thread pool. ``fault[0]``: fault word of the faulty dispatch.
     """
     tables_at = tables.ctypes.data
     dispatch_at = dispatch.ctypes.data
@@ -59,14 +49,11 @@ def drive(
         units = tables[row, UNITS]
         function = entries[tables[row, KIND]]
         if threads == 1 or units < 2 or tables[row, COST_NS] < PARALLEL_NS:
-            fault = call_entry(function, table, bases, memory, scratch, np.int64(0), units)
-            if fault != 0:
-                status[0] = fault
-                return e
+            status = call_entry(function, table, bases, memory, scratch, np.int64(0), units)
         else:
-            used = min(threads, units)
-            spread(function, table, bases, memory, scratch, units, used, status)
-            for t in range(used):
-                if status[t] != 0:
-                    return e
+            chunks = min(units, threads * CHUNKS_PER_THREAD)
+            status = run_job(pool, scratch, function, table, bases, memory, units, chunks)
+        if status != 0:
+            fault[0] = status
+            return e
     return np.int64(-1)

@@ -10,6 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 I16 = ir.IntType(16)
@@ -190,6 +191,20 @@ pointer_u16 = _pointer_cast(types.uint16, I16)
 pointer_u8 = _pointer_cast(types.uint8, ir.IntType(8))
 pointer_i8 = _pointer_cast(types.int8, ir.IntType(8))
 pointer_f32 = _pointer_cast(types.float32, F32)
+
+
+@intrinsic
+def prefetch_line(typing_context, address):
+    """Ask for the cache line at host ``address``; a hint that never faults."""
+
+    def codegen(context, b, signature, args):
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+        function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+        b.call(function, [b.inttoptr(args[0], byte), _i32(0), _i32(2), _i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @intrinsic

@@ -20,6 +20,7 @@ from spyre.hw.kernels.intrinsics import (
     encode_half,
     pointer_i64,
     pointer_u16,
+    prefetch_line,
 )
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
 from spyre.hw.spec import HOST_BYTES
@@ -38,6 +39,8 @@ K_BLOCK = 64 * K_STICKS
 A_ROW_FLOATS = K_BLOCK + 16
 ROW_CHUNK = 8 * TALL
 PANELS = 64 // WIDTH
+PIECES = K_BLOCK * 128 // 4096
+"""4 KiB pieces in a K block of one B stick."""
 
 
 @kernel
@@ -87,21 +90,36 @@ def pack_b_rows(half, address, row_pitch, code, panels, k_at):
 
 
 @kernel
-def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_stick_floats):
-    """C chunk += A chunk · B panels of ``sticks`` sticks."""
+def prefetch_piece(address, piece):
+    """Ask for 4 KiB of the next K block of one B stick, while the microkernel is busy."""
+    for line in range(64):
+        prefetch_line(address + piece * 4096 + line * 64)
+
+
+@kernel
+def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_stick_floats, ahead):
+    """C chunk += A chunk · B panels of ``sticks`` sticks.
+
+    ``ahead``: host address of the next K block of each stick (0: none), fetched in passing.
+    """
     m = 0
+    step = 0
     while m < rows:
         tall = m + TALL <= rows
         a = a_pointer + 4 * m * A_ROW_FLOATS
         for panel in range(sticks * PANELS):
             b = b_pointer + 4 * panel * K_BLOCK * WIDTH
             stick, within = panel // PANELS, panel % PANELS
+            piece = step * PANELS + within
+            if piece < PIECES and ahead[stick] != 0:
+                prefetch_piece(ahead[stick], piece)
             c = c_pointer + 4 * (stick * c_stick_floats + m * 64 + within * WIDTH)
             if tall:
                 tall_microkernel(a, A_ROW_FLOATS, b, k_count, c, 64)
             else:
                 short_microkernel(a, A_ROW_FLOATS, b, k_count, c, 64)
         m += TALL if tall else SHORT
+        step += 1
 
 
 @kernel
@@ -150,6 +168,8 @@ def matmul(table, bases, half, first, last):
     a_buffer = np.empty((ROW_CHUNK + SHORT) * A_ROW_FLOATS, np.float32)
     b_buffer = np.empty(COLUMN_BLOCK * 64 * K_BLOCK, np.float32)
     c_buffer = np.empty(COLUMN_BLOCK * padded * 64, np.float32)
+    ahead = np.zeros(COLUMN_BLOCK, np.int64)
+    memory = half.ctypes.data
     a_code, b_code, c_code = table[A + FORMAT], table[B + FORMAT], table[C + FORMAT]
     for unit in range(first, last):
         column_at = unit % column_blocks * COLUMN_BLOCK
@@ -179,6 +199,12 @@ def matmul(table, bases, half, first, last):
                 for ks in range(k_sticks):
                     address = b_base + b_columns[column_at + n] + b_depth[k_at + ks]
                     pack_b_rows(half, address, table[B_ROW_PITCH], b_code, panels, ks * 64)
+            following = k_at + k_sticks
+            for n in range(sticks):
+                ahead[n] = 0
+                if following < depth and table[B_ROW_PITCH] == 128:
+                    offset = b_base + b_columns[column_at + n] + b_depth[following]
+                    ahead[n] = memory + offset
             for chunk in range(0, rows, ROW_CHUNK):
                 count = min(ROW_CHUNK, rows - chunk)
                 begin = row_at + chunk
@@ -188,8 +214,10 @@ def matmul(table, bases, half, first, last):
                 )  # fmt: skip
                 multiply_chunk(
                     a_buffer.ctypes.data, count, b_buffer.ctypes.data, sticks, 64 * k_sticks,
-                    c_buffer.ctypes.data + 4 * chunk * 64, c_stick,
+                    c_buffer.ctypes.data + 4 * chunk * 64, c_stick, ahead,
                 )  # fmt: skip
+                for n in range(sticks):
+                    ahead[n] = 0
         for n in range(sticks):
             store_rows(
                 half, c_code, c_base + c_columns[column_at + n],

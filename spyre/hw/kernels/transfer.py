@@ -7,15 +7,14 @@ buffer, integers through an int64 buffer, so 64-bit integers are exact.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import carray, prange
+from numba import carray
 
 from spyre.hw import table as tb
-from spyre.hw.jit import kernel, parallel
+from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.intrinsics import (
     bits_float,
+    call_entry,
     decode_dl16,
     decode_half,
     encode_dl16,
@@ -53,7 +52,8 @@ from spyre.hw.kernels.transfer_table import (
     LANE_STRIDE,
     LANES,
     NINF_IS_NAN,
-    UNITS,
+    TO_DEVICE,
+    WORDS,
 )
 
 FAR = 1 << 46
@@ -309,17 +309,17 @@ def transfer_units(table, to_device, host, device, first, last):
                     to_host_stick(table, host, x, device, y, count, floats, integers)
 
 
-@parallel
-def transfer(table: Any, to_device: bool, host: int, device: int, threads: int) -> None:
-    """The whole copy on ``threads`` threads."""
-    units = table[UNITS]
-    for t in prange(threads):
-        transfer_units(
-            table, to_device, host, device, units * t // threads, units * (t + 1) // threads
-        )
+@entry
+def run(table, bases, memory, scratch, first, last):
+    """C entry of :func:`transfer_units`: ``bases`` is the host tensor, ``memory`` the device's."""
+    words = carray(pointer_i64(table), WORDS)
+    transfer_units(words, words[TO_DEVICE] != 0, bases, memory, first, last)
+    return 0
 
 
 @kernel
-def transfer_serial(table: Any, to_device: bool, host: int, device: int) -> None:
+def run_transfer(
+    function: int, table: int, host: int, device: int, scratch: int, units: int
+) -> None:
     """The whole copy on this thread."""
-    transfer_units(table, to_device, host, device, 0, table[UNITS])
+    call_entry(function, table, host, device, scratch, 0, units)

@@ -1,0 +1,154 @@
+"""The compiled half of the thread pool: claiming, running and finishing chunks of one job.
+
+The caller never waits for a worker that has not begun: chunks are claimed from a counter, and only
+claimed ones are waited for. A worker that wakes late (another process on its CPU, a scheduler
+tick) finds nothing left and sleeps again. Words of the shared control block are int64.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from llvmlite import ir
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from spyre.hw.jit import kernel
+from spyre.hw.kernels.intrinsics import I64, call_entry, pointer_i64
+from spyre.hw.pool_block import (
+    ARGUMENTS,
+    BUSY,
+    CHUNKS,
+    CLOSED,
+    DONE,
+    GENERATION,
+    NEXT,
+    SEMAPHORE_WORDS,
+    SEMAPHORES,
+    SLEEPING,
+    SPIN_ROUNDS,
+    STATUS,
+    THREADS,
+    UNITS,
+    WORDS,
+)
+
+_X86 = platform.machine().lower() in ("x86_64", "amd64")
+_sem_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
+_sem_post = types.ExternalFunction("sem_post", types.int32(types.int64))
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+@intrinsic
+def atomic_add(typing_context, address, amount):
+    """Add to the int64 at ``address``; returns the old value. Sequentially consistent."""
+
+    def codegen(context, b, signature, args):
+        return b.atomic_rmw("add", b.inttoptr(args[0], I64.as_pointer()), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def atomic_exchange(typing_context, address, value):
+    """Store to the int64 at ``address``; returns the old value. Sequentially consistent."""
+
+    def codegen(context, b, signature, args):
+        return b.atomic_rmw("xchg", b.inttoptr(args[0], I64.as_pointer()), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def spin_pause(typing_context):
+    """Tell the CPU that this is a waiting loop (no-op where there is no such hint)."""
+
+    def codegen(context, b, signature, args):
+        if _X86:
+            kind = ir.FunctionType(ir.VoidType(), [])
+            b.call(cgutils.get_or_insert_function(b.module, kind, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@kernel
+def run_chunks(block, scratch):
+    """Claim and run chunks until none is left; the first fault goes to STATUS."""
+    words = carray(pointer_i64(block), WORDS)
+    while True:
+        ticket = atomic_add(block + 8 * NEXT, 1)
+        chunks = atomic_add(block + 8 * CHUNKS, 0)
+        if ticket >= chunks:
+            return
+        units = words[UNITS]
+        first, last = units * ticket // chunks, units * (ticket + 1) // chunks
+        a = ARGUMENTS
+        status = call_entry(
+            words[a], words[a + 1], words[a + 2], words[a + 3], scratch, first, last
+        )
+        if status != 0:
+            atomic_exchange(block + 8 * STATUS, status)
+        atomic_add(block + 8 * DONE, 1)
+
+
+@kernel
+def run_job(
+    block: int,
+    scratch: int,
+    function: int,
+    table: int,
+    bases: int,
+    memory: int,
+    units: int,
+    chunks: int,
+) -> Any:
+    """Run units 0 .. ``units`` of a kernel entry in ``chunks`` shares; returns 0 or a fault word.
+
+    While another caller has the workers, this thread runs everything itself.
+    """
+    if atomic_exchange(block + 8 * BUSY, 1) == 1:
+        return call_entry(function, table, bases, memory, scratch, 0, units)
+    words = carray(pointer_i64(block), WORDS)
+    words[ARGUMENTS] = function
+    words[ARGUMENTS + 1] = table
+    words[ARGUMENTS + 2] = bases
+    words[ARGUMENTS + 3] = memory
+    words[UNITS] = units
+    atomic_exchange(block + 8 * STATUS, 0)
+    atomic_exchange(block + 8 * DONE, 0)
+    atomic_exchange(block + 8 * CHUNKS, chunks)
+    atomic_exchange(block + 8 * NEXT, 0)
+    atomic_add(block + 8 * GENERATION, 1)
+    for worker in range(1, words[THREADS]):
+        if atomic_exchange(block + 8 * (SLEEPING + worker), 0) == 1:
+            _sem_post(block + 8 * (SEMAPHORES + worker * SEMAPHORE_WORDS))
+    run_chunks(block, scratch)
+    rounds = 0
+    while atomic_add(block + 8 * DONE, 0) < chunks:
+        spin_pause()
+        rounds += 1
+        if rounds > SPIN_ROUNDS:
+            _sched_yield()
+    atomic_exchange(block + 8 * NEXT, CLOSED)
+    status = words[STATUS]
+    atomic_exchange(block + 8 * BUSY, 0)
+    return status
+
+
+@kernel
+def serve(block: int, worker: int, scratch: int) -> None:
+    """Body of worker thread ``worker``: sleep until there is a job, then help with it, forever."""
+    semaphore = block + 8 * (SEMAPHORES + worker * SEMAPHORE_WORDS)
+    sleeping = block + 8 * (SLEEPING + worker)
+    seen = atomic_add(block + 8 * GENERATION, 0)
+    while True:
+        atomic_exchange(sleeping, 1)
+        fresh = atomic_add(block + 8 * GENERATION, 0) != seen
+        if not fresh or atomic_exchange(sleeping, 0) == 0:
+            while _sem_wait(semaphore) != 0:
+                pass
+        seen = atomic_add(block + 8 * GENERATION, 0)
+        run_chunks(block, scratch)

@@ -1,0 +1,109 @@
+"""Where the elements of a tensor lie: the address rule of the SDSC reference §5.2, step by step.
+
+Coordinates are local: they count from the first element of a core's work slice. Extents count
+elements, pitches and offsets count bytes from the core's start address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+
+Int64Array = npt.NDArray[np.int64]
+Coordinates = Mapping[str, Int64Array]
+"""Per dim of the operation, the coordinate of every element of an array."""
+
+STICK_BYTES = 128
+
+
+def core_extents(op: Operation) -> dict[str, int]:
+    """Elements of every dim that one core iterates (step 1)."""
+    return {dim: op.extents[dim] // op.slices.get(dim, 1) for dim in op.dims}
+
+
+def local_coordinates(op: Operation) -> dict[str, Int64Array]:
+    """Local coordinates of one core's box, arrays in the shape of the box."""
+    extents = core_extents(op)
+    grid = np.indices(tuple(extents[dim] for dim in op.dims), dtype=np.int64)
+    return dict(zip(op.dims, grid, strict=True))
+
+
+def slice_origin(op: Operation, position: int) -> dict[str, int]:
+    """Global coordinate of the first element of the ``position``-th core's box (step 1)."""
+    extents = core_extents(op)
+    return {dim: op.core_slices[position].get(dim, 0) * extents[dim] for dim in op.dims}
+
+
+def is_local(tensor: Tensor) -> bool:
+    """True if every core has its own small tensor instead of a slice of one."""
+    return tensor.component is Component.LX or tensor.per_core_in_hbm
+
+
+def stick_elements(tensor: Tensor, dim: str) -> int:
+    """Elements of ``dim`` in one stick; 1 for dims outside of the stick."""
+    total = 1
+    for name, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
+        total *= size if name == dim else 1
+    return total
+
+
+def stored_elements(op: Operation, tensor: Tensor, dim: str) -> int:
+    """Elements the memory holds along ``dim`` (step 2, and §6.4 for indexed dims)."""
+    if tensor.scale[dim] == -1:
+        return 1
+    if tensor.scale[dim] == -2:
+        return stick_elements(tensor, dim)
+    if dim in tensor.device_dim_sizes:
+        return tensor.device_dim_sizes[dim]
+    if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
+        return tensor.max_dim_sizes[dim]
+    extent = core_extents(op)[dim] if is_local(tensor) else op.extents[dim]
+    gap = tensor.gap_elements.get(dim, 0)
+    return extent - gap if _gap_means_padding(op, tensor, dim, gap) else extent + gap
+
+
+def _gap_means_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> bool:
+    """§7: a padded restickify rounds N up to whole sticks and writes the excess as the gap."""
+    stick = tensor.stick_sizes[0]
+    rounded = op.extents[dim] % stick == 0 and 0 < gap < stick
+    return op.name == "ReStickifyOpHBM" and dim not in tensor.stick_dims and rounded
+
+
+def pitches(op: Operation, tensor: Tensor) -> dict[str, int]:
+    """Bytes from one stick (of a stick dim) or element to the next, per dim (steps 3 and 4)."""
+    result = {}
+    pitch = STICK_BYTES
+    for dim in tensor.dims:
+        result[dim] = pitch
+        pitch *= -(-stored_elements(op, tensor, dim) // stick_elements(tensor, dim))
+    return result
+
+
+def element_offsets(op: Operation, tensor: Tensor, local: Coordinates) -> Int64Array:
+    """Byte offset of the tensor's element at every local coordinate (steps 3 to 6)."""
+    pitch = pitches(op, tensor)
+    shape = next(iter(local.values())).shape
+    offset = np.zeros(shape, np.int64)
+    within = {}
+    for dim in tensor.dims:
+        coordinate = local[dim] if tensor.scale[dim] == 1 else np.zeros(shape, np.int64)
+        size = stick_elements(tensor, dim)
+        offset += pitch[dim] * (coordinate // size)
+        within[dim] = coordinate % size
+    return offset + _position_in_stick(tensor, within) * tensor.word_length_bytes
+
+
+def _position_in_stick(tensor: Tensor, within: dict[str, Int64Array]) -> Int64Array:
+    """Element number in the stick; the stick's dims are listed innermost first (step 5)."""
+    position = np.zeros_like(next(iter(within.values())))
+    weight = 1
+    rest = dict(within)
+    for dim, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
+        position += weight * (rest[dim] % size)
+        rest[dim] = rest[dim] // size
+        weight *= size
+    return position

@@ -1,0 +1,134 @@
+"""The operations as one reads them in the operations reference §3, on arrays of numbers.
+
+Arithmetic that float32 rounds correctly is done in float32; transcendental functions in float64,
+since the rounding to the output format follows anyway. max, min, clip and relu select by one
+comparison, so that a NaN loses against the second operand. Keys are the op table's kernel names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_ZERO = np.zeros((), np.float32)
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+
+def select(condition: Array, yes: Array, no: Array) -> Array:
+    """condition ? yes : no, element by element."""
+    return np.asarray(np.where(condition, yes, no))
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """a > b ? a : b."""
+    return select(a > b, a, b)
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """a < b ? a : b."""
+    return select(a < b, a, b)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    return np.asarray(1.0 / (1.0 + np.exp(-x.astype(np.float64))))
+
+
+def silu(x: Array) -> Array:
+    """x·σ(x), 0 at -inf."""
+    return select(np.isneginf(x), _ZERO, x * sigmoid(x))
+
+
+def gelu(x: Array) -> Array:
+    """x·Φ(x) with the normal distribution Φ(x) = erfc(-x/√2)/2, 0 at -inf."""
+    phi = np.asarray(_erfc(-x.astype(np.float64) / math.sqrt(2.0)), np.float64) / 2.0
+    return select(np.isneginf(x), _ZERO, x * phi)
+
+
+def softplus(x: Array, beta: Array, threshold: Array) -> Array:
+    """ln(1 + e^{βx})/β, or x itself where βx is above the threshold."""
+    scaled = x.astype(np.float64) * beta
+    return select(scaled > threshold, x, np.log1p(np.exp(scaled)) / beta)
+
+
+def clip(x: Array, low: Array, high: Array) -> Array:
+    """min(max(x, low), high)."""
+    return minimum(maximum(x, low), high)
+
+
+def layernormscale(mean: Array, mean_square: Array, epsilon: Array) -> Array:
+    """1/√(E[x²] - E[x]² + eps); a variance that rounding made negative counts as 0."""
+    variance = maximum(mean_square - mean * mean, _ZERO)
+    return np.asarray(1.0 / np.sqrt(variance + epsilon))
+
+
+def layernormnorm(x: Array, mean: Array, scale: Array, weight: Array, bias: Array) -> Array:
+    """(x - E[x]) · scale · weight + bias."""
+    return np.asarray((x - mean) * scale * weight + bias)
+
+
+POINTWISE: dict[str, Callable[..., Array]] = {
+    "abs": np.abs,
+    "neg": np.negative,
+    "exp": lambda x: np.exp(x.astype(np.float64)),
+    "log": lambda x: np.log(x.astype(np.float64)),
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x.astype(np.float64)),
+    "reciprocal": lambda x: np.float32(1.0) / x,
+    "tanh": lambda x: np.tanh(x.astype(np.float64)),
+    "sigmoid": sigmoid,
+    "floor": np.floor,
+    "relu": lambda x: maximum(x, _ZERO),
+    "gelu": gelu,
+    "silu": silu,
+    "clip": clip,
+    "softplus": softplus,
+    "add": np.add,
+    "sub": np.subtract,
+    "revsub": lambda a, b: b - a,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": maximum,
+    "min": minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "ge": np.greater_equal,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "lt": np.less,
+    "where": lambda c, a, b: select(c != 0.0, a, b),
+    "layernormscale": layernormscale,
+    "layernormnorm": layernormnorm,
+}
+"""Elementwise operations: operands, then the constants of the op table, all float32."""
+
+
+def define(name: str, *operands: Array) -> Array:
+    """The elementwise operation ``name`` without floating point warnings."""
+    with np.errstate(all="ignore"):
+        return POINTWISE[name](*operands)
+
+
+REDUCE: dict[str, Callable[[Array], Array]] = {
+    "sum": lambda x: x,
+    "max": lambda x: x,
+    "min": lambda x: x,
+    "absmax": np.abs,
+    "prod": lambda x: x,
+}
+"""What a reduction does to an element before combining."""
+
+COMBINE: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "max": np.fmax,
+    "min": np.fmin,
+    "absmax": np.fmax,
+    "prod": np.multiply,
+}
+"""How a reduction combines elements, and the partial results of cores; max and min skip NaN."""

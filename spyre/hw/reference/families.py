@@ -1,0 +1,330 @@
+"""What the cores of one execute do, per family of operations: read, compute, round once, write.
+
+Cores take their turn in order. Where several cores hold parts of one reduced dim, their float32
+partial results are combined in the order of their work slices and written once (SDSC reference
+§6.1). The kernels of :mod:`spyre.hw.kernels` do the same fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import decode_device
+from spyre.hw.core_plan import require_op
+from spyre.hw.numerics import Numerics
+from spyre.hw.ops import Family, OpSpec
+from spyre.hw.reference.addresses import (
+    Int64Array,
+    is_local,
+    pitches,
+    slice_origin,
+    stick_elements,
+    stored_elements,
+)
+from spyre.hw.reference.definitions import COMBINE, REDUCE, define
+from spyre.hw.reference.execution import (
+    Codes,
+    Execution,
+    IndexOutOfRange,
+    Memory,
+    keeps_one_per_stick,
+)
+from spyre.layout import arrangement_positions
+from spyre.mlir.operation import Indirection, Operation, Tensor
+
+Array = npt.NDArray[Any]
+_MASK_CONSTANT = "samv-maskvalue"
+_COLUMNS = 64
+
+
+def run_reference(
+    op: Operation,
+    memory: Memory,
+    starts: Int64Array,
+    numerics: Numerics | None = None,
+    arrangements: Sequence[str] = (),
+    index_limit: int | None = None,
+) -> None:
+    """Execute ``op`` once on ``memory``; arguments as in :class:`Execution`.
+
+    Raises UnsupportedError for unknown operations, IndexOutOfRange for a bad index.
+    """
+    spec = require_op(op)
+    execution = Execution(
+        op, memory, starts, numerics or Numerics(), tuple(arrangements), index_limit
+    )
+    _FAMILIES[spec.family](execution, spec)
+
+
+def _constant(op: Operation, name: str) -> np.float32:
+    """A constant's bit pattern as a number: binary32, else a DL16 code (§8)."""
+    bits = op.constants[name]
+    if op.constant_formats[name] == "IEEE_FP32":
+        return np.float32(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
+    return np.float32(decode_device(np.array([bits & 0xFFFF], np.uint16), "SEN169_FP16")[0])
+
+
+def _masked(execution: Execution, core: int, values: Array) -> Array:
+    """``values`` of the first input with masked coordinates replaced (§6.3)."""
+    for dim, intervals in execution.op.masks.items():
+        coordinate = execution.global_coordinate(dim, core)
+        for start, count in intervals:
+            inside = (coordinate >= start) & (coordinate < start + count)
+            values = np.where(inside, _constant(execution.op, _MASK_CONSTANT), values)
+    return values
+
+
+# --- elementwise ------------------------------------------------------------------------------
+
+
+def _elementwise(execution: Execution, spec: OpSpec) -> None:
+    constants = [np.asarray(_constant(execution.op, name)) for name in spec.constants]
+    for core in execution.cores:
+        operands = _operands(execution, spec, core)
+        operands[0] = _masked(execution, core, operands[0])
+        execution.write(core, define(spec.kernel_op, *operands, *constants))
+
+
+def _operands(execution: Execution, spec: OpSpec, core: int) -> list[Array]:
+    """One array per input; layernormscale reads lanes 0 and 1 of its only one."""
+    if spec.kernel_op != "layernormscale":
+        return [execution.read(k, core) for k in range(spec.inputs)]
+    tensor = execution.op.inputs[0]
+    first = execution.addresses(0, core)
+    lanes = (first, first + tensor.word_length_bytes)
+    return [execution.decode(execution.read_codes(at, tensor), tensor) for at in lanes]
+
+
+# --- reductions and matmul: cores may share an output -----------------------------------------
+
+
+def _kept_dims(op: Operation) -> list[str]:
+    return [dim for dim in op.dims if op.outputs[0].holds(dim)]
+
+
+def _reduced_axes(op: Operation) -> tuple[int, ...]:
+    """Axes of a core's box along which the output does not vary."""
+    return tuple(i for i, dim in enumerate(op.dims) if not op.outputs[0].holds(dim))
+
+
+def _sharing_cores(execution: Execution) -> Iterator[list[int]]:
+    """Cores that work on the same part of the output, in the order of their other slices."""
+    op = execution.op
+    kept = _kept_dims(op)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for core in execution.cores:
+        key = tuple(op.core_slices[core].get(dim, 0) for dim in kept)
+        groups.setdefault(key, []).append(core)
+    for group in groups.values():
+        yield sorted(group, key=lambda core: _slice_order(op, core))
+
+
+def _slice_order(op: Operation, core: int) -> tuple[int, ...]:
+    return tuple(op.core_slices[core].get(dim, 0) for dim in op.dims)
+
+
+def _reduction(execution: Execution, spec: OpSpec) -> None:
+    op = execution.op
+    scale = _constant(op, spec.constants[0]) if spec.constants else np.float32(1.0)
+    for group in _sharing_cores(execution):
+        inputs = [_reduction_input(execution, core) for core in group]
+        with np.errstate(all="ignore"):
+            if spec.kernel_op == "exx2":
+                pair = [_total(op, "sum", xs) * scale for xs in (inputs, [x * x for x in inputs])]
+                _write_pair(execution, group[0], pair)
+            else:
+                total = _total(op, spec.kernel_op, inputs) * scale
+                execution.write(group[0], np.broadcast_to(total, inputs[0].shape))
+
+
+def _reduction_input(execution: Execution, core: int) -> Array:
+    return _masked(execution, core, execution.read(0, core))
+
+
+def _total(op: Operation, name: str, inputs: Sequence[Array]) -> Array:
+    """Partial results of the cores, exact up to one rounding to float32 each, combined in order.
+
+    A dim that neither side holds does not count twice: only one of its elements is taken.
+    """
+    combine, total = COMBINE[name], None
+    for values in inputs:
+        taken = _once_per_element(op, values)
+        partial = combine.reduce(
+            REDUCE[name](taken.astype(np.float64)), axis=_reduced_axes(op), keepdims=True
+        ).astype(np.float32)
+        total = partial if total is None else combine(total, partial)
+    assert total is not None
+    return np.asarray(total)
+
+
+def _once_per_element(op: Operation, values: Array) -> Array:
+    held = [op.inputs[0].holds(dim) or op.outputs[0].holds(dim) for dim in op.dims]
+    return values[tuple(slice(None) if h else slice(0, 1) for h in held)]
+
+
+def _write_pair(execution: Execution, core: int, pair: Sequence[Array]) -> None:
+    """exx2: even lanes hold s·Σx, odd lanes s·Σx² (operations reference §4)."""
+    tensor = execution.op.outputs[0]
+    addresses = execution.addresses(execution.output, core)
+    for lane in range(stick_elements(tensor, tensor.stick_dims[0])):
+        codes = execution.encode(pair[lane % 2], tensor)
+        at = addresses + lane * tensor.word_length_bytes
+        execution.write_codes(at, np.broadcast_to(codes, at.shape), tensor)
+
+
+def _matmul(execution: Execution, spec: OpSpec) -> None:
+    op = execution.op
+    letters = dict(zip(op.dims, "abcdefghij", strict=False))
+    terms = ["".join(letters[d] for d in op.dims if t.holds(d)) for t in op.tensors]
+    for group in _sharing_cores(execution):
+        total: Array | None = None
+        for core in group:
+            a, b = (_held_part(execution, k, core).astype(np.float64) for k in (0, 1))
+            formula = f"{terms[0]},{terms[1]}->{terms[2]}"
+            with np.errstate(all="ignore"):
+                partial = np.einsum(formula, a, b, optimize=True).astype(np.float32)
+                total = partial if total is None else total + partial
+        assert total is not None
+        held = [op.outputs[0].holds(dim) for dim in op.dims]
+        wide = total[tuple(slice(None) if h else None for h in held)]
+        execution.write(group[0], np.broadcast_to(wide, execution.local[op.dims[0]].shape))
+
+
+def _held_part(execution: Execution, operand: int, core: int) -> Array:
+    """An operand over the dims it holds, in the operation's order of dims."""
+    tensor = execution.op.tensors[operand]
+    first = tuple(slice(None) if tensor.holds(d) else 0 for d in execution.op.dims)
+    local = {dim: coordinate[first] for dim, coordinate in execution.local.items()}
+    addresses = execution.addresses(operand, core, local)
+    return execution.decode(execution.read_codes(addresses, tensor), tensor)
+
+
+# --- data movement ----------------------------------------------------------------------------
+
+
+def _copy(execution: Execution, spec: OpSpec) -> None:
+    source, target = execution.op.inputs[0], execution.op.outputs[0]
+    for core in execution.cores:
+        if execution.op.index_tensors:
+            _copy_indirect(execution, core)
+        elif keeps_one_per_stick(source) and keeps_one_per_stick(target):
+            _copy_sticks(execution, core)
+        else:
+            codes = execution.read_codes(execution.addresses(0, core), source)
+            execution.write_sticks(core, codes)
+
+
+def _copy_sticks(execution: Execution, core: int) -> None:
+    """Between two tensors of one stick per element, all lanes are copied as they are."""
+    source, target = execution.op.inputs[0], execution.op.outputs[0]
+    for lane in range(stick_elements(target, target.stick_dims[0])):
+        move = lane * target.word_length_bytes
+        codes = execution.read_codes(execution.addresses(0, core) + move, source)
+        execution.write_codes(execution.addresses(execution.output, core) + move, codes, target)
+
+
+def _copy_indirect(execution: Execution, core: int) -> None:
+    """Gather or scatter: the index stands for the dims it replaces (§6.4)."""
+    op = execution.op
+    index_tensor = op.index_tensors[0]
+    words = execution.read_codes(execution.addresses(1, core), index_tensor)
+    index = words.astype(np.int32).astype(np.int64)
+    _check_index(index, execution.index_limit)
+    addresses = []
+    for operand in (0, execution.output):
+        tensor = op.tensors[operand]
+        if tensor.indirection is Indirection.VALUE:
+            addresses.append(_indexed_addresses(execution, operand, core, index))
+        else:
+            addresses.append(execution.addresses(operand, core))
+    codes = execution.read_codes(addresses[0], op.inputs[0])
+    execution.write_codes(addresses[1], codes, op.outputs[0])
+
+
+def _check_index(index: Int64Array, limit: int | None) -> None:
+    bad = index < 0
+    if limit is not None:
+        bad |= index >= limit
+    if bad.any():
+        raise IndexOutOfRange(int(index[bad][0]))
+
+
+def _indexed_addresses(
+    execution: Execution, operand: int, core: int, index: Int64Array
+) -> Int64Array:
+    """Index times page size along the first indexed dim; the indexed dims do not count."""
+    op = execution.op
+    tensor = op.tensors[operand]
+    dims = _indexed_dims(tensor, op.index_tensors[0])
+    local = {d: np.zeros_like(c) if d in dims else c for d, c in execution.local.items()}
+    page = max(tensor.max_dim_sizes.get(dims[0], 1), 1)
+    return execution.addresses(operand, core, local) + index * page * pitches(op, tensor)[dims[0]]
+
+
+def _indexed_dims(value: Tensor, index: Tensor) -> list[str]:
+    shared = [dim for dim in value.dims if index.holds(dim)]
+    return [dim for dim in shared if value.max_dim_sizes.get(dim, -1) > 0] or shared
+
+
+def _convert(execution: Execution, spec: OpSpec) -> None:
+    source, target = execution.op.inputs[0], execution.op.outputs[0]
+    for core in execution.cores:
+        places = [_arranged(execution, operand, core) for operand in (0, execution.output)]
+        values = execution.decode(execution.read_codes(places[0], source), source)
+        execution.write_codes(places[1], execution.encode(values, target), target)
+
+
+def _arranged(execution: Execution, operand: int, core: int) -> Int64Array:
+    """Addresses of a tensor with columns permuted in groups of 64 (operations reference §6)."""
+    place = arrangement_positions(execution.arrangement(operand))
+    stick_dim = execution.op.tensors[operand].stick_dims[0]
+    column = execution.local[stick_dim]
+    moved = column // _COLUMNS * _COLUMNS + place[column % _COLUMNS]
+    return execution.addresses(operand, core, {**execution.local, stick_dim: moved})
+
+
+def _restickify(execution: Execution, spec: OpSpec) -> None:
+    """Elements beyond the source's extents read as 0, beyond the target's are dropped (§7)."""
+    target = execution.op.outputs[0]
+    for core in execution.cores:
+        exists = _is_stored(execution, 0, core)
+        kept = _is_stored(execution, execution.output, core)
+        codes = np.zeros(exists.shape, np.uint32)
+        codes[exists] = _read_where(execution, exists, core)
+        if kept.any():
+            addresses = execution.addresses(execution.output, core)[kept]
+            execution.write_codes(addresses, codes[kept], target)
+
+
+def _read_where(execution: Execution, exists: npt.NDArray[np.bool_], core: int) -> Codes:
+    if not exists.any():
+        return np.zeros(0, np.uint32)
+    return execution.read_codes(execution.addresses(0, core)[exists], execution.op.inputs[0])
+
+
+def _is_stored(execution: Execution, operand: int, core: int) -> npt.NDArray[np.bool_]:
+    """Where the tensor has memory for an element; sticks are always whole."""
+    op, tensor = execution.op, execution.op.tensors[operand]
+    origin = slice_origin(op, core)
+    stored = np.ones(execution.local[op.dims[0]].shape, np.bool_)
+    for dim in tensor.dims:
+        if not tensor.holds(dim):
+            continue
+        coordinate = execution.local[dim] + (0 if is_local(tensor) else origin[dim])
+        size = stick_elements(tensor, dim)
+        stored &= coordinate < -(-stored_elements(op, tensor, dim) // size) * size
+    return stored
+
+
+_FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
+    Family.ELEMENTWISE: _elementwise,
+    Family.REDUCTION: _reduction,
+    Family.COPY: _copy,
+    Family.CONVERT: _convert,
+    Family.RESTICKIFY: _restickify,
+    Family.MATMUL: _matmul,
+}
