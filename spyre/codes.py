@@ -139,6 +139,8 @@ SDSC_CODES: dict[str, str] = {
     "SPY282": "one core's share of a stick dim is not whole sticks",
     "SPY283": "operands have sticks that the operation cannot combine",
     "SPY284": "the tensors do not have the structure of a matmul",
+    "SPY285": "the tensors do not have the structure of a top-k",
+    "SPY286": "k exceeds the extent a top-k selects from",
     "SPY290": "the description given to the SDSC builder is inconsistent",
     "SPY291": "the description given to the bundle builder is inconsistent",
 }
@@ -211,6 +213,7 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY528": "this conversion between host and device is not simulated",
     "SPY529": "a layout of this many device dims is not simulated",
     "SPY530": "the numerics mode is not simulated",
+    "SPY531": "a top-k whose reduced or k dim is split over cores is not simulated",
 }
 
 COMPARE_CODES: dict[str, str] = {

@@ -19,6 +19,7 @@ class Family(StrEnum):
     CONVERT = "convert"
     RESTICKIFY = "restickify"
     MATMUL = "matmul"
+    TOPK = "topk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ _ROWS = (
     OpSpec("dl16tofp32", Family.CONVERT, "widen", 1, "value conversion to binary32"),
     OpSpec("fp32todl16", Family.CONVERT, "narrow", 1, "value conversion to DL16"),
     OpSpec("ReStickifyOpHBM", Family.RESTICKIFY, "restickify", 1, "same values, other stick dim"),
+    OpSpec("topkvalue", Family.TOPK, "value", 1, "the k largest, falling"),
+    OpSpec("topkindex", Family.TOPK, "index", 1, "their positions, lowest first among equals"),
     OpSpec("batchmatmul", Family.MATMUL, "matmul", 2, "Σ_k A·B", (), 0.02, "pt"),
 )
 

@@ -11,8 +11,17 @@ COPY_KIND = 2
 CONVERT_KIND = 3
 RESTICKIFY_KIND = 4
 MATMUL_KIND = 5
+TOPK_KIND = 6
 
-KERNEL_MODULES = ("elementwise", "reduction", "copying", "converting", "restickify", "matmul")
+KERNEL_MODULES = (
+    "elementwise",
+    "reduction",
+    "copying",
+    "converting",
+    "restickify",
+    "matmul",
+    "topk",
+)
 """Module of each kind, in order; every one has an entry named ``run``."""
 
 UNARY = (
@@ -53,6 +62,9 @@ WORD_STAGGERED = 1
 """Conversion FLAGS bit: the 32-bit side is in DL16_TO_FP32 order."""
 HALF_STAGGERED = 2
 """Conversion FLAGS bit: the 16-bit side is in FP32_TO_DL16 order."""
+
+TOPK = ("value", "index")
+TOPK_INDEX = TOPK.index("index")
 
 DISPATCH_WORDS = 12
 """Words of a dispatch: table, static execute, instance, spare, then 8 base addresses."""

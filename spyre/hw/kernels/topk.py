@@ -1,0 +1,109 @@
+"""The top-k kernel: the k largest along a dim outside the stick, or their positions.
+
+One unit is one kept stick; every lane is a list of its own. Pass j finds the largest element that
+comes after the one pass j-1 found, in falling order, lower position first among equals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from spyre.hw import table as tb
+from spyre.hw.jit import entry, kernel
+from spyre.hw.kernels.blocks import advance, load_one, seek, store_sticks
+from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i32, pointer_i64, pointer_u16
+from spyre.hw.kernels.opcodes import TOPK_INDEX
+from spyre.hw.spec import HOST_BYTES
+
+F = np.float32
+
+OPCODE, INNER, LANES, VALUE = tb.OPCODE, tb.INNER, tb.LANES, tb.VALUE
+INNER_PITCH, FORMAT, INT32 = tb.INNER_PITCH, tb.FORMAT, tb.INT32
+IN, OUT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS
+COUNT, STEP, KEPT, KEPT_STEP = tb.CONSTANT, tb.CONSTANT + 1, tb.CONSTANT + 2, tb.CONSTANT + 3
+"""Elements along the reduced dim and their pitch in the input; k and its pitch in the output."""
+WORDS, WHOLE_STICK = tb.WORDS, tb.WHOLE_STICK
+COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
+HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
+
+
+@kernel
+def next_largest(table, half, word, source, last, last_at, best, best_at, stick):
+    """Per lane the largest element after (``last``, ``last_at``) in falling order."""
+    lanes = table[LANES]
+    for i in range(lanes):
+        best[i] = F(-np.inf)
+        best_at[i] = -1
+    for r in range(table[COUNT]):
+        load_one(
+            half, word, source + r * table[STEP], WHOLE_STICK, table[IN + FORMAT], lanes, stick
+        )
+        for i in range(lanes):
+            x = stick[i]
+            follows = x < last[i] or (x == last[i] and r > last_at[i])
+            if follows and (best_at[i] < 0 or x > best[i]):
+                best[i] = x
+                best_at[i] = r
+
+
+@kernel
+def store_positions(table, half, word, integers, target, positions, stick):
+    """Positions as int32 (two sticks for 64 lanes), or as numbers in the output's float format."""
+    lanes = table[LANES]
+    if table[OUT + FORMAT] == INT32:
+        for i in range(lanes):
+            at = target + (i // 32) * table[VALUE] + (i % 32) * 4
+            integers[at >> 2] = positions[i]
+        return
+    for i in range(lanes):
+        stick[i] = F(positions[i])
+    store_sticks(half, word, target, 1, 128, table[OUT + FORMAT], stick)
+
+
+@kernel
+def topk(table, bases, half, word, integers, counters, scratch, first, last_unit):
+    """Run units ``first`` .. ``last_unit`` of a top-k table."""
+    lanes, inner = table[LANES], table[INNER]
+    stick, last, best = scratch[:64], scratch[64:128], scratch[128:192]
+    last_at, best_at = np.empty(64, np.int32), np.empty(64, np.int32)
+    run = first // inner
+    at = first - run * inner
+    seek(table, bases, run, counters)
+    for _ in range(first, last_unit):
+        source = counters[8] + at * table[IN + INNER_PITCH]
+        target = counters[9] + at * table[OUT + INNER_PITCH]
+        for i in range(lanes):
+            last[i] = F(np.inf)
+            last_at[i] = -1
+        for k in range(table[KEPT]):
+            next_largest(table, half, word, source, last, last_at, best, best_at, stick)
+            for i in range(lanes):
+                last[i] = best[i]
+                last_at[i] = best_at[i]
+            place = target + k * table[KEPT_STEP]
+            if table[OPCODE] == TOPK_INDEX:
+                store_positions(table, half, word, integers, place, best_at, stick)
+            else:
+                store_sticks(half, word, place, 1, 128, table[OUT + FORMAT], best)
+        at += 1
+        if at == inner:
+            at = np.int64(0)
+            advance(table, counters)
+
+
+@entry
+def run(table, bases, memory, scratch, first, last):
+    """C entry of :func:`topk`."""
+    topk(
+        carray(pointer_i64(table), WORDS),
+        carray(pointer_i64(bases), 8),
+        carray(pointer_u16(memory), HALVES),
+        carray(pointer_f32(memory), WORDS32),
+        carray(pointer_i32(memory), WORDS32),
+        carray(pointer_i64(scratch), COUNTERS),
+        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
+        first,
+        last,
+    )
+    return 0

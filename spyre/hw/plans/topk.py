@@ -1,0 +1,107 @@
+"""Planner of topkvalue and topkindex.
+
+Structure (operations reference §2): the reduced dim is in the input only, the k dim in the output
+only, all others in both; neither is in the stick, and neither may be split over cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spyre.errors import JsonLocation, SdscError
+from spyre.hw import table as tb
+from spyre.hw.access import Access, per_core
+from spyre.hw.kernels.opcodes import TOPK, TOPK_KIND
+from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
+from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, whole_steps
+
+_INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
+
+
+def plan_topk(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of a top-k."""
+    source = context.inputs[0]
+    reduced, kept = _find_dims(context)
+    lanes = source.lanes
+    axes = []
+    for dim in context.op.dims:
+        if dim in (reduced, kept):
+            continue
+        extent, step = per_core(context.op, dim), 1
+        if dim == source.stick_dim:
+            extent, step = whole_steps(context, dim, extent, lanes), lanes
+        axes.append(Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses)))
+    for group in fold_cores(context.op, context.starts):
+        nest = normalise([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0))]
+        for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
+            yield _row(context, reduced, kept, bases, rest)
+
+
+def _find_dims(context: PlanContext) -> tuple[str, str]:
+    source, target = context.inputs[0], context.output
+    dims = context.op.dims
+    reduced = [d for d in dims if source.tensor.holds(d) and not target.tensor.holds(d)]
+    kept = [d for d in dims if target.tensor.holds(d) and not source.tensor.holds(d)]
+    sticks = {source.stick_dim, target.stick_dim}
+    fits = len(reduced) == 1 and len(kept) == 1 and len(sticks) == 1
+    if not fits or sticks & {*reduced, *kept}:
+        raise SdscError(
+            "SPY285",
+            f"{context.op.name}: the tensors do not have the structure of a top-k",
+            context.location,
+            expected="one dim in the input only, one in the output only, a common stick dim",
+            found=f"input only {reduced}, output only {kept}, stick dims {sorted(sticks)}",
+        )
+    _check_extents(context, reduced[0], kept[0])
+    return reduced[0], kept[0]
+
+
+def _check_extents(context: PlanContext, reduced: str, kept: str) -> None:
+    for dim in (reduced, kept):
+        if context.op.slices.get(dim, 1) > 1:
+            raise context.refuse(
+                "SPY531",
+                f"dim {dim!r} split over cores",
+                "the reduced and the k dim on one core",
+                f"{context.op.slices[dim]} work slices",
+            )
+    if context.op.extents[kept] > context.op.extents[reduced]:
+        raise SdscError(
+            "SPY286",
+            f"{context.op.name}: k exceeds the extent it selects from",
+            JsonLocation(context.op.file, "$.dscs_[0].N_"),
+            expected=f"at most {context.op.extents[reduced]} along {kept!r}",
+            found=str(context.op.extents[kept]),
+        )
+
+
+def _output_format(context: PlanContext, target: Access) -> int:
+    if target.tensor.data_format in _INDEX_FORMATS and context.spec.kernel_op == "index":
+        return tb.INT32
+    return context.format_code(target.tensor)
+
+
+def _row(
+    context: PlanContext, reduced: str, kept: str, bases: tuple[int, ...], axes: list[Axis]
+) -> Int64Array:
+    source, target = context.inputs[0], context.output
+    row = RowWriter(TOPK_KIND)
+    row.operand(0, 0, bases[0], tb.WHOLE_STICK, context.format_code(source.tensor))
+    row.operand(1, 1, bases[1], tb.WHOLE_STICK, _output_format(context, target))
+    row.walk(axes, 2)
+    count, k = context.op.extents[reduced], context.op.extents[kept]
+    row.words[tb.CONSTANT : tb.CONSTANT + 4] = [
+        count,
+        source.pitch_bytes[reduced],
+        k,
+        target.pitch_bytes[kept],
+    ]
+    units = outer_count(axes) * axes[-1].extent
+    row.header(
+        opcode=TOPK.index(context.spec.kernel_op),
+        lanes=source.lanes,
+        value=target.pitch_bytes[target.stick_dim],
+        units=units,
+        cost_ns=units * source.lanes * count * k,
+    )
+    return row.words
