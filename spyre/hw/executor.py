@@ -35,6 +35,10 @@ class Executor:
         self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
         self._fault = np.zeros(1, np.int64)
 
+    def warm(self, linked: LinkedProgram) -> None:
+        """Compile or load every kernel the program needs, without running any of them."""
+        self._drive(linked, 0, 0)
+
     def run(self, linked: LinkedProgram) -> None:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""
         self._drive(linked, 0, len(linked.dispatch))

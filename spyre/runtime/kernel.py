@@ -7,6 +7,7 @@ is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle refe
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,9 @@ from spyre.mlir.bundle import Bundle
 
 POOL = -1
 """Argument index of the pool."""
+
+MAX_LINKED = 64
+"""Sets of addresses a kernel stays linked for; the one used longest ago goes first."""
 
 _ARGUMENT = re.compile(r"arg_(\d+)_base_addr")
 _POOL = "pool_base_addr"
@@ -59,15 +63,19 @@ class Kernel:
             device.numerics.half_format,
             device.threads,
         )
-        self._linked: dict[tuple[object, ...], LinkedProgram] = {}
+        self._linked: OrderedDict[tuple[object, ...], LinkedProgram] = OrderedDict()
         self._scratch: tuple[PoolBuffer, ...] | None = None
 
     def link(self, launch: Launch) -> LinkedProgram:
         """Tables and dispatches for ``launch``, from the cache if its addresses were seen."""
         binding = self.bind(launch)
-        if binding.key not in self._linked:
-            self._linked[binding.key] = self._linker.link(binding)
-        return self._linked[binding.key]
+        key = binding.key
+        if key not in self._linked:
+            self._linked[key] = self._linker.link(binding)
+            if len(self._linked) > MAX_LINKED:
+                self._linked.popitem(last=False)
+        self._linked.move_to_end(key)
+        return self._linked[key]
 
     def launch(self, launch: Launch) -> None:
         """Run the bundle in the compiled driver.

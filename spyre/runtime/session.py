@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
 
@@ -150,13 +150,8 @@ def _launch(
     if not options.timed:
         kernel.launch(launch)
         return _Launched(kernel, launch, linked, None)
-    _load_kernels(kernel, linked)
+    kernel.device.executor.warm(linked)
     return _Launched(kernel, launch, linked, kernel.launch_timed(launch, options.progress))
-
-
-def _load_kernels(kernel: Kernel, linked: LinkedProgram) -> None:
-    """Compile or load everything the program needs, so that no execute's time contains it."""
-    kernel.device.executor.run(replace(linked, dispatch=linked.dispatch[:0]))
 
 
 def _parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:

@@ -200,9 +200,7 @@ def wrong_elements(found: Array, expected: Array, window: Window, mode: str, ulp
     return np.flatnonzero(different)
 
 
-def describe(
-    op: Operation, window: Window, wrong: Array, found: Array, expected: Array
-) -> str:
+def describe(op: Operation, window: Window, wrong: Array, found: Array, expected: Array) -> str:
     dtype = find_stored_format(window.tensor.data_format).code_dtype
     a, b = found.view(dtype), expected.view(dtype)
     shown = ", ".join(f"[{i}] {a[i]:#x} not {b[i]:#x}" for i in wrong[:6])

@@ -1,0 +1,119 @@
+"""Every operation of the op table: engine against twin, bit for bit where arithmetic is exact.
+
+Random shapes, work slices, layouts, broadcasts, gaps and memories; inputs of sums and products are
+chosen so that float32 is exact, which makes every order of adding give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spyre.hw.ops import OPS, Family, OpSpec
+from spyre.mlir.sdsc_builder import OperationSpec, build_operation
+from tests.hw.harness import (
+    Fill,
+    Trial,
+    any_numbers,
+    compare,
+    move_lx,
+    normals,
+    powers,
+    small_numbers,
+    truths,
+)
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs
+
+ROUNDED = frozenset(
+    "exp log rsqrt tanh sigmoid gelu silu softplus layernormnorm layernormscale".split()  # noqa: SIM905
+)
+"""Operations of several float32 steps: up to one unit in the last place of the output format."""
+
+CONSTANTS = {
+    "eps": 0x1C9F,
+    "clipMin": 0xBE00,
+    "clipMax": 0x3F00,
+    "softplusBeta": 0x3F00,
+    "softplusThresh": 0x4680,
+    "scaling_factor": 0x3800,
+    "exx2scale": 0x3800,
+}
+"""DL16 codes: 1e-5, -1, 1.5, 1.5, 20, 1/8, 1/8."""
+
+relaxed = settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+seeds = st.integers(0, 2**32 - 1)
+modes = st.sampled_from(["dl16", "dl16", "ieee"])
+thread_counts = st.sampled_from([1, 2])
+
+
+def rows_of(family: Family) -> Iterator[OpSpec]:
+    return (spec for spec in OPS.values() if spec.family is family)
+
+
+def constants_of(spec: OpSpec) -> dict[str, int]:
+    return {name: CONSTANTS[name] for name in spec.constants}
+
+
+def fill_of(spec: OpSpec) -> Fill:
+    if spec.kernel_op == "where":
+        return truths
+    return normals if spec.kernel_op in ROUNDED else any_numbers
+
+
+@pytest.mark.parametrize("spec", rows_of(Family.ELEMENTWISE), ids=lambda s: s.name)
+@relaxed
+@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+def test_elementwise(spec: OpSpec, data: st.DataObject, seed: int, mode: str, threads: int):
+    operation = data.draw(
+        elementwise_specs(
+            spec.name,
+            spec.inputs,
+            constants_of(spec),
+            fp32=None if not spec.constants else False,
+            broadcast=spec.kernel_op != "layernormscale",
+        )
+    )
+    ulps = int(spec.kernel_op in ROUNDED)
+    fill = fill_of(spec)
+    fills = [fill, *([any_numbers] * 5)] if fill is truths else fill
+    compare(operation, Trial(fills, mode, threads, ulps, seed=seed))
+
+
+REDUCTION_FILLS: dict[str, Fill] = {
+    "sum": small_numbers,
+    "exx2": small_numbers,
+    "prod": powers,
+    "max": any_numbers,
+    "min": any_numbers,
+    "absmax": any_numbers,
+}
+MASK_BITS = {"max": 0xFFFE, "min": 0x7FFE, "prod": 0x3E00}
+
+
+@pytest.mark.parametrize("spec", rows_of(Family.REDUCTION), ids=lambda s: s.name)
+@settings(relaxed, max_examples=40)
+@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+def test_reduction(spec: OpSpec, data: st.DataObject, seed: int, mode: str, threads: int):
+    operation = data.draw(
+        reduction_specs(
+            spec.name,
+            constants_of(spec),
+            over_stick=True if spec.name == "exx2" else None,
+            mask_bits=MASK_BITS.get(spec.kernel_op, 0),
+        )
+    )
+    compare(operation, Trial(REDUCTION_FILLS[spec.kernel_op], mode, threads, seed=seed))
+
+
+@settings(relaxed, max_examples=60)
+@given(spec=matmul_specs(), seed=seeds, mode=modes, threads=thread_counts)
+def test_matmul(spec: OperationSpec, seed: int, mode: str, threads: int):
+    compare(spec, Trial(small_numbers, mode, threads, seed=seed))
