@@ -28,6 +28,7 @@ STICK_RULES = {
     Family.CONVERT: "same stick dim, 64 16-bit against 32 32-bit lanes, whole groups of 64",
     Family.RESTICKIFY: "two stick dims that both tensors hold, equal lanes, whole sticks",
     Family.MATMUL: "A along the reduction dim, B and C along the generated dim",
+    Family.TOPK: "a common stick dim, neither the reduced one nor k",
 }
 
 READINGS = {
@@ -43,6 +44,7 @@ READINGS = {
         ("equal", "notequal", "greaterequal", "lesserequal", "greaterthan", "lesserthan"), "nan"
     ),
     **dict.fromkeys(("realdiv", "reciprocal"), "zero"),
+    **dict.fromkeys(("topkvalue", "topkindex"), "top-k"),
 }
 """Names of the readings in docs/operations.md that concern an operation by itself."""
 

@@ -176,12 +176,14 @@ def order_key(codes: Array) -> Array:
     return np.where(codes & 0x8000, -magnitude, magnitude)
 
 
-def wrong_elements(found: Array, expected: Array, window: Window, mode: str, ulps: int) -> Array:
-    """Indices of elements that differ by more than ``ulps`` (0: bits differ).
+def wrong_elements(
+    found: Array, expected: Array, window: Window, mode: str, ulps: int | None
+) -> Array:
+    """Indices of elements that differ by more than ``ulps`` (None: bits differ; 0: but for ±0).
 
     Both NaN is equal. ``ulps`` are 16-bit codes, and 2^-17 relative for fp32 tensors.
     """
-    dtype = find_stored_format(window.tensor.data_format).code_dtype
+    dtype = f"u{window.tensor.word_length_bytes}"
     a, b = found.view(dtype), expected.view(dtype)
     different = a != b
     if not different.any():
@@ -189,19 +191,19 @@ def wrong_elements(found: Array, expected: Array, window: Window, mode: str, ulp
     if window.tensor.data_format == "IEEE_FP32":
         x, y = a.view(np.float32), b.view(np.float32)
         different &= ~(np.isnan(x) & np.isnan(y))
-        if ulps:
-            different &= ~np.isclose(x, y, rtol=ulps * 2.0**-17, atol=1e-37)
+        if ulps is not None:
+            different &= ~np.isclose(x, y, rtol=ulps * 2.0**-17, atol=1e-37 * (ulps > 0))
     elif window.tensor.data_format == "SEN169_FP16":
         if mode == "ieee":
             x, y = (decode_device(v, "SEN169_FP16", NumericRules("ieee")) for v in (a, b))
             different &= ~(np.isnan(x) & np.isnan(y))
-        if ulps:
+        if ulps is not None:
             different &= np.abs(order_key(a) - order_key(b)) > ulps
     return np.flatnonzero(different)
 
 
 def describe(op: Operation, window: Window, wrong: Array, found: Array, expected: Array) -> str:
-    dtype = find_stored_format(window.tensor.data_format).code_dtype
+    dtype = f"u{window.tensor.word_length_bytes}"
     a, b = found.view(dtype), expected.view(dtype)
     shown = ", ".join(f"[{i}] {a[i]:#x} not {b[i]:#x}" for i in wrong[:6])
     return f"{op.name} {dict(op.extents)} {window.tensor.name}: {len(wrong)} wrong: {shown}"
@@ -214,7 +216,7 @@ class Trial:
     fills: Sequence[Fill] | Fill = small_numbers
     mode: str = "dl16"
     threads: int = 1
-    ulps: int = 0
+    ulps: int | None = None
     tags: Sequence[str] = ()
     sizes: Mapping[int, int] | None = None
     seed: int = 0
@@ -243,7 +245,7 @@ def compare(operation: OperationSpec | Operation, trial: Trial | None = None) ->
 
 def assert_equal(op: Operation, window: Window, memory: Any, twin: Any, trial: Trial) -> None:
     left, right = (m.read(*window.guarded) for m in (memory, twin))
-    ulps = trial.ulps if window.operand == len(op.tensors) - 1 else 0
+    ulps = trial.ulps if window.operand == len(op.tensors) - 1 else None
     wrong = wrong_elements(left, right, window, trial.mode, ulps)
     assert not wrong.size, describe(op, window, wrong, left, right)
 

@@ -7,7 +7,7 @@ region per operand, small enough for the twin.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from hypothesis import strategies as st
@@ -105,18 +105,21 @@ def elementwise_specs(
     inputs: int,
     constants: dict[str, int] | None = None,
     fp32: bool | None = None,
-    broadcast: bool = True,
+    sparse: bool = False,
 ) -> OperationSpec:
-    """An elementwise operation; every input may lack any dims (never all inputs the same)."""
+    """An elementwise operation; all inputs but the first may lack any dims.
+
+    ``sparse``: the first input keeps one stick per element.
+    """
     wide = draw(st.booleans()) if fp32 is None else fp32
     data_format = "IEEE_FP32" if wide else "SEN169_FP16"
     grid = draw(grids(32 if wide else 64))
     lx = None if _fits_lx(grid, 4) else False
     operands = []
     for k in range(inputs):
-        choices = grid.dims if broadcast and k else ()
-        absent = draw(st.sets(st.sampled_from(choices), max_size=4)) if choices else set()
-        operands.append(draw(tensors(grid, k, sorted(absent), data_format, lx)))
+        absent = sorted(draw(st.sets(st.sampled_from(grid.dims), max_size=4))) if k else []
+        absent = [grid.stick] if sparse else absent
+        operands.append(draw(tensors(grid, k, absent, data_format, lx)))
     out = draw(tensors(grid, inputs, (), data_format, lx))
     order = draw(st.permutations(grid.dims))
     return OperationSpec(
@@ -146,13 +149,14 @@ def reduction_specs(
     with_stick = draw(st.booleans()) if over_stick is None else over_stick
     grid = draw(grids(32 if wide else 64, min_rank=1 if with_stick else 2))
     others = [d for d in grid.dims if d != grid.stick]
-    minimum = 0 if with_stick else 1
+    minimum, most = (0, 1) if with_stick else (1, 2)
     reduced = (
-        draw(st.lists(st.sampled_from(others), min_size=minimum, max_size=2, unique=True))
+        draw(st.lists(st.sampled_from(others), min_size=minimum, max_size=most, unique=True))
         if others
         else []
     )
     reduced += [grid.stick] if with_stick else []
+    grid = _one_split(grid, reduced)
     lx = None if _fits_lx(grid, 4) else False
     source = draw(tensors(grid, 0, (), data_format, lx))
     target = draw(tensors(grid, 1, reduced, data_format, lx=False))
@@ -175,6 +179,12 @@ def reduction_specs(
         core_order=draw(st.permutations(grid.dims)),
         data_format=data_format,
     )
+
+
+def _one_split(grid: Grid, reduced: Sequence[str]) -> Grid:
+    """Only one of the reduced dims may be divided among cores (SDSC reference §6.1)."""
+    split = [d for d in reduced if grid.splits[d] > 1]
+    return replace(grid, splits={**grid.splits, **dict.fromkeys(split[1:], 1)})
 
 
 @st.composite

@@ -18,6 +18,7 @@ from spyre.hw.kernels.vector_math import (
     hyperbolic_tangent,
     logarithm,
     sigmoid,
+    silu,
     softplus,
 )
 
@@ -70,8 +71,7 @@ def apply_unary(opcode, a, out, constants):
             out[i] = gelu(a[i])
     elif opcode == 13:
         for i in range(n):
-            x = a[i]
-            out[i] = F(0.0) if x < F(-87.0) else x * sigmoid(x)
+            out[i] = silu(a[i])
     elif opcode == 14:
         for i in range(n):
             out[i] = minimum_f32(maximum_f32(a[i], c0), c1)

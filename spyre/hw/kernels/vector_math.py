@@ -158,6 +158,12 @@ def gelu(x):
 
 
 @inline
+def silu(x):
+    """x·σ(x); zero at -inf."""
+    return F(0.0) if x < F(-87.0) else x * sigmoid(x)
+
+
+@inline
 def softplus(x, beta, threshold):
     """ln(1+e^{βx})/β, or x where βx exceeds the threshold."""
     scaled = x * beta

@@ -35,6 +35,11 @@ def minimum(a: Array, b: Array) -> Array:
     return select(a < b, a, b)
 
 
+def logarithm(x: Array) -> Array:
+    """ln x; below zero a NaN of positive sign."""
+    return select(x < 0.0, np.full((), np.nan), np.log(x.astype(np.float64)))
+
+
 def sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x)."""
     return np.asarray(1.0 / (1.0 + np.exp(-x.astype(np.float64))))
@@ -77,7 +82,7 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "abs": np.abs,
     "neg": np.negative,
     "exp": lambda x: np.exp(x.astype(np.float64)),
-    "log": lambda x: np.log(x.astype(np.float64)),
+    "log": logarithm,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x.astype(np.float64)),
     "reciprocal": lambda x: np.float32(1.0) / x,
