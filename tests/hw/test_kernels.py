@@ -7,23 +7,30 @@ chosen so that float32 is exact, which makes every order of adding give the same
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.hw.ops import OPS, Family, OpSpec
-from spyre.mlir.sdsc_builder import OperationSpec, build_operation
+from spyre.mlir.sdsc_builder import OperationSpec
 from tests.hw.harness import (
     Fill,
     Trial,
     any_numbers,
     compare,
-    move_lx,
     normals,
     powers,
     small_numbers,
     truths,
 )
-from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs
+from tests.hw.strategies import (
+    elementwise_specs,
+    examples,
+    matmul_specs,
+    modes,
+    reduction_specs,
+    seeds,
+    thread_counts,
+)
 
 ROUNDED = frozenset(
     "exp log rsqrt tanh sigmoid gelu silu softplus layernormscale".split()  # noqa: SIM905
@@ -40,16 +47,6 @@ CONSTANTS = {
     "exx2scale": 0x3800,
 }
 """DL16 codes: 1e-5, -1, 1.5, 1.5, 20, 1/8, 1/8."""
-
-relaxed = settings(
-    max_examples=12,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-seeds = st.integers(0, 2**32 - 1)
-modes = st.sampled_from(["dl16", "dl16", "ieee"])
-thread_counts = st.sampled_from([1, 2])
 
 
 def rows_of(family: Family) -> list[OpSpec]:
@@ -69,7 +66,7 @@ def fill_of(spec: OpSpec) -> Fill:
 
 
 @pytest.mark.parametrize("spec", rows_of(Family.ELEMENTWISE), ids=lambda s: s.name)
-@relaxed
+@examples(12)
 @given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
 def test_elementwise(spec: OpSpec, data: st.DataObject, seed: int, mode: str, threads: int):
     operation = data.draw(
@@ -99,7 +96,7 @@ MASK_BITS = {"max": 0xFFFE, "min": 0x7FFE, "prod": 0x3E00}
 
 
 @pytest.mark.parametrize("spec", rows_of(Family.REDUCTION), ids=lambda s: s.name)
-@settings(relaxed, max_examples=40)
+@examples(40)
 @given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
 def test_reduction(spec: OpSpec, data: st.DataObject, seed: int, mode: str, threads: int):
     operation = data.draw(
@@ -114,7 +111,7 @@ def test_reduction(spec: OpSpec, data: st.DataObject, seed: int, mode: str, thre
     compare(operation, Trial(REDUCTION_FILLS[spec.kernel_op], mode, threads, ulps, seed=seed))
 
 
-@settings(relaxed, max_examples=60)
+@examples(60)
 @given(spec=matmul_specs(), seed=seeds, mode=modes, threads=thread_counts)
 def test_matmul(spec: OperationSpec, seed: int, mode: str, threads: int):
     compare(spec, Trial(small_numbers, mode, threads, seed=seed))

@@ -281,11 +281,26 @@ def to_host_stick(table, host, at, device, address, count, floats, integers):
 
 
 @kernel
+def half_stick(to_device, host, at, device, address):
+    """A whole stick of float16 host neighbours against DL16, without buffers."""
+    halves = carray(pointer_u16(host), FAR)[at : at + 64]
+    codes = carray(pointer_u16(device), FAR)[address >> 1 : (address >> 1) + 64]
+    if to_device:
+        for i in range(64):
+            codes[i] = encode_dl16(decode_half(halves[i]))
+    else:
+        for i in range(64):
+            halves[i] = encode_half(decode_dl16(codes[i]))
+
+
+@kernel
 def transfer_units(table, to_device, host, device, first, last):
     """Copy units ``first`` .. ``last``; ``host`` and ``device`` are addresses."""
     floats, integers = np.empty(128, np.float32), np.empty(128, np.int64)
     coordinates = np.empty(8, np.int64)
     lanes = table[LANES]
+    direct = table[HOST_FORMAT] == HOST_HALF and table[DEVICE_FORMAT] == DL16
+    direct = direct and table[LANE_STRIDE] == 1 and table[NINF_IS_NAN] == 0
     for unit in range(first, last):
         rest = unit
         host_at, address = np.int64(0), np.int64(0)
@@ -303,7 +318,9 @@ def transfer_units(table, to_device, host, device, first, last):
                 count = valid_lanes(table, coordinates, a, b, lanes)
                 x = host_at + a * table[HOST_STEP + AXES - 2] + b * table[HOST_STEP + AXES - 1]
                 y = address + a * table[DEVICE_STEP + AXES - 2] + b * table[DEVICE_STEP + AXES - 1]
-                if to_device:
+                if direct and count == 64:
+                    half_stick(to_device, host, x, device, y)
+                elif to_device:
                     to_device_stick(table, host, x, device, y, count, floats, integers)
                 elif count > 0:
                     to_host_stick(table, host, x, device, y, count, floats, integers)
