@@ -15,7 +15,7 @@ import numpy.typing as npt
 from spyre.errors import Finding, SpyreError, ValidationError
 
 if TYPE_CHECKING:
-    from spyre.cli.commands import ComparedRun, Diagnosis
+    from spyre.cli.outcomes import ComparedRun, Diagnosis
     from spyre.hw.counters import Counters
     from spyre.runtime.host_tensor import HostTensor
     from spyre.runtime.run_result import ExecuteReport, PlacedArgument

@@ -15,7 +15,7 @@ from spyre.cli.units import format_ns
 from spyre.errors import Finding, Severity
 
 if TYPE_CHECKING:
-    from spyre.cli.commands import ComparedRun, Diagnosis
+    from spyre.cli.outcomes import ComparedRun, Diagnosis
     from spyre.runtime.run_result import RunResult
 
 MAX_WARNINGS = 10

@@ -272,9 +272,14 @@ def move_lx(op: Operation, rng: np.random.Generator, room_bytes: int = 1 << 18) 
         shifts = rng.integers(0, room_bytes // 128, len(op.cores)) * 128
         return replace(tensor, starts=tuple(s + int(d) for s, d in zip(tensor.starts, shifts)))  # noqa: B905
 
+    return map_tensors(op, moved)
+
+
+def map_tensors(op: Operation, change: Callable[[Tensor], Tensor]) -> Operation:
+    """``op`` with every tensor changed."""
     return replace(
         op,
-        inputs=tuple(moved(t) for t in op.inputs),
-        index_tensors=tuple(moved(t) for t in op.index_tensors),
-        outputs=tuple(moved(t) for t in op.outputs),
+        inputs=tuple(map(change, op.inputs)),
+        index_tensors=tuple(map(change, op.index_tensors)),
+        outputs=tuple(map(change, op.outputs)),
     )

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from spyre.mlir.operation import Component, Indirection
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
-from tests.hw.harness import region
+from spyre.hw.reference.addresses import element_offsets, slice_origin
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
+from tests.hw.harness import map_tensors, region
 
 NAMES = ("mb", "x", "y", "i", "j")
 SPLITS = (1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 11, 16, 20, 25, 32)
@@ -260,10 +262,10 @@ def copy_specs(draw: st.DrawFn) -> OperationSpec:
 
 
 @st.composite
-def conversion_specs(draw: st.DrawFn, name: str) -> OperationSpec:
-    """dl16tofp32 or fp32todl16 over groups of 64 elements."""
+def conversion_specs(draw: st.DrawFn, name: str, lx: bool | None) -> OperationSpec:
+    """dl16tofp32 or fp32todl16 over groups of 64 elements; in LX only if ``lx``."""
     grid = draw(grids())
-    lx = None if _fits_lx(grid, 8) else False
+    lx = None if lx and _fits_lx(grid, 8) else False
     formats = ["SEN169_FP16", "IEEE_FP32"]
     source, target = formats if name == "dl16tofp32" else formats[::-1]
     return OperationSpec(
@@ -316,7 +318,7 @@ def _shortened(grid: Grid, tensor: TensorSpec, dim: str, missing: int, as_gap: b
 
 
 @st.composite
-def gather_specs(draw: st.DrawFn, scatter: bool = False) -> tuple[OperationSpec, int, int]:
+def gathers(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int]:
     """(operation, rows of the table, bytes of the table): rows, or single lanes of rows.
 
     The index runs over one or two dims; with the stick dim among them every lane has its own.
@@ -372,4 +374,50 @@ def gather_specs(draw: st.DrawFn, scatter: bool = False) -> tuple[OperationSpec,
         splits=splits,
         data_format=data_format,
     )
-    return spec, rows, rows * row_bytes
+    return with_shared_table(build_operation(spec)), rows, rows * row_bytes
+
+
+def with_shared_table(op: Operation) -> Operation:
+    """``op`` with the starts of an indirect access: no core's share of the indexed dims moves the
+    table's, and a share of less than a stick starts within the index's stick.
+    """
+
+    def starts(tensor: Tensor) -> tuple[int, ...]:
+        still = [d for d in tensor.dims if tensor.max_dim_sizes.get(d, -1) > 0]
+        offsets = []
+        for core in range(len(op.cores)):
+            origin = slice_origin(op, core)
+            local = {d: np.array([0 if d in still else o]) for d, o in origin.items()}
+            offsets.append(int(element_offsets(op, tensor, local)[0]))
+        return tuple(tensor.starts[0] + offset for offset in offsets)
+
+    return map_tensors(op, lambda t: replace(t, starts=starts(t)))
+
+
+@st.composite
+def topk_specs(draw: st.DrawFn, name: str) -> OperationSpec:
+    """The k largest along a dim outside the stick; positions as int32 or as numbers."""
+    wide = draw(st.booleans())
+    source_format = "IEEE_FP32" if wide else "SEN169_FP16"
+    grid = draw(grids(64, min_rank=2, max_rank=3))
+    reduced = draw(st.sampled_from([d for d in grid.dims if d != grid.stick]))
+    count = draw(st.integers(2, 9))
+    extents = {**grid.extents, reduced: count, "kj": draw(st.integers(1, count))}
+    splits = {**grid.splits, reduced: 1, "kj": 1}
+    grid = Grid(extents, splits, grid.stick, 64)
+    index_format = draw(st.sampled_from(["IEEE_INT32", source_format]))
+    target_format = index_format if name == "topkindex" else source_format
+    return OperationSpec(
+        name=name,
+        extents=extents,
+        inputs=[draw(_plain(grid, 0, "kj", source_format))],
+        outputs=[draw(_plain(grid, 1, reduced, target_format))],
+        splits=splits,
+        data_format=source_format,
+    )
+
+
+@st.composite
+def _plain(draw: st.DrawFn, grid: Grid, operand: int, absent: str, data_format: str) -> TensorSpec:
+    spec = draw(tensors(grid, operand, [absent], data_format, False))
+    return replace(spec, dims=tuple(d for d in spec.dims if d != absent), scale={})

@@ -30,6 +30,7 @@ from tests.hw.strategies import (
     reduction_specs,
     seeds,
     thread_counts,
+    topk_specs,
 )
 
 ROUNDED = frozenset(
@@ -115,3 +116,12 @@ def test_reduction(spec: OpSpec, data: st.DataObject, seed: int, mode: str, thre
 @given(spec=matmul_specs(), seed=seeds, mode=modes, threads=thread_counts)
 def test_matmul(spec: OperationSpec, seed: int, mode: str, threads: int):
     compare(spec, Trial(small_numbers, mode, threads, seed=seed))
+
+
+@pytest.mark.parametrize("name", ["topkvalue", "topkindex"])
+@examples(30)
+@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+def test_topk(name: str, data: st.DataObject, seed: int, mode: str, threads: int):
+    spec = data.draw(topk_specs(name))
+    fill = data.draw(st.sampled_from([any_numbers, small_numbers]))
+    compare(spec, Trial(fill, mode, threads, seed=seed))

@@ -214,3 +214,20 @@ def advance(table, counters):
             return
         counters[axis] = 0
         axis -= 1
+
+
+@kernel
+def begin(table, bases, counters, unit, per_run):
+    """Go to ``unit``, of which ``per_run`` make a run of the innermost axis; its place there."""
+    run = unit // per_run
+    seek(table, bases, run, counters)
+    return unit - run * per_run
+
+
+@kernel
+def follow(table, counters, place, per_run):
+    """The place of the next unit; steps the outer axes at the end of a run."""
+    if place + 1 < per_run:
+        return place + 1
+    advance(table, counters)
+    return np.int64(0)

@@ -6,12 +6,11 @@ One unit is one group of 64 elements. Each side may be stored in its element arr
 
 from __future__ import annotations
 
-import numpy as np
 from numba import carray
 
 from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
-from spyre.hw.kernels.blocks import advance, load_one, seek, store_sticks
+from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import CONVERSIONS, HALF_STAGGERED, WORD_STAGGERED
 from spyre.hw.spec import HOST_BYTES
@@ -71,18 +70,13 @@ def convert_group(table, half, word, source, target, buffer, ordered):
 def converting(table, bases, half, word, counters, scratch, first, last):
     """Run units ``first`` .. ``last`` of a conversion table."""
     inner = table[INNER]
-    run = first // inner
-    at = first - run * inner
-    seek(table, bases, run, counters)
+    at = begin(table, bases, counters, first, inner)
     for _ in range(first, last):
         convert_group(
             table, half, word, counters[8] + at * table[IN + INNER_PITCH],
             counters[9] + at * table[OUT + INNER_PITCH], scratch[:64], scratch[64:128],
         )  # fmt: skip
-        at += 1
-        if at == inner:
-            at = np.int64(0)
-            advance(table, counters)
+        at = follow(table, counters, at, inner)
 
 
 @entry

@@ -11,7 +11,7 @@ from numba import carray
 
 from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
-from spyre.hw.kernels.blocks import advance, seek
+from spyre.hw.kernels.blocks import begin, follow
 from spyre.hw.kernels.intrinsics import pointer_i32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import GATHER, INDEX_PER_LANE
 from spyre.hw.spec import HOST_BYTES
@@ -88,9 +88,7 @@ def copying(table, bases, half, word, counters, first, last):
     inner, blocks, flags, lanes = table[INNER], table[BLOCKS], table[FLAGS], table[LANES]
     source_pitch, target_pitch = table[IN + INNER_PITCH], table[OUT + INNER_PITCH]
     lane = table[IN + LANE]
-    run = first // blocks
-    block = first - run * blocks
-    seek(table, bases, run, counters)
+    block = begin(table, bases, counters, first, blocks)
     for _ in range(first, last):
         at = block * BLOCK_STICKS
         sticks = min(BLOCK_STICKS, inner - at)
@@ -113,10 +111,7 @@ def copying(table, bases, half, word, counters, first, last):
                 spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes)
             else:
                 copy_run(half, source, target, sticks, source_pitch, target_pitch)
-        block += 1
-        if block == blocks:
-            block = 0
-            advance(table, counters)
+        block = follow(table, counters, block, blocks)
     return 0
 
 

@@ -11,11 +11,11 @@ from numba import carray
 from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import (
-    advance,
+    begin,
+    follow,
     load_sticks,
     mask_lanes,
     mask_sticks,
-    seek,
     store_sticks,
 )
 from spyre.hw.kernels.fused import fused_block
@@ -43,9 +43,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
     second_pitch = table[SECOND + INNER_PITCH]
     out_word = OPERAND + inputs * OPERAND_WORDS
     mask_word = out_word + OPERAND_WORDS
-    run = first // blocks
-    block = first - run * blocks
-    seek(table, bases, run, counters)
+    block = begin(table, bases, counters, first, blocks)
     for _ in range(first, last):
         at = block * BLOCK_STICKS
         sticks = min(BLOCK_STICKS, inner - at)
@@ -58,10 +56,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
             (counters[8 + inputs] >> 1) + at * 64,
             n, table[SECOND + LANE], second_pitch >> 1,
         ):  # fmt: skip
-            block += 1
-            if block == blocks:
-                block = 0
-                advance(table, counters)
+            block = follow(table, counters, block, blocks)
             continue
         for k in range(inputs):
             operand = OPERAND + k * OPERAND_WORDS
@@ -95,10 +90,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
             half, word, counters[8 + inputs] + at * pitch, sticks, pitch,
             table[out_word + FORMAT], out,
         )  # fmt: skip
-        block += 1
-        if block == blocks:
-            block = 0
-            advance(table, counters)
+        block = follow(table, counters, block, blocks)
 
 
 @entry

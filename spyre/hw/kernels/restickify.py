@@ -7,14 +7,13 @@ in the input, MASK_END limits a in the output. Operands 2 and 3 are the coordina
 
 from __future__ import annotations
 
-import numpy as np
 from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
 from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
-from spyre.hw.kernels.blocks import advance, seek
+from spyre.hw.kernels.blocks import begin, follow
 from spyre.hw.kernels.intrinsics import I16, I32, I64, pointer_i32, pointer_i64, pointer_u16
 from spyre.hw.spec import HOST_BYTES
 
@@ -106,9 +105,7 @@ def restickify(table, bases, memory, half, word, counters, first, last):
     """Run blocks ``first`` .. ``last`` of a restickify table."""
     inner, side = table[INNER], table[LANES]
     source_pitch, target_pitch = table[B_PITCH], table[A_PITCH]
-    run = first // inner
-    at = first - run * inner
-    seek(table, bases, run, counters)
+    at = begin(table, bases, counters, first, inner)
     for _ in range(first, last):
         source = counters[8] + at * table[IN + INNER_PITCH]
         target = counters[9] + at * table[OUT + INNER_PITCH]
@@ -126,10 +123,7 @@ def restickify(table, bases, memory, half, word, counters, first, last):
                 word, 2, source, source_pitch, target, target_pitch,
                 max(rows, 0), max(columns, 0), 32,
             )  # fmt: skip
-        at += 1
-        if at == inner:
-            at = np.int64(0)
-            advance(table, counters)
+        at = follow(table, counters, at, inner)
 
 
 @entry

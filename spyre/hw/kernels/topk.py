@@ -11,7 +11,7 @@ from numba import carray
 
 from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
-from spyre.hw.kernels.blocks import advance, load_one, seek, store_sticks
+from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import TOPK_INDEX
 from spyre.hw.spec import HOST_BYTES
@@ -67,9 +67,7 @@ def topk(table, bases, half, word, integers, counters, scratch, first, last_unit
     lanes, inner = table[LANES], table[INNER]
     stick, last, best = scratch[:64], scratch[64:128], scratch[128:192]
     last_at, best_at = np.empty(64, np.int32), np.empty(64, np.int32)
-    run = first // inner
-    at = first - run * inner
-    seek(table, bases, run, counters)
+    at = begin(table, bases, counters, first, inner)
     for _ in range(first, last_unit):
         source = counters[8] + at * table[IN + INNER_PITCH]
         target = counters[9] + at * table[OUT + INNER_PITCH]
@@ -86,10 +84,7 @@ def topk(table, bases, half, word, integers, counters, scratch, first, last_unit
                 store_positions(table, half, word, integers, place, best_at, stick)
             else:
                 store_sticks(half, word, place, 1, 128, table[OUT + FORMAT], best)
-        at += 1
-        if at == inner:
-            at = np.int64(0)
-            advance(table, counters)
+        at = follow(table, counters, at, inner)
 
 
 @entry

@@ -11,11 +11,12 @@ import numpy as np
 
 from spyre.errors import SdscError
 from spyre.hw import table as tb
-from spyre.hw.access import per_core
+from spyre.hw.access import Access, per_core
 from spyre.hw.kernels.opcodes import RESTICKIFY_KIND
 from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
 from spyre.hw.plans.context import PlanContext, RowWriter, outer_count
 from spyre.hw.plans.copying import plan_copy
+from spyre.mlir.operation import Component
 
 
 def plan_restickify(context: PlanContext) -> Iterator[Int64Array]:
@@ -27,7 +28,8 @@ def plan_restickify(context: PlanContext) -> Iterator[Int64Array]:
         return
     _check(context, a, b)
     side = source.lanes
-    starts = np.vstack([context.starts, _coordinates(context, a), _coordinates(context, b)])
+    coordinates = [_coordinates(context, a, target), _coordinates(context, b, source)]
+    starts = np.vstack([context.starts, *coordinates])
     axes = [_axis(context, dim, a, b, side) for dim in context.op.dims]
     for group in fold_cores(context.op, starts):
         nest = normalise([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0, 0, 0))]
@@ -50,7 +52,10 @@ def _check(context: PlanContext, a: str, b: str) -> None:
     )
 
 
-def _coordinates(context: PlanContext, dim: str) -> Int64Array:
+def _coordinates(context: PlanContext, dim: str, limited: Access) -> Int64Array:
+    """Where each core's slice of ``dim`` begins in ``limited``, whose stored extent is the limit."""
+    if limited.tensor.component is Component.LX or limited.tensor.per_core_in_hbm:
+        return np.zeros(context.starts.shape[1], np.int64)
     share = per_core(context.op, dim)
     return np.array([core.get(dim, 0) * share for core in context.op.core_slices], np.int64)
 

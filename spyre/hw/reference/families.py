@@ -320,6 +320,26 @@ def _is_stored(execution: Execution, operand: int, core: int) -> npt.NDArray[np.
     return stored
 
 
+# --- top-k ------------------------------------------------------------------------------------
+
+
+def _topk(execution: Execution, spec: OpSpec) -> None:
+    """The k largest along the dim only the input has, falling, lower position first."""
+    op = execution.op
+    source, target = op.inputs[0], op.outputs[0]
+    reduced = next(i for i, d in enumerate(op.dims) if source.holds(d) and not target.holds(d))
+    kept = next(i for i, d in enumerate(op.dims) if target.holds(d) and not source.holds(d))
+    count = op.extents[op.dims[kept]]
+    for core in execution.cores:
+        values = execution.read(0, core).take([0], axis=kept)
+        order = np.argsort(-values, axis=reduced, kind="stable")
+        found = np.take_along_axis(values, order, axis=reduced)
+        result = order if spec.kernel_op == "index" else found
+        first = result.take(range(count), axis=reduced)
+        wide = np.swapaxes(first, reduced, kept)
+        execution.write(core, np.broadcast_to(wide, execution.local[op.dims[0]].shape))
+
+
 _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
     Family.ELEMENTWISE: _elementwise,
     Family.REDUCTION: _reduction,
@@ -327,4 +347,5 @@ _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
     Family.CONVERT: _convert,
     Family.RESTICKIFY: _restickify,
     Family.MATMUL: _matmul,
+    Family.TOPK: _topk,
 }

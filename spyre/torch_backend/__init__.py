@@ -1,1 +1,0 @@
-"""The PyTorch device "spyre" (step D); nothing below imports it."""

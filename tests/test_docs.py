@@ -1,0 +1,129 @@
+"""README and docs: links resolve, generated tables are current, examples run, shown text is real."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spyre.codes import CODES
+from spyre.config import VARIABLES
+from spyre.hw.ops import OPS, Family
+from tools.code_kinds import CodeKind, find_code_kinds
+from tools.docs import READINGS, ROOT, STICK_RULES, TABLES, refresh, table
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors a Markdown viewer makes of a page's headings."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_relative_links_resolve(page):
+    for link in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_tables_are_current(page):
+    text = page.read_text(encoding="utf-8")
+    assert refresh(text) == text, "run: python -m tools.docs"
+
+
+def test_every_table_is_shown():
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in TABLES if f"<!-- table: {name} -->" not in text] == []
+
+
+def test_tables_name_everything():
+    text = "".join(make() for make in TABLES.values())
+    for name in (*CODES, *OPS, *(v.name for v in VARIABLES)):
+        assert name in text
+
+
+def test_a_table_out_of_date_is_noticed():
+    stale = "<!-- table: environment -->\n| old |\n<!-- end -->\nrest"
+    assert "old" not in refresh(stale)
+    assert refresh(stale).endswith("<!-- end -->\nrest")
+    with pytest.raises(KeyError):
+        refresh("<!-- table: nonsense -->\n<!-- end -->")
+
+
+def test_bars_in_cells_are_escaped():
+    assert table(["a"], [["|x|"]]) == "| a |\n| --- |\n| \\|x\\| |\n"
+
+
+def test_every_family_and_reading_is_explained():
+    assert set(STICK_RULES) == set(Family)
+    readings = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    for name, names in READINGS.items():
+        assert name in OPS
+        for reading in names.split(", "):
+            assert f"- *{reading}*:" in readings
+
+
+def test_code_kinds(tmp_path):
+    source = """
+raise DeviceFault("SPY411", "x")
+RULES = (error("SPY130", f), warning("SPY138", f), Rule("SPY205", Severity.WARNING, f))
+warning("SPY150", f); error("SPY150", f)
+"""
+    (tmp_path / "module.py").write_text(source)
+    assert find_code_kinds(tmp_path) == {
+        "SPY411": CodeKind(False, 1),
+        "SPY130": CodeKind(False, 2),
+        "SPY138": CodeKind(True, 2),
+        "SPY205": CodeKind(True, 2),
+        "SPY150": CodeKind(False, 2),
+    }
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_python_examples_run(name, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    for snippet in SNIPPET.findall((ROOT / name).read_text(encoding="utf-8")):
+        exec(compile(snippet, name, "exec"), names)
+    shown = capsys.readouterr().out
+    assert "131072" in shown if name == "README.md" else "all 32768 elements agree" in shown
+
+
+def test_readme_shows_what_is_printed(monkeypatch, capsys):
+    from spyre.cli.run import main
+
+    monkeypatch.chdir(ROOT)
+    assert main(["examples/softmax"]) == 0
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(printed) >= 9
+    for line in printed:
+        assert line[: line.rfind("el") if " el " in line else None] in readme
+
+
+def test_readme_shows_the_closing_line_of_pytest():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"^\d+ passed(, \d+ \w+)* in \d+\.\d+s", readme, re.MULTILINE)
+
+
+def test_nothing_of_our_surroundings_is_named():
+    for page in PAGES:
+        assert "/work" not in page.read_text(encoding="utf-8")
