@@ -1,4 +1,4 @@
-"""README and docs: links resolve, generated tables are current, examples run, shown text is real."""
+"""README and docs: links resolve, tables are current, examples run, shown text is real."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _check(context: PlanContext, a: str, b: str) -> None:
 
 
 def _coordinates(context: PlanContext, dim: str, limited: Access) -> Int64Array:
-    """Where each core's slice of ``dim`` begins in ``limited``, whose stored extent is the limit."""
+    """Where each core's slice of ``dim`` begins in ``limited``, whose extent is the limit."""
     if limited.tensor.component is Component.LX or limited.tensor.per_core_in_hbm:
         return np.zeros(context.starts.shape[1], np.int64)
     share = per_core(context.op, dim)

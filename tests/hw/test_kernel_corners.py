@@ -1,0 +1,374 @@
+"""Kernels where they are likely to break: every code, odd core counts, overlaps, masks, groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spyre.dtypes import NumericRules, decode_device, encode_device
+from spyre.errors import DeviceFault, SpyreError, UnsupportedError
+from spyre.hw.ops import OPS, Family, OpSpec
+from spyre.hw.reference.definitions import define
+from spyre.mlir.operation import Component, Operation
+from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
+from spyre.mlir.sdsc_recipes import Operand, identity, matmul, pointwise, reduction, restickify
+from tests.hw.harness import (
+    Array,
+    Fill,
+    Trial,
+    allocations_of,
+    any_numbers,
+    compare,
+    engine,
+    fill_window,
+    link,
+    map_tensors,
+    move_lx,
+    normals,
+    order_key,
+    output_bytes,
+    region,
+    small_numbers,
+    windows,
+)
+from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+from tests.hw.test_kernels import CONSTANTS, ROUNDED, constants_of, rows_of
+
+LX = Component.LX
+ODD_COUNTS = (3, 5, 7, 11, 20, 25)
+
+
+def at(k: int, absent: tuple[int, ...] = (), component: Component = Component.HBM) -> Operand:
+    base = region(k) if component is Component.HBM else 4096 + (k << 17)
+    return Operand(base, absent, component=component)
+
+
+# --- every code -------------------------------------------------------------------------------
+
+
+def all_codes(rng: np.random.Generator, count: int) -> Array:
+    return np.arange(count) % 65536
+
+
+@pytest.mark.parametrize("mode", ["dl16", "ieee"])
+@pytest.mark.parametrize(
+    "spec", [s for s in rows_of(Family.ELEMENTWISE) if s.inputs == 1], ids=lambda s: s.name
+)
+def test_unary_of_every_code(spec: OpSpec, mode: str):
+    """65,536 codes in, the definition out; a NaN may have either sign."""
+    absent = (1,) if spec.kernel_op == "layernormscale" else ()
+    operation = pointwise(
+        spec.name, (1024, 64), [at(0, absent)], at(1), {"mb": 4}, constants_of(spec)
+    )
+    op = build_operation(operation)
+    device = engine(mode)
+    found = windows(op)
+    codes = np.arange(65536).astype(np.uint16)
+    for window in found:
+        fill_window(
+            window,
+            lambda rng, n: np.zeros(n, np.int64),
+            mode,
+            np.random.default_rng(),
+            [device.memory],
+        )
+    device.memory.write(found[0].low, codes.view(np.uint8))
+    device.executor.run(link(device, [op], allocations_of(found)))
+    result = device.memory.read(found[-1].low, 2 * codes.size).view(np.uint16)
+    rules = NumericRules(numerics=mode)
+    x = decode_device(codes, "SEN169_FP16", rules)
+    operands = [x]
+    if absent:
+        pairs = x.reshape(-1, 64)
+        operands = [np.repeat(pairs[:, lane], 64) for lane in (0, 1)]
+    constants = [decode_device(np.array([CONSTANTS[c]]), "SEN169_FP16")[0] for c in spec.constants]
+    with np.errstate(all="ignore"):
+        exact = np.asarray(define(spec.kernel_op, *operands, *constants)).astype(np.float32)
+    expected = encode_device(exact, "SEN169_FP16", rules)
+    wrong = result != expected
+    wrong &= ~(np.isnan(exact) & ((result & 0x7FFF) >= (0x7FFF if mode == "dl16" else 0x7C01)))
+    if spec.kernel_op in ROUNDED:
+        wrong &= np.abs(order_key(result) - order_key(expected)) > 1
+    bad = np.flatnonzero(wrong)
+    assert not bad.size, [(hex(codes[i]), hex(result[i]), hex(expected[i])) for i in bad[:8]]
+
+
+SPECIAL = np.array(
+    [0x0000, 0x8000, 0x0001, 0x8001, 0x0002, 0x3DFF, 0x3E00, 0x3E01, 0xBE00, 0xBE01, 0x7FFE, 0xFFFE,
+     0x7FFF, 0xFFFF, 0x5DFF, 0x1FFF, 0x2000, 0x9FFF, 0x4645, 0xC645], np.uint16,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "spec", [s for s in rows_of(Family.ELEMENTWISE) if s.inputs == 2], ids=lambda s: s.name
+)
+@pytest.mark.parametrize("lane", [False, True], ids=["stick", "lane"])
+def test_binary_of_special_codes(spec: OpSpec, lane: bool):
+    """All pairs of special codes; infinities behave as such, a NaN may have either sign."""
+    count = SPECIAL.size
+    first = np.zeros((count, 64), np.uint16)
+    first[:, :count] = SPECIAL
+    second = np.repeat(SPECIAL[:, None], 64, axis=1)
+    absent = (1,) if lane else ()
+    op = build_operation(pointwise(spec.name, (count, 64), [at(0), at(1, absent)], at(2)))
+    device = engine()
+    found = windows(op)
+    for window, codes in zip(found, (first, second, np.zeros_like(first)), strict=True):
+        device.memory.write(window.low, codes.view(np.uint8).ravel())
+    device.executor.run(link(device, [op], allocations_of(found)))
+    result = device.memory.read(found[2].low, first.nbytes).view(np.uint16).reshape(first.shape)
+    a, b = (decode_device(c, "SEN169_FP16") for c in (first, second))
+    with np.errstate(all="ignore"):
+        exact = define(spec.kernel_op, a, b).astype(np.float32)
+    expected = encode_device(exact, "SEN169_FP16")
+    nan = np.isnan(exact) & ((result & 0x7FFF) == 0x7FFF)
+    bad = np.argwhere((result != expected) & ~nan)
+    assert not bad.size, [
+        (hex(first[i, j]), hex(second[i, j]), hex(result[i, j]), hex(expected[i, j]))
+        for i, j in bad[:8]
+    ]
+
+
+# --- any division of the work gives the same bytes --------------------------------------------
+
+
+SPLIT_CASES: dict[str, tuple[OperationSpec, Fill]] = {
+    "add": (pointwise("add", (32, 512), [at(0), at(1, (0,))], at(2)), any_numbers),
+    "gelu": (pointwise("gelufwd", (32, 512), [at(0)], at(2)), normals),
+    "column sum": (reduction("sum", (32, 512), (0,), at(0), at(2)), normals),
+    "row sum": (reduction("sum", (32, 512), (1,), at(0), at(2)), normals),
+    "row max": (reduction("max", (32, 500), (1,), at(0), at(2)), normals),
+    "matmul": (matmul(32, 128, 512, at(0), at(1), at(2)), normals),
+}
+
+
+@pytest.mark.parametrize("name", SPLIT_CASES)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_any_split_of_kept_dims_gives_the_same_bytes(name: str, threads: int):
+    spec, fill = SPLIT_CASES[name]
+    expected = output_bytes(build_operation(spec), Trial(fill, threads=1))
+    out = build_operation(spec).outputs[0]
+    for mb, columns in ((1, 1), (2, 1), (1, 2), (4, 8), (32, 1), (8, 4), (16, 2), (1, 8)):
+        splits = {"mb": mb if out.holds("mb") else 1, "out": columns if out.holds("out") else 1}
+        split = build_operation(replace(spec, splits=splits))
+        assert output_bytes(split, Trial(fill, threads=threads)) == expected, splits
+
+
+@pytest.mark.parametrize("name", ["row sum", "column sum", "matmul"])
+@pytest.mark.parametrize("slices", [2, 4, 8])
+def test_split_of_a_reduced_dim_rounds_once(name: str, slices: int):
+    """Sums of normal numbers: the float32 order may differ, never more than the last place."""
+    spec, fill = SPLIT_CASES[name]
+    reduced = {"row sum": "out", "column sum": "mb", "matmul": "in"}[name]
+    slices = min(slices, spec.extents[reduced] // 64) if reduced == "in" else slices
+    compare(replace(spec, splits={reduced: slices}), Trial(fill, ulps=1))
+
+
+@pytest.mark.parametrize("cores", ODD_COUNTS)
+def test_odd_core_counts(cores: int):
+    rows = 3 * cores
+    for lx in (Component.HBM, LX):
+        a, b, c = at(0, (), lx), at(1, (), lx), at(2, (), lx)
+        compare(pointwise("mul", (rows, 192), [a, b], c, {"mb": cores}))
+        compare(reduction("sum", (rows, 190), (1,), a, at(3), {"mb": cores}))
+        compare(reduction("max", (rows, 192), (0,), a, at(3), {"mb": cores}), Trial(ulps=0))
+    compare(matmul(rows, 128, 128, at(0), at(1), at(2), (), {"mb": cores}))
+    compare(pointwise("exp", (64 * cores,), [at(0)], at(2), {"out": cores}), Trial(normals, ulps=1))
+
+
+# --- irregular cores --------------------------------------------------------------------------
+
+
+@examples(30)
+@given(data=st.data(), seed=seeds)
+def test_scattered_scratchpads(data: st.DataObject, seed: int):
+    """Every core has its tensors elsewhere in its LX, in any order of core numbers."""
+    kind = data.draw(st.sampled_from(["elementwise", "reduction", "matmul"]))
+    if kind == "elementwise":
+        spec = data.draw(elementwise_specs("sub", 2, fp32=False))
+    elif kind == "reduction":
+        spec = data.draw(reduction_specs("max", mask_bits=0xFFFE, fp32=False))
+    else:
+        spec = data.draw(matmul_specs())
+    op = build_operation(spec)
+    rng = np.random.default_rng(seed)
+    numbers = rng.permutation(32)[: len(op.cores)]
+    op = move_lx(replace(op, cores=tuple(int(n) for n in numbers)), rng, 1 << 16)
+    try:
+        compare(op, Trial(seed=seed, ulps=0))
+    except UnsupportedError as error:
+        assert error.code == "SPY523"  # noqa: PT017
+        assert kind != "elementwise"
+
+
+def test_permuted_cores():
+    """Work slices handed to cores in any order, LX and HBM mixed."""
+    spec = pointwise("add", (24, 128), [at(0, (), LX), at(1)], at(2), {"mb": 12})
+    op = build_operation(spec)
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(12)
+        moved = map_tensors(op, lambda t: replace(t, starts=tuple(t.starts[i] for i in order)))  # noqa: B023
+        moved = replace(moved, core_slices=tuple(op.core_slices[i] for i in order))
+        compare(moved)
+        compare(replace(moved, cores=tuple(int(i) + 7 for i in order)))
+
+
+# --- overlap ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["add", "relufwd", "where3", "exp", "realdiv"])
+@pytest.mark.parametrize("component", [Component.HBM, LX])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_in_place(name: str, component: Component, threads: int):
+    inputs = OPS[name].inputs
+    operands = [at(k, (), component) for k in range(inputs)]
+    for target in range(inputs):
+        spec = pointwise(name, (64, 256), operands, operands[target], {"mb": 8})
+        op = build_operation(spec)
+        compare_in_place(op, target, Trial(small_numbers, threads=threads, ulps=1))
+
+
+def compare_in_place(op: Operation, target: int, trial: Trial) -> None:
+    """Windows of input ``target`` and of the output are the same; both get the same bytes."""
+    compare(
+        op,
+        replace(
+            trial, fills=lambda rng, n: np.resize(small_numbers(np.random.default_rng(5), 4096), n)
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", ["add", "neg", "identity"])
+@pytest.mark.parametrize("back_sticks", [1, 3, 40])
+def test_output_behind_its_input(name: str, back_sticks: int):
+    """The output starts some sticks before the input it overlaps, so each is read in time."""
+    inputs = [at(0), at(1)][: OPS[name].inputs]
+    out = Operand(region(0) - 128 * back_sticks)
+    op = build_operation(pointwise(name, (48, 64), inputs, out))
+    fills = lambda rng, n: np.resize(small_numbers(np.random.default_rng(5), 1 << 16), n)  # noqa: E731
+    device = engine()
+    before = windows(op)
+    rng = np.random.default_rng(0)
+    for window in before:
+        fill_window(window, fills, "dl16", rng, [device.memory])
+    operands = [device.memory.read(w.low, w.high - w.low) for w in before[:-1]]
+    device.executor.run(link(device, [op], allocations_of(before)))
+    a, *b = (decode_device(o.view(np.uint16), "SEN169_FP16") for o in operands)
+    exact = a + b[0] if b else (-a if name == "neg" else a)
+    found = device.memory.read(before[-1].low, operands[0].size).view(np.uint16)
+    np.testing.assert_array_equal(found, encode_device(exact, "SEN169_FP16"))
+
+
+# --- masks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0, 1, 63, 64, 100, 190])
+@pytest.mark.parametrize("dim", ["out", "mb"])
+def test_masked_exp(dim: str, start: int):
+    """August's exp: masked coordinates count as the mask value (0xFFFF: -inf, so 0)."""
+    extent = {"out": 192, "mb": 24}[dim]
+    first = min(start, extent - 1)
+    spec = pointwise("exp", (24, 192), [at(0)], at(1), {"mb": 3, "out": 3})
+    masked = replace(
+        spec, masks={dim: [(first, extent - first)]}, constants={"samv-maskvalue": 0xFFFF}
+    )
+    compare(masked, Trial(normals, ulps=1))
+
+
+def test_several_masks_are_refused():
+    spec = pointwise("exp", (4, 64), [at(0)], at(1))
+    masked = replace(spec, masks={"out": [(1, 2), (5, 2)]}, constants={"samv-maskvalue": 0})
+    with pytest.raises(UnsupportedError, match="SPY524"):
+        compare(masked)
+
+
+# --- matmul -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 2, 13, 95, 97])
+@pytest.mark.parametrize("columns", [64, 320, 576])
+def test_matmul_blocks(rows: int, columns: int):
+    """M and N around the kernel's row chunks and blocks of four sticks, K over two blocks."""
+    for threads in (1, 2):
+        compare(matmul(rows, 320, columns, at(0), at(1), at(2)), Trial(threads=threads))
+
+
+@pytest.mark.parametrize("mode", ["dl16", "ieee"])
+def test_matmul_in_scratchpads(mode: str):
+    """Operands private to each core; B is repeated there, as a compiler would have to."""
+    spec = matmul(26, 128, 128, at(0, (), LX), at(1, (), LX), at(2, (), LX), (2,), {"mb": 13})
+    compare(spec, Trial(mode=mode))
+    compare(
+        matmul(26, 128, 128, at(0), at(1, (), LX), at(2), (), {"mb": 2, "out": 2}), Trial(mode=mode)
+    )
+
+
+def test_matmul_of_normal_numbers():
+    compare(matmul(70, 1024, 192, at(0), at(1), at(2), (2,), {"mb": 7}), Trial(normals, ulps=1))
+
+
+def test_matmul_broadcasts_b_over_the_batch():
+    spec = matmul(9, 128, 128, at(0), at(1, (0,)), at(2), (6,), {"x": 3, "in": 2})
+    compare(spec)
+
+
+def test_fp32_matmul_is_refused():
+    wide = [replace(at(k), data_format="IEEE_FP32") for k in range(3)]
+    with pytest.raises(SpyreError, match="SPY5"):
+        compare(matmul(4, 64, 64, *wide))
+
+
+# --- index out of range -----------------------------------------------------------------------
+
+
+def gather_of(index: list[int]) -> tuple[Operation, int]:
+    """Rows of a table of 5 by a 1-D index; (operation, bytes of the table)."""
+    table = TensorSpec(
+        ("out", "mb"), (("out", 64),), region(0), role="V", max_dim_sizes={"mb": 1},
+        indirection=_VALUE,
+    )  # fmt: skip
+    indices = TensorSpec(
+        ("mb",), (("mb", 32),), region(1), data_format="SENUINT32", role="KERNEL_IDX",
+        indirection=_INDEX,
+    )  # fmt: skip
+    out = TensorSpec(("mb", "out"), (("out", 64),), region(2), role="O")
+    spec = OperationSpec(
+        "identity", {"mb": len(index), "out": 128}, [table], [out], index_inputs=[indices]
+    )
+    return build_operation(spec), 5 * 256
+
+
+from spyre.mlir.operation import Indirection  # noqa: E402
+
+_VALUE, _INDEX = Indirection.VALUE, Indirection.INDEX
+
+
+@pytest.mark.parametrize("bad", [5, -1, 1 << 30, -(1 << 31)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_index_out_of_range(bad: int, threads: int):
+    op, size = gather_of([0, 1, 2, 3, bad, 4])
+    device = engine(threads=threads)
+    found = windows(op, {0: size})
+    for window in found:
+        fill_window(
+            window,
+            lambda rng, n: np.zeros(n, np.int64),
+            "dl16",
+            np.random.default_rng(),
+            [device.memory],
+        )
+    device.memory.write(region(1), np.array([0, 1, 2, 3, bad, 4], np.int32).view(np.uint8))
+    linked = link(device, [op], allocations_of(found))
+    with pytest.raises(DeviceFault) as caught:
+        device.executor.run(linked)
+    where = f"0_identity, execute 0, tensor Tensor0, address {region(1) + 16:#x}"
+    assert str(caught.value) == (
+        f"test:2:1: {where}: error SPY412: identity: index out of range\n"
+        f"  expected: 0 to 4\n  found: {bad}"
+    )
+    device.memory.write(region(1) + 16, np.array([4], np.int32).view(np.uint8))
+    device.executor.run(linked)
