@@ -16,6 +16,7 @@ from spyre.hw.kernels.vector_math import (
     exponential,
     gelu,
     hyperbolic_tangent,
+    inverse_root,
     logarithm,
     sigmoid,
     silu,
@@ -50,7 +51,7 @@ def apply_unary(opcode, a, out, constants):
             out[i] = np.sqrt(a[i])
     elif opcode == 6:
         for i in range(n):
-            out[i] = F(1.0) / np.sqrt(a[i])
+            out[i] = inverse_root(a[i])
     elif opcode == 7:
         for i in range(n):
             out[i] = F(1.0) / a[i]
@@ -139,7 +140,7 @@ def apply_binary(opcode, a, b, out, constants):
         for i in range(n):
             mean, mean_square = a[i], b[i]
             variance = maximum_f32(mean_square - mean * mean, F(0.0))
-            out[i] = F(1.0) / np.sqrt(variance + c0)
+            out[i] = inverse_root(variance + c0)
 
 
 @kernel

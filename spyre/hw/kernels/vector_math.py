@@ -108,6 +108,14 @@ def logarithm_one_plus(y):
 
 
 @inline
+def inverse_root(x):
+    """1/√x; ±inf at ±0 and 0 at inf, where the estimate LLVM refines would give NaN."""
+    y = F(1.0) / np.sqrt(x)
+    y = copy_sign(_INFINITY, x) if x == F(0.0) else y
+    return F(0.0) if x == _INFINITY else y
+
+
+@inline
 def sigmoid(x):
     """1 / (1 + e**-x)."""
     return F(1.0) / (F(1.0) + bounded_exponential(-x))

@@ -45,10 +45,22 @@ class Roles:
 
 def plan_matmul(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of a matmul."""
+    _check_formats(context)
     roles = find_roles(context)
     axes = {dim: _axis(context, roles, dim) for dim in context.op.dims}
     for group in fold_cores(context.op, context.starts, (roles.reduction,)):
         yield from _group_rows(context, roles, group, axes)
+
+
+def _check_formats(context: PlanContext) -> None:
+    for access in context.accesses:
+        if context.format_code(access.tensor) == tb.FP32:
+            raise context.refuse(
+                "SPY522",
+                f"arithmetic on {access.tensor.data_format} is not simulated yet",
+                "SEN169_FP16",
+                f"{access.tensor.data_format} in {access.tensor.name}",
+            )
 
 
 def find_roles(context: PlanContext) -> Roles:
@@ -93,15 +105,23 @@ def _axis(context: PlanContext, roles: Roles, dim: str) -> Axis:
 def _group_rows(
     context: PlanContext, roles: Roles, group: CoreGroup, axes: dict[str, Axis]
 ) -> Iterator[Int64Array]:
-    def collect(dims: Sequence[str]) -> list[Axis]:
+    def collect(dims: Sequence[str], absent: int | None = None) -> list[Axis]:
         slices = [group.axes[d] for d in dims if d in group.axes]
-        return slices + [axes[d] for d in dims]
+        shared = [s for s in slices if absent is None or s.pitches[absent] == 0]
+        return shared + [axes[d] for d in dims]
 
-    batch = normalise(collect(roles.batch), _C)
-    rows = normalise(collect(roles.rows), _C)
-    columns = normalise(collect(roles.columns), _C)
+    batch = normalise([*collect(roles.batch), *_private_slices(roles, group)], _C)
+    rows = normalise(collect(roles.rows, _B), _C)
+    columns = normalise(collect(roles.columns, _A), _C)
     reduced = merge_axes(drop_unit_axes(collect((roles.reduction,))))
     yield from _fit(context, roles, group.bases, batch, rows, columns, reduced)
+
+
+def _private_slices(roles: Roles, group: CoreGroup) -> list[Axis]:
+    """Slices of rows (columns) whose cores each have a B (A) of their own, in their LX."""
+    lacking = [(d, _B) for d in roles.rows] + [(d, _A) for d in roles.columns]
+    found = [(group.axes[d], operand) for d, operand in lacking if d in group.axes]
+    return [axis for axis, operand in found if axis.pitches[operand] != 0]
 
 
 def _fit(
