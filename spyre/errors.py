@@ -116,9 +116,8 @@ def render(finding: Finding) -> str:
     lines = [f"{place}{finding.severity.value} {finding.code}: {finding.message}"]
     if finding.location is not None and (excerpt := finding.location.excerpt()):
         lines.append(excerpt)
-    for label in ("expected", "found", "hint"):
-        if value := getattr(finding, label):
-            lines.append(f"  {label}: {value}")
+    details = {label: getattr(finding, label) for label in ("expected", "found", "hint")}
+    lines.extend(f"  {label}: {value}" for label, value in details.items() if value)
     return "\n".join(lines)
 
 

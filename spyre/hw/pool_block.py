@@ -5,8 +5,9 @@ from __future__ import annotations
 MAX_THREADS = 256
 
 NEXT = 0
-"""Next chunk to claim; CLOSED between jobs."""
+"""Next chunk to claim, with the job's number above JOB_BITS; CLOSED between jobs."""
 CHUNKS = 8
+"""End of the chunks of the job, with its number above JOB_BITS."""
 DONE = 16
 GENERATION = 24
 BUSY = 32
@@ -24,6 +25,8 @@ SEMAPHORE_WORDS = 8
 WORDS = SEMAPHORES + MAX_THREADS * SEMAPHORE_WORDS
 
 CLOSED = 1 << 60
+JOB_BITS = 24
+CHUNK_MASK = (1 << JOB_BITS) - 1
 SPIN_ROUNDS = 2000
 """Pauses before the caller yields its CPU while a worker finishes its last chunk."""
 CHUNKS_PER_THREAD = 8

@@ -295,6 +295,7 @@ def restickify_specs(draw: st.DrawFn) -> OperationSpec:
     lx = None if _fits_lx(grid, 4) and not padded else False
     source = draw(tensors(grid, 0, (), data_format, lx, gaps=not padded))
     target = draw(tensors(grid, 1, (), data_format, lx, stick=other, gaps=not padded))
+    source, target = (_without_doubtful_gap(grid, t) for t in (source, target))
     if padded:
         as_gap = draw(st.booleans())
         source = _shortened(grid, source, other, missing[other], as_gap)
@@ -307,6 +308,14 @@ def restickify_specs(draw: st.DrawFn) -> OperationSpec:
         splits=splits,
         data_format=data_format,
     )
+
+
+def _without_doubtful_gap(grid: Grid, tensor: TensorSpec) -> TensorSpec:
+    """§7: beside whole sticks, a gap below a stick would mean padding, not a slice."""
+    doubtful = [
+        d for d in tensor.gap if d != tensor.stick[0][0] and not grid.extents[d] % grid.lanes
+    ]
+    return replace(tensor, gap={}) if doubtful else tensor
 
 
 def _shortened(grid: Grid, tensor: TensorSpec, dim: str, missing: int, as_gap: bool) -> TensorSpec:

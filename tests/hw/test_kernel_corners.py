@@ -15,7 +15,7 @@ from spyre.hw.ops import OPS, Family, OpSpec
 from spyre.hw.reference.definitions import define
 from spyre.mlir.operation import Component, Indirection, Operation
 from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
-from spyre.mlir.sdsc_recipes import Operand, identity, matmul, pointwise, reduction, restickify
+from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
 from tests.hw.harness import (
     Array,
     Fill,

@@ -20,10 +20,12 @@ from spyre.hw.kernels.intrinsics import I64, call_entry, pointer_i64
 from spyre.hw.pool_block import (
     ARGUMENTS,
     BUSY,
+    CHUNK_MASK,
     CHUNKS,
     CLOSED,
     DONE,
     GENERATION,
+    JOB_BITS,
     NEXT,
     SEMAPHORE_WORDS,
     SEMAPHORES,
@@ -76,15 +78,19 @@ def spin_pause(typing_context):
 
 @kernel
 def run_chunks(block, scratch):
-    """Claim and run chunks until none is left; the first fault goes to STATUS."""
+    """Claim and run chunks until none is left; the first fault goes to STATUS.
+
+    Tickets carry the number of their job above JOB_BITS: a worker that sleeps between taking a
+    ticket of a finished job and reading the limit must not take it for one of the next job.
+    """
     words = carray(pointer_i64(block), WORDS)
     while True:
         ticket = atomic_add(block + 8 * NEXT, 1)
-        chunks = atomic_add(block + 8 * CHUNKS, 0)
-        if ticket >= chunks:
+        limit = atomic_add(block + 8 * CHUNKS, 0)
+        if ticket >= limit or ticket >> JOB_BITS != limit >> JOB_BITS:
             return
-        units = words[UNITS]
-        first, last = units * ticket // chunks, units * (ticket + 1) // chunks
+        units, chunk, chunks = words[UNITS], ticket & CHUNK_MASK, limit & CHUNK_MASK
+        first, last = units * chunk // chunks, units * (chunk + 1) // chunks
         a = ARGUMENTS
         status = call_entry(
             words[a], words[a + 1], words[a + 2], words[a + 3], scratch, first, last
@@ -119,8 +125,9 @@ def run_job(
     words[UNITS] = units
     atomic_exchange(block + 8 * STATUS, 0)
     atomic_exchange(block + 8 * DONE, 0)
-    atomic_exchange(block + 8 * CHUNKS, chunks)
-    atomic_exchange(block + 8 * NEXT, 0)
+    job = (atomic_add(block + 8 * GENERATION, 0) + 1) << JOB_BITS
+    atomic_exchange(block + 8 * CHUNKS, job + chunks)
+    atomic_exchange(block + 8 * NEXT, job)
     atomic_add(block + 8 * GENERATION, 1)
     for worker in range(1, words[THREADS]):
         if atomic_exchange(block + 8 * (SLEEPING + worker), 0) == 1:

@@ -138,7 +138,7 @@ def hyperbolic_tangent(x):
 
 @inline
 def gelu(x):
-    """x·Φ(x), the erf form, relative error 1e-5 also where Φ is tiny.
+    """x·Φ(x), the erf form; relative error below 1e-5 down to x = -6.6, where DL16 ends.
 
     log2 Φ(-a) is smooth: a degree 8 polynomial on 0 .. 10, fitted by us, then a power of two.
     """
@@ -162,7 +162,7 @@ def gelu(x):
     q = q * r + F(1.000000072e0)
     tail = bits_float(add_i32(float_bits(q), shl_i32(float_bits(shifted), I(23))))
     weight = tail if x < F(0.0) else F(1.0) - tail
-    return F(0.0) if x == -_INFINITY else x * weight
+    return F(0.0) if x < F(-10.0) else x * weight
 
 
 @inline
