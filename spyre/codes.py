@@ -185,6 +185,7 @@ DEVICE_CODES: dict[str, str] = {
     "SPY410": "a tensor leaves its core's scratchpad",
     "SPY411": "an execute touches memory outside of its arguments",
     "SPY412": "an index tensor holds an index out of range",
+    "SPY413": "an element does not lie on a multiple of its size",
 }
 
 UNSUPPORTED_CODES: dict[str, str] = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from spyre.errors import LaunchError
 from spyre.hw.nest import Int64Array
-from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGIONS
+from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGION_BYTES, REGIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,31 @@ class Binding:
     scratch_addresses: tuple[int, ...] = ()
 
     def relocate(self, addresses: Int64Array) -> Int64Array:
-        """Device addresses of the file → addresses in the simulator's memory."""
+        """Device addresses of the file → addresses in the simulator's memory.
+
+        LaunchError SPY363 for an address in a segment without argument.
+        """
         if self.segments is None:
             return addresses
-        shift = np.zeros(REGIONS, np.int64)
+        bases = np.full(REGIONS, -1, np.int64)
         for segment, base in self.segments.items():
-            shift[segment] = base - (segment << REGION_BITS)
-        segment_of = np.clip(addresses >> REGION_BITS, 0, REGIONS - 1)
-        moved: Int64Array = addresses + shift[segment_of]
+            bases[segment] = base
+        segment_of = addresses >> REGION_BITS
+        known = (segment_of >= 0) & (segment_of < REGIONS)
+        base_of = np.where(known, bases[np.clip(segment_of, 0, REGIONS - 1)], -1)
+        if (base_of < 0).any():
+            self._refuse(int(addresses[base_of < 0][0]))
+        moved: Int64Array = base_of + (addresses & (REGION_BYTES - 1))
         return moved
+
+    def _refuse(self, address: int) -> None:
+        segments = ", ".join(str(segment) for segment in sorted(self.segments or {}))
+        raise LaunchError(
+            "SPY363",
+            f"address {address:#x} lies in a segment to which no argument is bound",
+            expected=f"addresses in segments {segments or '(none)'}",
+            found=f"segment {address >> REGION_BITS}",
+        )
 
     @property
     def key(self) -> tuple[object, ...]:

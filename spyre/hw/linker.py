@@ -90,6 +90,7 @@ class Linker:
             tags = _arrangements(op, bases[instance], binding)
             plan = self._plan(op, execute.sdsc_filename, patterns[instance], tags)
             place = _Place(op, execute, schedule, plan, chosen)
+            _check_alignment(place, starts[chosen])
             _check_lx(place, starts[instance])
             owners = _check_hbm(place, bases[chosen], binding.allocations)
             for tables, members in _bounded_tables(place, bases[chosen], owners, binding):
@@ -185,6 +186,23 @@ def _arrangements(op: Operation, bases: Int64Array, binding: Binding) -> tuple[s
     return tuple(tags)
 
 
+def _check_alignment(place: _Place, starts: Int64Array) -> None:
+    """Kernels address whole elements: [member, operand, core] must be multiples of their size."""
+    words = np.array([tensor.word_length_bytes for tensor in place.op.tensors], np.int64)
+    bad = starts % words[:, None] != 0
+    if not bad.any():
+        return
+    member, operand, core = (int(i) for i in np.argwhere(bad)[0])
+    address = int(starts[member, operand, core])
+    raise DeviceFault(
+        "SPY413",
+        f"{place.op.name}: an element does not lie on a multiple of its size",
+        place.location(member, operand, place.op.cores[core], address),
+        expected=f"a multiple of {words[operand]} bytes",
+        found=f"{address:#x}",
+    )
+
+
 def _check_lx(place: _Place, starts: Int64Array) -> None:
     for k, access in enumerate(place.plan.accesses):
         if access.tensor.component is not Component.LX:
@@ -206,6 +224,7 @@ def _check_hbm(place: _Place, bases: Int64Array, allocations: Sequence[Allocatio
     ordered = sorted(range(len(allocations)), key=lambda i: allocations[i].address_bytes)
     lows = np.array([allocations[i].address_bytes for i in ordered], np.int64)
     highs = np.array([allocations[i].end_bytes for i in ordered], np.int64)
+    widest = _widest_before(highs)
     owners = np.full(bases.shape, -1, np.int64)
     for k, tensor in enumerate(place.op.tensors):
         if tensor.component is not Component.HBM:
@@ -215,12 +234,19 @@ def _check_hbm(place: _Place, bases: Int64Array, allocations: Sequence[Allocatio
         at = np.searchsorted(lows, low, side="right") - 1
         bad = at < 0
         if len(ordered):
-            bad |= high > highs[np.maximum(at, 0)]
+            at = np.where(bad, 0, widest[at])
+            bad |= high > highs[at]
         if bad.any():
             member = int(np.flatnonzero(bad)[0])
             _raise_out_of_bounds(place, member, k, int(low[member]), int(high[member]), allocations)
         owners[:, k] = np.array(ordered, np.int64)[at]
     return owners
+
+
+def _widest_before(highs: Int64Array) -> Int64Array:
+    """Per allocation in order of address, the one up to it that ends last: views may overlap."""
+    ends = np.maximum.accumulate(highs) if highs.size else highs
+    return np.searchsorted(ends, ends, side="left")
 
 
 def _raise_out_of_bounds(

@@ -29,4 +29,6 @@ JOB_BITS = 24
 CHUNK_MASK = (1 << JOB_BITS) - 1
 SPIN_ROUNDS = 2000
 """Pauses before the caller yields its CPU while a worker finishes its last chunk."""
+LINGER_ROUNDS = 2000
+"""Pauses (some 50 µs) a worker waits for the next job before it sleeps: programs are many jobs."""
 CHUNKS_PER_THREAD = 8

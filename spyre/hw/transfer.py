@@ -90,6 +90,8 @@ def _copy(
     pool: ThreadPool,
     to_device: bool,
 ) -> None:
+    if layout.device_bytes == 0:
+        return
     geometry, table = _plan(
         layout, host.sizes, host.layout_strides, host.strides, host.dtype, numerics
     )
@@ -142,11 +144,13 @@ def _plan(
 def _write_formats(
     table: Int64Array, layout: SpyreTensorLayout, dtype: str, numerics: Numerics
 ) -> None:
-    host = find_host_dtype(dtype).name
-    device = layout.device_dtype
+    row = find_host_dtype(dtype)
+    host, device = row.name, layout.device_dtype
     table[tt.HOST_FORMAT] = tt.HOST_CODES[host]
     table[tt.NINF_IS_NAN] = numerics.ninf_to_host == "nan"
     integers = device in tt.DEVICE_INTEGER_CODES
+    if {device, row.device_format} & tt.COPIED_FORMATS:
+        integers = device == row.device_format
     floats = table[tt.HOST_FORMAT] <= tt.HOST_BOOL
     if device == "SEN169_FP16" and floats:
         table[tt.DEVICE_FORMAT] = numerics.half_format
@@ -182,14 +186,8 @@ def _write_walk(
     table[tt.LANE_STRIDE] = host_steps[-1]
     outer = [k for k in dims[:-1] if geometry.device_size[k] > 1]
     axes = _tiled_axes(geometry, outer, host_steps, device_steps)
-    if len(axes) > tt.AXES:
-        raise UnsupportedError(
-            "SPY529",
-            "a layout of this many device dims cannot be copied",
-            expected=f"at most {tt.AXES - 1} device dims larger than 1 above the stick",
-            found=str(layout),
-        )
     checks = _needed_checks(geometry)
+    _check_room(layout, len(axes), len(checks))
     table[tt.CHECKS] = len(checks)
     for c, (host_dim, size) in enumerate(checks):
         table[tt.CHECK_SIZE + c] = size
@@ -204,6 +202,18 @@ def _write_walk(
             step = _check_step(geometry, host_dim, k)
             table[tt.CHECK_STEP + c * tt.AXES + place] = step * factor
     table[tt.UNITS] = int(np.prod(table[tt.EXTENT : tt.EXTENT + tt.AXES - 2]))
+
+
+def _check_room(layout: SpyreTensorLayout, axes: int, checks: int) -> None:
+    if axes <= tt.AXES and checks <= tt.MAX_CHECKS:
+        return
+    raise UnsupportedError(
+        "SPY529",
+        "a layout of this many device dims cannot be copied",
+        expected=f"at most {tt.AXES - 1} device dims larger than 1 above the stick, "
+        f"{tt.MAX_CHECKS} of them padded",
+        found=str(layout),
+    )
 
 
 def _tiled_axes(

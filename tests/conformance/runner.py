@@ -114,7 +114,7 @@ def _check(case: Case, device: Device, output: Output, placed: dict[str, Placed]
     comparison = compare(found, expected, tolerance)
     if comparison.ok:
         return None
-    return f"{output.buffer}: " + format_comparison(comparison)
+    return format_comparison(comparison, output.buffer)
 
 
 def _read_output(

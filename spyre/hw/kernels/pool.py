@@ -26,6 +26,7 @@ from spyre.hw.pool_block import (
     DONE,
     GENERATION,
     JOB_BITS,
+    LINGER_ROUNDS,
     NEXT,
     SEMAPHORE_WORDS,
     SEMAPHORES,
@@ -64,6 +65,16 @@ def atomic_exchange(typing_context, address, value):
 
 
 @intrinsic
+def atomic_load(typing_context, address):
+    """The int64 at ``address``, without taking its cache line from its writer."""
+
+    def codegen(context, b, signature, args):
+        return b.load_atomic(b.inttoptr(args[0], I64.as_pointer()), "seq_cst", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def spin_pause(typing_context):
     """Tell the CPU that this is a waiting loop (no-op where there is no such hint)."""
 
@@ -86,7 +97,7 @@ def run_chunks(block, scratch):
     words = carray(pointer_i64(block), WORDS)
     while True:
         ticket = atomic_add(block + 8 * NEXT, 1)
-        limit = atomic_add(block + 8 * CHUNKS, 0)
+        limit = atomic_load(block + 8 * CHUNKS)
         if ticket >= limit or ticket >> JOB_BITS != limit >> JOB_BITS:
             return
         units, chunk, chunks = words[UNITS], ticket & CHUNK_MASK, limit & CHUNK_MASK
@@ -125,7 +136,7 @@ def run_job(
     words[UNITS] = units
     atomic_exchange(block + 8 * STATUS, 0)
     atomic_exchange(block + 8 * DONE, 0)
-    job = (atomic_add(block + 8 * GENERATION, 0) + 1) << JOB_BITS
+    job = (atomic_load(block + 8 * GENERATION) + 1) << JOB_BITS
     atomic_exchange(block + 8 * CHUNKS, job + chunks)
     atomic_exchange(block + 8 * NEXT, job)
     atomic_add(block + 8 * GENERATION, 1)
@@ -134,7 +145,7 @@ def run_job(
             _sem_post(block + 8 * (SEMAPHORES + worker * SEMAPHORE_WORDS))
     run_chunks(block, scratch)
     rounds = 0
-    while atomic_add(block + 8 * DONE, 0) < chunks:
+    while atomic_load(block + 8 * DONE) < chunks:
         spin_pause()
         rounds += 1
         if rounds > SPIN_ROUNDS:
@@ -150,12 +161,17 @@ def serve(block: int, worker: int, scratch: int) -> None:
     """Body of worker thread ``worker``: sleep until there is a job, then help with it, forever."""
     semaphore = block + 8 * (SEMAPHORES + worker * SEMAPHORE_WORDS)
     sleeping = block + 8 * (SLEEPING + worker)
-    seen = atomic_add(block + 8 * GENERATION, 0)
+    seen = atomic_load(block + 8 * GENERATION)
     while True:
-        atomic_exchange(sleeping, 1)
-        fresh = atomic_add(block + 8 * GENERATION, 0) != seen
-        if not fresh or atomic_exchange(sleeping, 0) == 0:
-            while _sem_wait(semaphore) != 0:
-                pass
-        seen = atomic_add(block + 8 * GENERATION, 0)
+        rounds = 0
+        while atomic_load(block + 8 * GENERATION) == seen and rounds < LINGER_ROUNDS:
+            spin_pause()
+            rounds += 1
+        if atomic_load(block + 8 * GENERATION) == seen:
+            atomic_exchange(sleeping, 1)
+            fresh = atomic_load(block + 8 * GENERATION) != seen
+            if not fresh or atomic_exchange(sleeping, 0) == 0:
+                while _sem_wait(semaphore) != 0:
+                    pass
+        seen = atomic_load(block + 8 * GENERATION)
         run_chunks(block, scratch)

@@ -209,17 +209,35 @@ def add_codes(half, at, pitch, count, target):
 
 
 @kernel
-def extreme_codes(opcode, half, at, pitch, count, keys):
-    """Largest or smallest of ``count`` runs of DL16 codes, compared as integers."""
+def extreme_keys(opcode, a, b, c, d, keys):
+    """Largest or smallest of four runs of DL16 codes and ``keys``, compared as integers.
+
+    Four runs at once keep as many streams of memory going.
+    """
     n = keys.size
-    for r in range(count):
-        a = half[at + r * pitch : at + r * pitch + n]
-        if opcode == MAX:
-            for i in range(n):
-                keys[i] = maximum_i16(keys[i], order_key(a[i]))
-        else:
-            for i in range(n):
-                keys[i] = minimum_i16(keys[i], order_key(a[i]))
+    if opcode == MAX:
+        for i in range(n):
+            left = maximum_i16(order_key(a[i]), order_key(b[i]))
+            right = maximum_i16(order_key(c[i]), order_key(d[i]))
+            keys[i] = maximum_i16(keys[i], maximum_i16(left, right))
+    else:
+        for i in range(n):
+            left = minimum_i16(order_key(a[i]), order_key(b[i]))
+            right = minimum_i16(order_key(c[i]), order_key(d[i]))
+            keys[i] = minimum_i16(keys[i], minimum_i16(left, right))
+
+
+@kernel
+def extreme_codes(opcode, half, at, pitch, count, keys):
+    """Extreme of ``count`` runs of DL16 codes; the last run stands in for missing ones."""
+    n = keys.size
+    last = at + (count - 1) * pitch
+    for r in range(0, count, 4):
+        a = at + r * pitch
+        b, c, d = min(a + pitch, last), min(a + 2 * pitch, last), min(a + 3 * pitch, last)
+        extreme_keys(
+            opcode, half[a : a + n], half[b : b + n], half[c : c + n], half[d : d + n], keys
+        )
 
 
 @kernel

@@ -107,7 +107,9 @@ def scatter_floats(code, pointer, at, stride, count, buffer):
     elif code == HOST_BFLOAT16:
         halves = carray(pointer_u16(pointer), FAR)
         for i in range(count):
-            halves[at + i * stride] = np.uint16(np.uint32(float_bits(buffer[i])) >> 16)
+            bits = np.uint32(float_bits(buffer[i])) >> 16
+            quiet = 0x40 if buffer[i] != buffer[i] else 0
+            halves[at + i * stride] = np.uint16(bits | quiet)
     else:
         flags = carray(pointer_u8(pointer), FAR)
         for i in range(count):

@@ -58,3 +58,5 @@ DEVICE_INTEGER_CODES = {
     "SEN152_FP8": DEVICE_INT8,
 }
 """Formats moved as integers; the two fp8 formats are the host's own bytes."""
+COPIED_FORMATS = frozenset({"SEN143_FP8", "SEN152_FP8"})
+"""Formats that are only copied, between a host dtype and the device format of that very dtype."""

@@ -1,0 +1,281 @@
+"""Compiled host ↔ device copies against the reference of :mod:`spyre.layout`, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spyre.dtypes import NumericRules, decode_dl16, find_host_dtype
+from spyre.errors import LaunchError, UnsupportedError
+from spyre.hw.numerics import Numerics
+from spyre.hw.threads import shared_pool
+from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
+from spyre.layout import (
+    SpyreTensorLayout,
+    StrideRule,
+    contiguous_strides,
+    device_to_host_reference,
+    host_to_device_reference,
+)
+from tests.hw.harness import Array
+from tests.hw.strategies import examples, seeds, thread_counts
+
+FLOATS = ("float16", "bfloat16", "float32", "bool")
+DTYPES = (*FLOATS, "int64", "int32", "int16", "int8", "uint8", "float8_e4m3fn", "float8_e5m2fnuz")
+GUARD = 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layout, the host extents it was made for, and the strides of the storage given."""
+
+    layout: SpyreTensorLayout
+    dtype: str
+    sizes: tuple[int, ...]
+    layout_strides: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def elements(self) -> int:
+        reach = sum((n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True) if n)
+        return self.offset + reach + 1 + 3
+
+    def view(self, storage: Array) -> HostView:
+        return HostView(
+            storage, self.dtype, self.sizes, self.layout_strides, self.strides, self.offset
+        )
+
+
+def is_bfloat16_nan(codes: Array) -> Array:
+    return np.asarray((codes & 0x7FFF) > 0x7F80)
+
+
+def random_storage(case: Case, rng: np.random.Generator) -> Array:
+    """Any bits for integers and bit patterns; floats of all magnitudes with specials."""
+    dtype = np.dtype(find_host_dtype(case.dtype).storage_dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, case.elements).astype(bool)
+    if dtype.kind == "f":
+        values = rng.standard_normal(case.elements) * np.exp2(rng.integers(-20, 15, case.elements))
+        values[rng.random(case.elements) < 0.05] = rng.choice([0.0, -0.0, np.inf, -np.inf, np.nan])
+        return values.astype(dtype)
+    bits = rng.integers(0, 1 << 63, case.elements).astype(dtype)
+    return np.where(is_bfloat16_nan(bits), 0x7FC0, bits) if case.dtype == "bfloat16" else bits
+
+
+def check(case: Case, numerics: Numerics, threads: int, seed: int) -> None:
+    """Both directions; bytes around the tensor and host elements outside of it stay."""
+    rng = np.random.default_rng(seed)
+    rules = NumericRules(numerics=numerics.mode, ninf=numerics.ninf_to_host)
+    storage = random_storage(case, rng)
+    size = case.layout.device_bytes
+    memory = rng.integers(0, 256, size + 2 * GUARD).astype(np.uint8)
+    before = memory.copy()
+    device = memory[GUARD : GUARD + size]
+    pool = shared_pool(threads)
+    arguments = (case.offset, case.layout, case.sizes, case.layout_strides, case.dtype)
+    copy_to_device(case.view(storage), case.layout, device, numerics, pool)
+    expected = host_to_device_reference(storage, *arguments, host_strides=case.strides, rules=rules)
+    assert_same(device, expected, case)
+    assert np.array_equal(memory[:GUARD], before[:GUARD])
+    assert np.array_equal(memory[GUARD + size :], before[GUARD + size :])
+    device[:] = random_device(case, rng, expected)
+    target = random_storage(case, rng)
+    wanted = device_to_host_reference(
+        device, target, *arguments, host_strides=case.strides, rules=rules
+    )
+    copy_to_host(case.view(target), case.layout, device, numerics, pool)
+    assert_same(target, wanted, case)
+
+
+def random_device(case: Case, rng: np.random.Generator, transferred: Array) -> Array:
+    """Any device bytes; for an expanded tensor, whose copies must agree, the transferred ones."""
+    if 0 in case.layout.stride_map:
+        return transferred
+    codes = rng.integers(0, 1 << 16, case.layout.device_bytes // 2).astype(np.uint16)
+    return codes.view(np.uint8)
+
+
+def assert_same(found: Array, expected: Array, case: Case) -> None:
+    if found.dtype.kind == "f":
+        np.testing.assert_array_equal(found, expected, str(case))
+        nan = np.isnan(found)
+        assert np.array_equal(np.signbit(found[~nan]), np.signbit(expected[~nan])), case
+    else:
+        wrong = found != expected
+        if case.dtype == "bfloat16" and found.dtype == np.uint16:
+            wrong &= ~(is_bfloat16_nan(found) & is_bfloat16_nan(expected))
+        bad = np.flatnonzero(wrong)
+        assert not bad.size, (case, bad[:5], found[bad[:5]], expected[bad[:5]])
+
+
+# --- random layouts ---------------------------------------------------------------------------
+
+
+@st.composite
+def cases(draw: st.DrawFn, dtype: str | None = None) -> Case:
+    """A layout of any order, dense or sparse, and a host tensor that is a view of a storage."""
+    name = dtype or draw(st.sampled_from(DTYPES))
+    rank = draw(st.integers(0, 4))
+    extents = st.sampled_from([1, 1, 2, 3, 5, 7, 31, 33, 64, 65, 128, 130])
+    sizes: list[int] = []
+    for _ in range(rank):
+        room = max(20000 // max(int(np.prod(sizes)), 1), 1)
+        sizes.append(min(draw(extents), room))
+    strides = contiguous_strides(sizes)
+    order: list[int] = list(draw(st.permutations(range(rank))))
+    if rank and draw(st.integers(0, 3)) == 0:
+        order.append(-1)
+    rule = draw(st.sampled_from([StrideRule.CLAMPED, StrideRule.UNCLAMPED]))
+    layout = SpyreTensorLayout.from_dim_order(sizes, strides, name, order, rule=rule)
+    real = draw(_storage_strides(sizes))
+    return Case(layout, name, tuple(sizes), tuple(strides), real, draw(st.integers(0, 5)))
+
+
+@st.composite
+def _storage_strides(draw: st.DrawFn, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a view: dims permuted in memory, with gaps between their elements."""
+    strides = [0] * len(sizes)
+    step = draw(st.sampled_from([1, 1, 2, 3]))
+    for dim in draw(st.permutations(range(len(sizes)))):
+        strides[dim] = step
+        step *= sizes[dim] + draw(st.sampled_from([0, 0, 1]))
+    return tuple(strides)
+
+
+modes = st.sampled_from([Numerics(), Numerics("ieee"), Numerics(ninf_to_host="nan")])
+
+
+@examples(250)
+@given(case=cases(), numerics=modes, threads=thread_counts, seed=seeds)
+def test_random_layouts(case: Case, numerics: Numerics, threads: int, seed: int):
+    check(case, numerics, threads, seed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@examples(8)
+@given(data=st.data(), seed=seeds)
+def test_every_dtype(dtype: str, data: st.DataObject, seed: int):
+    check(data.draw(cases(dtype)), Numerics(), 1, seed)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "arrangement"),
+    [("float32", "IEEE_FP32", "DL16_TO_FP32"), ("float16", "SEN169_FP16", "FP32_TO_DL16")],
+)
+@pytest.mark.parametrize("sizes", [(128,), (4, 128), (3, 5, 192), (7, 64)])
+def test_arrangements(dtype: str, device: str, arrangement: str, sizes: tuple[int, ...]):
+    plain = SpyreTensorLayout.from_host(sizes, dtype)
+    layout = SpyreTensorLayout(plain.device_size, plain.stride_map, device, arrangement)
+    strides = contiguous_strides(sizes)
+    for seed, numerics in enumerate((Numerics(), Numerics("ieee"))):
+        check(Case(layout, dtype, sizes, strides, strides), numerics, 1, seed)
+
+
+RAW = {
+    "padded rows": ((2, 6, 64), (64, 100, 1), (4, 100), (100, 1)),
+    "padded sticks": ((4, 3, 64), (64, 100, 1), (3, 100), (100, 1)),
+    "sparse": ((5, 1, 64), (1, -1, -1), (5,), (1,)),
+    "a padded dim without host dim": ((3, 2, 64), (-1, 64, 1), (100,), (1,)),
+    "two device dims for one host dim": ((3, 4, 1, 64), (256, 64, -1, 1), (700,), (1,)),
+    "expanded": ((5, 2, 64), (0, 64, 1), (5, 100), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "bool"])
+def test_raw_layouts(name: str, dtype: str):
+    device_size, stride_map, sizes, strides = RAW[name]
+    layout = SpyreTensorLayout(device_size, stride_map, "SEN169_FP16")
+    for seed in range(3):
+        check(Case(layout, dtype, sizes, strides, strides), Numerics(), 1, seed)
+
+
+def test_large_copies_on_threads():
+    """Big enough for several threads, with ragged ends in every dim."""
+    sizes = (37, 11, 1000)
+    layout = SpyreTensorLayout.from_host(sizes, "float16")
+    strides = contiguous_strides(sizes)
+    for threads in (1, 2, 3):
+        check(Case(layout, "float16", sizes, strides, strides), Numerics(), threads, 5)
+
+
+def test_all_float16_values_survive_the_way_that_dl16_can_hold():
+    values = np.arange(65536).astype(np.uint16).view(np.float16)
+    finite = values[np.isfinite(values)]
+    layout = SpyreTensorLayout.from_host((finite.size,), "float16")
+    view = HostView.dense(finite.copy(), "float16", (finite.size,), (1,))
+    device = np.zeros(layout.device_bytes, np.uint8)
+    copy_to_device(view, layout, device, Numerics(), shared_pool(1))
+    codes = device.view(np.uint16)[: finite.size]
+    expected = decode_dl16(codes)
+    target = HostView.dense(np.zeros_like(finite), "float16", (finite.size,), (1,))
+    copy_to_host(target, layout, device, Numerics(), shared_pool(1))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(target.storage, expected.astype(np.float16))
+
+
+@pytest.mark.parametrize("sizes", [(0,), (0, 64), (3, 0), (2, 0, 70)])
+def test_empty_tensors_touch_nothing(sizes: tuple[int, ...]):
+    layout = SpyreTensorLayout.from_host(sizes, "float16")
+    memory = np.full(256, 0xA5, np.uint8)
+    storage = np.full(4, 7, np.float16)
+    view = HostView.dense(storage, "float16", sizes, contiguous_strides(sizes))
+    copy_to_device(view, layout, memory[128:], Numerics(), shared_pool(1))
+    copy_to_host(view, layout, memory[128:], Numerics(), shared_pool(1))
+    assert (memory == 0xA5).all()
+    assert (storage == 7).all()
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+def test_a_short_storage_is_refused():
+    layout = SpyreTensorLayout.from_host((4, 64), "float16")
+    view = HostView.dense(np.zeros(255, np.float16), "float16", (4, 64), (64, 1))
+    with pytest.raises(LaunchError, match="SPY324"):
+        copy_to_device(view, layout, np.zeros(512, np.uint8), Numerics(), shared_pool(1))
+
+
+def test_too_few_device_bytes_are_refused():
+    layout = SpyreTensorLayout.from_host((4, 64), "float16")
+    view = HostView.dense(np.zeros(256, np.float16), "float16", (4, 64), (64, 1))
+    with pytest.raises(LaunchError, match="SPY324"):
+        copy_to_host(view, layout, np.zeros(511, np.uint8), Numerics(), shared_pool(1))
+
+
+@pytest.mark.parametrize(
+    ("host", "device"),
+    [
+        ("float16", "IEEE_INT32"),
+        ("int64", "SEN169_FP16"),
+        ("int32", "SEN143_FP8"),
+        ("uint8", "SEN143_FP8"),
+        ("float8_e4m3fn", "SEN152_FP8"),
+        ("float8_e4m3fn", "SENINT8"),
+    ],
+)
+def test_conversions_between_kinds_are_refused(host: str, device: str):
+    lanes = {"IEEE_INT32": 32, "SEN169_FP16": 64}.get(device, 128)
+    layout = SpyreTensorLayout((1, lanes), (lanes, 1), device)
+    storage: Any = np.zeros(lanes, find_host_dtype(host).storage_dtype)
+    view = HostView.dense(storage, host, (lanes,), (1,))
+    with pytest.raises(UnsupportedError, match="SPY528"):
+        copy_to_device(view, layout, np.zeros(128, np.uint8), Numerics(), shared_pool(1))
+
+
+def test_more_padded_dims_than_a_table_holds_are_refused_or_right():
+    """Seven device dims that hold one step each of two."""
+    layout = SpyreTensorLayout((2,) * 7 + (1, 64), (-1,) * 8 + (1,), "SEN169_FP16")
+    case = Case(layout, "float16", (64,), (1,), (1,))
+    try:
+        check(case, Numerics(), 1, 0)
+    except UnsupportedError as error:
+        assert error.code == "SPY529"  # noqa: PT017
