@@ -29,18 +29,18 @@ class Placed:
 def run_case(case: Case, device: Device) -> str | None:
     """Run ``case`` on a freshly reset ``device``; the reason of the failure, or None."""
     device.reset()
-    placed = {name: _place(device, name, buffer) for name, buffer in case.spec.buffers.items()}
+    placed = {name: place(device, name, buffer) for name, buffer in case.spec.buffers.items()}
     for name, buffer in case.spec.buffers.items():
-        _fill(case, device, buffer, placed[name])
+        fill(case, device, buffer, placed[name])
     for launch in case.spec.launches:
         bundle = load_bundle(case.directory / launch.bundle)
         bundle.check(raise_on_error=True)
-        Kernel(bundle, device).launch(_bind(launch.args, launch.arg_index, placed))
+        Kernel(bundle, device).launch(bind(launch.args, launch.arg_index, placed))
     reasons = [_check(case, device, output, placed) for output in case.spec.outputs]
     return "\n".join(r for r in reasons if r) or None
 
 
-def _place(device: Device, name: str, buffer: Buffer) -> Placed:
+def place(device: Device, name: str, buffer: Buffer) -> Placed:
     if buffer.layout is None:
         return Placed(None, PoolBuffer(device.allocate(buffer.nbytes), buffer.nbytes))
     layout = buffer.layout.to_layout()
@@ -49,7 +49,7 @@ def _place(device: Device, name: str, buffer: Buffer) -> Placed:
     return Placed(tensor, None)
 
 
-def _bind(names: tuple[str, ...], indices: tuple[int, ...], placed: dict[str, Placed]) -> Launch:
+def bind(names: tuple[str, ...], indices: tuple[int, ...], placed: dict[str, Placed]) -> Launch:
     tensors: dict[int, DeviceTensor] = {}
     pool = None
     for name, index in zip(names, indices, strict=True):
@@ -61,7 +61,7 @@ def _bind(names: tuple[str, ...], indices: tuple[int, ...], placed: dict[str, Pl
     return Launch(tensors, pool)
 
 
-def _fill(case: Case, device: Device, buffer: Buffer, where: Placed) -> None:
+def fill(case: Case, device: Device, buffer: Buffer, where: Placed) -> None:
     if where.tensor is None:
         return
     if buffer.device_image is not None:

@@ -1,0 +1,304 @@
+"""Damaged bundles through the whole pipeline: a SpyreError or a clean run, nothing else.
+
+Seeded mutants of real bundles go through load, check, link and execute with the buffers of their
+case; mutants of launch_spec.json through a session. No crash, no other exception, at most two
+seconds each, no more memory than the tensors and 64 MiB. Long runs, in processes of their own so
+that a crash is noticed: ``python -m tests.test_fuzz --count 10000``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spyre.errors import SpyreError
+from spyre.hw import table as tb
+from spyre.hw.device import Device
+from spyre.hw.linker import LinkedProgram
+from spyre.mlir.bundle import load_bundle
+from spyre.runtime.kernel import Kernel
+from spyre.runtime.launch_spec import read_launch_spec
+from spyre.runtime.session import Session
+from tests.conformance.case import Case, find_cases, read_case
+from tests.conformance.runner import Placed, bind, fill, place, run_case
+from tests.mutations import mutate
+
+BUNDLES = Path(__file__).resolve().parents[2] / "shared" / "bundles"
+MOST_BYTES = 400_000
+"""Size of a case's text files, above which it is not mutated: copying would take the time."""
+BUDGET_NS = 100_000_000
+"""Estimated kernel time a mutant may use; the rest of its program is not run."""
+MOST_DISPATCHES = 3000
+MOST_SECONDS = 2.0
+SLACK_BYTES = 64 << 20
+PYTEST_COUNT = 600
+BATCH = 250
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one mutant: ``clean``, an error code, or a failure worth a look."""
+
+    seed: int
+    case: str
+    file: str
+    result: str
+    failure: str = ""
+
+
+# --- one mutant -------------------------------------------------------------------------------
+
+
+@cache
+def sources() -> list[Path]:
+    """Directories of the cases that are mutated."""
+    found = find_cases(BUNDLES)
+    return [path for path in found if _text_bytes(path) <= MOST_BYTES]
+
+
+def _text_bytes(directory: Path) -> int:
+    files = (p for p in directory.rglob("*") if p.suffix in (".json", ".mlir"))
+    return sum(p.stat().st_size for p in files)
+
+
+@cache
+def case_of(directory: Path) -> Case:
+    return read_case(directory)
+
+
+@cache
+def device() -> Device:
+    """One device for all mutants; its kernels are compiled before any is measured."""
+    return Device("dl16", threads=1)
+
+
+def run_mutant(seed: int, scratch: Path) -> Outcome:
+    """Make mutant ``seed`` below ``scratch`` and run it."""
+    rng = random.Random(seed)
+    directory = rng.choice(sources())
+    case = case_of(directory)
+    launch = rng.choice(case.spec.launches)
+    source = directory / launch.bundle
+    name = _choose_file(rng, source)
+    target = scratch / f"{seed}"
+    _copy_with(source, target, name, mutate(rng, name, (source / name).read_bytes()))
+    checked = rng.random() < 0.7
+    before, start = _resident_bytes(), time.perf_counter()
+    result, failure = _outcome(case, launch.bundle, target, name, checked)
+    seconds = time.perf_counter() - start
+    grown = _peak_bytes() - before
+    allowed = sum(b.nbytes for b in case.spec.buffers.values()) + SLACK_BYTES
+    if not failure and seconds > MOST_SECONDS:
+        failure = f"{seconds:.1f} s"
+    if not failure and _peak_bytes() > _known_peak[0] and grown > allowed:
+        failure = f"{grown >> 20} MiB more memory"
+    _known_peak[0] = _peak_bytes()
+    if not failure:
+        _remove(target)
+    return Outcome(seed, directory.name, f"{launch.bundle}/{name}", result, failure)
+
+
+_known_peak = [0]
+
+
+def _choose_file(rng: random.Random, source: Path) -> str:
+    sdscs = sorted(p.name for p in source.glob("sdsc_*.json"))
+    kind = rng.random()
+    if kind < 0.25:
+        return "bundle.mlir"
+    if kind < 0.35 and (source / "launch_spec.json").is_file():
+        return "launch_spec.json"
+    return rng.choice(sdscs)
+
+
+def _copy_with(source: Path, target: Path, name: str, content: bytes) -> None:
+    """The bundle by links, but for the one file that is changed."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.suffix in (".json", ".mlir") and path.name != name:
+            (target / path.name).symlink_to(path)
+    (target / name).write_bytes(content)
+
+
+def _remove(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()
+
+
+def _outcome(case: Case, bundle: str, target: Path, name: str, checked: bool) -> tuple[str, str]:
+    """(``clean`` or error code, failure text)."""
+    try:
+        if name == "launch_spec.json":
+            _run_session(target)
+        else:
+            _run_kernel(case, bundle, target, checked)
+    except SpyreError as error:
+        return error.code, ""
+    except Exception:
+        return "exception", traceback.format_exc()
+    return "clean", ""
+
+
+def _run_kernel(case: Case, bundle: str, target: Path, checked: bool) -> None:
+    """Load, check, link and execute with the case's buffers, as the conformance runner does."""
+    card = device()
+    card.reset()
+    loaded = load_bundle(target)
+    loaded.check(raise_on_error=checked)
+    placed = {name: place(card, name, b) for name, b in case.spec.buffers.items()}
+    for name, buffer in case.spec.buffers.items():
+        fill(case, card, buffer, placed[name])
+    for launch in case.spec.launches:
+        if launch.bundle == bundle:
+            _execute(Kernel(loaded, card), launch.args, launch.arg_index, placed)
+
+
+def _execute(
+    kernel: Kernel, names: tuple[str, ...], indices: tuple[int, ...], placed: dict[str, Placed]
+) -> None:
+    linked = kernel.link(bind(names, indices, placed))
+    kernel.device.executor._drive(linked, 0, _affordable(linked))
+
+
+def _affordable(linked: LinkedProgram) -> int:
+    """Dispatches, from the first on, that fit the budget."""
+    costs = linked.tables[linked.dispatch[:, 0], tb.COST_NS].astype(np.float64)
+    return int(min((np.cumsum(costs) <= BUDGET_NS).sum(), MOST_DISPATCHES))
+
+
+def _run_session(target: Path) -> None:
+    spec = read_launch_spec(target / "launch_spec.json")
+    layouts = [a.layout.to_layout().device_bytes for a in spec.args if a.layout is not None]
+    if sum(layouts) + spec.pool_size > SLACK_BYTES:
+        return
+    card = device()
+    card.reset()
+    Session(card).run(target)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# --- many mutants -----------------------------------------------------------------------------
+
+
+def warm_up() -> None:
+    """Load every kernel the sources use, so that no mutant pays for it."""
+    for directory in sources():
+        assert run_case(case_of(directory), device()) is None
+    _known_peak[0] = _peak_bytes()
+
+
+def work(first: int, last: int, scratch: Path) -> None:
+    """Body of a process: mutants ``first`` .. ``last``, one line each, announced beforehand."""
+    warm_up()
+    for seed in range(first, last):
+        print(f"start {seed}", flush=True)
+        outcome = run_mutant(seed, scratch)
+        line = f"done {seed} {outcome.result} {outcome.case} {outcome.file}"
+        print(line + (f" FAILURE {outcome.failure!r}" if outcome.failure else ""), flush=True)
+
+
+def run_batch(first: int, last: int, scratch: Path) -> tuple[Counter[str], list[str]]:
+    """Mutants ``first`` .. ``last`` in a process of their own: results and failures."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.test_fuzz",
+        "--work",
+        str(first),
+        str(last),
+        str(scratch),
+    ]
+    finished = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False
+    )
+    results: Counter[str] = Counter()
+    failures = []
+    started = first
+    for line in finished.stdout.splitlines():
+        kind, *rest = line.split(" ", 3)
+        if kind == "start":
+            started = int(rest[0])
+        elif kind == "done":
+            results[rest[1]] += 1
+            if "FAILURE" in line:
+                failures.append(line)
+    if finished.returncode:
+        failures.append(f"seed {started}: the process ended with {finished.returncode}")
+        failures.append(finished.stderr[-2000:])
+    return results, failures
+
+
+def batches(count: int, first: int, size: int) -> Iterator[tuple[int, int]]:
+    for start in range(first, first + count, size):
+        yield start, min(start + size, first + count)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.test_fuzz", description=__doc__)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--one", type=int, help="run this seed here, keeping its files")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.work:
+        work(int(options.work[0]), int(options.work[1]), Path(options.work[2]))
+        return 0
+    scratch = Path(tempfile.mkdtemp(prefix="spyre-fuzz-"))
+    if options.one is not None:
+        print(run_mutant(options.one, scratch), scratch)
+        return 0
+    return _run_all(options.count, options.first, scratch)
+
+
+def _run_all(count: int, first: int, scratch: Path) -> int:
+    results: Counter[str] = Counter()
+    bad = 0
+    for start, end in batches(count, first, BATCH):
+        found, failures = run_batch(start, end, scratch)
+        results += found
+        bad += len(failures)
+        for failure in failures:
+            print(failure, flush=True)
+    print(f"{sum(results.values())} mutants, {bad} failures; files of failures in {scratch}")
+    print(", ".join(f"{name} {n}" for name, n in results.most_common()))
+    return 1 if bad else 0
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_mutants_end_in_a_spyre_error_or_a_clean_run(shared_dir: Path, tmp_path: Path):
+    assert shared_dir / "bundles" == BUNDLES
+    results, failures = run_batch(0, PYTEST_COUNT, tmp_path)
+    assert not failures, "\n".join(failures)
+    assert sum(results.values()) == PYTEST_COUNT
+    assert results["clean"] > PYTEST_COUNT // 20
+    assert len(results) > 30, "too few different errors: are the mutants any good?"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+    raise SystemExit(main())
