@@ -141,6 +141,7 @@ SDSC_CODES: dict[str, str] = {
     "SPY284": "the tensors do not have the structure of a matmul",
     "SPY285": "the tensors do not have the structure of a top-k",
     "SPY286": "k exceeds the extent a top-k selects from",
+    "SPY287": "operands and result of an operation have dims that do not go together",
     "SPY290": "the description given to the SDSC builder is inconsistent",
     "SPY291": "the description given to the bundle builder is inconsistent",
 }
@@ -215,6 +216,7 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY529": "a layout of this many device dims is not simulated",
     "SPY530": "the numerics mode is not simulated",
     "SPY531": "a top-k whose reduced or k dim is split over cores is not simulated",
+    "SPY532": "indirect access other than by one index tensor of an identity is not simulated",
 }
 
 COMPARE_CODES: dict[str, str] = {

@@ -43,8 +43,8 @@ class Access:
 
     @property
     def is_lane(self) -> bool:
-        """True if the tensor keeps one value per stick (its stick dim has scale -2)."""
-        return self.tensor.scale.get(self.stick_dim) == -2
+        """True if the tensor keeps one value per stick: it does not vary along its stick dim."""
+        return not self.tensor.holds(self.stick_dim)
 
 
 def make_access(op: Operation, tensor: Tensor) -> Access:

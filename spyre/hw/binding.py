@@ -67,13 +67,15 @@ class Binding:
     def relocate(self, addresses: Int64Array) -> Int64Array:
         """Device addresses of the file → addresses in the simulator's memory.
 
-        LaunchError SPY363 for an address in a segment without argument.
+        LaunchError SPY363 for an address in a segment without argument. Arguments beyond the last
+        segment cannot be addressed by baked bundles.
         """
         if self.segments is None:
             return addresses
         bases = np.full(REGIONS, -1, np.int64)
         for segment, base in self.segments.items():
-            bases[segment] = base
+            if segment < REGIONS:
+                bases[segment] = base
         segment_of = addresses >> REGION_BITS
         known = (segment_of >= 0) & (segment_of < REGIONS)
         base_of = np.where(known, bases[np.clip(segment_of, 0, REGIONS - 1)], -1)

@@ -70,6 +70,8 @@ def plan_operation(
     """
     spec = require_op(op)
     _check_operands(op, spec)
+    _check_indirection(op, spec)
+    _check_slices(op)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
     context = PlanContext(
         op,
@@ -104,6 +106,32 @@ def require_op(op: Operation) -> OpSpec:
             found=op.name,
         )
     return spec
+
+
+def _check_indirection(op: Operation, spec: OpSpec) -> None:
+    count = len(op.index_tensors)
+    if count == 0 or (count == 1 and spec.family is Family.COPY):
+        return
+    raise UnsupportedError(
+        "SPY532",
+        f"{op.name} with {count} index tensors is not simulated",
+        JsonLocation(op.file, "$.dscs_[0].computeOp_[0].indirectAccessIndexLabeledDs"),
+        expected="an identity with one index tensor",
+        found=", ".join(tensor.name for tensor in op.index_tensors),
+    )
+
+
+def _check_slices(op: Operation) -> None:
+    """The checker's SPY211 and SPY214, for programs that were not checked."""
+    for dim, count in op.slices.items():
+        if count < 1 or op.extents[dim] % count:
+            raise SdscError(
+                "SPY214" if count > 0 else "SPY211",
+                f"{op.name}: dim {dim!r} cannot be divided by its work slices",
+                JsonLocation(op.file, "$.numWkSlicesPerDim_"),
+                expected=f"a divisor of {op.extents[dim]}",
+                found=str(count),
+            )
 
 
 def _check_operands(op: Operation, spec: OpSpec) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from spyre.errors import DeviceFault, DeviceLocation
+from spyre.errors import BundleError, DeviceFault, DeviceLocation
 from spyre.hw import table as tb
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.core_plan import CorePlan, plan_operation
@@ -26,7 +26,7 @@ from spyre.hw.spec import (
     REGION_BITS,
     REGION_SKEW_BYTES,
 )
-from spyre.mlir.operation import Component, Indirection, Operation
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor
 from spyre.mlir.program import Execute, LoopProgram, Schedule
 
 
@@ -154,6 +154,7 @@ def _start_addresses(
     lx = LX_BASE + np.array(op.cores, np.int64) * LX_BYTES
     for k, tensor in enumerate(op.tensors):
         if tensor.symbolic:
+            _check_bound(op, execute, tensor)
             values = symbols[:, [column[s] for s in tensor.starts]]
             starts[:, k, :] = binding.relocate(values)
         elif tensor.component is Component.LX:
@@ -161,6 +162,19 @@ def _start_addresses(
         else:
             starts[:, k, :] = binding.relocate(np.array(tensor.starts, np.int64))
     return starts
+
+
+def _check_bound(op: Operation, execute: Execute, tensor: Tensor) -> None:
+    """The checker's SPY275, for programs that were not checked."""
+    missing = sorted(set(tensor.starts) - set(execute.symbol_ids))
+    if missing:
+        raise BundleError(
+            "SPY275",
+            f"{tensor.name} of {op.file} starts at symbols that are not bound",
+            execute.location,
+            expected=f"symbol ids {list(execute.symbol_ids)}",
+            found=str(missing),
+        )
 
 
 def _equal_patterns(patterns: Int64Array) -> list[Int64Array]:

@@ -44,7 +44,27 @@ def fold_cores(
     UnsupportedError if only that would make the starts affine.
     """
     slices = _slice_indices(op)
-    return list(_groups(op, slices, starts, set(whole_dims)))
+    groups: list[CoreGroup] = []
+    for chosen in _passes(slices, starts.shape[1], bool(whole_dims)):
+        picked = {dim: index[chosen] for dim, index in slices.items()}
+        groups += _groups(op, picked, starts[:, chosen], set(whole_dims))
+    return groups
+
+
+def _passes(slices: dict[str, Int64Array], cores: int, together: bool) -> Iterator[Int64Array]:
+    """Positions of cores, every work slice at most once per pass: replicas repeat the work.
+
+    Cores that reduce ``together`` are never parted.
+    """
+    keys = list(zip(*slices.values(), strict=True)) if slices else [()] * cores
+    seen: dict[tuple[int, ...], int] = {}
+    turn = np.zeros(cores, np.int64)
+    for core, key in enumerate(keys):
+        turn[core] = seen[key] = seen.get(key, -1) + 1
+    if together or cores == 0:
+        turn[:] = 0
+    for number in range(int(turn.max(initial=0)) + 1):
+        yield np.flatnonzero(turn == number)
 
 
 def _slice_indices(op: Operation) -> dict[str, Int64Array]:

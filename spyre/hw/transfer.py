@@ -30,6 +30,7 @@ from spyre.layout import (
 )
 
 _TILE = 16
+_FARTHEST = 1 << 56
 _PARALLEL_BYTES = 1 << 19
 
 
@@ -47,6 +48,16 @@ class HostView:
     layout_strides: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
+
+    def __post_init__(self) -> None:
+        ranks = {len(self.sizes), len(self.layout_strides), len(self.strides)}
+        if len(ranks) > 1:
+            raise LaunchError(
+                "SPY322",
+                "sizes and strides of a host tensor differ in rank",
+                expected=f"{len(self.sizes)} strides for sizes {list(self.sizes)}",
+                found=f"strides {list(self.strides)} and {list(self.layout_strides)}",
+            )
 
     @classmethod
     def dense(
@@ -183,6 +194,7 @@ def _write_walk(
         else 0
         for k in dims
     ]
+    _check_reach(layout, host_steps)
     table[tt.LANE_STRIDE] = host_steps[-1]
     outer = [k for k in dims[:-1] if geometry.device_size[k] > 1]
     axes = _tiled_axes(geometry, outer, host_steps, device_steps)
@@ -202,6 +214,17 @@ def _write_walk(
             step = _check_step(geometry, host_dim, k)
             table[tt.CHECK_STEP + c * tt.AXES + place] = step * factor
     table[tt.UNITS] = int(np.prod(table[tt.EXTENT : tt.EXTENT + tt.AXES - 2]))
+
+
+def _check_reach(layout: SpyreTensorLayout, host_steps: Sequence[int]) -> None:
+    reach = max(abs(s) * n for s, n in zip(host_steps, layout.device_size, strict=True))
+    if reach > _FARTHEST:
+        raise LaunchError(
+            "SPY322",
+            "the layout's strides lead out of any host memory",
+            expected=f"host elements up to {_FARTHEST}",
+            found=str(layout),
+        )
 
 
 def _check_room(layout: SpyreTensorLayout, axes: int, checks: int) -> None:

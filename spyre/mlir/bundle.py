@@ -143,13 +143,21 @@ def _sdsc_path(directory: Path, module: Module, execute: ExecuteOp) -> Path:
         message = "the SDSC file name leaves the bundle directory"
         expected = "a name relative to the directory of bundle.mlir"
         raise BundleError("SPY164", message, location, expected=expected, found=repr(name))
-    if not (directory / pure).is_file():
+    if not _is_file(directory / pure):
         present = ", ".join(sorted(p.name for p in directory.glob(SDSC_PATTERN))[:8])
         message = f"{name} does not exist"
         raise BundleError(
             "SPY272", message, location, expected=f"a file in {directory}", found=present or "none"
         )
     return directory / pure
+
+
+def _is_file(path: Path) -> bool:
+    """False also where the host cannot have such a file, its name being too long."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 # --- checks between the files -----------------------------------------------------------------

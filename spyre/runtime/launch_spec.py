@@ -210,6 +210,7 @@ def _split_path(message: str) -> tuple[str, str]:
 
 def _check_arguments(spec: LaunchSpec, file: str) -> None:
     for i, argument in enumerate(spec.args):
+        _check_shape(argument, JsonLocation(file, f"$.args[{i}].shape"))
         location = JsonLocation(file, f"$.args[{i}].layout")
         try:
             if argument.layout is not None:
@@ -223,3 +224,15 @@ def _check_arguments(spec: LaunchSpec, file: str) -> None:
                 expected=finding.expected,
                 found=finding.found,
             ) from error
+
+
+def _check_shape(argument: LaunchArgument, location: JsonLocation) -> None:
+    negative = [size for size in argument.shape if isinstance(size, int) and size < 0]
+    if negative:
+        raise BundleError(
+            "SPY302",
+            "a size in the shape of an argument is negative",
+            location,
+            expected="0 or more elements",
+            found=str(negative[0]),
+        )

@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 from spyre.mlir.operation import Operation
 from spyre.mlir.sdsc_builder import OperationSpec
 from tests.hw.harness import Array, Fill, Trial, any_numbers, compare
-from tests.hw.strategies import (
+from tests.hw.movement_strategies import (
     conversion_specs,
     copy_specs,
-    examples,
     gathers,
-    modes,
     restickify_specs,
-    seeds,
-    thread_counts,
 )
+from tests.hw.strategies import examples, modes, seeds, thread_counts
 
 Gather = tuple[Operation, int, int]
 

@@ -7,12 +7,14 @@ step do not travel into the next.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from spyre.dtypes import decode_dl16
 from spyre.hw.binding import Binding
 from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram
@@ -24,12 +26,11 @@ from spyre.mlir.footprint import footprint
 from spyre.mlir.operation import Component, Operation
 from spyre.mlir.program import Execute
 from spyre.runtime.kernel import Kernel
-from tests.conformance.case import Case, read_case
+from tests.conformance.case import Case, find_cases, read_case
 from tests.conformance.runner import bind, fill, place
 from tests.hw.harness import engine, order_key, twin_memory
 
-CASES = ["alllx_attn", "block_rope", "bmm_4x64x128x64", "cat_3d_d1", "chunk_swiglu", "clone", "cmp_where", "cores16_sum_d0", "cores2_softmax", "cores4_chain", "ct_bmm_k_tiled", "ct_softmax_256x64_1core", "embedding_2d", "f32_sum", "f32_to_f16", "gather_0"]
-MOST_POINTS = 1 << 19
+MOST_POINTS = 1 << 17
 """Larger executes are left to the conformance run."""
 
 
@@ -53,7 +54,7 @@ def steps(linked: LinkedProgram) -> Iterator[tuple[int, int, int, int]]:
     key = linked.dispatch[:, 1:3]
     change = np.flatnonzero((np.diff(key, axis=0) != 0).any(axis=1)) + 1
     edges = [0, *change.tolist(), len(key)]
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         yield first, last, int(key[first, 0]), int(key[first, 1])
 
 
@@ -68,7 +69,10 @@ def ranges_of(op: Operation, starts: np.ndarray, binding: Binding) -> list[tuple
 
 
 def tolerated(op: Operation, family: Family, found: np.ndarray, expected: np.ndarray) -> bool:
-    """Equal bytes, or sums and functions one unit in the last place apart."""
+    """Equal bytes, or sums and functions one unit in the last place apart.
+
+    A sum that cancels is as exact as its terms: a tenth of the last place of a number of size 1.
+    """
     if np.array_equal(found, expected):
         return True
     if family in (Family.COPY, Family.CONVERT, Family.RESTICKIFY):
@@ -77,11 +81,8 @@ def tolerated(op: Operation, family: Family, found: np.ndarray, expected: np.nda
         return bool(np.allclose(found.view("f4"), expected.view("f4"), 1e-5, 1e-6, equal_nan=True))
     a, b = found.view(np.uint16), expected.view(np.uint16)
     close = np.abs(order_key(a) - order_key(b)) <= 1
-    # sums that cancel: one last place of a number of size 1
-    from spyre.dtypes import decode_dl16
-
     x, y = decode_dl16(a), decode_dl16(b)
-    return bool((close | (np.abs(x - y) < 1e-4)).all())
+    return bool((close | (np.abs(x - y) < 2e-4)).all())
 
 
 def check_launch(case: Case, device: Device, linked: LinkedProgram, binding: Binding) -> int:
@@ -98,12 +99,13 @@ def check_launch(case: Case, device: Device, linked: LinkedProgram, binding: Bin
         symbols = linked.schedule.symbols[static][instance]
         starts = starts_of(op, execute, symbols, binding)
         ranges = ranges_of(op, starts, binding)
-        for place in ranges:
-            twin.write(place[0], device.memory.view(*place))
+        for extent in ranges:
+            twin.write(extent[0], device.memory.view(*extent))
         device.executor._drive(linked, first, last)
         run_reference(op, twin, starts, device.numerics, plan_tags(op, starts, binding))
-        for place in ranges:
-            same = tolerated(op, plan.spec.family, device.memory.view(*place), twin.view(*place))
+        for extent in ranges:
+            found, expected = device.memory.view(*extent), twin.view(*extent)
+            same = tolerated(op, plan.spec.family, found, expected)
             assert same, f"{case.spec.name}: {op.file}, execute {static} instance {instance}"
         compared += 1
     return compared
@@ -133,9 +135,7 @@ def check_case(case: Case) -> int:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", CASES)
-def test_each_execute_agrees_with_the_twin(name: str, shared_dir: Path):
-    directory = shared_dir / "bundles" / name
-    if not directory.is_dir():
-        pytest.skip(f"no case {name}")
-    assert check_case(read_case(directory)) > 0
+def test_each_execute_of_the_real_bundles_agrees_with_the_twin(shared_dir: Path):
+    cases = find_cases(shared_dir / "bundles")
+    compared = sum(check_case(read_case(directory)) for directory in cases)
+    assert compared > 2 * len(cases)

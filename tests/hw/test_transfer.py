@@ -65,7 +65,8 @@ def random_storage(case: Case, rng: np.random.Generator) -> Array:
     if dtype.kind == "f":
         values = rng.standard_normal(case.elements) * np.exp2(rng.integers(-20, 15, case.elements))
         values[rng.random(case.elements) < 0.05] = rng.choice([0.0, -0.0, np.inf, -np.inf, np.nan])
-        return values.astype(dtype)
+        with np.errstate(over="ignore"):
+            return values.astype(dtype)
     bits = rng.integers(0, 1 << 63, case.elements).astype(dtype)
     return np.where(is_bfloat16_nan(bits), 0x7FC0, bits) if case.dtype == "bfloat16" else bits
 

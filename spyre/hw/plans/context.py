@@ -15,7 +15,7 @@ from spyre.dtypes import decode_dl16
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
 from spyre.hw import table as tb
 from spyre.hw.access import Access, per_core
-from spyre.hw.nest import Axis, Int64Array
+from spyre.hw.nest import Axis, CoreGroup, Int64Array
 from spyre.hw.ops import OpSpec
 from spyre.mlir.operation import Operation, Tensor
 
@@ -86,6 +86,39 @@ class PlanContext:
         return UnsupportedError(
             code, f"{self.op.name}: {message}", self.location, expected=expected, found=found
         )
+
+
+def check_covered(context: PlanContext, inner: Access, outer: Access) -> None:
+    """Raise SdscError if ``inner`` varies along a dim that ``outer`` lacks.
+
+    An input's dims must be in the output of an elementwise operation, an output's dims in the
+    input of a reduction (operations reference §2); anything else has no defined result.
+    """
+    lacking = [d for d in context.op.dims if inner.tensor.holds(d) and not outer.tensor.holds(d)]
+    if lacking:
+        raise SdscError(
+            "SPY287",
+            f"{context.op.name}: {outer.tensor.name} lacks a dim of {inner.tensor.name}",
+            context.location,
+            expected=f"{outer.tensor.name} over {', '.join(lacking)} too",
+            found=f"{outer.tensor.name} over "
+            f"{', '.join(d for d in context.op.dims if outer.tensor.holds(d)) or 'no dim'}",
+        )
+
+
+def check_shared_output(
+    context: PlanContext, group: CoreGroup, reduced: Sequence[str], output: int
+) -> None:
+    """Raise UnsupportedError if cores that reduce together write to different places."""
+    for dim in reduced:
+        distance = group.axes[dim].pitches[output] if dim in group.axes else 0
+        if distance:
+            raise context.refuse(
+                "SPY523",
+                "cores that reduce together write to different places",
+                f"one output address for all work slices of {dim!r}",
+                f"addresses {distance} bytes apart",
+            )
 
 
 def decode_constant(bits: int, data_format: str) -> float:

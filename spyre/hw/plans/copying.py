@@ -13,7 +13,13 @@ from spyre.hw import table as tb
 from spyre.hw.access import Access, per_core
 from spyre.hw.kernels.opcodes import COPY_KIND, GATHER, INDEX_PER_LANE, SCATTER
 from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
-from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, whole_steps
+from spyre.hw.plans.context import (
+    PlanContext,
+    RowWriter,
+    check_covered,
+    outer_count,
+    whole_steps,
+)
 from spyre.mlir.operation import Indirection
 
 _INDEX_WORD_BYTES = 4
@@ -33,6 +39,7 @@ def plan_copy(context: PlanContext) -> Iterator[Int64Array]:
     if context.op.index_tensors:
         yield from _plan_indirect(context)
         return
+    check_covered(context, source, target)
     output = len(context.accesses) - 1
     axes = [_axis(context, dim) for dim in context.op.dims]
     for group in fold_cores(context.op, context.starts):

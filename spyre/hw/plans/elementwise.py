@@ -24,7 +24,13 @@ from spyre.hw.kernels.opcodes import (
     UNARY,
 )
 from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
-from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, stick_axes
+from spyre.hw.plans.context import (
+    PlanContext,
+    RowWriter,
+    check_covered,
+    outer_count,
+    stick_axes,
+)
 from spyre.hw.plans.masks import Mask, find_mask
 from spyre.hw.spec import STICK_BYTES
 
@@ -32,6 +38,8 @@ from spyre.hw.spec import STICK_BYTES
 def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of an elementwise operation."""
     check_sticks(context)
+    for access in context.inputs:
+        check_covered(context, access, context.output)
     mask = find_mask(context)
     lanes = context.output.lanes
     axes = stick_axes(context, context.op.dims, lanes)

@@ -24,7 +24,7 @@ from spyre.hw.nest import (
     normalise,
     pad_axes,
 )
-from spyre.hw.plans.context import PlanContext, RowWriter, whole_steps
+from spyre.hw.plans.context import PlanContext, RowWriter, check_shared_output, whole_steps
 
 STICK = 64
 _A, _B, _C = 0, 1, 2
@@ -49,6 +49,7 @@ def plan_matmul(context: PlanContext) -> Iterator[Int64Array]:
     roles = find_roles(context)
     axes = {dim: _axis(context, roles, dim) for dim in context.op.dims}
     for group in fold_cores(context.op, context.starts, (roles.reduction,)):
+        check_shared_output(context, group, (roles.reduction,), _C)
         yield from _group_rows(context, roles, group, axes)
 
 

@@ -30,7 +30,15 @@ from spyre.hw.nest import (
     peel,
     sort_axes,
 )
-from spyre.hw.plans.context import PlanContext, RowWriter, float_word, outer_count, stick_axes
+from spyre.hw.plans.context import (
+    PlanContext,
+    RowWriter,
+    check_covered,
+    check_shared_output,
+    float_word,
+    outer_count,
+    stick_axes,
+)
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.plans.masks import Mask, find_mask
 from spyre.hw.spec import STICK_BYTES
@@ -41,6 +49,8 @@ _IN, _OUT, _AT = 0, 1, 2
 def plan_reduction(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of a reduction."""
     check_sticks(context)
+    check_covered(context, context.output, context.inputs[0])
+    _check_pair(context)
     mask = find_mask(context)
     reduced = reduced_dims(context)
     lanes = context.output.lanes
@@ -51,7 +61,18 @@ def plan_reduction(context: PlanContext) -> Iterator[Int64Array]:
         step = lanes if dim == context.output.stick_dim else 1
         axes[dim] = Axis(axis.extent, (*axis.pitches, mask.pitch(dim, step) if mask else 0))
     for group in fold_cores(context.op, starts, reduced):
+        check_shared_output(context, group, reduced, _OUT)
         yield from _group_rows(context, mask, reduced, group, axes)
+
+
+def _check_pair(context: PlanContext) -> None:
+    if context.spec.kernel_op == "exx2" and not context.output.is_lane:
+        raise context.refuse(
+            "SPY520",
+            "two values per stick need a result of one stick per element",
+            "an output without the stick dim",
+            f"{context.output.tensor.name} over stick dim {context.output.stick_dim!r}",
+        )
 
 
 def reduced_dims(context: PlanContext) -> tuple[str, ...]:

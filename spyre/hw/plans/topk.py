@@ -52,8 +52,23 @@ def _find_dims(context: PlanContext) -> tuple[str, str]:
             expected="one dim in the input only, one in the output only, a common stick dim",
             found=f"input only {reduced}, output only {kept}, stick dims {sorted(sticks)}",
         )
+    _check_lanes(context)
     _check_extents(context, reduced[0], kept[0])
     return reduced[0], kept[0]
+
+
+def _check_lanes(context: PlanContext) -> None:
+    """Only positions as int32 may have other sticks than the input."""
+    source, target = context.inputs[0], context.output
+    if source.lanes == target.lanes or _output_format(context, target) == tb.INT32:
+        return
+    raise SdscError(
+        "SPY283",
+        f"{context.op.name}: operands have different sticks",
+        context.location,
+        expected=f"{source.lanes} elements per stick as in {source.tensor.name}",
+        found=f"{target.lanes} in {target.tensor.name}",
+    )
 
 
 def _check_extents(context: PlanContext, reduced: str, kept: str) -> None:

@@ -144,8 +144,8 @@ class Execution:
 
 
 def keeps_one_per_stick(tensor: Tensor) -> bool:
-    """True if the tensor keeps one value per stick: a stick dim has scale -2."""
-    return any(tensor.scale[dim] == -2 for dim in tensor.stick_dims)
+    """True if the tensor keeps one value per stick: it lacks a stick dim (scale -2, or -1)."""
+    return any(not tensor.holds(dim) for dim in tensor.stick_dims)
 
 
 def _code_dtype(tensor: Tensor) -> np.dtype[Any]:
