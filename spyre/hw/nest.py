@@ -7,6 +7,7 @@ are not affine, the cores are split into groups that are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,15 +57,14 @@ def _passes(slices: dict[str, Int64Array], cores: int, together: bool) -> Iterat
 
     Cores that reduce ``together`` are never parted.
     """
-    keys = list(zip(*slices.values(), strict=True)) if slices else [()] * cores
-    seen: dict[tuple[int, ...], int] = {}
-    turn = np.zeros(cores, np.int64)
-    for core, key in enumerate(keys):
-        turn[core] = seen[key] = seen.get(key, -1) + 1
-    if together or cores == 0:
-        turn[:] = 0
-    for number in range(int(turn.max(initial=0)) + 1):
-        yield np.flatnonzero(turn == number)
+    seen: Counter[tuple[int, ...]] = Counter()
+    turns = np.zeros(cores, np.int64)
+    for core in range(0 if together else cores):
+        place = tuple(int(index[core]) for index in slices.values())
+        turns[core] = seen[place]
+        seen[place] += 1
+    for turn in range(int(turns.max(initial=0)) + 1):
+        yield np.flatnonzero(turns == turn)
 
 
 def _slice_indices(op: Operation) -> dict[str, Int64Array]:
