@@ -177,6 +177,7 @@ LAUNCH_CODES: dict[str, str] = {
     "SPY368": "an argument's layout cannot be derived from the SDSCs",
     "SPY369": "the files given do not match the kernel's outputs",
     "SPY370": "the output file cannot be written",
+    "SPY371": "a case directory cannot be read or does not fit together",
 }
 
 DEVICE_CODES: dict[str, str] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.__main__ import main
-from tests.conformance.case import find_cases
+from tests.conformance.cases import find_cases
 
 
 @pytest.mark.shared

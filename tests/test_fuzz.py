@@ -32,11 +32,12 @@ from spyre.hw import table as tb
 from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.kernel import Kernel
+from spyre.runtime.case_file import Case, read_case
+from spyre.runtime.case_run import bind_launch, place_buffers, run_case
+from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.launch_spec import read_launch_spec
 from spyre.runtime.session import Session
-from tests.conformance.case import Case, find_cases, read_case
-from tests.conformance.runner import Placed, bind, fill, place, run_case
+from tests.conformance.cases import find_cases
 from tests.mutations import mutate
 
 BUNDLES = Path(__file__).resolve().parents[2] / "shared" / "bundles"
@@ -162,18 +163,14 @@ def _run_kernel(case: Case, bundle: str, target: Path, checked: bool) -> None:
     card.reset()
     loaded = load_bundle(target)
     loaded.check(raise_on_error=checked)
-    placed = {name: place(card, name, b) for name, b in case.spec.buffers.items()}
-    for name, buffer in case.spec.buffers.items():
-        fill(case, card, buffer, placed[name])
+    placed = place_buffers(case, card)
     for launch in case.spec.launches:
         if launch.bundle == bundle:
-            _execute(Kernel(loaded, card), launch.args, launch.arg_index, placed)
+            _execute(Kernel(loaded, card), bind_launch(launch, placed))
 
 
-def _execute(
-    kernel: Kernel, names: tuple[str, ...], indices: tuple[int, ...], placed: dict[str, Placed]
-) -> None:
-    linked = kernel.link(bind(names, indices, placed))
+def _execute(kernel: Kernel, launch: Launch) -> None:
+    linked = kernel.link(launch)
     kernel.device.executor._drive(linked, 0, _affordable(linked))
 
 
@@ -207,7 +204,7 @@ def _peak_bytes() -> int:
 def warm_up() -> None:
     """Load every kernel the sources use, so that no mutant pays for it."""
     for directory in sources():
-        assert run_case(case_of(directory), device()) is None
+        assert run_case(case_of(directory), device()).ok
     _known_peak[0] = _peak_bytes()
 
 

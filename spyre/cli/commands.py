@@ -7,12 +7,14 @@ through :mod:`.text_report` and :mod:`.json_report`. Diagnosing and explaining i
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spyre.cli.options import Options
 from spyre.cli.outcomes import ComparedRun, Diagnosis
 from spyre.errors import Finding, Severity, SpyreError, ValidationError
 from spyre.mlir.bundle import Bundle, load_bundle
+from spyre.runtime.case_file import case_directory, read_case
 
 if TYPE_CHECKING:
     from spyre.runtime.host_tensor import HostTensor
@@ -57,18 +59,37 @@ def _print_run(compared: ComparedRun) -> None:
 
 
 def diagnose(options: Options) -> Diagnosis:
-    """All findings of a bundle, those that keep it from being read included."""
+    """All findings of a bundle, or of every kernel of a case."""
+    directory = case_directory(options.path)
+    if directory is None or (directory / "bundle.mlir").is_file():
+        return diagnose_bundle(options.path, options)
     try:
-        bundle = load_bundle(options.path)
-    except ValidationError as error:
-        return Diagnosis(options.path, error.findings)
+        launches = read_case(directory).spec.launches
     except SpyreError as error:
         return Diagnosis(options.path, (error.finding,))
+    bundles = dict.fromkeys(launch.bundle for launch in launches)
+    found = [diagnose_bundle(str(directory / name), options) for name in bundles]
+    explanations = tuple(
+        (f"{name}/{sdsc}", text)
+        for name, diagnosis in zip(bundles, found, strict=True)
+        for sdsc, text in diagnosis.explanations
+    )
+    return Diagnosis(options.path, tuple(f for d in found for f in d.findings), explanations)
+
+
+def diagnose_bundle(path: str, options: Options) -> Diagnosis:
+    """All findings of a bundle, those that keep it from being read included."""
+    try:
+        bundle = load_bundle(path)
+    except ValidationError as error:
+        return Diagnosis(path, error.findings)
+    except SpyreError as error:
+        return Diagnosis(path, (error.finding,))
     findings = bundle.check() if options.check else ()
     if any(f.severity is Severity.ERROR for f in findings):
-        return Diagnosis(options.path, findings)
+        return Diagnosis(path, findings)
     findings += _argument_findings(bundle, options) if options.check else ()
-    return Diagnosis(options.path, findings, _explanations(bundle) if options.explain else ())
+    return Diagnosis(path, findings, _explanations(bundle) if options.explain else ())
 
 
 def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
@@ -99,12 +120,48 @@ def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:
 
 
 def run_and_compare(options: Options) -> ComparedRun:
-    """Run the bundle on the inputs given (else random ones) and compare with what is expected.
+    """Run a case, or a bundle, and compare; saves the outputs if asked to.
 
-    Saves the outputs if asked to. SpyreErrors as of `spyre.runtime.session.run` and of the files.
+    A directory with a ``case.json`` is a case unless tensors are given for its one kernel.
+    SpyreErrors as of `spyre.runtime.session.run` and of the files.
     """
+    directory = case_directory(options.path)
+    if directory is not None and not (options.inputs or options.expected or options.shapes):
+        compared = replay_case(directory, options)
+    else:
+        compared = run_bundle(options)
+    if options.save_output is not None:
+        from spyre.cli.tensors import save_outputs
+
+        save_outputs(options.save_output, compared.result.output_tensors)
+    return compared
+
+
+def replay_case(directory: Path, options: Options) -> ComparedRun:
+    """Launch the kernels of a case in order and compare with the outputs it expects."""
     from spyre.cli.progress import ProgressBar
-    from spyre.cli.tensors import load_expected, load_inputs, save_outputs
+    from spyre.hw.device import Device
+    from spyre.runtime.case_run import run_case
+    from spyre.runtime.verify import Tolerance
+
+    case = read_case(directory)
+    device = Device(options.numerics, options.threads)
+    limits = case.spec.tolerance
+    with ProgressBar(enabled=not options.quiet) as bar:
+        done = run_case(
+            case,
+            device,
+            timed=True,
+            tolerance=_override(options, Tolerance(limits.rtol, limits.atol)),
+            progress=bar.update,
+        )
+    return ComparedRun(options, done.result, done.comparisons, device.numerics.mode)
+
+
+def run_bundle(options: Options) -> ComparedRun:
+    """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
+    from spyre.cli.progress import ProgressBar
+    from spyre.cli.tensors import load_expected, load_inputs
     from spyre.hw.device import Device
     from spyre.runtime.host_tensor import parse_tensor_spec
     from spyre.runtime.session import RunOptions, Session
@@ -124,8 +181,6 @@ def run_and_compare(options: Options) -> ComparedRun:
     expected = load_expected(options.expected, arguments.outputs) if options.expected else ()
     with ProgressBar(enabled=not options.quiet) as bar:
         result = session.run(options.path, inputs, replace(run, progress=bar.update))
-    if options.save_output is not None:
-        save_outputs(options.save_output, result.output_tensors)
     comparisons = tuple(
         compare_output(options, result, k, tensor) for k, tensor in enumerate(expected)
     )
@@ -141,13 +196,19 @@ def compare_output(options: Options, result: RunResult, k: int, expected: HostTe
 
 def tolerance_of(options: Options, result: RunResult, k: int) -> Tolerance:
     """Tolerance of output ``k``: that of its dtype, unless the options say otherwise."""
-    from spyre.runtime.verify import EXACT, default_tolerance
+    from spyre.runtime.verify import default_tolerance
+
+    tensor, layout = result.output_tensors[k], result.places[k].layout
+    stored = None if options.numerics == "ieee" else layout.device_dtype
+    return _override(options, default_tolerance(tensor.dtype_name, stored))
+
+
+def _override(options: Options, default: Tolerance) -> Tolerance:
+    """``default`` with what the command line says instead."""
+    from spyre.runtime.verify import EXACT
 
     if options.exact:
         return EXACT
-    tensor, layout = result.output_tensors[k], result.places[k].layout
-    stored = None if options.numerics == "ieee" else layout.device_dtype
-    default = default_tolerance(tensor.dtype_name, stored)
     return replace(
         default,
         rtol=default.rtol if options.rtol is None else options.rtol,

@@ -88,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", metavar="PATH", help="bundle directory, or its bundle.mlir")
+    parser.add_argument("path", metavar="PATH", help="bundle directory, its bundle.mlir, or a case")
     parser.add_argument("--version", action="version", version=f"spyre-run {spyre.__version__}")
     _add_tensors(parser)
     _add_comparison(parser)

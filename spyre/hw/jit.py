@@ -1,8 +1,8 @@
 """How kernels are compiled: numba options, an own cache directory, the entry signature.
 
 numba's disk cache does not notice edits in other modules, so the cache directory is keyed by a
-hash of all sources below ``spyre/hw``. The directory is set only while our functions are
-decorated; a user's own numba functions keep theirs.
+hash of all sources below ``spyre/hw`` but the slow twin's. The directory is set only while our
+functions are decorated; a user's own numba functions keep theirs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def cache_directory() -> str | None:
     None, with one warning, where it cannot be made: kernels then compile anew in every process.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    here = Path(__file__).parent
+    sources = (p for p in here.rglob("*.py") if here / "reference" not in p.parents)
+    for path in sorted(sources):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     digest.update(config.VECTOR_WIDTH.read().encode())

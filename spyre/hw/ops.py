@@ -75,7 +75,9 @@ _ROWS = (
     _pointwise("lesserthan", "lt", 2, "a < b as 1.0 or 0.0"),
     _pointwise("where3", "where", 3, "c ≠ 0 ? a : b"),
     _pointwise("layernormnorm", "layernormnorm", 5, "(x - E[x]) · scale · w + b", (), 0.3),
-    _pointwise("layernormscale", "layernormscale", 1, "1/√(E[x²] - E[x]² + eps)", ("eps",), 0.4),
+    _pointwise(
+        "layernormscale", "layernormscale", 1, "1/√(max(E[x²] - E[x]², 0) + eps)", ("eps",), 0.4
+    ),
     _pointwise("abs", "abs", 1, "|x|"),
     _pointwise("neg", "neg", 1, "-x"),
     _pointwise("exp", "exp", 1, "e^x", (), 0.4),

@@ -71,12 +71,29 @@ def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
     return extent - gap if _gap_is_padding(op, tensor, dim, gap) else extent + gap
 
 
+def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
+    """Dims of a value tensor that its index tensor stands for (§6.4), in the tensor's order.
+
+    Those of a bounded size, or where none is bounded all that both tensors have.
+    """
+    if tensor.indirection is not Indirection.VALUE:
+        return ()
+    shared = [d for d in tensor.dims if any(index.holds(d) for index in op.index_tensors)]
+    bounded = [d for d in shared if tensor.max_dim_sizes.get(d, -1) > 0]
+    return tuple(bounded or shared)
+
+
 def _gap_is_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> bool:
-    """§7: a padded restickify rounds N up to the stick and writes the excess as a gap."""
+    """§7: a padded restickify rounds N up to the other tensor's stick, the excess is the gap."""
     if op.name != RESTICKIFY or dim in tensor.stick_dims:
         return False
-    stick = tensor.stick_sizes[0]
-    return 0 < gap < stick and op.extents[dim] % stick == 0
+    sticks = [
+        size
+        for other in (*op.inputs, *op.outputs)
+        for stick_dim, size in zip(other.stick_dims, other.stick_sizes, strict=True)
+        if stick_dim == dim
+    ]
+    return any(0 < gap < size and op.extents[dim] % size == 0 for size in sticks)
 
 
 def _steps(op: Operation, tensor: Tensor, dim: str, stored: int, stick: int) -> int:

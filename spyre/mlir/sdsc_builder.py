@@ -15,7 +15,7 @@ from math import prod
 
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError, Severity, ValidationError
-from spyre.mlir.footprint import footprint, stick_elements
+from spyre.mlir.footprint import footprint, indexed_dims, stick_elements
 from spyre.mlir.operation import Component, Indirection, Operation, Tensor
 from spyre.mlir.sdsc_form_rules import MAX_CORES
 from spyre.mlir.sdsc_rules import check_sdsc
@@ -267,19 +267,28 @@ def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
 
 
 def slice_offsets(op: Operation, tensor: Tensor) -> tuple[int, ...]:
-    """Bytes from the tensor's start to every core's slice; 0 where each core has its own tensor."""
+    """Bytes from the tensor's start to every core's slice; 0 where each core has its own tensor.
+
+    A table's indexed dims move no start (§6.4: it is shared); a share of less than a stick starts
+    within the stick.
+    """
     if tensor.component is Component.LX or tensor.per_core_in_hbm:
         return (0,) * len(op.cores)
     pitches = footprint(op, tensor).pitch_bytes
-    sticks = stick_elements(tensor)
-    held = {dim: _slice_bytes(op, dim, pitches[dim], sticks) for dim in tensor.dims}
-    moving = [dim for dim in tensor.dims if tensor.holds(dim) and dim in op.slices]
-    return tuple(sum(row[dim] * held[dim] for dim in moving) for row in op.core_slices)
+    indexed = indexed_dims(op, tensor)
+    moving = [d for d in tensor.dims if tensor.holds(d) and d in op.slices and d not in indexed]
+    return tuple(
+        sum(_origin_bytes(op, tensor, dim, row[dim], pitches[dim]) for dim in moving)
+        for row in op.core_slices
+    )
 
 
-def _slice_bytes(op: Operation, dim: str, pitch: int, sticks: Mapping[str, int]) -> int:
-    """Bytes from one slice of ``dim`` to the next."""
-    return op.extents[dim] // op.slices[dim] // sticks.get(dim, 1) * pitch
+def _origin_bytes(op: Operation, tensor: Tensor, dim: str, index: int, pitch: int) -> int:
+    """Bytes from the tensor's first element to that of slice ``index`` of ``dim``."""
+    origin = index * (op.extents[dim] // op.slices[dim])
+    sticks, rest = divmod(origin, stick_elements(tensor).get(dim, 1))
+    inside = rest * tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
+    return sticks * pitch + inside
 
 
 def _with_tensors(op: Operation, placed: Mapping[int, Tensor]) -> Operation:

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pytest
 
 from spyre.layout import device_to_host_reference
+from spyre.runtime.case_file import Case, CaseBuffer, CaseOutput, read_case
 from spyre.runtime.launch_spec import Role, find_launch_spec, read_launch_spec
-from tests.conformance.case import Buffer, Case, Output, find_cases, read_case
+from tests.conformance.cases import find_cases
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +25,7 @@ DEFAULT_TOLERANCE = {"up_test_to_dtype_float32_to_bfloat16_2x4x8x64"}
 """Read back as bfloat16, which rounds once more than the case's tolerance counts."""
 
 
-def as_buffer(case: Case, output: Output) -> Array:
+def as_buffer(case: Case, output: CaseOutput) -> Array:
     """Expected values, a view of the buffer's storage, in the buffer's own shape."""
     buffer = case.spec.buffers[output.buffer]
     values = case.values[f"expect_{output.value}"].reshape(output.shape)
@@ -38,7 +39,7 @@ def view(storage: Array, shape: tuple[int, ...], strides: tuple[int, ...], offse
     return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
 
 
-def input_values(case: Case, buffer: Buffer) -> Array:
+def input_values(case: Case, buffer: CaseBuffer) -> Array:
     if buffer.value is not None:
         return case.values[buffer.value]
     assert buffer.layout is not None
@@ -135,6 +136,18 @@ def test_wrong_programs(cli, shared_dir, tmp_path):
         ran = cli(*CommandLine(case, tmp_path).words(), "-q")
         assert ran.code == 1, case.spec.name
         assert "elements differ" in ran.out
+        assert "on the card: " in ran.out
+
+
+@pytest.mark.shared
+def test_wrong_programs_replay(cli, shared_dir):
+    """Those of several kernels too: their directory is all that is named."""
+    directories = find_cases(shared_dir / "bundles-wrong")
+    assert any(len(read_case(directory).spec.launches) > 1 for directory in directories)
+    for directory in directories:
+        ran = cli(directory, "-q")
+        assert ran.code == 1, directory.name
+        assert "worst element" in ran.out
         assert "on the card: " in ran.out
 
 

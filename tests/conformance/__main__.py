@@ -12,8 +12,10 @@ from pathlib import Path
 
 from spyre.errors import SpyreError
 from spyre.hw.device import Device
-from tests.conformance.case import find_cases, read_case
-from tests.conformance.runner import run_case
+from spyre.runtime.case_file import read_case
+from spyre.runtime.case_run import run_case
+from spyre.runtime.verify import format_comparison
+from tests.conformance.cases import find_cases
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,7 +57,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _run(path: Path, device: Device) -> str | None:
     try:
-        return run_case(read_case(path), device)
+        done = run_case(read_case(path), device)
+        tensors = done.result.output_tensors
+        reports = [
+            format_comparison(comparison, tensors[k].name, done.result.places[k])
+            for k, comparison in enumerate(done.comparisons)
+            if not comparison.ok
+        ]
+        return "\n".join(reports) or None
     except SpyreError as error:
         return str(error)
     except Exception:

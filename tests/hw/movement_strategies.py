@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 from hypothesis import strategies as st
 
-from spyre.hw.reference.addresses import element_offsets, slice_origin
-from spyre.mlir.operation import Indirection, Operation, Tensor
+from spyre.mlir.operation import Indirection, Operation
 from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
-from tests.hw.harness import map_tensors, region
+from tests.hw.harness import region
 from tests.hw.strategies import Grid, fits_lx, grids, tensors
 
 
@@ -154,21 +152,4 @@ def gathers(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int
         splits=splits,
         data_format=data_format,
     )
-    return with_shared_table(build_operation(spec)), rows, rows * row_bytes
-
-
-def with_shared_table(op: Operation) -> Operation:
-    """``op`` with the starts of an indirect access: no core's share of the indexed dims moves the
-    table's, and a share of less than a stick starts within the index's stick.
-    """
-
-    def starts(tensor: Tensor) -> tuple[int, ...]:
-        still = [d for d in tensor.dims if tensor.max_dim_sizes.get(d, -1) > 0]
-        offsets = []
-        for core in range(len(op.cores)):
-            origin = slice_origin(op, core)
-            local = {d: np.array([0 if d in still else o]) for d, o in origin.items()}
-            offsets.append(int(element_offsets(op, tensor, local)[0]))
-        return tuple(tensor.starts[0] + offset for offset in offsets)
-
-    return map_tensors(op, lambda t: replace(t, starts=starts(t)))
+    return build_operation(spec), rows, rows * row_bytes

@@ -25,9 +25,10 @@ from spyre.mlir.bundle import load_bundle
 from spyre.mlir.footprint import footprint
 from spyre.mlir.operation import Component, Operation
 from spyre.mlir.program import Execute
+from spyre.runtime.case_file import Case, read_case
+from spyre.runtime.case_run import bind_launch, place_buffers
 from spyre.runtime.kernel import Kernel
-from tests.conformance.case import Case, find_cases, read_case
-from tests.conformance.runner import bind, fill, place
+from tests.conformance.cases import find_cases
 from tests.hw.harness import engine, order_key, twin_memory
 
 MOST_POINTS = 1 << 17
@@ -123,13 +124,11 @@ def plan_tags(op: Operation, starts: np.ndarray, binding: Binding) -> tuple[str,
 def check_case(case: Case) -> int:
     device = engine()
     device.reset()
-    placed = {name: place(device, name, buffer) for name, buffer in case.spec.buffers.items()}
-    for name, buffer in case.spec.buffers.items():
-        fill(case, device, buffer, placed[name])
+    placed = place_buffers(case, device)
     compared = 0
     for launch in case.spec.launches:
         kernel = Kernel(load_bundle(case.directory / launch.bundle), device)
-        bound = bind(launch.args, launch.arg_index, placed)
+        bound = bind_launch(launch, placed)
         compared += check_launch(case, device, kernel.link(bound), kernel.bind(bound))
     return compared
 

@@ -26,10 +26,11 @@ from spyre.runtime.arguments import (
     with_shapes,
 )
 from spyre.runtime.bundle_arguments import content_digest, read_arguments
+from spyre.runtime.case_file import read_case
 from spyre.runtime.derived_arguments import derive_arguments
 from spyre.runtime.host_tensor import parse_tensor_spec
 from spyre.runtime.launch_spec import LaunchArgument, LaunchSpec, Role, read_launch_spec
-from tests.conformance.case import find_cases, read_case
+from tests.conformance.cases import find_cases
 from tests.runtime import bundles
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -6,7 +6,7 @@ one dim of rows; its pitch there, times the page size, is what one index step mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from spyre.errors import SdscError
 from spyre.hw import table as tb
@@ -20,6 +20,7 @@ from spyre.hw.plans.context import (
     outer_count,
     whole_steps,
 )
+from spyre.mlir.footprint import indexed_dims
 from spyre.mlir.operation import Indirection
 
 _INDEX_WORD_BYTES = 4
@@ -82,7 +83,7 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
     """Gather or scatter; operands in the file's order are (input, index, output)."""
     source, index, target = context.accesses
     value = source if source.tensor.indirection is Indirection.VALUE else target
-    indexed = _indexed_dims(value, index)
+    indexed = indexed_dims(context.op, value.tensor)
     if value.stick_dim in indexed:
         raise context.refuse(
             "SPY526",
@@ -106,12 +107,6 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
             yield row.words
 
 
-def _indexed_dims(value: Access, index: Access) -> list[str]:
-    """Dims of the value tensor that an index replaces: those of limited size it shares."""
-    shared = [d for d in value.tensor.dims if index.tensor.holds(d)]
-    return [d for d in shared if value.tensor.max_dim_sizes.get(d, -1) > 0] or shared
-
-
 def _index_step(value: Access, dim: str) -> int:
     page = max(value.tensor.max_dim_sizes.get(dim, 1), 1)
     return value.pitch_bytes[dim] * page
@@ -122,7 +117,9 @@ def _reorder(axes: list[Axis]) -> list[Axis]:
     return [Axis(a.extent, (a.pitches[0], a.pitches[2], a.pitches[1])) for a in axes]
 
 
-def _indirect_axes(context: PlanContext, indexed: list[str], value: int) -> tuple[Axis, list[Axis]]:
+def _indirect_axes(
+    context: PlanContext, indexed: Sequence[str], value: int
+) -> tuple[Axis, list[Axis]]:
     """The stick axis, which is innermost, and all others, index levels included."""
     outer = []
     for dim in context.op.dims:

@@ -67,10 +67,12 @@ def stored_elements(op: Operation, tensor: Tensor, dim: str) -> int:
 
 
 def _gap_means_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> bool:
-    """§7: a padded restickify rounds N up to whole sticks and writes the excess as the gap."""
-    stick = tensor.stick_sizes[0]
-    rounded = op.extents[dim] % stick == 0 and 0 < gap < stick
-    return op.name == "ReStickifyOpHBM" and dim not in tensor.stick_dims and rounded
+    """§7: a padded restickify rounds N up to the other's stick and writes the excess as gap."""
+    if op.name != "ReStickifyOpHBM" or dim in tensor.stick_dims:
+        return False
+    other = op.outputs[0] if tensor in op.inputs else op.inputs[0]
+    stick = stick_elements(other, dim)
+    return op.extents[dim] % stick == 0 and 0 < gap < stick
 
 
 def pitches(op: Operation, tensor: Tensor) -> dict[str, int]:
