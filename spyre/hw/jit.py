@@ -1,17 +1,19 @@
 """How kernels are compiled: numba options, an own cache directory, the entry signature.
 
-numba's disk cache does not notice edits in other modules, so the cache directory is keyed by a
-hash of all sources below ``spyre/hw`` but the slow twin's. The directory is set only while our
-functions are decorated; a user's own numba functions keep theirs.
+numba's disk cache does not notice edits in other modules, so every module's functions are cached in
+a directory keyed by a hash of that module and all modules of this package it imports, directly or
+not. The directory is set only while our functions are decorated; a user's own numba functions keep
+theirs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,16 +31,43 @@ ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 """entry(table, bases, memory, scratch: pointers; first, last: units) -> 0 or fault word."""
 
 
-@lru_cache(maxsize=1)
-def cache_directory() -> str | None:
-    """Cache directory of this exact set of kernel sources and numba version, made if missing.
+_IMPORT = re.compile(r"^from (spyre[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    """Modules of this package that the source of ``module`` names in its import statements."""
+    found: list[str] = []
+    for name, in_brackets, on_line in _IMPORT.findall(_source(module).read_text()):
+        members = re.findall(r"\w+(?= as |,|$|\s)", in_brackets or on_line)
+        inner = (f"{name}.{member}" for member in members)
+        found += [name, *(m for m in inner if _source(m).exists())]
+    return tuple(dict.fromkeys(found))
+
+
+def _source(module: str) -> Path:
+    base = Path(__file__).parents[2].joinpath(*module.split("."))
+    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+
+
+def imported_sources(module: str) -> tuple[Path, ...]:
+    """Source of ``module`` and of everything it imports from this package, sorted."""
+    seen, rest = {module}, [module]
+    while rest:
+        new = [name for name in _imports(rest.pop()) if name not in seen]
+        seen.update(new)
+        rest += new
+    return tuple(sorted(_source(name) for name in seen))
+
+
+@cache
+def cache_directory(module: str) -> str | None:
+    """Cache directory of ``module`` with its sources and this numba version, made if missing.
 
     None, with one warning, where it cannot be made: kernels then compile anew in every process.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    here = Path(__file__).parent
-    sources = (p for p in here.rglob("*.py") if here / "reference" not in p.parents)
-    for path in sorted(sources):
+    for path in imported_sources(module):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     digest.update(config.VECTOR_WIDTH.read().encode())
@@ -51,18 +80,25 @@ def cache_directory() -> str | None:
         usable, reason = False, str(error)
     if usable:
         return str(directory)
+    _warn_uncached(reason)
+    return None
+
+
+@cache
+def _warn_uncached(reason: str) -> None:
+    """Once per reason, not once per module."""
     warnings.warn(
         f"compiled kernels cannot be kept ({reason}): every process compiles them again; "
         f"set {config.CACHE_DIR.name} to a writable directory",
         RuntimeWarning,
         stacklevel=2,
     )
-    return None
 
 
-def _cached(decorate: Callable[[bool], Any]) -> Any:
-    """``decorate(cache)`` with numba's cache in our directory, if there is one."""
-    directory = cache_directory()
+def _cached(function: Callable[..., Any], decorate: Callable[[bool], Any]) -> Any:
+    """``decorate(cache)`` with numba's cache in the directory of ``function``, if there is one."""
+    inside = _source(function.__module__).exists()
+    directory = cache_directory(function.__module__) if inside else None
     if directory is None:
         return decorate(False)
     previous = numba.config.CACHE_DIR
@@ -77,7 +113,7 @@ def kernel(function: F) -> F:
     """Compile a kernel body (arrays and integers only), cached on disk."""
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
     result: F = _cached(
-        lambda cache: numba.njit(cache=cache, fastmath=FASTMATH, **options)(function)
+        function, lambda cache: numba.njit(cache=cache, fastmath=FASTMATH, **options)(function)
     )
     return result
 
@@ -90,4 +126,7 @@ def inline(function: F) -> F:
 
 def entry(function: F) -> Any:
     """Compile a kernel's C entry point with :data:`ENTRY_SIGNATURE`, cached on disk."""
-    return _cached(lambda cache: numba.cfunc(ENTRY_SIGNATURE, nopython=True, cache=cache)(function))
+    return _cached(
+        function,
+        lambda cache: numba.cfunc(ENTRY_SIGNATURE, nopython=True, cache=cache)(function),
+    )

@@ -34,8 +34,9 @@ from spyre.mlir.program import Execute, LoopProgram, Schedule
 class LinkedProgram:
     """Ready to run: plan tables, and dispatches in program order.
 
-    ``tables``: int64 [n, WORDS]. ``dispatch``: int64 [m, DISPATCH_WORDS]: table, static execute,
-    instance, spare, 8 base addresses. ``plans``: the plans of each static execute.
+    ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
+    int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``plans``:
+    the plans of each static execute.
     """
 
     tables: Int64Array
@@ -55,7 +56,8 @@ class LinkedProgram:
     @cached_property
     def entries(self) -> Int64Array:
         """Addresses of the kernels the program uses, compiled or loaded on first access."""
-        return entry_addresses(np.unique(self.tables[:, tb.KIND]).tolist())
+        kinds = np.unique(self.tables[:, tb.KIND])
+        return entry_addresses(kinds[kinds != tb.EXTRA].tolist())
 
 
 @dataclass
@@ -310,7 +312,8 @@ def _assemble(
 ) -> LinkedProgram:
     """Put all dispatches in program order."""
     tables: list[Int64Array] = []
-    total_tables = 0
+    heads: list[Int64Array] = [np.zeros(0, np.int64)]
+    total_rows = total_heads = 0
     first_table, table_count, base_rows = [], [], []
     for part in parts:
         first = np.zeros(part.instances, np.int64)
@@ -318,15 +321,19 @@ def _assemble(
         bases = np.zeros((part.instances, MAX_OPERANDS), np.int64)
         for rows, instances, values in part.groups:
             tables.append(rows)
-            first[instances] = total_tables
-            count[instances] = len(rows)
+            head = np.flatnonzero(rows[:, tb.KIND] != tb.EXTRA)
+            heads.append(total_rows + head)
+            first[instances] = total_heads
+            count[instances] = len(head)
             bases[instances, : values.shape[1]] = values
-            total_tables += len(rows)
+            total_rows += len(rows)
+            total_heads += len(head)
         first_table.append(first)
         table_count.append(count)
         base_rows.append(bases)
     stacked = np.concatenate(tables) if tables else np.zeros((0, tb.WORDS), np.int64)
     dispatch = _dispatches(schedule, first_table, table_count, base_rows)
+    dispatch[:, 0] = np.concatenate(heads)[dispatch[:, 0]]
     plans = tuple(tuple(part.plans) for part in parts)
     return LinkedProgram(stacked, dispatch, program, schedule, plans)
 

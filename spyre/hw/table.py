@@ -9,6 +9,9 @@ from __future__ import annotations
 
 WORDS = 128
 
+EXTRA = -1
+"""KIND of a row that continues the table before it, with vectors the kernel finds behind it."""
+
 # header, common to every kind
 KIND = 0
 OPCODE = 1

@@ -27,6 +27,34 @@ class Indirection(StrEnum):
     INDEX = "index_tensor"
 
 
+class Padding(StrEnum):
+    """How padding along a windowed dim stands in a tensor's memory (operations reference §7)."""
+
+    NONE = "nopad"
+    LOWERED = "lowered_padded"
+    IMPLIED = "padded_nozeropad"
+    STORED_ZEROS = "padded_wzeropad"
+    FULL_SPAN = "padded_fullspan"
+    FULL_SPAN_UNNEEDED = "padded_fullspan_wunneeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window that slides along a spatial dim: ``paddingSizes_`` of N_ (SDSC reference §3).
+
+    The dim's extent counts output positions; input coordinate = position · ``stride`` + place in
+    ``window_dim`` · ``dilation`` - ``pad_front``. ``total``: input extent with padding on both
+    sides. All in elements.
+    """
+
+    window_dim: str
+    total: int
+    stride: int = 1
+    dilation: int = 1
+    pad_front: int = 0
+    pad_back: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One operand.
@@ -38,6 +66,7 @@ class Tensor:
     addresses, or negative symbol ids when ``symbolic``. ``gap_elements`` per dim, as in the file.
     ``own_slices``/``own_core_slices``: the tensor's own work slices per dim (count) and per core
     (index), set only where the allocate node carries them (``shuffle``); else the operation's hold.
+    ``padding``: per windowed dim, nothing where memory holds no padding.
     """
 
     index: int
@@ -59,6 +88,7 @@ class Tensor:
     related_tensor: int | None = None
     per_core_in_hbm: bool = False
     json_path: str = "$"
+    padding: Mapping[str, Padding] = field(default_factory=dict)
     own_slices: Mapping[str, int] = field(default_factory=dict)
     own_core_slices: tuple[Mapping[str, int], ...] = ()
 
@@ -75,6 +105,7 @@ class Operation:
     dim. ``core_slices[i][dim]``: slice index of core ``cores[i]``. ``masks``: dim → ((start,
     count), …) in global coordinates. ``constants``: name → bit pattern in ``constant_formats``
     of that name; a list per core is not part of any known file and refused on reading.
+    ``windows``: by spatial dim, of convolutions and pooling.
     """
 
     name: str
@@ -93,6 +124,7 @@ class Operation:
     constant_formats: Mapping[str, str] = field(default_factory=dict)
     data_format: str = "SEN169_FP16"
     unit: str = "sfp"
+    windows: Mapping[str, Window] = field(default_factory=dict)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
