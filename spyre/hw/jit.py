@@ -97,7 +97,7 @@ def _warn_uncached(reason: str) -> None:
 
 def _cached(function: Callable[..., Any], decorate: Callable[[bool], Any]) -> Any:
     """``decorate(cache)`` with numba's cache in the directory of ``function``, if there is one."""
-    inside = _source(function.__module__).exists()
+    inside = function.__module__.partition(".")[0] == __package__.partition(".")[0]
     directory = cache_directory(function.__module__) if inside else None
     if directory is None:
         return decorate(False)
