@@ -126,6 +126,14 @@ SDSC_CODES: dict[str, str] = {
     "SPY251": "N_ holds no usable iteration extent",
     "SPY252": "memOrg_ does not list the memory the tensor lives in",
     "SPY253": "several cores have the same work slice",
+    "SPY254": "a table of N_ is malformed",
+    "SPY255": "padding of an unknown kind, or along a dim without a window",
+    "SPY256": "the windows of an operation leave its input",
+    "SPY257": "part of a windowed input is read by no window",
+    "SPY258": "a symbolic dim is described inconsistently",
+    "SPY259": "cores that run one DSC have different schedules",
+    "SPY260": "a schedule step names a data op that does not exist",
+    "SPY261": "a tensor's own work slices do not go together with the operation",
     "SPY270": "the bundle's directory does not exist",
     "SPY271": "the directory holds no bundle.mlir",
     "SPY272": "an executed SDSC file does not exist",
@@ -178,6 +186,7 @@ LAUNCH_CODES: dict[str, str] = {
     "SPY369": "the files given do not match the kernel's outputs",
     "SPY370": "the output file cannot be written",
     "SPY371": "a case directory cannot be read or does not fit together",
+    "SPY372": "a runtime size contradicts the SDSC it goes to",
 }
 
 DEVICE_CODES: dict[str, str] = {
@@ -195,16 +204,16 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY502": "several compute ops in one DSC are not simulated",
     "SPY503": "data-op DSCs are not simulated",
     "SPY504": "time folds are not simulated",
-    "SPY505": "schedules other than one DSC per core are not simulated",
-    "SPY506": "symbolic dims are not simulated",
-    "SPY507": "padded allocations are not simulated",
-    "SPY508": "a last step of another size (el_ differs from ss_) is not simulated",
+    "SPY505": "a schedule that runs a DSC several times is not simulated",
+    "SPY508": "a last step el_ that is no shorter last work slice is not simulated",
     "SPY509": "shared tensors of unbalanced DSCs (ldsShareInfo_) are not simulated",
     "SPY510": "gaps that differ between cores are not simulated",
     "SPY511": "constants that differ between cores are not simulated",
     "SPY512": "start addresses that vary over corelet or time are not simulated",
     "SPY513": "index tensors that hold addresses are not simulated",
-    "SPY514": "windowed extents (paddingSizes_ in N_) are not simulated",
+    "SPY515": "this use of a symbolic dim is not simulated",
+    "SPY516": "repeated sticks (stickRepl_) are not simulated",
+    "SPY517": "work slices of a tensor of its own are not simulated here",
     "SPY520": "the operation is not simulated",
     "SPY521": "sticks of several dims are not simulated",
     "SPY522": "the data format is not simulated in this operation",
@@ -218,6 +227,8 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY530": "the numerics mode is not simulated",
     "SPY531": "a top-k whose reduced or k dim is split over cores is not simulated",
     "SPY532": "indirect access other than by one index tensor of an identity is not simulated",
+    "SPY533": "indices into tensors of the cores' own in HBM are not simulated",
+    "SPY534": "a shorter last work slice is not simulated here",
 }
 
 COMPARE_CODES: dict[str, str] = {

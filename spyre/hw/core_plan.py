@@ -24,6 +24,7 @@ from spyre.hw.plans.elementwise import plan_elementwise
 from spyre.hw.plans.matmul import plan_matmul
 from spyre.hw.plans.reduction import plan_reduction
 from spyre.hw.plans.restickify import plan_restickify
+from spyre.hw.plans.shuffle import plan_shuffle
 from spyre.hw.plans.topk import plan_topk
 from spyre.mlir.operation import Operation
 
@@ -35,6 +36,7 @@ _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
     Family.RESTICKIFY: plan_restickify,
     Family.MATMUL: plan_matmul,
     Family.TOPK: plan_topk,
+    Family.SHUFFLE: plan_shuffle,
 }
 
 

@@ -20,6 +20,7 @@ class Family(StrEnum):
     RESTICKIFY = "restickify"
     MATMUL = "matmul"
     TOPK = "topk"
+    SHUFFLE = "shuffle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ _ROWS = (
     OpSpec("ReStickifyOpHBM", Family.RESTICKIFY, "restickify", 1, "same values, other stick dim"),
     OpSpec("topkvalue", Family.TOPK, "value", 1, "the k largest, falling"),
     OpSpec("topkindex", Family.TOPK, "index", 1, "their positions, lowest first among equals"),
+    OpSpec("shuffle", Family.SHUFFLE, "copy", 1, "copy of bits between the scratchpads of cores"),
     OpSpec("batchmatmul", Family.MATMUL, "matmul", 2, "Σ_k A·B", (), 0.02, "pt"),
 )
 

@@ -53,7 +53,9 @@ def stick_elements(tensor: Tensor) -> dict[str, int]:
 
 def core_extent(op: Operation, tensor: Tensor, dim: str) -> int:
     """Elements of ``dim`` that one core iterates of this tensor."""
-    return op.extents[dim] // (tensor.own_slices or op.slices).get(dim, 1)
+    if tensor.own_slices:
+        return op.extents[dim] // tensor.own_slices.get(dim, 1)
+    return op.core_extent(dim)
 
 
 def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:

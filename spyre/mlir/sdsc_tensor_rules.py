@@ -105,8 +105,8 @@ def _stick_multiples(subject: Subject) -> Iterator[Violation]:
             if tensor.role != INDEX_ROLE and tensor.holds(dim):
                 longest[dim] = max(longest.get(dim, 1), size)
     for dim, size in longest.items():
-        extent = op.extents[dim] // op.slices[dim]
-        if extent % size:
+        extent = op.core_extent(dim)
+        if extent % size or op.last_extents.get(dim, 0) % size:
             message = f"a core's part of stick dim {dim} is not whole sticks"
             path = f"{subject.dsc_path}.N_.{dim}_"
             yield Violation(path, message, f"a multiple of {size} per core", str(extent))
@@ -179,7 +179,8 @@ def _coord_extents(subject: Subject) -> Iterator[Violation]:
 def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
     scale = tensor.scale[dim]
     if scale == 1:
-        return core_extent(op, tensor, dim)
+        windowed = op.window_of(tensor, dim) is not None
+        return op.window_span(tensor, dim) if windowed else core_extent(op, tensor, dim)
     return stick if scale == -2 else 1
 
 

@@ -22,7 +22,7 @@ from spyre.runtime.arguments import (
 )
 from spyre.runtime.derived_arguments import derive_arguments
 from spyre.runtime.host_tensor import TensorSpec
-from spyre.runtime.launch_spec import find_launch_spec, read_launch_spec
+from spyre.runtime.launch_spec import LaunchSpec, find_launch_spec, read_launch_spec
 
 
 def read_arguments(
@@ -41,7 +41,8 @@ def read_arguments(
     """
     path = find_launch_spec(bundle.directory)
     if path is not None:
-        arguments = arguments_of_spec(read_launch_spec(path), values)
+        spec = read_launch_spec(path)
+        arguments = arguments_of_spec(spec, values, _maxima(bundle, spec))
     else:
         arguments = derive_arguments(bundle, values or {})
     if shapes:
@@ -51,6 +52,22 @@ def read_arguments(
     for alias, target in (aliases or {}).items():
         arguments = with_alias(arguments, alias, target)
     return arguments
+
+
+def _maxima(bundle: Bundle, spec: LaunchSpec) -> dict[str, int]:
+    """The largest value of every runtime size, by the names bundle, SDSCs and launch spec use."""
+    maxima = {
+        kind.pytorch_sym: kind.max_value
+        for kind in spec.symbol_kinds or ()
+        if kind.pytorch_sym is not None and kind.max_value is not None
+    }
+    for operation in bundle.operations.values():
+        for size in operation.symbolic_dims.values():
+            maxima[size.tag] = size.maximum
+    for parameter in bundle.program.parameters:
+        if parameter.max_value is not None:
+            maxima[parameter.name] = parameter.max_value
+    return maxima
 
 
 def _restrided(arguments: KernelArguments, strides: Mapping[int, Sequence[int]]) -> KernelArguments:

@@ -191,7 +191,7 @@ def _launch(
         _renumbered(report, first_execute, spec.bundle)
         for report in report_executes(linked, operations, elapsed_ns)
     )
-    return _Launched(CoreLookup(linked, kernel.bind(launch)), reports, findings, first_execute)
+    return _Launched(CoreLookup(linked), reports, findings, first_execute)
 
 
 def _renumbered(report: ExecuteReport, first: int, directory: str) -> ExecuteReport:

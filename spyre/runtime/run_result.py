@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -122,8 +124,8 @@ def shape_text(op: Operation) -> str:
 def _report(linked: LinkedProgram, k: int, op: Operation, host_ns: int | None) -> ExecuteReport:
     execute = linked.program.executes[k]
     executions = len(linked.schedule.loop_indices[k])
-    plans = linked.plans[k]
-    counters = count_plan(plans[0]).times(executions) if plans else Counters()
+    work = (count_plan(run.plan).times(len(run.instances)) for run in linked.runs[k])
+    counters = reduce(add, work, Counters())
     return ExecuteReport(
         k,
         execute.sdsc_filename,

@@ -9,6 +9,7 @@ from spyre.mlir.bundle_builder import BundleBuilder
 from spyre.mlir.operation import Component, Indirection
 from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction, restickify
+from spyre.mlir.sdsc_window_recipes import Windows, conv2d, pool
 
 DL16_STICK = (("out", 64),)
 
@@ -115,6 +116,25 @@ def two_loops(symbolic: bool) -> BundleParts:
     return builder.build()
 
 
+def convolution() -> BundleParts:
+    """3 x 3 windows, stride 2, over a padded [2, 9, 16, 64], the rows on two cores."""
+    builder = BundleBuilder(symbolic=False)
+    x, w, y = (builder.argument(n) for n in (2 * 9 * 16 * 128, 9 * 64 * 256, 2 * 4 * 8 * 256))
+    windows = Windows((3, 3), (2, 2), (1, 1), ((0, 0), (1, 0)))
+    operands = (Operand(x.at()), Operand(w.at()), Operand(y.at()))
+    builder.add(conv2d((2, 9, 16, 64), 128, windows, *operands, {"i": 2}))
+    return builder.build()
+
+
+def pooling() -> BundleParts:
+    builder = BundleBuilder(symbolic=False)
+    x, y = builder.argument(8 * 8 * 128), builder.argument(4 * 4 * 128)
+    windows = Windows((2, 2), (2, 2))
+    spec = pool("maxpoolfwd", (1, 8, 8, 64), windows, Operand(x.at()), Operand(y.at()))
+    builder.add(spec)
+    return builder.build()
+
+
 SAMPLES: dict[str, Callable[[], BundleParts]] = {
     "add": lambda: add_on_two_cores(symbolic=False),
     "symbolic_add": lambda: add_on_two_cores(symbolic=True),
@@ -124,6 +144,8 @@ SAMPLES: dict[str, Callable[[], BundleParts]] = {
     "gather": gather,
     "matmul": split_matmul,
     "restickify": padded_restickify,
+    "convolution": convolution,
+    "pooling": pooling,
     "tiled": lambda: two_loops(symbolic=True),
     "tiled_baked": lambda: two_loops(symbolic=False),
 }
