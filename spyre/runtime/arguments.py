@@ -158,9 +158,11 @@ def layout_for_largest(
     rank = len(shape)
     layout = SpyreTensorLayout.from_dim_order(largest, strides, dtype, range(rank))
     walked = [*range(1, rank), 0, rank - 1]
-    steps = [
-        -1 if shape[dim] == 1 else step for dim, step in zip(walked, layout.stride_map, strict=True)
-    ]
+    steps = list(layout.stride_map)
+    for place, dim in enumerate(walked):
+        counts_sticks = dim == rank - 1 and place < rank
+        if shape[dim] <= (layout.elements_per_stick if counts_sticks else 1):
+            steps[place] = -1
     return replace(layout, stride_map=tuple(steps))
 
 

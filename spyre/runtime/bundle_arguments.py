@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spyre.errors import LaunchError
+from spyre.mlir.arguments import check_sizes
 from spyre.mlir.bundle import MODULE_FILE, SDSC_PATTERN, Bundle
 from spyre.runtime.arguments import (
     KernelArguments,
@@ -37,8 +38,9 @@ def read_arguments(
     ``values``: runtime sizes and index parameters by name. ``shapes``: of the inputs, in order;
     they are checked against a launch_spec.json (SPY365) and shape the inputs where there is none.
     ``strides``: host strides (elements) by argument index. ``aliases``: argument index → index
-    of the argument whose memory it shares.
+    of the argument whose memory it shares. LaunchError SPY173 for a size out of its range.
     """
+    check_sizes(bundle.program.parameters, values or {})
     path = find_launch_spec(bundle.directory)
     if path is not None:
         spec = read_launch_spec(path)

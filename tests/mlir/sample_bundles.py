@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from spyre.mlir.bundle import BundleParts
 from spyre.mlir.bundle_builder import BundleBuilder
@@ -135,6 +136,19 @@ def pooling() -> BundleParts:
     return builder.build()
 
 
+def runtime_rows() -> BundleParts:
+    """|a + b| over [s0, 128], s0 up to 64 in steps of 16, the sum in LX, on four cores."""
+    builder = BundleBuilder()
+    a, b, c = (builder.argument(64 * 128 * 2) for _ in range(3))
+    size = builder.size("s0", 64, 16)
+    scratch = Operand(4096, component=Component.LX)
+    sum_ = pointwise("add", (64, 128), [Operand(a.at()), Operand(b.at())], scratch, {"mb": 4})
+    abs_ = pointwise("abs", (64, 128), [scratch], Operand(c.at()), {"mb": 4})
+    for spec in (sum_, abs_):
+        builder.add(replace(spec, sizes={"mb": size}))
+    return builder.build()
+
+
 SAMPLES: dict[str, Callable[[], BundleParts]] = {
     "add": lambda: add_on_two_cores(symbolic=False),
     "symbolic_add": lambda: add_on_two_cores(symbolic=True),
@@ -146,6 +160,7 @@ SAMPLES: dict[str, Callable[[], BundleParts]] = {
     "restickify": padded_restickify,
     "convolution": convolution,
     "pooling": pooling,
+    "runtime_rows": runtime_rows,
     "tiled": lambda: two_loops(symbolic=True),
     "tiled_baked": lambda: two_loops(symbolic=False),
 }
