@@ -98,6 +98,8 @@ class TensorSpec:
     indirection: Indirection = Indirection.NONE
     padding: Mapping[str, Padding] = field(default_factory=dict)
     per_core_in_hbm: bool = False
+    own_slices: Mapping[str, int] = field(default_factory=dict)
+    own_core_slices: tuple[Mapping[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,8 @@ def _tensor(operand: TensorSpec, index: int, role: str, related: int | None) -> 
         related_tensor=related,
         per_core_in_hbm=operand.per_core_in_hbm,
         padding=dict(operand.padding),
+        own_slices=dict(operand.own_slices),
+        own_core_slices=operand.own_core_slices,
     )
 
 

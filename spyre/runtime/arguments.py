@@ -129,11 +129,11 @@ def _of_launch_argument(
     argument: LaunchArgument, sizes: Mapping[str, int], maxima: Mapping[str, int]
 ) -> ArgumentSpec:
     shape = tuple(_size(argument, entry, sizes) for entry in argument.shape)
-    if argument.layout is None:
-        largest = (maxima.get(str(name), n) for name, n in zip(argument.shape, shape, strict=True))
-        layout = layout_for_largest(shape, tuple(largest), argument.dtype)
-    else:
-        layout = argument.layout.to_layout()
+    names = zip(argument.shape, shape, strict=True)
+    largest = tuple(maxima.get(str(name), size) for name, size in names)
+    layout = None if argument.layout is None else argument.layout.to_layout()
+    if layout is None or layout == SpyreTensorLayout.from_host(largest, argument.dtype):
+        layout = layout_for_largest(shape, largest, argument.dtype)
     return ArgumentSpec(
         argument.arg_index,
         argument_name(argument.arg_index),

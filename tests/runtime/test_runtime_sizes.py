@@ -10,6 +10,7 @@ import pytest
 
 import spyre
 from spyre.errors import LaunchError, SpyreError
+from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import write_bundle
 from spyre.mlir.bundle_builder import BundleBuilder
 from spyre.mlir.operation import Component
@@ -19,6 +20,7 @@ from spyre.runtime.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,
+    LayoutSpec,
     Role,
     SymbolKind,
     write_launch_spec,
@@ -143,6 +145,28 @@ def test_restickify_of_a_runtime_size(tmp_path: Path, size: int):
     x = numbers(size, 64)
     result = spyre.run(tmp_path, [x], values={"n": size}, threads=1)
     np.testing.assert_array_equal(result.outputs[0], x.T)
+
+
+def test_layouts_given_for_the_maximum(tmp_path: Path):
+    """A layout the compiler wrote counts two sticks, where the size of this launch has one."""
+    build(
+        tmp_path,
+        lambda x, y: restickify((128, 64), x, y),
+        {"mb": ("n", 128, 64)},
+        [128 * 128, 64 * 256],
+    )
+    shapes = [((128, 64), ("n", 64)), ((64, 128), (64, "n"))]
+    arguments = tuple(
+        LaunchArgument(
+            k, role, shape, "float16", LayoutSpec.of(SpyreTensorLayout.from_host(m, "float16"))
+        )
+        for k, (role, (m, shape)) in enumerate(zip(BINARY[1:], shapes, strict=True))
+    )
+    write_launch_spec(tmp_path / LAUNCH_SPEC_FILE, LaunchSpec(1, "k", arguments))
+    for size in (64, 128):
+        x = numbers(size, 64)
+        result = spyre.run(tmp_path, [x], values={"n": size}, threads=1)
+        np.testing.assert_array_equal(result.outputs[0], x.T)
 
 
 def test_size_one(tmp_path: Path):

@@ -61,7 +61,8 @@ def stored_elements(op: Operation, tensor: Tensor, dim: str) -> int:
         return tensor.device_dim_sizes[dim]
     if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
         return tensor.max_dim_sizes[dim]
-    extent = core_extents(op)[dim] if is_local(tensor) else op.extents[dim]
+    shares = tensor.own_slices or op.slices
+    extent = op.extents[dim] // (shares.get(dim, 1) if is_local(tensor) else 1)
     gap = tensor.gap_elements.get(dim, 0)
     return extent - gap if _gap_means_padding(op, tensor, dim, gap) else extent + gap
 

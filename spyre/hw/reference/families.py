@@ -33,6 +33,7 @@ from spyre.hw.reference.execution import (
     Memory,
     keeps_one_per_stick,
 )
+from spyre.hw.reference.shuffle import run_shuffle
 from spyre.layout import arrangement_positions
 from spyre.mlir.operation import Indirection, Operation, Tensor
 
@@ -58,6 +59,10 @@ def run_reference(
         op, memory, starts, numerics or Numerics(), tuple(arrangements), index_limit
     )
     _FAMILIES[spec.family](execution, spec)
+
+
+def _shuffle(execution: Execution, spec: OpSpec) -> None:
+    run_shuffle(execution)
 
 
 def _constant(op: Operation, name: str) -> np.float32:
@@ -348,4 +353,5 @@ _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
     Family.RESTICKIFY: _restickify,
     Family.MATMUL: _matmul,
     Family.TOPK: _topk,
+    Family.SHUFFLE: _shuffle,
 }
