@@ -134,6 +134,7 @@ SDSC_CODES: dict[str, str] = {
     "SPY259": "cores that run one DSC have different schedules",
     "SPY260": "a schedule step names a data op that does not exist",
     "SPY261": "a tensor's own work slices do not go together with the operation",
+    "SPY262": "the step of an index in the value tensor cannot be derived",
     "SPY270": "the bundle's directory does not exist",
     "SPY271": "the directory holds no bundle.mlir",
     "SPY272": "an executed SDSC file does not exist",

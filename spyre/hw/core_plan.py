@@ -26,6 +26,7 @@ from spyre.hw.plans.reduction import plan_reduction
 from spyre.hw.plans.restickify import plan_restickify
 from spyre.hw.plans.shuffle import plan_shuffle
 from spyre.hw.plans.topk import plan_topk
+from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.operation import Operation
 
 _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
@@ -46,7 +47,8 @@ class CorePlan:
 
     ``tables``: int64 [rows, WORDS], run in order. ``low_bytes``/``high_bytes`` per operand (order
     of ``Operation.tensors``): what the cores touch, relative to the first core's start, end
-    excluded; for a value tensor without what the index adds.
+    excluded; for a value tensor without what the index adds. A core's share of an index tensor may
+    begin within a stick.
     """
 
     op: Operation
@@ -86,13 +88,16 @@ def plan_operation(
     )
     tables = np.stack(list(_PLANNERS[spec.family](context)))
     spans = np.array([access.span_bytes for access in accesses], np.int64)
+    ends = relative_starts + spans[:, None]
+    for k in range(len(op.inputs), len(op.inputs) + len(op.index_tensors)):
+        ends[k] -= relative_starts[k] % STICK_BYTES
     return CorePlan(
         op,
         spec,
         tables,
         accesses,
         relative_starts.min(axis=1),
-        relative_starts.max(axis=1) + spans,
+        ends.max(axis=1),
     )
 
 

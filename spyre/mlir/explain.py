@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.dtypes import FORMATS, STICK_BYTES, decode_device
-from spyre.mlir.footprint import Footprint, footprint
+from spyre.mlir.footprint import Footprint, footprint, index_step
 from spyre.mlir.operation import Indirection, Operation, SymbolicDim, Tensor, Window
 
 _SHOWN = 4
@@ -238,6 +238,11 @@ def _notes(op: Operation, tensor: Tensor) -> Iterator[str]:
         yield f"gap of {gap} along {dim}"
     if tensor.indirection is not Indirection.NONE:
         yield f"{tensor.indirection.value} of Tensor{tensor.related_tensor}"
+    if (step := index_step(op, tensor)) is not None and step.page > 1:
+        yield f"an index moves {step.page} elements along {step.dim}"
+    if tensor.own_core_slices:
+        slices = ", ".join(f"{dim} {n}" for dim, n in tensor.own_slices.items() if n > 1)
+        yield f"own slices: {slices or 'whole on every core'}"
     if _is_partial(op, tensor):
         yield "partial results of several cores are combined"
 

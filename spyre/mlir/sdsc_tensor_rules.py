@@ -10,7 +10,7 @@ from math import prod
 
 from spyre.dtypes import FORMATS
 from spyre.errors import Severity
-from spyre.mlir.footprint import core_extent, stick_elements
+from spyre.mlir.footprint import core_extent, index_step_fault, stick_elements
 from spyre.mlir.operation import Indirection, Operation, Tensor
 from spyre.mlir.sdsc_structs import CoordInfo, given, int_or_none
 from spyre.mlir.sdsc_subject import Rule, Subject, Violation
@@ -142,6 +142,18 @@ def _indirection(subject: Subject) -> Iterator[Violation]:
             yield Violation(path, message, f"the node of a {wanted.value}", found)
 
 
+def _index_steps(subject: Subject) -> Iterator[Violation]:
+    """§6.4: an index needs a dim to count along, and every other dim a pitch."""
+    op = subject.op
+    for tensor in op.tensors if op.index_tensors else ():
+        if tensor.indirection is not Indirection.VALUE:
+            continue
+        if fault := index_step_fault(op, tensor):
+            path = f"{subject.node_path(tensor)}.maxDimSizes_"
+            expected = "an indexed dim or a dim of pages, outermost or with deviceDimSizes_"
+            yield Violation(path, fault, expected)
+
+
 _COUNTERPART = {Indirection.VALUE: Indirection.INDEX, Indirection.INDEX: Indirection.VALUE}
 
 
@@ -201,5 +213,6 @@ TENSOR_RULES: tuple[Rule, ...] = (
     Rule("SPY244", Severity.ERROR, _gap_signs),
     Rule("SPY248", Severity.WARNING, _idle_tensors),
     Rule("SPY252", Severity.WARNING, _presence),
+    Rule("SPY262", Severity.ERROR, _index_steps),
 )
 """The other rules on tensors."""

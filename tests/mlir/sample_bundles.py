@@ -149,6 +149,57 @@ def runtime_rows() -> BundleParts:
     return builder.build()
 
 
+def shuffle() -> BundleParts:
+    """A row-wise division of [32, 64] over 4 cores becomes two halves on two cores each."""
+    builder = BundleBuilder(symbolic=False)
+    source = TensorSpec(
+        ("mb", "out"),
+        DL16_STICK,
+        0,
+        component=Component.LX,
+        own_slices={"mb": 4, "out": 1},
+        own_core_slices=tuple({"mb": core, "out": 0} for core in range(4)),
+    )
+    target = replace(
+        source,
+        base=1 << 16,
+        own_slices={"mb": 2, "out": 1},
+        own_core_slices=tuple({"mb": core // 2, "out": 0} for core in range(4)),
+    )
+    builder.add(
+        OperationSpec("shuffle", {"mb": 32, "out": 64}, [source], [target], splits={"mb": 4})
+    )
+    return builder.build()
+
+
+def pages() -> BundleParts:
+    """Four pages of 4 rows, picked from a [24, 128] table."""
+    builder = BundleBuilder(symbolic=False)
+    index, table, rows = (builder.argument(n) for n in (128, 24 * 256, 16 * 256))
+    index_tensor = TensorSpec(
+        ("x",),
+        (("x", 32),),
+        index.at(),
+        data_format="SENUINT32",
+        role="KERNEL_IDX",
+        indirection=Indirection.INDEX,
+    )
+    table_tensor = TensorSpec(
+        ("mb", "out"),
+        DL16_STICK,
+        table.at(),
+        max_dim_sizes={"mb": 4},
+        device_dim_sizes={"mb": 24, "out": 128},
+        indirection=Indirection.VALUE,
+    )
+    target = TensorSpec(("mb", "out", "x"), DL16_STICK, rows.at())
+    extents = {"x": 4, "mb": 4, "out": 128}
+    builder.add(
+        OperationSpec("identity", extents, [table_tensor], [target], index_inputs=[index_tensor])
+    )
+    return builder.build()
+
+
 SAMPLES: dict[str, Callable[[], BundleParts]] = {
     "add": lambda: add_on_two_cores(symbolic=False),
     "symbolic_add": lambda: add_on_two_cores(symbolic=True),
@@ -161,6 +212,8 @@ SAMPLES: dict[str, Callable[[], BundleParts]] = {
     "convolution": convolution,
     "pooling": pooling,
     "runtime_rows": runtime_rows,
+    "shuffle": shuffle,
+    "pages": pages,
     "tiled": lambda: two_loops(symbolic=True),
     "tiled_baked": lambda: two_loops(symbolic=False),
 }
