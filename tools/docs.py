@@ -28,6 +28,7 @@ STICK_RULES = {
     Family.CONVERT: "same stick dim, 64 16-bit against 32 32-bit lanes, whole groups of 64",
     Family.RESTICKIFY: "two stick dims that both tensors hold, equal lanes, whole sticks",
     Family.MATMUL: "A along the reduction dim, B and C along the generated dim",
+    Family.SHUFFLE: "same stick dim and lanes; slices meet between sticks",
     Family.TOPK: "a common stick dim, neither the reduced one nor k",
 }
 
@@ -37,6 +38,8 @@ READINGS = {
     "fastsigmoid": "fast",
     "gelufwd": "gelu",
     "exx2": "exx2",
+    "identity": "pages",
+    "shuffle": "owner",
     "dl16tofp32": "arrangement",
     "fp32todl16": "arrangement",
     **dict.fromkeys(("sum", "max", "min", "absmax", "mean", "prod"), "replicate"),

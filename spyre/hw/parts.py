@@ -32,8 +32,10 @@ from spyre.mlir.own_slices import (
 )
 from spyre.mlir.runtime_sizes import pinned
 
-_OWNER_LOOKUP = (Family.COPY, Family.ELEMENTWISE, Family.SHUFFLE)
-"""Families whose operations may read other cores' shares."""
+_REFINED = (Family.COPY, Family.ELEMENTWISE, Family.SHUFFLE)
+"""Families whose work on a core may be cut into cells with addresses of their own."""
+_LOOKED_UP = (*_REFINED, Family.CONVERT, Family.REDUCTION, Family.MATMUL)
+"""Families whose operations may read another core's share of a tensor, as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,31 +147,39 @@ def _moved(
 
 def _check_own_slices(op: Operation) -> None:
     """The checker's SPY261, for programs that were not checked, and what cannot be simulated."""
+    for fault in own_slice_faults(op):
+        location = JsonLocation(op.file, fault.tensor.json_path)
+        message = f"{op.name}: {fault.message}"
+        raise SdscError("SPY261", message, location, expected=fault.expected, found=fault.found)
     spec = find_op(op.name)
-    if (spec is not None and spec.family not in _OWNER_LOOKUP) or op.index_tensors:
+    family = None if spec is None else spec.family
+    refined = any(
+        _slices_of_cells(op)[d] != computed_division(op).slices.get(d, 1) for d in op.dims
+    )
+    if op.index_tensors or family not in (_REFINED if refined else _LOOKED_UP):
         owner = next(tensor for tensor in op.tensors if tensor.own_core_slices)
         raise UnsupportedError(
             "SPY517",
             f"{op.name}: own work slices of {owner.name} are not simulated",
             JsonLocation(op.file, owner.json_path),
-            expected="identity, an elementwise operation, or shuffle",
-            found=op.name,
+            expected="slices of which each core needs parts of one only, or a copy or elementwise "
+            "operation",
+            found=f"{dict(owner.own_slices)} against {dict(op.slices)}",
         )
-    if (spec is None or spec.family is not Family.SHUFFLE) and op.outputs[0].own_core_slices:
+    if family is not Family.SHUFFLE and op.outputs[0].own_core_slices:
         raise UnsupportedError(
             "SPY517",
             f"{op.name}: own work slices of the output are not simulated",
             JsonLocation(op.file, op.outputs[0].json_path),
             expected="the operation's work slices, or shuffle",
         )
-    for fault in own_slice_faults(op):
-        location = JsonLocation(op.file, fault.tensor.json_path)
-        message = f"{op.name}: {fault.message}"
-        raise SdscError("SPY261", message, location, expected=fault.expected, found=fault.found)
 
 
 def _cells(part: Part) -> Part:
-    """``part`` over the cells of all tensors' slices, a core's cells next to each other."""
+    """``part`` over the cells of all tensors' slices, a core's cells next to each other.
+
+    Its tensors have no start addresses of the file any more, only those of the part.
+    """
     op = part.op
     grid = _Grid.of(op)
     starts = np.stack(
@@ -178,9 +188,7 @@ def _cells(part: Part) -> Part:
     dims = dict.fromkeys(op.dims)
 
     def changed(tensor: Tensor) -> Tensor:
-        fixed = pinned(op, tensor, dims)
-        symbols = tuple(tensor.starts[core] for core in grid.cores)
-        return replace(fixed, starts=symbols, own_slices={}, own_core_slices=())
+        return replace(pinned(op, tensor, dims), starts=(), own_slices={}, own_core_slices=())
 
     cells = [dict(zip(op.dims, row, strict=True)) for row in grid.index.tolist()]
     plain = replace(
@@ -206,14 +214,18 @@ class _Grid:
     def of(cls, op: Operation) -> _Grid:
         """The coarsest cells that lie within one slice of every tensor."""
         computed = computed_division(op)
-        tables = [division_of(op, tensor).slices for tensor in op.tensors]
-        slices = {dim: lcm(*(table.get(dim, 1) for table in tables)) for dim in op.dims}
+        slices = _slices_of_cells(op)
         factors = [slices[dim] // computed.slices.get(dim, 1) for dim in op.dims]
         working = np.array([k for k, row in enumerate(computed.rows) if row], np.int64)
         first = _indices(op, computed)[working]
         within = np.indices(factors).reshape(len(factors), -1).T
         index = first[:, None, :] * np.array(factors) + within[None, :, :]
         return cls(slices, np.repeat(working, prod(factors)), index.reshape(-1, len(op.dims)))
+
+
+def _slices_of_cells(op: Operation) -> dict[str, int]:
+    tables = [division_of(op, tensor).slices for tensor in op.tensors]
+    return {dim: lcm(*(table.get(dim, 1) for table in tables)) for dim in op.dims}
 
 
 def _indices(op: Operation, division: Division) -> Int64Array:
