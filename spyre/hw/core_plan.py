@@ -17,6 +17,7 @@ from spyre.hw import table as tb
 from spyre.hw.access import Access, make_access
 from spyre.hw.nest import Int64Array
 from spyre.hw.ops import Family, OpSpec, find_op
+from spyre.hw.parts import check_slices
 from spyre.hw.plans.context import PlanContext
 from spyre.hw.plans.converting import plan_convert
 from spyre.hw.plans.copying import plan_copy
@@ -75,7 +76,7 @@ def plan_operation(
     spec = require_op(op)
     _check_operands(op, spec)
     _check_indirection(op, spec)
-    _check_slices(op)
+    check_slices(op)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
     context = PlanContext(
         op,
@@ -126,19 +127,6 @@ def _check_indirection(op: Operation, spec: OpSpec) -> None:
         expected="an identity with one index tensor",
         found=", ".join(tensor.name for tensor in op.index_tensors),
     )
-
-
-def _check_slices(op: Operation) -> None:
-    """The checker's SPY211 and SPY214, for programs that were not checked."""
-    for dim, count in op.slices.items():
-        if count < 1 or op.extents[dim] % count:
-            raise SdscError(
-                "SPY214" if count > 0 else "SPY211",
-                f"{op.name}: dim {dim!r} cannot be divided by its work slices",
-                JsonLocation(op.file, "$.numWkSlicesPerDim_"),
-                expected=f"a divisor of {op.extents[dim]}",
-                found=str(count),
-            )
 
 
 def _check_operands(op: Operation, spec: OpSpec) -> None:

@@ -19,7 +19,7 @@ from spyre.hw.core_plan import CorePlan, plan_operation
 from spyre.hw.kernels.opcodes import COPY_KIND, DISPATCH_BASES, DISPATCH_WORDS
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
-from spyre.hw.parts import Part, plain_parts
+from spyre.hw.parts import Part, check_slices, plain_parts
 from spyre.hw.spec import (
     LX_BASE,
     LX_BYTES,
@@ -114,7 +114,8 @@ class Linker:
         """The parts of one static execute, in the order they run."""
         op = self.operations[execute.sdsc_filename]
         symbols = schedule.symbols[execute.index]
-        _check_bound(op, execute)
+        check_bound(op, execute)
+        check_slices(op)
         starts = _start_addresses(op, execute, symbols, binding)
         parts: list[_ExecutePart] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
@@ -216,7 +217,7 @@ def _start_addresses(
     return starts
 
 
-def _check_bound(op: Operation, execute: Execute) -> None:
+def check_bound(op: Operation, execute: Execute) -> None:
     """The checker's SPY275, for programs that were not checked."""
     missing = sorted(set(op.symbol_ids) - set(execute.symbol_ids))
     if missing:

@@ -67,6 +67,20 @@ def plain_parts(op: Operation, starts: Int64Array) -> Iterator[Part]:
         yield Part(even, starts[:, :, cores])
 
 
+def check_slices(op: Operation) -> None:
+    """The checker's SPY211 and SPY214, for programs that were not checked."""
+    for dim, count in op.slices.items():
+        whole = dim in op.last_extents or (count > 0 and op.extents[dim] % count == 0)
+        if not whole:
+            raise SdscError(
+                "SPY214" if count > 0 else "SPY211",
+                f"{op.name}: dim {dim!r} cannot be divided by its work slices",
+                JsonLocation(op.file, "$.numWkSlicesPerDim_"),
+                expected=f"a divisor of {op.extents[dim]}",
+                found=str(count),
+            )
+
+
 # --- shorter last work slices -----------------------------------------------------------------
 
 
