@@ -398,7 +398,7 @@ def _bounded_tables(
     tables = place.plan.tables
     if value is None or not (tables[:, tb.KIND] == COPY_KIND).all():
         return [(tables, everyone)]
-    step = int(tables[0, tb.VALUE])
+    step = max(int(tables[0, tb.VALUE]), 1)
     _refuse_unrelated(place, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
     if place.op.tensors[value].component is Component.LX:
