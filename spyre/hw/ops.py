@@ -6,6 +6,7 @@ here and a branch in its kernel. Definitions and their sources: operations refer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -183,10 +184,27 @@ OPS: dict[str, OpSpec] = {row.name: row for row in _ROWS}
 _NONSTICK = "nonstick"
 
 
-def find_op(name: str) -> OpSpec | None:
+def find_op(name: str, ops: Mapping[str, OpSpec] = OPS) -> OpSpec | None:
     """The row of ``name``; reductions carry the suffix ``nonstick`` when the stick stays."""
-    spec = OPS.get(name)
+    spec = ops.get(name)
     if spec is None and name.endswith(_NONSTICK):
-        spec = OPS.get(name.removesuffix(_NONSTICK))
+        spec = ops.get(name.removesuffix(_NONSTICK))
         return spec if spec is not None and spec.nonstick else None
     return spec
+
+
+def main() -> int:
+    """``python -m spyre.hw.ops --table``: every name of the specification and its status."""
+    import argparse
+
+    from spyre.hw.op_coverage import coverage, format_table
+
+    parser = argparse.ArgumentParser(prog="python -m spyre.hw.ops", description=main.__doc__)
+    parser.add_argument("--table", action="store_true", required=True, help="print the table")
+    parser.parse_args()
+    print(format_table(coverage()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

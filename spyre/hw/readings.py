@@ -1,73 +1,51 @@
 """Our readings: what the public text leaves open in an operation's mathematics, each said once.
 
-Kernels and their twins both read :data:`READINGS`; a change of a default here changes both. Kernels
-take the values when they are compiled, so they are constants of a program run, not options. The
-proposals are those of the operations reference §3 and §4. `python -m tools.docs` lists this file
-in docs/operations.md.
+Planners, kernels and twins read the constants here; another position of one changes all of them.
+Kernels take them when they are compiled: they are no options of a run. The positions are those the
+operations reference proposes (§3, §4). `python -m tools.docs` lists this file in
+docs/operations.md: every constant with the text below it, in which operations stand in backquotes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
+# --- elementwise --------------------------------------------------------------------------------
 
-def _switch(default: Any, ops: str, meaning: str, others: str) -> Any:
-    """A reading; ``ops`` are the op-table names it concerns, ``others`` the positions not taken."""
-    return field(default=default, metadata={"ops": ops.split(), "is": meaning, "others": others})
+GELU_FORM: Literal["erf", "tanh"] = "erf"
+"""`gelufwd`: erf is x·Φ(x), tanh the approximation of it; compilers send both to this one name."""
 
+LEAKY_SLOPE = 0.01
+"""`leakyrelufwd`: the slope below zero, for which no constant is listed."""
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """One position per open question; other positions work, and are tested, but not the default."""
+FNMS_FORM: Literal["c-ab", "-c-ab"] = "c-ab"
+"""`fnms` of a, b, c: c - a·b or -c - a·b."""
 
-    gelu_form: Literal["erf", "tanh"] = _switch(
-        "erf",
-        "gelufwd",
-        "x·Φ(x); compilers send the exact and the tanh form to this one operation",
-        "`tanh`",
-    )
-    leaky_slope: float = _switch(
-        0.01, "leakyrelufwd", "the slope below zero; no constant is listed for it", "any number"
-    )
-    fnms_form: Literal["c-ab", "-c-ab"] = _switch(
-        "c-ab", "fnms", "c - a·b, rounded once", "`-c-ab`"
-    )
-    batchnorm_operands: Literal["scale-shift", "shift-scale"] = _switch(
-        "scale-shift",
-        "batchnormfwd",
-        "x·scale + shift, the scale is the second operand",
-        "`shift-scale`",
-    )
-    variance_floor: bool = _switch(
-        True,
-        "layernormscale",
-        "E[x²] - E[x]² counts as 0 where rounding made it negative",
-        "`False`: a NaN there, stored as NINF",
-    )
-    exx2_lanes: Literal["alternate", "first"] = _switch(
-        "alternate",
-        "exx2 exx2_zeromean",
-        "even lanes hold the mean, odd lanes the mean square; only lanes 0 and 1 are read again",
-        "`first`: lanes 0 and 1 hold them, the rest zero",
-    )
-    token_maximum: float = _switch(
-        127.0, "quantscalepertoken", "the scale is max |x| / 127", "any number instead of 127"
-    )
-    token_clip: Literal["scale", "maximum"] = _switch(
-        "scale",
-        "quantscalepertokenfp8",
-        "clipMin and clipMax bound the scale max |x| · mulConst",
-        "`maximum`: they bound max |x|, before mulConst",
-    )
-    topk_ties: Literal["lowest", "highest"] = _switch(
-        "lowest", "topkvalue topkindex", "among equals the lower position comes first", "`highest`"
-    )
+BATCHNORM_OPERANDS: Literal["scale-shift", "shift-scale"] = "scale-shift"
+"""`batchnormfwd`: x·scale + shift; the order of the second and third operand."""
 
+VARIANCE_FLOOR = True
+"""`layernormscale`: E[x²] - E[x]² counts as 0 where rounding made it negative; without that, a
+negative value under the root is a NaN, stored as NINF."""
 
-READINGS = Readings()
-"""The readings in force."""
+# --- reductions and scans -----------------------------------------------------------------------
+
+EXX2_LANES: Literal["alternate", "first"] = "alternate"
+"""`exx2`, `exx2_zeromean`: even lanes hold the mean, odd lanes the mean square; with "first" lanes
+0 and 1 do and the rest is zero. Only lanes 0 and 1 are read again."""
+
+TOKEN_MAXIMUM = 127.0
+"""`quantscalepertoken`: the scale is max |x| divided by this."""
+
+TOKEN_CLIP: Literal["scale", "maximum"] = "scale"
+"""`quantscalepertokenfp8`: clipMin and clipMax bound the scale max |x| · mulConst; with "maximum"
+they bound max |x|, which is then multiplied by mulConst."""
+
+TOPK_TIES: Literal["lowest", "highest"] = "lowest"
+"""`topkvalue`, `topkindex`: which position comes first among equal values."""
+
+# --- questions with one answer simulated --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +105,4 @@ CONVENTIONS = (
         "on both sides it converts values and keeps their places",
     ),
 )
-"""Readings that are no switch."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingRow:
-    """A reading as the documentation shows it."""
-
-    name: str
-    value: str
-    ops: tuple[str, ...]
-    meaning: str
-    others: str
-
-
-def reading_rows() -> Iterator[ReadingRow]:
-    """Every switch with its position, then every convention."""
-    for switch in fields(Readings):
-        about = switch.metadata
-        value = str(getattr(READINGS, switch.name))
-        yield ReadingRow(switch.name, value, tuple(about["ops"]), about["is"], about["others"])
-    for convention in CONVENTIONS:
-        yield ReadingRow(convention.name, "", convention.ops, convention.meaning, "")
-
-
-def readings_of(name: str) -> tuple[str, ...]:
-    """Names of the readings that concern the operation ``name``."""
-    return tuple(row.name for row in reading_rows() if name in row.ops)
+"""Readings that are no switch; shown with the constants."""

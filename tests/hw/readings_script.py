@@ -30,28 +30,28 @@ def _token(name: str, constants: dict[str, int]) -> OperationSpec:
 
 
 CASES: dict[str, OperationSpec] = {
-    "gelu_form": pointwise("gelufwd", (ROWS, 128), [_at(0)], _at(1)),
-    "leaky_slope": pointwise("leakyrelufwd", (ROWS, 128), [_at(0)], _at(1)),
-    "fnms_form": pointwise("fnms", (ROWS, 128), [_at(0), _at(1), _at(2)], _at(3)),
-    "batchnorm_operands": pointwise(
+    "GELU_FORM": pointwise("gelufwd", (ROWS, 128), [_at(0)], _at(1)),
+    "LEAKY_SLOPE": pointwise("leakyrelufwd", (ROWS, 128), [_at(0)], _at(1)),
+    "FNMS_FORM": pointwise("fnms", (ROWS, 128), [_at(0), _at(1), _at(2)], _at(3)),
+    "BATCHNORM_OPERANDS": pointwise(
         "batchnormfwd", (ROWS, 128), [_at(0), _at(1, (0,)), _at(2, (0,))], _at(3)
     ),
-    "variance_floor": pointwise(
+    "VARIANCE_FLOOR": pointwise(
         "layernormscale", (ROWS, 128), [_at(0, (1,))], _at(1), {}, {"eps": 0x4400}
     ),
-    "exx2_lanes": _token("exx2", {"exx2scale": 0x3800}),
-    "token_maximum": _token("quantscalepertoken", {}),
-    "token_clip": _token(
+    "EXX2_LANES": _token("exx2", {"exx2scale": 0x3800}),
+    "TOKEN_MAXIMUM": _token("quantscalepertoken", {}),
+    "TOKEN_CLIP": _token(
         "quantscalepertokenfp8", {"mulConst": 0x3800, "clipMin": 0, "clipMax": 0x3C00}
     ),
-    "topk_ties": _topk("topkindex"),
+    "TOPK_TIES": _topk("topkindex"),
 }
 
 
 def compare_all() -> None:
     """AssertionError where engine and twin differ; prints "reading digest" per reading."""
     for name, spec in CASES.items():
-        trial = Trial(normals if name == "gelu_form" else small_numbers, ulps=1)
+        trial = Trial(normals if name == "GELU_FORM" else small_numbers, ulps=1)
         compare(spec, trial)
         digest = hashlib.sha256(output_bytes(build_operation(spec), trial)).hexdigest()
         print(name, digest[:16])

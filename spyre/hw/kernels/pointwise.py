@@ -23,13 +23,13 @@ from spyre.hw.kernels.vector_math import (
     silu,
     softplus,
 )
-from spyre.hw.readings import READINGS
+from spyre.hw.readings import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
 
 F = np.float32
-SLOPE = F(READINGS.leaky_slope)
-SUBTRAHEND_LAST = READINGS.fnms_form == "c-ab"
-SCALE_FIRST = READINGS.batchnorm_operands == "scale-shift"
-VARIANCE_FLOOR = F(0.0) if READINGS.variance_floor else F(-np.inf)
+SLOPE = F(LEAKY_SLOPE)
+SUBTRAHEND_LAST = FNMS_FORM == "c-ab"
+SCALE_FIRST = BATCHNORM_OPERANDS == "scale-shift"
+LOWEST_VARIANCE = F(0.0) if VARIANCE_FLOOR else F(-np.inf)
 
 
 @kernel
@@ -144,7 +144,7 @@ def apply_binary(opcode, a, b, out, constants):
     elif opcode == 13:
         for i in range(n):
             mean, mean_square = a[i], b[i]
-            variance = maximum_f32(mean_square - mean * mean, VARIANCE_FLOOR)
+            variance = maximum_f32(mean_square - mean * mean, LOWEST_VARIANCE)
             out[i] = inverse_root(variance + c0)
 
 

@@ -36,7 +36,7 @@ from spyre.hw.kernels.opcodes import (
     ZERO_MEAN,
 )
 from spyre.hw.kernels.vector_math import absolute
-from spyre.hw.readings import READINGS
+from spyre.hw.readings import EXX2_LANES, TOKEN_CLIP
 from spyre.hw.spec import HOST_BYTES
 
 F = np.float32
@@ -53,8 +53,8 @@ COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 KEPT_STICKS, LOW, HIGH = tb.CONSTANT, tb.CONSTANT + 1, tb.CONSTANT + 2
 BUFFER = MAX_KEPT_STICKS * 64
-CLIP_SCALE = READINGS.token_clip == "scale"
-ALTERNATE = READINGS.exx2_lanes == "alternate"
+CLIP_SCALE = TOKEN_CLIP == "scale"
+ALTERNATE = EXX2_LANES == "alternate"
 
 
 @kernel

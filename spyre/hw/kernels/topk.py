@@ -1,7 +1,7 @@
 """The top-k kernel: the k largest along a dim outside the stick, or their positions.
 
 One unit is one kept stick; every lane is a list of its own. Pass j finds the largest element that
-comes after the one pass j-1 found, in falling order; among equals as the reading `topk_ties` says.
+comes after the one pass j-1 found, in falling order; among equals as the reading `TOPK_TIES` says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import TOPK_INDEX
-from spyre.hw.readings import READINGS
+from spyre.hw.readings import TOPK_TIES
 from spyre.hw.spec import HOST_BYTES
 
 F = np.float32
@@ -25,7 +25,7 @@ IN, OUT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS
 COUNT, STEP, KEPT, KEPT_STEP = tb.CONSTANT, tb.CONSTANT + 1, tb.CONSTANT + 2, tb.CONSTANT + 3
 """Elements along the reduced dim and their pitch in the input; k and its pitch in the output."""
 WORDS, WHOLE_STICK = tb.WORDS, tb.WHOLE_STICK
-LOWEST_FIRST = READINGS.topk_ties == "lowest"
+LOWEST_FIRST = TOPK_TIES == "lowest"
 FIRST_POSITION = -1 if LOWEST_FIRST else 1 << 30
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4

@@ -21,7 +21,7 @@ from spyre.hw.kernels.intrinsics import (
     shl_i32,
     sub_i32,
 )
-from spyre.hw.readings import READINGS
+from spyre.hw.readings import GELU_FORM
 
 F = np.float32
 I = np.int32  # noqa: E741
@@ -173,7 +173,7 @@ def gelu_tanh(x):
     return F(0.0) if x < F(-10.0) else x * sigmoid(inner + inner)
 
 
-gelu = gelu_erf if READINGS.gelu_form == "erf" else gelu_tanh
+gelu = gelu_erf if GELU_FORM == "erf" else gelu_tanh
 
 
 @inline

@@ -44,7 +44,7 @@ from spyre.hw.plans.context import (
 )
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.plans.masks import Mask, find_mask
-from spyre.hw.readings import READINGS
+from spyre.hw.readings import TOKEN_MAXIMUM
 from spyre.hw.spec import STICK_BYTES
 
 _IN, _OUT, _AT = 0, 1, 2
@@ -178,7 +178,7 @@ class _Ending:
 def _ending(context: PlanContext) -> _Ending:
     name, constants = context.spec.name, context.spec.constants
     if name == "quantscalepertoken":
-        return _Ending(1.0 / READINGS.token_maximum)
+        return _Ending(1.0 / TOKEN_MAXIMUM)
     values = [context.constant(constant) for constant in constants]
     if name == "quantscalepertokenfp8":
         return _Ending(values[0], (values[1], values[2]), CLIP)

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import decode_device
+from spyre.hw import readings
 from spyre.hw.core_plan import require_op
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family, OpSpec
-from spyre.hw.readings import READINGS
 from spyre.hw.reference.addresses import (
     Int64Array,
     is_local,
@@ -152,10 +152,10 @@ def _moments(op: Operation, spec: OpSpec, inputs: Sequence[Array]) -> list[Array
 def _ended(op: Operation, spec: OpSpec, total: Array) -> Array:
     """What becomes of a total: the scale of `mean`, the scales of quantscale* (our readings)."""
     if spec.name == "quantscalepertoken":
-        return total * np.float32(1.0 / READINGS.token_maximum)
+        return total * np.float32(1.0 / readings.TOKEN_MAXIMUM)
     if spec.name == "quantscalepertokenfp8":
         factor, low, high = (np.asarray(_constant(op, name)) for name in spec.constants)
-        if READINGS.token_clip == "scale":
+        if readings.TOKEN_CLIP == "scale":
             return clip(total * factor, low, high)
         return clip(total, low, high) * factor
     return total * _constant(op, spec.constants[0]) if spec.constants else total
@@ -191,7 +191,7 @@ def _write_pair(execution: Execution, core: int, pair: Sequence[Array]) -> None:
     tensor = execution.op.outputs[0]
     addresses = execution.addresses(execution.output, core)
     for lane in range(stick_elements(tensor, tensor.stick_dims[0])):
-        unused = READINGS.exx2_lanes == "first" and lane > 1
+        unused = readings.EXX2_LANES == "first" and lane > 1
         codes = execution.encode(np.zeros_like(pair[0]) if unused else pair[lane % 2], tensor)
         at = addresses + lane * tensor.word_length_bytes
         execution.write_codes(at, np.broadcast_to(codes, at.shape), tensor)
@@ -362,8 +362,8 @@ def _topk(execution: Execution, spec: OpSpec) -> None:
 
 
 def _falling_order(values: Array, axis: int) -> Int64Array:
-    """Positions in falling order of values; among equals as the reading ``topk_ties`` says."""
-    if READINGS.topk_ties == "lowest":
+    """Positions in falling order of values; among equals as the reading ``TOPK_TIES`` says."""
+    if readings.TOPK_TIES == "lowest":
         return np.asarray(np.argsort(-values, axis=axis, kind="stable"))
     turned = np.argsort(-np.flip(values, axis), axis=axis, kind="stable")
     return np.asarray(values.shape[axis] - 1 - turned)
