@@ -67,9 +67,15 @@ def operations() -> str:
 def _operation_row(op: OpSpec) -> tuple[object, ...]:
     optional = [f"{_code(name)} (optional)" for name in op.optional_constants]
     constants = ", ".join([*map(_code, op.constants), *optional])
-    formats = ", ".join(SHORT_FORMATS.get(name, name) for name in op.formats)
+    formats = _short(op.formats)
+    if op.result_formats:
+        formats += f" → {_short(op.result_formats)}"
     names = ", ".join(readings_of(op.name))
     return (_code(op.name), op.family, op.unit, op.inputs, constants, formats, op.definition, names)
+
+
+def _short(formats: Sequence[str]) -> str:
+    return ", ".join(SHORT_FORMATS.get(name, name) for name in formats)
 
 
 def coverage_table() -> str:

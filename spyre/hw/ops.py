@@ -50,7 +50,8 @@ class OpSpec:
 
 HALF = ("SEN169_FP16",)
 """Formats of operations the precision column lists for DL16 only (operations reference §3)."""
-FLOATS = (*HALF, "IEEE_FP32")
+WORD = ("IEEE_FP32",)
+FLOATS = (*HALF, *WORD)
 """Formats of operations in DL16 or float32; operands and result have the same."""
 POSITIONS = (*FLOATS, "IEEE_INT32", "SENUINT32")
 
@@ -104,6 +105,14 @@ def _token_scale(name: str, definition: str, constants: tuple[str, ...] = ()) ->
 def _topk(name: str, kernel_op: str, definition: str, results: tuple[str, ...] = ()) -> OpSpec:
     return OpSpec(
         name, Family.TOPK, kernel_op, 1, definition, formats=FLOATS, result_formats=results
+    )
+
+
+def _conversion(
+    name: str, kernel_op: str, definition: str, formats: tuple[str, ...], results: tuple[str, ...]
+) -> OpSpec:
+    return OpSpec(
+        name, Family.CONVERT, kernel_op, 1, definition, formats=formats, result_formats=results
     )
 
 
@@ -172,8 +181,8 @@ _ROWS = (
         ("mulConst", "clipMin", "clipMax"),
     ),
     OpSpec("identity", Family.COPY, "copy", 1, "copy of bits; gathers through an index tensor"),
-    OpSpec("dl16tofp32", Family.CONVERT, "widen", 1, "value conversion to binary32"),
-    OpSpec("fp32todl16", Family.CONVERT, "narrow", 1, "value conversion to DL16"),
+    _conversion("dl16tofp32", "widen", "value conversion to binary32", HALF, WORD),
+    _conversion("fp32todl16", "narrow", "value conversion to DL16", WORD, HALF),
     OpSpec("ReStickifyOpHBM", Family.RESTICKIFY, "restickify", 1, "same values, other stick dim"),
     _topk("topkvalue", "value", "the k largest, falling"),
     _topk("topkindex", "index", "their positions, lowest first among equals", POSITIONS),

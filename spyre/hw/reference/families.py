@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from spyre.dtypes import decode_device
 from spyre.hw import readings
-from spyre.hw.core_plan import require_op
 from spyre.hw.numerics import Numerics
+from spyre.hw.op_rules import require_op
 from spyre.hw.ops import Family, OpSpec
 from spyre.hw.reference.addresses import (
     Int64Array,
