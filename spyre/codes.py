@@ -144,6 +144,9 @@ SDSC_CODES: dict[str, str] = {
     "SPY287": "operands and result of an operation have dims that do not go together",
     "SPY290": "the description given to the SDSC builder is inconsistent",
     "SPY291": "the description given to the bundle builder is inconsistent",
+    "SPY295": "a scale is not one over the number of elements it averages",
+    "SPY296": "element arrangements of operands and result do not go together",
+    "SPY297": "a constant the operation does not use",
 }
 
 LAUNCH_CODES: dict[str, str] = {
@@ -218,6 +221,7 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY530": "the numerics mode is not simulated",
     "SPY531": "a top-k whose reduced or k dim is split over cores is not simulated",
     "SPY532": "indirect access other than by one index tensor of an identity is not simulated",
+    "SPY555": "the operation is known, but its mathematics is not public",
 }
 
 COMPARE_CODES: dict[str, str] = {

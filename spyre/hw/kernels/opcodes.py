@@ -46,6 +46,10 @@ REDUCE_LANES = 1
 """Reduction FLAGS bit: the stick dim is reduced too."""
 RUN_REDUCED = 2
 """Reduction FLAGS bit: stage runs of sticks along the innermost reduced axis."""
+ZERO_MEAN = 4
+"""Reduction FLAGS bit: exx2 stores 0 for the mean."""
+CLIP = 8
+"""Reduction FLAGS bit: the scaled result is bounded; CONSTANT words 1 and 2 are the bounds."""
 
 MAX_KEPT_STICKS = 64
 """Kept sticks a reduction accumulates at once, at most."""

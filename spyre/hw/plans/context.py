@@ -81,6 +81,11 @@ class PlanContext:
             )
         return decode_constant(self.op.constants[name], self.op.constant_formats[name])
 
+    def is_set(self, name: str) -> bool:
+        """True if the operation has the optional constant ``name`` and any bit of it is set."""
+        known = name in self.spec.optional_constants
+        return known and self.op.constants.get(name, 0) != 0
+
     def refuse(self, code: str, message: str, expected: str, found: str) -> UnsupportedError:
         """An UnsupportedError that names the operation and its file."""
         return UnsupportedError(

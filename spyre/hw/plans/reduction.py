@@ -7,16 +7,19 @@ that split a reduced dim share output addresses; their slices become the outermo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from spyre.hw import table as tb
 from spyre.hw.kernels.opcodes import (
+    CLIP,
     MAX_KEPT_STICKS,
     REDUCE_LANES,
     REDUCTION_KIND,
     REDUCTIONS,
     RUN_REDUCED,
+    ZERO_MEAN,
 )
 from spyre.hw.nest import (
     Axis,
@@ -41,6 +44,7 @@ from spyre.hw.plans.context import (
 )
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.plans.masks import Mask, find_mask
+from spyre.hw.readings import TOKEN_MAXIMUM
 from spyre.hw.spec import STICK_BYTES
 
 _IN, _OUT, _AT = 0, 1, 2
@@ -129,16 +133,17 @@ def _row(
     if mask is not None:
         mask.write(row)
     block = _block_sticks(context, kept)
-    row.words[tb.CONSTANT] = block
+    ending = _ending(context)
+    row.words[tb.CONSTANT : tb.CONSTANT + 3] = block, *map(float_word, ending.bounds)
     blocks = -(-kept[-1].extent // block)
     units = outer_count(kept) * blocks
     row.header(
         opcode=REDUCTIONS.index(context.spec.kernel_op),
-        flags=_flags(context, kept[-1], reduced[-1]),
+        flags=_flags(context, kept[-1], reduced[-1]) | ending.flags,
         lanes=source.lanes,
         blocks=blocks,
         units=units,
-        value=float_word(_scale(context)),
+        value=float_word(ending.scale),
         cost_ns=int(_elements(kept, reduced, source.lanes) * context.spec.element_ns),
     )
     return row.words
@@ -161,9 +166,24 @@ def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
     return flags
 
 
-def _scale(context: PlanContext) -> float:
-    constants = context.spec.constants
-    return context.constant(constants[0]) if constants else 1.0
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What becomes of a total: times ``scale``, within ``bounds`` if ``flags`` has CLIP."""
+
+    scale: float = 1.0
+    bounds: tuple[float, float] = (0.0, 0.0)
+    flags: int = 0
+
+
+def _ending(context: PlanContext) -> _Ending:
+    name, constants = context.spec.name, context.spec.constants
+    if name == "quantscalepertoken":
+        return _Ending(1.0 / TOKEN_MAXIMUM)
+    values = [context.constant(constant) for constant in constants]
+    if name == "quantscalepertokenfp8":
+        return _Ending(values[0], (values[1], values[2]), CLIP)
+    zero_mean = name == "exx2_zeromean" or context.is_set("useZeroMean")
+    return _Ending(values[0] if values else 1.0, flags=ZERO_MEAN if zero_mean else 0)
 
 
 def _block_sticks(context: PlanContext, kept: list[Axis]) -> int:

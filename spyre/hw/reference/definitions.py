@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spyre.hw import readings
+
 Array = npt.NDArray[Any]
 
 _ZERO = np.zeros((), np.float32)
@@ -51,9 +53,37 @@ def silu(x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """x·Φ(x) with the normal distribution Φ(x) = erfc(-x/√2)/2, 0 at -inf."""
-    phi = np.asarray(_erfc(-x.astype(np.float64) / math.sqrt(2.0)), np.float64) / 2.0
+    """x·Φ(x) with the normal distribution Φ(x) = erfc(-x/√2)/2 or its tanh form; 0 at -inf."""
+    wide = x.astype(np.float64)
+    if readings.GELU_FORM == "erf":
+        phi = np.asarray(_erfc(-wide / math.sqrt(2.0)), np.float64) / 2.0
+    else:
+        phi = sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (wide + 0.044715 * wide**3))
     return select(np.isneginf(x), _ZERO, x * phi)
+
+
+def leakyrelu(x: Array) -> Array:
+    """x above zero, the slope of the readings times x below."""
+    return select(x > 0.0, x, x * np.float32(readings.LEAKY_SLOPE))
+
+
+def mish(x: Array) -> Array:
+    """x·tanh(ln(1 + e^x)), 0 at -inf."""
+    wide = x.astype(np.float64)
+    weight = np.tanh(np.log1p(np.exp(np.minimum(wide, 100.0))))
+    return select(np.isneginf(x), _ZERO, x * weight)
+
+
+def fnms(a: Array, b: Array, c: Array) -> Array:
+    """c - a·b, or -c - a·b."""
+    return np.asarray((c if readings.FNMS_FORM == "c-ab" else -c) - a * b)
+
+
+def batchnormfwd(x: Array, second: Array, third: Array) -> Array:
+    """x·scale + shift."""
+    if readings.BATCHNORM_OPERANDS == "shift-scale":
+        second, third = third, second
+    return np.asarray(x * second + third)
 
 
 def softplus(x: Array, beta: Array, threshold: Array) -> Array:
@@ -69,7 +99,9 @@ def clip(x: Array, low: Array, high: Array) -> Array:
 
 def layernormscale(mean: Array, mean_square: Array, epsilon: Array) -> Array:
     """1/√(E[x²] - E[x]² + eps); a variance that rounding made negative counts as 0."""
-    variance = maximum(mean_square - mean * mean, _ZERO)
+    variance = mean_square - mean * mean
+    if readings.VARIANCE_FLOOR:
+        variance = maximum(variance, _ZERO)
     return np.asarray(1.0 / np.sqrt(variance + epsilon))
 
 
@@ -92,6 +124,9 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "relu": lambda x: maximum(x, _ZERO),
     "gelu": gelu,
     "silu": silu,
+    "relu6": lambda x: minimum(maximum(x, _ZERO), np.float32(6.0) + _ZERO),
+    "leakyrelu": leakyrelu,
+    "mish": mish,
     "clip": clip,
     "softplus": softplus,
     "add": np.add,
@@ -108,6 +143,8 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "gt": np.greater,
     "lt": np.less,
     "where": lambda c, a, b: select(c != 0.0, a, b),
+    "fnms": fnms,
+    "muladd": batchnormfwd,
     "layernormscale": layernormscale,
     "layernormnorm": layernormnorm,
 }

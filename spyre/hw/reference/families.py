@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import decode_device
-from spyre.hw.core_plan import require_op
+from spyre.hw import readings
 from spyre.hw.numerics import Numerics
+from spyre.hw.op_rules import require_op
 from spyre.hw.ops import Family, OpSpec
 from spyre.hw.reference.addresses import (
     Int64Array,
@@ -25,7 +26,7 @@ from spyre.hw.reference.addresses import (
     stick_elements,
     stored_elements,
 )
-from spyre.hw.reference.definitions import COMBINE, REDUCE, define
+from spyre.hw.reference.definitions import COMBINE, REDUCE, clip, define
 from spyre.hw.reference.execution import (
     Codes,
     Execution,
@@ -129,16 +130,35 @@ def _slice_order(op: Operation, core: int) -> tuple[int, ...]:
 
 def _reduction(execution: Execution, spec: OpSpec) -> None:
     op = execution.op
-    scale = _constant(op, spec.constants[0]) if spec.constants else np.float32(1.0)
     for group in _sharing_cores(execution):
         inputs = [_reduction_input(execution, core) for core in group]
         with np.errstate(all="ignore"):
             if spec.kernel_op == "exx2":
-                pair = [_total(op, "sum", xs) * scale for xs in (inputs, [x * x for x in inputs])]
-                _write_pair(execution, group[0], pair)
+                _write_pair(execution, group[0], _moments(op, spec, inputs))
             else:
-                total = _total(op, spec.kernel_op, inputs) * scale
+                total = _ended(op, spec, _total(op, spec.kernel_op, inputs))
                 execution.write(group[0], np.broadcast_to(total, inputs[0].shape))
+
+
+def _moments(op: Operation, spec: OpSpec, inputs: Sequence[Array]) -> list[Array]:
+    """exx2: scaled sums of x (or 0) and of x²."""
+    scale = _constant(op, "exx2scale")
+    pair = [_total(op, "sum", xs) * scale for xs in (inputs, [x * x for x in inputs])]
+    if spec.name == "exx2_zeromean" or op.constants.get("useZeroMean", 0) != 0:
+        pair[0] = np.zeros_like(pair[0])
+    return pair
+
+
+def _ended(op: Operation, spec: OpSpec, total: Array) -> Array:
+    """What becomes of a total: the scale of `mean`, the scales of quantscale* (our readings)."""
+    if spec.name == "quantscalepertoken":
+        return total * np.float32(1.0 / readings.TOKEN_MAXIMUM)
+    if spec.name == "quantscalepertokenfp8":
+        factor, low, high = (np.asarray(_constant(op, name)) for name in spec.constants)
+        if readings.TOKEN_CLIP == "scale":
+            return clip(total * factor, low, high)
+        return clip(total, low, high) * factor
+    return total * _constant(op, spec.constants[0]) if spec.constants else total
 
 
 def _reduction_input(execution: Execution, core: int) -> Array:
@@ -171,7 +191,8 @@ def _write_pair(execution: Execution, core: int, pair: Sequence[Array]) -> None:
     tensor = execution.op.outputs[0]
     addresses = execution.addresses(execution.output, core)
     for lane in range(stick_elements(tensor, tensor.stick_dims[0])):
-        codes = execution.encode(pair[lane % 2], tensor)
+        unused = readings.EXX2_LANES == "first" and lane > 1
+        codes = execution.encode(np.zeros_like(pair[0]) if unused else pair[lane % 2], tensor)
         at = addresses + lane * tensor.word_length_bytes
         execution.write_codes(at, np.broadcast_to(codes, at.shape), tensor)
 
@@ -324,7 +345,7 @@ def _is_stored(execution: Execution, operand: int, core: int) -> npt.NDArray[np.
 
 
 def _topk(execution: Execution, spec: OpSpec) -> None:
-    """The k largest along the dim only the input has, falling, lower position first."""
+    """The k largest along the dim only the input has, falling."""
     op = execution.op
     source, target = op.inputs[0], op.outputs[0]
     reduced = next(i for i, d in enumerate(op.dims) if source.holds(d) and not target.holds(d))
@@ -332,12 +353,20 @@ def _topk(execution: Execution, spec: OpSpec) -> None:
     count = op.extents[op.dims[kept]]
     for core in execution.cores:
         values = execution.read(0, core).take([0], axis=kept)
-        order = np.argsort(-values, axis=reduced, kind="stable")
+        order = _falling_order(values, reduced)
         found = np.take_along_axis(values, order, axis=reduced)
         result = order if spec.kernel_op == "index" else found
         first = result.take(range(count), axis=reduced)
         wide = np.swapaxes(first, reduced, kept)
         execution.write(core, np.broadcast_to(wide, execution.local[op.dims[0]].shape))
+
+
+def _falling_order(values: Array, axis: int) -> Int64Array:
+    """Positions in falling order of values; among equals as the reading ``TOPK_TIES`` says."""
+    if readings.TOPK_TIES == "lowest":
+        return np.asarray(np.argsort(-values, axis=axis, kind="stable"))
+    turned = np.argsort(-np.flip(values, axis), axis=axis, kind="stable")
+    return np.asarray(values.shape[axis] - 1 - turned)
 
 
 _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
