@@ -14,7 +14,10 @@ from spyre.hw.kernels.opcodes import DISPATCH_BASES, KERNEL_MODULES, MATMUL_KIND
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.nest import Int64Array
 
-_FORMATS = {tb.DL16: "dl16", tb.HALF: "half", tb.FP32: "fp32", tb.INT32: "int32"}
+_FORMATS = {
+    tb.DL16: "dl16", tb.HALF: "half", tb.FP32: "fp32", tb.INT32: "int32",
+    tb.DL16_TRUNC: "dl16 trunc", tb.DL16_EVEN: "dl16 even",
+}  # fmt: skip
 
 
 def format_plan(plan: CorePlan) -> str:

@@ -103,7 +103,7 @@ class Execution:
 
     @property
     def _rules(self) -> NumericRules:
-        return NumericRules(numerics=self.numerics.mode)
+        return self.numerics.alu_rules
 
     def read_codes(self, addresses: Int64Array, tensor: Tensor) -> Codes:
         """Bit patterns of the tensor's elements at ``addresses``."""
