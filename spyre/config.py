@@ -29,7 +29,7 @@ CACHE_DIR = Variable("SPYRE_CACHE_DIR", "", "compiled kernels; default: ~/.cache
 NUMERICS = Variable(
     "SPYRE_NUMERICS",
     "dl16",
-    "default number mode, as --numerics takes it: dl16, dl16-chunk, ieee, dl16:dma=trunc,alu=even,…",
+    "default number mode, in the form `--numerics` takes, such as dl16:alu=even",
 )
 VECTOR_WIDTH = Variable(
     "SPYRE_VECTOR_WIDTH", "", "float32 lanes of the matmul microkernel: 8 or 16; default: CPU's"

@@ -61,6 +61,7 @@ def plan_operation(
     arrangements: tuple[str, ...] | None = None,
     half_format: int = tb.DL16,
     threads: int = 1,
+    chunked: bool = False,
 ) -> CorePlan:
     """Plan ``op``.
 
@@ -81,6 +82,7 @@ def plan_operation(
         arrangements or ("STANDARD",) * len(accesses),
         half_format,
         threads,
+        chunked,
     )
     tables = np.stack(list(_PLANNERS[spec.family](context)))
     spans = np.array([access.span_bytes for access in accesses], np.int64)

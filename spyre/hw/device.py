@@ -45,8 +45,8 @@ class DeviceTensor:
 class Device:
     """One simulated card.
 
-    ``numerics``: number mode, or its text form. ``threads``: host threads (default: SPYRE_NUM_THREADS,
-    else all usable CPUs). Fresh memory reads as zero.
+    ``numerics``: number mode, or its text form (default: SPYRE_NUMERICS). ``threads``: host threads
+    (default: SPYRE_NUM_THREADS, else all usable CPUs). Fresh memory reads as zero.
     """
 
     def __init__(self, numerics: Numerics | str | None = None, threads: int | None = None) -> None:

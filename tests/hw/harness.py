@@ -74,7 +74,8 @@ def link(
     """``operations`` in order, at literal addresses."""
     named = {f"sdsc_{k}.json": op for k, op in enumerate(operations)}
     program = make_program(len(operations), repeat)
-    linker = Linker(program, named, device.numerics.half_format, device.threads)
+    numerics = device.numerics
+    linker = Linker(program, named, numerics.half_format, device.threads, numerics.chunked)
     ordered = sorted(allocations, key=lambda a: a.address_bytes)
     return linker.link(Binding(allocations=tuple(ordered)))
 
