@@ -221,6 +221,8 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY530": "the numerics mode is not simulated",
     "SPY531": "a top-k whose reduced or k dim is split over cores is not simulated",
     "SPY532": "indirect access other than by one index tensor of an identity is not simulated",
+    "SPY540": "unknown numerics option",
+    "SPY541": "the numerics mode does not have this option",
     "SPY555": "the operation is known, but its mathematics is not public",
 }
 

@@ -67,6 +67,7 @@ def plan_operation(
     arrangements: tuple[str, ...] | None = None,
     half_format: int = tb.DL16,
     threads: int = 1,
+    chunked: bool = False,
 ) -> CorePlan:
     """Plan ``op``.
 
@@ -87,6 +88,7 @@ def plan_operation(
         arrangements or ("STANDARD",) * len(accesses),
         half_format,
         threads,
+        chunked,
     )
     tables = np.stack(list(_PLANNERS[spec.family](context)))
     spans = np.array([access.span_bytes for access in accesses], np.int64)

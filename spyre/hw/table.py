@@ -55,6 +55,9 @@ DL16 = 0
 HALF = 1
 FP32 = 2
 INT32 = 3
+DL16_TRUNC = 4
+DL16_EVEN = 5
+"""DL16 whose stores round towards zero, or ties to even; DL16 itself rounds ties away."""
 
 # MASK values: how the masked dim lies
 NO_MASK = 0

@@ -20,7 +20,7 @@ from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram, Linker
 from spyre.hw.memory import DeviceMemory
-from spyre.hw.numerics import Numerics
+from spyre.hw.numerics import parse_numerics
 from spyre.hw.reference import literal_starts, run_reference
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.footprint import footprint
@@ -40,8 +40,8 @@ Fill = Callable[[np.random.Generator, int], Array]
 
 @lru_cache(maxsize=8)
 def engine(mode: str = "dl16", threads: int = 1) -> Device:
-    """One device per mode and thread count for the whole test run."""
-    return Device(Numerics(mode=mode), threads=threads)  # type: ignore[arg-type]
+    """One device per number mode (in its text form) and thread count for the whole test run."""
+    return Device(mode, threads=threads)
 
 
 @lru_cache(maxsize=1)
@@ -74,7 +74,8 @@ def link(
     """``operations`` in order, at literal addresses."""
     named = {f"sdsc_{k}.json": op for k, op in enumerate(operations)}
     program = make_program(len(operations), repeat)
-    linker = Linker(program, named, device.numerics.half_format, device.threads)
+    numerics = device.numerics
+    linker = Linker(program, named, numerics.half_format, device.threads, numerics.chunked)
     ordered = sorted(allocations, key=lambda a: a.address_bytes)
     return linker.link(Binding(allocations=tuple(ordered)))
 
@@ -162,7 +163,7 @@ def fill_window(
     count = -(-size // window.tensor.word_length_bytes)
     values = fill(rng, count)
     if np.issubdtype(values.dtype, np.floating):
-        values = encode_device(values, name, NumericRules(numerics=mode))
+        values = encode_device(values, name, parse_numerics(mode).alu_rules)
     data = np.ascontiguousarray(values, find_stored_format(name).code_dtype).view(np.uint8)
     for memory in memories:
         memory.write(address, data[:size])

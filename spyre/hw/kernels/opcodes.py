@@ -12,6 +12,8 @@ CONVERT_KIND = 3
 RESTICKIFY_KIND = 4
 MATMUL_KIND = 5
 TOPK_KIND = 6
+CHUNK_REDUCTION_KIND = 7
+CHUNK_MATMUL_KIND = 8
 
 KERNEL_MODULES = (
     "elementwise",
@@ -21,6 +23,8 @@ KERNEL_MODULES = (
     "restickify",
     "matmul",
     "topk",
+    "chunk_reduction",
+    "chunk_matmul",
 )
 """Module of each kind, in order; every one has an entry named ``run``."""
 
@@ -53,6 +57,13 @@ CLIP = 8
 
 MAX_KEPT_STICKS = 64
 """Kept sticks a reduction accumulates at once, at most."""
+
+CHUNK = 64
+"""Elements added up before their total joins the running one, in the number mode dl16-chunk."""
+CHUNKED_REDUCTIONS = ("sum", "exx2")
+"""Reductions that accumulate in chunks."""
+MAX_CHUNK_STICKS = 32
+"""Kept sticks a chunked reduction accumulates at once, at most: it needs more buffers."""
 
 GATHER = 1
 """Copy FLAGS bit: the index moves the input."""

@@ -10,7 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw.jit import kernel
-from spyre.hw.kernels.intrinsics import maximum_f32, minimum_f32
+from spyre.hw.kernels.intrinsics import (
+    maximum_f32,
+    maximum_number,
+    minimum_f32,
+    minimum_number,
+)
 from spyre.hw.kernels.vector_math import (
     absolute,
     exponential,
@@ -81,7 +86,7 @@ def apply_unary(opcode, a, out, constants):
             out[i] = silu(a[i])
     elif opcode == 14:
         for i in range(n):
-            out[i] = minimum_f32(maximum_f32(a[i], c0), c1)
+            out[i] = minimum_number(maximum_number(a[i], c0), c1)
     elif opcode == 15:
         for i in range(n):
             out[i] = softplus(a[i], c0, c1)
@@ -116,10 +121,10 @@ def apply_binary(opcode, a, b, out, constants):
             out[i] = a[i] / b[i]
     elif opcode == 4:
         for i in range(n):
-            out[i] = maximum_f32(a[i], b[i])
+            out[i] = maximum_number(a[i], b[i])
     elif opcode == 5:
         for i in range(n):
-            out[i] = minimum_f32(a[i], b[i])
+            out[i] = minimum_number(a[i], b[i])
     elif opcode == 6:
         for i in range(n):
             out[i] = F(a[i] == b[i])

@@ -18,10 +18,10 @@ from spyre.hw.kernels.intrinsics import (
     bits_float,
     decode_dl16,
     key_code,
-    maximum_f32,
     maximum_i16,
-    minimum_f32,
+    maximum_number,
     minimum_i16,
+    minimum_number,
     order_key,
     pointer_f32,
     pointer_i64,
@@ -59,11 +59,9 @@ ALTERNATE = EXX2_LANES == "alternate"
 
 @kernel
 def identity_of(opcode):
-    """The value an empty reduction starts from."""
-    if opcode == MAX:
-        return F(-np.inf)
-    if opcode == MIN:
-        return F(np.inf)
+    """The value a reduction starts from; NaN loses against every number."""
+    if opcode == MAX or opcode == MIN or opcode == ABSMAX:
+        return F(np.nan)
     return F(1.0) if opcode == PROD else F(0.0)
 
 
@@ -76,13 +74,13 @@ def accumulate(opcode, source, target, squares):
             target[i] += source[i]
     elif opcode == MAX:
         for i in range(n):
-            target[i] = maximum_f32(source[i], target[i])
+            target[i] = maximum_number(source[i], target[i])
     elif opcode == MIN:
         for i in range(n):
-            target[i] = minimum_f32(source[i], target[i])
+            target[i] = minimum_number(source[i], target[i])
     elif opcode == ABSMAX:
         for i in range(n):
-            target[i] = maximum_f32(absolute(source[i]), target[i])
+            target[i] = maximum_number(absolute(source[i]), target[i])
     elif opcode == PROD:
         for i in range(n):
             target[i] *= source[i]
@@ -121,13 +119,13 @@ def fold_max(source, sticks, lanes, target):
         c = source[(s + 2) * lanes : (s + 3) * lanes]
         d = source[(s + 3) * lanes : (s + 4) * lanes]
         for i in range(target.size):
-            left, right = maximum_f32(a[i], b[i]), maximum_f32(c[i], d[i])
-            target[i] = maximum_f32(target[i], maximum_f32(left, right))
+            left, right = maximum_number(a[i], b[i]), maximum_number(c[i], d[i])
+            target[i] = maximum_number(target[i], maximum_number(left, right))
         s += 4
     while s < sticks:
         a = source[s * lanes : (s + 1) * lanes]
         for i in range(target.size):
-            target[i] = maximum_f32(target[i], a[i])
+            target[i] = maximum_number(target[i], a[i])
         s += 1
 
 
@@ -151,10 +149,10 @@ def combine_lanes(opcode, values):
         left, right = values[:half], values[half : 2 * half]
         if opcode == MAX or opcode == ABSMAX:
             for i in range(half):
-                left[i] = maximum_f32(right[i], left[i])
+                left[i] = maximum_number(right[i], left[i])
         elif opcode == MIN:
             for i in range(half):
-                left[i] = minimum_f32(right[i], left[i])
+                left[i] = minimum_number(right[i], left[i])
         elif opcode == PROD:
             for i in range(half):
                 left[i] *= right[i]
@@ -174,9 +172,9 @@ def scale_row(table, scale, row):
     low, high = bits_float(np.int32(table[LOW])), bits_float(np.int32(table[HIGH]))
     for i in range(row.size):
         if CLIP_SCALE:
-            row[i] = minimum_f32(maximum_f32(row[i] * scale, low), high)
+            row[i] = minimum_number(maximum_number(row[i] * scale, low), high)
         else:
-            row[i] = minimum_f32(maximum_f32(row[i], low), high) * scale
+            row[i] = minimum_number(maximum_number(row[i], low), high) * scale
 
 
 @kernel

@@ -29,7 +29,8 @@ class PlanContext:
     ``accesses``: inputs, index tensors, outputs, in this order, which is also the order of rows
     in ``starts`` (bytes, [operand, core], relative to the first core's start of that operand).
     ``arrangements``: element arrangement per operand (STANDARD where unknown). ``half_format``:
-    table code of 16-bit floats in this device's numerics.
+    table code of 16-bit floats in this device's numerics. ``chunked``: sums of 16-bit floats
+    accumulate in DL16.
     """
 
     op: Operation
@@ -39,6 +40,7 @@ class PlanContext:
     arrangements: tuple[str, ...]
     half_format: int
     threads: int
+    chunked: bool = False
 
     @property
     def inputs(self) -> tuple[Access, ...]:

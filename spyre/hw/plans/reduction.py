@@ -12,8 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.hw import table as tb
+from spyre.hw.access import per_core
 from spyre.hw.kernels.opcodes import (
+    CHUNK_REDUCTION_KIND,
+    CHUNKED_REDUCTIONS,
     CLIP,
+    MAX_CHUNK_STICKS,
     MAX_KEPT_STICKS,
     REDUCE_LANES,
     REDUCTION_KIND,
@@ -124,7 +128,8 @@ def _row(
     kept: list[Axis],
     reduced: list[Axis],
 ) -> Int64Array:
-    row = RowWriter(REDUCTION_KIND)
+    chunked = _is_chunked(context)
+    row = RowWriter(CHUNK_REDUCTION_KIND if chunked else REDUCTION_KIND)
     source, target = context.inputs[0], context.output
     row.operand(_IN, 0, bases[_IN], tb.WHOLE_STICK, context.format_code(source.tensor))
     row.operand(_OUT, 1, bases[_OUT], tb.WHOLE_STICK, context.format_code(target.tensor))
@@ -134,7 +139,8 @@ def _row(
         mask.write(row)
     block = _block_sticks(context, kept)
     ending = _ending(context)
-    row.words[tb.CONSTANT : tb.CONSTANT + 3] = block, *map(float_word, ending.bounds)
+    bounds = map(float_word, ending.bounds)
+    row.words[tb.CONSTANT : tb.CONSTANT + 4] = block, *bounds, _core_steps(context)
     blocks = -(-kept[-1].extent // block)
     units = outer_count(kept) * blocks
     row.header(
@@ -189,4 +195,19 @@ def _ending(context: PlanContext) -> _Ending:
 def _block_sticks(context: PlanContext, kept: list[Axis]) -> int:
     """Kept sticks per unit: many for long runs of memory, few enough to busy all threads."""
     share = outer_count(kept) * kept[-1].extent // (4 * context.threads)
-    return max(min(share, MAX_KEPT_STICKS), 1)
+    return max(min(share, MAX_CHUNK_STICKS if _is_chunked(context) else MAX_KEPT_STICKS), 1)
+
+
+def _is_chunked(context: PlanContext) -> bool:
+    """True if the sum accumulates in DL16: 16-bit floats, in the number mode dl16-chunk."""
+    name, wide = context.spec.kernel_op, context.format_code(context.output.tensor) == tb.FP32
+    return context.chunked and name in CHUNKED_REDUCTIONS and not wide
+
+
+def _core_steps(context: PlanContext) -> int:
+    """Steps of the reduced axes, in sticks along the stick dim, that one core makes."""
+    total = 1
+    for dim in reduced_dims(context):
+        lanes = context.output.lanes if dim == context.output.stick_dim else 1
+        total *= per_core(context.op, dim) // lanes
+    return total

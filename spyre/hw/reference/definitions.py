@@ -1,15 +1,15 @@
 """The operations as one reads them in the operations reference §3, on arrays of numbers.
 
 Arithmetic that float32 rounds correctly is done in float32; transcendental functions in float64,
-since the rounding to the output format follows anyway. max, min, clip and relu select by one
-comparison, so that a NaN loses against the second operand. Keys are the op table's kernel names.
+since the rounding to the output format follows anyway. max and min are maximumNumber and
+minimumNumber of IEEE 754-2019, alone and in reductions. Keys are the op table's kernel names.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,15 @@ def select(condition: Array, yes: Array, no: Array) -> Array:
 
 
 def maximum(a: Array, b: Array) -> Array:
-    """a > b ? a : b."""
-    return select(a > b, a, b)
+    """The larger of two numbers: +0 is above -0, and a NaN loses."""
+    negative = np.signbit(a) & np.signbit(b)
+    zero = select(negative, -_ZERO, _ZERO)
+    return select((a == 0.0) & (b == 0.0), zero, np.fmax(a, b))
 
 
 def minimum(a: Array, b: Array) -> Array:
-    """a < b ? a : b."""
-    return select(a < b, a, b)
+    """The smaller of two numbers: -0 is below +0, and a NaN loses."""
+    return -maximum(-a, -b)
 
 
 def logarithm(x: Array) -> Array:
@@ -166,11 +168,38 @@ REDUCE: dict[str, Callable[[Array], Array]] = {
 }
 """What a reduction does to an element before combining."""
 
-COMBINE: dict[str, np.ufunc] = {
+
+class Maximum:
+    """`maximum` of two arrays, or along axes of one."""
+
+    def __call__(self, a: Array, b: Array) -> Array:
+        """Of two arrays."""
+        return maximum(a, b)
+
+    def reduce(self, values: Array, axis: tuple[int, ...], keepdims: Literal[True]) -> Array:
+        """Along ``axis``; -0 only if every zero is one."""
+        found = np.fmax.reduce(values, axis=axis, keepdims=keepdims)
+        positive = np.any((values == 0.0) & ~np.signbit(values), axis=axis, keepdims=keepdims)
+        return select(found == 0.0, select(positive, _ZERO, -_ZERO), found)
+
+
+class Minimum(Maximum):
+    """`minimum` of two arrays, or along axes of one."""
+
+    def __call__(self, a: Array, b: Array) -> Array:
+        """Of two arrays."""
+        return minimum(a, b)
+
+    def reduce(self, values: Array, axis: tuple[int, ...], keepdims: Literal[True]) -> Array:
+        """Along ``axis``."""
+        return -super().reduce(-values, axis, keepdims)
+
+
+COMBINE: dict[str, np.ufunc | Maximum] = {
     "sum": np.add,
-    "max": np.fmax,
-    "min": np.fmin,
-    "absmax": np.fmax,
+    "max": Maximum(),
+    "min": Minimum(),
+    "absmax": Maximum(),
     "prod": np.multiply,
 }
 """How a reduction combines elements, and the partial results of cores; max and min skip NaN."""

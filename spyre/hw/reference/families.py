@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import decode_device
+from spyre.dtypes import NumericRules, decode_device
 from spyre.hw import readings
 from spyre.hw.numerics import Numerics
 from spyre.hw.op_rules import require_op
@@ -26,6 +26,7 @@ from spyre.hw.reference.addresses import (
     stick_elements,
     stored_elements,
 )
+from spyre.hw.reference.chunks import add_all, sum_in_chunks
 from spyre.hw.reference.definitions import COMBINE, REDUCE, clip, define
 from spyre.hw.reference.execution import (
     Codes,
@@ -130,20 +131,25 @@ def _slice_order(op: Operation, core: int) -> tuple[int, ...]:
 
 def _reduction(execution: Execution, spec: OpSpec) -> None:
     op = execution.op
+    chunked = execution.adds_in_chunks and spec.kernel_op in ("sum", "exx2")
     for group in _sharing_cores(execution):
         inputs = [_reduction_input(execution, core) for core in group]
+
+        def total_of(name: str, values: Sequence[Array], group: list[int] = group) -> Array:
+            return _chunked_total(execution, group, values) if chunked else _total(op, name, values)
+
         with np.errstate(all="ignore"):
             if spec.kernel_op == "exx2":
-                _write_pair(execution, group[0], _moments(op, spec, inputs))
+                pair = [total_of("sum", xs) for xs in (inputs, [x * x for x in inputs])]
+                _write_pair(execution, group[0], _moments(op, spec, pair))
             else:
-                total = _ended(op, spec, _total(op, spec.kernel_op, inputs))
+                total = _ended(op, spec, total_of(spec.kernel_op, inputs))
                 execution.write(group[0], np.broadcast_to(total, inputs[0].shape))
 
 
-def _moments(op: Operation, spec: OpSpec, inputs: Sequence[Array]) -> list[Array]:
+def _moments(op: Operation, spec: OpSpec, sums: Sequence[Array]) -> list[Array]:
     """exx2: scaled sums of x (or 0) and of x²."""
-    scale = _constant(op, "exx2scale")
-    pair = [_total(op, "sum", xs) * scale for xs in (inputs, [x * x for x in inputs])]
+    pair = [total * _constant(op, "exx2scale") for total in sums]
     if spec.name == "exx2_zeromean" or op.constants.get("useZeroMean", 0) != 0:
         pair[0] = np.zeros_like(pair[0])
     return pair
@@ -181,6 +187,23 @@ def _total(op: Operation, name: str, inputs: Sequence[Array]) -> Array:
     return np.asarray(total)
 
 
+def _chunked_total(execution: Execution, group: Sequence[int], inputs: Sequence[Array]) -> Array:
+    """Elements of each core in order of their addresses, added up in chunks; then the cores."""
+    op, rules = execution.op, execution.numerics.alu_rules
+    axes = _reduced_axes(op)
+    totals = []
+    for core, values in zip(group, inputs, strict=True):
+        where, taken = (
+            np.moveaxis(_once_per_element(op, x), axes, range(len(axes)))
+            for x in (execution.addresses(0, core), values)
+        )
+        count = int(np.prod(taken.shape[: len(axes)]))
+        order = np.argsort(where.reshape(count, -1)[:, 0], kind="stable")
+        terms = taken.reshape(count, *taken.shape[len(axes) :])[order]
+        totals.append(sum_in_chunks(terms, rules))
+    return np.expand_dims(add_all(totals, rules), axes)
+
+
 def _once_per_element(op: Operation, values: Array) -> Array:
     held = [op.inputs[0].holds(dim) or op.outputs[0].holds(dim) for dim in op.dims]
     return values[tuple(slice(None) if h else slice(0, 1) for h in held)]
@@ -201,18 +224,41 @@ def _matmul(execution: Execution, spec: OpSpec) -> None:
     op = execution.op
     letters = dict(zip(op.dims, "abcdefghij", strict=False))
     terms = ["".join(letters[d] for d in op.dims if t.holds(d)) for t in op.tensors]
+    formula = f"{terms[0]},{terms[1]}->{terms[2]}"
+    rules = execution.numerics.alu_rules
     for group in _sharing_cores(execution):
-        total: Array | None = None
-        for core in group:
-            a, b = (_held_part(execution, k, core).astype(np.float64) for k in (0, 1))
-            formula = f"{terms[0]},{terms[1]}->{terms[2]}"
-            with np.errstate(all="ignore"):
-                partial = np.einsum(formula, a, b, optimize=True).astype(np.float32)
-                total = partial if total is None else total + partial
-        assert total is not None
+        parts = [[_held_part(execution, k, core) for k in (0, 1)] for core in group]
+        if execution.adds_in_chunks:
+            total = add_all((_chunked_product(formula, a, b, rules) for a, b in parts), rules)
+        else:
+            total = _product(formula, *parts[0])
+            for a, b in parts[1:]:
+                with np.errstate(all="ignore"):
+                    total = total + _product(formula, a, b)
         held = [op.outputs[0].holds(dim) for dim in op.dims]
         wide = total[tuple(slice(None) if h else None for h in held)]
         execution.write(group[0], np.broadcast_to(wide, execution.local[op.dims[0]].shape))
+
+
+def _product(formula: str, a: Array, b: Array) -> Array:
+    """Einstein sum, exact up to one rounding to float32."""
+    with np.errstate(all="ignore"):
+        wide = np.einsum(formula, a.astype(np.float64), b.astype(np.float64), optimize=True)
+        return np.asarray(wide.astype(np.float32))
+
+
+def _chunked_product(formula: str, a: Array, b: Array, rules: NumericRules) -> Array:
+    """The same with one k after another, float32 products added up in chunks."""
+    left, right = formula.split("->")[0].split(",")
+    (k,) = set(left) & set(right) - set(formula.split("->")[1])
+    with np.errstate(all="ignore"):
+        terms = (
+            np.einsum(formula.replace(k, ""), x, y)
+            for x, y in zip(
+                np.moveaxis(a, left.index(k), 0), np.moveaxis(b, right.index(k), 0), strict=True
+            )
+        )
+        return sum_in_chunks(terms, rules)
 
 
 def _held_part(execution: Execution, operand: int, core: int) -> Array:
