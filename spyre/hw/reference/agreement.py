@@ -30,11 +30,14 @@ _FLOAT32_UNIT = 2.0**-24
 class Agreement:
     """Allowed distance: ``ulps`` of formats up to 16 bits, ``wide_ulps`` of float32.
 
+    float32 outputs show how functions are evaluated: engine and twin use different formulas, and
+    gelu, which multiplies a small tail, differs by up to 90 ulp; exp and its kin by 3.
+
     ``sums``: outputs may also differ by the float32 rounding of their sum, `sum_noise`.
     """
 
     ulps: int = 1
-    wide_ulps: int = 64
+    wide_ulps: int = 128
     sums: bool = False
 
     def ulps_of(self, stored: DataFormat) -> int:
@@ -46,7 +49,7 @@ class Agreement:
 
 EXACT = Agreement(0, 0)
 COMPUTED = Agreement()
-SUMMED = Agreement(sums=True)
+SUMMED = Agreement(wide_ulps=4, sums=True)
 
 AGREEMENTS: dict[str, Agreement] = {
     Family.ELEMENTWISE: COMPUTED,
