@@ -180,6 +180,7 @@ LAUNCH_CODES: dict[str, str] = {
     "SPY371": "a case directory cannot be read or does not fit together",
     "SPY380": "the directory to dump to exists and is no earlier dump",
     "SPY381": "the dump cannot be written",
+    "SPY382": "the host has no memory for a tensor",
 }
 
 DEVICE_CODES: dict[str, str] = {
