@@ -181,6 +181,9 @@ LAUNCH_CODES: dict[str, str] = {
     "SPY369": "the files given do not match the kernel's outputs",
     "SPY370": "the output file cannot be written",
     "SPY371": "a case directory cannot be read or does not fit together",
+    "SPY380": "the directory to dump to exists and is no earlier dump",
+    "SPY381": "the dump cannot be written",
+    "SPY382": "the host has no memory for a tensor",
 }
 
 DEVICE_CODES: dict[str, str] = {
@@ -229,6 +232,8 @@ UNSUPPORTED_CODES: dict[str, str] = {
 COMPARE_CODES: dict[str, str] = {
     "SPY601": "values differ by more than the tolerance",
     "SPY602": "shapes of found and expected values differ",
+    "SPY620": "the engine differs from the reference implementation",
+    "SPY621": "an execute is too large to be verified",
 }
 
 CODES: dict[str, str] = {

@@ -20,6 +20,7 @@ from spyre.dtypes import FORMATS, HOST_DTYPES
 from spyre.hw import readings
 from spyre.hw.op_coverage import Coverage, Status, count_line, coverage
 from spyre.hw.ops import OPS, Family, OpSpec
+from spyre.hw.reference.agreement import AGREEMENTS
 from tools.code_kinds import CodeKind, error_classes, find_code_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -219,6 +220,17 @@ def host_dtypes() -> str:
     return table(("torch dtype", "host bytes", "device format", "device bytes"), rows)
 
 
+def agreement() -> str:
+    """What ``--verify`` allows per family of operations."""
+    rows = (
+        (family, row.ulps, row.wide_ulps, "2⁻²⁴ · terms · largest term" if row.sums else "")
+        for family, row in AGREEMENTS.items()
+    )
+    return table(
+        ("family", "16-bit and smaller", "float32", "or, cancelling sums, absolutely"), rows
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "operations": operations,
     "coverage": coverage_table,
@@ -228,6 +240,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "environment": environment,
     "formats": formats,
     "host-dtypes": host_dtypes,
+    "agreement": agreement,
     **{f"codes-{digit}": codes_of(digit) for digit in CODE_GROUPS},
 }
 

@@ -7,6 +7,7 @@ through :mod:`.text_report` and :mod:`.json_report`. Diagnosing and explaining i
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,17 @@ from spyre.cli.options import Options
 from spyre.cli.outcomes import ComparedRun, Diagnosis
 from spyre.errors import Finding, Severity, SpyreError, ValidationError
 from spyre.mlir.bundle import Bundle, load_bundle
-from spyre.runtime.case_file import case_directory, read_case
+from spyre.runtime.case_file import (
+    CASE_FILE,
+    CaseTolerance,
+    case_directory,
+    read_case,
+    with_options,
+    with_tolerances,
+)
 
 if TYPE_CHECKING:
+    from spyre.cli.dump import Dump
     from spyre.runtime.host_tensor import HostTensor
     from spyre.runtime.run_result import RunResult
     from spyre.runtime.verify import Comparison, Tolerance
@@ -28,9 +37,26 @@ def execute(options: Options) -> int:
         diagnosis = diagnose(options)
         _print_diagnosis(diagnosis, options)
         return diagnosis.exit_code
-    compared = run_and_compare(options)
+    compared = _run_and_dump(options)
     _print_run(compared)
     return compared.exit_code
+
+
+def _run_and_dump(options: Options) -> ComparedRun:
+    """Run; with ``--dump`` write what was run and what became of it, whatever that is."""
+    if options.dump is None:
+        return run_and_compare(options)
+    from spyre.cli.dump import Dump
+    from spyre.cli.json_report import error_object, run_object
+
+    dump = Dump(options.dump)
+    try:
+        compared = run_and_compare(options, dump)
+    except SpyreError as error:
+        dump.write(error_object(error))
+        raise
+    dump.write(run_object(compared))
+    return compared
 
 
 def _print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
@@ -122,17 +148,18 @@ def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:
 # --- running ----------------------------------------------------------------------------------
 
 
-def run_and_compare(options: Options) -> ComparedRun:
-    """Run a case, or a bundle, and compare; saves the outputs if asked to.
+def run_and_compare(options: Options, dump: Dump | None = None) -> ComparedRun:
+    """Run a case, or a bundle, and compare; saves the outputs if asked to. ``dump`` is told what
+    runs before it does.
 
     A directory with a ``case.json`` is a case unless tensors are given for its one kernel.
     SpyreErrors as of `spyre.runtime.session.run` and of the files.
     """
     directory = case_directory(options.path)
     if directory is not None and not (options.inputs or options.expected or options.shapes):
-        compared = replay_case(directory, options)
+        compared = replay_case(directory, options, dump)
     else:
-        compared = run_bundle(options)
+        compared = run_bundle(options, dump)
     if options.save_output is not None:
         from spyre.cli.tensors import save_outputs
 
@@ -140,28 +167,41 @@ def run_and_compare(options: Options) -> ComparedRun:
     return compared
 
 
-def replay_case(directory: Path, options: Options) -> ComparedRun:
-    """Launch the kernels of a case in order and compare with the outputs it expects."""
+def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> ComparedRun:
+    """Launch the kernels of a case in order and compare with the outputs it expects.
+
+    Options the case has recorded hold where the command line does not give them.
+    """
+    from spyre.cli.dump import replayed_options, with_recorded
     from spyre.cli.progress import ProgressBar
     from spyre.hw.device import Device
     from spyre.runtime.case_run import run_case
-    from spyre.runtime.verify import Tolerance
 
     case = read_case(directory)
+    options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))
     device = Device(options.numerics, options.threads)
-    limits = case.spec.tolerance
+    case = with_tolerances(case, partial(_override_limits, options))
+    if dump is not None:
+        recorded = replayed_options(replace(options, numerics=device.numerics.mode))
+        dump.record(with_options(case, recorded))
     with ProgressBar(enabled=not options.quiet) as bar:
         done = run_case(
             case,
             device,
             timed=True,
-            tolerance=_override(options, Tolerance(limits.rtol, limits.atol)),
             progress=bar.update,
+            verify_points=_verify_points(options) if options.verify else None,
         )
     return ComparedRun(options, done.result, done.comparisons, device.numerics.mode)
 
 
-def run_bundle(options: Options) -> ComparedRun:
+def _verify_points(options: Options) -> int:
+    from spyre.runtime.twin_check import DEFAULT_POINTS
+
+    return DEFAULT_POINTS if options.verify_points is None else options.verify_points
+
+
+def run_bundle(options: Options, dump: Dump | None = None) -> ComparedRun:
     """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
     from spyre.cli.progress import ProgressBar
     from spyre.cli.tensors import load_expected, load_inputs
@@ -178,10 +218,17 @@ def run_bundle(options: Options) -> ComparedRun:
         shapes=shapes,
         strides=dict(options.strides),
         aliases=dict(options.aliases),
+        verify=options.verify,
+        verify_points=_verify_points(options),
     )
     arguments = session.arguments(options.path, run)
     inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
     expected = load_expected(options.expected, arguments.outputs) if options.expected else ()
+    if dump is not None:
+        tolerances = [
+            tolerance_of(options, a.dtype_name, a.layout.device_dtype) for a in arguments.outputs
+        ]
+        dump.record_run(options, session, arguments, inputs, expected, tolerances)
     with ProgressBar(enabled=not options.quiet) as bar:
         result = session.run(options.path, inputs, replace(run, progress=bar.update))
     comparisons = tuple(
@@ -194,16 +241,28 @@ def compare_output(options: Options, result: RunResult, k: int, expected: HostTe
     """Output ``k`` against ``expected``; MismatchError SPY602 when their shapes differ."""
     from spyre.runtime.verify import compare
 
-    return compare(result.outputs[k], expected.to_values(), tolerance_of(options, result, k))
+    dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
+    tolerance = tolerance_of(options, dtype_name, layout.device_dtype)
+    return compare(result.outputs[k], expected.to_values(), tolerance)
 
 
-def tolerance_of(options: Options, result: RunResult, k: int) -> Tolerance:
-    """Tolerance of output ``k``: that of its dtype, unless the options say otherwise."""
+def tolerance_of(options: Options, dtype_name: str, device_dtype: str) -> Tolerance:
+    """Tolerance of an output: that of its dtype, unless the options say otherwise."""
     from spyre.runtime.verify import default_tolerance
 
-    tensor, layout = result.output_tensors[k], result.places[k].layout
-    stored = None if options.numerics == "ieee" else layout.device_dtype
-    return _override(options, default_tolerance(tensor.dtype_name, stored))
+    stored = None if options.numerics == "ieee" else device_dtype
+    return _override(options, default_tolerance(dtype_name, stored))
+
+
+def _override_limits(options: Options, limits: CaseTolerance) -> CaseTolerance:
+    """A case's limits with what the command line says instead."""
+    if options.exact:
+        return CaseTolerance(0.0, 0.0)
+    return CaseTolerance(
+        limits.atol if options.atol is None else options.atol,
+        limits.rtol if options.rtol is None else options.rtol,
+        limits.merged_nan,
+    )
 
 
 def _override(options: Options, default: Tolerance) -> Tolerance:

@@ -44,6 +44,9 @@ class Options:
     seed: int = 0
     threads: int | None = None
     numerics: str | None = None
+    verify: bool = False
+    verify_points: int | None = None
+    dump: str | None = None
     check: bool = False
     explain: bool = False
     json: bool = False
@@ -57,6 +60,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parsed = parser.parse_args(arguments)
     if parsed.exact and (parsed.rtol is not None or parsed.atol is not None):
         parser.error("--exact allows no tolerance: leave out --rtol and --atol")
+    if parsed.verify_points is not None and not parsed.verify:
+        parser.error("--verify-points is nothing without --verify")
+    if parsed.dump is not None and (parsed.check or parsed.explain):
+        parser.error("--check and --explain run nothing that --dump could write")
     return Options(
         path=parsed.path,
         inputs=tuple(parsed.input),
@@ -72,6 +79,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         seed=parsed.seed,
         threads=parsed.threads,
         numerics=parsed.numerics,
+        verify=parsed.verify,
+        verify_points=parsed.verify_points,
+        dump=parsed.dump,
         check=parsed.check,
         explain=parsed.explain,
         json=parsed.json,
@@ -167,11 +177,29 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--numerics", choices=("dl16", "ieee"), help="16-bit floats (default: dl16, as the card)"
     )
     group.add_argument("--threads", type=_positive, help="host threads (default: all)")
+    _add_verifying(group)
     group.add_argument(
         "--check", action="store_true", help="only diagnose: print all findings, run nothing"
     )
     group.add_argument(
         "--explain", action="store_true", help="say what each SDSC does, run nothing"
+    )
+
+
+def _add_verifying(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--verify",
+        action="store_true",
+        help="run every execute on the slow reference implementation too; stop where they differ",
+    )
+    group.add_argument(
+        "--verify-points",
+        metavar="N",
+        type=_positive,
+        help="with --verify: leave out executes of more than N points (default: 16777216)",
+    )
+    group.add_argument(
+        "--dump", metavar="DIR", help="write what was run as a directory that spyre-run replays"
     )
 
 

@@ -60,6 +60,14 @@ def print_run(compared: ComparedRun) -> None:
             print(line)
     for line in comparison_lines(compared):
         print(line)
+    _print_verification(result, options)
+
+
+def _print_verification(result: RunResult, options: Options) -> None:
+    """How many executes agree; with ``-q`` only where some were left out."""
+    checked = result.verification
+    if checked is not None and (checked.not_verified or not options.quiet):
+        print(f"verified: {checked}")
 
 
 def _print_warnings(findings: Sequence[Finding], options: Options) -> None:

@@ -43,6 +43,10 @@ class Executor:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""
         self._drive(linked, 0, len(linked.dispatch))
 
+    def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
+        """Run the dispatches ``first`` to ``last`` (excluded); raises DeviceFault as `run`."""
+        self._drive(linked, first, last)
+
     def run_timed(
         self, linked: LinkedProgram, progress: Progress | None = None
     ) -> npt.NDArray[np.int64]:

@@ -170,6 +170,21 @@ def _start_addresses(
     return starts
 
 
+def instance_starts(
+    linked: LinkedProgram, static: int, instance: int, binding: Binding
+) -> Int64Array:
+    """Start addresses of one instance of a static execute, bytes: [operand, core]."""
+    execute = linked.program.executes[static]
+    symbols = linked.schedule.symbols[static][instance : instance + 1]
+    starts = _start_addresses(linked.plans[static][0].op, execute, symbols, binding)
+    return np.asarray(starts[0], np.int64)
+
+
+def instance_arrangements(op: Operation, starts: Int64Array, binding: Binding) -> tuple[str, ...]:
+    """Element arrangement of every operand that starts at ``starts`` [operand, core]."""
+    return _arrangements(op, starts[:, 0], binding)
+
+
 def _check_bound(op: Operation, execute: Execute, tensor: Tensor) -> None:
     """The checker's SPY275, for programs that were not checked."""
     missing = sorted(set(tensor.starts) - set(execute.symbol_ids))

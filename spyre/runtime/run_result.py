@@ -19,6 +19,7 @@ from spyre.hw.linker import LinkedProgram
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.host_tensor import HostTensor
+from spyre.runtime.twin_check import Verification
 from spyre.runtime.verify import OutputPlace
 
 
@@ -81,6 +82,7 @@ class RunResult:
     and float8 as float32); ``output_tensors``: the same in the argument's own dtype. ``places``:
     where each output lay, and which core wrote it, for `spyre.runtime.verify`. ``inputs``: what
     the kernel was given. ``host_ns``: all executes together, None when the run was not timed.
+    ``verification``: how many executes agreed with the reference implementation, where asked for.
     """
 
     outputs: tuple[npt.NDArray[Any], ...]
@@ -91,6 +93,7 @@ class RunResult:
     findings: tuple[Finding, ...]
     arguments: tuple[PlacedArgument, ...]
     places: tuple[OutputPlace, ...] = field(default=(), repr=False)
+    verification: Verification | None = None
 
     @property
     def host_ns(self) -> int | None:

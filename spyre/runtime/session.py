@@ -32,6 +32,7 @@ from spyre.runtime.host_tensor import HostTensor, TensorSpec
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.placement import Placement, download, placed, upload
 from spyre.runtime.run_result import PlacedArgument, RunResult, report_executes
+from spyre.runtime.twin_check import DEFAULT_POINTS, TwinCheck, Verification
 from spyre.runtime.verify import OutputPlace
 
 BundleLike = Bundle | str | os.PathLike[str]
@@ -48,7 +49,8 @@ class RunOptions:
     ``check``: diagnose the bundle first, and refuse one with errors. ``shapes``: host shapes of
     the inputs, in order. ``strides``: host strides (elements) by argument index, where they are
     not row-major. ``aliases``: argument index → index of the argument whose memory it shares, as
-    in-place programs have it. ``progress``: called as a timed run goes on.
+    in-place programs have it. ``progress``: called as a timed or verified run goes on. ``verify``:
+    run every execute of at most ``verify_points`` points beside the reference implementation.
     """
 
     seed: int = 0
@@ -59,6 +61,8 @@ class RunOptions:
     strides: Mapping[int, Sequence[int]] = field(default_factory=dict)
     aliases: Mapping[int, int] = field(default_factory=dict)
     progress: Progress | None = None
+    verify: bool = False
+    verify_points: int = DEFAULT_POINTS
 
 
 @dataclass
@@ -139,7 +143,8 @@ class _Launched:
     kernel: Kernel
     launch: Launch
     linked: LinkedProgram
-    elapsed_ns: npt.NDArray[np.int64] | None
+    elapsed_ns: npt.NDArray[np.int64] | None = None
+    verification: Verification | None = None
 
 
 def _launch(
@@ -147,9 +152,13 @@ def _launch(
 ) -> _Launched:
     launch = Launch(placement.tensors, placement.pool, _parameter_values(kernel, options))
     linked = kernel.link(launch)
+    if options.verify:
+        check = TwinCheck(kernel.device, options.verify_points, options.progress)
+        verification = check.run(linked, kernel.bind(launch))
+        return _Launched(kernel, launch, linked, verification=verification)
     if not options.timed:
         kernel.launch(launch)
-        return _Launched(kernel, launch, linked, None)
+        return _Launched(kernel, launch, linked)
     kernel.device.executor.warm(linked)
     return _Launched(kernel, launch, linked, kernel.launch_timed(launch, options.progress))
 
@@ -180,10 +189,15 @@ def _result(
         inputs=inputs,
         executes=executes,
         counters=reduce(add, (report.counters for report in executes), Counters()),
-        findings=(*arguments.findings, *findings),
+        findings=(*arguments.findings, *findings, *_not_verified(launched)),
         arguments=tuple(PlacedArgument(a, addresses[a.arg_index]) for a in arguments.arguments),
         places=_output_places(launched, arguments, addresses),
+        verification=launched.verification,
     )
+
+
+def _not_verified(launched: _Launched) -> tuple[Finding, ...]:
+    return launched.verification.findings if launched.verification is not None else ()
 
 
 def _output_places(
@@ -221,6 +235,7 @@ def run(
     aliases: Mapping[int, int] | None = None,
     timed: bool = False,
     check: bool = True,
+    verify: bool = False,
 ) -> RunResult:
     """Run a bundle, given as its directory, its bundle.mlir or a loaded `Bundle`.
 
@@ -229,7 +244,7 @@ def run(
     and linked programs between runs; without one a fresh device with ``numerics`` and
     ``threads`` is made. The other parameters are those of `RunOptions`. Raises `SpyreError`s:
     BundleError and its kin for the bundle, LaunchError for the inputs, DeviceFault for what the
-    card would not survive.
+    card would not survive, MismatchError SPY620 when ``verify`` finds an execute wrong.
     """
     used = device if device is not None else Device(numerics, threads)
     options = RunOptions(
@@ -239,5 +254,6 @@ def run(
         check=check,
         strides=strides or {},
         aliases=aliases or {},
+        verify=verify,
     )
     return session_of(used).run(bundle, inputs, options)
