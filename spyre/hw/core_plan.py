@@ -14,17 +14,20 @@ import numpy as np
 
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
 from spyre.hw import table as tb
-from spyre.hw.access import Access, make_access
+from spyre.hw.access import Access, make_access, require_plain
 from spyre.hw.nest import Int64Array
 from spyre.hw.ops import Family, OpSpec, find_op
 from spyre.hw.plans.context import PlanContext
+from spyre.hw.plans.contract import plan_contract
 from spyre.hw.plans.converting import plan_convert
 from spyre.hw.plans.copying import plan_copy
 from spyre.hw.plans.elementwise import plan_elementwise
 from spyre.hw.plans.matmul import plan_matmul
+from spyre.hw.plans.recode import plan_recode
 from spyre.hw.plans.reduction import plan_reduction
 from spyre.hw.plans.restickify import plan_restickify
 from spyre.hw.plans.topk import plan_topk
+from spyre.hw.plans.windowing import plan_windowing
 from spyre.mlir.operation import Operation
 
 _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
@@ -35,7 +38,14 @@ _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
     Family.RESTICKIFY: plan_restickify,
     Family.MATMUL: plan_matmul,
     Family.TOPK: plan_topk,
+    Family.CONTRACT: plan_contract,
+    Family.RECODE: plan_recode,
+    Family.WINDOWING: plan_windowing,
 }
+
+
+PACKED_FAMILIES = (Family.CONTRACT, Family.RECODE)
+"""Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,9 @@ def plan_operation(
     _check_indirection(op, spec)
     _check_slices(op)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
+    if spec.family not in PACKED_FAMILIES:
+        for access in accesses:
+            require_plain(op, access)
     context = PlanContext(
         op,
         spec,
@@ -82,7 +95,7 @@ def plan_operation(
         half_format,
         threads,
     )
-    tables = np.stack(list(_PLANNERS[spec.family](context)))
+    tables = np.vstack(list(_PLANNERS[spec.family](context)))
     spans = np.array([access.span_bytes for access in accesses], np.int64)
     return CorePlan(
         op,

@@ -10,7 +10,7 @@ from __future__ import annotations
 WORDS = 128
 
 EXTRA = -1
-"""KIND of a row that continues the table before it, with vectors the kernel finds behind it."""
+"""KIND word of a row that continues the table before it; such rows hold that table's vectors."""
 
 # header, common to every kind
 KIND = 0
@@ -55,6 +55,10 @@ DL16 = 0
 HALF = 1
 FP32 = 2
 INT32 = 3
+FP8_143 = 4
+FP8_152 = 5
+INT8 = 6
+INT4 = 7
 
 # MASK values: how the masked dim lies
 NO_MASK = 0

@@ -12,6 +12,9 @@ CONVERT_KIND = 3
 RESTICKIFY_KIND = 4
 MATMUL_KIND = 5
 TOPK_KIND = 6
+CONTRACT_KIND = 7
+RECODE_KIND = 8
+WINDOWING_KIND = 9
 
 KERNEL_MODULES = (
     "elementwise",
@@ -21,6 +24,9 @@ KERNEL_MODULES = (
     "restickify",
     "matmul",
     "topk",
+    "contract",
+    "recode",
+    "windowing",
 )
 """Module of each kind, in order; every one has an entry named ``run``."""
 
@@ -65,6 +71,11 @@ HALF_STAGGERED = 2
 
 TOPK = ("value", "index")
 TOPK_INDEX = TOPK.index("index")
+
+RECODES = ("quantize8", "quantize4", "to_fp8", "value", "add", "mul", "truncate", "from_int")
+"""Operations of the recode kernel; from "add" on they work on int32 words."""
+WINDOWINGS = ("max", "sum", "map", "channel")
+"""Operations of the windowing kernel: pooling, pooling with a map of factors, depthwise."""
 
 DISPATCH_WORDS = 12
 """Words of a dispatch: table, static execute, instance, spare, then 8 base addresses."""

@@ -20,6 +20,13 @@ from spyre.hw.ops import OpSpec
 from spyre.mlir.operation import Operation, Tensor
 
 MASK_CONSTANT = "samv-maskvalue"
+_PACKED_FORMATS = {
+    "SEN143_FP8": tb.FP8_143,
+    "SEN152_FP8": tb.FP8_152,
+    "SENINT8": tb.INT8,
+    "SENINT4": tb.INT4,
+    "IEEE_INT32": tb.INT32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,11 @@ class PlanContext:
             expected="SEN169_FP16 or IEEE_FP32",
             found=tensor.data_format,
         )
+
+    def any_format_code(self, tensor: Tensor) -> int:
+        """FORMAT word of ``tensor``, packed formats and integers included; SPY522 as above."""
+        code = _PACKED_FORMATS.get(tensor.data_format)
+        return self.format_code(tensor) if code is None else code
 
     def constant(self, name: str) -> float:
         """Value of the SDSC's constant ``name``; raises SdscError when it is missing."""

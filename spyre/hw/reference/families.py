@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import decode_device
 from spyre.hw.core_plan import require_op
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family, OpSpec
@@ -33,6 +32,9 @@ from spyre.hw.reference.execution import (
     Memory,
     keeps_one_per_stick,
 )
+from spyre.hw.reference.packed import run_recode
+from spyre.hw.reference.values import constant
+from spyre.hw.reference.windows import run_contract, run_windowing
 from spyre.layout import arrangement_positions
 from spyre.mlir.operation import Indirection, Operation, Tensor
 
@@ -60,21 +62,13 @@ def run_reference(
     _FAMILIES[spec.family](execution, spec)
 
 
-def _constant(op: Operation, name: str) -> np.float32:
-    """A constant's bit pattern as a number: binary32, else a DL16 code (§8)."""
-    bits = op.constants[name]
-    if op.constant_formats[name] == "IEEE_FP32":
-        return np.float32(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
-    return np.float32(decode_device(np.array([bits & 0xFFFF], np.uint16), "SEN169_FP16")[0])
-
-
 def _masked(execution: Execution, core: int, values: Array) -> Array:
     """``values`` of the first input with masked coordinates replaced (§6.3)."""
     for dim, intervals in execution.op.masks.items():
         coordinate = execution.global_coordinate(dim, core)
         for start, count in intervals:
             inside = (coordinate >= start) & (coordinate < start + count)
-            values = np.where(inside, _constant(execution.op, _MASK_CONSTANT), values)
+            values = np.where(inside, constant(execution.op, _MASK_CONSTANT), values)
     return values
 
 
@@ -82,7 +76,7 @@ def _masked(execution: Execution, core: int, values: Array) -> Array:
 
 
 def _elementwise(execution: Execution, spec: OpSpec) -> None:
-    constants = [np.asarray(_constant(execution.op, name)) for name in spec.constants]
+    constants = [np.asarray(constant(execution.op, name)) for name in spec.constants]
     for core in execution.cores:
         operands = _operands(execution, spec, core)
         operands[0] = _masked(execution, core, operands[0])
@@ -129,7 +123,7 @@ def _slice_order(op: Operation, core: int) -> tuple[int, ...]:
 
 def _reduction(execution: Execution, spec: OpSpec) -> None:
     op = execution.op
-    scale = _constant(op, spec.constants[0]) if spec.constants else np.float32(1.0)
+    scale = constant(op, spec.constants[0]) if spec.constants else np.float32(1.0)
     for group in _sharing_cores(execution):
         inputs = [_reduction_input(execution, core) for core in group]
         with np.errstate(all="ignore"):
@@ -348,4 +342,7 @@ _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
     Family.RESTICKIFY: _restickify,
     Family.MATMUL: _matmul,
     Family.TOPK: _topk,
+    Family.CONTRACT: run_contract,
+    Family.RECODE: run_recode,
+    Family.WINDOWING: run_windowing,
 }
