@@ -31,8 +31,9 @@ class OperandTraffic:
 class Counters:
     """Work of one execute, or a sum of several.
 
-    ``multiply_adds`` run on the pt array (matmul, convolution), ``element_operations`` on the sfp: one
-    per point of the iteration space, whatever the operation. Byte counts are sums over cores.
+    ``multiply_adds`` run on the pt array (matmul, convolution), ``element_operations`` on the
+    sfp: one per point of the iteration space, whatever the operation. Byte counts are sums over
+    cores.
     """
 
     hbm_read_bytes: int = 0

@@ -15,7 +15,7 @@ from spyre.dtypes import encode_device, find_stored_format
 from spyre.hw.ops import OpSpec
 from spyre.hw.readings import ALTERNATING_OPERANDS, QUANTIZED_FP8_MAX
 from spyre.hw.reference.addresses import Coordinates, Int64Array, pitches, stick_elements
-from spyre.hw.reference.execution import Codes, Execution, keeps_one_per_stick
+from spyre.hw.reference.execution import Execution, keeps_one_per_stick
 from spyre.hw.reference.values import constant
 from spyre.mlir.operation import Tensor
 
@@ -51,9 +51,7 @@ def is_interleaved(execution: Execution, operand: int) -> bool:
     return whole and bits_of(tensor) < 16 and (execution.op.name, operand) in ALTERNATING_OPERANDS
 
 
-def bit_addresses(
-    execution: Execution, operand: int, core: int, stored: Coordinates
-) -> Int64Array:
+def bit_addresses(execution: Execution, operand: int, core: int, stored: Coordinates) -> Int64Array:
     """Bit address of the elements at ``stored`` coordinates, counted from the core's start."""
     op, tensor = execution.op, execution.op.tensors[operand]
     pitch = pitches(op, tensor)
@@ -123,7 +121,7 @@ def run_recode(execution: Execution, spec: OpSpec) -> None:
 
 def _quantize(x: Array, scale: float, shift: float, bits: int) -> Array:
     whole = np.nan_to_num(np.rint(x * scale + shift), nan=0.0, posinf=np.inf, neginf=-np.inf)
-    return np.clip(whole, -(1 << bits - 1), (1 << bits - 1) - 1)
+    return np.asarray(np.clip(whole, -(1 << bits - 1), (1 << bits - 1) - 1))
 
 
 def _wrapped(values: Array) -> Array:

@@ -77,10 +77,9 @@ def _sharing(op: Operation, cores: Sequence[int]) -> Iterator[list[int]]:
 
 def _write(execution: Execution, core: int, kept: Array) -> None:
     """Write an array over the output's dims."""
-    op = execution.op
-    wide = kept[tuple(slice(None) if op.outputs[0].holds(d) else None for d in op.dims)]
-    shape = execution.local[op.dims[0]].shape
-    write_packed(execution, core, execution.local, np.broadcast_to(wide, shape))
+    first = tuple(slice(None) if held else 0 for held in _held(execution.op, execution.output))
+    stored = {dim: c[first] for dim, c in execution.local.items()}
+    write_packed(execution, core, stored, kept)
 
 
 def _formula(op: Operation, operands: Sequence[int]) -> str:
