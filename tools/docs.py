@@ -35,6 +35,11 @@ STICK_RULES = {
     Family.RESTICKIFY: "two stick dims that both tensors hold, equal lanes, whole sticks",
     Family.MATMUL: "A along the reduction dim, B and C along the generated dim",
     Family.TOPK: "a common stick dim, neither the reduced one nor k",
+    Family.CONTRACT: "DL16: A [k 64], B [n 64], C [n 64]; 8 bits: A [k 128], B [k 2, n 64]; "
+    "4 bits: A [k 16, row 2, k 8], B [k 4, n 64]; C is DL16 in all of them",
+    Family.RECODE: "a common stick dim a; packed outputs: ch [a 128], mb [a 8, o 2, a 8], "
+    "wt [o 2, a 64], csqint4 [a 16, o 2, a 8], csqint4wt [o 4, a 64]",
+    Family.WINDOWING: "a common stick dim that is neither windowed nor a window",
 }
 
 SHORT_FORMATS = {"SEN169_FP16": "DL16", "IEEE_FP32": "FP32"}

@@ -14,18 +14,21 @@ import numpy as np
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
 from spyre.hw import table as tb
-from spyre.hw.access import Access, make_access
+from spyre.hw.access import Access, make_access, require_plain
 from spyre.hw.nest import Int64Array
 from spyre.hw.op_rules import FATAL, find_faults, require_op, require_rules
 from spyre.hw.ops import Family, OpSpec
 from spyre.hw.plans.context import PlanContext
+from spyre.hw.plans.contract import plan_contract
 from spyre.hw.plans.converting import plan_convert
 from spyre.hw.plans.copying import plan_copy
 from spyre.hw.plans.elementwise import plan_elementwise
 from spyre.hw.plans.matmul import plan_matmul
+from spyre.hw.plans.recode import plan_recode
 from spyre.hw.plans.reduction import plan_reduction
 from spyre.hw.plans.restickify import plan_restickify
 from spyre.hw.plans.topk import plan_topk
+from spyre.hw.plans.windowing import plan_windowing
 from spyre.hw.spec import LX_BYTES
 from spyre.mlir.operation import Component, Operation
 from spyre.mlir.sdsc_builder import slice_offsets
@@ -41,7 +44,14 @@ _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
     Family.RESTICKIFY: plan_restickify,
     Family.MATMUL: plan_matmul,
     Family.TOPK: plan_topk,
+    Family.CONTRACT: plan_contract,
+    Family.RECODE: plan_recode,
+    Family.WINDOWING: plan_windowing,
 }
+
+
+PACKED_FAMILIES = (Family.CONTRACT, Family.RECODE)
+"""Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,9 @@ def plan_operation(
     _check_indirection(op, spec)
     _check_slices(op)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
+    if spec.family not in PACKED_FAMILIES:
+        for access in accesses:
+            require_plain(op, access)
     context = PlanContext(
         op,
         spec,
@@ -90,7 +103,7 @@ def plan_operation(
         threads,
         chunked,
     )
-    tables = np.stack(list(_PLANNERS[spec.family](context)))
+    tables = np.vstack(list(_PLANNERS[spec.family](context)))
     spans = np.array([access.span_bytes for access in accesses], np.int64)
     return CorePlan(
         op,

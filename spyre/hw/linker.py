@@ -223,7 +223,7 @@ def _arrangements(op: Operation, bases: Int64Array, binding: Binding) -> tuple[s
 
 def _check_alignment(place: _Place, starts: Int64Array) -> None:
     """Kernels address whole elements: [member, operand, core] must be multiples of their size."""
-    words = np.array([tensor.word_length_bytes for tensor in place.op.tensors], np.int64)
+    words = np.array([max(tensor.word_length_bytes, 1) for tensor in place.op.tensors], np.int64)
     bad = starts % words[:, None] != 0
     if not bad.any():
         return

@@ -21,6 +21,9 @@ class Family(StrEnum):
     RESTICKIFY = "restickify"
     MATMUL = "matmul"
     TOPK = "topk"
+    CONTRACT = "contract"
+    RECODE = "recode"
+    WINDOWING = "windowing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,34 @@ def _conversion(
     )
 
 
+def _contraction(name: str, kernel_op: str, definition: str) -> OpSpec:
+    return OpSpec(name, Family.CONTRACT, kernel_op, 2, definition, (), 0.03, "pt")
+
+
+def _windowing(
+    name: str,
+    kernel_op: str,
+    inputs: int,
+    definition: str,
+    constants: tuple[str, ...] = (),
+    unit: str = "sfp",
+) -> OpSpec:
+    return OpSpec(name, Family.WINDOWING, kernel_op, inputs, definition, constants, 0.3, unit)
+
+
+def _recoding(
+    name: str,
+    kernel_op: str,
+    definition: str,
+    constants: tuple[str, ...] = (),
+    inputs: int = 1,
+) -> OpSpec:
+    return OpSpec(name, Family.RECODE, kernel_op, inputs, definition, constants, 2.0)
+
+
+_QUANTIZED = "x·scaleact + shiftact to the nearest (even) integer that fits"
+_QUANTIZERS = ("scaleact", "shiftact")
+
 _ROWS = (
     _pointwise("add", "add", 2, "a + b"),
     _pointwise("sub", "sub", 2, "a - b"),
@@ -187,6 +218,30 @@ _ROWS = (
     _topk("topkvalue", "value", "the k largest, falling"),
     _topk("topkindex", "index", "their positions, lowest first among equals", POSITIONS),
     OpSpec("batchmatmul", Family.MATMUL, "matmul", 2, "Σ_k A·B", (), 0.02, "pt", formats=HALF),
+    _contraction("batchmatmulfp8", "fp8", "Σ_k A·B of 8-bit floats"),
+    _contraction("batchmatmulint8", "int8", "Σ_k A·B of integers, exact"),
+    _contraction("batchmatmulint4", "int4", "Σ_k A·B of integers, exact"),
+    _contraction("conv2d", "dl16", "Σ_{c,ki,kj} X[b,c,i·s+ki·d-p,…]·W[o,c,ki,kj], 0 outside"),
+    _contraction("conv2dfp8", "fp8", "conv2d of 8-bit floats"),
+    _contraction("conv2dint8", "int8", "conv2d of integers, exact"),
+    _contraction("conv2dint4", "int4", "conv2d of integers, exact"),
+    _windowing("depthwiseconv2dnative", "channel", 2, "Σ_{ki,kj} X·W per channel", (), "pt"),
+    _windowing("maxpoolfwd", "max", 1, "max over the window, padding -∞"),
+    _windowing("avgpoolfwd", "sum", 1, "nmap · Σ over the window, padding 0", ("nmap",)),
+    _windowing("avgpoolnmapfwd", "map", 2, "b · Σ over the window of a, padding 0"),
+    _recoding("csqint8ch", "quantize8", _QUANTIZED, _QUANTIZERS),
+    _recoding("csqint8mb", "quantize8", _QUANTIZED, _QUANTIZERS),
+    _recoding("csqint8wt", "quantize8", _QUANTIZED, _QUANTIZERS),
+    _recoding("csqint4", "quantize4", _QUANTIZED, _QUANTIZERS),
+    _recoding("csqint4wt", "quantize4", _QUANTIZED, _QUANTIZERS),
+    _recoding("qfp8ch", "to_fp8", "value conversion, at most ±448"),
+    _recoding("qfp8mb", "to_fp8", "value conversion, at most ±448"),
+    _recoding("qfp8wt", "to_fp8", "value conversion, at most ±448"),
+    _recoding("fp8todl16", "value", "value conversion"),
+    _recoding("addi32toi32", "add", "a + b modulo 2³²", inputs=2),
+    _recoding("muli32toi32", "mul", "a · b modulo 2³²", inputs=2),
+    _recoding("fp32toint32", "truncate", "towards zero, within int32, NaN 0"),
+    _recoding("int32tofp32", "from_int", "nearest binary32"),
 )
 
 OPS: dict[str, OpSpec] = {row.name: row for row in _ROWS}

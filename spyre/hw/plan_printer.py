@@ -33,11 +33,12 @@ def format_plan(plan: CorePlan) -> str:
     for k, access in enumerate(plan.accesses):
         low, high = int(plan.low_bytes[k]), int(plan.high_bytes[k])
         pitches = ", ".join(f"{d} {p}" for d, p in access.pitch_bytes.items())
+        sticks = ", ".join(f"{d} of {n}" for d, n in access.sticks.items())
         lines.append(
-            f"  {access.tensor.name}: {access.tensor.component.value}, stick {access.stick_dim} "
-            f"of {access.lanes}, pitches {pitches}, touches {low}..{high}"
+            f"  {access.tensor.name}: {access.tensor.component.value}, stick {sticks}, "
+            f"pitches {pitches}, touches {low}..{high}"
         )
-    for row in plan.tables:
+    for row in plan.tables[plan.tables[:, tb.KIND] != tb.EXTRA]:
         lines.extend(_format_row(row))
     return "\n".join(lines)
 

@@ -45,6 +45,41 @@ they bound max |x|, which is then multiplied by mulConst."""
 TOPK_TIES: Literal["lowest", "highest"] = "lowest"
 """`topkvalue`, `topkindex`: which position comes first among equal values."""
 
+# --- packed formats and windows -----------------------------------------------------------------
+
+ALTERNATING_OPERANDS: frozenset[tuple[str, int]] = frozenset(
+    {
+        ("qfp8ch", 1),
+        ("csqint8ch", 1),
+        ("csqint4", 1),
+        ("fp8todl16", 0),
+        ("batchmatmulfp8", 0),
+        ("batchmatmulint8", 0),
+        ("batchmatmulint4", 0),
+        ("conv2dfp8", 0),
+        ("conv2dint8", 0),
+        ("conv2dint4", 0),
+    }
+)
+"""`qfp8ch`, `csqint8ch`, `csqint4`, `fp8todl16`, `batchmatmulfp8`, `batchmatmulint8`,
+`batchmatmulint4`, `conv2dfp8`, `conv2dint8`, `conv2dint4`: operations with the number of the
+operand whose stick interleaves groups of 8 of its first stick dim, so that the elements
+64·h + 8·g + e stand in the order of 16·g + 8·h + e. The operation's name is the only mark for it;
+for 4-bit sticks the inner 16 of csqint4 are read as the same permutation."""
+
+ALTERNATE_GROUP = 8
+"""Elements of an interleaved group; a block of 128 holds 8 groups of each of two input sticks."""
+
+QUANTIZED_FP8_MAX = 448.0
+"""`qfp8ch`, `qfp8mb`, `qfp8wt`: what exceeds this magnitude, infinity included, saturates."""
+
+INTEGER_MATMUL_SCALE = 1.0
+"""`batchmatmulint8`, `batchmatmulint4`, `conv2dint8`, `conv2dint4`: factor on the exact integer
+sums; where a scale would come from is open."""
+
+WINDOW_MAX_OUTSIDE = float("-inf")
+"""`maxpoolfwd`: what coordinates outside of the input count as; sums take 0."""
+
 # --- questions with one answer simulated --------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import NumericRules, decode_device, encode_device, find_stored_format
+from spyre.dtypes import FORMATS, NumericRules, codes_to_bytes, decode_device, encode_device
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram, Linker
@@ -160,11 +160,11 @@ def fill_window(
 ) -> None:
     address, size = window.guarded
     name = window.tensor.data_format
-    count = -(-size // window.tensor.word_length_bytes)
+    count = -(-8 * size // FORMATS[name].bits)
     values = fill(rng, count)
     if np.issubdtype(values.dtype, np.floating):
         values = encode_device(values, name, parse_numerics(mode).alu_rules)
-    data = np.ascontiguousarray(values, find_stored_format(name).code_dtype).view(np.uint8)
+    data = codes_to_bytes(values, name)
     for memory in memories:
         memory.write(address, data[:size])
 
@@ -185,7 +185,7 @@ def wrong_elements(
 
     Both NaN is equal. ``ulps`` are 16-bit codes, and 2^-17 relative for fp32 tensors.
     """
-    dtype = f"u{window.tensor.word_length_bytes}"
+    dtype = f"u{max(window.tensor.word_length_bytes, 1)}"
     a, b = found.view(dtype), expected.view(dtype)
     different = a != b
     if not different.any():
@@ -205,7 +205,7 @@ def wrong_elements(
 
 
 def describe(op: Operation, window: Window, wrong: Array, found: Array, expected: Array) -> str:
-    dtype = f"u{window.tensor.word_length_bytes}"
+    dtype = f"u{max(window.tensor.word_length_bytes, 1)}"
     a, b = found.view(dtype), expected.view(dtype)
     shown = ", ".join(f"[{i}] {a[i]:#x} not {b[i]:#x}" for i in wrong[:6])
     return f"{op.name} {dict(op.extents)} {window.tensor.name}: {len(wrong)} wrong: {shown}"

@@ -14,6 +14,9 @@ MATMUL_KIND = 5
 TOPK_KIND = 6
 CHUNK_REDUCTION_KIND = 7
 CHUNK_MATMUL_KIND = 8
+CONTRACT_KIND = 9
+RECODE_KIND = 10
+WINDOWING_KIND = 11
 
 KERNEL_MODULES = (
     "elementwise",
@@ -25,6 +28,9 @@ KERNEL_MODULES = (
     "topk",
     "chunk_reduction",
     "chunk_matmul",
+    "contract",
+    "recode",
+    "windowing",
 )
 """Module of each kind, in order; every one has an entry named ``run``."""
 
@@ -80,6 +86,11 @@ HALF_STAGGERED = 2
 
 TOPK = ("value", "index")
 TOPK_INDEX = TOPK.index("index")
+
+RECODES = ("quantize8", "quantize4", "to_fp8", "value", "add", "mul", "truncate", "from_int")
+"""Operations of the recode kernel; from "add" on they work on int32 words."""
+WINDOWINGS = ("max", "sum", "map", "channel")
+"""Operations of the windowing kernel: pooling, pooling with a map of factors, depthwise."""
 
 DISPATCH_WORDS = 12
 """Words of a dispatch: table, static execute, instance, spare, then 8 base addresses."""

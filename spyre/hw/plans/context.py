@@ -20,6 +20,13 @@ from spyre.hw.ops import OpSpec
 from spyre.mlir.operation import Operation, Tensor
 
 MASK_CONSTANT = "samv-maskvalue"
+_PACKED_FORMATS = {
+    "SEN143_FP8": tb.FP8_143,
+    "SEN152_FP8": tb.FP8_152,
+    "SENINT8": tb.INT8,
+    "SENINT4": tb.INT4,
+    "IEEE_INT32": tb.INT32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,11 @@ class PlanContext:
             found=tensor.data_format,
         )
 
+    def any_format_code(self, tensor: Tensor) -> int:
+        """FORMAT word of ``tensor``, packed formats and integers included; SPY522 as above."""
+        code = _PACKED_FORMATS.get(tensor.data_format)
+        return self.format_code(tensor) if code is None else code
+
     def constant(self, name: str) -> float:
         """Value of the SDSC's constant ``name``; raises SdscError when it is missing."""
         if name not in self.op.constants:
@@ -92,6 +104,17 @@ class PlanContext:
         """An UnsupportedError that names the operation and its file."""
         return UnsupportedError(
             code, f"{self.op.name}: {message}", self.location, expected=expected, found=found
+        )
+
+
+def refuse_chunks(context: PlanContext) -> None:
+    """Raise UnsupportedError in the number mode dl16-chunk: these sums add up in float32 only."""
+    if context.chunked:
+        raise context.refuse(
+            "SPY542",
+            "sums in DL16 chunks are not simulated for this operation",
+            "numerics dl16 or ieee",
+            "dl16-chunk",
         )
 
 

@@ -117,7 +117,7 @@ def _group_rows(
     rows = normalise(collect(roles.rows, _B), _C)
     columns = normalise(collect(roles.columns, _A), _C)
     reduced = merge_axes(drop_unit_axes(collect((roles.reduction,))))
-    yield from _fit(context, roles, group.bases, batch, rows, columns, reduced)
+    yield from fit_rows(context, roles, group.bases, batch, rows, columns, reduced)
 
 
 def _private_slices(roles: Roles, group: CoreGroup) -> list[Axis]:
@@ -127,7 +127,7 @@ def _private_slices(roles: Roles, group: CoreGroup) -> list[Axis]:
     return [axis for axis, operand in found if axis.pitches[operand] != 0]
 
 
-def _fit(
+def fit_rows(
     context: PlanContext,
     roles: Roles,
     bases: tuple[int, ...],
@@ -136,7 +136,10 @@ def _fit(
     columns: list[Axis],
     reduced: list[Axis],
 ) -> Iterator[Int64Array]:
-    """Move surplus row and column axes to the batch, and unroll what is left over there."""
+    """Rows of one regular part: surplus row and column axes become batches or are unrolled.
+
+    Row axes move A and C, columns B and C (in sticks), ``reduced`` A and B (in sticks, at most 3).
+    """
     while len(rows) > mt.AXES:
         batch.append(rows.pop(0))
     while len(columns) > mt.AXES:
@@ -147,7 +150,7 @@ def _fit(
     first = batch[0]
     for step in range(first.extent):
         moved = tuple(b + step * p for b, p in zip(bases, first.pitches, strict=True))
-        yield from _fit(context, roles, moved, batch[1:], list(rows), list(columns), reduced)
+        yield from fit_rows(context, roles, moved, batch[1:], list(rows), list(columns), reduced)
 
 
 def _row(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import NumericRules, decode_device
+from spyre.dtypes import NumericRules
 from spyre.hw import readings
 from spyre.hw.numerics import Numerics
 from spyre.hw.op_rules import require_op
@@ -35,6 +35,9 @@ from spyre.hw.reference.execution import (
     Memory,
     keeps_one_per_stick,
 )
+from spyre.hw.reference.packed import run_recode
+from spyre.hw.reference.values import constant
+from spyre.hw.reference.windows import run_contract, run_windowing
 from spyre.layout import arrangement_positions
 from spyre.mlir.operation import Indirection, Operation, Tensor
 
@@ -62,21 +65,13 @@ def run_reference(
     _FAMILIES[spec.family](execution, spec)
 
 
-def _constant(op: Operation, name: str) -> np.float32:
-    """A constant's bit pattern as a number: binary32, else a DL16 code (§8)."""
-    bits = op.constants[name]
-    if op.constant_formats[name] == "IEEE_FP32":
-        return np.float32(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
-    return np.float32(decode_device(np.array([bits & 0xFFFF], np.uint16), "SEN169_FP16")[0])
-
-
 def _masked(execution: Execution, core: int, values: Array) -> Array:
     """``values`` of the first input with masked coordinates replaced (§6.3)."""
     for dim, intervals in execution.op.masks.items():
         coordinate = execution.global_coordinate(dim, core)
         for start, count in intervals:
             inside = (coordinate >= start) & (coordinate < start + count)
-            values = np.where(inside, _constant(execution.op, _MASK_CONSTANT), values)
+            values = np.where(inside, constant(execution.op, _MASK_CONSTANT), values)
     return values
 
 
@@ -84,7 +79,7 @@ def _masked(execution: Execution, core: int, values: Array) -> Array:
 
 
 def _elementwise(execution: Execution, spec: OpSpec) -> None:
-    constants = [np.asarray(_constant(execution.op, name)) for name in spec.constants]
+    constants = [np.asarray(constant(execution.op, name)) for name in spec.constants]
     for core in execution.cores:
         operands = _operands(execution, spec, core)
         operands[0] = _masked(execution, core, operands[0])
@@ -149,7 +144,7 @@ def _reduction(execution: Execution, spec: OpSpec) -> None:
 
 def _moments(op: Operation, spec: OpSpec, sums: Sequence[Array]) -> list[Array]:
     """exx2: scaled sums of x (or 0) and of x²."""
-    pair = [total * _constant(op, "exx2scale") for total in sums]
+    pair = [total * constant(op, "exx2scale") for total in sums]
     if spec.name == "exx2_zeromean" or op.constants.get("useZeroMean", 0) != 0:
         pair[0] = np.zeros_like(pair[0])
     return pair
@@ -160,11 +155,11 @@ def _ended(op: Operation, spec: OpSpec, total: Array) -> Array:
     if spec.name == "quantscalepertoken":
         return total * np.float32(1.0 / readings.TOKEN_MAXIMUM)
     if spec.name == "quantscalepertokenfp8":
-        factor, low, high = (np.asarray(_constant(op, name)) for name in spec.constants)
+        factor, low, high = (np.asarray(constant(op, name)) for name in spec.constants)
         if readings.TOKEN_CLIP == "scale":
             return clip(total * factor, low, high)
         return clip(total, low, high) * factor
-    return total * _constant(op, spec.constants[0]) if spec.constants else total
+    return total * constant(op, spec.constants[0]) if spec.constants else total
 
 
 def _reduction_input(execution: Execution, core: int) -> Array:
@@ -423,4 +418,7 @@ _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
     Family.RESTICKIFY: _restickify,
     Family.MATMUL: _matmul,
     Family.TOPK: _topk,
+    Family.CONTRACT: run_contract,
+    Family.RECODE: run_recode,
+    Family.WINDOWING: run_windowing,
 }
