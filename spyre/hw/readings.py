@@ -68,7 +68,8 @@ operand whose stick interleaves groups of 8 of its first stick dim, so that the 
 for 4-bit sticks the inner 16 of csqint4 are read as the same permutation."""
 
 ALTERNATE_GROUP = 8
-"""Elements of an interleaved group; a block of 128 holds 8 groups of each of two input sticks."""
+"""`qfp8ch`, `csqint8ch`, `csqint4`: elements of an interleaved group; a block of 128 holds 8 groups
+of each of two input sticks."""
 
 QUANTIZED_FP8_MAX = 448.0
 """`qfp8ch`, `qfp8mb`, `qfp8wt`: what exceeds this magnitude, infinity included, saturates."""
