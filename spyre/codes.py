@@ -146,6 +146,7 @@ SDSC_CODES: dict[str, str] = {
     "SPY291": "the description given to the bundle builder is inconsistent",
     "SPY292": "the tensors or windows do not have the structure of a windowed operation",
     "SPY293": "a packed stick is not the one of its operation",
+    "SPY294": "a tensor holds fewer elements than the operation iterates",
 }
 
 LAUNCH_CODES: dict[str, str] = {
@@ -223,6 +224,9 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY545": "a window dim split over cores is not simulated",
     "SPY546": "this division of a windowed dim over cores is not simulated",
     "SPY547": "lowered inputs of windowed operations are not simulated",
+    "SPY548": "windows or padding in this place are not simulated",
+    "SPY549": "masked coordinates are not simulated in this operation",
+    "SPY550": "an operation of this size over packed sticks or windows is not simulated",
 }
 
 COMPARE_CODES: dict[str, str] = {

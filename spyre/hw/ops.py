@@ -31,7 +31,7 @@ class OpSpec:
 
     ``kernel_op``: name in the kernel's opcode list. ``constants``: names the SDSC must hold, in
     the order the kernel takes them. ``element_ns``: rough host cost per output element, used only
-    to decide between one thread and several.
+    to decide between one thread and several. ``windowed``: windows slide over the first input.
     """
 
     name: str
@@ -42,6 +42,7 @@ class OpSpec:
     constants: tuple[str, ...] = ()
     element_ns: float = 0.2
     unit: str = "sfp"
+    windowed: bool = False
 
 
 def _pointwise(
@@ -61,8 +62,8 @@ def _reduction(
     return OpSpec(name, Family.REDUCTION, kernel_op, 1, definition, constants)
 
 
-def _contraction(name: str, kernel_op: str, definition: str) -> OpSpec:
-    return OpSpec(name, Family.CONTRACT, kernel_op, 2, definition, (), 0.03, "pt")
+def _contraction(name: str, kernel_op: str, definition: str, windowed: bool = False) -> OpSpec:
+    return OpSpec(name, Family.CONTRACT, kernel_op, 2, definition, (), 0.03, "pt", windowed)
 
 
 def _windowing(
@@ -73,7 +74,7 @@ def _windowing(
     constants: tuple[str, ...] = (),
     unit: str = "sfp",
 ) -> OpSpec:
-    return OpSpec(name, Family.WINDOWING, kernel_op, inputs, definition, constants, 0.3, unit)
+    return OpSpec(name, Family.WINDOWING, kernel_op, inputs, definition, constants, 0.3, unit, True)
 
 
 def _recoding(
@@ -150,10 +151,10 @@ _ROWS = (
     _contraction("batchmatmulfp8", "fp8", "Σ_k A·B of 8-bit floats"),
     _contraction("batchmatmulint8", "int8", "Σ_k A·B of integers, exact"),
     _contraction("batchmatmulint4", "int4", "Σ_k A·B of integers, exact"),
-    _contraction("conv2d", "dl16", "Σ_{c,ki,kj} X[b,c,i·s+ki·d-p,…]·W[o,c,ki,kj], 0 outside"),
-    _contraction("conv2dfp8", "fp8", "conv2d of 8-bit floats"),
-    _contraction("conv2dint8", "int8", "conv2d of integers, exact"),
-    _contraction("conv2dint4", "int4", "conv2d of integers, exact"),
+    _contraction("conv2d", "dl16", "Σ_{c,ki,kj} X[b,c,i·s+ki·d-p,…]·W[o,c,ki,kj], 0 outside", True),
+    _contraction("conv2dfp8", "fp8", "conv2d of 8-bit floats", True),
+    _contraction("conv2dint8", "int8", "conv2d of integers, exact", True),
+    _contraction("conv2dint4", "int4", "conv2d of integers, exact", True),
     _windowing("depthwiseconv2dnative", "channel", 2, "Σ_{ki,kj} X·W per channel", (), "pt"),
     _windowing("maxpoolfwd", "max", 1, "max over the window, padding -∞"),
     _windowing("avgpoolfwd", "sum", 1, "nmap · Σ over the window, padding 0", ("nmap",)),

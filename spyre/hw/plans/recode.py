@@ -118,14 +118,13 @@ def _split_sticks(
 
 def _block(context: PlanContext, space: Space) -> Int64Array:
     op, tensor = context.op, context.output.tensor
-    width = len(context.accesses)
     sticks = [d for a in context.accesses for d in a.tensor.stick_dims]
     inner = tensor.stick_dims[-1]
 
     def collect(dims: Sequence[str], *more: Int64Array) -> Int64Array:
         lines = [*(_line(context, space, dim) for dim in dims), *more]
         lines.sort(key=lambda line: -int(np.abs(line[-1]).max(initial=0)))
-        return combine(lines, width)
+        return combine(context, lines)
 
     within, whole = _split_sticks(context, inner, _line(context, space, inner))
     middle = collect([d for d in op.dims if d in sticks and d != inner])
