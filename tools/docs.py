@@ -50,6 +50,19 @@ READINGS = {
     ),
     **dict.fromkeys(("realdiv", "reciprocal"), "zero"),
     **dict.fromkeys(("topkvalue", "topkindex"), "top-k"),
+    "batchmatmulfp8": "interleave",
+    **dict.fromkeys(("batchmatmulint8", "batchmatmulint4"), "interleave, integers"),
+    "conv2d": "windows",
+    "conv2dfp8": "windows, interleave",
+    **dict.fromkeys(("conv2dint8", "conv2dint4"), "windows, interleave, integers"),
+    **dict.fromkeys(("depthwiseconv2dnative", "maxpoolfwd", "avgpoolfwd"), "windows"),
+    "avgpoolnmapfwd": "windows, nmap",
+    **dict.fromkeys(("csqint8ch", "csqint4"), "quantise, interleave"),
+    **dict.fromkeys(("csqint8mb", "csqint8wt", "csqint4wt"), "quantise"),
+    "qfp8ch": "saturate, interleave",
+    **dict.fromkeys(("qfp8mb", "qfp8wt"), "saturate"),
+    "fp8todl16": "interleave",
+    **dict.fromkeys(("addi32toi32", "muli32toi32", "fp32toint32", "int32tofp32"), "int32"),
 }
 """Names of the readings in docs/operations.md that concern an operation by itself."""
 
