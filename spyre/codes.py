@@ -149,6 +149,7 @@ SDSC_CODES: dict[str, str] = {
     "SPY297": "a constant the operation does not use",
     "SPY292": "the tensors or windows do not have the structure of a windowed operation",
     "SPY293": "a packed stick is not the one of its operation",
+    "SPY294": "a tensor holds fewer elements than the operation iterates",
 }
 
 LAUNCH_CODES: dict[str, str] = {
@@ -233,6 +234,9 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY545": "a window dim split over cores is not simulated",
     "SPY546": "this division of a windowed dim over cores is not simulated",
     "SPY547": "lowered inputs of windowed operations are not simulated",
+    "SPY548": "windows or padding in this place are not simulated",
+    "SPY549": "masked coordinates are not simulated in this operation",
+    "SPY550": "an operation of this size over packed sticks or windows is not simulated",
 }
 
 COMPARE_CODES: dict[str, str] = {

@@ -30,7 +30,8 @@ from spyre.hw.plans.restickify import plan_restickify
 from spyre.hw.plans.topk import plan_topk
 from spyre.hw.plans.windowing import plan_windowing
 from spyre.hw.spec import LX_BYTES
-from spyre.mlir.operation import Component, Operation
+from spyre.hw.touched import touched_bytes
+from spyre.mlir.operation import Component, Operation, Padding
 from spyre.mlir.sdsc_builder import slice_offsets
 
 _IRREGULAR = "SPY523"
@@ -52,6 +53,7 @@ _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
 
 PACKED_FAMILIES = (Family.CONTRACT, Family.RECODE)
 """Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
+UNMASKED_FAMILIES = (Family.CONTRACT, Family.RECODE, Family.WINDOWING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ def plan_operation(
     require_rules(op, spec)
     _check_indirection(op, spec)
     _check_slices(op)
+    _check_windows(op, spec)
+    _check_masks(op, spec)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
     if spec.family not in PACKED_FAMILIES:
         for access in accesses:
@@ -104,15 +108,12 @@ def plan_operation(
         chunked,
     )
     tables = np.vstack(list(_PLANNERS[spec.family](context)))
-    spans = np.array([access.span_bytes for access in accesses], np.int64)
-    return CorePlan(
-        op,
-        spec,
-        tables,
-        accesses,
-        relative_starts.min(axis=1),
-        relative_starts.max(axis=1) + spans,
-    )
+    touched = [
+        touched_bytes(op, access, starts)
+        for access, starts in zip(accesses, relative_starts, strict=True)
+    ]
+    low, high = np.array(touched, np.int64).reshape(-1, 2).T
+    return CorePlan(op, spec, tables, accesses, low, high)
 
 
 def _check_indirection(op: Operation, spec: OpSpec) -> None:
@@ -125,6 +126,35 @@ def _check_indirection(op: Operation, spec: OpSpec) -> None:
         JsonLocation(op.file, "$.dscs_[0].computeOp_[0].indirectAccessIndexLabeledDs"),
         expected="an identity with one index tensor",
         found=", ".join(tensor.name for tensor in op.index_tensors),
+    )
+
+
+def _check_windows(op: Operation, spec: OpSpec) -> None:
+    """Windows only where the operation has them, padding only along them in the first input."""
+    stray = [] if spec.windowed else list(op.windows)
+    for tensor in op.tensors:
+        windowed = op.windows if tensor.index == op.inputs[0].index else {}
+        unknown = [d for d, k in tensor.padding.items() if k is not Padding.NONE]
+        stray += [f"{dim} of {tensor.name}" for dim in unknown if dim not in windowed]
+    if stray:
+        raise UnsupportedError(
+            "SPY548",
+            f"{op.name} with windows or padding here is not simulated",
+            JsonLocation(op.file, "$.dscs_[0].N_.paddingSizes_"),
+            expected="windows and padding of the first input of a windowed operation",
+            found=", ".join(stray),
+        )
+
+
+def _check_masks(op: Operation, spec: OpSpec) -> None:
+    if spec.family not in UNMASKED_FAMILIES or not any(op.masks.values()):
+        return
+    raise UnsupportedError(
+        "SPY549",
+        f"masked coordinates are not simulated in {op.name}",
+        JsonLocation(op.file, "$.dscs_[0].coordinateMasking_"),
+        expected="no mask",
+        found=str({dim: spans for dim, spans in op.masks.items() if spans}),
     )
 
 

@@ -35,6 +35,7 @@ class OpSpec:
     cost per output element, used only to decide between one thread and several. ``formats``: data
     formats of operands and result, ``result_formats`` where the result may have others; empty:
     the planner of the family decides. ``nonstick``: the name may carry that suffix.
+    ``windowed``: windows slide over the first input.
     """
 
     name: str
@@ -49,6 +50,7 @@ class OpSpec:
     formats: tuple[str, ...] = ()
     result_formats: tuple[str, ...] = ()
     nonstick: bool = False
+    windowed: bool = False
 
 
 HALF = ("SEN169_FP16",)
@@ -119,8 +121,10 @@ def _conversion(
     )
 
 
-def _contraction(name: str, kernel_op: str, definition: str) -> OpSpec:
-    return OpSpec(name, Family.CONTRACT, kernel_op, 2, definition, (), 0.03, "pt")
+def _contraction(name: str, kernel_op: str, definition: str, windowed: bool = False) -> OpSpec:
+    return OpSpec(
+        name, Family.CONTRACT, kernel_op, 2, definition, (), 0.03, "pt", windowed=windowed
+    )
 
 
 def _windowing(
@@ -131,7 +135,9 @@ def _windowing(
     constants: tuple[str, ...] = (),
     unit: str = "sfp",
 ) -> OpSpec:
-    return OpSpec(name, Family.WINDOWING, kernel_op, inputs, definition, constants, 0.3, unit)
+    return OpSpec(
+        name, Family.WINDOWING, kernel_op, inputs, definition, constants, 0.3, unit, windowed=True
+    )
 
 
 def _recoding(
@@ -221,10 +227,10 @@ _ROWS = (
     _contraction("batchmatmulfp8", "fp8", "Σ_k A·B of 8-bit floats"),
     _contraction("batchmatmulint8", "int8", "Σ_k A·B of integers, exact"),
     _contraction("batchmatmulint4", "int4", "Σ_k A·B of integers, exact"),
-    _contraction("conv2d", "dl16", "Σ_{c,ki,kj} X[b,c,i·s+ki·d-p,…]·W[o,c,ki,kj], 0 outside"),
-    _contraction("conv2dfp8", "fp8", "conv2d of 8-bit floats"),
-    _contraction("conv2dint8", "int8", "conv2d of integers, exact"),
-    _contraction("conv2dint4", "int4", "conv2d of integers, exact"),
+    _contraction("conv2d", "dl16", "Σ_{c,ki,kj} X[b,c,i·s+ki·d-p,…]·W[o,c,ki,kj], 0 outside", True),
+    _contraction("conv2dfp8", "fp8", "conv2d of 8-bit floats", True),
+    _contraction("conv2dint8", "int8", "conv2d of integers, exact", True),
+    _contraction("conv2dint4", "int4", "conv2d of integers, exact", True),
     _windowing("depthwiseconv2dnative", "channel", 2, "Σ_{ki,kj} X·W per channel", (), "pt"),
     _windowing("maxpoolfwd", "max", 1, "max over the window, padding -∞"),
     _windowing("avgpoolfwd", "sum", 1, "nmap · Σ over the window, padding 0", ("nmap",)),

@@ -9,14 +9,18 @@ from collections.abc import Iterator
 
 from spyre.hw import matmul_table as mt
 from spyre.hw import table as tb
+from spyre.hw import vector_table as vt
 from spyre.hw.core_plan import CorePlan
 from spyre.hw.kernels.opcodes import (
     CHUNK_MATMUL_KIND,
     CHUNK_REDUCTION_KIND,
+    CONTRACT_KIND,
     DISPATCH_BASES,
     KERNEL_MODULES,
     MATMUL_KIND,
+    RECODE_KIND,
     REDUCTION_KIND,
+    WINDOWING_KIND,
 )
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.nest import Int64Array
@@ -25,6 +29,11 @@ _FORMATS = {
     tb.DL16: "dl16", tb.HALF: "half", tb.FP32: "fp32", tb.INT32: "int32",
     tb.DL16_TRUNC: "dl16 trunc", tb.DL16_EVEN: "dl16 even",
 }  # fmt: skip
+_VECTORS = {
+    CONTRACT_KIND: ("batch", "rows", "columns", "k"),
+    RECODE_KIND: ("outer", "middle", "inner"),
+    WINDOWING_KIND: ("kept sticks", "window"),
+}
 
 
 def format_plan(plan: CorePlan) -> str:
@@ -66,6 +75,9 @@ def _format_row(row: Int64Array) -> Iterator[str]:
     if kind in (MATMUL_KIND, CHUNK_MATMUL_KIND):
         yield from _matmul_axes(row)
         return
+    if kind in _VECTORS:
+        yield from _vector_lengths(row, _VECTORS[kind])
+        return
     for k in range(int(row[tb.OPERANDS])):
         yield f"    operand {k}: {_format_operand(row, k)}"
     yield from _axes(row)
@@ -90,6 +102,12 @@ def _axes(row: Int64Array) -> Iterator[str]:
         yield f"    axis of {row[tb.EXTENT + axis]}: {pitches}"
     inner = [int(row[at + tb.INNER_PITCH]) for at in places]
     yield f"    inner axis of {row[tb.INNER]}: {inner}"
+
+
+def _vector_lengths(row: Int64Array, groups: tuple[str, ...]) -> Iterator[str]:
+    counts = row[vt.COUNTS : vt.COUNTS + len(groups)].tolist()
+    vectors = ", ".join(f"{name} of {n}" for name, n in zip(groups, counts, strict=True))
+    yield f"    offset vectors: {vectors}"
 
 
 def _matmul_axes(row: Int64Array) -> Iterator[str]:

@@ -133,6 +133,43 @@ CONVENTIONS = (
         "stored as int32 or, where the output has a float format, as numbers",
     ),
     Convention(
+        "windows",
+        (
+            *("conv2d", "conv2dfp8", "conv2dint8", "conv2dint4", "depthwiseconv2dnative"),
+            *("maxpoolfwd", "avgpoolfwd", "avgpoolnmapfwd"),
+        ),
+        "input coordinate = position · stride + place · dilation - front padding. Memory holds the "
+        "padding if its kind is `padded_wzeropad`, `padded_fullspan` or "
+        "`padded_fullspan_wunneeded`: the zeros are then read from there, and the input's extent "
+        "is `totalSize_`, what is called unneeded padding included. With `padded_nozeropad`, "
+        "`nopad` or nothing the extent is `totalSize_` less the padding, and what lies outside "
+        "counts as 0",
+    ),
+    Convention(
+        "nmap",
+        ("avgpoolnmapfwd",),
+        "the second input is a map of factors over (some of) the output's dims; each sum is "
+        "multiplied by its factor",
+    ),
+    Convention(
+        "integers",
+        ("batchmatmulint8", "batchmatmulint4", "conv2dint8", "conv2dint4"),
+        "sums of products are exact and rounded to DL16 by way of float32; sums beyond int32 do "
+        "not wrap",
+    ),
+    Convention(
+        "quantise",
+        ("csqint8ch", "csqint8mb", "csqint8wt", "csqint4", "csqint4wt"),
+        "x · scaleact + shiftact in float64, to the nearest integer, ties to even, within the "
+        "range of the format; NaN is 0. Of two 4-bit elements in a byte the first has the low bits",
+    ),
+    Convention(
+        "int32",
+        ("addi32toi32", "muli32toi32", "fp32toint32", "int32tofp32"),
+        "sums and products modulo 2³²; to int32 drops the fraction and saturates, NaN is 0; from "
+        "int32 rounds to nearest, ties to even",
+    ),
+    Convention(
         "arrangement",
         ("dl16tofp32", "fp32todl16"),
         "64 columns may be spread over two 32-bit sticks (or gathered) in groups of four; the SDSC "

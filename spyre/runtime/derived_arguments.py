@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.errors import Finding, LaunchError, Severity
+from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.bundle import Bundle
 from spyre.mlir.footprint import Footprint, footprint, stick_elements
@@ -235,7 +235,19 @@ def _host_order(use: Use, outermost_first: list[str]) -> list[str]:
 
 
 def _layout(use: Use, dims: Mapping[str, int], strides: Mapping[str, int]) -> SpyreTensorLayout:
-    """Device extents outermost first, then the stick; -1 where the stick holds one value."""
+    """Device extents outermost first, then the stick; -1 where the stick holds one value.
+
+    Raises UnsupportedError for sticks of several dims, whose places no layout can say.
+    """
+    if len(use.tensor.stick_dims) != 1:
+        raise UnsupportedError(
+            "SPY521",
+            f"the host layout of {use.tensor.name}, which packs several dims into a stick, "
+            "cannot be derived",
+            JsonLocation(use.op.file, use.tensor.json_path),
+            expected="one stick dim",
+            found=f"{use.tensor.stick_dims} of sizes {use.tensor.stick_sizes}",
+        )
     stick_dim, lanes = use.tensor.stick_dims[0], use.tensor.stick_sizes[0]
     sizes = list(dims.values())
     walked = [strides[dim] * (lanes if dim == stick_dim else 1) for dim in dims]

@@ -54,7 +54,7 @@ def test_windowing(spec: OpSpec, data: st.DataObject, seed: int, mode: str, thre
 
 
 CONSTANTS = {"scaleact": 0x4300, "shiftact": 0x3C00}
-"""DL16 codes: 48, 0.5."""
+"""DL16 codes: 6, 0.5."""
 
 
 @pytest.mark.parametrize("spec", rows_of(Family.RECODE), ids=lambda s: s.name)

@@ -134,7 +134,8 @@ def _matmul_tables(
 def _block(context: PlanContext, space: Space, lines: _Lines) -> Int64Array:
     width = space.bases.size
     batch, rows, columns, depth = (
-        combine(group, width) for group in (lines.batch, lines.rows, lines.columns, lines.depth)
+        combine(context, group, width)
+        for group in (lines.batch, lines.rows, lines.columns, lines.depth)
     )
     row = RowWriter(CONTRACT_KIND)
     for k, access in enumerate(context.accesses):

@@ -40,8 +40,10 @@ class ContractRoles:
 def find_contract_roles(context: PlanContext) -> ContractRoles:
     """Roles of all dims; raises SdscError when the structure is no contraction."""
     op = context.op
+    if not all(access.tensor.stick_dims for access in context.accesses):
+        raise _structure(context)
     a, b, c = (access.tensor for access in context.accesses)
-    places = window_dims(context) if op.windows or is_convolution(context) else ()
+    places = window_dims(context) if context.spec.windowed else ()
     members = {d: (a.holds(d) or d in places, b.holds(d), c.holds(d)) for d in op.dims}
 
     def those(*wanted: bool) -> tuple[str, ...]:
@@ -58,13 +60,8 @@ def find_contract_roles(context: PlanContext) -> ContractRoles:
     return ContractRoles(channels[0], generated, (*places, *channels), rows, columns, batch)
 
 
-def is_convolution(context: PlanContext) -> bool:
-    """True for operations that need windows."""
-    return context.op.name.startswith("conv")
-
-
 def _structure(context: PlanContext) -> SdscError:
-    conv = is_convolution(context)
+    conv = context.spec.windowed
     name = "convolution" if conv else "matmul"
     a, b, c = (access.tensor for access in context.accesses)
     return SdscError(

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from spyre.errors import JsonLocation, SdscError
+from spyre.errors import JsonLocation, SdscError, UnsupportedError
 from spyre.hw import table as tb
 from spyre.hw.access import Access, per_core
 from spyre.hw.nest import Axis, CoreGroup, Int64Array, fold_cores
 from spyre.hw.offsets import coordinate_offsets, local_offsets
 from spyre.hw.plans.context import PlanContext, check_shared_output
-from spyre.mlir.footprint import window_of
+from spyre.mlir.footprint import is_local, unsplit_input_extent, window_of, window_span
+
+MOST_STEPS = 1 << 23
+"""Steps of one vector: 64 MiB."""
+MOST_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class Space:
         """The line of ``dim`` over all slices."""
         if dim not in self.slices:
             return self.local[dim]
-        return combine([self.slices[dim], self.local[dim]])
+        outer, inner = self.slices[dim], self.local[dim]
+        return (outer[:, :, None] + inner[:, None, :]).reshape(len(outer), -1)
 
     def peel(self, dims: Sequence[str]) -> Iterator[Space]:
         """A space per work slice of ``dims``."""
@@ -49,12 +55,30 @@ class Space:
             yield from Space(self.bases + start, rest, self.local).peel(dims[1:])
 
 
-def combine(lines: Sequence[Int64Array], rows: int = 0) -> Int64Array:
-    """The product of lines, the first outermost; one step of ``rows`` zeros if there are none."""
-    total = np.zeros((rows, 1), np.int64) if not lines else lines[0]
+def combine(
+    context: PlanContext, lines: Sequence[Int64Array], rows: int | None = None
+) -> Int64Array:
+    """The product of lines, the first outermost; one step of zeros if there are none.
+
+    ``rows``: rows of the lines, by default the operands. Raises UnsupportedError if there are too
+    many steps for a vector.
+    """
+    total = np.zeros((rows or len(context.accesses), 1), np.int64) if not lines else lines[0]
+    steps = prod(line.shape[1] for line in lines)
+    if steps > MOST_STEPS:
+        raise _too_large(context, f"{steps} steps")
     for line in lines[1:]:
-        total = (total[:, :, None] + line[:, None, :]).reshape(total.shape[0], -1)
+        total = (total[:, :, None] + line[:, None, :]).reshape(len(total), -1)
     return total
+
+
+def _too_large(context: PlanContext, found: str) -> UnsupportedError:
+    return context.refuse(
+        "SPY550",
+        "the operation is too large for offset vectors",
+        f"at most {MOST_STEPS} steps, tensors of at most {MOST_BYTES} bytes",
+        found,
+    )
 
 
 def line_axis(line: Int64Array) -> Axis | None:
@@ -73,6 +97,7 @@ def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[Space]:
     """
     op = context.op
     for access in context.accesses:
+        _check_size(context, access)
         _check_shares(context, access)
     windowed = tuple(op.windows)
     positions = [
@@ -84,6 +109,32 @@ def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[Space]:
     for group in fold_cores(op, starts, reduced):
         check_shared_output(context, group, reduced, len(context.accesses) - 1)
         yield Space(np.array(group.bases, np.int64) * scale, _slice_lines(group, scale), local)
+
+
+def _check_size(context: PlanContext, access: Access) -> None:
+    """Memory must hold every element that is iterated, and offsets must fit 64 bits."""
+    op, tensor = context.op, access.tensor
+    held = [dim for dim in tensor.dims if tensor.holds(dim)]
+    largest = max([access.span_bytes, *access.pitch_bytes.values()])
+    most = max(op.extents.values())
+    if largest > MOST_BYTES or most > MOST_STEPS:
+        raise _too_large(context, f"{tensor.name} of {largest} bytes, a dim of {most}")
+    for dim in held:
+        window = window_of(op, tensor, dim)
+        if window is None:
+            needed = per_core(op, dim)
+        elif is_local(tensor) and op.slices.get(dim, 1) > 1:
+            needed = window_span(op, dim, window)
+        else:
+            needed = unsplit_input_extent(tensor, dim, window)
+        if access.stored[dim] < needed:
+            raise SdscError(
+                "SPY294",
+                f"{op.name}: {tensor.name} is smaller than the operation along {dim!r}",
+                JsonLocation(op.file, tensor.json_path),
+                expected=f"at least {needed} elements",
+                found=f"{access.stored[dim]} elements",
+            )
 
 
 def _check_shares(context: PlanContext, access: Access) -> None:

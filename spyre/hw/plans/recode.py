@@ -13,6 +13,7 @@ import numpy as np
 from spyre.errors import SdscError
 from spyre.hw import table as tb
 from spyre.hw import vector_table as vt
+from spyre.hw.access import per_core
 from spyre.hw.kernels.opcodes import RECODE_KIND, RECODES
 from spyre.hw.nest import Int64Array
 from spyre.hw.offsets import element_bits
@@ -105,20 +106,30 @@ def _line(context: PlanContext, space: Space, dim: str) -> Int64Array:
     return line
 
 
+def _split_sticks(
+    context: PlanContext, dim: str, line: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """The line of a stick dim within one stick, and from stick to stick: memory in its order."""
+    unit = max(access.sticks.get(dim, 1) for access in context.accesses)
+    if per_core(context.op, dim) % unit:
+        return line, line[:, :1] * 0
+    return line[:, :unit], line[:, ::unit]
+
+
 def _block(context: PlanContext, space: Space) -> Int64Array:
     op, tensor = context.op, context.output.tensor
-    width = len(context.accesses)
     sticks = [d for a in context.accesses for d in a.tensor.stick_dims]
     inner = tensor.stick_dims[-1]
 
-    def collect(dims: Sequence[str]) -> Int64Array:
-        lines = [_line(context, space, dim) for dim in dims]
+    def collect(dims: Sequence[str], *more: Int64Array) -> Int64Array:
+        lines = [*(_line(context, space, dim) for dim in dims), *more]
         lines.sort(key=lambda line: -int(np.abs(line[-1]).max(initial=0)))
-        return combine(lines, width)
+        return combine(context, lines)
 
+    within, whole = _split_sticks(context, inner, _line(context, space, inner))
     middle = collect([d for d in op.dims if d in sticks and d != inner])
-    outer = collect([d for d in op.dims if d not in sticks])
-    vectors = [outer, middle, _line(context, space, inner)]
+    outer = collect([d for d in op.dims if d not in sticks], whole)
+    vectors = [outer, middle, within]
     row = RowWriter(RECODE_KIND)
     for k, access in enumerate(context.accesses):
         code = context.any_format_code(access.tensor)

@@ -18,7 +18,7 @@ from spyre.errors import SdscError
 from spyre.hw.nest import Int64Array
 from spyre.hw.offsets import coordinate_offsets
 from spyre.hw.plans.context import PlanContext
-from spyre.hw.plans.lines import Space
+from spyre.hw.plans.lines import MOST_STEPS, Space
 from spyre.mlir.footprint import (
     implied_front,
     is_local,
@@ -74,8 +74,9 @@ def _check_window(
         raise _structure(context, f"{dim!r} in the first input and the output", str(source.dims))
     if source.holds(name) or target.holds(name):
         raise _structure(context, f"window dim {name!r} in neither", f"{source.dims}")
-    if min(window.stride, window.dilation) < 1 or min(window.pad_front, window.pad_back) < 0:
-        raise _structure(context, "positive steps and no negative padding", str(window))
+    sizes = (window.total, window.stride, window.dilation, window.pad_front, window.pad_back)
+    if min(sizes) < 0 or 0 in sizes[1:3] or max(sizes) > MOST_STEPS:
+        raise _structure(context, f"positive steps, sizes of at most {MOST_STEPS}", str(window))
     reach = (op.extents[dim] - 1) * window.stride + (op.extents[name] - 1) * window.dilation + 1
     if reach > window.total or unsplit_input_extent(source, dim, window) < 1:
         raise _structure(context, f"windows within {window.total} elements", f"{reach} elements")

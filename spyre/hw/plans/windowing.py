@@ -87,8 +87,8 @@ def _block(context: PlanContext, space: Space, chosen: dict[str, Region]) -> Int
             step = lanes if dim == context.output.stick_dim else 1
             kept.append(space.line(dim)[:, ::step])
     kept.sort(key=lambda line: -int(np.abs(line[len(context.inputs)]).max(initial=0)))
-    steps = combine(kept, width)[: len(context.accesses)]
-    places = combine([place_line(context, space, dim, chosen) for dim in chosen], width)
+    steps = combine(context, kept, width)[: len(context.accesses)]
+    places = combine(context, [place_line(context, space, dim, chosen) for dim in chosen], width)
     places = places[: len(context.inputs)]
     row = _head(context, space, steps.shape[1], places.shape[1])
     return attach(row.words, [steps, places])
