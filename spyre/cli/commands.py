@@ -28,6 +28,10 @@ def execute(options: Options) -> int:
         diagnosis = diagnose(options)
         _print_diagnosis(diagnosis, options)
         return diagnosis.exit_code
+    if options.against is not None:
+        from spyre.cli.against import run_against
+
+        return run_against(options)
     compared = run_and_compare(options)
     _print_run(compared)
     return compared.exit_code
@@ -155,7 +159,7 @@ def replay_case(directory: Path, options: Options) -> ComparedRun:
             tolerance=_override(options, Tolerance(limits.rtol, limits.atol)),
             progress=bar.update,
         )
-    return ComparedRun(options, done.result, done.comparisons, device.numerics.mode)
+    return ComparedRun(options, done.result, done.comparisons, str(device.numerics))
 
 
 def run_bundle(options: Options) -> ComparedRun:
@@ -184,7 +188,7 @@ def run_bundle(options: Options) -> ComparedRun:
     comparisons = tuple(
         compare_output(options, result, k, tensor) for k, tensor in enumerate(expected)
     )
-    return ComparedRun(options, result, comparisons, session.device.numerics.mode)
+    return ComparedRun(options, result, comparisons, str(session.device.numerics))
 
 
 def compare_output(options: Options, result: RunResult, k: int, expected: HostTensor) -> Comparison:
@@ -196,10 +200,13 @@ def compare_output(options: Options, result: RunResult, k: int, expected: HostTe
 
 def tolerance_of(options: Options, result: RunResult, k: int) -> Tolerance:
     """Tolerance of output ``k``: that of its dtype, unless the options say otherwise."""
+    from spyre import config
+    from spyre.hw.numerics import parse_numerics
     from spyre.runtime.verify import default_tolerance
 
     tensor, layout = result.output_tensors[k], result.places[k].layout
-    stored = None if options.numerics == "ieee" else layout.device_dtype
+    numerics = parse_numerics(options.numerics or config.NUMERICS.read())
+    stored = None if numerics.mode == "ieee" else layout.device_dtype
     return _override(options, default_tolerance(tensor.dtype_name, stored))
 
 

@@ -44,6 +44,7 @@ class Options:
     seed: int = 0
     threads: int | None = None
     numerics: str | None = None
+    against: str | None = None
     check: bool = False
     explain: bool = False
     json: bool = False
@@ -57,6 +58,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parsed = parser.parse_args(arguments)
     if parsed.exact and (parsed.rtol is not None or parsed.atol is not None):
         parser.error("--exact allows no tolerance: leave out --rtol and --atol")
+    if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
+        parser.error("--against runs and compares: leave out --check, --explain, --save-output")
     return Options(
         path=parsed.path,
         inputs=tuple(parsed.input),
@@ -72,6 +75,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         seed=parsed.seed,
         threads=parsed.threads,
         numerics=parsed.numerics,
+        against=parsed.against,
         check=parsed.check,
         explain=parsed.explain,
         json=parsed.json,
@@ -164,7 +168,15 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
 def _add_running(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("running")
     group.add_argument(
-        "--numerics", choices=("dl16", "ieee"), help="16-bit floats (default: dl16, as the card)"
+        "--numerics",
+        metavar="MODE",
+        help="16-bit floats: dl16 (default), dl16-chunk, ieee, or with options, "
+        "e.g. dl16:dma=trunc,alu=even,saturate",
+    )
+    group.add_argument(
+        "--against",
+        metavar="MODE",
+        help="run in this mode too, and say whether rounding explains the difference",
     )
     group.add_argument("--threads", type=_positive, help="host threads (default: all)")
     group.add_argument(

@@ -57,6 +57,10 @@ class Executor:
                 progress(e + 1, count)
         return elapsed
 
+    def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
+        """Run dispatches ``first`` .. ``last``, end excluded; raises DeviceFault as `run` does."""
+        self._drive(linked, first, last)
+
     def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
         from spyre.hw.kernels.driver import drive
 

@@ -64,7 +64,7 @@ class PlacedBuffer:
 
 
 @dataclass(frozen=True)
-class _Launched:
+class LaunchedKernel:
     """A kernel that ran. ``first_execute``: its first execute's number among those of the case."""
 
     lookup: CoreLookup
@@ -88,14 +88,14 @@ def run_case(
     """
     device.reset()
     placed = place_buffers(case, device)
-    launched: list[_Launched] = []
+    launched: list[LaunchedKernel] = []
     for index in range(len(case.spec.launches)):
         first = sum(len(done.reports) for done in launched)
         launched.append(_launch(case, index, first, device, placed, timed, progress))
-    places = tuple(_output_place(case, output, placed, launched) for output in case.spec.outputs)
-    found = tuple(_read_output(case, output, device, placed) for output in case.spec.outputs)
+    places = tuple(output_place(case, output, placed, launched) for output in case.spec.outputs)
+    found = tuple(read_output(case, output, device, placed) for output in case.spec.outputs)
     comparisons = tuple(
-        _compare(case, output, values, tolerance)
+        compare_with_case(case, output, values.to_array(), tolerance)
         for output, values in zip(case.spec.outputs, found, strict=True)
     )
     return CaseRun(_result(case, placed, launched, found, places), comparisons)
@@ -174,7 +174,7 @@ def _launch(
     placed: dict[str, PlacedBuffer],
     timed: bool,
     progress: Progress | None,
-) -> _Launched:
+) -> LaunchedKernel:
     spec = case.spec.launches[index]
     bundle = load_bundle(case.directory / spec.bundle)
     findings = bundle.check(raise_on_error=True)
@@ -191,7 +191,7 @@ def _launch(
         _renumbered(report, first_execute, spec.bundle)
         for report in report_executes(linked, operations, elapsed_ns)
     )
-    return _Launched(CoreLookup(linked, kernel.bind(launch)), reports, findings, first_execute)
+    return LaunchedKernel(CoreLookup(linked, kernel.bind(launch)), reports, findings, first_execute)
 
 
 def _renumbered(report: ExecuteReport, first: int, directory: str) -> ExecuteReport:
@@ -212,7 +212,7 @@ def bind_launch(spec: CaseLaunch, placed: Mapping[str, PlacedBuffer]) -> Launch:
     return Launch(tensors, pool)
 
 
-def _read_output(
+def read_output(
     case: Case, output: CaseOutput, device: Device, placed: dict[str, PlacedBuffer]
 ) -> HostTensor:
     """The output as the framework shows it: floats as float32, integers as they are."""
@@ -228,21 +228,26 @@ def _read_output(
     return HostTensor.from_array(output.buffer, values.copy(), through)
 
 
-def _compare(
-    case: Case, output: CaseOutput, found: HostTensor, tolerance: Tolerance | None
+def compare_with_case(
+    case: Case, output: CaseOutput, found: npt.NDArray[Any], tolerance: Tolerance | None
 ) -> Comparison:
+    """``found`` against what the case expects; ``tolerance`` replaces that of the case."""
     limits = case.spec.tolerance
     if output.dtype in _EXACT_DTYPES:
         tolerance = EXACT
     elif tolerance is None:
         tolerance = Tolerance(limits.rtol, limits.atol, equal_nan=True)
     expected = case.value(f"expect_{output.value}").reshape(output.shape)
-    return compare(found.to_array(), expected, tolerance)
+    return compare(found, expected, tolerance)
 
 
-def _output_place(
-    case: Case, output: CaseOutput, placed: dict[str, PlacedBuffer], launched: Sequence[_Launched]
+def output_place(
+    case: Case,
+    output: CaseOutput,
+    placed: dict[str, PlacedBuffer],
+    launched: Sequence[LaunchedKernel],
 ) -> OutputPlace:
+    """Where an output lies, and which of the launched kernels wrote it."""
     tensor = placed[output.buffer].tensor
     assert tensor is not None
 
@@ -261,7 +266,7 @@ def _output_place(
 
 
 def _last_writer(
-    tensor: DeviceTensor, stick: Index, launched: Sequence[_Launched]
+    tensor: DeviceTensor, stick: Index, launched: Sequence[LaunchedKernel]
 ) -> CorePlace | None:
     """Who wrote a stick last, over all kernels of the case; None where that is not known."""
     for done in reversed(launched):
@@ -276,7 +281,7 @@ def _last_writer(
 def _result(
     case: Case,
     placed: dict[str, PlacedBuffer],
-    launched: Sequence[_Launched],
+    launched: Sequence[LaunchedKernel],
     outputs: tuple[HostTensor, ...],
     places: tuple[OutputPlace, ...],
 ) -> RunResult:
