@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy.typing as npt
@@ -167,9 +167,9 @@ def _table(executes: Sequence[ExecuteDifference]) -> Any:
 
 
 def _explained(execute: ExecuteDifference, worst: Extreme) -> str:
-    if worst.explained_units == inf or not execute.unexplained:
-        return "yes"
-    return "range" if execute.lossy_operands else f"NO (to {_units(worst.explained_units)})"
+    if execute.unexplained:
+        return f"NO (to {_units(worst.explained_units)})"
+    return "range" if execute.beyond else "yes"
 
 
 def describe_spot(worst: Extreme) -> str:
@@ -213,19 +213,15 @@ def verdict_line(report: ModeReport) -> str:
     reasons = {
         Verdict.EQUAL: "every execute and every output is the same in both modes",
         Verdict.QUANTISATION: "no execute differs by more than its rounding explains",
-        Verdict.RANGE: "no execute differs by more than its rounding explains, but for numbers "
-        f"that binary16 cannot hold, in {_indices(report, _out_of_range)}",
+        Verdict.RANGE: "no execute differs by more than its rounding explains, but for results "
+        f"too large for binary16, in {_indices(report)}",
         Verdict.NOT_QUANTISATION: _blame(report),
     }
     return f"verdict: {report.verdict.value}: {reasons[report.verdict]}"
 
 
-def _out_of_range(execute: ExecuteDifference) -> bool:
-    return bool(execute.beyond or execute.unexplained)
-
-
-def _indices(report: ModeReport, chosen: Callable[[ExecuteDifference], bool]) -> str:
-    found = [str(e.index) for e in report.executes if chosen(e)]
+def _indices(report: ModeReport) -> str:
+    found = [str(e.index) for e in report.executes if e.beyond]
     shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
     return f"execute{'s' if len(found) > 1 else ''} {shown}"
 
@@ -301,7 +297,7 @@ def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
         "explained": e.is_explained,
         "unexplained": e.unexplained,
         "beyond_binary16": e.beyond,
-        "lossy_operands": e.lossy_operands,
+        "adjusted_operands": e.adjusted_operands,
         "worst_explained_ulp": _number(worst.explained_units) if worst else None,
         "worst_values": [_number(worst.first), _number(worst.second)] if worst else None,
         "worst_place": place,

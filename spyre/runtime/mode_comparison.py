@@ -68,7 +68,7 @@ class ModeReport:
         wrong_in_both = any(o.agrees == (False, False) for o in self.outputs)
         if wrong_in_both or not all(e.is_explained for e in self.executes):
             return Verdict.NOT_QUANTISATION
-        if any(e.beyond or e.unexplained for e in self.executes):
+        if any(e.beyond for e in self.executes):
             return Verdict.RANGE
         differing = any(e.differing for e in self.executes) or any(
             o.differing for o in self.outputs

@@ -4,7 +4,8 @@ Before every execute the memory its operands touch is copied from the leading de
 one, 16-bit floats re-encoded where one side stores DL16 and the other binary16; then both run it
 and the outputs are compared. So no difference of one execute reaches the next. The leader is the
 first mode, but a DL16 side always leads a binary16 one: DL16 numbers are exact in binary16's range,
-not the other way round.
+not the other way round. Operands beyond that range are given to both sides as binary16 holds them;
+the leader then runs the execute once more with its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spyre.hw.binding import Binding
 from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.numerics import Numerics
-from spyre.hw.steps import Step, operand_window, steps_of
+from spyre.hw.steps import Step, Window, operand_window, steps_of
 from spyre.runtime.element_place import Spot, output_elements, spot_of, writers
 from spyre.runtime.quantisation import explained_units
 from spyre.runtime.run_result import shape_text
@@ -50,7 +51,8 @@ class ExecuteDifference:
 
     ``compared``: output elements. ``units_sum``: sum of all finite differences in ULP.
     ``unexplained``: elements that differ by more than rounding explains. ``beyond``: elements
-    that are too large for binary16. ``lossy_operands``: operands held numbers that binary16 cannot.
+    that are too large for binary16. ``adjusted_operands``: operands held numbers that binary16
+    cannot, and both sides got what it makes of them.
     """
 
     index: int
@@ -64,7 +66,7 @@ class ExecuteDifference:
     units_sum: float = 0.0
     unexplained: int = 0
     beyond: int = 0
-    lossy_operands: bool = False
+    adjusted_operands: bool = False
     worst: Extreme | None = None
 
     @property
@@ -74,8 +76,8 @@ class ExecuteDifference:
 
     @property
     def is_explained(self) -> bool:
-        """True if rounding explains every element, or numbers binary16 cannot hold do."""
-        return self.unexplained == 0 or self.lossy_operands
+        """True if rounding, or the range of binary16, explains every element."""
+        return self.unexplained == 0
 
     def plus(self, other: ExecuteDifference) -> ExecuteDifference:
         """Both together; the worse extreme stays."""
@@ -88,7 +90,7 @@ class ExecuteDifference:
             units_sum=self.units_sum + other.units_sum,
             unexplained=self.unexplained + other.unexplained,
             beyond=self.beyond + other.beyond,
-            lossy_operands=self.lossy_operands or other.lossy_operands,
+            adjusted_operands=self.adjusted_operands or other.adjusted_operands,
             worst=max(both, key=_badness, default=None),
         )
 
@@ -112,7 +114,10 @@ class Side:
 
 
 class Recoder:
-    """16-bit float codes of one mode as codes of another, and as numbers in both, by table."""
+    """16-bit float codes of one mode as codes of another, and as numbers in both, by table.
+
+    ``lossy``: numbers the other mode cannot hold; ``kept``: codes of what it makes of them.
+    """
 
     def __init__(self, source: Numerics, target: Numerics) -> None:
         codes = np.arange(1 << 16).astype(np.uint16)
@@ -124,6 +129,7 @@ class Recoder:
             self.codes = encode_device(self.source_values, HALF, target.alu_rules)
         back = self.target_values[self.codes]
         self.lossy = np.isfinite(self.source_values) & (back != self.source_values)
+        self.kept = encode_device(back, HALF, source.alu_rules)
 
 
 def _values(codes: Array, numerics: Numerics) -> Array:
@@ -167,39 +173,64 @@ class ModeComparison:
         return tuple(self.found[static] for static in sorted(self.found))
 
     def _step(self, lead: Step, other: Step) -> ExecuteDifference:
-        lossy = [self._copy_operand(lead, other, k) for k in range(len(lead.plan.op.tensors))]
+        adjusted = self._hand_over(lead, other)
+        saved = self._adjust_leader(lead) if adjusted else []
         self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
         self._other.device.executor.run_part(self._other.linked, other.first, other.last)
+        found = self._compare(lead, other, adjusted)
+        if adjusted:
+            for window, content in saved:
+                window.view(self._lead.device.memory)[...] = content
+            self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
+        return found
+
+    def _compare(self, lead: Step, other: Step, adjusted: bool) -> ExecuteDifference:
         op = lead.plan.op
-        inputs = len(op.inputs)
         base = ExecuteDifference(
             self.index_offset + lead.static,
             self._lead.linked.program.executes[lead.static].sdsc_filename,
             op.name,
             shape_text(op),
             op.outputs[0].data_format,
-            lossy_operands=any(lossy[:inputs]),
+            adjusted_operands=adjusted,
         )
         for k in range(len(op.tensors) - len(op.outputs), len(op.tensors)):
             base = base.plus(self._compare_output(base, lead, other, k))
         return replace(base, runs=1)
 
-    def _copy_operand(self, lead: Step, other: Step, k: int) -> bool:
-        """Leader's bytes to the other side; True if a number could not be kept."""
-        source = operand_window(lead, k, self._lead.binding).view(self._lead.device.memory)
-        target = operand_window(other, k, self._other.binding).view(self._other.device.memory)
-        if not self._recoder.needed or lead.plan.op.tensors[k].data_format != HALF:
-            target[...] = source
-            return False
-        codes = source.view(np.uint16)
-        target.view(np.uint16)[...] = self._recoder.codes[codes]
-        return bool(self._recoder.lossy[codes].any())
+    def _hand_over(self, lead: Step, other: Step) -> bool:
+        """Leader's operand bytes to the other side; True if a number could not be kept."""
+        lossy = False
+        for k, tensor in enumerate(lead.plan.op.tensors):
+            source = self._lead_window(lead, k).view(self._lead.device.memory)
+            target = operand_window(other, k, self._other.binding).view(self._other.device.memory)
+            if self._recoder.needed and tensor.data_format == HALF:
+                codes = source.view(np.uint16)
+                target.view(np.uint16)[...] = self._recoder.codes[codes]
+                lossy |= bool(self._recoder.lossy[codes].any())
+            else:
+                target[...] = source
+        return lossy
+
+    def _adjust_leader(self, lead: Step) -> list[tuple[Window, Array]]:
+        """Leader's 16-bit operands become what the other side got; what they were."""
+        memory, op = self._lead.device.memory, lead.plan.op
+        windows = [self._lead_window(lead, k) for k in range(len(op.tensors))]
+        saved = [(window, window.view(memory).copy()) for window in windows]
+        for window, tensor in zip(windows, op.tensors, strict=True):
+            if tensor.data_format == HALF:
+                codes = window.view(memory).view(np.uint16)
+                codes[...] = self._recoder.kept[codes]
+        return saved
+
+    def _lead_window(self, lead: Step, operand: int) -> Window:
+        return operand_window(lead, operand, self._lead.binding)
 
     def _compare_output(
         self, base: ExecuteDifference, lead: Step, other: Step, k: int
     ) -> ExecuteDifference:
         tensor, op = lead.plan.op.tensors[k], lead.plan.op
-        window = operand_window(lead, k, self._lead.binding)
+        window = self._lead_window(lead, k)
         there = operand_window(other, k, self._other.binding)
         raw = (
             np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1),
@@ -224,7 +255,7 @@ class ModeComparison:
         return self._summary(counted, lead, k, found, explained, (values, at, addresses, core))
 
     def _operand_numbers(self, step: Step, operand: int) -> Array:
-        window = operand_window(step, operand, self._lead.binding)
+        window = self._lead_window(step, operand)
         raw = np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1)
         return self._decoded((raw, raw[:0]), step.plan.op.tensors[operand].data_format)[0]
 

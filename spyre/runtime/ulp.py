@@ -71,7 +71,7 @@ class Unit:
 
 def _spacing(magnitude: Float64Array, fraction_bits: int, lowest: int) -> Float64Array:
     _, exponent = np.frexp(magnitude)
-    exponent = np.maximum(exponent - 1, lowest)
+    exponent = np.where(magnitude > 0, np.maximum(exponent - 1, lowest), lowest)
     return np.asarray(np.ldexp(1.0, exponent - fraction_bits), np.float64)
 
 
@@ -98,8 +98,9 @@ def differences(first: Array, second: Array, unit: Unit) -> Differences:
     if unit.holds_ieee:
         same |= (np.isnan(a) & np.isinf(b)) | (np.isinf(a) & np.isnan(b))
     magnitude = np.where(finite, np.maximum(np.abs(a), np.abs(b)), 1.0)
-    absolute = np.where(finite, np.abs(np.where(finite, a - b, 0.0)), np.inf)
-    absolute[same] = 0.0
+    absolute = np.full(a.shape, np.inf)
+    np.subtract(a, b, out=absolute, where=finite)
+    absolute = np.where(same, 0.0, np.abs(absolute))
     one_infinite = np.isinf(a) ^ np.isinf(b)
     number = np.where(np.isinf(a), b, a)
     with np.errstate(invalid="ignore"):
