@@ -41,7 +41,7 @@ def test_report(cli: Cli, softmax: Path, golden: Callable[[Path, str], None]):
 
 def test_quiet_is_the_verdict(cli: Cli, softmax: Path):
     values = ("-i", softmax / "input.npy")
-    ran = cli(softmax, *values, "--numerics", "dl16:dma=trunc", "--against", "dl16", "-q")
+    ran = cli(softmax, *values, "--numerics", "dl16:alu=trunc", "--against", "dl16", "-q")
     assert (ran.code, ran.out) == (
         0,
         "verdict: quantisation: no execute differs by more than its rounding explains\n",
