@@ -37,6 +37,10 @@ def execute(options: Options) -> int:
         diagnosis = diagnose(options)
         _print_diagnosis(diagnosis, options)
         return diagnosis.exit_code
+    if options.against is not None:
+        from spyre.cli.against import run_against
+
+        return run_against(options)
     compared = _run_and_dump(options)
     _print_run(compared)
     return compared.exit_code
@@ -192,7 +196,7 @@ def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> 
             progress=bar.update,
             verify_points=_verify_points(options) if options.verify else None,
         )
-    return ComparedRun(options, done.result, done.comparisons, device.numerics.mode)
+    return ComparedRun(options, done.result, done.comparisons, str(device.numerics))
 
 
 def _verify_points(options: Options) -> int:
@@ -234,7 +238,7 @@ def run_bundle(options: Options, dump: Dump | None = None) -> ComparedRun:
     comparisons = tuple(
         compare_output(options, result, k, tensor) for k, tensor in enumerate(expected)
     )
-    return ComparedRun(options, result, comparisons, session.device.numerics.mode)
+    return ComparedRun(options, result, comparisons, str(session.device.numerics))
 
 
 def compare_output(options: Options, result: RunResult, k: int, expected: HostTensor) -> Comparison:
@@ -248,9 +252,12 @@ def compare_output(options: Options, result: RunResult, k: int, expected: HostTe
 
 def tolerance_of(options: Options, dtype_name: str, device_dtype: str) -> Tolerance:
     """Tolerance of an output: that of its dtype, unless the options say otherwise."""
+    from spyre import config
+    from spyre.hw.numerics import parse_numerics
     from spyre.runtime.verify import default_tolerance
 
-    stored = None if options.numerics == "ieee" else device_dtype
+    numerics = parse_numerics(options.numerics or config.NUMERICS.read())
+    stored = None if numerics.mode == "ieee" else device_dtype
     return _override(options, default_tolerance(dtype_name, stored))
 
 

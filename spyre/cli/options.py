@@ -47,6 +47,7 @@ class Options:
     verify: bool = False
     verify_points: int | None = None
     dump: str | None = None
+    against: str | None = None
     check: bool = False
     explain: bool = False
     json: bool = False
@@ -64,6 +65,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         parser.error("--verify-points is nothing without --verify")
     if parsed.dump is not None and (parsed.check or parsed.explain):
         parser.error("--check and --explain run nothing that --dump could write")
+    if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
+        parser.error("--against runs and compares: leave out --check, --explain, --save-output")
     return Options(
         path=parsed.path,
         inputs=tuple(parsed.input),
@@ -82,6 +85,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         verify=parsed.verify,
         verify_points=parsed.verify_points,
         dump=parsed.dump,
+        against=parsed.against,
         check=parsed.check,
         explain=parsed.explain,
         json=parsed.json,
@@ -174,7 +178,15 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
 def _add_running(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("running")
     group.add_argument(
-        "--numerics", choices=("dl16", "ieee"), help="16-bit floats (default: dl16, as the card)"
+        "--numerics",
+        metavar="MODE",
+        help="16-bit floats: dl16 (default), dl16-chunk, ieee, or with options, "
+        "e.g. dl16:dma=trunc,alu=even,saturate",
+    )
+    group.add_argument(
+        "--against",
+        metavar="MODE",
+        help="run in this mode too, and say whether rounding explains the difference",
     )
     group.add_argument("--threads", type=_positive, help="host threads (default: all)")
     _add_verifying(group)

@@ -15,6 +15,8 @@ from spyre.cli.units import format_ns
 from spyre.errors import Finding, Severity
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from spyre.cli.outcomes import ComparedRun, Diagnosis
     from spyre.runtime.run_result import RunResult
 
@@ -111,11 +113,15 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
 
 
 def _print_executes(result: RunResult, options: Options) -> None:
-    from rich.console import Console
-
     from spyre.cli.execute_table import make_table, rows_of
 
-    table = make_table(rows_of(result.executes, options.verbose))
+    print_table(make_table(rows_of(result.executes, options.verbose)))
+
+
+def print_table(table: Table) -> None:
+    """A rich table as plain text, as wide as the terminal."""
+    from rich.console import Console
+
     console = Console(file=sys.stdout, width=_table_width(), highlight=False)
     with console.capture() as captured:
         console.print(table)

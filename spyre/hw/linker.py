@@ -85,7 +85,7 @@ class Linker:
 
     def _link_execute(self, execute: Execute, schedule: Schedule, binding: Binding) -> _ExecutePart:
         op = self.operations[execute.sdsc_filename]
-        starts = _start_addresses(op, execute, schedule.symbols[execute.index], binding)
+        starts = start_addresses(op, execute, schedule.symbols[execute.index], binding)
         bases = starts[:, :, 0]
         patterns = starts - bases[:, :, None]
         part = _ExecutePart(len(bases))
@@ -150,10 +150,13 @@ class _Place:
         )
 
 
-def _start_addresses(
+def start_addresses(
     op: Operation, execute: Execute, symbols: Int64Array, binding: Binding
 ) -> Int64Array:
-    """Start addresses, bytes in the simulator's memory: [instance, operand, core]."""
+    """Start addresses, bytes in the simulator's memory: [instance, operand, core].
+
+    ``symbols``: values of the execute's symbols, [instance, symbol].
+    """
     column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
     shape = (len(symbols), len(op.tensors), len(op.cores))
     starts = np.empty(shape, np.int64)
@@ -176,7 +179,7 @@ def instance_starts(
     """Start addresses of one instance of a static execute, bytes: [operand, core]."""
     execute = linked.program.executes[static]
     symbols = linked.schedule.symbols[static][instance : instance + 1]
-    starts = _start_addresses(linked.plans[static][0].op, execute, symbols, binding)
+    starts = start_addresses(linked.plans[static][0].op, execute, symbols, binding)
     return np.asarray(starts[0], np.int64)
 
 

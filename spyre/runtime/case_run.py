@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import Any
+
+import numpy.typing as npt
 
 from spyre.errors import Finding
 from spyre.hw.counters import Counters
@@ -58,14 +61,14 @@ class CaseRun:
 
 
 @dataclass(frozen=True)
-class _Launched:
+class LaunchedKernel:
     """A kernel that ran. ``first_execute``: its first execute's number among those of the case."""
 
     lookup: CoreLookup
     reports: tuple[ExecuteReport, ...]
     findings: tuple[Finding, ...]
     first_execute: int
-    verification: Verification | None
+    verification: Verification | None = None
 
 
 @dataclass(frozen=True)
@@ -96,14 +99,14 @@ def run_case(
     placed = place_buffers(case, device)
     check = None if verify_points is None else TwinCheck(device, verify_points, progress)
     mode = _Mode(timed and check is None, progress, check)
-    launched: list[_Launched] = []
+    launched: list[LaunchedKernel] = []
     for spec in case.spec.launches:
         first = sum(len(done.reports) for done in launched)
         launched.append(_launch(kernels[spec.bundle], spec, first, placed, mode))
-    places = tuple(_output_place(case, output, placed, launched) for output in case.spec.outputs)
+    places = tuple(output_place(case, output, placed, launched) for output in case.spec.outputs)
     found = tuple(read_output(case, output, device, placed) for output in case.spec.outputs)
     comparisons = tuple(
-        _compare(case, output, output.value, values)
+        compare_with_case(case, output, values.to_values())
         for output, values in zip(case.spec.outputs, found, strict=True)
         if output.value is not None
     )
@@ -133,7 +136,7 @@ def _launch(
     first_execute: int,
     placed: dict[str, PlacedBuffer],
     mode: _Mode,
-) -> _Launched:
+) -> LaunchedKernel:
     kernel, launch = checked.kernel, bind_launch(spec, placed)
     linked, binding = kernel.link(launch), kernel.bind(launch)
     elapsed_ns = verification = None
@@ -152,7 +155,7 @@ def _launch(
         for report in report_executes(linked, operations, elapsed_ns)
     )
     lookup = CoreLookup(linked, binding)
-    return _Launched(lookup, reports, checked.findings, first_execute, verification)
+    return LaunchedKernel(lookup, reports, checked.findings, first_execute, verification)
 
 
 def _renumbered(report: ExecuteReport, first: int, directory: str) -> ExecuteReport:
@@ -160,14 +163,22 @@ def _renumbered(report: ExecuteReport, first: int, directory: str) -> ExecuteRep
     return replace(report, index=first + report.index, sdsc=sdsc)
 
 
-def _compare(case: Case, output: CaseOutput, value: str, found: HostTensor) -> Comparison:
+def compare_with_case(
+    case: Case, output: CaseOutput, found: npt.NDArray[Any], tolerance: Tolerance | None = None
+) -> Comparison:
+    """``found`` against what the case expects of ``output``, whose ``value`` it must name.
+
+    ``tolerance`` replaces that of the case; integers and booleans are always compared exactly.
+    """
     limits = tolerance_of_output(case.spec, output)
-    exact = output.dtype in _EXACT_DTYPES
-    tolerance = EXACT if exact else Tolerance(limits.rtol, limits.atol, True, limits.merged_nan)
-    expected = case.value(f"expect_{value}")
+    if output.dtype in _EXACT_DTYPES:
+        tolerance = EXACT
+    elif tolerance is None:
+        tolerance = Tolerance(limits.rtol, limits.atol, True, limits.merged_nan)
+    expected = case.value(f"expect_{output.value}")
     if not output.read_as:
         expected = expected.reshape(output.shape)
-    return compare(found.to_values(), expected, tolerance)
+    return compare(found, expected, tolerance)
 
 
 def tolerance_of_output(spec: CaseFile, output: CaseOutput) -> CaseTolerance:
@@ -175,9 +186,13 @@ def tolerance_of_output(spec: CaseFile, output: CaseOutput) -> CaseTolerance:
     return output.tolerance or spec.tolerance
 
 
-def _output_place(
-    case: Case, output: CaseOutput, placed: dict[str, PlacedBuffer], launched: Sequence[_Launched]
+def output_place(
+    case: Case,
+    output: CaseOutput,
+    placed: dict[str, PlacedBuffer],
+    launched: Sequence[LaunchedKernel],
 ) -> OutputPlace:
+    """Where an output lies, and which of the launched kernels wrote it."""
     tensor = placed[output.buffer].tensor
     assert tensor is not None
 
@@ -196,7 +211,7 @@ def _output_place(
 
 
 def _last_writer(
-    tensor: DeviceTensor, stick: Index, launched: Sequence[_Launched]
+    tensor: DeviceTensor, stick: Index, launched: Sequence[LaunchedKernel]
 ) -> CorePlace | None:
     """Who wrote a stick last, over all kernels of the case; None where that is not known."""
     for done in reversed(launched):
@@ -211,7 +226,7 @@ def _last_writer(
 def _result(
     case: Case,
     placed: dict[str, PlacedBuffer],
-    launched: Sequence[_Launched],
+    launched: Sequence[LaunchedKernel],
     outputs: tuple[HostTensor, ...],
     places: tuple[OutputPlace, ...],
 ) -> RunResult:

@@ -150,7 +150,7 @@ class _Launched:
 def _launch(
     kernel: Kernel, arguments: KernelArguments, placement: Placement, options: RunOptions
 ) -> _Launched:
-    launch = Launch(placement.tensors, placement.pool, _parameter_values(kernel, options))
+    launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
     linked = kernel.link(launch)
     if options.verify:
         check = TwinCheck(kernel.device, options.verify_points, options.progress)
@@ -163,7 +163,7 @@ def _launch(
     return _Launched(kernel, launch, linked, kernel.launch_timed(launch, options.progress))
 
 
-def _parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:
+def parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:
     """Values for the bundle's parameters; others are runtime sizes of shapes."""
     names = {parameter.name for parameter in kernel.bundle.program.parameters}
     return {name: value for name, value in options.values.items() if name in names}

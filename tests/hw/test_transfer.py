@@ -151,6 +151,12 @@ def _storage_strides(draw: st.DrawFn, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+ARRANGED_MODES = (
+    Numerics(),
+    Numerics("ieee"),
+    Numerics("dl16-chunk"),
+    Numerics(dma_rounding="trunc", saturate=True),
+)
 modes = st.one_of(
     st.sampled_from([Numerics(), Numerics("ieee"), Numerics("ieee", bfloat16_rounding="even")]),
     st.builds(
@@ -185,7 +191,7 @@ def test_arrangements(dtype: str, device: str, arrangement: str, sizes: tuple[in
     plain = SpyreTensorLayout.from_host(sizes, dtype)
     layout = SpyreTensorLayout(plain.device_size, plain.stride_map, device, arrangement)
     strides = contiguous_strides(sizes)
-    for seed, numerics in enumerate((Numerics(), Numerics("ieee"))):
+    for seed, numerics in enumerate(ARRANGED_MODES):
         check(Case(layout, dtype, sizes, strides, strides), numerics, 1, seed)
 
 
