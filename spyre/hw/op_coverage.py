@@ -46,7 +46,7 @@ def _cover(spec: SpecName, ops: Mapping[str, OpSpec]) -> Coverage:
         return Coverage(spec.name, spec.category, Status.IMPLEMENTED, row.definition)
     if spec.refused:
         return Coverage(spec.name, spec.category, Status.REFUSED, spec.refused)
-    return Coverage(spec.name, spec.category, Status.MISSING, "no row in the op table")
+    return Coverage(spec.name, spec.category, Status.MISSING, "not simulated yet")
 
 
 def count_line(lines: tuple[Coverage, ...]) -> str:
