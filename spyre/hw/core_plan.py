@@ -27,6 +27,7 @@ from spyre.hw.plans.matmul import plan_matmul
 from spyre.hw.plans.recode import plan_recode
 from spyre.hw.plans.reduction import plan_reduction
 from spyre.hw.plans.restickify import plan_restickify
+from spyre.hw.plans.shuffle import plan_shuffle
 from spyre.hw.plans.topk import plan_topk
 from spyre.hw.plans.windowing import plan_windowing
 from spyre.hw.spec import LX_BYTES
@@ -48,6 +49,7 @@ _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
     Family.CONTRACT: plan_contract,
     Family.RECODE: plan_recode,
     Family.WINDOWING: plan_windowing,
+    Family.SHUFFLE: plan_shuffle,
 }
 
 
@@ -62,7 +64,8 @@ class CorePlan:
 
     ``tables``: int64 [rows, WORDS], run in order. ``low_bytes``/``high_bytes`` per operand (order
     of ``Operation.tensors``): what the cores touch, relative to the first core's start, end
-    excluded; for a value tensor without what the index adds.
+    excluded; for a value tensor without what the index adds. A core's share of an index tensor may
+    begin within a stick.
     """
 
     op: Operation

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import DeviceFault, DeviceLocation
 from spyre.hw import table as tb
+from spyre.hw.index_fault import index_fault
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.spec import device_address
@@ -78,33 +78,5 @@ class Executor:
             self._fault,
         )
         if faulty >= 0:
-            raise _index_fault(linked, int(faulty), int(self._fault[0]), self.memory)
-
-
-def _index_fault(
-    linked: LinkedProgram, dispatch: int, status: int, memory: DeviceMemory
-) -> DeviceFault:
-    """The kernel stopped at an index: status is 1 + the address of the index word."""
-    address = device_address(status - 1)
-    table, static, instance = (int(v) for v in linked.dispatch[dispatch, :3])
-    execute = linked.program.executes[static]
-    op = linked.plans[static][0].op
-    loops = linked.schedule.loop_indices[static][instance]
-    index = int(memory.read(address, 4).view(np.int32)[0])
-    location = DeviceLocation(
-        op.file,
-        static,
-        None,
-        op.index_tensors[0].name,
-        address,
-        tuple(int(i) for i in loops),
-        execute.location,
-    )
-    limit = int(linked.tables[table, tb.MASK_END])
-    return DeviceFault(
-        "SPY412",
-        f"{op.name}: index out of range",
-        location,
-        expected=f"0 to {limit - 1}",
-        found=str(index),
-    )
+            address = device_address(int(self._fault[0]) - 1)
+            raise index_fault(linked, int(faulty), address, self.memory)

@@ -12,13 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
-from spyre.errors import BundleError, DeviceFault, DeviceLocation
+from spyre.errors import BundleError, DeviceFault, DeviceLocation, UnsupportedError
 from spyre.hw import table as tb
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.core_plan import CorePlan, plan_operation
 from spyre.hw.kernels.opcodes import COPY_KIND, DISPATCH_BASES, DISPATCH_WORDS
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
+from spyre.hw.parts import Part, plain_parts
 from spyre.hw.spec import (
     LX_BASE,
     LX_BYTES,
@@ -26,8 +27,29 @@ from spyre.hw.spec import (
     REGION_BITS,
     REGION_SKEW_BYTES,
 )
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.footprint import footprint
+from spyre.mlir.operation import Component, Indirection, Operation
 from spyre.mlir.program import Execute, LoopProgram, Schedule
+from spyre.mlir.runtime_sizes import group_by_sizes, with_sizes
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """A plan and the instances of a static execute it runs for.
+
+    ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
+    all cores relative to it, [operand, core].
+    """
+
+    plan: CorePlan
+    instances: Int64Array
+    bases: Int64Array
+    pattern: Int64Array
+
+    def starts(self, operand: int) -> Int64Array:
+        """Start addresses of an operand, [instance, core]."""
+        starts: Int64Array = self.bases[:, operand, None] + self.pattern[operand]
+        return starts
 
 
 @dataclass(frozen=True)
@@ -35,15 +57,20 @@ class LinkedProgram:
     """Ready to run: plan tables, and dispatches in program order.
 
     ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
-    int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``plans``:
-    the plans of each static execute.
+    int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``runs``:
+    what runs for each static execute; an instance with several parts is in several runs.
     """
 
     tables: Int64Array
     dispatch: Int64Array
     program: LoopProgram
     schedule: Schedule
-    plans: tuple[tuple[CorePlan, ...], ...]
+    runs: tuple[tuple[PlanRun, ...], ...]
+
+    @cached_property
+    def plans(self) -> tuple[tuple[CorePlan, ...], ...]:
+        """The distinct plans of each static execute."""
+        return tuple(tuple({id(r.plan): r.plan for r in runs}.values()) for runs in self.runs)
 
     @cached_property
     def host_dispatch(self) -> Int64Array:
@@ -78,31 +105,56 @@ class Linker:
     def link(self, binding: Binding) -> LinkedProgram:
         """Tables and dispatches for ``binding``; raises DeviceFault for what it may not touch."""
         schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
-        parts = [
+        linked = [
             self._link_execute(execute, schedule, binding) for execute in self.program.executes
         ]
-        return _assemble(self.program, schedule, parts)
+        return _assemble(self.program, schedule, linked)
 
-    def _link_execute(self, execute: Execute, schedule: Schedule, binding: Binding) -> _ExecutePart:
+    def _link_execute(
+        self, execute: Execute, schedule: Schedule, binding: Binding
+    ) -> list[_ExecutePart]:
+        """The parts of one static execute, in the order they run."""
         op = self.operations[execute.sdsc_filename]
-        starts = start_addresses(op, execute, schedule.symbols[execute.index], binding)
+        symbols = schedule.symbols[execute.index]
+        _check_bound(op, execute)
+        starts = start_addresses(op, execute, symbols, binding)
+        parts: list[_ExecutePart] = []
+        for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
+            sized = with_sizes(op, sizes)
+            for place, plain in enumerate(plain_parts(sized, starts[instances])):
+                if place == len(parts):
+                    parts.append(_ExecutePart(len(symbols)))
+                key = (execute.sdsc_filename, place, *sizes.items())
+                self._link_part(parts[place], plain, instances, key, (execute, schedule, binding))
+        return parts
+
+    def _link_part(
+        self,
+        part: _ExecutePart,
+        plain: Part,
+        instances: Int64Array,
+        key: tuple[object, ...],
+        launch: tuple[Execute, Schedule, Binding],
+    ) -> None:
+        """Plans, checks and tables of one part for ``instances``."""
+        execute, schedule, binding = launch
+        op, starts = plain.op, plain.starts
         bases = starts[:, :, 0]
         patterns = starts - bases[:, :, None]
-        part = _ExecutePart(len(bases))
         for chosen in _equal_patterns(patterns):
-            instance = int(chosen[0])
-            tags = _arrangements(op, bases[instance], binding)
-            plan = self._plan(op, execute.sdsc_filename, patterns[instance], tags)
-            place = _Place(op, execute, schedule, plan, chosen)
+            first = int(chosen[0])
+            tags = _arrangements(op, bases[first], binding)
+            plan = self._plan(op, key, _host_pattern(op, starts[first]), tags)
+            place = _Place(op, execute, schedule, plan, instances[chosen])
             _check_alignment(place, starts[chosen])
-            _check_lx(place, starts[instance])
-            owners = _check_hbm(place, bases[chosen], binding.allocations)
+            _check_lx(place, plain.divided or plain, first)
+            owners = _check_hbm(place, starts[chosen], binding.allocations)
             for tables, members in _bounded_tables(place, bases[chosen], owners, binding):
-                part.add(plan, tables, chosen[members], bases[chosen[members]])
-        return part
+                own = chosen[members]
+                part.add(PlanRun(plan, instances[own], bases[own], patterns[first]), tables)
 
     def _plan(
-        self, op: Operation, name: str, pattern: Int64Array, tags: tuple[str, ...]
+        self, op: Operation, name: tuple[object, ...], pattern: Int64Array, tags: tuple[str, ...]
     ) -> CorePlan:
         key = (name, pattern.tobytes(), tags)
         if key not in self._plans:
@@ -114,17 +166,16 @@ class Linker:
 
 @dataclass
 class _ExecutePart:
-    """Tables and instance bases of one static execute."""
+    """Tables and instance bases of one part of a static execute."""
 
     instances: int
-    plans: list[CorePlan] = field(default_factory=list)
-    groups: list[tuple[Int64Array, Int64Array, Int64Array]] = field(default_factory=list)
+    runs: list[PlanRun] = field(default_factory=list)
+    tables: list[Int64Array] = field(default_factory=list)
 
-    def add(
-        self, plan: CorePlan, tables: Int64Array, instances: Int64Array, bases: Int64Array
-    ) -> None:
-        self.plans.append(plan)
-        self.groups.append((tables, instances, bases))
+    def add(self, run: PlanRun, tables: Int64Array) -> None:
+        """``tables`` run for the instances of ``run``."""
+        self.runs.append(run)
+        self.tables.append(tables)
 
 
 @dataclass(frozen=True)
@@ -163,7 +214,6 @@ def start_addresses(
     lx = LX_BASE + np.array(op.cores, np.int64) * LX_BYTES
     for k, tensor in enumerate(op.tensors):
         if tensor.symbolic:
-            _check_bound(op, execute, tensor)
             values = symbols[:, [column[s] for s in tensor.starts]]
             starts[:, k, :] = binding.relocate(values)
         elif tensor.component is Component.LX:
@@ -188,17 +238,31 @@ def instance_arrangements(op: Operation, starts: Int64Array, binding: Binding) -
     return _arrangements(op, starts[:, 0], binding)
 
 
-def _check_bound(op: Operation, execute: Execute, tensor: Tensor) -> None:
+def _check_bound(op: Operation, execute: Execute) -> None:
     """The checker's SPY275, for programs that were not checked."""
-    missing = sorted(set(tensor.starts) - set(execute.symbol_ids))
+    missing = sorted(set(op.symbol_ids) - set(execute.symbol_ids))
     if missing:
         raise BundleError(
             "SPY275",
-            f"{tensor.name} of {op.file} starts at symbols that are not bound",
+            f"{op.file} uses symbols that are not bound",
             execute.location,
             expected=f"symbol ids {list(execute.symbol_ids)}",
             found=str(missing),
         )
+
+
+def _host_pattern(op: Operation, starts: Int64Array) -> Int64Array:
+    """Starts [operand, core] relative to the first core's, as the kernels' memory has them.
+
+    Regions lie further apart there than on the card, which matters where the cores' tensors are
+    unrelated and may be in different regions.
+    """
+    pattern = starts - starts[:, :1]
+    for k, tensor in enumerate(op.tensors):
+        if tensor.per_core_in_hbm:
+            regions = starts[k] >> REGION_BITS
+            pattern[k] += (regions - regions[0]) * REGION_SKEW_BYTES
+    return pattern
 
 
 def _equal_patterns(patterns: Int64Array) -> list[Int64Array]:
@@ -241,44 +305,79 @@ def _check_alignment(place: _Place, starts: Int64Array) -> None:
     )
 
 
-def _check_lx(place: _Place, starts: Int64Array) -> None:
-    for k, access in enumerate(place.plan.accesses):
-        if access.tensor.component is not Component.LX:
+def _check_lx(place: _Place, divided: Part, member: int) -> None:
+    """Every core's tensors in LX lie within its scratchpad; ``divided`` over cores, not cells."""
+    op = divided.op
+    for k, tensor in enumerate(op.tensors):
+        if tensor.component is not Component.LX:
             continue
-        for i, core in enumerate(place.op.cores):
-            offset = int(starts[k, i]) - LX_BASE - core * LX_BYTES
-            if offset < 0 or offset + access.span_bytes > LX_BYTES:
+        span = footprint(op, tensor).span_bytes
+        for i, core in enumerate(op.cores):
+            offset = int(divided.starts[member, k, i]) - LX_BASE - core * LX_BYTES
+            if offset < 0 or offset + span > LX_BYTES:
                 raise DeviceFault(
                     "SPY410",
-                    f"{place.op.name} leaves the scratchpad of its core",
+                    f"{op.name} leaves the scratchpad of its core",
                     place.location(0, k, core, offset),
                     expected=f"bytes 0 to {LX_BYTES}",
-                    found=f"bytes {offset} to {offset + access.span_bytes}",
+                    found=f"bytes {offset} to {offset + span}",
                 )
 
 
-def _check_hbm(place: _Place, bases: Int64Array, allocations: Sequence[Allocation]) -> Int64Array:
-    """Owner (index into allocations) of every operand, [member, operand]; -1 for LX."""
-    ordered = sorted(range(len(allocations)), key=lambda i: allocations[i].address_bytes)
-    lows = np.array([allocations[i].address_bytes for i in ordered], np.int64)
-    highs = np.array([allocations[i].end_bytes for i in ordered], np.int64)
-    widest = _widest_before(highs)
-    owners = np.full(bases.shape, -1, np.int64)
+def _check_hbm(place: _Place, starts: Int64Array, allocations: Sequence[Allocation]) -> Int64Array:
+    """Owner (index into allocations) of every operand, [member, operand]; -1 for LX.
+
+    ``starts``: [member, operand, core]. Where each core has a tensor of its own, each lies in some
+    allocation, and the owner is that of the first core's.
+    """
+    index = _AllocationIndex.of(allocations)
+    owners = np.full(starts.shape[:2], -1, np.int64)
     for k, tensor in enumerate(place.op.tensors):
         if tensor.component is not Component.HBM:
             continue
-        low = bases[:, k] + place.plan.low_bytes[k]
-        high = bases[:, k] + place.plan.high_bytes[k]
-        at = np.searchsorted(lows, low, side="right") - 1
-        bad = at < 0
-        if len(ordered):
-            at = np.where(bad, 0, widest[at])
-            bad |= high > highs[at]
-        if bad.any():
-            member = int(np.flatnonzero(bad)[0])
-            _raise_out_of_bounds(place, member, k, int(low[member]), int(high[member]), allocations)
-        owners[:, k] = np.array(ordered, np.int64)[at]
+        if tensor.per_core_in_hbm:
+            low = starts[:, k, :]
+            high = low + place.plan.accesses[k].span_bytes
+        else:
+            low = starts[:, k, :1] + place.plan.low_bytes[k]
+            high = starts[:, k, :1] + place.plan.high_bytes[k]
+        found = index.owner(low, high)
+        if (found < 0).any():
+            member, core = (int(i) for i in np.argwhere(found < 0)[0])
+            _raise_out_of_bounds(
+                place,
+                (member, k, place.op.cores[core] if tensor.per_core_in_hbm else None),
+                (int(low[member, core]), int(high[member, core])),
+                allocations,
+            )
+        owners[:, k] = found[:, 0]
     return owners
+
+
+@dataclass(frozen=True)
+class _AllocationIndex:
+    """Allocations in order of address: positions in the list given, first and end bytes."""
+
+    order: Int64Array
+    lows: Int64Array
+    highs: Int64Array
+
+    @classmethod
+    def of(cls, allocations: Sequence[Allocation]) -> _AllocationIndex:
+        """The index of ``allocations``."""
+        lows = np.array([a.address_bytes for a in allocations], np.int64)
+        highs = np.array([a.end_bytes for a in allocations], np.int64)
+        order = np.argsort(lows, kind="stable")
+        return cls(order, lows[order], highs[order])
+
+    def owner(self, low: Int64Array, high: Int64Array) -> Int64Array:
+        """The allocation that holds bytes ``low`` to ``high``, for every element; -1 if none."""
+        if not self.order.size:
+            return np.full(low.shape, -1, np.int64)
+        at = np.searchsorted(self.lows, low, side="right") - 1
+        widest = _widest_before(self.highs)[np.maximum(at, 0)]
+        inside = (at >= 0) & (high <= self.highs[widest])
+        return np.where(inside, self.order[widest], -1)
 
 
 def _widest_before(highs: Int64Array) -> Int64Array:
@@ -288,8 +387,14 @@ def _widest_before(highs: Int64Array) -> Int64Array:
 
 
 def _raise_out_of_bounds(
-    place: _Place, member: int, operand: int, low: int, high: int, allocations: Sequence[Allocation]
+    place: _Place,
+    where: tuple[int, int, int | None],
+    touched: tuple[int, int],
+    allocations: Sequence[Allocation],
 ) -> None:
+    """``where``: member, operand, core (None: all of them); ``touched``: bytes."""
+    member, operand, core = where
+    low, high = touched
     near = [a for a in allocations if a.address_bytes <= low < a.end_bytes]
     expected = "one of: " + ", ".join(
         f"{a.name} {a.address_bytes:#x}..{a.end_bytes:#x}" for a in (near or allocations)[:8]
@@ -297,7 +402,7 @@ def _raise_out_of_bounds(
     raise DeviceFault(
         "SPY411",
         f"{place.op.name} touches memory outside of its arguments",
-        place.location(member, operand, None, low),
+        place.location(member, operand, core, low),
         expected=expected if allocations else "no device memory at all",
         found=f"bytes {low:#x}..{high:#x} ({high - low} bytes)",
     )
@@ -315,6 +420,7 @@ def _bounded_tables(
     if value is None or not (tables[:, tb.KIND] == COPY_KIND).all():
         return [(tables, everyone)]
     step = int(tables[0, tb.VALUE])
+    _refuse_unrelated(place, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
     if place.op.tensors[value].component is Component.LX:
         room = LX_BYTES - place.plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
@@ -329,55 +435,92 @@ def _bounded_tables(
     return result
 
 
+def _refuse_unrelated(place: _Place, value: int) -> None:
+    """One limit serves all cores, which tensors of the cores' own in HBM do not have."""
+    tensor = place.op.tensors[value]
+    if tensor.per_core_in_hbm:
+        raise UnsupportedError(
+            "SPY533",
+            f"{place.op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
+            place.location(0, value, None, 0),
+            expected="one tensor of all cores",
+        )
+
+
 def _assemble(
-    program: LoopProgram, schedule: Schedule, parts: Sequence[_ExecutePart]
+    program: LoopProgram, schedule: Schedule, linked: Sequence[Sequence[_ExecutePart]]
 ) -> LinkedProgram:
-    """Put all dispatches in program order."""
-    tables: list[Int64Array] = []
-    heads: list[Int64Array] = [np.zeros(0, np.int64)]
-    total_rows = total_heads = 0
-    first_table, table_count, base_rows = [], [], []
-    for part in parts:
+    """Put all dispatches in program order; ``linked``: the parts of each static execute."""
+    layout = _TableLayout()
+    for parts in linked:
+        for part in parts:
+            layout.add(part)
+    stacked = np.concatenate(layout.tables) if layout.tables else np.zeros((0, tb.WORDS), np.int64)
+    dispatch = _dispatches(schedule, layout, [len(parts) for parts in linked])
+    dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
+    runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
+    return LinkedProgram(stacked, dispatch, program, schedule, runs)
+
+
+@dataclass
+class _TableLayout:
+    """Tables of all parts one behind another.
+
+    ``heads``: rows that begin a table. Per part and instance: ``first`` of its heads, how many
+    (``count``), and ``bases``.
+    """
+
+    tables: list[Int64Array] = field(default_factory=list)
+    heads: list[Int64Array] = field(default_factory=lambda: [np.zeros(0, np.int64)])
+    first: list[Int64Array] = field(default_factory=list)
+    count: list[Int64Array] = field(default_factory=list)
+    bases: list[Int64Array] = field(default_factory=list)
+    rows: int = 0
+    total: int = 0
+
+    def add(self, part: _ExecutePart) -> None:
+        """Append the tables of ``part``."""
         first = np.zeros(part.instances, np.int64)
         count = np.zeros(part.instances, np.int64)
         bases = np.zeros((part.instances, MAX_OPERANDS), np.int64)
-        for rows, instances, values in part.groups:
-            tables.append(rows)
+        for run, rows in zip(part.runs, part.tables, strict=True):
             head = np.flatnonzero(rows[:, tb.KIND] != tb.EXTRA)
-            heads.append(total_rows + head)
-            first[instances] = total_heads
-            count[instances] = len(head)
-            bases[instances, : values.shape[1]] = values
-            total_rows += len(rows)
-            total_heads += len(head)
-        first_table.append(first)
-        table_count.append(count)
-        base_rows.append(bases)
-    stacked = np.concatenate(tables) if tables else np.zeros((0, tb.WORDS), np.int64)
-    dispatch = _dispatches(schedule, first_table, table_count, base_rows)
-    dispatch[:, 0] = np.concatenate(heads)[dispatch[:, 0]]
-    plans = tuple(tuple(part.plans) for part in parts)
-    return LinkedProgram(stacked, dispatch, program, schedule, plans)
+            self.tables.append(rows)
+            self.heads.append(self.rows + head)
+            first[run.instances] = self.total
+            count[run.instances] = len(head)
+            bases[run.instances, : run.bases.shape[1]] = run.bases
+            self.rows += len(rows)
+            self.total += len(head)
+        self.first.append(first)
+        self.count.append(count)
+        self.bases.append(bases)
 
 
-def _dispatches(
-    schedule: Schedule,
-    first_table: list[Int64Array],
-    table_count: list[Int64Array],
-    base_rows: list[Int64Array],
-) -> Int64Array:
-    offsets = np.cumsum([0] + [len(f) for f in first_table])[:-1]
-    if not first_table:
+def _dispatches(schedule: Schedule, layout: _TableLayout, parts: Sequence[int]) -> Int64Array:
+    """Every dispatch in program order; ``parts``: how many each static execute has."""
+    if not layout.first:
         return np.zeros((0, DISPATCH_WORDS), np.int64)
-    row = offsets[schedule.order] + schedule.instance
-    first = np.concatenate(first_table)[row]
-    count = np.concatenate(table_count)[row]
-    bases = np.concatenate(base_rows)[row]
+    executes, part = _execute_parts(schedule, np.array(parts, np.int64))
+    offsets = np.cumsum([0] + [len(f) for f in layout.first])[:-1]
+    row = offsets[part] + schedule.instance[executes]
+    first = np.concatenate(layout.first)[row]
+    count = np.concatenate(layout.count)[row]
+    bases = np.concatenate(layout.bases)[row]
     repeat = np.repeat(np.arange(len(row)), count)
     within = np.arange(len(repeat)) - np.repeat(np.cumsum(count) - count, count)
     dispatch = np.zeros((len(repeat), DISPATCH_WORDS), np.int64)
     dispatch[:, 0] = first[repeat] + within
-    dispatch[:, 1] = schedule.order[repeat]
-    dispatch[:, 2] = schedule.instance[repeat]
+    dispatch[:, 1] = schedule.order[executes][repeat]
+    dispatch[:, 2] = schedule.instance[executes][repeat]
     dispatch[:, DISPATCH_BASES:] = bases[repeat]
     return np.ascontiguousarray(dispatch)
+
+
+def _execute_parts(schedule: Schedule, parts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Dynamic executes repeated once per part of theirs, and that part's number."""
+    count = parts[schedule.order]
+    executes = np.repeat(np.arange(len(count)), count)
+    within = np.arange(len(executes)) - np.repeat(np.cumsum(count) - count, count)
+    first = np.cumsum(parts) - parts
+    return executes, first[schedule.order[executes]] + within

@@ -24,6 +24,7 @@ class Family(StrEnum):
     CONTRACT = "contract"
     RECODE = "recode"
     WINDOWING = "windowing"
+    SHUFFLE = "shuffle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,7 @@ _ROWS = (
     OpSpec("ReStickifyOpHBM", Family.RESTICKIFY, "restickify", 1, "same values, other stick dim"),
     _topk("topkvalue", "value", "the k largest, falling"),
     _topk("topkindex", "index", "their positions, lowest first among equals", POSITIONS),
+    OpSpec("shuffle", Family.SHUFFLE, "copy", 1, "copy of bits between the scratchpads of cores"),
     OpSpec("batchmatmul", Family.MATMUL, "matmul", 2, "Σ_k A·B", (), 0.02, "pt", formats=HALF),
     _contraction("batchmatmulfp8", "fp8", "Σ_k A·B of 8-bit floats"),
     _contraction("batchmatmulint8", "int8", "Σ_k A·B of integers, exact"),

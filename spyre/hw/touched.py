@@ -16,10 +16,14 @@ from spyre.mlir.operation import Operation
 
 
 def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[int, int]:
-    """First byte and end of what all cores touch; ``starts``: a start per core."""
+    """First byte and end of what all cores touch; ``starts``: a start per core.
+
+    A core's share of an index tensor may start inside a stick, at whose end it ends.
+    """
     windowed = [d for d in access.tensor.dims if window_of(op, access.tensor, d) is not None]
     if not windowed:
-        return int(starts.min()), int(starts.max()) + access.span_bytes
+        inside = starts % STICK_BYTES if access.tensor in op.index_tensors else 0
+        return int(starts.min()), int((starts - inside).max()) + access.span_bytes
     low, high = starts.copy(), starts + STICK_BYTES
     for dim in access.tensor.dims:
         if not access.tensor.holds(dim):

@@ -53,6 +53,13 @@ def _check_names(parameters: Sequence[Parameter], values: Mapping[str, int]) -> 
         )
 
 
+def check_sizes(parameters: Sequence[Parameter], values: Mapping[str, int]) -> None:
+    """Raise LaunchError SPY172 or SPY173 for a runtime size that its parameter's type excludes."""
+    for parameter in parameters:
+        if parameter.is_size and parameter.name in values:
+            _argument(parameter, values[parameter.name])
+
+
 def _argument(parameter: Parameter, given: int) -> int:
     value = _integer(f"parameter '{parameter.name}'", given, parameter)
     granularity, maximum = parameter.granularity, parameter.max_value

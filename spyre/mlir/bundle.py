@@ -178,21 +178,27 @@ def _cross_findings(bundle: Bundle) -> Iterator[Finding]:
 def _unbound(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterator[Finding]:
     """Bundle reference §3.1 rule 3."""
     missing = set(operation.symbol_ids) - set(execute.symbol_ids)
+    for symbol, user in _symbol_users(operation) if missing else ():
+        if symbol in missing:
+            missing.remove(symbol)
+            yield Finding(
+                "SPY275",
+                Severity.ERROR,
+                f"symbol {symbol} used by {execute.sdsc_filename} {user} is not bound",
+                bundle.module.locate(execute.position),
+                expected=f"{symbol} in symbol_ids",
+                found=_shortened(execute.symbol_ids),
+            )
+
+
+def _symbol_users(operation: Operation) -> Iterator[tuple[int, str]]:
+    """Every use of a symbol: its id, and what uses it."""
     for tensor in operation.tensors:
-        if not tensor.symbolic:
-            continue
-        for core, symbol in zip(operation.cores, tensor.starts, strict=True):
-            if symbol in missing:
-                missing.remove(symbol)
-                user = f"{execute.sdsc_filename} tensor {tensor.name} core {core}"
-                yield Finding(
-                    "SPY275",
-                    Severity.ERROR,
-                    f"symbol {symbol} used by {user} is not bound",
-                    bundle.module.locate(execute.position),
-                    expected=f"{symbol} in symbol_ids",
-                    found=_shortened(execute.symbol_ids),
-                )
+        if tensor.symbolic:
+            for core, symbol in zip(operation.cores, tensor.starts, strict=True):
+                yield symbol, f"tensor {tensor.name} core {core}"
+    for dim, size in operation.symbolic_dims.items():
+        yield size.symbol, f"dim {dim}"
 
 
 def _unused(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterator[Finding]:

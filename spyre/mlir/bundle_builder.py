@@ -15,7 +15,7 @@ from itertools import groupby
 
 from spyre.errors import BundleError
 from spyre.mlir.bundle import BundleParts
-from spyre.mlir.sdsc_builder import OperationSpec, Place, Resolve, build_sdsc
+from spyre.mlir.sdsc_builder import OperationSpec, Place, Resolve, RuntimeSize, build_sdsc
 from spyre.mlir.sdsc_structs import Sdsc
 from spyre.mlir.symbol_emitter import POOL, SymbolEmitter
 from spyre.mlir.syntax import ExecuteOp, ForOp, Function, Module, Statement
@@ -60,6 +60,7 @@ class BundleBuilder:
     symbolic: bool = True
     arguments: list[Buffer] = field(default_factory=list)
     pool_bytes: int = 0
+    sizes: list[RuntimeSize] = field(default_factory=list)
     _steps: list[_Step] = field(default_factory=list)
     _loops: list[tuple[str, int]] = field(default_factory=list)
     _loop_count: int = 0
@@ -72,6 +73,19 @@ class BundleBuilder:
             raise BundleError("SPY291", f"buffer {buffer.name} exists already")
         self.arguments.append(buffer)
         return buffer
+
+    def size(self, name: str, maximum: int, granularity: int = 1) -> RuntimeSize:
+        """A size each launch gives by ``name``: positive, at most ``maximum``, in steps of
+        ``granularity`` elements.
+        """
+        if not self.symbolic:
+            message = f"runtime size {name} in a bundle of baked addresses"
+            raise BundleError("SPY291", message, expected="a symbolic bundle")
+        size = RuntimeSize(name, maximum, granularity)
+        if any(other.name == name for other in self.sizes):
+            raise BundleError("SPY291", f"runtime size {name} exists already")
+        self.sizes.append(size)
+        return size
 
     def temporary(self, nbytes: int) -> Buffer:
         """A piece of the pool, at the next multiple of 128 bytes."""
@@ -97,6 +111,11 @@ class BundleBuilder:
         for operand in (*spec.inputs, *spec.index_inputs, *spec.outputs):
             if isinstance(operand.base, Place):
                 self._check_place(spec, operand.base)
+        for size in spec.sizes.values():
+            if size not in self.sizes:
+                message = f"{spec.name}: unknown runtime size {size.name}"
+                expected = f"one of {', '.join(s.name for s in self.sizes) or 'none'}"
+                raise BundleError("SPY291", message, expected=expected)
         self._steps.append(_Step(spec, tuple(self._loops)))
 
     def _check_place(self, spec: OperationSpec, place: Place) -> None:
@@ -113,7 +132,9 @@ class BundleBuilder:
     def build(self) -> BundleParts:
         """Module and SDSCs. BundleError or ValidationError when an operation cannot be built."""
         if self.symbolic:
-            return _build_symbolic(self._steps, self.arguments, bool(self.pool_bytes))
+            bases = {buffer.name: buffer.arg_index for buffer in self.arguments}
+            emitter = SymbolEmitter(bases, bool(self.pool_bytes), tuple(self.sizes))
+            return _build_symbolic(self._steps, emitter)
         return _build_baked(self._steps, self.arguments, bool(self.pool_bytes))
 
 
@@ -129,10 +150,7 @@ def _groups(steps: Sequence[_Step], depth: int) -> Iterator[Group]:
 # --- symbolic: launch arguments, symbol ids, loops kept ---------------------------------------
 
 
-def _build_symbolic(
-    steps: Sequence[_Step], arguments: Sequence[Buffer], has_pool: bool
-) -> BundleParts:
-    emitter = SymbolEmitter({b.name: b.arg_index for b in arguments}, has_pool)
+def _build_symbolic(steps: Sequence[_Step], emitter: SymbolEmitter) -> BundleParts:
     sdscs: dict[str, Sdsc] = {}
     body = _symbolic_body(steps, 0, emitter, sdscs)
     function = Function("sdsc_bundle", tuple(emitter.parameters), (*emitter.head, *body))
@@ -197,7 +215,8 @@ def _unrolled(
 def _literal(bases: Mapping[str, int], iteration: Mapping[str, int]) -> Resolve:
     """Resolves places to addresses in the segments of baked bundles."""
 
-    def address(place: Place, offset_bytes: int) -> int:
+    def address(place: Place | RuntimeSize, offset_bytes: int) -> int:
+        assert isinstance(place, Place), "BundleBuilder.size refuses baked bundles"
         moved = sum(iteration[loop] * step for loop, step in place.loop_strides.items())
         return bases[place.buffer] + place.offset_bytes + moved + offset_bytes
 

@@ -13,26 +13,59 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.dtypes import FORMATS, STICK_BYTES, decode_device
-from spyre.mlir.footprint import Footprint, footprint
-from spyre.mlir.operation import Indirection, Operation, Tensor
+from spyre.mlir.footprint import Footprint, footprint, index_step
+from spyre.mlir.operation import Indirection, Operation, SymbolicDim, Tensor, Window
 
 _SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class DimExplanation:
-    """One dim of the iteration space, in elements; ``padding`` counts the masked ones."""
+    """One dim of the iteration space, in elements; ``padding`` counts the masked ones.
+
+    ``last``: extent of the last slice. ``symbolic``: set where the extent is the largest of many.
+    """
 
     dim: str
     extent: int
     slices: int
     per_core: int
     padding: int
+    last: int
+    symbolic: SymbolicDim | None = None
 
     def __str__(self) -> str:
         split = f" in {self.slices} slices of {self.per_core}" if self.slices > 1 else ""
+        last = f", the last of {self.last}" if self.last != self.per_core else ""
         masked = f", last {self.padding} masked" if self.padding else ""
-        return f"{self.dim} {self.extent}{split}{masked}"
+        return f"{self.dim} {self._range}{self.extent}{split}{last}{masked}{self._symbol}"
+
+    @property
+    def _range(self) -> str:
+        return "up to " if self.symbolic else ""
+
+    @property
+    def _symbol(self) -> str:
+        if self.symbolic is None:
+            return ""
+        tag = f" {self.symbolic.tag}" if self.symbolic.tag else ""
+        return f" (multiples of {self.symbolic.granularity}, symbol {self.symbolic.symbol}{tag})"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowExplanation:
+    """A window over a spatial dim; ``size`` in elements of its own dim."""
+
+    dim: str
+    size: int
+    window: Window
+
+    def __str__(self) -> str:
+        w = self.window
+        spread = f", dilation {w.dilation}" if w.dilation != 1 else ""
+        padding = f", padding {w.pad_front} and {w.pad_back}" if w.pad_front or w.pad_back else ""
+        head = f"window {w.window_dim} of {self.size} over {self.dim}"
+        return f"{head}: stride {w.stride}{spread}{padding}, input {w.total}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +118,7 @@ class Explanation:
     data_format: str
     cores: tuple[int, ...]
     dims: tuple[DimExplanation, ...]
+    windows: tuple[WindowExplanation, ...]
     tensors: tuple[TensorExplanation, ...]
     constants: tuple[ConstantExplanation, ...]
     symbol_ids: tuple[int, ...]
@@ -102,6 +136,10 @@ def explain_operation(op: Operation) -> Explanation:
         data_format=op.data_format,
         cores=op.cores,
         dims=tuple(_dim(op, dim) for dim in op.dims),
+        windows=tuple(
+            WindowExplanation(dim, op.extents[window.window_dim], window)
+            for dim, window in op.windows.items()
+        ),
         tensors=tuple(_tensor(op, tensor) for tensor in sorted(op.tensors, key=_position)),
         constants=tuple(_constant(op, name) for name in op.constants),
         symbol_ids=op.symbol_ids,
@@ -116,6 +154,8 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     e = explanation
     yield f"{e.sdsc_name}: {e.operation} on {e.unit} in {e.data_format}, {_cores(e.cores)}"
     yield f"  iterates {'; '.join(map(str, e.dims))}"
+    for window in e.windows:
+        yield f"  {window}"
     for tensor in e.tensors:
         yield f"  {tensor}"
     for constant in e.constants:
@@ -140,8 +180,10 @@ def _shortened(values: Iterable[int], form: str = "d") -> str:
 
 def _dim(op: Operation, dim: str) -> DimExplanation:
     padding = sum(count for _, count in op.masks.get(dim, ()))
-    slices = op.slices[dim]
-    return DimExplanation(dim, op.extents[dim], slices, op.extents[dim] // slices, padding)
+    per_core = op.core_extent(dim)
+    last = op.last_extents.get(dim, per_core)
+    symbolic = op.symbolic_dims.get(dim)
+    return DimExplanation(dim, op.extents[dim], op.slices[dim], per_core, padding, last, symbolic)
 
 
 def _tensor(op: Operation, tensor: Tensor) -> TensorExplanation:
@@ -188,10 +230,19 @@ def _notes(op: Operation, tensor: Tensor) -> Iterator[str]:
         yield f"without {', '.join(absent)}"
     if lanes:
         yield f"one value per stick along {', '.join(lanes)}"
+    for dim, kind in tensor.padding.items():
+        yield f"{kind.value} along {dim}"
+    if tensor.per_core_in_hbm:
+        yield "one tensor per core"
     for dim, gap in tensor.gap_elements.items():
         yield f"gap of {gap} along {dim}"
     if tensor.indirection is not Indirection.NONE:
         yield f"{tensor.indirection.value} of Tensor{tensor.related_tensor}"
+    if (step := index_step(op, tensor)) is not None and step.page > 1:
+        yield f"an index moves {step.page} elements along {step.dim}"
+    if tensor.own_core_slices:
+        slices = ", ".join(f"{dim} {n}" for dim, n in tensor.own_slices.items() if n > 1)
+        yield f"own slices: {slices or 'whole on every core'}"
     if _is_partial(op, tensor):
         yield "partial results of several cores are combined"
 

@@ -56,7 +56,9 @@ def stick_elements(tensor: Tensor) -> dict[str, int]:
 
 def core_extent(op: Operation, tensor: Tensor, dim: str) -> int:
     """Elements of ``dim`` that one core iterates of this tensor."""
-    return op.extents[dim] // (tensor.own_slices or op.slices).get(dim, 1)
+    if tensor.own_slices:
+        return op.extents[dim] // tensor.own_slices.get(dim, 1)
+    return op.core_extent(dim)
 
 
 def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
@@ -124,6 +126,49 @@ def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
     return tuple(bounded or shared)
 
 
+@dataclass(frozen=True, slots=True)
+class IndexStep:
+    """What one step of an index moves in a value tensor: ``page`` elements of ``dim`` (§6.4).
+
+    ``inside``: the iteration runs within the page along ``dim``; otherwise the index takes the
+    place of the dim's coordinate.
+    """
+
+    dim: str
+    page: int
+    inside: bool
+
+
+def index_step(op: Operation, tensor: Tensor) -> IndexStep | None:
+    """Where the index of value tensor ``tensor`` counts; None where the file does not say.
+
+    The first of the dims it shares with its index tensor, or, if it has none of those, its one dim
+    of pages.
+    """
+    if indexed := indexed_dims(op, tensor):
+        return IndexStep(indexed[0], max(tensor.max_dim_sizes.get(indexed[0], 1), 1), False)
+    paged = [d for d in tensor.dims if tensor.holds(d) and tensor.max_dim_sizes.get(d, -1) > 0]
+    if tensor.indirection is not Indirection.VALUE or len(paged) != 1:
+        return None
+    return IndexStep(paged[0], tensor.max_dim_sizes[paged[0]], True)
+
+
+def index_step_fault(op: Operation, tensor: Tensor) -> str:
+    """Why the addresses behind an index of ``tensor`` cannot be told; empty if they can."""
+    step = index_step(op, tensor)
+    if step is None:
+        return f"no dim of {tensor.name} says where an index counts"
+    held = [dim for dim in tensor.dims if tensor.holds(dim)]
+    beyond = held[held.index(step.dim) + 1 :]
+    outer = [dim for dim in beyond if dim not in indexed_dims(op, tensor)]
+    if outer and step.dim not in tensor.device_dim_sizes:
+        return f"pitch of {outer[0]} of {tensor.name}: the extent of {step.dim} is not given"
+    for dim, page in tensor.max_dim_sizes.items():
+        if tensor.holds(dim) and dim not in indexed_dims(op, tensor) and 0 < page < op.extents[dim]:
+            return f"{dim} runs beyond the pages of {page} of {tensor.name}"
+    return ""
+
+
 def _gap_is_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> bool:
     """§7: a padded restickify rounds N up to the other tensor's stick, the excess is the gap."""
     if op.name != RESTICKIFY or dim in tensor.stick_dims:
@@ -139,7 +184,7 @@ def _gap_is_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> bool:
 
 def _steps(op: Operation, tensor: Tensor, dim: str, stored: int, stick: int) -> int:
     """Sticks (of a stick dim) or elements that one core visits along ``dim``."""
-    if tensor.scale[dim] != 1:
+    if tensor.scale[dim] != 1 or dim in indexed_dims(op, tensor):
         return 1
     window = window_of(op, tensor, dim)
     if window is None:

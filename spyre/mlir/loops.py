@@ -34,6 +34,11 @@ class Parameter(Located):
     granularity: int | None = None
     max_value: int | None = None
 
+    @property
+    def is_size(self) -> bool:
+        """True for a dimension size: an annotated ``input_arg``."""
+        return self.granularity is not None or self.max_value is not None
+
     def __str__(self) -> str:
         granularity = f" granularity={self.granularity}" if self.granularity is not None else ""
         maximum = f" max_value={self.max_value}" if self.max_value is not None else ""

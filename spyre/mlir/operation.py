@@ -44,7 +44,8 @@ class Window:
 
     The dim's extent counts output positions; input coordinate = position · ``stride`` + place in
     ``window_dim`` · ``dilation`` - ``pad_front``. ``total``: input extent with padding on both
-    sides. All in elements.
+    sides. ``unneeded``, ``unneeded_front``, ``unneeded_back``: padding no position reads, as the
+    file says. All in elements.
     """
 
     window_dim: str
@@ -53,6 +54,28 @@ class Window:
     dilation: int = 1
     pad_front: int = 0
     pad_back: int = 0
+    unneeded: int = 0
+    unneeded_front: int = 0
+    unneeded_back: int = 0
+
+    def span(self, positions: int, window: int) -> int:
+        """Input elements that ``positions`` outputs read through a window of ``window``."""
+        return (positions - 1) * self.stride + self.dilation * (window - 1) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicDim:
+    """A dim whose extent is known at launch (SDSC reference §11); memory is laid out for the
+    largest.
+
+    ``symbol``: the negative id under which the bundle passes the size S, 0 < S <= ``maximum``, a
+    multiple of ``granularity`` (elements). ``tag``: the frontend's name of the symbol.
+    """
+
+    symbol: int
+    maximum: int
+    granularity: int = 1
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +119,11 @@ class Tensor:
         """True if the tensor really varies along ``dim`` (listed with scale 1)."""
         return self.scale.get(dim) == 1
 
+    @property
+    def is_local(self) -> bool:
+        """True if every core has a tensor of its own instead of a slice of one."""
+        return self.component is Component.LX or self.per_core_in_hbm
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -105,7 +133,9 @@ class Operation:
     dim. ``core_slices[i][dim]``: slice index of core ``cores[i]``. ``masks``: dim → ((start,
     count), …) in global coordinates. ``constants``: name → bit pattern in ``constant_formats``
     of that name; a list per core is not part of any known file and refused on reading.
-    ``windows``: by spatial dim, of convolutions and pooling.
+    ``windows``: by spatial dim, of convolutions and pooling. ``symbolic_dims``: dims whose extent
+    is a symbol; ``extents`` then holds the maximum. ``last_extents``: extent of the last work slice
+    of a dim, where it is shorter than that of the others.
     """
 
     name: str
@@ -125,6 +155,8 @@ class Operation:
     data_format: str = "SEN169_FP16"
     unit: str = "sfp"
     windows: Mapping[str, Window] = field(default_factory=dict)
+    symbolic_dims: Mapping[str, SymbolicDim] = field(default_factory=dict)
+    last_extents: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -133,6 +165,28 @@ class Operation:
 
     @property
     def symbol_ids(self) -> tuple[int, ...]:
-        """Distinct symbol ids in order of first appearance over tensors and cores."""
+        """Distinct symbol ids in order of first appearance over tensors and cores, then sizes."""
         tensors = sorted(self.tensors, key=lambda t: t.index)
-        return tuple(dict.fromkeys(s for t in tensors if t.symbolic for s in t.starts))
+        starts = (s for t in tensors if t.symbolic for s in t.starts)
+        sizes = (size.symbol for size in self.symbolic_dims.values())
+        return tuple(dict.fromkeys((*starts, *sizes)))
+
+    def core_extent(self, dim: str) -> int:
+        """Elements of ``dim`` one core iterates, cores of a shorter last slice left out."""
+        if dim in self.last_extents:
+            return (self.extents[dim] - self.last_extents[dim]) // (self.slices[dim] - 1)
+        return self.extents[dim] // self.slices.get(dim, 1)
+
+    def window_of(self, tensor: Tensor, dim: str) -> Window | None:
+        """The window that slides over ``tensor`` along ``dim``: only over the first input."""
+        slides = bool(self.inputs) and tensor.index == self.inputs[0].index and tensor.holds(dim)
+        return self.windows.get(dim) if slides else None
+
+    def window_span(self, tensor: Tensor, dim: str) -> int:
+        """Elements of ``dim`` one core's windows read of ``tensor``, padding included; where no
+        window slides, the elements it iterates.
+        """
+        window = self.window_of(tensor, dim)
+        if window is None:
+            return self.core_extent(dim)
+        return window.span(self.core_extent(dim), self.extents[window.window_dim])

@@ -16,7 +16,15 @@ from math import prod
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError, Severity, ValidationError
 from spyre.mlir.footprint import footprint, indexed_dims, stick_elements
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.operation import (
+    Component,
+    Indirection,
+    Operation,
+    Padding,
+    SymbolicDim,
+    Tensor,
+    Window,
+)
 from spyre.mlir.sdsc_form_rules import MAX_CORES
 from spyre.mlir.sdsc_rules import check_sdsc
 from spyre.mlir.sdsc_structs import Sdsc
@@ -29,17 +37,40 @@ ROLES = ("OUTPUT", "KERNEL", "INPUT")
 @dataclass(frozen=True, slots=True)
 class Place:
     """A place in a buffer of a bundle: ``offset_bytes`` from its start, plus, per enclosing loop,
-    ``loop_strides`` bytes per iteration. A bundle builder turns it into an address or a symbol.
+    ``loop_strides`` bytes per iteration, plus what depends on runtime sizes. A bundle builder turns
+    it into an address or a symbol.
     """
 
     buffer: str
     offset_bytes: int = 0
     loop_strides: Mapping[str, int] = field(default_factory=dict)
+    size_terms: tuple[SizeTerm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSize:
+    """A size the launch gives, by ``name``: 0 < size <= ``maximum``, a multiple of
+    ``granularity`` (elements).
+    """
+
+    name: str
+    maximum: int
+    granularity: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTerm:
+    """Bytes of an address: ceil(``size`` / ``slices``) · ``element_bytes``."""
+
+    size: RuntimeSize
+    slices: int
+    element_bytes: int
 
 
 Base = int | Place
-Resolve = Callable[[Place, int], int]
-"""(place, further offset in bytes) → a literal address, or a negative symbol id."""
+Resolve = Callable[[Place | RuntimeSize, int], int]
+"""(place, further offset in bytes) → a literal address, or a negative symbol id; of a runtime size
+always its symbol id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +81,8 @@ class TensorSpec:
     ``stick``: (dim, elements) pairs, innermost first. ``base``: byte address of the whole tensor
     (of each core's tensor in LX), or a place in a buffer. ``scale``: only the dims that are
     absent (-1) or keep one stick (-2). ``gap``: elements by which the memory is longer than the
-    iteration. The rest as in :class:`~spyre.mlir.operation.Tensor`; an empty ``role`` is chosen.
+    iteration. ``padding``: kind of padding along windowed dims. The rest as in
+    :class:`~spyre.mlir.operation.Tensor`; an empty ``role`` is chosen.
     """
 
     dims: tuple[str, ...]
@@ -64,6 +96,10 @@ class TensorSpec:
     max_dim_sizes: Mapping[str, int] = field(default_factory=dict)
     device_dim_sizes: Mapping[str, int] = field(default_factory=dict)
     indirection: Indirection = Indirection.NONE
+    padding: Mapping[str, Padding] = field(default_factory=dict)
+    per_core_in_hbm: bool = False
+    own_slices: Mapping[str, int] = field(default_factory=dict)
+    own_core_slices: tuple[Mapping[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +109,9 @@ class OperationSpec:
     ``core_order``: dims whose slice index varies fastest come first; by default the order of
     ``extents``. ``constants``: name → bit pattern, in ``constant_format`` (default the
     operation's). ``index_inputs`` and the inputs or outputs marked as value tensors pair up.
+    ``windows``: by spatial dim, whose extents count output positions. ``sizes``: dims of a runtime
+    size, whose extents are its maximum. ``last_extents``: extent of the last slice of dims that
+    their splits do not divide.
     """
 
     name: str
@@ -87,6 +126,9 @@ class OperationSpec:
     data_format: str = "SEN169_FP16"
     constant_format: str = ""
     unit: str = "sfp"
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    sizes: Mapping[str, RuntimeSize] = field(default_factory=dict)
+    last_extents: Mapping[str, int] = field(default_factory=dict)
 
 
 def build_sdsc(spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None) -> Sdsc:
@@ -110,8 +152,9 @@ def build_operation(
     slices = {dim: spec.splits.get(dim, 1) for dim in spec.extents}
     core_slices = _core_slices(spec, slices)
     outline = _outline(spec, sdsc_name or f"0_{spec.name}", slices, core_slices)
+    outline = replace(outline, symbolic_dims=_symbolic_dims(spec, resolve))
     placed = {
-        tensor.index: _placed(outline, tensor, operand, resolve)
+        tensor.index: _placed(outline, tensor, operand, spec, resolve)
         for tensor, operand in zip(outline.tensors, _operands(spec), strict=True)
     }
     return _with_tensors(outline, placed)
@@ -123,7 +166,8 @@ def _operands(spec: OperationSpec) -> tuple[TensorSpec, ...]:
 
 
 def _check_dims(spec: OperationSpec) -> None:
-    for dim in (*spec.splits, *spec.core_order, *spec.masks):
+    window_dims = (window.window_dim for window in spec.windows.values())
+    for dim in (*spec.splits, *spec.core_order, *spec.masks, *spec.windows, *window_dims):
         _require(dim in spec.extents, spec, f"dim {dim} has no extent", f"{tuple(spec.extents)}")
     for operand in _operands(spec):
         for dim in operand.dims:
@@ -134,8 +178,14 @@ def _check_dims(spec: OperationSpec) -> None:
             _require(dim in operand.dims, spec, message, f"{operand.dims}")
         known = operand.data_format in FORMATS
         _require(known, spec, f"data format {operand.data_format} is unknown", ", ".join(FORMATS))
+    for dim, size in spec.sizes.items():
+        equal = spec.extents.get(dim) == size.maximum
+        _require(equal, spec, f"extent of dim {dim} is not its maximum", str(size.maximum))
     for dim, split in spec.splits.items():
-        divides = split >= 1 and spec.extents[dim] % split == 0
+        whole, parts = spec.extents[dim], split
+        if (last := spec.last_extents.get(dim, 0)) and split > 1:
+            whole, parts = whole - last, split - 1
+        divides = split >= 1 and whole % parts == 0
         message = f"{split} slices do not divide dim {dim}"
         _require(divides, spec, message, f"a divisor of {spec.extents[dim]}")
 
@@ -185,6 +235,8 @@ def _outline(
         constant_formats=dict.fromkeys(spec.constants, spec.constant_format or spec.data_format),
         data_format=spec.data_format,
         unit=spec.unit,
+        windows=dict(spec.windows),
+        last_extents=dict(spec.last_extents),
     )
 
 
@@ -244,17 +296,52 @@ def _tensor(operand: TensorSpec, index: int, role: str, related: int | None) -> 
         max_dim_sizes=dict(operand.max_dim_sizes),
         indirection=operand.indirection,
         related_tensor=related,
+        per_core_in_hbm=operand.per_core_in_hbm,
+        padding=dict(operand.padding),
+        own_slices=dict(operand.own_slices),
+        own_core_slices=operand.own_core_slices,
     )
+
+
+def _symbolic_dims(spec: OperationSpec, resolve: Resolve | None) -> dict[str, SymbolicDim]:
+    if spec.sizes and resolve is None:
+        message = f"runtime size {next(iter(spec.sizes.values())).name} has no symbol"
+        raise BundleError("SPY290", message, expected="a bundle builder")
+    return {
+        dim: SymbolicDim(resolve(size, 0), size.maximum, size.granularity, size.name)
+        for dim, size in spec.sizes.items()
+        if resolve is not None
+    }
 
 
 # --- start addresses --------------------------------------------------------------------------
 
 
-def _placed(op: Operation, tensor: Tensor, operand: TensorSpec, resolve: Resolve | None) -> Tensor:
+def _placed(
+    op: Operation,
+    tensor: Tensor,
+    operand: TensorSpec,
+    spec: OperationSpec,
+    resolve: Resolve | None,
+) -> Tensor:
     """``tensor`` with a start per core: base plus the offset of the core's slice (§5.2)."""
     offsets = slice_offsets(op, tensor)
-    starts = tuple(_start(operand.base, offset, resolve) for offset in offsets)
+    terms = _size_terms(op, tensor, spec)
+    starts = tuple(
+        _start(_moved(operand.base, moved, spec), offset, resolve)
+        for offset, moved in zip(offsets, terms, strict=True)
+    )
     return replace(tensor, starts=starts, symbolic=min(starts) < 0)
+
+
+def _moved(base: Base, terms: tuple[SizeTerm, ...], spec: OperationSpec) -> Base:
+    """``base`` moved by what depends on runtime sizes."""
+    if not terms:
+        return base
+    message = "a runtime size split over cores moves start addresses"
+    _require(isinstance(base, Place), spec, message, "a place in a buffer")
+    assert isinstance(base, Place)
+    return replace(base, size_terms=terms)
 
 
 def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
@@ -272,20 +359,45 @@ def slice_offsets(op: Operation, tensor: Tensor) -> tuple[int, ...]:
     A table's indexed dims move no start (§6.4: it is shared); a share of less than a stick starts
     within the stick.
     """
-    if tensor.component is Component.LX or tensor.per_core_in_hbm:
-        return (0,) * len(op.cores)
     pitches = footprint(op, tensor).pitch_bytes
-    indexed = indexed_dims(op, tensor)
-    moving = [d for d in tensor.dims if tensor.holds(d) and d in op.slices and d not in indexed]
+    moving = [dim for dim in _moving_dims(op, tensor) if dim not in op.symbolic_dims]
     return tuple(
         sum(_origin_bytes(op, tensor, dim, row[dim], pitches[dim]) for dim in moving)
         for row in op.core_slices
     )
 
 
+def _moving_dims(op: Operation, tensor: Tensor) -> list[str]:
+    """Dims along which the cores' starts differ."""
+    if tensor.component is Component.LX or tensor.per_core_in_hbm:
+        return []
+    indexed = indexed_dims(op, tensor)
+    return [d for d in tensor.dims if tensor.holds(d) and d in op.slices and d not in indexed]
+
+
+def _size_terms(
+    op: Operation, tensor: Tensor, spec: OperationSpec
+) -> tuple[tuple[SizeTerm, ...], ...]:
+    """Per core what its start has beyond `slice_offsets`: slices of runtime sizes (§11)."""
+    pitches, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
+    moving = [dim for dim in _moving_dims(op, tensor) if dim in op.symbolic_dims]
+    return tuple(
+        tuple(
+            SizeTerm(spec.sizes[dim], op.slices[dim], row[dim] * pitches[dim] // sticks.get(dim, 1))
+            for dim in moving
+            if row[dim]
+        )
+        for row in op.core_slices
+    )
+
+
 def _origin_bytes(op: Operation, tensor: Tensor, dim: str, index: int, pitch: int) -> int:
-    """Bytes from the tensor's first element to that of slice ``index`` of ``dim``."""
-    origin = index * (op.extents[dim] // op.slices[dim])
+    """Bytes from the tensor's first element to that of slice ``index`` of ``dim``.
+
+    Under a window, the element its first output position starts at, padding counted as stored.
+    """
+    window = op.window_of(tensor, dim)
+    origin = index * op.core_extent(dim) * (window.stride if window else 1)
     sticks, rest = divmod(origin, stick_elements(tensor).get(dim, 1))
     inside = rest * tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
     return sticks * pitch + inside

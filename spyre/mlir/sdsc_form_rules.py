@@ -15,7 +15,7 @@ from spyre.errors import Severity
 from spyre.mlir.sdsc import json_path
 from spyre.mlir.sdsc_structs import Dims, FoldManager, given
 from spyre.mlir.sdsc_subject import Rule, Subject, Violation
-from spyre.mlir.sdsc_support import DIM_NAMES, step_numbers
+from spyre.mlir.sdsc_support import DIM_NAMES, runs_dsc, step_numbers
 
 MAX_CORES = 32
 MAX_TENSORS = 8
@@ -88,12 +88,16 @@ def _core_to_dsc(subject: Subject) -> Iterator[Violation]:
 
 
 def _schedule(subject: Subject) -> Iterator[Violation]:
+    """§9: well-formed steps that run a DSC; a core without any has the default."""
     for core, steps in given(subject.sdsc.body.schedule, {}).items():
         if len(steps) == 1 and steps[0] == _DEFAULT_STEP:
             continue
-        for index, step in enumerate(steps):
-            path = f"{subject.path}.coreIdToDscSchedule.{core}[{index}]"
-            yield from _schedule_step(subject, step_numbers(step), path)
+        path = f"{subject.path}.coreIdToDscSchedule.{core}"
+        numbers = [step_numbers(step) for step in steps]
+        for index, step in enumerate(numbers):
+            yield from _schedule_step(subject, step, f"{path}[{index}]")
+        if not any(map(runs_dsc, numbers)):
+            yield Violation(path, f"core {core} never runs its DSC", "a step that does")
 
 
 def _schedule_step(
@@ -106,9 +110,45 @@ def _schedule_step(
     data_op, dsc = step[0], step[1]
     if data_op == -1 and dsc == -1:
         yield Violation(path, "the step runs nothing", "a data op or a DSC", str(list(step)))
+    elif not runs_dsc(step) and not _data_op_count(subject):
+        message = "the step runs a data op that does not exist"
+        yield Violation(path, message, "-1, there are none", str(data_op))
     count = len(given(subject.sdsc.body.dscs, ()))
     if dsc is not None and dsc >= count:
         yield Violation(path, "the step runs a DSC that does not exist", f"below {count}", str(dsc))
+    if any(flag not in (0, 1) for flag in step[2:]):
+        yield Violation(path, "a barrier is neither 0 nor 1", "0 or 1", str(list(step[2:])))
+
+
+def _data_op_count(subject: Subject) -> int:
+    body = subject.sdsc.body
+    return len(given(body.data_op_dscs, ())) + len(given(body.data_dscs, ()))
+
+
+def _idle_data_ops(subject: Subject) -> Iterator[Violation]:
+    """§9: seen in an example, data op 0 of none beside a DSC that does exist."""
+    for core, steps in given(subject.sdsc.body.schedule, {}).items():
+        for index, step in enumerate(map(step_numbers, steps)):
+            names_one = len(step) == 4 and step[0] is not None and step[0] >= 0
+            if names_one and runs_dsc(step) and not _data_op_count(subject):
+                path = f"{subject.path}.coreIdToDscSchedule.{core}[{index}]"
+                message = "the step names a data op, and there are none"
+                yield Violation(path, message, "-1", str(step[0]))
+
+
+def _equal_schedules(subject: Subject) -> Iterator[Violation]:
+    """§9: cores that use one DSC have identical steps; barriers would never meet otherwise."""
+    table = given(subject.sdsc.body.schedule, {})
+    default = (_DEFAULT_STEP,)
+    rows = [(core, table.get(core, default)) for core in map(str, subject.dsc.core_ids)]
+    for core, steps in rows:
+        if steps == rows[0][1]:
+            continue
+        numbers, first = ([list(step_numbers(s)) for s in row] for row in (steps, rows[0][1]))
+        if numbers != first:
+            path = f"{subject.path}.coreIdToDscSchedule.{core}"
+            message = f"core {core} has other steps than core {rows[0][0]}"
+            yield Violation(path, message, str(first), str(numbers))
 
 
 def _tensor_count(subject: Subject) -> Iterator[Violation]:
@@ -185,5 +225,7 @@ FORM_RULES: tuple[Rule, ...] = (
     Rule("SPY245", Severity.ERROR, _fold_managers),
     Rule("SPY246", Severity.WARNING, _corelets),
     Rule("SPY249", Severity.WARNING, _target),
+    Rule("SPY259", Severity.ERROR, _equal_schedules),
+    Rule("SPY260", Severity.WARNING, _idle_data_ops),
 )
 """Rules on the form; they need no operation."""

@@ -13,9 +13,15 @@ from collections.abc import Mapping
 from msgspec import UnsetType
 
 from spyre.mlir.operation import Operation
+from spyre.mlir.sdsc_dim_reader import (
+    read_extents,
+    read_last_extents,
+    read_symbolic_dims,
+    read_windows,
+)
 from spyre.mlir.sdsc_reading import Reading, read_core_slices, unknown_dim
 from spyre.mlir.sdsc_structs import ComputeOp, Constant, Sdsc, given
-from spyre.mlir.sdsc_support import dim_entries, unsupported_features
+from spyre.mlir.sdsc_support import unsupported_features
 from spyre.mlir.sdsc_tensor_reader import read_tensor
 
 
@@ -30,7 +36,8 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
     for error in unsupported_features(sdsc, file):
         raise error
     op = _compute_op(reading)
-    extents = _extents(reading)
+    extents = read_extents(reading)
+    slices = _slices(reading, extents)
     inputs, index_inputs, outputs = _operand_indices(reading, op)
     return Operation(
         name=op.name,
@@ -39,7 +46,7 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
         dims=tuple(extents),
         extents=extents,
         cores=reading.cores,
-        slices=_slices(reading, extents),
+        slices=slices,
         core_slices=_core_slices(reading, extents),
         inputs=tuple(read_tensor(reading, i) for i in inputs),
         outputs=tuple(read_tensor(reading, i) for i in outputs),
@@ -49,6 +56,9 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
         constant_formats={c.name: c.data_format for c in _constant_table(reading).values()},
         data_format=_data_format(reading, op, inputs or outputs),
         unit=given(op.unit, "sfp"),
+        windows=read_windows(reading, extents),
+        symbolic_dims=read_symbolic_dims(reading, extents),
+        last_extents=read_last_extents(reading, extents, slices),
     )
 
 
@@ -78,19 +88,6 @@ def _compute_op(reading: Reading) -> ComputeOp:
         path = f"{reading.dsc_path}.computeOp_"
         raise reading.error("SPY207", "the DSC has no compute op", path, "one entry")
     return reading.dsc.compute_ops[0]
-
-
-def _extents(reading: Reading) -> dict[str, int]:
-    """N_ per dim, in file order; negative values mean an unused dim."""
-    path = f"{reading.dsc_path}.N_"
-    entries = dim_entries(reading.dsc.extents)
-    extents = {dim: reading.integer(value, f"{path}.{dim}_") for dim, value in entries.items()}
-    used = {dim: extent for dim, extent in extents.items() if extent >= 0}
-    if not used or 0 in used.values():
-        expected = "at least one dim, every extent at least 1"
-        found = ", ".join(f"{dim}={extent}" for dim, extent in used.items()) or "no dim"
-        raise reading.error("SPY251", "nothing to iterate over", path, expected, found)
-    return used
 
 
 def _slices(reading: Reading, extents: Mapping[str, int]) -> dict[str, int]:

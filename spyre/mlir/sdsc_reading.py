@@ -95,11 +95,18 @@ def read_core_slices(
     table: Mapping[str, Mapping[str, Number]],
     dims: Mapping[str, int],
     path: str,
+    may_lack: bool = False,
 ) -> tuple[Mapping[str, int], ...]:
-    """A coreIdToWkSlice_ table as slice index per dim, for every used core in core order."""
-    rows = []
+    """A coreIdToWkSlice_ table as slice index per dim, for every used core in core order.
+
+    ``may_lack``: a core without an entry has an empty row; otherwise it is an error.
+    """
+    rows: list[Mapping[str, int]] = []
     for core in reading.cores:
         row = table.get(str(core))
+        if row is None and may_lack:
+            rows.append({})
+            continue
         if row is None:
             message = f"core {core} has no work slice"
             raise reading.error("SPY210", message, path, f'an entry "{core}"', "none")

@@ -85,7 +85,8 @@ def _tensor(operand: Operand, dims: Sequence[str], absent: Sequence[str]) -> Ten
     )
 
 
-def _operand(operand: Operand, dims: Sequence[str]) -> TensorSpec:
+def host_tensor(operand: Operand, dims: Sequence[str]) -> TensorSpec:
+    """``operand`` over host dims ``dims`` in their default layout."""
     return _tensor(operand, dims, [dims[axis] for axis in operand.absent_axes])
 
 
@@ -115,8 +116,8 @@ def pointwise(
     return OperationSpec(
         name=name,
         extents=_padded_extents(dims, shape, [*inputs, output]),
-        inputs=[_operand(operand, dims) for operand in inputs],
-        outputs=[_operand(output, dims)],
+        inputs=[host_tensor(operand, dims) for operand in inputs],
+        outputs=[host_tensor(output, dims)],
         splits=splits or {},
         constants=constants or {},
         data_format=inputs[0].data_format,
@@ -148,7 +149,7 @@ def reduction(
     """
     dims = default_dims(len(shape))
     reduced = [dims[axis] for axis in axes]
-    whole, reduces_stick = _operand(source, dims), dims[-1] in reduced
+    whole, reduces_stick = host_tensor(source, dims), dims[-1] in reduced
     scale = {dim: -2 if dim == dims[-1] else -1 for dim in reduced}
     extents = _padded_extents(dims, shape, [source, target])
     kept = TensorSpec(
@@ -199,10 +200,10 @@ def matmul(
         name="batchmatmul",
         extents=extents,
         inputs=[
-            replace(_operand(left, (*outer, mb, k)), role="INPUT"),
-            replace(_operand(right, (*outer, k, out)), role="KERNEL"),
+            replace(host_tensor(left, (*outer, mb, k)), role="INPUT"),
+            replace(host_tensor(right, (*outer, k, out)), role="KERNEL"),
         ],
-        outputs=[replace(_operand(target, (*outer, mb, out)), role="OUTPUT")],
+        outputs=[replace(host_tensor(target, (*outer, mb, out)), role="OUTPUT")],
         splits=splits,
         core_order=(k,) if splits.get(k, 1) > 1 else (),
         unit="pt",
@@ -231,8 +232,8 @@ def restickify(
     return OperationSpec(
         name="ReStickifyOpHBM",
         extents=extents,
-        inputs=[_exact(_operand(source, dims), dims, shape, stick)],
-        outputs=[_exact(_operand(target, swapped), dims, shape, stick)],
+        inputs=[_exact(host_tensor(source, dims), dims, shape, stick)],
+        outputs=[_exact(host_tensor(target, swapped), dims, shape, stick)],
         splits=splits or {},
         data_format=source.data_format,
     )

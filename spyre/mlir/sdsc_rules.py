@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
 from spyre.mlir.operation import Operation
 from spyre.mlir.sdsc_address_rules import ADDRESS_RULES
+from spyre.mlir.sdsc_dim_rules import DIM_RULES
 from spyre.mlir.sdsc_form_rules import FORM_RULES
 from spyre.mlir.sdsc_reader import read_operation, require_dsc
 from spyre.mlir.sdsc_slice_rules import GRID_RULES, SLICE_RULES
@@ -22,7 +23,13 @@ from spyre.mlir.sdsc_tensor_rules import SHAPE_RULES, TENSOR_RULES
 from spyre.mlir.sdsc_value_rules import VALUE_RULES
 
 BASIC_RULES: tuple[Rule, ...] = (*GRID_RULES, *SHAPE_RULES)
-MEANING_RULES: tuple[Rule, ...] = (*SLICE_RULES, *TENSOR_RULES, *ADDRESS_RULES, *VALUE_RULES)
+MEANING_RULES: tuple[Rule, ...] = (
+    *SLICE_RULES,
+    *DIM_RULES,
+    *TENSOR_RULES,
+    *ADDRESS_RULES,
+    *VALUE_RULES,
+)
 RULES: tuple[Rule, ...] = (*FORM_RULES, *BASIC_RULES, *MEANING_RULES)
 """Every rule in the order of application: form, basic, meaning. A stage runs only when the one
 before found no error, so a rule may rely on the earlier ones."""

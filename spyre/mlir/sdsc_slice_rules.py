@@ -59,7 +59,7 @@ def _replication(subject: Subject) -> Iterator[Violation]:
 def _divisible(subject: Subject) -> Iterator[Violation]:
     op = subject.op
     for dim, extent in op.extents.items():
-        if op.slices[dim] > 0 and extent % op.slices[dim]:
+        if op.slices[dim] > 0 and dim not in op.last_extents and extent % op.slices[dim]:
             message = f"extent of {dim} is not divisible by its work slices"
             expected = f"a multiple of {op.slices[dim]}"
             yield Violation(f"{subject.dsc_path}.N_.{dim}_", message, expected, str(extent))
@@ -69,8 +69,8 @@ def _core_extents(subject: Subject) -> Iterator[Violation]:
     op = subject.op
     for key, stage in given(subject.dsc.stages, {}).items():
         for dim, extent in dim_entries(stage.steady).items():
-            wanted = op.extents[dim] // op.slices[dim] if dim in op.extents else -1
-            if int_or_none(extent) != wanted:
+            wanted = op.core_extent(dim) if dim in op.extents else -1
+            if int_or_none(extent) not in (wanted, -1 if dim in op.symbolic_dims else wanted):
                 path = f"{subject.dsc_path}.dataStageParam_.{key}.ss_.{dim}_"
                 message = f"per-core extent of {dim} differs from N_ / slices"
                 yield Violation(path, message, str(wanted), str(extent))

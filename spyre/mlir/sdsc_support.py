@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from spyre.errors import JsonLocation, UnsupportedError
 from spyre.mlir.sdsc import json_path
 from spyre.mlir.sdsc_structs import Dims, ScheduleStep, Sdsc, given, int_or_none
-
-DEFAULT_STEPS = (((-1, 0, 0, 0),), ((0, 0, 0, 0),))
-"""Schedules that mean "run DSC 0": no data op, or (seen in one example) data op 0 of none."""
 
 DIM_NAMES = frozenset(
     "in out mb ij rc kij x y sij zij i j r c ki kj si sj zi zj".split()  # noqa: SIM905
@@ -74,38 +73,48 @@ def _time_folds(sdsc: Sdsc, path: str) -> Iterator[str]:
             yield f"{path}.sdscFoldProps_[{index}].factor_"
 
 
-def _schedules(sdsc: Sdsc, path: str) -> Iterator[str]:
+def _repeated_dscs(sdsc: Sdsc, path: str) -> Iterator[str]:
+    """Schedules that run the DSC more than once."""
     for core, steps in given(sdsc.body.schedule, {}).items():
-        if steps not in DEFAULT_STEPS and tuple(map(step_numbers, steps)) not in DEFAULT_STEPS:
+        if len(steps) > 1 and sum(runs_dsc(step_numbers(step)) for step in steps) > 1:
             yield f"{path}.coreIdToDscSchedule.{core}"
 
 
+def runs_dsc(step: tuple[int | None, ...]) -> bool:
+    """True if a step (§9) runs a DSC after its data op."""
+    return len(step) > 1 and step[1] is not None and step[1] >= 0
+
+
 def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
-    """A step's members in order, whichever of the two forms the file uses."""
-    return tuple(int_or_none(m) for m in (step.values() if isinstance(step, dict) else step))
+    """A step's members as [data op, DSC, barrier before, barrier after].
+
+    An object's members go by their names (``datadsc``, ``dldsc``, ``before``, ``after``, with what
+    emitters add to them), in file order where a name says nothing.
+    """
+    if not isinstance(step, dict):
+        return tuple(int_or_none(member) for member in step)
+    names = ("datadsc", "dldsc", "before", "after")
+    keys = {name: key for name in names for key in step if name in key.lower()}
+    ordered = [keys[name] for name in names] if len(keys) == len(step) == 4 else list(step)
+    return tuple(int_or_none(step[key]) for key in ordered)
 
 
-def _symbolic_dims(sdsc: Sdsc, path: str) -> Iterator[str]:
-    dsc = sdsc.dsc
-    for dim, symbols in given(dsc.dim_symbols, {}).items():
-        if symbols:
-            yield f"{dsc_path(sdsc)}.dimToSymbolMapping_.{dim}"
-    if dsc.extents.get("symbolicDimInfo_"):
-        yield f"{dsc_path(sdsc)}.N_.symbolicDimInfo_"
+def _stick_replication(sdsc: Sdsc, path: str) -> Iterator[str]:
+    """``stickRepl_`` of a role or of the DSC, unless it says 1: its meaning is unpublished."""
+    for role, layout in sdsc.dsc.roles.items():
+        if not _says_once(layout.stick_replication):
+            yield f"{dsc_path(sdsc)}.primaryDsInfo_.{role}.stickRepl_"
+    if not _says_once(sdsc.dsc.stick_replication):
+        yield f"{dsc_path(sdsc)}.stickRepl_"
 
 
-def _padding(sdsc: Sdsc, path: str) -> Iterator[str]:
-    for index, node in enumerate(sdsc.dsc.nodes):
-        for dim, kind in given(node.padding, {}).items():
-            if kind != "nopad":
-                yield f"{dsc_path(sdsc)}.scheduleTree_[{index}].padding_.{dim}"
-
-
-def _epilogue(sdsc: Sdsc, path: str) -> Iterator[str]:
-    for key, stage in given(sdsc.dsc.stages, {}).items():
-        epilogue = given(stage.epilogue, stage.steady)
-        if epilogue != stage.steady and dim_entries(epilogue) != dim_entries(stage.steady):
-            yield f"{dsc_path(sdsc)}.dataStageParam_.{key}.el_"
+def _says_once(value: object) -> bool:
+    """True for nothing, 0, 1, and lists or objects of these."""
+    if isinstance(value, dict):
+        return all(map(_says_once, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_says_once, value))
+    return value is UNSET or value is None or str(value) in ("0", "1", "False", "True")
 
 
 def _share_info(sdsc: Sdsc, path: str) -> Iterator[str]:
@@ -119,25 +128,21 @@ def _address_indices(sdsc: Sdsc, path: str) -> Iterator[str]:
             yield f"{dsc_path(sdsc)}.scheduleTree_[{index}].indexTensorType_"
 
 
-def _windows(sdsc: Sdsc, path: str) -> Iterator[str]:
-    if sdsc.dsc.extents.get("paddingSizes_"):
-        yield f"{dsc_path(sdsc)}.N_.paddingSizes_"
-
-
 FEATURES: tuple[Feature, ...] = (
     Feature("SPY503", "data-op DSCs are not simulated", _data_ops),
     Feature("SPY501", "several DSCs in one SDSC are not simulated", _several_dscs),
     Feature("SPY502", "several compute ops in one DSC are not simulated", _several_ops),
     Feature("SPY504", "time folds other than 1 are not simulated", _time_folds),
-    Feature("SPY505", "schedules other than [[-1, 0, 0, 0]] are not simulated", _schedules),
-    Feature("SPY506", "symbolic dims are not simulated", _symbolic_dims),
-    Feature("SPY507", "padding other than nopad is not simulated", _padding),
-    Feature("SPY508", "a last step el_ that differs from ss_ is not simulated", _epilogue),
+    Feature(
+        "SPY505", "a schedule that runs the DSC several times is not simulated", _repeated_dscs
+    ),
     Feature("SPY509", "shared tensors (ldsShareInfo_) are not simulated", _share_info),
     Feature(
         "SPY513", "index tensors of another type than index are not simulated", _address_indices
     ),
-    Feature("SPY514", "windowed extents (paddingSizes_) are not simulated", _windows),
+    Feature(
+        "SPY516", "repeated sticks (stickRepl_ other than 1) are not simulated", _stick_replication
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from msgspec import UNSET, UnsetType
 
-from spyre.mlir.operation import Component, Indirection, Tensor
+from spyre.mlir.operation import Component, Indirection, Padding, Tensor
 from spyre.mlir.sdsc_reading import Reading, read_core_slices, unknown_dim
 from spyre.mlir.sdsc_structs import (
     AllocateNode,
@@ -28,6 +28,7 @@ from spyre.mlir.sdsc_structs import (
 _FOLD_KEY = re.compile(r"\[\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*\]\Z", re.ASCII)
 _INDIRECTION = {kind.value: kind for kind in Indirection}
 _COMPONENT = {kind.value: kind for kind in Component}
+_PADDING = {kind.value: kind for kind in Padding}
 
 
 def read_tensor(reading: Reading, index: int) -> Tensor:
@@ -59,6 +60,7 @@ def read_tensor(reading: Reading, index: int) -> Tensor:
         related_tensor=_related_tensor(reading, node, node_path),
         per_core_in_hbm=bool(given(node.non_unified_hbm, False)),
         json_path=path,
+        padding=_padding(reading, node, node_path),
         own_slices=_own_slices(reading, node, node_path),
         own_core_slices=_own_core_slices(reading, node, node_path),
     )
@@ -156,6 +158,22 @@ def _sizes_per_dim(
     return {dim: reading.integer(size, path) for dim, size in zip(dims, sizes, strict=True)}
 
 
+def _padding(reading: Reading, node: AllocateNode, path: str) -> dict[str, Padding]:
+    """Kind of padding per dim (§5.1); dims without any are left out."""
+    kinds = {}
+    for key, kind in given(node.padding, {}).items():
+        dim, place = key.removesuffix("_"), f"{path}.padding_.{key}"
+        if dim not in node.layout_dims:
+            raise unknown_dim(reading, dim, dict.fromkeys(node.layout_dims, 1), place)
+        if kind not in _PADDING:
+            message = f"padding of {node.name} along {dim} is of an unknown kind"
+            expected = f"one of {', '.join(_PADDING)}"
+            raise reading.error("SPY255", message, place, expected, kind)
+        if _PADDING[kind] is not Padding.NONE:
+            kinds[dim] = _PADDING[kind]
+    return kinds
+
+
 def _indirection(reading: Reading, node: AllocateNode, path: str) -> Indirection:
     kind = given(node.indirect_type, Indirection.NONE.value)
     if kind not in _INDIRECTION:
@@ -246,16 +264,24 @@ def _own_slices(reading: Reading, node: AllocateNode, path: str) -> dict[str, in
         if not factors or factors[0] < 1:
             raise reading.error("SPY245", f"core fold of {dim} is malformed", place, "at least 1")
         counts[dim] = factors[0]
+    rows = given(coordinates.core_slices, {}).values()
+    for dim in node.layout_dims:
+        indices = [reading.integer(row.get(dim, 0), path) for row in rows]
+        counts.setdefault(dim, max(indices, default=0) + 1)
     return counts
 
 
 def _own_core_slices(
     reading: Reading, node: AllocateNode, path: str
 ) -> tuple[Mapping[str, int], ...]:
-    """Work slices a node carries itself, per core (only ``shuffle`` does, §9)."""
+    """Work slices a node carries itself, per core; empty for a core that holds nothing (§9)."""
     table = given(given(node.coordinates, Coordinates()).core_slices, {})
     if not table:
         return ()
     dims = dict.fromkeys(node.layout_dims, 1)
     place = f"{path}.coordinates_.coreIdToWkSlice_"
-    return read_core_slices(reading, table, dims, place)
+    unused = sorted(table.keys() - {str(core) for core in reading.cores})
+    if unused:
+        message = f"{node.name} lies with core {unused[0]}, which takes no part in the operation"
+        raise reading.unsupported("SPY517", f"{message}: not simulated", f"{place}.{unused[0]}")
+    return read_core_slices(reading, table, dims, place, may_lack=True)

@@ -10,7 +10,7 @@ from math import prod
 
 from spyre.dtypes import FORMATS
 from spyre.errors import Severity
-from spyre.mlir.footprint import core_extent, stick_elements
+from spyre.mlir.footprint import core_extent, index_step_fault, stick_elements
 from spyre.mlir.operation import Indirection, Operation, Tensor
 from spyre.mlir.sdsc_structs import CoordInfo, given, int_or_none
 from spyre.mlir.sdsc_subject import Rule, Subject, Violation
@@ -105,8 +105,8 @@ def _stick_multiples(subject: Subject) -> Iterator[Violation]:
             if tensor.role != INDEX_ROLE and tensor.holds(dim):
                 longest[dim] = max(longest.get(dim, 1), size)
     for dim, size in longest.items():
-        extent = op.extents[dim] // op.slices[dim]
-        if extent % size:
+        extent = op.core_extent(dim)
+        if extent % size or op.last_extents.get(dim, 0) % size:
             message = f"a core's part of stick dim {dim} is not whole sticks"
             path = f"{subject.dsc_path}.N_.{dim}_"
             yield Violation(path, message, f"a multiple of {size} per core", str(extent))
@@ -140,6 +140,18 @@ def _indirection(subject: Subject) -> Iterator[Violation]:
             message = f"{tensor.name} has no {wanted.value} that belongs to it"
             found = "nothing" if other is None else f"{other.name}: {other.indirection.value}"
             yield Violation(path, message, f"the node of a {wanted.value}", found)
+
+
+def _index_steps(subject: Subject) -> Iterator[Violation]:
+    """§6.4: an index needs a dim to count along, and every other dim a pitch."""
+    op = subject.op
+    for tensor in op.tensors if op.index_tensors else ():
+        if tensor.indirection is not Indirection.VALUE:
+            continue
+        if fault := index_step_fault(op, tensor):
+            path = f"{subject.node_path(tensor)}.maxDimSizes_"
+            expected = "an indexed dim or a dim of pages, outermost or with deviceDimSizes_"
+            yield Violation(path, fault, expected)
 
 
 _COUNTERPART = {Indirection.VALUE: Indirection.INDEX, Indirection.INDEX: Indirection.VALUE}
@@ -179,7 +191,8 @@ def _coord_extents(subject: Subject) -> Iterator[Violation]:
 def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
     scale = tensor.scale[dim]
     if scale == 1:
-        return core_extent(op, tensor, dim)
+        windowed = op.window_of(tensor, dim) is not None
+        return op.window_span(tensor, dim) if windowed else core_extent(op, tensor, dim)
     return stick if scale == -2 else 1
 
 
@@ -200,5 +213,6 @@ TENSOR_RULES: tuple[Rule, ...] = (
     Rule("SPY244", Severity.ERROR, _gap_signs),
     Rule("SPY248", Severity.WARNING, _idle_tensors),
     Rule("SPY252", Severity.WARNING, _presence),
+    Rule("SPY262", Severity.ERROR, _index_steps),
 )
 """The other rules on tensors."""

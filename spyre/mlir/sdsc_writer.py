@@ -9,11 +9,13 @@ again. The builder and the torch backend emit through it. Forms: SuperDSC refere
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
 
 from spyre.mlir.footprint import core_extent, stick_elements
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.operation import Component, Indirection, Operation, Padding, Tensor, Window
+from spyre.mlir.sdsc_dim_reader import SYMBOLIC_KEY, WINDOWS_KEY, window_table
 from spyre.mlir.sdsc_structs import (
     Affine,
     AllocateNode,
@@ -59,6 +61,8 @@ def write_operation(op: Operation) -> Sdsc:
         core_slices={c: dict(row) for c, row in zip(cores, op.core_slices, strict=True)},
         schedule=dict.fromkeys(cores, ((-1, 0, 0, 0),)),
         dscs=({op.name: dsc},),
+        data_dscs=() if op.symbolic_dims else UNSET,
+        symbol_tags={str(s.symbol): s.tag for s in op.symbolic_dims.values() if s.tag} or UNSET,
     )
     return Sdsc(op.sdsc_name, body)
 
@@ -67,21 +71,57 @@ def _dsc(op: Operation) -> Dsc:
     tensors = sorted(op.tensors, key=lambda tensor: tensor.index)
     roles = _roles(tensors)
     names = {tensor.index: f"allocate-{_memory_name(tensor)}" for tensor in tensors}
-    stage = _dims("core", {dim: op.extents[dim] // op.slices[dim] for dim in op.dims})
+    stage = _stage(op, {dim: op.core_extent(dim) for dim in op.dims})
+    last = _stage(op, {dim: op.last_extents.get(dim, op.core_extent(dim)) for dim in op.dims})
     return Dsc(
         num_cores=len(op.cores),
         core_ids=op.cores,
         num_corelets=1,
-        extents=_dims("n", op.extents),
+        extents={**_dims("n", op.extents), **_windows(op.windows), **_symbolic_sizes(op)},
         masks={dim: tuple(ranges) for dim, ranges in op.masks.items()},
         mask_constant_id=_mask_constant_id(op),
-        stages={"0": DataStage(stage, dict(stage))},
+        stages={"0": DataStage(stage, last)},
         roles=roles,
         nodes=tuple(_node(op, tensor, roles[tensor.role], names) for tensor in tensors),
         tensors=tuple(_label(tensor, roles[tensor.role]) for tensor in tensors),
         constants=_constants(op) or "{}",
         compute_ops=(_compute_op(op),),
+        dim_symbols={d: (size.symbol,) for d, size in op.symbolic_dims.items()} or UNSET,
     )
+
+
+def _stage(op: Operation, extents: Mapping[str, int]) -> Dims:
+    """Extents of one core, with its part of every window and symbolic size (§3, §11).
+
+    Padding of a split dim lies with some cores only: -1.
+    """
+    windows = {
+        dim: replace(
+            window,
+            total=window.span(extents[dim], extents[window.window_dim]),
+            pad_front=-1 if op.slices[dim] > 1 else window.pad_front,
+            pad_back=-1 if op.slices[dim] > 1 else window.pad_back,
+        )
+        for dim, window in op.windows.items()
+    }
+    return {**_dims("core", extents), **_windows(windows), **_symbolic_sizes(op, op.slices)}
+
+
+def _windows(windows: Mapping[str, Window]) -> Dims:
+    return {WINDOWS_KEY: window_table(windows)} if windows else {}
+
+
+def _symbolic_sizes(op: Operation, slices: Mapping[str, int] | None = None) -> Dims:
+    """``symbolicDimInfo_``, divided by ``slices``."""
+    divisors = slices or {}
+    table = {
+        dim: {
+            "maxSize_": size.maximum // divisors.get(dim, 1),
+            "granularity_": max(1, size.granularity // divisors.get(dim, 1)),
+        }
+        for dim, size in op.symbolic_dims.items()
+    }
+    return {SYMBOLIC_KEY: table} if table else {}
 
 
 def _memory_name(tensor: Tensor) -> str:
@@ -140,6 +180,7 @@ def _node(
         layout_dims=tensor.dims,
         max_dim_sizes=tuple(tensor.max_dim_sizes.get(dim, -1) for dim in role.dims),
         gaps=_gaps(op, tensor) or UNSET,
+        padding={dim: kind.value for dim, kind in tensor.padding.items()} or UNSET,
         non_unified_hbm=1 if tensor.per_core_in_hbm else UNSET,
         indirect_type=tensor.indirection.value,
         related_node=UNSET if related is None else names[related],
@@ -181,7 +222,7 @@ def _value_folds(op: Operation) -> tuple[FoldProperty, ...]:
 
 def _own_core_slices(op: Operation, tensor: Tensor) -> dict[str, dict[str, Number]]:
     rows = tensor.own_core_slices
-    return {str(c): dict(row) for c, row in zip(op.cores, rows, strict=False)} if rows else {}
+    return {str(c): dict(row) for c, row in zip(op.cores, rows, strict=False) if row}
 
 
 # --- coordinate folds (§5.5) ------------------------------------------------------------------
@@ -201,7 +242,8 @@ def _coord_folds(op: Operation, tensor: Tensor, dim: str, stick: int) -> CoordIn
         tuple(FoldFunction(affine=Affine(alpha, 0)) for alpha, _, _ in folds),
         tuple(FoldProperty(factor, label) for _, factor, label in folds),
     )
-    return CoordInfo(len(elements), manager, _SPATIAL_FOLDS, 0, "nopad")
+    padding = tensor.padding.get(dim, Padding.NONE)
+    return CoordInfo(len(elements), manager, _SPATIAL_FOLDS, 0, padding.value)
 
 
 Fold = tuple[int, int, str]
@@ -211,18 +253,27 @@ Fold = tuple[int, int, str]
 def _core_folds(op: Operation, tensor: Tensor, dim: str, stick: int) -> Iterator[Fold]:
     if tensor.holds(dim):
         slices = (tensor.own_slices or op.slices).get(dim, 1)
-        yield core_extent(op, tensor, dim), slices, "core_fold"
+        window = op.window_of(tensor, dim)
+        step = window.stride if window else 1
+        yield core_extent(op, tensor, dim) * step, slices, "core_fold"
     else:
         yield (stick if tensor.scale[dim] == -2 else 1), 1, "core_fold"
 
 
 def _element_folds(op: Operation, tensor: Tensor, dim: str, stick: int) -> Iterator[Fold]:
-    extent = core_extent(op, tensor, dim) if tensor.holds(dim) else 1
+    extent = _element_count(op, tensor, dim) if tensor.holds(dim) else 1
     if not stick or tensor.scale[dim] == -1:
         yield 1, extent, "elem_arr_0"
         return
     yield stick, max(1, -(-extent // stick)), "elem_arr_1"
     yield (0 if tensor.scale[dim] == -2 else 1), stick, "elem_arr_0"
+
+
+def _element_count(op: Operation, tensor: Tensor, dim: str) -> int:
+    """Elements one core has of a dim, those under its windows where some slide (§5.5)."""
+    if op.window_of(tensor, dim):
+        return op.window_span(tensor, dim)
+    return core_extent(op, tensor, dim)
 
 
 # --- constants and the compute op -------------------------------------------------------------

@@ -7,11 +7,11 @@ order are those of the real frontends. Forms: bundle format reference §2, §3.1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spyre.mlir.affine import AffineExpr, AffineMap, Constant, Dim, Symbol
-from spyre.mlir.sdsc_builder import Place
+from spyre.mlir.sdsc_builder import Place, RuntimeSize, SizeTerm
 from spyre.mlir.syntax import (
     AddIOp,
     ApplyOp,
@@ -28,8 +28,8 @@ from spyre.mlir.syntax import (
 POOL = "pool"
 Strides = tuple[tuple[str, int], ...]
 """(loop, bytes per iteration) pairs, outermost loop first."""
-Address = tuple[str, int, Strides]
-"""Buffer, offset in bytes, strides."""
+Address = tuple[str, int, Strides, tuple[SizeTerm, ...]]
+"""Buffer, offset in bytes, strides, terms in runtime sizes."""
 
 
 @dataclass(slots=True)
@@ -37,21 +37,26 @@ class SymbolTable:
     """Symbols of one SDSC: equal addresses share one id, in order of first appearance."""
 
     next_id: int
-    ids: dict[Address, int] = field(default_factory=dict)
+    ids: dict[Address | RuntimeSize, int] = field(default_factory=dict)
 
-    def symbol_of(self, place: Place, offset_bytes: int) -> int:
-        """The id (negative) of an address; a new one if it is new."""
+    def symbol_of(self, place: Place | RuntimeSize, offset_bytes: int) -> int:
+        """The id (negative) of an address or a size; a new one if it is new."""
+        if isinstance(place, RuntimeSize):
+            return self.ids.setdefault(place, self.next_id - len(self.ids))
         strides = tuple((loop, step) for loop, step in place.loop_strides.items() if step)
-        address = (place.buffer, place.offset_bytes + offset_bytes, strides)
+        address = (place.buffer, place.offset_bytes + offset_bytes, strides, place.size_terms)
         return self.ids.setdefault(address, self.next_id - len(self.ids))
 
 
 @dataclass(slots=True)
 class SymbolEmitter:
-    """Statements of a symbolic module. ``arguments``: buffer name → arg_index."""
+    """Statements of a symbolic module. ``arguments``: buffer name → arg_index; ``sizes`` become
+    parameters behind those of the arguments.
+    """
 
     arguments: Mapping[str, int]
     has_pool: bool
+    sizes: Sequence[RuntimeSize] = ()
     parameters: list[Parameter] = field(default_factory=list)
     head: list[Statement] = field(default_factory=list)
     aliases: list[MapAlias] = field(default_factory=list)
@@ -65,6 +70,11 @@ class SymbolEmitter:
             self.parameters.append(Parameter(f"{buffer}_base_addr", InputArgType()))
             take = ExtractOp(buffer, ArgumentField.VALUE, f"{buffer}_base_addr")
             self._define(take.result, take)
+        for size in self.sizes:
+            kind = InputArgType(size.granularity, size.maximum)
+            self.parameters.append(Parameter(size.name, kind))
+            result = _size_value(size)
+            self._define(result, ExtractOp(result, ArgumentField.VALUE, size.name, kind))
 
     def new_table(self) -> SymbolTable:
         """An empty symbol table; ids go on where the last SDSC's ended."""
@@ -86,15 +96,18 @@ class SymbolEmitter:
         execute = ExecuteOp(tuple(operands), filename, tuple(table.ids.values()))
         return (*statements, execute)
 
-    def _operand(self, address: Address, statements: list[Statement]) -> str:
-        buffer, offset, strides = address
+    def _operand(self, address: Address | RuntimeSize, statements: list[Statement]) -> str:
+        if isinstance(address, RuntimeSize):
+            return _size_value(address)
+        buffer, offset, strides, terms = address
         base = self._base(buffer, offset)
-        if not strides:
+        if not strides and not terms:
             return base
         name = f"addr_{self._addresses}"
         self._addresses += 1
         loops = tuple(loop for loop, _ in strides)
-        statements.append(ApplyOp(name, self._map(strides), loops, (base,)))
+        symbols = (base, *(_size_value(term.size) for term in terms))
+        statements.append(ApplyOp(name, self._map(strides, terms), loops, symbols))
         return name
 
     def _base(self, buffer: str, offset: int) -> str:
@@ -109,12 +122,17 @@ class SymbolEmitter:
         self._define(total, AddIOp(total, root, constant))
         return total
 
-    def _map(self, strides: Strides) -> str:
-        """Alias of ``(d0, …)[s0] -> (s0 + a*d0 + …)``; equal maps share one."""
+    def _map(self, strides: Strides, terms: tuple[SizeTerm, ...]) -> str:
+        """Alias of ``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + (s1 ceildiv n) * b + …)``; equal maps
+        share one.
+        """
         result: AffineExpr = Symbol(0)
         for index, (_, step) in enumerate(strides):
             result = result + Constant(step) * Dim(index)
-        map_ = AffineMap(len(strides), 1, result)
+        for index, term in enumerate(terms, 1):
+            share = Symbol(index).ceildiv(term.slices)
+            result = result + Constant(term.element_bytes) * share
+        map_ = AffineMap(len(strides), 1 + len(terms), result)
         for alias in self.aliases:
             if alias.map == map_:
                 return alias.name
@@ -126,3 +144,8 @@ class SymbolEmitter:
         if name not in self._names:
             self._names.add(name)
             self.head.append(statement)
+
+
+def _size_value(size: RuntimeSize) -> str:
+    """Name of a runtime size as an integer."""
+    return f"{size.name}_value"

@@ -81,12 +81,19 @@ class KernelArguments:
         return tuple(a for a in self.arguments if a.is_output)
 
 
-def arguments_of_spec(spec: LaunchSpec, sizes: Mapping[str, int] | None = None) -> KernelArguments:
+def arguments_of_spec(
+    spec: LaunchSpec,
+    sizes: Mapping[str, int] | None = None,
+    maxima: Mapping[str, int] | None = None,
+) -> KernelArguments:
     """Arguments of a launch_spec.json; ``sizes`` gives the runtime sizes its shapes name.
 
+    ``maxima``: the largest a size may be, where that is known; memory is laid out for it.
     LaunchError SPY366 for a size without a value, SPY322 for a layout that does not fit its shape.
     """
-    arguments = tuple(_of_launch_argument(argument, sizes or {}) for argument in spec.args)
+    arguments = tuple(
+        _of_launch_argument(argument, sizes or {}, maxima or {}) for argument in spec.args
+    )
     return KernelArguments(arguments, spec.pool_size)
 
 
@@ -118,12 +125,15 @@ def argument_name(arg_index: int) -> str:
     return f"arg_{arg_index}"
 
 
-def _of_launch_argument(argument: LaunchArgument, sizes: Mapping[str, int]) -> ArgumentSpec:
+def _of_launch_argument(
+    argument: LaunchArgument, sizes: Mapping[str, int], maxima: Mapping[str, int]
+) -> ArgumentSpec:
     shape = tuple(_size(argument, entry, sizes) for entry in argument.shape)
-    if argument.layout is None:
-        layout = SpyreTensorLayout.from_host(shape, argument.dtype)
-    else:
-        layout = argument.layout.to_layout()
+    names = zip(argument.shape, shape, strict=True)
+    largest = tuple(maxima.get(str(name), size) for name, size in names)
+    layout = None if argument.layout is None else argument.layout.to_layout()
+    if layout is None or layout == SpyreTensorLayout.from_host(largest, argument.dtype):
+        layout = layout_for_largest(shape, largest, argument.dtype)
     return ArgumentSpec(
         argument.arg_index,
         argument_name(argument.arg_index),
@@ -133,6 +143,27 @@ def _of_launch_argument(argument: LaunchArgument, sizes: Mapping[str, int]) -> A
         layout,
         find_host_strides(shape, layout),
     )
+
+
+def layout_for_largest(
+    shape: Sequence[int], largest: Sequence[int], dtype: str
+) -> SpyreTensorLayout:
+    """Default layout with room for ``largest`` that holds a dense host tensor of ``shape``.
+
+    Memory of a symbolic dim keeps the pitches of its maximum (SDSC reference §11).
+    """
+    if tuple(shape) == tuple(largest):
+        return SpyreTensorLayout.from_host(shape, dtype)
+    strides = contiguous_strides(shape)
+    rank = len(shape)
+    layout = SpyreTensorLayout.from_dim_order(largest, strides, dtype, range(rank))
+    walked = [*range(1, rank), 0, rank - 1]
+    steps = list(layout.stride_map)
+    for place, dim in enumerate(walked):
+        counts_sticks = dim == rank - 1 and place < rank
+        if shape[dim] <= (layout.elements_per_stick if counts_sticks else 1):
+            steps[place] = -1
+    return replace(layout, stride_map=tuple(steps))
 
 
 def _size(argument: LaunchArgument, entry: int | str, sizes: Mapping[str, int]) -> int:

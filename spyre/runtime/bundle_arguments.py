@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spyre.errors import LaunchError
+from spyre.mlir.arguments import check_sizes
 from spyre.mlir.bundle import MODULE_FILE, SDSC_PATTERN, Bundle
 from spyre.runtime.arguments import (
     KernelArguments,
@@ -22,7 +23,7 @@ from spyre.runtime.arguments import (
 )
 from spyre.runtime.derived_arguments import derive_arguments
 from spyre.runtime.host_tensor import TensorSpec
-from spyre.runtime.launch_spec import find_launch_spec, read_launch_spec
+from spyre.runtime.launch_spec import LaunchSpec, find_launch_spec, read_launch_spec
 
 
 def read_arguments(
@@ -37,11 +38,13 @@ def read_arguments(
     ``values``: runtime sizes and index parameters by name. ``shapes``: of the inputs, in order;
     they are checked against a launch_spec.json (SPY365) and shape the inputs where there is none.
     ``strides``: host strides (elements) by argument index. ``aliases``: argument index → index
-    of the argument whose memory it shares.
+    of the argument whose memory it shares. LaunchError SPY173 for a size out of its range.
     """
+    check_sizes(bundle.program.parameters, values or {})
     path = find_launch_spec(bundle.directory)
     if path is not None:
-        arguments = arguments_of_spec(read_launch_spec(path), values)
+        spec = read_launch_spec(path)
+        arguments = arguments_of_spec(spec, values, _maxima(bundle, spec))
     else:
         arguments = derive_arguments(bundle, values or {})
     if shapes:
@@ -51,6 +54,22 @@ def read_arguments(
     for alias, target in (aliases or {}).items():
         arguments = with_alias(arguments, alias, target)
     return arguments
+
+
+def _maxima(bundle: Bundle, spec: LaunchSpec) -> dict[str, int]:
+    """The largest value of every runtime size, by the names bundle, SDSCs and launch spec use."""
+    maxima = {
+        kind.pytorch_sym: kind.max_value
+        for kind in spec.symbol_kinds or ()
+        if kind.pytorch_sym is not None and kind.max_value is not None
+    }
+    for operation in bundle.operations.values():
+        for size in operation.symbolic_dims.values():
+            maxima[size.tag] = size.maximum
+    for parameter in bundle.program.parameters:
+        if parameter.max_value is not None:
+            maxima[parameter.name] = parameter.max_value
+    return maxima
 
 
 def _restrided(arguments: KernelArguments, strides: Mapping[int, Sequence[int]]) -> KernelArguments:

@@ -154,7 +154,7 @@ def _launch(
         _renumbered(report, first_execute, spec.bundle)
         for report in report_executes(linked, operations, elapsed_ns)
     )
-    lookup = CoreLookup(linked, binding)
+    lookup = CoreLookup(linked)
     return LaunchedKernel(lookup, reports, checked.findings, first_execute, verification)
 
 

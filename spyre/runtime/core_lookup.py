@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.access import Access, per_core
-from spyre.hw.binding import Binding
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linker import LinkedProgram, PlanRun
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.operation import Component, Indirection, Operation
 from spyre.mlir.program import Execute
 from spyre.runtime.verify import CorePlace
 
@@ -29,7 +28,6 @@ class CoreLookup:
     """Finds the last writer of an HBM address in one launch of a program."""
 
     linked: LinkedProgram
-    binding: Binding
 
     def writer(self, address_bytes: int) -> CorePlace | None:
         """Who last wrote the stick at ``address_bytes``; core None if nobody did.
@@ -62,31 +60,29 @@ class CoreLookup:
 
     def _last_of(self, execute: Execute, address: int) -> tuple[int, CorePlace] | None:
         """(place in program order, writer) of the last execution that covers ``address``."""
-        plans = self.linked.plans[execute.index]
-        if not plans:
-            return None
-        op, access = plans[0].op, plans[0].accesses[-1]
+        best: tuple[int, CorePlace] | None = None
+        for run in self.linked.runs[execute.index]:
+            found = self._last_of_run(execute, run, address)
+            if found is not None and (best is None or found[0] >= best[0]):
+                best = found
+        return best
+
+    def _last_of_run(
+        self, execute: Execute, run: PlanRun, address: int
+    ) -> tuple[int, CorePlace] | None:
+        op, access = run.plan.op, run.plan.accesses[-1]
         tensor = access.tensor
         if tensor.component is not Component.HBM or tensor.indirection is Indirection.VALUE:
             return None
-        starts = self._starts(execute, tensor)
-        hits = covers(op, access, address - starts)
+        hits = covers(op, access, address - run.starts(len(op.tensors) - 1))
         rows = np.flatnonzero(hits.any(axis=1))
         if not len(rows):
             return None
-        instance, order = self._latest(execute.index, rows)
-        core = op.cores[int(np.flatnonzero(hits[instance])[0])]
+        instance, order = self._latest(execute.index, run.instances[rows])
+        row = int(np.flatnonzero(run.instances == instance)[0])
+        core = op.cores[int(np.flatnonzero(hits[row])[0])]
         tile = self.linked.schedule.loop_indices[execute.index][instance]
         return order, CorePlace(core, tuple(int(i) for i in tile), execute.index, op.name)
-
-    def _starts(self, execute: Execute, tensor: Tensor) -> Int64Array:
-        """Start addresses of a tensor in HBM, [instance, core]."""
-        symbols = self.linked.schedule.symbols[execute.index]
-        if tensor.symbolic:
-            column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
-            return self.binding.relocate(symbols[:, [column[s] for s in tensor.starts]])
-        literal = self.binding.relocate(np.array(tensor.starts, np.int64))
-        return np.repeat(literal[None, :], len(symbols), axis=0)
 
     def _latest(self, static: int, rows: Int64Array) -> tuple[int, int]:
         """(instance, place in program order) of the instance of ``rows`` that runs last."""

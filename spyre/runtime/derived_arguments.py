@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -20,7 +21,9 @@ from spyre.mlir.bundle import Bundle
 from spyre.mlir.footprint import Footprint, footprint, stick_elements
 from spyre.mlir.operation import Component, Operation, Tensor
 from spyre.mlir.program import Execute, LoopProgram, Parameter, Schedule
+from spyre.mlir.runtime_sizes import group_by_sizes, with_sizes
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name
+from spyre.runtime.kernel import require_no_size
 from spyre.runtime.launch_spec import Role
 
 POOL = -1
@@ -28,6 +31,7 @@ _OWNER_BITS = 40
 _SCRATCH_OWNER = 1 << 16
 """Owners from here on are device_mem_allocates, which are no arguments."""
 _SEGMENT_BITS = 34
+Int64Array = npt.NDArray[np.int64]
 _HOST_DTYPES = {
     "SEN169_FP16": "float16",
     "IEEE_FP32": "float32",
@@ -40,7 +44,7 @@ _HOST_DTYPES = {
 class Use:
     """One operand of one execute: what it touches of its argument, in bytes from its start.
 
-    ``execute``: number of the execute statement in the text.
+    ``execute``: number of the execute statement in the text. ``sized``: dims of a runtime size.
     """
 
     execute: int
@@ -49,6 +53,7 @@ class Use:
     place: Footprint
     reads: bool
     end_bytes: int
+    sized: frozenset[str] = frozenset()
 
 
 def derive_arguments(bundle: Bundle, values: Mapping[str, int]) -> KernelArguments:
@@ -115,6 +120,7 @@ def _owner_parameters(
         elif parameter.name in values:
             given[parameter.name] = values[parameter.name]
         else:
+            require_no_size(parameter, values)
             raise LaunchError(
                 "SPY362",
                 f"no value for parameter %{parameter.name}",
@@ -137,6 +143,8 @@ def _uses_of(op: Operation, execute: Execute, schedule: Schedule) -> Iterator[tu
     if not len(symbols):
         return
     column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
+    sized = frozenset(op.symbolic_dims)
+    op = _at_largest_sizes(op, execute, symbols)
     for tensor in op.tensors:
         if tensor.component is not Component.HBM:
             continue
@@ -148,7 +156,18 @@ def _uses_of(op: Operation, execute: Execute, schedule: Schedule) -> Iterator[tu
         for owner in np.unique(starts >> bits):
             own = starts[(starts >> bits) == owner] - (int(owner) << bits)
             end = int(own.max()) + place.span_bytes
-            yield int(owner), Use(execute.index, op, tensor, place, tensor not in op.outputs, end)
+            yield (
+                int(owner),
+                Use(execute.index, op, tensor, place, tensor not in op.outputs, end, sized),
+            )
+
+
+def _at_largest_sizes(op: Operation, execute: Execute, symbols: Int64Array) -> Operation:
+    """``op`` with each runtime size as large as any execution has it. LaunchError SPY372."""
+    largest: dict[str, int] = {}
+    for sizes, _ in group_by_sizes(op, execute.symbol_ids, symbols):
+        largest = {dim: max(size, largest.get(dim, 0)) for dim, size in sizes.items()}
+    return with_sizes(op, largest)
 
 
 def _by_segment(uses: Mapping[int, list[Use]]) -> dict[int, list[Use]]:
@@ -218,9 +237,13 @@ def _device_dims(use: Use, end_bytes: int) -> dict[str, int]:
 
 
 def _host_shape(use: Use, dims: Mapping[str, int]) -> dict[str, int]:
-    """Host extents (elements) by dim, in host order; stick dims hold whole sticks."""
+    """Host extents (elements) by dim, in host order; stick dims hold whole sticks.
+
+    A runtime size is what the launch gives; its dim's memory is larger.
+    """
     sticks = stick_elements(use.tensor)
-    return {dim: dims[dim] * sticks.get(dim, 1) for dim in _host_order(use, list(dims))}
+    shape = {dim: dims[dim] * sticks.get(dim, 1) for dim in _host_order(use, list(dims))}
+    return {**shape, **{dim: use.op.extents[dim] for dim in shape if dim in use.sized}}
 
 
 def _host_order(use: Use, outermost_first: list[str]) -> list[str]:
@@ -252,6 +275,9 @@ def _layout(use: Use, dims: Mapping[str, int], strides: Mapping[str, int]) -> Sp
     sizes = list(dims.values())
     walked = [strides[dim] * (lanes if dim == stick_dim else 1) for dim in dims]
     lane_stride = strides.get(stick_dim, -1)
+    for k, dim in enumerate(dims):
+        if dim in use.sized and use.op.extents[dim] <= (lanes if dim == stick_dim else 1):
+            walked[k] = -1
     if not sizes:
         sizes, walked = [1], [-1]
     return SpyreTensorLayout((*sizes, lanes), (*walked, lane_stride), use.tensor.data_format)

@@ -20,6 +20,7 @@ from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
 from spyre.hw.linker import LinkedProgram, Linker
 from spyre.mlir.bundle import Bundle
+from spyre.mlir.loops import Parameter
 
 POOL = -1
 """Argument index of the pool."""
@@ -136,11 +137,13 @@ class Kernel:
         for parameter in self.bundle.program.parameters:
             if parameter.name in values:
                 continue
-            values[parameter.name] = _parameter_address(parameter.name, launch)
+            values[parameter.name] = _parameter_address(parameter, launch)
         return values
 
 
-def _parameter_address(name: str, launch: Launch) -> int:
+def _parameter_address(parameter: Parameter, launch: Launch) -> int:
+    require_no_size(parameter, launch.values)
+    name = parameter.name
     if name == _POOL:
         if launch.pool is None:
             raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
@@ -161,6 +164,21 @@ def _parameter_address(name: str, launch: Launch) -> int:
             found=f"arguments {sorted(launch.arguments)}",
         )
     return launch.arguments[index].address_bytes
+
+
+def require_no_size(parameter: Parameter, values: Mapping[str, int]) -> None:
+    """LaunchError SPY366 for a runtime size, which has to be among ``values`` by name."""
+    if not parameter.is_size:
+        return
+    steps = parameter.granularity or 1
+    most = "" if parameter.max_value is None else f" up to {parameter.max_value}"
+    raise LaunchError(
+        "SPY366",
+        f"runtime size {parameter.name} has no value",
+        parameter.location,
+        expected=f"a value for {parameter.name}: a positive multiple of {steps}{most}",
+        found=", ".join(values) or "no values",
+    )
 
 
 def _segments(launch: Launch) -> dict[int, int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy.typing as npt
 
 from spyre.errors import Finding
 from spyre.hw.counters import Counters, count_plan
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linker import LinkedProgram, PlanRun
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.host_tensor import HostTensor
@@ -117,21 +119,25 @@ def report_executes(
     return tuple(_report(linked, k, operations[k], times[k]) for k in range(count))
 
 
-def shape_text(op: Operation) -> str:
-    """The iteration space in N_ order, in elements."""
-    return ", ".join(f"{dim} {op.extents[dim]}" for dim in op.dims)
+def shape_text(op: Operation, runs: Sequence[PlanRun] = ()) -> str:
+    """The iteration space in N_ order, in elements; of a runtime size what ``runs`` had."""
+    shown = {dim: str(op.extents[dim]) for dim in op.dims}
+    for dim in op.symbolic_dims if runs else ():
+        sizes = {run.plan.op.extents[dim] for run in runs}
+        shown[dim] = "-".join(map(str, sorted({min(sizes), max(sizes)})))
+    return ", ".join(f"{dim} {extent}" for dim, extent in shown.items())
 
 
 def _report(linked: LinkedProgram, k: int, op: Operation, host_ns: int | None) -> ExecuteReport:
     execute = linked.program.executes[k]
     executions = len(linked.schedule.loop_indices[k])
-    plans = linked.plans[k]
-    counters = count_plan(plans[0]).times(executions) if plans else Counters()
+    work = (count_plan(run.plan).times(len(run.instances)) for run in linked.runs[k])
+    counters = reduce(add, work, Counters())
     return ExecuteReport(
         k,
         execute.sdsc_filename,
         op.name,
-        shape_text(op),
+        shape_text(op, linked.runs[k]),
         len(op.cores),
         executions,
         counters,

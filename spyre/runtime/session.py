@@ -203,7 +203,7 @@ def _not_verified(launched: _Launched) -> tuple[Finding, ...]:
 def _output_places(
     launched: _Launched, arguments: KernelArguments, addresses: Mapping[int, int]
 ) -> tuple[OutputPlace, ...]:
-    lookup = CoreLookup(launched.linked, launched.kernel.bind(launched.launch))
+    lookup = CoreLookup(launched.linked)
     places = []
     for spec in arguments.outputs:
         base = addresses[spec.arg_index]

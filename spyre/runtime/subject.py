@@ -127,7 +127,7 @@ def case_subject(device: Device, case: Case, tolerance: Tolerance | None = None)
         kernel, launch = Kernel(bundle, device), bind_launch(spec, buffers)
         linked = kernel.link(launch)
         kernels.append((kernel, launch))
-        launched.append(LaunchedKernel(CoreLookup(linked, kernel.bind(launch)), (), (), first))
+        launched.append(LaunchedKernel(CoreLookup(linked), (), (), first))
         first += len(linked.program.executes)
     outputs = tuple(
         SubjectOutput(

@@ -82,7 +82,7 @@ def link(
 
 @dataclass(frozen=True)
 class Window:
-    """A byte range one operand touches (on one core, in LX), guards excluded."""
+    """A byte range one operand touches (on one core, of a local tensor), guards excluded."""
 
     operand: int
     tensor: Tensor
@@ -104,7 +104,7 @@ def windows(op: Operation, sizes: Mapping[int, int] | None = None) -> list[Windo
     starts = literal_starts(op)
     for k, tensor in enumerate(op.tensors):
         span = footprint(op, tensor).span_bytes
-        if tensor.component is Component.LX:
+        if tensor.is_local:
             lows = [int(s) for s in starts[k]]
             span = (sizes or {}).get(k, span)
             found += [Window(k, tensor, low, low + span) for low in lows]

@@ -153,3 +153,66 @@ def gathers(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int
         data_format=data_format,
     )
     return build_operation(spec), rows, rows * row_bytes
+
+
+@st.composite
+def paged(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int]:
+    """(operation, indices there are, bytes of the table): an index picks a page of a table.
+
+    The table is page by page, one page a row of sticks, or one tensor of rows in which pages begin
+    at multiples of their size.
+    """
+    data_format = draw(st.sampled_from(["SEN169_FP16", "IEEE_FP32"]))
+    lanes = 64 if data_format == "SEN169_FP16" else 32
+    page, pages, sticks = draw(st.integers(1, 5)), draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    rows = draw(st.integers(1, page))
+    splits = {"x": draw(st.sampled_from([1, 1, 2])), "mb": 1, "out": draw(st.sampled_from([1, 2]))}
+    if rows % 2 == 0:
+        splits["mb"] = draw(st.sampled_from([1, 2]))
+    extents = {"x": 2 * draw(st.sampled_from([1, 3, 16])), "mb": rows}
+    extents["out"] = sticks * lanes * splits["out"]
+    kind = draw(st.sampled_from(["page by page", "rows", "rows outermost", "sticks"]))
+    maxima, sizes, order, page_bytes = {"mb": page}, {}, ("mb", "out"), page * 128
+    table_bytes = pages * page_bytes * (extents["out"] // lanes)
+    if kind == "page by page":
+        maxima, order = {"mb": page, "x": 1}, ("mb", "out", "x")
+    elif kind == "rows":
+        sizes = {"mb": pages * page, "out": extents["out"]}
+    elif kind == "rows outermost":
+        order = ("out", "mb")
+    else:
+        maxima, order, extents["mb"], splits["mb"] = {"out": extents["out"]}, ("out",), 1, 1
+        table_bytes = pages * extents["out"] // lanes * 128
+    value = TensorSpec(
+        dims=order,
+        stick=(("out", lanes),),
+        base=region(2 if scatter else 0),
+        data_format=data_format,
+        role="VALUE",
+        max_dim_sizes=maxima,
+        device_dim_sizes=sizes,
+        indirection=Indirection.VALUE,
+    )
+    index = TensorSpec(
+        dims=("x",),
+        stick=(("x", 32),),
+        base=region(1),
+        data_format="SENUINT32",
+        role="KERNEL_IDX",
+        indirection=Indirection.INDEX,
+    )
+    grid = Grid(extents, splits, "out", lanes)
+    plain = replace(
+        draw(tensors(grid, 0 if scatter else 2, (), data_format, False)),
+        indirection=Indirection.NONE,
+    )
+    spec = OperationSpec(
+        name="identity",
+        extents=extents,
+        inputs=[plain if scatter else value],
+        outputs=[value if scatter else plain],
+        index_inputs=[index],
+        splits=splits,
+        data_format=data_format,
+    )
+    return build_operation(spec), pages, table_bytes

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from spyre.mlir.bundle import BundleParts
 from spyre.mlir.bundle_builder import BundleBuilder
 from spyre.mlir.operation import Component, Indirection
 from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction, restickify
+from spyre.mlir.sdsc_window_recipes import Windows, conv2d, pool
 
 DL16_STICK = (("out", 64),)
 
@@ -115,6 +117,89 @@ def two_loops(symbolic: bool) -> BundleParts:
     return builder.build()
 
 
+def convolution() -> BundleParts:
+    """3 x 3 windows, stride 2, over a padded [2, 9, 16, 64], the rows on two cores."""
+    builder = BundleBuilder(symbolic=False)
+    x, w, y = (builder.argument(n) for n in (2 * 9 * 16 * 128, 9 * 64 * 256, 2 * 4 * 8 * 256))
+    windows = Windows((3, 3), (2, 2), (1, 1), ((0, 0), (1, 0)))
+    operands = (Operand(x.at()), Operand(w.at()), Operand(y.at()))
+    builder.add(conv2d((2, 9, 16, 64), 128, windows, *operands, {"i": 2}))
+    return builder.build()
+
+
+def pooling() -> BundleParts:
+    builder = BundleBuilder(symbolic=False)
+    x, y = builder.argument(8 * 8 * 128), builder.argument(4 * 4 * 128)
+    windows = Windows((2, 2), (2, 2))
+    spec = pool("maxpoolfwd", (1, 8, 8, 64), windows, Operand(x.at()), Operand(y.at()))
+    builder.add(spec)
+    return builder.build()
+
+
+def runtime_rows() -> BundleParts:
+    """|a + b| over [s0, 128], s0 up to 64 in steps of 16, the sum in LX, on four cores."""
+    builder = BundleBuilder()
+    a, b, c = (builder.argument(64 * 128 * 2) for _ in range(3))
+    size = builder.size("s0", 64, 16)
+    scratch = Operand(4096, component=Component.LX)
+    sum_ = pointwise("add", (64, 128), [Operand(a.at()), Operand(b.at())], scratch, {"mb": 4})
+    abs_ = pointwise("abs", (64, 128), [scratch], Operand(c.at()), {"mb": 4})
+    for spec in (sum_, abs_):
+        builder.add(replace(spec, sizes={"mb": size}))
+    return builder.build()
+
+
+def shuffle() -> BundleParts:
+    """A row-wise division of [32, 64] over 4 cores becomes two halves on two cores each."""
+    builder = BundleBuilder(symbolic=False)
+    source = TensorSpec(
+        ("mb", "out"),
+        DL16_STICK,
+        0,
+        component=Component.LX,
+        own_slices={"mb": 4, "out": 1},
+        own_core_slices=tuple({"mb": core, "out": 0} for core in range(4)),
+    )
+    target = replace(
+        source,
+        base=1 << 16,
+        own_slices={"mb": 2, "out": 1},
+        own_core_slices=tuple({"mb": core // 2, "out": 0} for core in range(4)),
+    )
+    builder.add(
+        OperationSpec("shuffle", {"mb": 32, "out": 64}, [source], [target], splits={"mb": 4})
+    )
+    return builder.build()
+
+
+def pages() -> BundleParts:
+    """Four pages of 4 rows, picked from a [24, 128] table."""
+    builder = BundleBuilder(symbolic=False)
+    index, table, rows = (builder.argument(n) for n in (128, 24 * 256, 16 * 256))
+    index_tensor = TensorSpec(
+        ("x",),
+        (("x", 32),),
+        index.at(),
+        data_format="SENUINT32",
+        role="KERNEL_IDX",
+        indirection=Indirection.INDEX,
+    )
+    table_tensor = TensorSpec(
+        ("mb", "out"),
+        DL16_STICK,
+        table.at(),
+        max_dim_sizes={"mb": 4},
+        device_dim_sizes={"mb": 24, "out": 128},
+        indirection=Indirection.VALUE,
+    )
+    target = TensorSpec(("mb", "out", "x"), DL16_STICK, rows.at())
+    extents = {"x": 4, "mb": 4, "out": 128}
+    builder.add(
+        OperationSpec("identity", extents, [table_tensor], [target], index_inputs=[index_tensor])
+    )
+    return builder.build()
+
+
 SAMPLES: dict[str, Callable[[], BundleParts]] = {
     "add": lambda: add_on_two_cores(symbolic=False),
     "symbolic_add": lambda: add_on_two_cores(symbolic=True),
@@ -124,6 +209,11 @@ SAMPLES: dict[str, Callable[[], BundleParts]] = {
     "gather": gather,
     "matmul": split_matmul,
     "restickify": padded_restickify,
+    "convolution": convolution,
+    "pooling": pooling,
+    "runtime_rows": runtime_rows,
+    "shuffle": shuffle,
+    "pages": pages,
     "tiled": lambda: two_loops(symbolic=True),
     "tiled_baked": lambda: two_loops(symbolic=False),
 }

@@ -13,9 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError, ValidationError
-from spyre.mlir.operation import Component
+from spyre.mlir.footprint import footprint
+from spyre.mlir.operation import Component, Padding, Window
 from spyre.mlir.sdsc import encode_sdsc
-from spyre.mlir.sdsc_builder import OperationSpec, Place, TensorSpec, build_operation, build_sdsc
+from spyre.mlir.sdsc_builder import (
+    OperationSpec,
+    Place,
+    RuntimeSize,
+    TensorSpec,
+    build_operation,
+    build_sdsc,
+)
+from spyre.mlir.sdsc_dim_reader import window_table
 from spyre.mlir.sdsc_reader import read_operation
 from spyre.mlir.sdsc_recipes import (
     Operand,
@@ -27,6 +36,7 @@ from spyre.mlir.sdsc_recipes import (
     reduction,
     restickify,
 )
+from spyre.mlir.sdsc_window_recipes import Windows, conv2d, pool
 
 SEGMENT = 1 << 34
 
@@ -333,3 +343,105 @@ def test_sizes_of_the_written_file() -> None:
     file = File(pointwise("abs", (64, 128), [Operand(0)], Operand(SEGMENT), {"mb": 16}))
     assert len(file.body["coreIdToDscSchedule"]) == prod([16])
     assert file.dsc["dataStageParam_"]["0"]["ss_"] == {"name_": "core", "mb_": 4, "out_": 128}
+
+
+# --- windows ----------------------------------------------------------------------------------
+
+
+def test_conv_offsets_follow_the_stride() -> None:
+    """Output rows in two slices of two: the second core's input starts 2 · stride rows on."""
+    windows = Windows((3, 3), (2, 1), (1, 2), ((1, 1), (2, 2)))
+    operands = Operand(0), Operand(SEGMENT), Operand(2 * SEGMENT)
+    spec = conv2d((1, 7, 16, 64), 64, windows, *operands, {"i": 2})
+    assert {dim: spec.extents[dim] for dim in ("i", "j", "ki", "kj")} == {
+        "i": 4,
+        "j": 16,
+        "ki": 3,
+        "kj": 3,
+    }
+    operation = build_operation(spec)
+    pitch = footprint(operation, operation.inputs[0]).pitch_bytes["i"]
+    assert operation.inputs[0].starts == (0, 2 * 2 * pitch)
+    assert operation.inputs[1].starts == (SEGMENT,) * 2
+
+
+@pytest.mark.parametrize("kind", [None, *Padding])
+@pytest.mark.parametrize("splits", [{}, {"i": 4}, {"mb": 2, "j": 2}])
+def test_windows_read_back(kind: Padding | None, splits: dict[str, int]) -> None:
+    windows = Windows((2, 3), (2, 1), (1, 2), ((1, 0), (2, 2)), kind)
+    operands = Operand(0), Operand(SEGMENT)
+    specs = [
+        conv2d((2, 15, 16, 64), 128, windows, *operands, Operand(2 * SEGMENT), splits),
+        pool("maxpoolfwd", (2, 15, 16, 64), windows, *operands, splits),
+    ]
+    for spec in specs:
+        operation = build_operation(spec)
+        read = read_operation(build_sdsc(spec), operation.file)
+        assert read.windows == operation.windows == spec.windows
+        assert [t.padding for t in read.tensors] == [
+            {d: k for d, k in t.padding.items() if k is not Padding.NONE} for t in operation.tensors
+        ]
+        assert [t.starts for t in read.tensors] == [t.starts for t in operation.tensors]
+
+
+def test_data_stage_of_windows() -> None:
+    """§7 of the operations: a core's span, and -1 for the padding of a split dim."""
+    windows = Windows((3, 3), (2, 2), padding=((1, 1), (1, 1)))
+    operands = Operand(0), Operand(SEGMENT)
+    file = File(pool("avgpoolfwd", (1, 15, 15, 64), windows, *operands, {"i": 4}))
+    whole, stage = file.dsc["N_"]["paddingSizes_"], file.dsc["dataStageParam_"]["0"]["ss_"]
+    assert whole["i"] == {
+        "totalSize_": 17,
+        "stride_": 2,
+        "dilation_": 1,
+        "padFront_": 1,
+        "padBack_": 1,
+        "windowDim_": "ki",
+    }
+    assert stage["paddingSizes_"]["i"]["totalSize_"] == 5
+    assert stage["paddingSizes_"]["i"]["padFront_"] == -1
+    assert stage["paddingSizes_"]["j"] == whole["j"]
+    coord = file.dsc["scheduleTree_"][0]["coordinates_"]["coordInfo"]["i"]
+    assert coord["padding"] == "padded_nozeropad"
+    assert [f["Affine"]["alpha_"] for f in coord["folds"]["dim_prop_func"]] == [4, 0, 0, 1]
+    assert [p["factor_"] for p in coord["folds"]["dim_prop_attr"]] == [4, 1, 1, 5]
+
+
+def test_unneeded_padding_is_kept() -> None:
+    window = Window("ki", 12, 2, 1, 1, 2, unneeded=1, unneeded_front=0, unneeded_back=1)
+    assert window_table({"i": window})["i"] == {
+        "totalSize_": 12,
+        "stride_": 2,
+        "dilation_": 1,
+        "padFront_": 1,
+        "padBack_": 2,
+        "unneededPad_": 1,
+        "unneededPadBack_": 1,
+        "windowDim_": "ki",
+    }
+
+
+def test_a_window_larger_than_its_input() -> None:
+    windows = Windows((5, 5))
+    with pytest.raises(BundleError, match="no window fits the input"):
+        pool("maxpoolfwd", (1, 4, 4, 64), windows, Operand(0), Operand(SEGMENT))
+
+
+# --- runtime sizes and uneven slices ----------------------------------------------------------
+
+
+def test_a_runtime_size_needs_a_bundle() -> None:
+    size = {"mb": RuntimeSize("s0", 32, 16)}
+    with pytest.raises(BundleError, match="runtime size s0 has no symbol"):
+        build_operation(two_dims(sizes=size))
+    with pytest.raises(BundleError, match="extent of dim mb is not its maximum"):
+        build_operation(two_dims(sizes=size, extents={"mb": 48, "out": 64}))
+
+
+def test_uneven_slices() -> None:
+    spec = two_dims(splits={"mb": 5}, last_extents={"mb": 4})
+    operation = build_operation(spec)
+    assert [start for start in operation.inputs[0].starts] == [7 * 128 * k for k in range(5)]
+    assert read_operation(build_sdsc(spec), "f").last_extents == {"mb": 4}
+    with pytest.raises(BundleError, match="5 slices do not divide dim mb"):
+        build_operation(two_dims(splits={"mb": 5}, last_extents={"mb": 3}))

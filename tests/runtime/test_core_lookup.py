@@ -27,11 +27,13 @@ def writers(lookup: CoreLookup) -> dict[int, CorePlace]:
     linked, found = lookup.linked, {}
     pairs = zip(linked.schedule.order.tolist(), linked.schedule.instance.tolist(), strict=True)
     for static, instance in pairs:
-        execute, plan = linked.program.executes[static], linked.plans[static][0]
+        plan = linked.plans[static][0]
         access = plan.accesses[-1]
         if access.tensor.component is not Component.HBM:
             continue
-        starts = lookup._starts(execute, access.tensor)[instance]
+        (run,) = (r for r in linked.runs[static] if instance in r.instances)
+        row = run.instances.tolist().index(instance)
+        starts = run.starts(len(plan.op.tensors) - 1)[row]
         tile = tuple(int(i) for i in linked.schedule.loop_indices[static][instance])
         for core, start in reversed(list(zip(plan.op.cores, starts, strict=True))):
             place = CorePlace(core, tile, static, plan.op.name)
@@ -56,7 +58,7 @@ def check(directory: Path) -> int:
     with placed(device, arguments, not bundle.program.parameters) as placement:
         kernel = Kernel(bundle, device)
         launch = Launch(placement.tensors, placement.pool)
-        lookup = CoreLookup(kernel.link(launch), kernel.bind(launch))
+        lookup = CoreLookup(kernel.link(launch))
         expected = writers(lookup)
         for spec in arguments.outputs:
             base = placement.tensors[spec.arg_index].address_bytes
@@ -93,7 +95,7 @@ def test_a_place_nobody_writes():
     with placed(device, read_arguments(bundle), False) as placement:
         kernel = Kernel(bundle, device)
         launch = Launch(placement.tensors)
-        lookup = CoreLookup(kernel.link(launch), kernel.bind(launch))
+        lookup = CoreLookup(kernel.link(launch))
         assert lookup.writer(placement.tensors[0].address_bytes) == CorePlace(None)
 
 
@@ -106,6 +108,7 @@ def test_scattering_leaves_it_open():
         plan = kernel.link(launch).plans[0][0]
         output = replace(plan.op.outputs[0], indirection=Indirection.VALUE)
         scattering = replace(plan, op=replace(plan.op, outputs=(output,)))
-        linked = replace(kernel.link(launch), plans=((scattering,),))
-        lookup = CoreLookup(linked, kernel.bind(launch))
+        run = replace(kernel.link(launch).runs[0][0], plan=scattering)
+        linked = replace(kernel.link(launch), runs=((run,),))
+        lookup = CoreLookup(linked)
         assert lookup.writer(placement.tensors[0].address_bytes) is None

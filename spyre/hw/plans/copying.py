@@ -1,7 +1,8 @@
 """Planner of `identity`: a copy of bits, with broadcast, gather or scatter.
 
 Indirect access (SDSC reference §6.4): the dims of the index tensor stand, in the value tensor, for
-one dim of rows; its pitch there, times the page size, is what one index step moves.
+one dim of rows; its pitch there, times the page size, is what one index step moves. Where the value
+tensor has none of them, an index picks a page of its paged dim, within which the iteration runs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spyre.hw.plans.context import (
     outer_count,
     whole_steps,
 )
-from spyre.mlir.footprint import indexed_dims
+from spyre.mlir.footprint import index_step, index_step_fault, indexed_dims
 from spyre.mlir.operation import Indirection
 
 _INDEX_WORD_BYTES = 4
@@ -84,6 +85,7 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
     source, index, target = context.accesses
     value = source if source.tensor.indirection is Indirection.VALUE else target
     indexed = indexed_dims(context.op, value.tensor)
+    move_bytes = _index_step(context, value)
     if value.stick_dim in indexed:
         raise context.refuse(
             "SPY526",
@@ -102,14 +104,30 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
         bases = (group.bases[0], group.bases[2], group.bases[1])
         for moved, rest in peel(bases, nest, tb.MAX_RANK + 1):
             row = _row(context, moved, rest)
-            row.header(flags=flags, value=_index_step(value, indexed[0]))
+            row.header(flags=flags, value=move_bytes)
             row.words[tb.CONSTANT] = index.pitch_bytes[index.stick_dim] if per_lane else 0
             yield row.words
 
 
-def _index_step(value: Access, dim: str) -> int:
-    page = max(value.tensor.max_dim_sizes.get(dim, 1), 1)
-    return value.pitch_bytes[dim] * page
+def _index_step(context: PlanContext, value: Access) -> int:
+    """Bytes that one step of an index moves. SdscError SPY262 where the file does not say."""
+    step = index_step(context.op, value.tensor)
+    fault = index_step_fault(context.op, value.tensor)
+    if step is None or fault:
+        raise SdscError(
+            "SPY262",
+            f"{context.op.name}: {fault}",
+            context.location,
+            expected="an indexed dim or a dim of pages, outermost or with deviceDimSizes_",
+        )
+    if step.dim == value.stick_dim and step.page % value.lanes:
+        raise context.refuse(
+            "SPY526",
+            "indices along the stick dim of the value tensor",
+            f"pages of whole sticks, {value.lanes} elements",
+            f"pages of {step.page} along {step.dim!r}",
+        )
+    return value.step_bytes(step.dim, step.page)
 
 
 def _reorder(axes: list[Axis]) -> list[Axis]:

@@ -63,7 +63,8 @@ def stored_elements(op: Operation, tensor: Tensor, dim: str) -> int:
         return tensor.max_dim_sizes[dim]
     if dim in op.windows and tensor.index == op.inputs[0].index:
         return windowed_elements(op, tensor, dim) + tensor.gap_elements.get(dim, 0)
-    extent = core_extents(op)[dim] if is_local(tensor) else op.extents[dim]
+    shares = tensor.own_slices or op.slices
+    extent = op.extents[dim] // (shares.get(dim, 1) if is_local(tensor) else 1)
     gap = tensor.gap_elements.get(dim, 0)
     return extent - gap if _gap_means_padding(op, tensor, dim, gap) else extent + gap
 

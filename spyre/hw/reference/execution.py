@@ -23,6 +23,7 @@ from spyre.hw.reference.addresses import (
     local_coordinates,
     slice_origin,
 )
+from spyre.hw.reference.owners import addresses_elsewhere
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.mlir.operation import Component, Operation, Tensor
 
@@ -92,6 +93,10 @@ class Execution:
     def addresses(self, operand: int, core: int, local: Coordinates | None = None) -> Int64Array:
         """Byte address of every element of the core's box (or of other coordinates)."""
         where = self.local if local is None else local
+        if self.op.tensors[operand].own_core_slices:
+            origin = slice_origin(self.op, core)
+            box = {dim: coordinate + origin[dim] for dim, coordinate in where.items()}
+            return addresses_elsewhere(self.op, self.starts, operand, core, box)
         offsets = element_offsets(self.op, self.op.tensors[operand], where)
         return offsets + int(self.starts[operand, core])
 

@@ -36,6 +36,7 @@ from spyre.hw.reference.execution import (
     keeps_one_per_stick,
 )
 from spyre.hw.reference.packed import run_recode
+from spyre.hw.reference.shuffle import run_shuffle
 from spyre.hw.reference.values import constant
 from spyre.hw.reference.windows import run_contract, run_windowing
 from spyre.layout import arrangement_positions
@@ -63,6 +64,10 @@ def run_reference(
         op, memory, starts, numerics or Numerics(), tuple(arrangements), index_limit
     )
     _FAMILIES[spec.family](execution, spec)
+
+
+def _shuffle(execution: Execution, spec: OpSpec) -> None:
+    run_shuffle(execution)
 
 
 def _masked(execution: Execution, core: int, values: Array) -> Array:
@@ -318,18 +323,29 @@ def _check_index(index: Int64Array, limit: int | None) -> None:
 def _indexed_addresses(
     execution: Execution, operand: int, core: int, index: Int64Array
 ) -> Int64Array:
-    """Index times page size along the first indexed dim; the indexed dims do not count."""
+    """Index times page size along the dim it counts along; the indexed dims do not count."""
     op = execution.op
     tensor = op.tensors[operand]
     dims = _indexed_dims(tensor, op.index_tensors[0])
+    if dims:
+        counted, page = dims[0], max(tensor.max_dim_sizes.get(dims[0], 1), 1)
+    else:
+        counted, page = _page(tensor)
     local = {d: np.zeros_like(c) if d in dims else c for d, c in execution.local.items()}
-    page = max(tensor.max_dim_sizes.get(dims[0], 1), 1)
-    return execution.addresses(operand, core, local) + index * page * pitches(op, tensor)[dims[0]]
+    sticks = page / stick_elements(tensor, counted)
+    step = int(sticks * pitches(op, tensor)[counted])
+    return execution.addresses(operand, core, local) + index * step
 
 
 def _indexed_dims(value: Tensor, index: Tensor) -> list[str]:
     shared = [dim for dim in value.dims if index.holds(dim)]
     return [dim for dim in shared if value.max_dim_sizes.get(dim, -1) > 0] or shared
+
+
+def _page(value: Tensor) -> tuple[str, int]:
+    """The dim of pages of a value tensor without its index tensor's dims, and their size."""
+    (found,) = ((d, n) for d, n in value.max_dim_sizes.items() if n > 0 and value.holds(d))
+    return found
 
 
 def _convert(execution: Execution, spec: OpSpec) -> None:
@@ -421,4 +437,5 @@ _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
     Family.CONTRACT: run_contract,
     Family.RECODE: run_recode,
     Family.WINDOWING: run_windowing,
+    Family.SHUFFLE: _shuffle,
 }
