@@ -421,4 +421,4 @@ PENDING = frozenset(
         *("qfp8ch", "qfp8mb", "qfp8wt", "fp8todl16", "shuffle"),
     )
 )
-"""Names of the specification that have no row in the op table yet."""
+"""Names of the specification that have no row in the op table yet; none may have one."""
