@@ -178,11 +178,11 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
     """What running ``op`` would refuse, as findings: the op rules, then structure and sticks.
 
     For the latter it is planned at the addresses the address rule gives its slices; whatever
-    depends on where a program really puts its tensors is left to the launch. What is not simulated
-    is a warning.
+    depends on where a program really puts its tensors is left to the launch, and so are windowed
+    operations, whose slices overlap. What is not simulated is a warning.
     """
     faults = find_faults(op)
-    if any(fault.code in FATAL for fault in faults):
+    if op.windows or any(fault.code in FATAL for fault in faults):
         return faults
     try:
         plan_operation(op, _regular_starts(op))

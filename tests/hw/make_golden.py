@@ -12,8 +12,10 @@ import zlib
 
 import numpy as np
 
-from tests.hw.golden_cases import GOLDEN, VECTORS, Array, Case, Row
+from tests.hw.golden_cases import GOLDEN, VECTORS, Row
 from tests.hw.golden_formulas import FORMULAS, Given, decode, encode, half_constant, permuted
+from tests.hw.golden_inputs import Array
+from tests.hw.golden_shapes import Case
 
 
 def make_vectors(name: str) -> dict[str, Array]:
