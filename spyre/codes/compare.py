@@ -21,6 +21,6 @@ COMPARE_EXPLANATIONS: dict[str, E] = {
     ),
     "SPY621": E(
         "--verify left an execute out because its iteration space is above the limit.",
-        "Raise --verify-points; the reference takes about a microsecond per point.",
+        "Raise --verify-points; the reference takes up to 3 microseconds per point.",
     ),
 }

@@ -192,7 +192,7 @@ MLIR_EXPLANATIONS: dict[str, E] = {
     ),
     "SPY161": E(
         "A symbol id is 0 or positive; SDSC files tell symbols from addresses by the sign.",
-        "Use -1, -2, …",
+        "Use -1, -2 and so on.",
     ),
     "SPY162": E(
         "One execute binds an id twice, and nothing says which value counts.",

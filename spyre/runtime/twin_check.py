@@ -38,7 +38,7 @@ from spyre.runtime.twin_place import describe_coordinate, place_of
 
 Bytes = npt.NDArray[np.uint8]
 
-DEFAULT_POINTS = 1 << 24
+DEFAULT_POINTS = 1 << 23
 """Points of the iteration space up to which an execute is verified; the twin is slow."""
 
 

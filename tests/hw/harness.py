@@ -22,6 +22,7 @@ from spyre.hw.linker import LinkedProgram, Linker
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.numerics import Numerics
 from spyre.hw.reference import literal_starts, run_reference
+from spyre.hw.reference.agreement import ordered_codes
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.footprint import footprint
 from spyre.mlir.operation import Component, Operation, Tensor
@@ -173,8 +174,7 @@ def fill_window(
 
 def order_key(codes: Array) -> Array:
     """16-bit float codes as integers in numeric order; both zeros are 0."""
-    magnitude = (codes & 0x7FFF).astype(np.int64)
-    return np.where(codes & 0x8000, -magnitude, magnitude)
+    return ordered_codes(codes.view(np.uint8), find_stored_format("SEN169_FP16"))
 
 
 def wrong_elements(
