@@ -119,18 +119,21 @@ def diagnose_bundle(path: str, options: Options) -> Diagnosis:
 
 
 def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
-    """What a run would meet before it starts: unknown operations, arguments that do not fit."""
-    from spyre.hw.core_plan import require_op
+    """What a run would meet before it starts: operations and arguments that do not fit."""
+    from spyre.hw.core_plan import check_operation
+    from spyre.runtime.arrangement_check import arrangement_findings
     from spyre.runtime.bundle_arguments import read_arguments
 
-    findings = []
+    findings: list[Finding] = []
     for name in bundle.sdscs:
         try:
-            require_op(bundle.operation(name))
+            findings += check_operation(bundle.operation(name))
         except SpyreError as error:
             findings.append(replace(error.finding, severity=Severity.WARNING))
     try:
-        findings += read_arguments(bundle, dict(options.values)).findings
+        arguments = read_arguments(bundle, dict(options.values))
+        findings += arguments.findings
+        findings += arrangement_findings(bundle, arguments, dict(options.values))
     except SpyreError as error:
         findings.append(error.finding)
     return tuple(dict.fromkeys(findings))
@@ -179,7 +182,7 @@ def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> 
     device = Device(options.numerics, options.threads)
     case = with_tolerances(case, partial(_override_limits, options))
     if dump is not None:
-        recorded = replayed_options(replace(options, numerics=device.numerics.mode))
+        recorded = replayed_options(replace(options, numerics=str(device.numerics)))
         dump.record(with_options(case, recorded))
     with ProgressBar(enabled=not options.quiet) as bar:
         done = run_case(

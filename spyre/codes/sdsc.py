@@ -269,6 +269,29 @@ SDSC_EXPLANATIONS: dict[str, E] = {
         "An operand varies along a dim along which the result does not, or the reverse.",
         "Reduce or broadcast the dim explicitly.",
     ),
+    "SPY292": E(
+        "A windowed operation has dims that do not go together, or windows that leave its input.",
+        "Follow the message; compare dims and paddingSizes_ with the operations page.",
+    ),
+    "SPY293": E(
+        "Formats below 16 bits pack a stick in an order that depends on the operation, and the "
+        "tensor's stick is another one.",
+        "Use the stick of the operations page, or convert the tensor first.",
+    ),
+    "SPY295": E(
+        "A mean is a sum times a constant, and the constant is not one over the number of elements "
+        "that are summed.",
+        "Count the elements without padding, and use 1 over that.",
+    ),
+    "SPY296": E(
+        "A conversion leaves elements in another order in the stick, and the reader expects the "
+        "usual one, or the reverse.",
+        "Give the tensor's layout the arrangement that its producer leaves.",
+    ),
+    "SPY297": E(
+        "constantInfo_ holds a constant that the operation never reads; its name may be misspelt.",
+        "Remove it, or correct its name.",
+    ),
     "SPY290": E(
         "The arguments of the SDSC builder contradict each other.",
         "Follow the message; dims, splits and sticks have to fit the extents.",

@@ -144,6 +144,11 @@ SDSC_CODES: dict[str, str] = {
     "SPY287": "operands and result of an operation have dims that do not go together",
     "SPY290": "the description given to the SDSC builder is inconsistent",
     "SPY291": "the description given to the bundle builder is inconsistent",
+    "SPY295": "a scale is not one over the number of elements it averages",
+    "SPY296": "element arrangements of operands and result do not go together",
+    "SPY297": "a constant the operation does not use",
+    "SPY292": "the tensors or windows do not have the structure of a windowed operation",
+    "SPY293": "a packed stick is not the one of its operation",
 }
 
 LAUNCH_CODES: dict[str, str] = {
@@ -221,6 +226,13 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY530": "the numerics mode is not simulated",
     "SPY531": "a top-k whose reduced or k dim is split over cores is not simulated",
     "SPY532": "indirect access other than by one index tensor of an identity is not simulated",
+    "SPY540": "unknown numerics option",
+    "SPY542": "the operation does not add up in DL16 chunks",
+    "SPY541": "the numerics mode does not have this option",
+    "SPY555": "the operation is known, but its mathematics is not public",
+    "SPY545": "a window dim split over cores is not simulated",
+    "SPY546": "this division of a windowed dim over cores is not simulated",
+    "SPY547": "lowered inputs of windowed operations are not simulated",
 }
 
 COMPARE_CODES: dict[str, str] = {

@@ -80,6 +80,35 @@ UNSUPPORTED_EXPLANATIONS: dict[str, E] = {
         "Merge dims, or copy the tensor in parts.",
     ),
     "SPY530": E("The number mode is unknown.", "Use dl16 or ieee (--numerics, SPYRE_NUMERICS)."),
+    "SPY540": E(
+        "The text form of the number mode has an option that does not exist.",
+        "Use the options that the message lists.",
+    ),
+    "SPY541": E(
+        "The option concerns DL16, and the mode has no DL16.",
+        "Leave the option out, or use dl16 or dl16-chunk.",
+    ),
+    "SPY542": E(
+        "dl16-chunk accumulates in DL16, which this operation does not do.",
+        "Run the program in mode dl16.",
+    ),
+    "SPY545": E(
+        "A core has only part of a window, so that its results would have to be combined.",
+        "Split the other dims.",
+    ),
+    "SPY546": E(
+        "A split divides the windowed input inside of a stick, or leaves cores without the padding "
+        "their windows need.",
+        "Split the dim evenly, or another one.",
+    ),
+    "SPY547": E(
+        "The input is stored unfolded, one copy per window.",
+        "Store the input once, and let the windows overlap.",
+    ),
+    "SPY555": E(
+        "The specification lists the operation, but nobody has published what it computes.",
+        "Use operations with a public definition.",
+    ),
     "SPY531": E("A top-k selects over what several cores hold.", "Split the other dims instead."),
     "SPY532": E(
         "Indices are used by an operation that computes, or several index tensors at once.",

@@ -8,24 +8,33 @@ and launches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
+from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
 from spyre.hw import table as tb
-from spyre.hw.access import Access, make_access
+from spyre.hw.access import Access, make_access, require_plain
 from spyre.hw.nest import Int64Array
-from spyre.hw.ops import Family, OpSpec, find_op
+from spyre.hw.op_rules import FATAL, find_faults, require_op, require_rules
+from spyre.hw.ops import Family, OpSpec
 from spyre.hw.plans.context import PlanContext
+from spyre.hw.plans.contract import plan_contract
 from spyre.hw.plans.converting import plan_convert
 from spyre.hw.plans.copying import plan_copy
 from spyre.hw.plans.elementwise import plan_elementwise
 from spyre.hw.plans.matmul import plan_matmul
+from spyre.hw.plans.recode import plan_recode
 from spyre.hw.plans.reduction import plan_reduction
 from spyre.hw.plans.restickify import plan_restickify
 from spyre.hw.plans.topk import plan_topk
-from spyre.mlir.operation import Operation
+from spyre.hw.plans.windowing import plan_windowing
+from spyre.hw.spec import LX_BYTES
+from spyre.mlir.operation import Component, Operation
+from spyre.mlir.sdsc_builder import slice_offsets
+
+_IRREGULAR = "SPY523"
+"""The one refusal of planners that depends on a program's start addresses."""
 
 _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
     Family.ELEMENTWISE: plan_elementwise,
@@ -35,7 +44,14 @@ _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
     Family.RESTICKIFY: plan_restickify,
     Family.MATMUL: plan_matmul,
     Family.TOPK: plan_topk,
+    Family.CONTRACT: plan_contract,
+    Family.RECODE: plan_recode,
+    Family.WINDOWING: plan_windowing,
 }
+
+
+PACKED_FAMILIES = (Family.CONTRACT, Family.RECODE)
+"""Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +77,7 @@ def plan_operation(
     arrangements: tuple[str, ...] | None = None,
     half_format: int = tb.DL16,
     threads: int = 1,
+    chunked: bool = False,
 ) -> CorePlan:
     """Plan ``op``.
 
@@ -69,10 +86,13 @@ def plan_operation(
     operation needs, UnsupportedError for what is not simulated.
     """
     spec = require_op(op)
-    _check_operands(op, spec)
+    require_rules(op, spec)
     _check_indirection(op, spec)
     _check_slices(op)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
+    if spec.family not in PACKED_FAMILIES:
+        for access in accesses:
+            require_plain(op, access)
     context = PlanContext(
         op,
         spec,
@@ -81,8 +101,9 @@ def plan_operation(
         arrangements or ("STANDARD",) * len(accesses),
         half_format,
         threads,
+        chunked,
     )
-    tables = np.stack(list(_PLANNERS[spec.family](context)))
+    tables = np.vstack(list(_PLANNERS[spec.family](context)))
     spans = np.array([access.span_bytes for access in accesses], np.int64)
     return CorePlan(
         op,
@@ -92,20 +113,6 @@ def plan_operation(
         relative_starts.min(axis=1),
         relative_starts.max(axis=1) + spans,
     )
-
-
-def require_op(op: Operation) -> OpSpec:
-    """The op-table row of ``op``; raises UnsupportedError naming the operation."""
-    spec = find_op(op.name)
-    if spec is None:
-        raise UnsupportedError(
-            "SPY520",
-            f"operation {op.name!r} is not simulated",
-            JsonLocation(op.file, "$.dscs_[0].computeOp_[0].opFuncName"),
-            expected="an operation of docs/operations.md",
-            found=op.name,
-        )
-    return spec
 
 
 def _check_indirection(op: Operation, spec: OpSpec) -> None:
@@ -134,13 +141,32 @@ def _check_slices(op: Operation) -> None:
             )
 
 
-def _check_operands(op: Operation, spec: OpSpec) -> None:
-    if len(op.inputs) == spec.inputs and len(op.outputs) == 1:
-        return
-    raise SdscError(
-        "SPY280",
-        f"{op.name}: wrong number of tensors",
-        DeviceLocation(op.file),
-        expected=f"{spec.inputs} inputs and 1 output",
-        found=f"{len(op.inputs)} inputs and {len(op.outputs)} outputs",
-    )
+def check_operation(op: Operation) -> tuple[Finding, ...]:
+    """What running ``op`` would refuse, as findings: the op rules, then structure and sticks.
+
+    For the latter it is planned at the addresses the address rule gives its slices; whatever
+    depends on where a program really puts its tensors is left to the launch. What is not simulated
+    is a warning.
+    """
+    faults = find_faults(op)
+    if any(fault.code in FATAL for fault in faults):
+        return faults
+    try:
+        plan_operation(op, _regular_starts(op))
+    except UnsupportedError as error:
+        if error.code == _IRREGULAR:
+            return faults
+        return (*faults, replace(error.finding, severity=Severity.WARNING))
+    except SdscError as error:
+        return (*faults, error.finding)
+    return faults
+
+
+def _regular_starts(op: Operation) -> Int64Array:
+    """Bytes, [operand, core], relative to the first core."""
+    starts = np.array([slice_offsets(op, tensor) for tensor in op.tensors], np.int64)
+    for operand, tensor in enumerate(op.tensors):
+        if tensor.component is Component.LX:
+            starts[operand] = np.array(op.cores, np.int64) * LX_BYTES
+    relative: Int64Array = starts - starts[:, :1]
+    return relative

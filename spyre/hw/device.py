@@ -14,7 +14,7 @@ import numpy.typing as npt
 from spyre import config
 from spyre.hw.executor import Executor
 from spyre.hw.memory import DeviceMemory
-from spyre.hw.numerics import Numerics
+from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.regions import RegionAllocator
 from spyre.hw.threads import shared_pool
 from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
@@ -45,13 +45,13 @@ class DeviceTensor:
 class Device:
     """One simulated card.
 
-    ``numerics``: number mode, or its name. ``threads``: host threads (default: SPYRE_NUM_THREADS,
-    else all usable CPUs). Fresh memory reads as zero.
+    ``numerics``: number mode, or its text form (default: SPYRE_NUMERICS). ``threads``: host threads
+    (default: SPYRE_NUM_THREADS, else all usable CPUs). Fresh memory reads as zero.
     """
 
     def __init__(self, numerics: Numerics | str | None = None, threads: int | None = None) -> None:
-        name = numerics if numerics is not None else config.NUMERICS.read()
-        self.numerics = name if isinstance(name, Numerics) else Numerics(mode=name)  # type: ignore[arg-type]
+        chosen = numerics if numerics is not None else config.NUMERICS.read()
+        self.numerics = chosen if isinstance(chosen, Numerics) else parse_numerics(chosen)
         self.threads = threads or config.thread_count()
         self.memory = DeviceMemory()
         self.pool = shared_pool(self.threads)

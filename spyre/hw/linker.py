@@ -64,13 +64,15 @@ class LinkedProgram:
 class Linker:
     """Links one program; plans are kept between launches.
 
-    ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats.
+    ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats. ``chunked``:
+    sums of them accumulate in DL16.
     """
 
     program: LoopProgram
     operations: Mapping[str, Operation]
     half_format: int
     threads: int
+    chunked: bool = False
     _plans: dict[tuple[object, ...], CorePlan] = field(default_factory=dict)
 
     def link(self, binding: Binding) -> LinkedProgram:
@@ -104,7 +106,9 @@ class Linker:
     ) -> CorePlan:
         key = (name, pattern.tobytes(), tags)
         if key not in self._plans:
-            self._plans[key] = plan_operation(op, pattern, tags, self.half_format, self.threads)
+            self._plans[key] = plan_operation(
+                op, pattern, tags, self.half_format, self.threads, self.chunked
+            )
         return self._plans[key]
 
 
@@ -219,7 +223,7 @@ def _arrangements(op: Operation, bases: Int64Array, binding: Binding) -> tuple[s
 
 def _check_alignment(place: _Place, starts: Int64Array) -> None:
     """Kernels address whole elements: [member, operand, core] must be multiples of their size."""
-    words = np.array([tensor.word_length_bytes for tensor in place.op.tensors], np.int64)
+    words = np.array([max(tensor.word_length_bytes, 1) for tensor in place.op.tensors], np.int64)
     bad = starts % words[:, None] != 0
     if not bad.any():
         return

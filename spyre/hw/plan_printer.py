@@ -10,11 +10,21 @@ from collections.abc import Iterator
 from spyre.hw import matmul_table as mt
 from spyre.hw import table as tb
 from spyre.hw.core_plan import CorePlan
-from spyre.hw.kernels.opcodes import DISPATCH_BASES, KERNEL_MODULES, MATMUL_KIND, REDUCTION_KIND
+from spyre.hw.kernels.opcodes import (
+    CHUNK_MATMUL_KIND,
+    CHUNK_REDUCTION_KIND,
+    DISPATCH_BASES,
+    KERNEL_MODULES,
+    MATMUL_KIND,
+    REDUCTION_KIND,
+)
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.nest import Int64Array
 
-_FORMATS = {tb.DL16: "dl16", tb.HALF: "half", tb.FP32: "fp32", tb.INT32: "int32"}
+_FORMATS = {
+    tb.DL16: "dl16", tb.HALF: "half", tb.FP32: "fp32", tb.INT32: "int32",
+    tb.DL16_TRUNC: "dl16 trunc", tb.DL16_EVEN: "dl16 even",
+}  # fmt: skip
 
 
 def format_plan(plan: CorePlan) -> str:
@@ -23,11 +33,12 @@ def format_plan(plan: CorePlan) -> str:
     for k, access in enumerate(plan.accesses):
         low, high = int(plan.low_bytes[k]), int(plan.high_bytes[k])
         pitches = ", ".join(f"{d} {p}" for d, p in access.pitch_bytes.items())
+        sticks = ", ".join(f"{d} of {n}" for d, n in access.sticks.items())
         lines.append(
-            f"  {access.tensor.name}: {access.tensor.component.value}, stick {access.stick_dim} "
-            f"of {access.lanes}, pitches {pitches}, touches {low}..{high}"
+            f"  {access.tensor.name}: {access.tensor.component.value}, stick {sticks}, "
+            f"pitches {pitches}, touches {low}..{high}"
         )
-    for row in plan.tables:
+    for row in plan.tables[plan.tables[:, tb.KIND] != tb.EXTRA]:
         lines.extend(_format_row(row))
     return "\n".join(lines)
 
@@ -49,9 +60,10 @@ def _format_row(row: Int64Array) -> Iterator[str]:
     yield f"  {KERNEL_MODULES[kind]}: opcode {row[tb.OPCODE]}, flags {row[tb.FLAGS]}, " + (
         f"{row[tb.UNITS]} units"
     )
-    if row[tb.MASK] != tb.NO_MASK and kind <= REDUCTION_KIND:
+    maskable = kind <= REDUCTION_KIND or kind == CHUNK_REDUCTION_KIND
+    if row[tb.MASK] != tb.NO_MASK and maskable:
         yield f"    masked from {row[tb.MASK_START]} to {row[tb.MASK_END]}"
-    if kind == MATMUL_KIND:
+    if kind in (MATMUL_KIND, CHUNK_MATMUL_KIND):
         yield from _matmul_axes(row)
         return
     for k in range(int(row[tb.OPERANDS])):

@@ -62,6 +62,7 @@ class Kernel:
             bundle.operations,
             device.numerics.half_format,
             device.threads,
+            device.numerics.chunked,
         )
         self._linked: OrderedDict[tuple[object, ...], LinkedProgram] = OrderedDict()
         self._scratch: tuple[PoolBuffer, ...] | None = None

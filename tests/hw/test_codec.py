@@ -27,15 +27,27 @@ CODES = np.arange(65536).astype(np.uint16)
 
 
 @cache
-def compiled(function: Any) -> Callable[..., None]:
-    """``loop(source, target)`` applying a one-operand kernel function, as kernels compile it."""
+def compiled(function: Any, more: int = 0) -> Callable[..., None]:
+    """``loop(source, target, …)`` applying a kernel function, as kernels compile it.
 
-    @numba.njit(fastmath=FASTMATH, error_model="numpy")
+    ``more``: scalar arguments after the first one, 0, 2 or 3.
+    """
+
     def loop(source, target):
         for i in range(target.size):
             target[i] = function(source[i])
 
-    return loop
+    def loop_2(source, target, a, b):
+        for i in range(target.size):
+            target[i] = function(source[i], a, b)
+
+    def loop_3(source, target, a, b, c):
+        for i in range(target.size):
+            target[i] = function(source[i], a, b, c)
+
+    chosen = {0: loop, 2: loop_2, 3: loop_3}[more]
+    made: Callable[..., None] = numba.njit(fastmath=FASTMATH, error_model="numpy")(chosen)
+    return made
 
 
 def apply(function: Any, source: Array, dtype: Any = np.float32) -> Array:

@@ -21,6 +21,7 @@ from spyre.hw.kernels.intrinsics import (
     shl_i32,
     sub_i32,
 )
+from spyre.hw.readings import GELU_FORM
 
 F = np.float32
 I = np.int32  # noqa: E741
@@ -137,7 +138,7 @@ def hyperbolic_tangent(x):
 
 
 @inline
-def gelu(x):
+def gelu_erf(x):
     """x·Φ(x), the erf form; relative error below 1e-5 down to x = -6.6, where DL16 ends.
 
     log2 Φ(-a) is smooth: a degree 8 polynomial on 0 .. 10, fitted by us, then a power of two.
@@ -166,6 +167,16 @@ def gelu(x):
 
 
 @inline
+def gelu_tanh(x):
+    """x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2; zero at -inf."""
+    inner = F(0.7978845608) * (x + F(0.044715) * x * x * x)
+    return F(0.0) if x < F(-10.0) else x * sigmoid(inner + inner)
+
+
+gelu = gelu_erf if GELU_FORM == "erf" else gelu_tanh
+
+
+@inline
 def silu(x):
     """x·σ(x); zero at -inf."""
     return F(0.0) if x < F(-87.0) else x * sigmoid(x)
@@ -176,3 +187,11 @@ def softplus(x, beta, threshold):
     """ln(1+e^{βx})/β, or x where βx exceeds the threshold."""
     scaled = x * beta
     return x if scaled > threshold else logarithm_one_plus(exponential(scaled)) / beta
+
+
+@inline
+def mish(x):
+    """x·tanh(ln(1+e^x)) = x·n/(n+2) with n = e^x·(e^x+2); zero at -inf."""
+    e = bounded_exponential(minimum_f32(F(20.0), x))
+    n = e * (e + F(2.0))
+    return F(0.0) if x < F(-87.0) else x * (n / (n + F(2.0)))
