@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from spyre.hw.op_coverage import Coverage, Status, count_line, coverage
 from spyre.hw.ops import OPS, Family, OpSpec
 from spyre.hw.reference.agreement import AGREEMENTS
 from tools.code_kinds import CodeKind, error_classes, find_code_kinds
+from tools.code_page import code_sections
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -170,7 +172,10 @@ def codes_of(digit: str) -> Callable[[], str]:
     def codes() -> str:
         kinds = find_code_kinds(ROOT / "spyre")
         chosen = ((code, title) for code, title in CODES.items() if code[3] == digit)
-        rows = ((code, title, *_severity(kinds.get(code))) for code, title in chosen)
+        rows = (
+            (f"[{code}](#{code.lower()})", title, *_severity(kinds.get(code)))
+            for code, title in chosen
+        )
         return table(("code", "title", "severity", "exit code"), rows)
 
     return codes
@@ -247,6 +252,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "host-dtypes": host_dtypes,
     "agreement": agreement,
     **{f"codes-{digit}": codes_of(digit) for digit in CODE_GROUPS},
+    **{f"sections-{digit}": partial(code_sections, digit) for digit in CODE_GROUPS},
 }
 
 

@@ -186,7 +186,7 @@ def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> 
     device = Device(options.numerics, options.threads)
     case = with_tolerances(case, partial(_override_limits, options))
     if dump is not None:
-        recorded = replayed_options(replace(options, numerics=device.numerics.mode))
+        recorded = replayed_options(replace(options, numerics=str(device.numerics)))
         dump.record(with_options(case, recorded))
     with ProgressBar(enabled=not options.quiet) as bar:
         done = run_case(

@@ -98,7 +98,7 @@ class Dump:
 
         bundle = session.prepare(options.path).bundle
         tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
-        recorded = replayed_options(replace(options, numerics=session.device.numerics.mode))
+        recorded = replayed_options(replace(options, numerics=str(session.device.numerics)))
         values = dict(options.values)
         self.record(
             record_case(

@@ -208,7 +208,7 @@ def _add_verifying(group: argparse._ArgumentGroup) -> None:
         "--verify-points",
         metavar="N",
         type=_positive,
-        help="with --verify: leave out executes of more than N points (default: 16777216)",
+        help="with --verify: leave out executes of more than N points (default: 8388608)",
     )
     group.add_argument(
         "--dump", metavar="DIR", help="write what was run as a directory that spyre-run replays"

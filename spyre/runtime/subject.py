@@ -88,7 +88,7 @@ def bundle_subject(
             upload(device, placement.tensors[spec.arg_index], tensor)
         kernel = prepared.kernel
         launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
-        lookup = CoreLookup(linked)
+        lookup = CoreLookup(kernel.link(launch))
         outputs = []
         for k, spec in enumerate(arguments.outputs):
             tensor_on_device = placement.tensors[spec.arg_index]

@@ -38,7 +38,7 @@ from spyre.runtime.twin_place import describe_coordinate, place_of
 
 Bytes = npt.NDArray[np.uint8]
 
-DEFAULT_POINTS = 1 << 24
+DEFAULT_POINTS = 1 << 23
 """Points of the iteration space up to which an execute is verified; the twin is slow."""
 
 
@@ -127,11 +127,18 @@ class TwinCheck:
         distance = ulp_distance(found, expected, stored, mode)
         wrong = distance > allowed.ulps_of(stored)
         if wrong.any() and allowed.sums and stored.is_float:
-            noise = sum_noise(self._execution(instance))
+            noise = sum_noise(instance.op, self._inputs(instance), mode)
             sides = (decoded(side, stored.name, mode) for side in (found, expected))
             with np.errstate(invalid="ignore"):
                 wrong &= ~(np.abs(np.subtract(*sides, dtype=np.float64)) <= noise)
         return np.where(wrong, distance, 0) if wrong.any() else np.zeros(0, np.int64)
+
+    def _inputs(self, instance: Instance) -> list[list[Bytes]]:
+        """What the cores may read of every input."""
+        return [
+            [_bytes(self._memory, w) for w in instance.windows if w.operand == k]
+            for k in range(len(instance.op.inputs))
+        ]
 
     def _execution(self, instance: Instance) -> Execution:
         """The twin's view of an execute."""

@@ -148,6 +148,11 @@ def case(name: str, code: str, words: str = "", **changes: Any) -> CorpusCase:
     return launch(name, code, *case_with(**changes), words=words, bundle=negation)
 
 
+def numerics(name: str, code: str, value: str) -> CorpusCase:
+    environment = {"SPYRE_NUMERICS": value}
+    return CorpusCase(name, Stage.LAUNCH, code, LOOP, (), (BUNDLE,), environment)
+
+
 def layout_of(**fields: Any) -> Edit:
     return patch(SPEC, {f"{LAYOUT}/{key}": value for key, value in fields.items()})
 
@@ -218,15 +223,9 @@ OPTIONS = (
     ),
     launch("loop_too_often", "SPY175", write("bundle.mlir", OFTEN), bundle=ADD),
     launch("expression_too_large", "SPY158", write("bundle.mlir", HUGE_SUM), bundle=ADD),
-    CorpusCase(
-        "numerics_unknown",
-        Stage.LAUNCH,
-        "SPY530",
-        LOOP,
-        (),
-        (BUNDLE,),
-        {"SPYRE_NUMERICS": "posit"},
-    ),
+    numerics("numerics_unknown", "SPY530", "posit"),
+    numerics("numerics_option_unknown", "SPY540", "dl16:dma=sideways"),
+    numerics("numerics_option_of_another_mode", "SPY541", "ieee:dma=trunc"),
 )
 
 FILES = (

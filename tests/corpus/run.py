@@ -128,12 +128,23 @@ def flat_matmul() -> OperationSpec:
     return replace(spec, outputs=[wrong])
 
 
+def checked(name: str, code: str, spec: OperationSpec) -> CorpusCase:
+    """Operations that run, but look wrong."""
+    return CorpusCase(name, Stage.CHECK, code, bundle_of(spec))
+
+
+def mean_by(scale: int) -> OperationSpec:
+    constants = {"scaling_factor": scale}
+    return reduction("mean", (4, 128), (1,), at(0), at(1), None, constants)
+
+
 def run(name: str, code: str, *edits: Edit, words: str = "", bundle=LOOP) -> CorpusCase:
     return CorpusCase(name, Stage.RUN, code, bundle, edits, (BUNDLE, *words.split()))
 
 
 PLANNED = (
     planned("op_unknown", "SPY520", pointwise("frobnicate", (4, 64), [at(0)], at(1))),
+    planned("op_undefined", "SPY555", pointwise("maskbyindex", (4, 64), [at(0)], at(1))),
     planned("op_with_too_few_inputs", "SPY280", pointwise("add", (4, 64), [at(0)], at(1))),
     planned("op_without_constant", "SPY281", pointwise("clip", (4, 64), [at(0)], at(1))),
     planned("sticks_differ", "SPY283", crossed("neg")),
@@ -152,6 +163,13 @@ PLANNED = (
     planned("indices_split_in_a_stick", "SPY527", gather("mb", 96, 2)),
     planned("topk_split", "SPY531", topk(4, {"mb": 2})),
     planned("gather_that_computes", "SPY532", gather("mb", 16, op="neg")),
+)  # fmt: skip
+
+CHECKED = (
+    checked("mean_of_another_count", "SPY295", mean_by(0x3C00)),
+    checked("constant_of_no_use", "SPY297", pointwise(
+        "neg", (4, 64), [at(0)], at(1), None, {"eps": 0x3C00}
+    )),
 )  # fmt: skip
 
 FAULTS = (
@@ -178,4 +196,4 @@ FAULTS = (
     run("too_large_to_verify", "SPY621", words="--verify --verify-points 100"),
 )  # fmt: skip
 
-CASES = (*PLANNED, *FAULTS)
+CASES = (*PLANNED, *CHECKED, *FAULTS)

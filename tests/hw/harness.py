@@ -15,13 +15,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import FORMATS, NumericRules, codes_to_bytes, decode_device, encode_device
+from spyre.dtypes import (
+    FORMATS,
+    NumericRules,
+    codes_to_bytes,
+    decode_device,
+    encode_device,
+    find_stored_format,
+)
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram, Linker
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.numerics import parse_numerics
 from spyre.hw.reference import literal_starts, run_reference
+from spyre.hw.reference.agreement import ordered_codes
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.footprint import footprint
 from spyre.mlir.operation import Component, Operation, Tensor
@@ -174,8 +182,7 @@ def fill_window(
 
 def order_key(codes: Array) -> Array:
     """16-bit float codes as integers in numeric order; both zeros are 0."""
-    magnitude = (codes & 0x7FFF).astype(np.int64)
-    return np.where(codes & 0x8000, -magnitude, magnitude)
+    return ordered_codes(codes.view(np.uint8), find_stored_format("SEN169_FP16"))
 
 
 def wrong_elements(

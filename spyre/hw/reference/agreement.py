@@ -7,6 +7,7 @@ cancels is only as exact as its terms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import DataFormat, FormatKind, NumericRules, decode_device, find_stored_format
 from spyre.hw.ops import Family
-from spyre.hw.reference.execution import Execution
+from spyre.mlir.operation import Operation
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
@@ -59,6 +60,9 @@ AGREEMENTS: dict[str, Agreement] = {
     Family.CONVERT: EXACT,
     Family.RESTICKIFY: EXACT,
     Family.TOPK: EXACT,
+    Family.CONTRACT: SUMMED,
+    Family.WINDOWING: SUMMED,
+    Family.RECODE: EXACT,
 }
 """What ``--verify`` allows per family; a family that is not listed computes sums."""
 
@@ -111,26 +115,25 @@ def _values(content: Array, stored: DataFormat, rules: NumericRules) -> Array:
     return values
 
 
-def sum_noise(execution: Execution) -> float:
+def sum_noise(op: Operation, inputs: Sequence[Sequence[Array]], mode: str) -> float:
     """What accumulating in float32 in another order may change: 2^-24 · terms · largest term.
 
-    Terms are products of one element of every input (squares for exx2).
+    ``inputs``: per input, the bytes (uint8) its cores may read. Terms are products of one element
+    of every input (squares for exx2).
     """
-    op = execution.op
     terms = prod(op.extents[dim] for dim in op.dims if not op.outputs[0].holds(dim))
-    largest = [_largest(execution, k) for k in range(len(op.inputs))]
+    largest = [
+        max(_largest(content, tensor.data_format, mode) for content in contents)
+        for tensor, contents in zip(op.inputs, inputs, strict=True)
+    ]
     term = max(prod(largest), largest[0] ** 2 if len(largest) == 1 else 0.0)
     return _FLOAT32_UNIT * max(terms, 1) * term
 
 
-def _largest(execution: Execution, operand: int) -> float:
-    """The largest finite magnitude of an input over what the cores read."""
-    tensor = execution.op.tensors[operand]
-    held = tuple(slice(None) if tensor.holds(d) else slice(0, 1) for d in execution.op.dims)
-    local = {dim: coordinate[held] for dim, coordinate in execution.local.items()}
-    largest = 0.0
-    for core in execution.cores:
-        codes = execution.read_codes(execution.addresses(operand, core, local), tensor)
-        values = np.abs(execution.decode(codes, tensor))
-        largest = max(largest, float(values[np.isfinite(values)].max(initial=0.0)))
-    return largest
+def _largest(content: Array, data_format: str, mode: str) -> float:
+    """The largest finite magnitude among the elements of a byte array."""
+    stored = find_stored_format(data_format)
+    if stored.bits < 8:
+        return float(1 << (stored.bits - 1))
+    values = np.abs(decoded(content, data_format, mode).astype(np.float64))
+    return float(values[np.isfinite(values)].max(initial=0.0))
