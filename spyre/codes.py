@@ -146,7 +146,7 @@ SDSC_CODES: dict[str, str] = {
     "SPY291": "the description given to the bundle builder is inconsistent",
     "SPY292": "the tensors or windows do not have the structure of a windowed operation",
     "SPY293": "a packed stick is not the one of its operation",
-    "SPY294": "a tensor holds fewer elements than the operation iterates",
+    "SPY294": "a tensor holds fewer elements than the operation iterates, or there are none",
 }
 
 LAUNCH_CODES: dict[str, str] = {

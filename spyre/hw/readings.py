@@ -1,7 +1,8 @@
 """Open points of the operations, each decided in one place: a named constant, why, and its source.
 
 Public sources leave these open; `docs/operations.md` lists them as "our readings". To try another
-reading, change the constant: planners, kernels and twins read it from here.
+reading, change the constant: planners, kernels and twins read it from here. Two more stand in the
+layers below: `spyre.dtypes.NIBBLE_SHIFTS` and `spyre.mlir.footprint.STORED_PADDING`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ ALTERNATE_GROUP = 8
 
 QUANTIZED_FP8_MAX = 448.0
 """Largest magnitude of qfp8*: what exceeds it, infinity included, saturates (§3)."""
+
+QUANTIZE_TIES_TO_EVEN = True
+"""How csq* round what lies halfway: to the even integer, or (False) away from zero (§3)."""
 
 INTEGER_MATMUL_SCALE = 1.0
 """Factor on the int32 sums of int8 and int4 products; the source of a scale is open (§3)."""
