@@ -158,7 +158,7 @@ SDSC_CODES: dict[str, str] = {
     "SPY297": "a constant the operation does not use",
     "SPY292": "the tensors or windows do not have the structure of a windowed operation",
     "SPY293": "a packed stick is not the one of its operation",
-    "SPY294": "a tensor holds fewer elements than the operation iterates",
+    "SPY294": "a tensor holds fewer elements than the operation iterates, or there are none",
 }
 
 LAUNCH_CODES: dict[str, str] = {

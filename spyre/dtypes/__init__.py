@@ -20,6 +20,7 @@ from spyre.dtypes.codecs import (
     encode_ieee_half,
 )
 from spyre.dtypes.conversion import (
+    NIBBLE_SHIFTS,
     NumericRules,
     bytes_to_codes,
     codes_to_bytes,
@@ -44,6 +45,7 @@ from spyre.dtypes.formats import (
 __all__ = [
     "FORMATS",
     "HOST_DTYPES",
+    "NIBBLE_SHIFTS",
     "STICK_BYTES",
     "DataFormat",
     "FormatKind",

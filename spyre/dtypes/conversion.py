@@ -64,6 +64,10 @@ class NumericRules:
 
 DEFAULT_RULES = NumericRules()
 
+NIBBLE_SHIFTS = (0, 4)
+"""Shifts of the first and the second 4-bit code in a byte. The order is not published; the first in
+the low bits is the operations reference's proposal (§1)."""
+
 
 _DECODERS: dict[str, Callable[[ArrayLike], Values]] = {
     "IEEE_FP16": decode_ieee_half,
@@ -176,16 +180,14 @@ def _cast_to_numpy(values: Values, dtype: HostDtype) -> Codes:
 
 
 def codes_to_bytes(codes: Codes, format_name: str) -> NDArray[np.uint8]:
-    """Memory bytes (1-D) of codes in element order; of two 4-bit codes the first is the low nibble.
-
-    The order of 4-bit codes is not published; this is the operations reference's proposal (§1).
-    """
+    """Memory bytes (1-D) of codes in element order; `NIBBLE_SHIFTS` orders two 4-bit ones."""
     data_format = find_stored_format(format_name)
     flat = np.ascontiguousarray(codes, dtype=data_format.code_dtype).reshape(-1)
     if data_format.bits != 4:
         return flat.view(np.uint8)
     nibbles = flat.view(np.uint8).reshape(-1, 2) & 0xF
-    return (nibbles[:, 0] | (nibbles[:, 1] << 4)).astype(np.uint8)
+    first, second = NIBBLE_SHIFTS
+    return ((nibbles[:, 0] << first) | (nibbles[:, 1] << second)).astype(np.uint8)
 
 
 def bytes_to_codes(memory: NDArray[np.uint8], format_name: str) -> Codes:
@@ -194,5 +196,6 @@ def bytes_to_codes(memory: NDArray[np.uint8], format_name: str) -> Codes:
     flat = np.ascontiguousarray(memory, dtype=np.uint8).reshape(-1)
     if data_format.bits != 4:
         return flat.view(data_format.code_dtype)
-    nibbles = np.stack([flat & 0xF, flat >> 4], axis=1).reshape(-1).astype(np.int8)
+    nibbles = np.stack([(flat >> shift) & 0xF for shift in NIBBLE_SHIFTS], axis=1)
+    nibbles = nibbles.reshape(-1).astype(np.int8)
     return (nibbles ^ 8) - 8

@@ -162,7 +162,7 @@ def _check_masks(op: Operation, spec: OpSpec) -> None:
 
 
 def _check_slices(op: Operation) -> None:
-    """The checker's SPY211 and SPY214, for programs that were not checked."""
+    """The checker's SPY210, SPY211 and SPY214, for programs that were not checked."""
     for dim, count in op.slices.items():
         if count < 1 or op.extents[dim] % count:
             raise SdscError(
@@ -171,6 +171,16 @@ def _check_slices(op: Operation) -> None:
                 JsonLocation(op.file, "$.numWkSlicesPerDim_"),
                 expected=f"a divisor of {op.extents[dim]}",
                 found=str(count),
+            )
+    for core, row in zip(op.cores, op.core_slices, strict=True):
+        outside = {d: i for d, i in row.items() if not 0 <= i < op.slices.get(d, 1)}
+        if outside:
+            raise SdscError(
+                "SPY210",
+                f"{op.name}: core {core} has a work slice out of range",
+                JsonLocation(op.file, "$.coreIdToWkSlice_"),
+                expected=f"slices {dict(op.slices)}",
+                found=str(outside),
             )
 
 

@@ -23,7 +23,7 @@ from spyre.hw.kernels.intrinsics import (
 )
 from spyre.hw.kernels.opcodes import RECODES
 from spyre.hw.kernels.vectors import gather_values, read_vector, scatter_values, vector_word
-from spyre.hw.readings import QUANTIZED_FP8_MAX
+from spyre.hw.readings import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
 from spyre.hw.spec import HOST_BYTES
 
 F = np.float32
@@ -40,12 +40,16 @@ FP8_MAX = F(QUANTIZED_FP8_MAX)
 
 @kernel
 def quantize(values, scale, shift, low, high):
-    """values = whole numbers: value · scale + shift to the nearest (even) in low .. high; NaN 0."""
+    """values = whole numbers: value · scale + shift to the nearest in low .. high; NaN 0."""
     for i in range(values.size):
-        exact = np.rint(np.float64(values[i]) * scale + shift)
-        if exact != exact:
-            exact = 0.0
-        values[i] = F(min(max(exact, low), high))
+        exact = np.float64(values[i]) * scale + shift
+        if QUANTIZE_TIES_TO_EVEN:
+            whole = np.rint(exact)
+        else:
+            whole = np.copysign(np.floor(abs(exact) + 0.5), exact)
+        if whole != whole:
+            whole = 0.0
+        values[i] = F(min(max(whole, low), high))
 
 
 @kernel

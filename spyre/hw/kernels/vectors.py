@@ -1,14 +1,14 @@
 """Elements at bit offsets: gathered to float32 by format, scattered back, and a table's vectors.
 
 An element's bit address is ``base`` plus an entry of a vector; elements of 16 and 32 bits lie on
-whole bytes, of two 4-bit elements in a byte the first has the low bits (operations reference §1).
+whole bytes, 4-bit elements two to a byte in the order of ``spyre.dtypes.NIBBLE_SHIFTS``.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from spyre.dtypes import decode_device
+from spyre.dtypes import NIBBLE_SHIFTS, decode_device
 from spyre.hw import table as tb
 from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import (
@@ -26,6 +26,7 @@ DL16_TRUNC, DL16_EVEN = tb.DL16_TRUNC, tb.DL16_EVEN
 FP8_143, INT8 = tb.FP8_143, tb.INT8
 
 F = np.float32
+FIRST_NIBBLE = NIBBLE_SHIFTS[0]
 
 
 def _values_of_codes() -> np.ndarray:
@@ -73,7 +74,8 @@ def gather_values(half, word, octet, code, base, offsets, target):
     elif code == INT4:
         for i in range(n):
             bit = base + offsets[i]
-            target[i] = VALUES[INT4 - FP8_143, (octet[bit >> 3] >> (bit & 4)) & 15]
+            shift = (bit & 4) ^ FIRST_NIBBLE
+            target[i] = VALUES[INT4 - FP8_143, (octet[bit >> 3] >> shift) & 15]
     else:
         values = VALUES[code - FP8_143]
         for i in range(n):
@@ -120,6 +122,6 @@ def scatter_values(half, word, octet, code, base, offsets, source):
     elif code == INT4:
         for i in range(n):
             bit = base + offsets[i]
-            shift = bit & 4
+            shift = (bit & 4) ^ FIRST_NIBBLE
             kept = np.int64(octet[bit >> 3]) & (0xF0 >> shift)
             octet[bit >> 3] = np.uint8(kept | ((np.int64(source[i]) & 15) << shift))

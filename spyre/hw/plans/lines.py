@@ -96,6 +96,7 @@ def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[Space]:
     Raises UnsupportedError for irregular starts of cores that reduce together.
     """
     op = context.op
+    _check_positive(context)
     for access in context.accesses:
         _check_size(context, access)
         _check_shares(context, access)
@@ -109,6 +110,18 @@ def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[Space]:
     for group in fold_cores(op, starts, reduced):
         check_shared_output(context, group, reduced, len(context.accesses) - 1)
         yield Space(np.array(group.bases, np.int64) * scale, _slice_lines(group, scale), local)
+
+
+def _check_positive(context: PlanContext) -> None:
+    for dim, extent in context.op.extents.items():
+        if extent < 1:
+            raise SdscError(
+                "SPY294",
+                f"{context.op.name}: nothing to iterate along {dim!r}",
+                JsonLocation(context.op.file, "$.dscs_[0].N_"),
+                expected="at least 1 element",
+                found=str(extent),
+            )
 
 
 def _check_size(context: PlanContext, access: Access) -> None:

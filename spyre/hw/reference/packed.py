@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import encode_device, find_stored_format
+from spyre.dtypes import NIBBLE_SHIFTS, encode_device, find_stored_format
 from spyre.hw.ops import OpSpec
-from spyre.hw.readings import ALTERNATING_OPERANDS, QUANTIZED_FP8_MAX
+from spyre.hw.readings import (
+    ALTERNATING_OPERANDS,
+    QUANTIZE_TIES_TO_EVEN,
+    QUANTIZED_FP8_MAX,
+)
 from spyre.hw.reference.addresses import Coordinates, Int64Array, pitches, stick_elements
 from spyre.hw.reference.execution import Execution, keeps_one_per_stick
 from spyre.hw.reference.values import constant
@@ -75,8 +79,8 @@ def read_packed(execution: Execution, operand: int, core: int, stored: Coordinat
         return execution.decode(codes, tensor).astype(np.float64)
     low = int(bits.min()) // 8
     memory = execution.memory.view(low, int(bits.max()) // 8 - low + 1)
-    nibble = (memory[bits // 8 - low] >> (bits % 8)) & 15
-    return np.where(nibble >= 8, nibble.astype(np.float64) - 16, nibble)
+    nibble = (memory[bits // 8 - low] >> np.array(NIBBLE_SHIFTS)[bits % 8 // 4]) & 15
+    return np.asarray(np.where(nibble >= 8, nibble.astype(np.float64) - 16, nibble))
 
 
 def write_packed(execution: Execution, core: int, stored: Coordinates, values: Array) -> None:
@@ -100,10 +104,10 @@ def _write_nibbles(execution: Execution, bits: Int64Array, values: Array) -> Non
     low = int(bits.min()) // 8
     memory = execution.memory.view(low, int(bits.max()) // 8 - low + 1)
     codes = values.astype(np.int64) & 15
-    for half in (0, 4):
-        chosen = bits % 8 == half
+    for place, shift in enumerate(NIBBLE_SHIFTS):
+        chosen = bits % 8 // 4 == place
         at = bits[chosen] // 8 - low
-        memory[at] = (memory[at] & (0xF0 >> half)) | (codes[chosen] << half).astype(np.uint8)
+        memory[at] = (memory[at] & (0xF0 >> shift)) | (codes[chosen] << shift).astype(np.uint8)
 
 
 # --- elementwise ------------------------------------------------------------------------------
@@ -120,7 +124,11 @@ def run_recode(execution: Execution, spec: OpSpec) -> None:
 
 
 def _quantize(x: Array, scale: float, shift: float, bits: int) -> Array:
-    whole = np.nan_to_num(np.rint(x * scale + shift), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    exact = x * scale + shift
+    rounded = np.rint(exact)
+    if not QUANTIZE_TIES_TO_EVEN:
+        rounded = np.copysign(np.floor(np.abs(exact) + 0.5), exact)
+    whole = np.nan_to_num(rounded, nan=0.0, posinf=np.inf, neginf=-np.inf)
     return np.asarray(np.clip(whole, -(1 << bits - 1), (1 << bits - 1) - 1))
 
 
