@@ -20,6 +20,7 @@ from spyre.dtypes.codecs import (
     encode_ieee_half,
 )
 from spyre.dtypes.conversion import (
+    Mode,
     NumericRules,
     bytes_to_codes,
     codes_to_bytes,
@@ -48,6 +49,7 @@ __all__ = [
     "DataFormat",
     "FormatKind",
     "HostDtype",
+    "Mode",
     "NinfView",
     "NumericRules",
     "Rounding",
