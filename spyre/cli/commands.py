@@ -17,6 +17,7 @@ from spyre.mlir.bundle import Bundle, load_bundle
 from spyre.runtime.case_file import case_directory, read_case
 
 if TYPE_CHECKING:
+    from spyre.hw.device import Device
     from spyre.runtime.host_tensor import HostTensor
     from spyre.runtime.run_result import RunResult
     from spyre.runtime.verify import Comparison, Tolerance
@@ -137,15 +138,27 @@ def run_and_compare(options: Options) -> ComparedRun:
     return compared
 
 
+def make_device(options: Options) -> Device:
+    """The device the options ask for."""
+    from spyre.hw.device import Device
+
+    return Device(
+        options.numerics,
+        options.threads,
+        sanitize=options.sanitize,
+        poison=options.poison,
+        core_order=options.core_order,
+    )
+
+
 def replay_case(directory: Path, options: Options) -> ComparedRun:
     """Launch the kernels of a case in order and compare with the outputs it expects."""
     from spyre.cli.progress import ProgressBar
-    from spyre.hw.device import Device
     from spyre.runtime.case_run import run_case
     from spyre.runtime.verify import Tolerance
 
     case = read_case(directory)
-    device = Device(options.numerics, options.threads)
+    device = make_device(options)
     limits = case.spec.tolerance
     with ProgressBar(enabled=not options.quiet) as bar:
         done = run_case(
@@ -162,12 +175,11 @@ def run_bundle(options: Options) -> ComparedRun:
     """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
     from spyre.cli.progress import ProgressBar
     from spyre.cli.tensors import load_expected, load_inputs
-    from spyre.hw.device import Device
     from spyre.runtime.host_tensor import parse_tensor_spec
     from spyre.runtime.session import RunOptions, Session
 
     shapes = tuple(parse_tensor_spec(text) for text in options.shapes)
-    session = Session(Device(options.numerics, options.threads))
+    session = Session(make_device(options))
     run = RunOptions(
         seed=options.seed,
         values=dict(options.values),

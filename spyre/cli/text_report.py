@@ -67,7 +67,7 @@ def _print_warnings(findings: Sequence[Finding], options: Options) -> None:
     for finding in shown:
         print(finding, file=sys.stderr)
     if len(shown) < len(findings):
-        print(f"… {len(findings) - len(shown)} more warnings (-v shows all)", file=sys.stderr)
+        print(f"… {len(findings) - len(shown)} more findings (-v shows all)", file=sys.stderr)
 
 
 def output_lines(result: RunResult) -> list[str]:

@@ -8,13 +8,14 @@ and launches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
 from spyre.hw import table as tb
 from spyre.hw.access import Access, make_access
+from spyre.hw.core_order import shuffled
 from spyre.hw.nest import Int64Array
 from spyre.hw.ops import Family, OpSpec, find_op
 from spyre.hw.plans.context import PlanContext
@@ -61,19 +62,21 @@ def plan_operation(
     arrangements: tuple[str, ...] | None = None,
     half_format: int = tb.DL16,
     threads: int = 1,
+    core_order: int | None = None,
 ) -> CorePlan:
     """Plan ``op``.
 
     ``relative_starts``: bytes, [operand, core] in the order of ``op.tensors`` and ``op.cores``,
-    relative to the first core. Raises SdscError when the tensors do not have the structure the
-    operation needs, UnsupportedError for what is not simulated.
+    relative to the first core. ``core_order``: seed of a random order of cores. Raises SdscError
+    when the tensors do not have the structure the operation needs, UnsupportedError for what is
+    not simulated.
     """
     spec = require_op(op)
     _check_operands(op, spec)
     _check_indirection(op, spec)
     _check_slices(op)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
-    context = PlanContext(
+    whole = PlanContext(
         op,
         spec,
         accesses,
@@ -82,7 +85,8 @@ def plan_operation(
         half_format,
         threads,
     )
-    tables = np.stack(list(_PLANNERS[spec.family](context)))
+    contexts = [whole] if core_order is None else _one_by_one(whole, core_order)
+    tables = np.stack([row for c in contexts for row in _PLANNERS[spec.family](c)])
     spans = np.array([access.span_bytes for access in accesses], np.int64)
     return CorePlan(
         op,
@@ -92,6 +96,14 @@ def plan_operation(
         relative_starts.min(axis=1),
         relative_starts.max(axis=1) + spans,
     )
+
+
+def _one_by_one(context: PlanContext, seed: int) -> list[PlanContext]:
+    """A context per core, in shuffled order; cores that combine their results share one."""
+    return [
+        replace(context, op=op, starts=starts)
+        for op, starts in shuffled(context.op, context.starts, seed)
+    ]
 
 
 def require_op(op: Operation) -> OpSpec:

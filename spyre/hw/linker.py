@@ -36,7 +36,7 @@ class LinkedProgram:
 
     ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
     int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``plans``:
-    the plans of each static execute.
+    the plans of each static execute. ``binding``: what it was linked for.
     """
 
     tables: Int64Array
@@ -44,6 +44,7 @@ class LinkedProgram:
     program: LoopProgram
     schedule: Schedule
     plans: tuple[tuple[CorePlan, ...], ...]
+    binding: Binding = field(default_factory=Binding)
 
     @cached_property
     def host_dispatch(self) -> Int64Array:
@@ -60,17 +61,28 @@ class LinkedProgram:
         return entry_addresses(kinds[kinds != tb.EXTRA].tolist())
 
 
+def starts_of(linked: LinkedProgram, static: int) -> Int64Array:
+    """Start addresses of execute ``static``, bytes in the simulator's memory: [instance, operand,
+    core]. It must have been executed at least once.
+    """
+    op = linked.plans[static][0].op
+    symbols = linked.schedule.symbols[static]
+    return _start_addresses(op, linked.program.executes[static], symbols, linked.binding)
+
+
 @dataclass
 class Linker:
     """Links one program; plans are kept between launches.
 
-    ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats.
+    ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats. ``core_order``:
+    seed of a random order of cores, see :mod:`spyre.hw.core_order`.
     """
 
     program: LoopProgram
     operations: Mapping[str, Operation]
     half_format: int
     threads: int
+    core_order: int | None = None
     _plans: dict[tuple[object, ...], CorePlan] = field(default_factory=dict)
 
     def link(self, binding: Binding) -> LinkedProgram:
@@ -79,7 +91,7 @@ class Linker:
         parts = [
             self._link_execute(execute, schedule, binding) for execute in self.program.executes
         ]
-        return _assemble(self.program, schedule, parts)
+        return _assemble(self.program, schedule, parts, binding)
 
     def _link_execute(self, execute: Execute, schedule: Schedule, binding: Binding) -> _ExecutePart:
         op = self.operations[execute.sdsc_filename]
@@ -104,7 +116,9 @@ class Linker:
     ) -> CorePlan:
         key = (name, pattern.tobytes(), tags)
         if key not in self._plans:
-            self._plans[key] = plan_operation(op, pattern, tags, self.half_format, self.threads)
+            self._plans[key] = plan_operation(
+                op, pattern, tags, self.half_format, self.threads, self.core_order
+            )
         return self._plans[key]
 
 
@@ -308,7 +322,7 @@ def _bounded_tables(
 
 
 def _assemble(
-    program: LoopProgram, schedule: Schedule, parts: Sequence[_ExecutePart]
+    program: LoopProgram, schedule: Schedule, parts: Sequence[_ExecutePart], binding: Binding
 ) -> LinkedProgram:
     """Put all dispatches in program order."""
     tables: list[Int64Array] = []
@@ -335,7 +349,7 @@ def _assemble(
     dispatch = _dispatches(schedule, first_table, table_count, base_rows)
     dispatch[:, 0] = np.concatenate(heads)[dispatch[:, 0]]
     plans = tuple(tuple(part.plans) for part in parts)
-    return LinkedProgram(stacked, dispatch, program, schedule, plans)
+    return LinkedProgram(stacked, dispatch, program, schedule, plans, binding)
 
 
 def _dispatches(

@@ -5,7 +5,7 @@ LX and pool keep their contents between the launches of a case.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -19,6 +19,7 @@ from spyre.errors import Finding, LaunchError
 from spyre.hw.counters import Counters
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
+from spyre.hw.sanitizer.cover import Expected
 from spyre.hw.transfer import HostView
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.arguments import ArgumentSpec
@@ -28,6 +29,7 @@ from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RunResult, report_executes
+from spyre.runtime.sanitized import label_launch, next_record, take_findings, viewed_output
 from spyre.runtime.verify import (
     EXACT,
     Comparison,
@@ -88,6 +90,7 @@ def run_case(
     """
     device.reset()
     placed = place_buffers(case, device)
+    first_record = next_record(device)
     launched: list[_Launched] = []
     for index in range(len(case.spec.launches)):
         first = sum(len(done.reports) for done in launched)
@@ -98,7 +101,17 @@ def run_case(
         _compare(case, output, values, tolerance)
         for output, values in zip(case.spec.outputs, found, strict=True)
     )
-    return CaseRun(_result(case, placed, launched, found, places), comparisons)
+    result = _result(case, placed, launched, found, places)
+    observed = take_findings(device, _expected_outputs(case, placed), first_record)
+    return CaseRun(result.with_sanitizer(observed), comparisons)
+
+
+def _expected_outputs(case: Case, placed: Mapping[str, PlacedBuffer]) -> Iterator[Expected]:
+    """The outputs that start with undefined contents."""
+    for output in case.spec.outputs:
+        tensor = placed[output.buffer].tensor
+        if tensor is not None and case.spec.buffers[output.buffer].kind == "output":
+            yield viewed_output(tensor, output)
 
 
 def place_buffers(case: Case, device: Device) -> dict[str, PlacedBuffer]:
@@ -130,7 +143,7 @@ def _fill(case: Case, device: Device, buffer: CaseBuffer, tensor: DeviceTensor |
                 expected=f"at most {tensor.size_bytes} bytes",
                 found=f"{image.size} bytes",
             )
-        device.memory.write(tensor.address_bytes, image)
+        device.memory.write(tensor.address_bytes, image, tensor.name)
     if buffer.value is not None:
         storage = _host_storage(buffer, case.value(buffer.value))
         dtype = buffer.host.dtype or buffer.dtype
@@ -178,6 +191,7 @@ def _launch(
     spec = case.spec.launches[index]
     bundle = load_bundle(case.directory / spec.bundle)
     findings = bundle.check(raise_on_error=True)
+    label_launch(device, first_execute, spec.bundle)
     kernel, launch = Kernel(bundle, device), bind_launch(spec, placed)
     linked = kernel.link(launch)
     elapsed_ns = None

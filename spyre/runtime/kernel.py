@@ -62,6 +62,7 @@ class Kernel:
             bundle.operations,
             device.numerics.half_format,
             device.threads,
+            device.core_order,
         )
         self._linked: OrderedDict[tuple[object, ...], LinkedProgram] = OrderedDict()
         self._scratch: tuple[PoolBuffer, ...] | None = None
@@ -98,6 +99,7 @@ class Kernel:
                 tensor.address_bytes,
                 tensor.size_bytes,
                 tensor.layout.element_arrangement,
+                _stride_bytes(tensor),
             )
             for tensor in launch.arguments.values()
         ]
@@ -160,6 +162,12 @@ def _parameter_address(name: str, launch: Launch) -> int:
             found=f"arguments {sorted(launch.arguments)}",
         )
     return launch.arguments[index].address_bytes
+
+
+def _stride_bytes(tensor: DeviceTensor) -> tuple[int, ...]:
+    """Device strides of the dims above the stick."""
+    word_bits = tensor.layout.data_format.bits
+    return tuple(stride * word_bits // 8 for stride in tensor.layout.device_strides[:-1])
 
 
 def _segments(launch: Launch) -> dict[int, int]:
