@@ -99,7 +99,7 @@ class Kernel:
                 tensor.address_bytes,
                 tensor.size_bytes,
                 tensor.layout.element_arrangement,
-                _stride_bytes(tensor),
+                _device_dims(tensor),
             )
             for tensor in launch.arguments.values()
         ]
@@ -164,10 +164,11 @@ def _parameter_address(name: str, launch: Launch) -> int:
     return launch.arguments[index].address_bytes
 
 
-def _stride_bytes(tensor: DeviceTensor) -> tuple[int, ...]:
-    """Device strides of the dims above the stick."""
-    word_bits = tensor.layout.data_format.bits
-    return tuple(stride * word_bits // 8 for stride in tensor.layout.device_strides[:-1])
+def _device_dims(tensor: DeviceTensor) -> tuple[tuple[int, int], ...]:
+    """Extent and stride in bytes of the dims above the stick."""
+    layout = tensor.layout
+    strides = (stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1])
+    return tuple(zip(layout.device_size[:-1], strides, strict=True))
 
 
 def _segments(launch: Launch) -> dict[int, int]:

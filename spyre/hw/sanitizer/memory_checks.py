@@ -16,8 +16,8 @@ from spyre.hw.sanitizer.findings import SanitizerFinding, count_of
 from spyre.hw.sanitizer.owners import Owners, find_owners
 from spyre.hw.sanitizer.site import Site
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.footprint import core_extent, footprint, stick_elements
-from spyre.mlir.operation import Component
+from spyre.mlir.footprint import footprint, stick_elements
+from spyre.mlir.operation import Component, Operation, Tensor
 
 BoolArray = npt.NDArray[np.bool_]
 POOL_NAME = "pool"
@@ -108,17 +108,10 @@ def _check_layout(site: Site, operand: int, owners: Owners) -> Iterator[Sanitize
     """A step of the tensor that is no step of the argument's layout."""
     owner = owners.allocations[0]
     tensor = site.op.tensors[operand]
-    if owner is None or not owner.stride_bytes or is_indirect(tensor):
+    if owner is None or not owner.device_dims or is_indirect(tensor):
         return
     pitches = footprint(site.op, tensor).pitch_bytes
-    sticks = stick_elements(tensor)
-    wrong = [
-        (dim, pitches[dim])
-        for dim in tensor.dims
-        if tensor.holds(dim)
-        and core_extent(site.op, tensor, dim) > sticks.get(dim, 1)
-        and pitches[dim] not in owner.stride_bytes
-    ]
+    wrong = [dim for dim in tensor.dims if _contradicts(site.op, tensor, dim, pitches[dim], owner)]
     if not wrong:
         return
     yield site.finding(
@@ -128,12 +121,27 @@ def _check_layout(site: Site, operand: int, owners: Owners) -> Iterator[Sanitize
         f"{site.op.name}: the stored extents of {tensor.name} contradict the layout of "
         f"{owner.name}",
         operand,
-        expected=f"steps of {_bytes(owner.stride_bytes)}",
-        found=", ".join(f"{dim} in steps of {pitch} bytes" for dim, pitch in wrong),
+        expected=_layout_steps(owner),
+        found=", ".join(f"{dim} in steps of {pitches[dim]} bytes" for dim in wrong),
         hint="a tile of a larger tensor needs a gap that gives it the larger one's pitches",
     )
 
 
-def _bytes(strides: tuple[int, ...]) -> str:
-    distinct = sorted(set(strides))
-    return " or ".join(str(stride) for stride in distinct) + " bytes"
+def _contradicts(op: Operation, tensor: Tensor, dim: str, pitch: int, owner: Allocation) -> bool:
+    """True if the layout has no such step: the next stick is a device dim of its own, any other
+    dim may also be the outer part of one.
+    """
+    stick = stick_elements(tensor).get(dim, 1)
+    if not tensor.holds(dim) or op.extents[dim] <= stick:
+        return False
+    if dim in tensor.stick_dims:
+        return all(pitch != stride for _, stride in owner.device_dims)
+    return all(
+        pitch % stride != 0 or pitch >= stride * max(extent, 2)
+        for extent, stride in owner.device_dims
+    )
+
+
+def _layout_steps(owner: Allocation) -> str:
+    steps = sorted({stride for extent, stride in owner.device_dims if extent > 1})
+    return f"steps of {' or '.join(str(stride) for stride in steps)} bytes"
