@@ -73,6 +73,7 @@ def _prepare(device: Device, specs: Sequence[OperationSpec], values: np.ndarray)
 if __name__ == "__main__":
     for cost in measure():
         print(
-            f"{cost.name}: plain {cost.plain * 1e3:.2f} ms, sanitized {cost.sanitized * 1e3:.2f} ms, "
+            f"{cost.name}: plain {cost.plain * 1e3:.2f} ms, "
+            f"sanitized {cost.sanitized * 1e3:.2f} ms, "
             f"ratio {cost.ratio:.2f} (target {cost.target})"
         )

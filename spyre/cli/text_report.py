@@ -49,10 +49,13 @@ def _plural(count: int, noun: str) -> str:
 
 
 def print_run(compared: ComparedRun) -> None:
-    """Warnings, the table of executes, outputs, and comparisons."""
+    """Findings, the table of executes, outputs, comparisons, and how many the sanitizer found."""
     result, options = compared.result, compared.options
+    errors = [f for f in result.findings if f.severity is Severity.ERROR]
+    for finding in errors:
+        print(finding, file=sys.stderr)
     if not options.quiet:
-        _print_warnings(result.findings, options)
+        _print_warnings([f for f in result.findings if f not in errors], options)
         if options.verbose:
             _print_arguments(result)
         _print_executes(result, options)
@@ -60,6 +63,9 @@ def print_run(compared: ComparedRun) -> None:
             print(line)
     for line in comparison_lines(compared):
         print(line)
+    if options.sanitize is not None and not options.quiet:
+        found = [finding.to_finding() for finding in result.sanitizer]
+        print(f"sanitizer: {_count_findings(found)}")
 
 
 def _print_warnings(findings: Sequence[Finding], options: Options) -> None:
@@ -67,7 +73,7 @@ def _print_warnings(findings: Sequence[Finding], options: Options) -> None:
     for finding in shown:
         print(finding, file=sys.stderr)
     if len(shown) < len(findings):
-        print(f"… {len(findings) - len(shown)} more findings (-v shows all)", file=sys.stderr)
+        print(f"… {len(findings) - len(shown)} more warnings (-v shows all)", file=sys.stderr)
 
 
 def output_lines(result: RunResult) -> list[str]:

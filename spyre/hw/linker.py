@@ -19,6 +19,7 @@ from spyre.hw.core_plan import CorePlan, plan_operation
 from spyre.hw.kernels.opcodes import COPY_KIND, DISPATCH_BASES, DISPATCH_WORDS
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
+from spyre.hw.outside import first_outside
 from spyre.hw.spec import (
     LX_BASE,
     LX_BYTES,
@@ -106,7 +107,7 @@ class Linker:
             place = _Place(op, execute, schedule, plan, chosen)
             _check_alignment(place, starts[chosen])
             _check_lx(place, starts[instance])
-            owners = _check_hbm(place, bases[chosen], binding.allocations)
+            owners = _check_hbm(place, starts[chosen], binding.allocations)
             for tables, members in _bounded_tables(place, bases[chosen], owners, binding):
                 part.add(plan, tables, chosen[members], bases[chosen[members]])
         return part
@@ -249,8 +250,12 @@ def _check_lx(place: _Place, starts: Int64Array) -> None:
                 )
 
 
-def _check_hbm(place: _Place, bases: Int64Array, allocations: Sequence[Allocation]) -> Int64Array:
-    """Owner (index into allocations) of every operand, [member, operand]; -1 for LX."""
+def _check_hbm(place: _Place, starts: Int64Array, allocations: Sequence[Allocation]) -> Int64Array:
+    """Owner (index into allocations) of every operand, [member, operand]; -1 for LX.
+
+    ``starts``: bytes, [member, operand, core].
+    """
+    bases = starts[:, :, 0]
     ordered = sorted(range(len(allocations)), key=lambda i: allocations[i].address_bytes)
     lows = np.array([allocations[i].address_bytes for i in ordered], np.int64)
     highs = np.array([allocations[i].end_bytes for i in ordered], np.int64)
@@ -268,7 +273,8 @@ def _check_hbm(place: _Place, bases: Int64Array, allocations: Sequence[Allocatio
             bad |= high > highs[at]
         if bad.any():
             member = int(np.flatnonzero(bad)[0])
-            _raise_out_of_bounds(place, member, k, int(low[member]), int(high[member]), allocations)
+            extent = int(low[member]), int(high[member])
+            _raise_out_of_bounds(place, member, k, starts[member, k], extent, allocations)
         owners[:, k] = np.array(ordered, np.int64)[at]
     return owners
 
@@ -280,18 +286,26 @@ def _widest_before(highs: Int64Array) -> Int64Array:
 
 
 def _raise_out_of_bounds(
-    place: _Place, member: int, operand: int, low: int, high: int, allocations: Sequence[Allocation]
+    place: _Place,
+    member: int,
+    operand: int,
+    starts: Int64Array,
+    extent: tuple[int, int],
+    allocations: Sequence[Allocation],
 ) -> None:
+    """``starts``: of every core; ``extent``: what all cores touch, end excluded. Both in bytes."""
+    low, high = extent
     near = [a for a in allocations if a.address_bytes <= low < a.end_bytes]
     expected = "one of: " + ", ".join(
         f"{a.name} {a.address_bytes:#x}..{a.end_bytes:#x}" for a in (near or allocations)[:8]
     )
+    position, address, coordinate = first_outside(place.op, operand, starts, near or allocations)
     raise DeviceFault(
         "SPY411",
         f"{place.op.name} touches memory outside of its arguments",
-        place.location(member, operand, None, low),
+        place.location(member, operand, place.op.cores[position], address),
         expected=expected if allocations else "no device memory at all",
-        found=f"bytes {low:#x}..{high:#x} ({high - low} bytes)",
+        found=f"bytes {low:#x}..{high:#x} ({high - low} bytes) over all cores{coordinate}",
     )
 
 

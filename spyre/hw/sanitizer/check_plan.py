@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw import check_table as ct
+from spyre.hw.boxes import Box, canonical_cores, core_boxes, is_indirect
 from spyre.hw.linker import LinkedProgram, starts_of
 from spyre.hw.nest import Int64Array
-from spyre.hw.sanitizer.boxes import Box, canonical_cores, core_boxes, is_indirect
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.spec import REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
 from spyre.mlir.operation import Component, Operation, Tensor

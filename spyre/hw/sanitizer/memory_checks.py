@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from spyre.errors import Severity
 from spyre.hw.binding import Allocation
+from spyre.hw.boxes import Box, global_coordinate, is_indirect
 from spyre.hw.nest import Int64Array
-from spyre.hw.sanitizer.boxes import Box, global_coordinate, is_indirect
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, count_of
 from spyre.hw.sanitizer.owners import Owners, find_owners

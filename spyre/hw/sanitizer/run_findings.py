@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from spyre.errors import Severity
 from spyre.hw import check_table as ct
+from spyre.hw.boxes import core_boxes, global_coordinate
 from spyre.hw.linker import LinkedProgram, starts_of
 from spyre.hw.nest import Int64Array
-from spyre.hw.sanitizer.boxes import core_boxes, global_coordinate
 from spyre.hw.sanitizer.check_plan import CheckPlan, RowSource
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, count_of

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from spyre.errors import Severity
+from spyre.hw.boxes import Box, core_boxes
 from spyre.hw.linker import LinkedProgram, starts_of
 from spyre.hw.nest import Int64Array
-from spyre.hw.sanitizer.boxes import Box, core_boxes
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.hw.sanitizer.run_findings import shown_address
