@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import Severity
+from spyre.errors import Severity, SourceLocation
 from spyre.hw import check_table as ct
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, count_of
@@ -52,36 +52,46 @@ def check_cover(
     geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
     host = host_coordinates_of_stick(geometry, stick)
     missing, total = int(bare.sum()), int(expected.sticks.sum())
-    sdsc, execute, writer = _last_execute(words, log, first_record)
+    last = _last_execute(words, log, first_record)
     yield SanitizerFinding(
         check=Check.COVER,
         code="SPY720",
         severity=Severity.ERROR,
         message=f"output {tensor.name} is not written completely",
-        sdsc=sdsc,
-        execute=execute,
+        sdsc=last.sdsc,
+        execute=last.execute,
+        source=last.source,
         tensor=tensor.name,
         coordinate=tuple((f"dim {k}", i) for k, i in enumerate(host)),
         address_bytes=tensor.address_bytes + at * STICK_BYTES,
         sticks=missing,
         expected=f"all {count_of(total, 'stick')} with elements written by an execute",
-        found=f"{count_of(missing, 'stick')} never written{writer}",
+        found=f"{count_of(missing, 'stick')} never written{last.remark}",
         last_writer=_host_writer(log, int(words[at])),
     )
 
 
-def _last_execute(
-    words: UInt32Array, log: RecordLog, first_record: int
-) -> tuple[str, int | None, str]:
-    """SDSC, number and text of the last execute that wrote any of the tensor."""
+@dataclass(frozen=True, slots=True)
+class _LastExecute:
+    """The execute that wrote any of the tensor last, where there is one."""
+
+    sdsc: str = "bundle.mlir"
+    execute: int | None = None
+    source: SourceLocation | None = None
+    remark: str = ", and no execute writes any of it"
+
+
+def _last_execute(words: UInt32Array, log: RecordLog, first_record: int) -> _LastExecute:
     word = int(words.max(initial=0))
     if word >> ct.CORE_BITS < first_record:
-        return "bundle.mlir", None, ", and no execute writes any of it"
+        return _LastExecute()
     event, execution = log.find(word >> ct.CORE_BITS)
     assert isinstance(event, LaunchEvent)
     static, _ = locate_execution(event.linked, execution)
-    file = event.linked.program.executes[static].sdsc_filename
-    return event.label.sdsc(file), event.label.first_execute + static, ""
+    execute, label = event.linked.program.executes[static], event.label
+    return _LastExecute(
+        label.sdsc(execute.sdsc_filename), label.first_execute + static, execute.location, ""
+    )
 
 
 def _host_writer(log: RecordLog, word: int) -> str:

@@ -109,7 +109,7 @@ def _finding(
         address_bytes=shown_address(address),
         sticks=sticks,
         executions=runs,
-        last_writer=describe_writer(log, int(words[ct.WORD])),
+        last_writer=describe_writer(log, int(words[ct.WORD])) if words[ct.WORD] else "",
     )
 
 

@@ -142,9 +142,7 @@ def core_of(word: int) -> int | None:
 
 
 def describe_writer(log: RecordLog, word: int) -> str:
-    """Who wrote a stick with this word."""
-    if word == 0:
-        return "nobody"
+    """Who wrote a stick with this word, which is not 0."""
     event, execution = log.find(word >> ct.CORE_BITS)
     if isinstance(event, Upload):
         return f"upload of {event.name}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from spyre.errors import Severity
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.sanitizer.checks import Check
@@ -37,27 +39,33 @@ def check_stale(linked: LinkedProgram, sites: Sequence[Site]) -> Iterator[Saniti
     """A read outside of a loop of what only the loop wrote, and no execute there also reads."""
     paths = {static: path for path, static in _paths(linked.program.body, ())}
     uses = [use for site in sites for use in _uses(site)]
-    trips = {site.static: len(site.starts) for site in sites}
     by_static = {site.static: site for site in sites}
-    for read in uses:
-        if read.is_output:
-            continue
+    for read in (use for use in uses if not use.is_output):
         before = [u for u in uses if u.is_output and u.static < read.static and u.meets(read)]
-        if not before:
+        if not before or _accumulates(before, uses):
             continue
         last = before[-1]
-        loops = [loop for loop in paths[last.static] if loop not in paths[read.static]]
-        if trips[last.static] <= trips[read.static] or not loops:
+        inner = [d for d, loop in enumerate(paths[last.static]) if loop not in paths[read.static]]
+        if not inner or not _repeats(linked, last.static, inner[0]):
             continue
-        if any(loops[0] not in paths[u.static] for u in before) or _accumulates(last, before, uses):
-            continue
-        yield _finding(by_static[read.static], read, by_static[last.static])
+        loop = paths[last.static][inner[0]]
+        if all(loop in paths[use.static] for use in before):
+            yield _finding(by_static[read.static], read, by_static[last.static])
 
 
-def _accumulates(last: _Use, writes: Sequence[_Use], uses: Sequence[_Use]) -> bool:
+def _repeats(linked: LinkedProgram, static: int, depth: int) -> bool:
+    """True if the loop at ``depth`` around an execute has more than one trip."""
+    indices = linked.schedule.loop_indices[static]
+    return len(indices) > len(np.unique(indices[:, :depth], axis=0))
+
+
+def _accumulates(writes: Sequence[_Use], uses: Sequence[_Use]) -> bool:
     """True if an execute that writes the range also reads it."""
-    writers = {u.static for u in writes}
-    return any(not u.is_output and u.static in writers and u.meets(last) for u in uses)
+    return any(
+        not use.is_output and use.static == write.static and use.meets(write)
+        for write in writes
+        for use in uses
+    )
 
 
 def _finding(site: Site, read: _Use, writer: Site) -> SanitizerFinding:
