@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw import check_table as ct
-from spyre.hw.boxes import Box, canonical_cores, core_boxes, is_indirect
+from spyre.hw.binding import Allocation
+from spyre.hw.boxes import Box, BoxAxis, canonical_cores, core_boxes, is_indirect
 from spyre.hw.linker import LinkedProgram, starts_of
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.checks import Check
-from spyre.hw.spec import REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
+from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
 from spyre.mlir.operation import Component, Operation, Tensor
 
 
@@ -148,6 +149,8 @@ class _Builder:
             if not is_indirect(operand.tensor) and self.checks & {Check.INIT, Check.LX}:
                 self._add(static, op, operand, ct.READ)
         for operand in outputs:
+            if is_indirect(operand.tensor):
+                operand = _reachable(operand, self.linked.binding.allocations)
             self._add(static, op, operand, ct.WRITE)
         for operand in inputs:
             if not is_indirect(operand.tensor) and any(_overlap(operand, o) for o in outputs):
@@ -181,7 +184,8 @@ class _Builder:
         for p in positions:
             box = operand.boxes[p]
             assert box is not None
-            self.boxes.append([op.cores[tags[p]] + 1, self._nest(box, operand.is_aligned)])
+            tag = ct.UNKNOWN_CORE if is_indirect(operand.tensor) else op.cores[tags[p]] + 1
+            self.boxes.append([tag, self._nest(box, operand.is_aligned)])
         self.sources.append(RowSource(static, operand.index, role, tuple(positions)))
 
     def _put(self, name: str, parts: list[Int64Array], values: Int64Array) -> int:
@@ -199,12 +203,11 @@ class _Builder:
 
 
 def nest_words(box: Box, aligned: bool) -> list[int]:
-    """A box as runs of neighbouring sticks; unaligned sticks count as two."""
+    """A box as runs of neighbouring sticks; unaligned runs touch one stick more."""
     axes = [(a.steps, a.pitch_bytes // STICK_BYTES) for a in box.axes if a.steps > 1]
-    if not aligned:
-        axes.append((2, 1))
     merged = list(_merged(axes))
     run = merged.pop()[0] if merged and merged[-1][1] == 1 else 1
+    run += not aligned
     last = run - 1 + sum((steps - 1) * pitch for steps, pitch in merged)
     words = [0] * ct.NEST_WORDS
     words[ct.RANK], words[ct.RUN], words[ct.LAST] = len(merged), run, last
@@ -247,6 +250,24 @@ def _patterns(relative: Int64Array) -> tuple[Int64Array, Int64Array | None]:
         return relative[:1], None
     distinct, which = np.unique(relative, axis=0, return_inverse=True)
     return distinct, which.reshape(-1).astype(np.int64)
+
+
+def _reachable(operand: _Operand, allocations: Sequence[Allocation]) -> _Operand:
+    """A scattered output as all that its indices may reach: the rest of its tensor, or of LX.
+
+    Which sticks it really writes depends on data; all of them count as written, by no known core.
+    """
+    starts, cores = operand.starts, len(operand.boxes)
+    if operand.tensor.component is Component.LX:
+        ends = starts - (starts - LX_BASE) % LX_BYTES + LX_BYTES
+    else:
+        starts = np.repeat(starts.min(axis=1)[:, None], cores, axis=1)
+        ends = starts + STICK_BYTES
+        for a in allocations:
+            inside = (starts >= a.address_bytes) & (starts < a.end_bytes)
+            ends = np.where(inside, np.maximum(ends, a.end_bytes), ends)
+    box = Box((BoxAxis("", int((ends - starts).min()) // STICK_BYTES, STICK_BYTES, 1),))
+    return _Operand(operand.index, operand.tensor, starts, (box,) * cores)
 
 
 def _overlap(a: _Operand, b: _Operand) -> bool:
