@@ -48,7 +48,7 @@ READINGS = {
 }
 """Names of the readings in docs/operations.md that concern an operation by itself."""
 
-CODE_GROUPS = "123456"
+CODE_GROUPS = "1234567"
 """First digits of the codes: one table each."""
 
 

@@ -71,7 +71,7 @@ def found_counts() -> Counter[tuple[str, str]]:
     return counts
 
 
-@examples(150)
+@examples(60)
 @given(data=st.data(), seed=seeds, repeat=st.sampled_from([1, 1, 3]))
 def test_counts(data: st.DataObject, seed: int, repeat: int):
     rng = np.random.default_rng(seed)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spyre.hw import check_table as ct
-from spyre.hw.jit import kernel
+from spyre.hw.jit import inline, kernel
 from spyre.hw.kernels.driver import drive
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, host_offset
 
@@ -25,28 +25,37 @@ MAIN, LIVE, COUNT, EXECUTION, BOX = ct.MAIN, ct.LIVE, ct.COUNT, ct.EXECUTION, ct
 STICK, WORD, EXECUTIONS, LATEST = ct.STICK, ct.WORD, ct.EXECUTIONS, ct.LATEST
 CORE_BITS, RANGE_BITS, RANGE_MARK = ct.CORE_BITS, ct.RANGE_BITS, ct.RANGE_MARK
 RANGE_MASK = (1 << RANGE_BITS) - 1
-ZERO, CORE_LIMIT = np.uint32(0), np.uint32(1 << CORE_BITS)
+ZERO, ONE, CORE_LIMIT = np.uint32(0), np.uint32(1), np.uint32(1 << CORE_BITS)
 LX_FIRST = host_offset(LX_BASE) // STICK_BYTES
 LX_MASK = LX_BYTES // STICK_BYTES - 1
 
 
-@kernel
+@inline
 def count_unwritten(shadow, first, last):
     """Sticks of the run that nobody wrote."""
+    words = shadow[first:last]
     count = 0
-    for word in shadow[first:last]:
-        count += word == ZERO
+    for i in range(words.size):
+        count += int(words[i] == ZERO)
     return count
 
 
-@kernel
+@inline
 def count_foreign(shadow, first, last, tag):
     """Sticks of the run that another core than that of ``tag`` wrote under the same record."""
+    words = shadow[first:last]
     count = 0
-    for word in shadow[first:last]:
-        other = np.uint32(word ^ tag)
-        count += (other != ZERO) & (other < CORE_LIMIT)
+    for i in range(words.size):
+        count += int(np.uint32(np.uint32(words[i] ^ tag) - ONE) < CORE_LIMIT - ONE)
     return count
+
+
+@inline
+def fill(words, first, last, value):
+    """Set a run of words."""
+    run = words[first:last]
+    for i in range(run.size):
+        run[i] = value
 
 
 @kernel
@@ -80,7 +89,7 @@ def note(result, count, execution, box, stick, word):
         result[EXECUTIONS] += 1
 
 
-@kernel
+@inline
 def check_read(shadow, first, last, result, execution, box):
     """A run that is read."""
     count = count_unwritten(shadow, first, last)
@@ -92,7 +101,7 @@ def check_read(shadow, first, last, result, execution, box):
     note(result, count, execution, box, stick, 0)
 
 
-@kernel
+@inline
 def check_foreign(shadow, first, last, tag, result, execution, box):
     """A run that another core may have written in this execution."""
     count = count_foreign(shadow, first, last, tag)
@@ -104,7 +113,7 @@ def check_foreign(shadow, first, last, tag, result, execution, box):
     note(result, count, execution, box, stick, shadow[stick])
 
 
-@kernel
+@inline
 def check_ranges(shadow, ranges, first, last, low, high, result, execution, box):
     """A run of LX that is read as part of the range ``low`` .. ``high``."""
     same = low << RANGE_BITS | high | RANGE_MARK
@@ -119,7 +128,7 @@ def check_ranges(shadow, ranges, first, last, low, high, result, execution, box)
         note(result, count, execution, box, stick, shadow[stick])
 
 
-@kernel
+@inline
 def visit(shadow, ranges, row, first, last, tag, low, high, results, execution, box):
     """Check one run of a row's box, and mark what is written."""
     role = row[ROLE]
@@ -131,9 +140,10 @@ def visit(shadow, ranges, row, first, last, tag, low, high, results, execution, 
     if row[CAN_CLASH] == 1:
         check_foreign(shadow, first, last, tag, results[MAIN], execution, box)
     if role == WRITE:
-        shadow[first:last] = tag
+        fill(shadow, first, last, tag)
         if row[IS_LX] == 1:
-            ranges[first - LX_FIRST : last - LX_FIRST] = low << RANGE_BITS | high | RANGE_MARK
+            word = np.uint32(low << RANGE_BITS | high | RANGE_MARK)
+            fill(ranges, first - LX_FIRST, last - LX_FIRST, word)
 
 
 @kernel

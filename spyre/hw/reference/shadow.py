@@ -55,7 +55,8 @@ class ShadowTwin:
 
     def _read(self, tensor: Tensor, sticks: list[int]) -> None:
         missing = sum(stick not in self.writers for stick in sticks)
-        torn = sum(_torn(self.ranges.get(stick), sticks) for stick in sticks)
+        whole = min(sticks), max(sticks)
+        torn = sum(_torn(self.ranges.get(stick), whole) for stick in sticks)
         self._count(tensor, "SPY710", missing)
         self._count(tensor, "SPY731", torn)
 
@@ -65,21 +66,22 @@ class ShadowTwin:
         self._count(tensor, code, clashes)
 
     def _write(self, tensor: Tensor, sticks: list[int], core: int) -> None:
+        whole = min(sticks), max(sticks)
         for stick in sticks:
             self.writers[stick] = (self.executions, core)
             if tensor.component is Component.LX:
-                self.ranges[stick] = (min(sticks), max(sticks))
+                self.ranges[stick] = whole
 
     def _count(self, tensor: Tensor, code: str, number: int) -> None:
         if number:
             self.counts[tensor.name, code] += number
 
 
-def _torn(written: Range | None, sticks: list[int]) -> bool:
+def _torn(written: Range | None, read: Range) -> bool:
     """True if the written range and the one read overlap in part."""
     if written is None:
         return False
-    first, last = min(sticks), max(sticks)
+    first, last = read
     contained = first <= written[0] and written[1] <= last
     return not contained and not (written[0] <= first and last <= written[1])
 
