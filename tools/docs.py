@@ -49,6 +49,7 @@ READINGS = {
 """Names of the readings in docs/operations.md that concern an operation by itself."""
 
 CODE_GROUPS = "1234567"
+SANITIZER_GROUP = "7"
 """First digits of the codes: one table each."""
 
 
@@ -87,16 +88,15 @@ def codes_of(digit: str) -> Callable[[], str]:
     def codes() -> str:
         kinds = find_code_kinds(ROOT / "spyre")
         chosen = ((code, title) for code, title in CODES.items() if code[3] == digit)
-        rows = ((code, title, *_severity(kinds.get(code))) for code, title in chosen)
+        usual = CodeKind(False, 1 if digit == SANITIZER_GROUP else 2)
+        rows = ((code, title, *_severity(kinds.get(code, usual))) for code, title in chosen)
         return table(("code", "title", "severity", "exit code"), rows)
 
     return codes
 
 
-def _severity(kind: CodeKind | None) -> tuple[str, str]:
-    if kind is None or not kind.is_warning:
-        return "error", str(kind.exit_code if kind else 2)
-    return "warning", ""
+def _severity(kind: CodeKind) -> tuple[str, str]:
+    return ("warning", "") if kind.is_warning else ("error", str(kind.exit_code))
 
 
 def classes() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,8 @@ def found_text(device: Device, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong(name: str, device: Device, tmp_path: Path):
-    found = found_text(device, WRONG[name](tmp_path / name))
-    assert found == (GOLDEN / f"{name}.txt").read_text()
+def test_wrong(name: str, device: Device, tmp_path: Path, golden: Callable[[Path, str], None]):
+    golden(GOLDEN / f"{name}.txt", found_text(device, WRONG[name](tmp_path / name)))
 
 
 @pytest.mark.parametrize("name", RIGHT)
