@@ -26,7 +26,11 @@ class Variable:
 
 THREADS = Variable("SPYRE_NUM_THREADS", "", "host threads for kernels; default: usable CPUs")
 CACHE_DIR = Variable("SPYRE_CACHE_DIR", "", "compiled kernels; default: ~/.cache/spyre")
-NUMERICS = Variable("SPYRE_NUMERICS", "dl16", "default number mode: dl16 or ieee")
+NUMERICS = Variable(
+    "SPYRE_NUMERICS",
+    "dl16",
+    "default number mode, in the form `--numerics` takes, such as dl16:alu=even",
+)
 VECTOR_WIDTH = Variable(
     "SPYRE_VECTOR_WIDTH", "", "float32 lanes of the matmul microkernel: 8 or 16; default: CPU's"
 )

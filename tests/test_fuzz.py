@@ -33,7 +33,8 @@ from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.case_file import Case, read_case
-from spyre.runtime.case_run import bind_launch, place_buffers, run_case
+from spyre.runtime.case_place import bind_launch, place_buffers
+from spyre.runtime.case_run import run_case
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.launch_spec import read_launch_spec
 from spyre.runtime.session import Session

@@ -6,16 +6,24 @@ around the blocks is written by hand. ``tests/test_docs.py`` fails when a block 
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from spyre.codes import CODES
 from spyre.config import VARIABLES
 from spyre.dtypes import FORMATS, HOST_DTYPES
+from spyre.hw import readings
+from spyre.hw.op_coverage import Coverage, Status, count_line, coverage
 from spyre.hw.ops import OPS, Family, OpSpec
+from spyre.hw.reference.agreement import AGREEMENTS
 from tools.code_kinds import CodeKind, error_classes, find_code_kinds
+from tools.code_page import code_sections
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -30,28 +38,18 @@ STICK_RULES = {
     Family.MATMUL: "A along the reduction dim, B and C along the generated dim",
     Family.SHUFFLE: "same stick dim and lanes; slices meet between sticks",
     Family.TOPK: "a common stick dim, neither the reduced one nor k",
+    Family.CONTRACT: "DL16: A [k 64], B [n 64], C [n 64]; 8 bits: A [k 128], B [k 2, n 64]; "
+    "4 bits: A [k 16, row 2, k 8], B [k 4, n 64]; C is DL16 in all of them",
+    Family.RECODE: "a common stick dim a; packed outputs: ch [a 128], mb [a 8, o 2, a 8], "
+    "wt [o 2, a 64], csqint4 [a 16, o 2, a 8], csqint4wt [o 4, a 64]",
+    Family.WINDOWING: "a common stick dim that is neither windowed nor a window",
 }
 
-READINGS = {
-    "layernormscale": "variance, replicate",
-    "fastexp": "fast",
-    "fastsigmoid": "fast",
-    "gelufwd": "gelu",
-    "exx2": "exx2",
-    "identity": "pages",
-    "shuffle": "owner",
-    "dl16tofp32": "arrangement",
-    "fp32todl16": "arrangement",
-    **dict.fromkeys(("sum", "max", "min", "absmax", "mean", "prod"), "replicate"),
-    **dict.fromkeys(
-        ("equal", "notequal", "greaterequal", "lesserequal", "greaterthan", "lesserthan"), "nan"
-    ),
-    **dict.fromkeys(("realdiv", "reciprocal"), "zero"),
-    **dict.fromkeys(("topkvalue", "topkindex"), "top-k"),
-}
-"""Names of the readings in docs/operations.md that concern an operation by itself."""
+SHORT_FORMATS = {"SEN169_FP16": "DL16", "IEEE_FP32": "FP32"}
+"""Formats as the operations table shows them."""
 
-CODE_GROUPS = "123456"
+CODE_GROUPS = "1234567"
+SANITIZER_GROUP = "7"
 """First digits of the codes: one table each."""
 
 
@@ -69,14 +67,100 @@ def _code(text: str) -> str:
 
 def operations() -> str:
     """Every operation of :data:`spyre.hw.ops.OPS`."""
-    head = ("operation", "family", "unit", "inputs", "constants", "definition", "readings")
+    head = (
+        *("operation", "family", "unit", "inputs", "constants", "formats", "definition"),
+        "readings",
+    )
     return table(head, map(_operation_row, OPS.values()))
 
 
 def _operation_row(op: OpSpec) -> tuple[object, ...]:
-    constants = ", ".join(map(_code, op.constants))
-    reading = READINGS.get(op.name, "")
-    return (_code(op.name), op.family, op.unit, op.inputs, constants, op.definition, reading)
+    optional = [f"{_code(name)} (optional)" for name in op.optional_constants]
+    constants = ", ".join([*map(_code, op.constants), *optional])
+    formats = _short(op.formats)
+    if op.result_formats:
+        formats += f" → {_short(op.result_formats)}"
+    names = ", ".join(readings_of(op.name))
+    return (_code(op.name), op.family, op.unit, op.inputs, constants, formats, op.definition, names)
+
+
+def _short(formats: Sequence[str]) -> str:
+    return ", ".join(SHORT_FORMATS.get(name, name) for name in formats)
+
+
+def coverage_table() -> str:
+    """Every name of the specification that has no row in the table above, and the counts."""
+    lines = coverage()
+    without = [line for line in lines if line.status is not Status.IMPLEMENTED]
+    rows = ((_code(line.name), line.category, _status(line)) for line in without)
+    return table(("name", "category", "status"), rows) + f"\n{count_line(lines)}.\n"
+
+
+def _status(line: Coverage) -> str:
+    return f"{line.status}: {line.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRow:
+    """A reading: ``value`` of the constant ("" for a convention), operations, meaning."""
+
+    name: str
+    value: str
+    ops: tuple[str, ...]
+    meaning: str
+
+
+def reading_rows() -> Iterator[ReadingRow]:
+    """Every documented constant of :mod:`spyre.hw.readings`, then its conventions."""
+    tree = ast.parse(Path(readings.__file__).read_text(encoding="utf-8"))
+    for statement, below in pairwise(tree.body):
+        name = _assigned(statement)
+        text = _text_of(below)
+        if name and text and name != "CONVENTIONS":
+            ops = tuple(re.findall(r"`(\w+)`", text))
+            yield ReadingRow(name, _shown(getattr(readings, name)), ops, _without_ops(text))
+    for convention in readings.CONVENTIONS:
+        yield ReadingRow(convention.name, "", convention.ops, convention.meaning)
+
+
+def _assigned(statement: ast.stmt) -> str:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    if isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
+
+
+def _text_of(statement: ast.stmt) -> str:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    text = value.value if isinstance(value, ast.Constant) else ""
+    return " ".join(text.split()) if isinstance(text, str) else ""
+
+
+def _without_ops(text: str) -> str:
+    """``text`` without the operations before its first colon: they have a column of their own."""
+    head, colon, rest = text.partition(": ")
+    return rest if colon and not re.sub(r"`\w+`|[ ,]", "", head) else text
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, frozenset):
+        return str(value)
+    rows = [" ".join(map(str, row)) if isinstance(row, tuple) else str(row) for row in value]
+    return ", ".join(sorted(rows))
+
+
+def readings_of(name: str) -> tuple[str, ...]:
+    """Names of the readings that concern the operation ``name``."""
+    return tuple(row.name for row in reading_rows() if name in row.ops)
+
+
+def readings_table() -> str:
+    """Every reading of :mod:`spyre.hw.readings`."""
+    rows = (
+        (f"*{row.name}*", _code(row.value), ", ".join(map(_code, row.ops)), row.meaning)
+        for row in reading_rows()
+    )
+    return table(("reading", "position", "operations", "meaning"), rows)
 
 
 def stick_rules() -> str:
@@ -90,16 +174,18 @@ def codes_of(digit: str) -> Callable[[], str]:
     def codes() -> str:
         kinds = find_code_kinds(ROOT / "spyre")
         chosen = ((code, title) for code, title in CODES.items() if code[3] == digit)
-        rows = ((code, title, *_severity(kinds.get(code))) for code, title in chosen)
+        usual = CodeKind(False, 1 if digit == SANITIZER_GROUP else 2)
+        rows = (
+            (f"[{code}](#{code.lower()})", title, *_severity(kinds.get(code, usual)))
+            for code, title in chosen
+        )
         return table(("code", "title", "severity", "exit code"), rows)
 
     return codes
 
 
-def _severity(kind: CodeKind | None) -> tuple[str, str]:
-    if kind is None or not kind.is_warning:
-        return "error", str(kind.exit_code if kind else 2)
-    return "warning", ""
+def _severity(kind: CodeKind) -> tuple[str, str]:
+    return ("warning", "") if kind.is_warning else ("error", str(kind.exit_code))
 
 
 def classes() -> str:
@@ -145,14 +231,29 @@ def host_dtypes() -> str:
     return table(("torch dtype", "host bytes", "device format", "device bytes"), rows)
 
 
+def agreement() -> str:
+    """What ``--verify`` allows per family of operations."""
+    rows = (
+        (family, row.ulps, row.wide_ulps, "2⁻²⁴ · terms · largest term" if row.sums else "")
+        for family, row in AGREEMENTS.items()
+    )
+    return table(
+        ("family", "16-bit and smaller", "float32", "or, cancelling sums, absolutely"), rows
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "operations": operations,
+    "coverage": coverage_table,
+    "readings": readings_table,
     "stick-rules": stick_rules,
     "error-classes": classes,
     "environment": environment,
     "formats": formats,
     "host-dtypes": host_dtypes,
+    "agreement": agreement,
     **{f"codes-{digit}": codes_of(digit) for digit in CODE_GROUPS},
+    **{f"sections-{digit}": partial(code_sections, digit) for digit in CODE_GROUPS},
 }
 
 

@@ -7,6 +7,7 @@ through :mod:`.text_report` and :mod:`.json_report`. Diagnosing and explaining i
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,18 @@ from spyre.cli.options import Options
 from spyre.cli.outcomes import ComparedRun, Diagnosis
 from spyre.errors import Finding, Severity, SpyreError, ValidationError
 from spyre.mlir.bundle import Bundle, load_bundle
-from spyre.runtime.case_file import case_directory, read_case
+from spyre.runtime.case_file import (
+    CASE_FILE,
+    CaseTolerance,
+    case_directory,
+    read_case,
+    with_options,
+    with_tolerances,
+)
 
 if TYPE_CHECKING:
+    from spyre.cli.dump import Dump
+    from spyre.hw.device import Device
     from spyre.runtime.host_tensor import HostTensor
     from spyre.runtime.run_result import RunResult
     from spyre.runtime.verify import Comparison, Tolerance
@@ -28,9 +38,30 @@ def execute(options: Options) -> int:
         diagnosis = diagnose(options)
         _print_diagnosis(diagnosis, options)
         return diagnosis.exit_code
-    compared = run_and_compare(options)
+    if options.against is not None:
+        from spyre.cli.against import run_against
+
+        return run_against(options)
+    compared = _run_and_dump(options)
     _print_run(compared)
     return compared.exit_code
+
+
+def _run_and_dump(options: Options) -> ComparedRun:
+    """Run; with ``--dump`` write what was run and what became of it, whatever that is."""
+    if options.dump is None:
+        return run_and_compare(options)
+    from spyre.cli.dump import Dump
+    from spyre.cli.json_report import error_object, run_object
+
+    dump = Dump(options.dump)
+    try:
+        compared = run_and_compare(options, dump)
+    except SpyreError as error:
+        dump.write(error_object(error))
+        raise
+    dump.write(run_object(compared))
+    return compared
 
 
 def _print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
@@ -93,18 +124,21 @@ def diagnose_bundle(path: str, options: Options) -> Diagnosis:
 
 
 def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
-    """What a run would meet before it starts: unknown operations, arguments that do not fit."""
-    from spyre.hw.core_plan import require_op
+    """What a run would meet before it starts: operations and arguments that do not fit."""
+    from spyre.hw.core_plan import check_operation
+    from spyre.runtime.arrangement_check import arrangement_findings
     from spyre.runtime.bundle_arguments import read_arguments
 
-    findings = []
+    findings: list[Finding] = []
     for name in bundle.sdscs:
         try:
-            require_op(bundle.operation(name))
+            findings += check_operation(bundle.operation(name))
         except SpyreError as error:
             findings.append(replace(error.finding, severity=Severity.WARNING))
     try:
-        findings += read_arguments(bundle, dict(options.values)).findings
+        arguments = read_arguments(bundle, dict(options.values))
+        findings += arguments.findings
+        findings += arrangement_findings(bundle, arguments, dict(options.values))
     except SpyreError as error:
         findings.append(error.finding)
     return tuple(dict.fromkeys(findings))
@@ -119,17 +153,18 @@ def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:
 # --- running ----------------------------------------------------------------------------------
 
 
-def run_and_compare(options: Options) -> ComparedRun:
-    """Run a case, or a bundle, and compare; saves the outputs if asked to.
+def run_and_compare(options: Options, dump: Dump | None = None) -> ComparedRun:
+    """Run a case, or a bundle, and compare; saves the outputs if asked to. ``dump`` is told what
+    runs before it does.
 
     A directory with a ``case.json`` is a case unless tensors are given for its one kernel.
     SpyreErrors as of `spyre.runtime.session.run` and of the files.
     """
     directory = case_directory(options.path)
     if directory is not None and not (options.inputs or options.expected or options.shapes):
-        compared = replay_case(directory, options)
+        compared = replay_case(directory, options, dump)
     else:
-        compared = run_bundle(options)
+        compared = run_bundle(options, dump)
     if options.save_output is not None:
         from spyre.cli.tensors import save_outputs
 
@@ -137,37 +172,61 @@ def run_and_compare(options: Options) -> ComparedRun:
     return compared
 
 
-def replay_case(directory: Path, options: Options) -> ComparedRun:
-    """Launch the kernels of a case in order and compare with the outputs it expects."""
-    from spyre.cli.progress import ProgressBar
+def make_device(options: Options) -> Device:
+    """The device the options ask for."""
     from spyre.hw.device import Device
+
+    return Device(
+        options.numerics,
+        options.threads,
+        sanitize=options.sanitize,
+        poison=options.poison,
+        core_order=options.core_order,
+    )
+
+
+def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> ComparedRun:
+    """Launch the kernels of a case in order and compare with the outputs it expects.
+
+    Options the case has recorded hold where the command line does not give them.
+    """
+    from spyre.cli.dump import replayed_options, with_recorded
+    from spyre.cli.progress import ProgressBar
     from spyre.runtime.case_run import run_case
-    from spyre.runtime.verify import Tolerance
 
     case = read_case(directory)
-    device = Device(options.numerics, options.threads)
-    limits = case.spec.tolerance
+    options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))
+    device = make_device(options)
+    case = with_tolerances(case, partial(_override_limits, options))
+    if dump is not None:
+        recorded = replayed_options(replace(options, numerics=str(device.numerics)))
+        dump.record(with_options(case, recorded))
     with ProgressBar(enabled=not options.quiet) as bar:
         done = run_case(
             case,
             device,
             timed=True,
-            tolerance=_override(options, Tolerance(limits.rtol, limits.atol)),
             progress=bar.update,
+            verify_points=_verify_points(options) if options.verify else None,
         )
-    return ComparedRun(options, done.result, done.comparisons, device.numerics.mode)
+    return ComparedRun(options, done.result, done.comparisons, str(device.numerics))
 
 
-def run_bundle(options: Options) -> ComparedRun:
+def _verify_points(options: Options) -> int:
+    from spyre.runtime.twin_check import DEFAULT_POINTS
+
+    return DEFAULT_POINTS if options.verify_points is None else options.verify_points
+
+
+def run_bundle(options: Options, dump: Dump | None = None) -> ComparedRun:
     """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
     from spyre.cli.progress import ProgressBar
     from spyre.cli.tensors import load_expected, load_inputs
-    from spyre.hw.device import Device
     from spyre.runtime.host_tensor import parse_tensor_spec
     from spyre.runtime.session import RunOptions, Session
 
     shapes = tuple(parse_tensor_spec(text) for text in options.shapes)
-    session = Session(Device(options.numerics, options.threads))
+    session = Session(make_device(options))
     run = RunOptions(
         seed=options.seed,
         values=dict(options.values),
@@ -175,32 +234,54 @@ def run_bundle(options: Options) -> ComparedRun:
         shapes=shapes,
         strides=dict(options.strides),
         aliases=dict(options.aliases),
+        verify=options.verify,
+        verify_points=_verify_points(options),
     )
     arguments = session.arguments(options.path, run)
     inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
     expected = load_expected(options.expected, arguments.outputs) if options.expected else ()
+    if dump is not None:
+        tolerances = [
+            tolerance_of(options, a.dtype_name, a.layout.device_dtype) for a in arguments.outputs
+        ]
+        dump.record_run(options, session, arguments, inputs, expected, tolerances)
     with ProgressBar(enabled=not options.quiet) as bar:
         result = session.run(options.path, inputs, replace(run, progress=bar.update))
     comparisons = tuple(
         compare_output(options, result, k, tensor) for k, tensor in enumerate(expected)
     )
-    return ComparedRun(options, result, comparisons, session.device.numerics.mode)
+    return ComparedRun(options, result, comparisons, str(session.device.numerics))
 
 
 def compare_output(options: Options, result: RunResult, k: int, expected: HostTensor) -> Comparison:
     """Output ``k`` against ``expected``; MismatchError SPY602 when their shapes differ."""
     from spyre.runtime.verify import compare
 
-    return compare(result.outputs[k], expected.to_values(), tolerance_of(options, result, k))
+    dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
+    tolerance = tolerance_of(options, dtype_name, layout.device_dtype)
+    return compare(result.outputs[k], expected.to_values(), tolerance)
 
 
-def tolerance_of(options: Options, result: RunResult, k: int) -> Tolerance:
-    """Tolerance of output ``k``: that of its dtype, unless the options say otherwise."""
+def tolerance_of(options: Options, dtype_name: str, device_dtype: str) -> Tolerance:
+    """Tolerance of an output: that of its dtype, unless the options say otherwise."""
+    from spyre import config
+    from spyre.hw.numerics import parse_numerics
     from spyre.runtime.verify import default_tolerance
 
-    tensor, layout = result.output_tensors[k], result.places[k].layout
-    stored = None if options.numerics == "ieee" else layout.device_dtype
-    return _override(options, default_tolerance(tensor.dtype_name, stored))
+    numerics = parse_numerics(options.numerics or config.NUMERICS.read())
+    stored = None if numerics.mode == "ieee" else device_dtype
+    return _override(options, default_tolerance(dtype_name, stored))
+
+
+def _override_limits(options: Options, limits: CaseTolerance) -> CaseTolerance:
+    """A case's limits with what the command line says instead."""
+    if options.exact:
+        return CaseTolerance(0.0, 0.0)
+    return CaseTolerance(
+        limits.atol if options.atol is None else options.atol,
+        limits.rtol if options.rtol is None else options.rtol,
+        limits.merged_nan,
+    )
 
 
 def _override(options: Options, default: Tolerance) -> Tolerance:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spyre.cli.outcomes import ComparedRun, Diagnosis
     from spyre.hw.counters import Counters
     from spyre.runtime.host_tensor import HostTensor
-    from spyre.runtime.run_result import ExecuteReport, PlacedArgument
+    from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RunResult
     from spyre.runtime.verify import Comparison, OutputPlace
 
 Object = dict[str, Any]
@@ -66,11 +66,19 @@ def run_object(compared: ComparedRun) -> Object:
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},
         "outputs": [_output_object(tensor, values) for tensor, values in pairs],
+        "verification": _verification_object(result),
         "comparisons": [
             _comparison_object(result.output_tensors[k].name, c, result.places[k])
             for k, c in enumerate(compared.comparisons)
         ],
     }
+
+
+def _verification_object(result: RunResult) -> Object | None:
+    checked = result.verification
+    if checked is None:
+        return None
+    return {"verified": checked.verified, "not_verified": checked.not_verified}
 
 
 def finding_object(finding: Finding) -> Object:

@@ -15,6 +15,8 @@ from spyre.cli.units import format_ns
 from spyre.errors import Finding, Severity
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from spyre.cli.outcomes import ComparedRun, Diagnosis
     from spyre.runtime.run_result import RunResult
 
@@ -49,10 +51,13 @@ def _plural(count: int, noun: str) -> str:
 
 
 def print_run(compared: ComparedRun) -> None:
-    """Warnings, the table of executes, outputs, and comparisons."""
+    """Findings, the table of executes, outputs, comparisons, and how many the sanitizer found."""
     result, options = compared.result, compared.options
+    errors = [f for f in result.findings if f.severity is Severity.ERROR]
+    for finding in errors:
+        print(finding, file=sys.stderr)
     if not options.quiet:
-        _print_warnings(result.findings, options)
+        _print_warnings([f for f in result.findings if f not in errors], options)
         if options.verbose:
             _print_arguments(result)
         _print_executes(result, options)
@@ -60,6 +65,17 @@ def print_run(compared: ComparedRun) -> None:
             print(line)
     for line in comparison_lines(compared):
         print(line)
+    if options.sanitize is not None and not options.quiet:
+        found = [finding.to_finding() for finding in result.sanitizer]
+        print(f"sanitizer: {_count_findings(found)}")
+    _print_verification(result, options)
+
+
+def _print_verification(result: RunResult, options: Options) -> None:
+    """How many executes agree; with ``-q`` only where some were left out."""
+    checked = result.verification
+    if checked is not None and (checked.not_verified or not options.quiet):
+        print(f"verified: {checked}")
 
 
 def _print_warnings(findings: Sequence[Finding], options: Options) -> None:
@@ -103,11 +119,15 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
 
 
 def _print_executes(result: RunResult, options: Options) -> None:
-    from rich.console import Console
-
     from spyre.cli.execute_table import make_table, rows_of
 
-    table = make_table(rows_of(result.executes, options.verbose))
+    print_table(make_table(rows_of(result.executes, options.verbose)))
+
+
+def print_table(table: Table) -> None:
+    """A rich table as plain text, as wide as the terminal."""
+    from rich.console import Console
+
     console = Console(file=sys.stdout, width=_table_width(), highlight=False)
     with console.capture() as captured:
         console.print(table)

@@ -20,6 +20,8 @@ from spyre.dtypes.codecs import (
     encode_ieee_half,
 )
 from spyre.dtypes.conversion import (
+    NIBBLE_SHIFTS,
+    Mode,
     NumericRules,
     bytes_to_codes,
     codes_to_bytes,
@@ -44,10 +46,12 @@ from spyre.dtypes.formats import (
 __all__ = [
     "FORMATS",
     "HOST_DTYPES",
+    "NIBBLE_SHIFTS",
     "STICK_BYTES",
     "DataFormat",
     "FormatKind",
     "HostDtype",
+    "Mode",
     "NinfView",
     "NumericRules",
     "Rounding",

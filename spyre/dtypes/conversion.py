@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,29 +40,36 @@ from spyre.dtypes.formats import (
 Codes = NDArray[Any]
 Values = NDArray[Any]
 
+Mode = Literal["dl16", "dl16-chunk", "ieee"]
+"""Number modes: how 16-bit floats are stored, and in dl16-chunk how they are added up."""
+
 
 @dataclass(frozen=True, slots=True)
 class NumericRules:
     """How numbers change form between host and card; sources leave several points open.
 
-    ``numerics``: "dl16" (also "dl16-chunk", which stores alike) or "ieee", where SEN169_FP16
+    ``numerics``: "dl16", "dl16-chunk", which stores alike, or "ieee", where SEN169_FP16
     storage holds IEEE half bits. ``rounding``/``saturate``: host number → DL16. ``ninf``: what
     DL16's NaN-or-infinity code is on the host. ``bfloat16_rounding``: DL16 → bfloat16, seen to
     truncate on cards (hardware reference §1.2).
     """
 
-    numerics: str = "dl16"
+    numerics: Mode = "dl16"
     rounding: Rounding = "away"
     saturate: bool = False
     ninf: NinfView = "inf"
     bfloat16_rounding: Rounding = "trunc"
 
     def __post_init__(self) -> None:
-        if self.numerics not in ("dl16", "dl16-chunk", "ieee"):
+        if self.numerics not in get_args(Mode):
             raise ValueError(f"numerics must be dl16, dl16-chunk or ieee, not {self.numerics!r}")
 
 
 DEFAULT_RULES = NumericRules()
+
+NIBBLE_SHIFTS = (0, 4)
+"""Shifts of the first and the second 4-bit code in a byte. The order is not published; the first in
+the low bits is the operations reference's proposal (§1)."""
 
 
 _DECODERS: dict[str, Callable[[ArrayLike], Values]] = {
@@ -176,16 +183,14 @@ def _cast_to_numpy(values: Values, dtype: HostDtype) -> Codes:
 
 
 def codes_to_bytes(codes: Codes, format_name: str) -> NDArray[np.uint8]:
-    """Memory bytes (1-D) of codes in element order; of two 4-bit codes the first is the low nibble.
-
-    The order of 4-bit codes is not published; this is the operations reference's proposal (§1).
-    """
+    """Memory bytes (1-D) of codes in element order; `NIBBLE_SHIFTS` orders two 4-bit ones."""
     data_format = find_stored_format(format_name)
     flat = np.ascontiguousarray(codes, dtype=data_format.code_dtype).reshape(-1)
     if data_format.bits != 4:
         return flat.view(np.uint8)
     nibbles = flat.view(np.uint8).reshape(-1, 2) & 0xF
-    return (nibbles[:, 0] | (nibbles[:, 1] << 4)).astype(np.uint8)
+    first, second = NIBBLE_SHIFTS
+    return ((nibbles[:, 0] << first) | (nibbles[:, 1] << second)).astype(np.uint8)
 
 
 def bytes_to_codes(memory: NDArray[np.uint8], format_name: str) -> Codes:
@@ -194,5 +199,6 @@ def bytes_to_codes(memory: NDArray[np.uint8], format_name: str) -> Codes:
     flat = np.ascontiguousarray(memory, dtype=np.uint8).reshape(-1)
     if data_format.bits != 4:
         return flat.view(data_format.code_dtype)
-    nibbles = np.stack([flat & 0xF, flat >> 4], axis=1).reshape(-1).astype(np.int8)
+    nibbles = np.stack([(flat >> shift) & 0xF for shift in NIBBLE_SHIFTS], axis=1)
+    nibbles = nibbles.reshape(-1).astype(np.int8)
     return (nibbles ^ 8) - 8

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spyre.errors import JsonLocation, UnsupportedError
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.footprint import footprint
+from spyre.mlir.footprint import footprint, stick_elements
 from spyre.mlir.operation import Operation, Tensor
 
 
@@ -19,12 +19,15 @@ from spyre.mlir.operation import Operation, Tensor
 class Access:
     """A tensor as the kernels see it.
 
-    ``stick_dim``: the one dim in its stick, ``lanes`` elements per stick. ``pitch_bytes`` per held
-    dim, ``stored`` extents in elements (of the whole tensor in HBM, per core in LX), ``span_bytes``
-    the distance from a core's start to the end of the last stick that core touches.
+    ``sticks``: elements of each stick dim in one stick. A *plain* stick has one dim and elements
+    of 16 or 32 bits; only then ``stick_dim`` names it and ``lanes`` counts its elements, else they
+    are empty and 0. ``pitch_bytes`` per held dim, ``stored`` extents in elements (of the whole
+    tensor in HBM, per core in LX), ``span_bytes`` the distance from a core's start to the end of
+    the last stick that core touches.
     """
 
     tensor: Tensor
+    sticks: Mapping[str, int]
     stick_dim: str
     lanes: int
     pitch_bytes: Mapping[str, int]
@@ -34,12 +37,16 @@ class Access:
     def step_bytes(self, dim: str, elements: int) -> int:
         """Bytes that ``elements`` steps along ``dim`` advance (0 for a dim the tensor lacks).
 
-        ``elements`` must be whole sticks along the stick dim.
+        ``elements`` must be whole sticks along a stick dim.
         """
         if not self.tensor.holds(dim):
             return 0
-        pitch = self.pitch_bytes[dim]
-        return pitch * (elements // self.lanes) if dim == self.stick_dim else pitch * elements
+        return self.pitch_bytes[dim] * (elements // self.sticks.get(dim, 1))
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the stick has one dim and elements of 16 or 32 bits."""
+        return self.lanes > 0
 
     @property
     def is_lane(self) -> bool:
@@ -48,22 +55,18 @@ class Access:
 
 
 def make_access(op: Operation, tensor: Tensor) -> Access:
-    """Extents and pitches of ``tensor`` in ``op``.
-
-    Raises UnsupportedError for sticks of several dims (packed formats) and for formats whose
-    elements are not 16 or 32 bits wide.
-    """
-    stick_dim, lanes = _stick(op, tensor)
+    """Extents, pitches and sticks of ``tensor`` in ``op``."""
     area = footprint(op, tensor)
-    return Access(tensor, stick_dim, lanes, area.pitch_bytes, area.stored, area.span_bytes)
+    stick_dim, lanes = "", 0
+    if len(tensor.stick_dims) == 1 and _has_plain_elements(tensor):
+        stick_dim, lanes = tensor.stick_dims[0], tensor.stick_sizes[0]
+    sticks = stick_elements(tensor)
+    return Access(tensor, sticks, stick_dim, lanes, area.pitch_bytes, area.stored, area.span_bytes)
 
 
-def per_core(op: Operation, dim: str) -> int:
-    """Elements of ``dim`` one core iterates."""
-    return op.extents[dim] // op.slices.get(dim, 1)
-
-
-def _stick(op: Operation, tensor: Tensor) -> tuple[str, int]:
+def require_plain(op: Operation, access: Access) -> None:
+    """Raise UnsupportedError for sticks of several dims and elements not of 16 or 32 bits."""
+    tensor = access.tensor
     location = JsonLocation(op.file, tensor.json_path)
     if len(tensor.stick_dims) != 1:
         raise UnsupportedError(
@@ -73,13 +76,22 @@ def _stick(op: Operation, tensor: Tensor) -> tuple[str, int]:
             expected="one stick dim",
             found=f"{tensor.stick_dims} of sizes {tensor.stick_sizes}",
         )
-    lanes = tensor.stick_sizes[0]
-    if tensor.word_length_bytes not in (2, 4) or lanes * tensor.word_length_bytes != STICK_BYTES:
+    if not access.is_plain:
         raise UnsupportedError(
             "SPY522",
             f"{op.name}: {tensor.name} has elements that are not simulated yet",
             location,
             expected="16-bit elements, 64 per stick, or 32-bit elements, 32 per stick",
-            found=f"{tensor.data_format}, {tensor.word_length_bytes} bytes, {lanes} per stick",
+            found=f"{tensor.data_format}, {tensor.word_length_bytes} bytes, "
+            f"{tensor.stick_sizes[0]} per stick",
         )
-    return tensor.stick_dims[0], lanes
+
+
+def _has_plain_elements(tensor: Tensor) -> bool:
+    word = tensor.word_length_bytes
+    return word in (2, 4) and tensor.stick_sizes[0] * word == STICK_BYTES
+
+
+def per_core(op: Operation, dim: str) -> int:
+    """Elements of ``dim`` one core iterates."""
+    return op.extents[dim] // op.slices.get(dim, 1)

@@ -8,27 +8,37 @@ and launches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
+from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
 from spyre.hw import table as tb
-from spyre.hw.access import Access, make_access
+from spyre.hw.access import Access, make_access, require_plain
+from spyre.hw.core_order import shuffled
 from spyre.hw.nest import Int64Array
-from spyre.hw.ops import Family, OpSpec, find_op
-from spyre.hw.parts import check_slices
+from spyre.hw.op_rules import FATAL, find_faults, require_op, require_rules
+from spyre.hw.ops import Family, OpSpec
+from spyre.hw.parts import check_slices, plain_parts
 from spyre.hw.plans.context import PlanContext
+from spyre.hw.plans.contract import plan_contract
 from spyre.hw.plans.converting import plan_convert
 from spyre.hw.plans.copying import plan_copy
 from spyre.hw.plans.elementwise import plan_elementwise
 from spyre.hw.plans.matmul import plan_matmul
+from spyre.hw.plans.recode import plan_recode
 from spyre.hw.plans.reduction import plan_reduction
 from spyre.hw.plans.restickify import plan_restickify
 from spyre.hw.plans.shuffle import plan_shuffle
 from spyre.hw.plans.topk import plan_topk
-from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.operation import Operation
+from spyre.hw.plans.windowing import plan_windowing
+from spyre.hw.spec import LX_BYTES
+from spyre.hw.touched import touched_bytes
+from spyre.mlir.operation import Component, Operation, Padding
+from spyre.mlir.sdsc_builder import slice_offsets
+
+_IRREGULAR = "SPY523"
+"""The one refusal of planners that depends on a program's start addresses."""
 
 _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
     Family.ELEMENTWISE: plan_elementwise,
@@ -38,8 +48,16 @@ _PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
     Family.RESTICKIFY: plan_restickify,
     Family.MATMUL: plan_matmul,
     Family.TOPK: plan_topk,
+    Family.CONTRACT: plan_contract,
+    Family.RECODE: plan_recode,
+    Family.WINDOWING: plan_windowing,
     Family.SHUFFLE: plan_shuffle,
 }
+
+
+PACKED_FAMILIES = (Family.CONTRACT, Family.RECODE)
+"""Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
+UNMASKED_FAMILIES = (Family.CONTRACT, Family.RECODE, Family.WINDOWING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +84,27 @@ def plan_operation(
     arrangements: tuple[str, ...] | None = None,
     half_format: int = tb.DL16,
     threads: int = 1,
+    chunked: bool = False,
+    core_order: int | None = None,
 ) -> CorePlan:
     """Plan ``op``.
 
     ``relative_starts``: bytes, [operand, core] in the order of ``op.tensors`` and ``op.cores``,
-    relative to the first core. Raises SdscError when the tensors do not have the structure the
-    operation needs, UnsupportedError for what is not simulated.
+    relative to the first core. ``core_order``: seed of a random order of cores. Raises SdscError
+    when the tensors do not have the structure the operation needs, UnsupportedError for what is
+    not simulated.
     """
     spec = require_op(op)
-    _check_operands(op, spec)
+    require_rules(op, spec)
     _check_indirection(op, spec)
     check_slices(op)
+    _check_windows(op, spec)
+    _check_masks(op, spec)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
-    context = PlanContext(
+    if spec.family not in PACKED_FAMILIES:
+        for access in accesses:
+            require_plain(op, access)
+    whole = PlanContext(
         op,
         spec,
         accesses,
@@ -86,34 +112,24 @@ def plan_operation(
         arrangements or ("STANDARD",) * len(accesses),
         half_format,
         threads,
+        chunked,
     )
-    tables = np.stack(list(_PLANNERS[spec.family](context)))
-    spans = np.array([access.span_bytes for access in accesses], np.int64)
-    ends = relative_starts + spans[:, None]
-    for k in range(len(op.inputs), len(op.inputs) + len(op.index_tensors)):
-        ends[k] -= relative_starts[k] % STICK_BYTES
-    return CorePlan(
-        op,
-        spec,
-        tables,
-        accesses,
-        relative_starts.min(axis=1),
-        ends.max(axis=1),
-    )
+    contexts = [whole] if core_order is None else _one_by_one(whole, core_order)
+    tables = np.vstack([row for c in contexts for row in _PLANNERS[spec.family](c)])
+    touched = [
+        touched_bytes(op, access, starts)
+        for access, starts in zip(accesses, relative_starts, strict=True)
+    ]
+    low, high = np.array(touched, np.int64).reshape(-1, 2).T
+    return CorePlan(op, spec, tables, accesses, low, high)
 
 
-def require_op(op: Operation) -> OpSpec:
-    """The op-table row of ``op``; raises UnsupportedError naming the operation."""
-    spec = find_op(op.name)
-    if spec is None:
-        raise UnsupportedError(
-            "SPY520",
-            f"operation {op.name!r} is not simulated",
-            JsonLocation(op.file, "$.dscs_[0].computeOp_[0].opFuncName"),
-            expected="an operation of docs/operations.md",
-            found=op.name,
-        )
-    return spec
+def _one_by_one(context: PlanContext, seed: int) -> list[PlanContext]:
+    """A context per core, in shuffled order; cores that combine their results share one."""
+    return [
+        replace(context, op=op, starts=starts)
+        for op, starts in shuffled(context.op, context.starts, seed)
+    ]
 
 
 def _check_indirection(op: Operation, spec: OpSpec) -> None:
@@ -129,13 +145,62 @@ def _check_indirection(op: Operation, spec: OpSpec) -> None:
     )
 
 
-def _check_operands(op: Operation, spec: OpSpec) -> None:
-    if len(op.inputs) == spec.inputs and len(op.outputs) == 1:
+def _check_windows(op: Operation, spec: OpSpec) -> None:
+    """Windows only where the operation has them, padding only along them in the first input."""
+    stray = [] if spec.windowed else list(op.windows)
+    for tensor in op.tensors:
+        windowed = op.windows if tensor.index == op.inputs[0].index else {}
+        unknown = [d for d, k in tensor.padding.items() if k is not Padding.NONE]
+        stray += [f"{dim} of {tensor.name}" for dim in unknown if dim not in windowed]
+    if stray:
+        raise UnsupportedError(
+            "SPY548",
+            f"{op.name} with windows or padding here is not simulated",
+            JsonLocation(op.file, "$.dscs_[0].N_.paddingSizes_"),
+            expected="windows and padding of the first input of a windowed operation",
+            found=", ".join(stray),
+        )
+
+
+def _check_masks(op: Operation, spec: OpSpec) -> None:
+    if spec.family not in UNMASKED_FAMILIES or not any(op.masks.values()):
         return
-    raise SdscError(
-        "SPY280",
-        f"{op.name}: wrong number of tensors",
-        DeviceLocation(op.file),
-        expected=f"{spec.inputs} inputs and 1 output",
-        found=f"{len(op.inputs)} inputs and {len(op.outputs)} outputs",
+    raise UnsupportedError(
+        "SPY549",
+        f"masked coordinates are not simulated in {op.name}",
+        JsonLocation(op.file, "$.dscs_[0].coordinateMasking_"),
+        expected="no mask",
+        found=str({dim: spans for dim, spans in op.masks.items() if spans}),
     )
+
+
+def check_operation(op: Operation) -> tuple[Finding, ...]:
+    """What running ``op`` would refuse, as findings: the op rules, then structure and sticks.
+
+    For the latter it is planned at the addresses the address rule gives its slices; whatever
+    depends on where a program really puts its tensors is left to the launch, and so are windowed
+    operations, whose slices overlap. What is not simulated is a warning.
+    """
+    faults = find_faults(op)
+    if op.windows or any(fault.code in FATAL for fault in faults):
+        return faults
+    try:
+        for part in plain_parts(op, _regular_starts(op)[None]):
+            starts = part.starts[0]
+            plan_operation(part.op, starts - starts[:, :1])
+    except UnsupportedError as error:
+        if error.code == _IRREGULAR:
+            return faults
+        return (*faults, replace(error.finding, severity=Severity.WARNING))
+    except SdscError as error:
+        return (*faults, error.finding)
+    return faults
+
+
+def _regular_starts(op: Operation) -> Int64Array:
+    """Bytes, [operand, core], of tensors that begin at 0."""
+    starts = np.array([slice_offsets(op, tensor) for tensor in op.tensors], np.int64)
+    for operand, tensor in enumerate(op.tensors):
+        if tensor.component is Component.LX:
+            starts[operand] = np.array(op.cores, np.int64) * LX_BYTES
+    return starts

@@ -12,9 +12,8 @@ from math import prod
 
 from spyre.hw.access import Access, per_core
 from spyre.hw.core_plan import CorePlan
-from spyre.hw.ops import Family
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.footprint import RESTICKIFY
+from spyre.mlir.footprint import RESTICKIFY, window_of, window_span
 from spyre.mlir.operation import Component, Indirection, Operation
 
 
@@ -32,8 +31,9 @@ class OperandTraffic:
 class Counters:
     """Work of one execute, or a sum of several.
 
-    ``multiply_adds`` run on the pt array (matmul), ``element_operations`` on the sfp: one per
-    point of the iteration space, whatever the operation. Byte counts are sums over cores.
+    ``multiply_adds`` run on the pt array (matmul, convolution), ``element_operations`` on the
+    sfp: one per point of the iteration space, whatever the operation. Byte counts are sums over
+    cores.
     """
 
     hbm_read_bytes: int = 0
@@ -67,7 +67,7 @@ def count_plan(plan: CorePlan) -> Counters:
     """The work of one execute of ``plan``."""
     traffic = operand_traffic(plan)
     points = prod(plan.op.extents.values())
-    is_matmul = plan.spec.family is Family.MATMUL
+    is_matmul = plan.spec.unit == "pt"
     return Counters(
         _sum(traffic, Component.HBM, False),
         _sum(traffic, Component.HBM, True),
@@ -105,11 +105,15 @@ def sticks_per_core(op: Operation, access: Access) -> int:
 
 
 def _steps(op: Operation, access: Access, dim: str) -> int:
-    """Sticks (along the stick dim) or elements of ``dim`` that one core visits."""
-    count = per_core(op, dim)
+    """Sticks (along a stick dim) or elements of ``dim`` that one core visits."""
+    window = window_of(op, access.tensor, dim)
+    if window is not None:
+        count = min(window_span(op, dim, window), access.stored[dim])
+    else:
+        count = per_core(op, dim)
     if op.name == RESTICKIFY:
         count = min(count, access.stored[dim])
-    return -(-count // access.lanes) if dim == access.stick_dim else count
+    return -(-count // access.sticks.get(dim, 1))
 
 
 def _indirect_sticks(op: Operation, access: Access) -> int:

@@ -25,5 +25,7 @@ ROW_BLOCK = 115
 """Rows of one unit."""
 ROW_BLOCKS = 116
 COLUMN_BLOCKS = 117
+CORE_DEPTH = 118
+"""K sticks of one core's work slice, for chunked accumulation."""
 COLUMN_BLOCK = 4
 """Sticks of C one unit computes (256 columns)."""

@@ -1,12 +1,41 @@
-"""Number modes of the device: one frozen value, given to a Device and to everything it plans."""
+"""Number modes of the device: one frozen value, given to a Device and to everything it plans.
+
+`parse_numerics` reads the text form that ``--numerics``, ``--against`` and ``SPYRE_NUMERICS`` take;
+``str`` writes it. Which points are open, and the default for each: hardware reference §1.2, §1.7.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, get_args
 
+from spyre.dtypes import Mode, NinfView, NumericRules, Rounding
 from spyre.errors import UnsupportedError
 from spyre.hw import table as tb
+
+_ROUNDINGS: tuple[str, ...] = get_args(Rounding)
+_VALUES: dict[str, tuple[str, ...]] = {
+    "mode": get_args(Mode),
+    "dma_rounding": _ROUNDINGS,
+    "alu_rounding": _ROUNDINGS,
+    "bfloat16_rounding": _ROUNDINGS,
+    "ninf_to_host": get_args(NinfView),
+}
+_SHORT = {
+    "dma": "dma_rounding",
+    "alu": "alu_rounding",
+    "bf16": "bfloat16_rounding",
+    "ninf": "ninf_to_host",
+}
+"""Names of the options in the text form; ``saturate`` stands alone."""
+_DL16_ONLY = ("dma_rounding", "alu_rounding", "saturate", "ninf_to_host")
+_FORMAT_CODES = {"away": tb.DL16, "trunc": tb.DL16_TRUNC, "even": tb.DL16_EVEN}
+
+TEXT_FORM = (
+    f"{', '.join(_VALUES['mode'])}; after the two dl16 modes a colon and any of "
+    f"dma={'|'.join(_ROUNDINGS)}, alu=…, bf16=…, ninf=inf|nan, saturate, divided by commas; "
+    "after ieee only bf16"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,23 +43,100 @@ class Numerics:
     """How numbers are held and rounded.
 
     ``mode`` ``dl16``: 16-bit floats are DLFloat16, every operation computes in float32 and rounds
-    once; ``ieee``: the same with IEEE binary16 storage, to tell a bug from quantisation.
-    ``ninf_to_host``: what DL16's merged NaN-infinity symbol becomes on a copy to the host.
+    once. ``dl16-chunk``: stored alike, but matmuls and sums of 16-bit floats accumulate in DL16, in
+    chunks of 64. ``ieee``: as ``dl16`` with IEEE binary16 storage, to tell a bug from quantisation.
+
+    ``ninf_to_host``: what DL16's merged NaN-infinity code becomes on a copy to the host.
+    ``dma_rounding``: host float → DL16 on copies to the device. ``alu_rounding``: DL16 results of
+    operations. ``saturate``: copies to the device turn numbers beyond the largest into ±the
+    largest; infinities and NaN stay NINF. ``bfloat16_rounding``: copies to a bfloat16 host tensor.
+
+    Raises UnsupportedError SPY530 for an unknown mode, SPY540 for an unknown option, SPY541 for an
+    option that ``ieee``, which always rounds to even, does not have.
     """
 
-    mode: Literal["dl16", "ieee"] = "dl16"
-    ninf_to_host: Literal["inf", "nan"] = "inf"
+    mode: Mode = "dl16"
+    ninf_to_host: NinfView = "inf"
+    dma_rounding: Rounding = "away"
+    alu_rounding: Rounding = "away"
+    saturate: bool = False
+    bfloat16_rounding: Rounding = "trunc"
 
     def __post_init__(self) -> None:
-        if self.mode not in ("dl16", "ieee"):
+        for name, allowed in _VALUES.items():
+            if getattr(self, name) not in allowed:
+                raise _unknown(name, str(getattr(self, name)), allowed)
+        changed = [name for name in _DL16_ONLY if getattr(self, name) != _DEFAULTS[name]]
+        if self.mode == "ieee" and changed:
             raise UnsupportedError(
-                "SPY530",
-                f"numerics {self.mode!r} are not simulated",
-                expected="dl16 or ieee",
-                found=str(self.mode),
+                "SPY541",
+                "number mode ieee has no DL16 options",
+                expected="ieee alone, or with bf16=…",
+                found=", ".join(f"{name} {getattr(self, name)}" for name in changed),
             )
 
     @property
     def half_format(self) -> int:
-        """Table code of 16-bit floats."""
-        return tb.DL16 if self.mode == "dl16" else tb.HALF
+        """FORMAT word of 16-bit floats, which also says how their stores round."""
+        return tb.HALF if self.mode == "ieee" else _FORMAT_CODES[self.alu_rounding]
+
+    @property
+    def chunked(self) -> bool:
+        """True if matmuls and sums accumulate in DL16."""
+        return self.mode == "dl16-chunk"
+
+    @property
+    def transfer_rules(self) -> NumericRules:
+        """Reference codec rules of host ↔ device copies."""
+        return NumericRules(
+            self.mode, self.dma_rounding, self.saturate, self.ninf_to_host, self.bfloat16_rounding
+        )
+
+    @property
+    def alu_rules(self) -> NumericRules:
+        """Reference codec rules of what operations read and write."""
+        return NumericRules(self.mode, self.alu_rounding)
+
+    def __str__(self) -> str:
+        """The text form: the mode, then the options that are not the default."""
+        options = [
+            f"{short}={getattr(self, name)}"
+            for short, name in _SHORT.items()
+            if getattr(self, name) != _DEFAULTS[name]
+        ]
+        options += ["saturate"] if self.saturate else []
+        return f"{self.mode}:{','.join(options)}" if options else self.mode
+
+
+_DEFAULTS = {field.name: field.default for field in fields(Numerics)}
+
+
+def parse_numerics(text: str) -> Numerics:
+    """The value of a text such as ``dl16``, ``ieee`` or ``dl16:dma=trunc,alu=even,saturate``.
+
+    Raises UnsupportedError as `Numerics` does, naming what is allowed.
+    """
+    mode, colon, rest = text.strip().partition(":")
+    options: dict[str, Any] = {}
+    for part in rest.split(",") if colon else ():
+        name, equals, value = part.strip().partition("=")
+        if (name, equals) == ("saturate", ""):
+            options["saturate"] = True
+        elif name in _SHORT and equals:
+            options[_SHORT[name]] = value
+        else:
+            raise _unknown("option", part, (TEXT_FORM,))
+    return Numerics(mode=mode, **options)  # type: ignore[arg-type]
+
+
+def _unknown(name: str, found: str, allowed: tuple[str, ...]) -> UnsupportedError:
+    if name == "mode":
+        return UnsupportedError(
+            "SPY530", f"numerics {found!r} are not simulated", expected=TEXT_FORM, found=found
+        )
+    return UnsupportedError(
+        "SPY540",
+        f"numerics: unknown {name.replace('_', ' ')} {found!r}",
+        expected=" or ".join(allowed),
+        found=found,
+    )

@@ -68,7 +68,7 @@ def plain_parts(op: Operation, starts: Int64Array) -> Iterator[Part]:
 
 
 def check_slices(op: Operation) -> None:
-    """The checker's SPY211 and SPY214, for programs that were not checked."""
+    """The checker's SPY210, SPY211 and SPY214, for programs that were not checked."""
     for dim, count in op.slices.items():
         whole = dim in op.last_extents or (count > 0 and op.extents[dim] % count == 0)
         if not whole:
@@ -78,6 +78,16 @@ def check_slices(op: Operation) -> None:
                 JsonLocation(op.file, "$.numWkSlicesPerDim_"),
                 expected=f"a divisor of {op.extents[dim]}",
                 found=str(count),
+            )
+    for core, row in zip(op.cores, op.core_slices, strict=True):
+        outside = {d: i for d, i in row.items() if not 0 <= i < op.slices.get(d, 1)}
+        if outside:
+            raise SdscError(
+                "SPY210",
+                f"{op.name}: core {core} has a work slice out of range",
+                JsonLocation(op.file, "$.coreIdToWkSlice_"),
+                expected=f"slices {dict(op.slices)}",
+                found=str(outside),
             )
 
 
@@ -192,17 +202,20 @@ def _check_own_slices(op: Operation) -> None:
 def _cells(part: Part) -> Part:
     """``part`` over the cells of all tensors' slices, a core's cells next to each other.
 
-    Its tensors have no start addresses of the file any more, only those of the part.
+    Its tensors' own start addresses are those of the cores that hold the cells, without the way to
+    the cell: only the part's lead to the elements.
     """
     op = part.op
     grid = _Grid.of(op)
-    starts = np.stack(
-        [_cell_starts(part, grid, k, tensor) for k, tensor in enumerate(op.tensors)], axis=1
-    )
+    owners = [_owners(op, tensor, grid) for tensor in op.tensors]
+    found = [_cell_starts(part, grid, k, owners[k]) for k in range(len(op.tensors))]
+    starts = np.stack(found, axis=1)
+    owner_of = {tensor.index: own for tensor, own in zip(op.tensors, owners, strict=True)}
     dims = dict.fromkeys(op.dims)
 
     def changed(tensor: Tensor) -> Tensor:
-        return replace(pinned(op, tensor, dims), starts=(), own_slices={}, own_core_slices=())
+        files = tuple(tensor.starts[core] for core in owner_of[tensor.index])
+        return replace(pinned(op, tensor, dims), starts=files, own_slices={}, own_core_slices=())
 
     cells = [dict(zip(op.dims, row, strict=True)) for row in grid.index.tolist()]
     plain = replace(
@@ -248,23 +261,29 @@ def _indices(op: Operation, division: Division) -> Int64Array:
     return np.array(rows, np.int64)
 
 
-def _cell_starts(part: Part, grid: _Grid, operand: int, tensor: Tensor) -> Int64Array:
+def _cell_starts(part: Part, grid: _Grid, operand: int, owners: Int64Array) -> Int64Array:
     """Bytes, [instance, cell]: start of the core that holds the cell, plus the way to the cell."""
-    op, division = part.op, division_of(part.op, tensor)
-    factors = np.array([grid.slices[dim] // division.slices.get(dim, 1) for dim in op.dims])
-    owner = grid.cores
-    if is_looked_up(op, tensor):
-        owner = _owners(op, tensor, grid, grid.index // factors)
-    starts = part.starts[:, operand, owner]
+    op, tensor = part.op, part.op.tensors[operand]
+    factors = _cells_per_slice(op, tensor, grid)
+    starts = part.starts[:, operand, owners]
     moved: Int64Array = starts + (grid.index % factors) @ _cell_steps(op, tensor, grid)
     return moved
 
 
-def _owners(op: Operation, tensor: Tensor, grid: _Grid, wanted: Int64Array) -> Int64Array:
-    """Position of the core that holds each slice ``wanted`` [cell, dim] of ``tensor``.
+def _cells_per_slice(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
+    """Cells along every dim in one slice of ``tensor``."""
+    slices = division_of(op, tensor).slices
+    return np.array([grid.slices[dim] // slices.get(dim, 1) for dim in op.dims], np.int64)
+
+
+def _owners(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
+    """Position of the core that holds each cell of ``tensor``.
 
     The core itself if it does, else the first: they hold the same (our reading of §9).
     """
+    if not is_looked_up(op, tensor):
+        return grid.cores
+    wanted = grid.index // _cells_per_slice(op, tensor, grid)
     columns = [op.dims.index(dim) for dim in held_dims(op, tensor)]
     held = _indices(op, division_of(op, tensor))[:, columns]
     matches = (held[None, :, :] == wanted[:, None, columns]).all(axis=2)

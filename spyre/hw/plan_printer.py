@@ -9,12 +9,31 @@ from collections.abc import Iterator
 
 from spyre.hw import matmul_table as mt
 from spyre.hw import table as tb
+from spyre.hw import vector_table as vt
 from spyre.hw.core_plan import CorePlan
-from spyre.hw.kernels.opcodes import DISPATCH_BASES, KERNEL_MODULES, MATMUL_KIND, REDUCTION_KIND
+from spyre.hw.kernels.opcodes import (
+    CHUNK_MATMUL_KIND,
+    CHUNK_REDUCTION_KIND,
+    CONTRACT_KIND,
+    DISPATCH_BASES,
+    KERNEL_MODULES,
+    MATMUL_KIND,
+    RECODE_KIND,
+    REDUCTION_KIND,
+    WINDOWING_KIND,
+)
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.nest import Int64Array
 
-_FORMATS = {tb.DL16: "dl16", tb.HALF: "half", tb.FP32: "fp32", tb.INT32: "int32"}
+_FORMATS = {
+    tb.DL16: "dl16", tb.HALF: "half", tb.FP32: "fp32", tb.INT32: "int32",
+    tb.DL16_TRUNC: "dl16 trunc", tb.DL16_EVEN: "dl16 even",
+}  # fmt: skip
+_VECTORS = {
+    CONTRACT_KIND: ("batch", "rows", "columns", "k"),
+    RECODE_KIND: ("outer", "middle", "inner"),
+    WINDOWING_KIND: ("kept sticks", "window"),
+}
 
 
 def format_plan(plan: CorePlan) -> str:
@@ -23,11 +42,12 @@ def format_plan(plan: CorePlan) -> str:
     for k, access in enumerate(plan.accesses):
         low, high = int(plan.low_bytes[k]), int(plan.high_bytes[k])
         pitches = ", ".join(f"{d} {p}" for d, p in access.pitch_bytes.items())
+        sticks = ", ".join(f"{d} of {n}" for d, n in access.sticks.items())
         lines.append(
-            f"  {access.tensor.name}: {access.tensor.component.value}, stick {access.stick_dim} "
-            f"of {access.lanes}, pitches {pitches}, touches {low}..{high}"
+            f"  {access.tensor.name}: {access.tensor.component.value}, stick {sticks}, "
+            f"pitches {pitches}, touches {low}..{high}"
         )
-    for row in plan.tables:
+    for row in plan.tables[plan.tables[:, tb.KIND] != tb.EXTRA]:
         lines.extend(_format_row(row))
     return "\n".join(lines)
 
@@ -49,10 +69,14 @@ def _format_row(row: Int64Array) -> Iterator[str]:
     yield f"  {KERNEL_MODULES[kind]}: opcode {row[tb.OPCODE]}, flags {row[tb.FLAGS]}, " + (
         f"{row[tb.UNITS]} units"
     )
-    if row[tb.MASK] != tb.NO_MASK and kind <= REDUCTION_KIND:
+    maskable = kind <= REDUCTION_KIND or kind == CHUNK_REDUCTION_KIND
+    if row[tb.MASK] != tb.NO_MASK and maskable:
         yield f"    masked from {row[tb.MASK_START]} to {row[tb.MASK_END]}"
-    if kind == MATMUL_KIND:
+    if kind in (MATMUL_KIND, CHUNK_MATMUL_KIND):
         yield from _matmul_axes(row)
+        return
+    if kind in _VECTORS:
+        yield from _vector_lengths(row, _VECTORS[kind])
         return
     for k in range(int(row[tb.OPERANDS])):
         yield f"    operand {k}: {_format_operand(row, k)}"
@@ -78,6 +102,12 @@ def _axes(row: Int64Array) -> Iterator[str]:
         yield f"    axis of {row[tb.EXTENT + axis]}: {pitches}"
     inner = [int(row[at + tb.INNER_PITCH]) for at in places]
     yield f"    inner axis of {row[tb.INNER]}: {inner}"
+
+
+def _vector_lengths(row: Int64Array, groups: tuple[str, ...]) -> Iterator[str]:
+    counts = row[vt.COUNTS : vt.COUNTS + len(groups)].tolist()
+    vectors = ", ".join(f"{name} of {n}" for name, n in zip(groups, counts, strict=True))
+    yield f"    offset vectors: {vectors}"
 
 
 def _matmul_axes(row: Int64Array) -> Iterator[str]:

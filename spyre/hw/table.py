@@ -10,7 +10,7 @@ from __future__ import annotations
 WORDS = 128
 
 EXTRA = -1
-"""KIND of a row that continues the table before it, with vectors the kernel finds behind it."""
+"""KIND word of a row that continues the table before it; such rows hold that table's vectors."""
 
 # header, common to every kind
 KIND = 0
@@ -55,6 +55,13 @@ DL16 = 0
 HALF = 1
 FP32 = 2
 INT32 = 3
+DL16_TRUNC = 4
+DL16_EVEN = 5
+"""DL16 whose stores round towards zero, or ties to even; DL16 itself rounds ties away."""
+FP8_143 = 6
+FP8_152 = 7
+INT8 = 8
+INT4 = 9
 
 # MASK values: how the masked dim lies
 NO_MASK = 0

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spyre.dtypes import STICK_BYTES
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.operation import Component, Indirection, Operation, Padding, Tensor, Window
 
 RESTICKIFY = "ReStickifyOpHBM"
+
+STORED_PADDING = (Padding.STORED_ZEROS, Padding.FULL_SPAN, Padding.FULL_SPAN_UNNEEDED)
+"""Kinds of padding that stand in memory; with any other the padding is implied (our reading)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,48 @@ def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
         return tensor.device_dim_sizes[dim]
     if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
         return tensor.max_dim_sizes[dim]
-    local = tensor.component is Component.LX or tensor.per_core_in_hbm
-    extent = core_extent(op, tensor, dim) if local else op.extents[dim]
+    if (window := window_of(op, tensor, dim)) is not None:
+        return _windowed_extent(op, tensor, dim, window) + tensor.gap_elements.get(dim, 0)
+    extent = core_extent(op, tensor, dim) if is_local(tensor) else op.extents[dim]
     gap = tensor.gap_elements.get(dim, 0)
     return extent - gap if _gap_is_padding(op, tensor, dim, gap) else extent + gap
+
+
+def is_local(tensor: Tensor) -> bool:
+    """True if every core has a small tensor of its own instead of a slice of one."""
+    return tensor.component is Component.LX or tensor.per_core_in_hbm
+
+
+def window_of(op: Operation, tensor: Tensor, dim: str) -> Window | None:
+    """The window that slides over ``tensor`` along ``dim``: only over the first input (§7)."""
+    if not op.inputs or tensor.index != op.inputs[0].index or not tensor.holds(dim):
+        return None
+    return op.windows.get(dim)
+
+
+def implied_front(tensor: Tensor, dim: str, window: Window) -> int:
+    """Elements of front padding along ``dim`` that memory does not hold."""
+    return 0 if tensor.padding.get(dim) in STORED_PADDING else window.pad_front
+
+
+def unsplit_input_extent(tensor: Tensor, dim: str, window: Window) -> int:
+    """Input elements along a windowed ``dim`` that memory holds for all cores together."""
+    if tensor.padding.get(dim) in STORED_PADDING:
+        return window.total
+    return window.total - window.pad_front - window.pad_back
+
+
+def window_span(op: Operation, dim: str, window: Window) -> int:
+    """Input elements along ``dim`` that one core's windows cover, padding included."""
+    positions = op.extents[dim] // op.slices.get(dim, 1)
+    places = op.extents.get(window.window_dim, 1)
+    return (positions - 1) * window.stride + window.dilation * (places - 1) + 1
+
+
+def _windowed_extent(op: Operation, tensor: Tensor, dim: str, window: Window) -> int:
+    if is_local(tensor) and op.slices.get(dim, 1) > 1:
+        return window_span(op, dim, window)
+    return unsplit_input_extent(tensor, dim, window)
 
 
 def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
@@ -145,5 +186,18 @@ def _steps(op: Operation, tensor: Tensor, dim: str, stored: int, stick: int) -> 
     """Sticks (of a stick dim) or elements that one core visits along ``dim``."""
     if tensor.scale[dim] != 1 or dim in indexed_dims(op, tensor):
         return 1
-    extent = min(core_extent(op, tensor, dim), stored)
+    window = window_of(op, tensor, dim)
+    if window is None:
+        extent = min(core_extent(op, tensor, dim), stored)
+    else:
+        extent = _visited(op, tensor, dim, window, stored)
     return max(1, -(-extent // stick))
+
+
+def _visited(op: Operation, tensor: Tensor, dim: str, window: Window, stored: int) -> int:
+    """Input elements of a windowed ``dim`` from the last core's start to the last it reads."""
+    reach = window_span(op, dim, window) - implied_front(tensor, dim, window)
+    slices = 1 if is_local(tensor) else op.slices.get(dim, 1)
+    origin = (slices - 1) * (op.extents[dim] // slices) * window.stride
+    room = min(stored, unsplit_input_extent(tensor, dim, window)) - origin
+    return min(reach, room)

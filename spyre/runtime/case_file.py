@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +27,7 @@ IMAGES_FILE = "device_images.npz"
 POOL_BUFFER = "pool"
 
 
-class HostExtents(msgspec.Struct, frozen=True):
+class HostExtents(msgspec.Struct, frozen=True, omit_defaults=True):
     """Shape, strides and offset (elements) of a host tensor where they differ from the buffer's."""
 
     shape: tuple[int, ...] | None = None
@@ -36,12 +36,13 @@ class HostExtents(msgspec.Struct, frozen=True):
     dtype: str | None = None
 
 
-class CaseBuffer(msgspec.Struct, frozen=True):
+class CaseBuffer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Device memory of a case: a tensor (``layout`` given) or the pool of ``nbytes``.
 
     ``shape``, ``stride``, ``storage_offset`` (elements) and ``dtype``: as the framework sees it.
     ``dma_sizes``/``dma_strides``: the host extents the layout was made for. ``value``: key of host
-    data to transfer before the first launch, ``device_image`` of raw device bytes.
+    data to transfer before the first launch, ``device_image`` of raw device bytes. ``region``: the
+    memory region to place it in, if free. ``alias_of``: the buffer in whose memory it lies.
     """
 
     kind: str
@@ -56,42 +57,59 @@ class CaseBuffer(msgspec.Struct, frozen=True):
     value: str | None = None
     device_image: str | None = None
     host: HostExtents = HostExtents()
+    region: int | None = None
+    alias_of: str | None = None
 
 
-class CaseLaunch(msgspec.Struct, frozen=True):
-    """One kernel: its bundle's directory, buffers in order, and the argument index of each."""
+class CaseLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One kernel: its bundle's directory, buffers in order, and the argument index of each.
+
+    ``values``: of `index` parameters and runtime sizes, by name.
+    """
 
     bundle: str
     args: tuple[str, ...]
     arg_index: tuple[int, ...]
+    values: dict[str, int] = {}
 
 
-class CaseOutput(msgspec.Struct, frozen=True):
-    """An expected output: a view (elements) of a buffer, and the key of its numbers."""
+class CaseTolerance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An element is right if |found − expected| ≤ atol + rtol·|expected|; integers are exact.
+
+    ``merged_nan``: an expected NaN is also met by an infinity.
+    """
+
+    atol: float
+    rtol: float
+    merged_nan: bool = False
+
+
+class CaseOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An output: a view (elements) of a buffer, and the key of the numbers expected, if any are.
+
+    ``read_as``: dtype it is transferred to (default: float32 for floats). ``tolerance``: its own,
+    in place of the case's.
+    """
 
     buffer: str
-    value: str
+    value: str | None
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     storage_offset: int
     dtype: str
+    read_as: str = ""
+    tolerance: CaseTolerance | None = None
 
 
-class CaseTolerance(msgspec.Struct, frozen=True):
-    """An element is right if |found − expected| ≤ atol + rtol·|expected|; integers are exact."""
-
-    atol: float
-    rtol: float
-
-
-class CaseFile(msgspec.Struct, frozen=True):
-    """``case.json``."""
+class CaseFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``case.json``. ``run``: options of the command line that a replay uses, by name."""
 
     name: str
     tolerance: CaseTolerance
     buffers: dict[str, CaseBuffer]
     launches: tuple[CaseLaunch, ...]
     outputs: tuple[CaseOutput, ...]
+    run: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -143,6 +161,20 @@ def read_case(directory: Path) -> Case:
     )
 
 
+def with_tolerances(case: Case, change: Callable[[CaseTolerance], CaseTolerance]) -> Case:
+    """``case`` with the tolerance of every output changed."""
+    outputs = tuple(
+        msgspec.structs.replace(o, tolerance=change(o.tolerance or case.spec.tolerance))
+        for o in case.spec.outputs
+    )
+    return replace(case, spec=msgspec.structs.replace(case.spec, outputs=outputs))
+
+
+def with_options(case: Case, options: Mapping[str, Any]) -> Case:
+    """``case`` with the options of the command line that a replay is to use."""
+    return replace(case, spec=msgspec.structs.replace(case.spec, run=dict(options)))
+
+
 def _check_names(file: Path, spec: CaseFile) -> None:
     """Every buffer that launches and outputs name exists, and outputs are tensors."""
     for k, launch in enumerate(spec.launches):
@@ -160,6 +192,19 @@ def _check_names(file: Path, spec: CaseFile) -> None:
         _check_name(file, spec, output.buffer, f"$.outputs[{k}].buffer")
         if spec.buffers[output.buffer].layout is None:
             _refuse(file, f"output {output.buffer!r} has no layout", f"$.outputs[{k}].buffer")
+    if len({output.value is None for output in spec.outputs}) > 1:
+        _refuse(file, "some outputs have values and others have none", "$.outputs")
+    for name, buffer in spec.buffers.items():
+        if buffer.alias_of is not None:
+            _check_name(file, spec, buffer.alias_of, f"$.buffers.{name}.alias_of")
+            _check_alias(file, spec, name, buffer)
+
+
+def _check_alias(file: Path, spec: CaseFile, name: str, buffer: CaseBuffer) -> None:
+    """An alias is a tensor in the memory of a tensor that is no alias."""
+    target = spec.buffers[buffer.alias_of or name]
+    if buffer.layout is None or target.layout is None or target.alias_of is not None:
+        _refuse(file, f"buffer {name!r} cannot be an alias", f"$.buffers.{name}.alias_of")
 
 
 def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:

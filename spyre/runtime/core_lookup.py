@@ -102,9 +102,7 @@ def covers(op: Operation, access: Access, offset_bytes: Int64Array) -> npt.NDArr
     inside = rest >= 0
     held = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
     for dim in sorted(held, key=lambda d: -access.pitch_bytes[d]):
-        steps = per_core(op, dim)
-        if dim == access.stick_dim:
-            steps = -(-steps // access.lanes)
+        steps = -(-per_core(op, dim) // access.sticks.get(dim, 1))
         if steps == 1:
             continue
         step = np.minimum(rest // access.pitch_bytes[dim], steps - 1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import Finding, LaunchError, Severity
+from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
 from spyre.hw.linker import check_bound
 from spyre.hw.parts import check_slices
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -43,12 +43,13 @@ _HOST_DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class Use:
     """One operand of one execute: what it touches of its argument, in bytes from its start.
 
-    ``sized``: dims of a runtime size.
+    ``execute``: number of the execute statement in the text. ``sized``: dims of a runtime size.
     """
 
+    execute: int
     op: Operation
     tensor: Tensor
     place: Footprint
@@ -63,7 +64,9 @@ def derive_arguments(bundle: Bundle, values: Mapping[str, int]) -> KernelArgumen
     ``values``: of index parameters and runtime sizes. LaunchError SPY362 when one is missing,
     SPY368 when an argument's format has no host dtype.
     """
-    uses = _collect_uses(bundle, values)
+    uses = uses_by_owner(bundle, values)
+    if not bundle.program.parameters:
+        uses = _by_segment(uses)
     pool_bytes = max((use.end_bytes for use in uses.pop(POOL, [])), default=0)
     arguments = tuple(_argument(index, uses[index]) for index in sorted(uses))
     return KernelArguments(arguments, pool_bytes, _warning(bundle, arguments), is_derived=True)
@@ -86,20 +89,24 @@ def _warning(bundle: Bundle, arguments: Sequence[ArgumentSpec]) -> tuple[Finding
 # --- tracing operands to arguments ------------------------------------------------------------
 
 
-def _collect_uses(bundle: Bundle, values: Mapping[str, int]) -> dict[int, list[_Use]]:
-    """Uses per argument index (POOL: the pool), in textual order, reads of an execute first."""
+def uses_by_owner(bundle: Bundle, values: Mapping[str, int]) -> dict[int, list[Use]]:
+    """Uses in textual order, reads of an execute first, per argument index (POOL: the pool).
+
+    In a bundle without parameters the key is the segment. LaunchError SPY362 for a parameter
+    without value.
+    """
     program = bundle.program
     owners, given = _owner_parameters(program, values)
     scratch = [(_SCRATCH_OWNER + k) << _OWNER_BITS for k in range(len(program.allocations))]
     schedule = program.schedule(given, scratch)
-    uses: dict[int, list[_Use]] = defaultdict(list)
+    uses: dict[int, list[Use]] = defaultdict(list)
     for execute in program.executes:
         op = bundle.operations[execute.sdsc_filename]
         for owner, use in _uses_of(op, execute, schedule):
             uses[owner].append(use)
     if program.parameters:
         return {owners[k]: found for k, found in uses.items() if k in owners}
-    return _by_segment(uses)
+    return dict(uses)
 
 
 def _owner_parameters(
@@ -133,7 +140,7 @@ def _argument_index(parameter: Parameter) -> int | None:
     return int(match[1]) if match else None
 
 
-def _uses_of(op: Operation, execute: Execute, schedule: Schedule) -> Iterator[tuple[int, _Use]]:
+def _uses_of(op: Operation, execute: Execute, schedule: Schedule) -> Iterator[tuple[int, Use]]:
     symbols = schedule.symbols[execute.index]
     if not len(symbols):
         return
@@ -153,7 +160,10 @@ def _uses_of(op: Operation, execute: Execute, schedule: Schedule) -> Iterator[tu
         for owner in np.unique(starts >> bits):
             own = starts[(starts >> bits) == owner] - (int(owner) << bits)
             end = int(own.max()) + place.span_bytes
-            yield int(owner), _Use(op, tensor, place, tensor not in op.outputs, end, sized)
+            yield (
+                int(owner),
+                Use(execute.index, op, tensor, place, tensor not in op.outputs, end, sized),
+            )
 
 
 def _at_largest_sizes(op: Operation, execute: Execute, symbols: Int64Array) -> Operation:
@@ -164,14 +174,14 @@ def _at_largest_sizes(op: Operation, execute: Execute, symbols: Int64Array) -> O
     return with_sizes(op, largest)
 
 
-def _by_segment(uses: Mapping[int, list[_Use]]) -> dict[int, list[_Use]]:
+def _by_segment(uses: Mapping[int, list[Use]]) -> dict[int, list[Use]]:
     """Baked: segment k is argument k, or k-1 when segment 0 is a pool (written before read)."""
     has_pool = 0 in uses and _looks_like_pool(uses)
     first = 1 if has_pool else 0
     return {segment - first: found for segment, found in uses.items()}
 
 
-def _looks_like_pool(uses: Mapping[int, list[_Use]]) -> bool:
+def _looks_like_pool(uses: Mapping[int, list[Use]]) -> bool:
     """Segment 0 holds intermediates: written first, read later, and not the only output."""
     others = (role_of(found) for segment, found in uses.items() if segment != 0)
     own = uses[0]
@@ -179,7 +189,7 @@ def _looks_like_pool(uses: Mapping[int, list[_Use]]) -> bool:
     return written_then_read and any(role is not Role.INPUT for role in others)
 
 
-def role_of(uses: Sequence[_Use]) -> Role:
+def role_of(uses: Sequence[Use]) -> Role:
     """Written before read: output; only read: input; read, then written: both."""
     if not uses[0].reads:
         return Role.OUTPUT
@@ -189,7 +199,7 @@ def role_of(uses: Sequence[_Use]) -> Role:
 # --- shapes -----------------------------------------------------------------------------------
 
 
-def _argument(index: int, uses: Sequence[_Use]) -> ArgumentSpec:
+def _argument(index: int, uses: Sequence[Use]) -> ArgumentSpec:
     """The argument as its largest use has it, long enough for every use."""
     widest = max(uses, key=lambda use: use.place.allocation_bytes)
     end_bytes = max(use.end_bytes for use in uses)
@@ -216,7 +226,7 @@ def _argument(index: int, uses: Sequence[_Use]) -> ArgumentSpec:
     )
 
 
-def _device_dims(use: _Use, end_bytes: int) -> dict[str, int]:
+def _device_dims(use: Use, end_bytes: int) -> dict[str, int]:
     """Steps (sticks along stick dims) per dim the tensor holds, outermost first.
 
     The outermost one grows until it covers ``end_bytes``: tiles of it are what loops walk.
@@ -230,7 +240,7 @@ def _device_dims(use: _Use, end_bytes: int) -> dict[str, int]:
     return steps
 
 
-def _host_shape(use: _Use, dims: Mapping[str, int]) -> dict[str, int]:
+def _host_shape(use: Use, dims: Mapping[str, int]) -> dict[str, int]:
     """Host extents (elements) by dim, in host order; stick dims hold whole sticks.
 
     A runtime size is what the launch gives; its dim's memory is larger.
@@ -240,7 +250,7 @@ def _host_shape(use: _Use, dims: Mapping[str, int]) -> dict[str, int]:
     return {**shape, **{dim: use.op.extents[dim] for dim in shape if dim in use.sized}}
 
 
-def _host_order(use: _Use, outermost_first: list[str]) -> list[str]:
+def _host_order(use: Use, outermost_first: list[str]) -> list[str]:
     """The host order whose default layout this is (runtime reference §1.1), else N_ order.
 
     By default the first host dim is innermost above the stick, then come the sticks of the last.
@@ -251,8 +261,20 @@ def _host_order(use: _Use, outermost_first: list[str]) -> list[str]:
     return [dim for dim in use.op.dims if dim in outermost_first]
 
 
-def _layout(use: _Use, dims: Mapping[str, int], strides: Mapping[str, int]) -> SpyreTensorLayout:
-    """Device extents outermost first, then the stick; -1 where the stick holds one value."""
+def _layout(use: Use, dims: Mapping[str, int], strides: Mapping[str, int]) -> SpyreTensorLayout:
+    """Device extents outermost first, then the stick; -1 where the stick holds one value.
+
+    Raises UnsupportedError for sticks of several dims, whose places no layout can say.
+    """
+    if len(use.tensor.stick_dims) != 1:
+        raise UnsupportedError(
+            "SPY521",
+            f"the host layout of {use.tensor.name}, which packs several dims into a stick, "
+            "cannot be derived",
+            JsonLocation(use.op.file, use.tensor.json_path),
+            expected="one stick dim",
+            found=f"{use.tensor.stick_dims} of sizes {use.tensor.stick_sizes}",
+        )
     stick_dim, lanes = use.tensor.stick_dims[0], use.tensor.stick_sizes[0]
     sizes = list(dims.values())
     walked = [strides[dim] * (lanes if dim == stick_dim else 1) for dim in dims]

@@ -29,6 +29,8 @@ from spyre.layout import contiguous_strides
 
 _HOST_ONLY_DTYPES = ("float64", "uint16", "uint32", "uint64")
 _SCALAR = "scalar"
+_MOST_ELEMENTS = 1 << 40
+"""More than any host holds."""
 _HOST_ROUNDING = NumericRules(bfloat16_rounding="even")
 
 
@@ -142,8 +144,21 @@ def random_tensor(
     """A tensor of reproducible test numbers.
 
     Floats: standard normal, rounded to numbers both the dtype and DL16 can represent, so that
-    the transfer to the card is exact. Integers: 0 to 7. Booleans: fair coins.
+    the transfer to the card is exact. Integers: 0 to 7. Booleans: fair coins. LaunchError SPY382
+    for more elements than the host has memory for.
     """
+    spec = TensorSpec(name, shape, dtype_name)
+    try:
+        if spec.elements > _MOST_ELEMENTS:
+            raise MemoryError
+        return _random_tensor(shape, dtype_name, seed, name)
+    except MemoryError as error:
+        raise LaunchError(
+            "SPY382", f"no memory for random numbers for {name}", found=str(spec)
+        ) from error
+
+
+def _random_tensor(shape: tuple[int, ...], dtype_name: str, seed: int, name: str) -> HostTensor:
     dtype = find_host_dtype(dtype_name)
     generator = np.random.default_rng(seed)
     if dtype.name == "bool":

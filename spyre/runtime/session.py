@@ -30,8 +30,11 @@ from spyre.runtime.bundle_arguments import content_digest, read_arguments
 from spyre.runtime.core_lookup import CoreLookup
 from spyre.runtime.host_tensor import HostTensor, TensorSpec
 from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.launch_spec import Role
 from spyre.runtime.placement import Placement, download, placed, upload
 from spyre.runtime.run_result import PlacedArgument, RunResult, report_executes
+from spyre.runtime.sanitized import next_record, take_findings, whole_output
+from spyre.runtime.twin_check import DEFAULT_POINTS, TwinCheck, Verification
 from spyre.runtime.verify import OutputPlace
 
 BundleLike = Bundle | str | os.PathLike[str]
@@ -48,7 +51,8 @@ class RunOptions:
     ``check``: diagnose the bundle first, and refuse one with errors. ``shapes``: host shapes of
     the inputs, in order. ``strides``: host strides (elements) by argument index, where they are
     not row-major. ``aliases``: argument index → index of the argument whose memory it shares, as
-    in-place programs have it. ``progress``: called as a timed run goes on.
+    in-place programs have it. ``progress``: called as a timed or verified run goes on. ``verify``:
+    run every execute of at most ``verify_points`` points beside the reference implementation.
     """
 
     seed: int = 0
@@ -59,6 +63,8 @@ class RunOptions:
     strides: Mapping[int, Sequence[int]] = field(default_factory=dict)
     aliases: Mapping[int, int] = field(default_factory=dict)
     progress: Progress | None = None
+    verify: bool = False
+    verify_points: int = DEFAULT_POINTS
 
 
 @dataclass
@@ -124,12 +130,17 @@ class Session:
         with placed(self.device, arguments, baked) as placement:
             for spec, tensor in zip(arguments.inputs, tensors, strict=True):
                 upload(self.device, placement.tensors[spec.arg_index], tensor)
+            first = next_record(self.device)
             launched = _launch(prepared.kernel, arguments, placement, options)
             outputs = tuple(
                 download(self.device, placement.tensors[spec.arg_index])
                 for spec in arguments.outputs
             )
-        return _result(launched, arguments, placement, tensors, outputs, findings)
+            pure = (a.arg_index for a in arguments.outputs if a.role is Role.OUTPUT)
+            expected = (whole_output(placement.tensors[index]) for index in pure)
+            observed = take_findings(self.device, expected, first)
+        result = _result(launched, arguments, placement, tensors, outputs, findings)
+        return result.with_sanitizer(observed)
 
 
 @dataclass(frozen=True)
@@ -139,22 +150,27 @@ class _Launched:
     kernel: Kernel
     launch: Launch
     linked: LinkedProgram
-    elapsed_ns: npt.NDArray[np.int64] | None
+    elapsed_ns: npt.NDArray[np.int64] | None = None
+    verification: Verification | None = None
 
 
 def _launch(
     kernel: Kernel, arguments: KernelArguments, placement: Placement, options: RunOptions
 ) -> _Launched:
-    launch = Launch(placement.tensors, placement.pool, _parameter_values(kernel, options))
+    launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
     linked = kernel.link(launch)
+    if options.verify:
+        check = TwinCheck(kernel.device, options.verify_points, options.progress)
+        verification = check.run(linked, kernel.bind(launch))
+        return _Launched(kernel, launch, linked, verification=verification)
     if not options.timed:
         kernel.launch(launch)
-        return _Launched(kernel, launch, linked, None)
+        return _Launched(kernel, launch, linked)
     kernel.device.executor.warm(linked)
     return _Launched(kernel, launch, linked, kernel.launch_timed(launch, options.progress))
 
 
-def _parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:
+def parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:
     """Values for the bundle's parameters; others are runtime sizes of shapes."""
     names = {parameter.name for parameter in kernel.bundle.program.parameters}
     return {name: value for name, value in options.values.items() if name in names}
@@ -180,10 +196,15 @@ def _result(
         inputs=inputs,
         executes=executes,
         counters=reduce(add, (report.counters for report in executes), Counters()),
-        findings=(*arguments.findings, *findings),
+        findings=(*arguments.findings, *findings, *_not_verified(launched)),
         arguments=tuple(PlacedArgument(a, addresses[a.arg_index]) for a in arguments.arguments),
         places=_output_places(launched, arguments, addresses),
+        verification=launched.verification,
     )
+
+
+def _not_verified(launched: _Launched) -> tuple[Finding, ...]:
+    return launched.verification.findings if launched.verification is not None else ()
 
 
 def _output_places(
@@ -221,6 +242,7 @@ def run(
     aliases: Mapping[int, int] | None = None,
     timed: bool = False,
     check: bool = True,
+    verify: bool = False,
 ) -> RunResult:
     """Run a bundle, given as its directory, its bundle.mlir or a loaded `Bundle`.
 
@@ -229,7 +251,7 @@ def run(
     and linked programs between runs; without one a fresh device with ``numerics`` and
     ``threads`` is made. The other parameters are those of `RunOptions`. Raises `SpyreError`s:
     BundleError and its kin for the bundle, LaunchError for the inputs, DeviceFault for what the
-    card would not survive.
+    card would not survive, MismatchError SPY620 when ``verify`` finds an execute wrong.
     """
     used = device if device is not None else Device(numerics, threads)
     options = RunOptions(
@@ -239,5 +261,6 @@ def run(
         check=check,
         strides=strides or {},
         aliases=aliases or {},
+        verify=verify,
     )
     return session_of(used).run(bundle, inputs, options)

@@ -1,4 +1,4 @@
-"""Command line: `python -m tests.conformance DIR… [--only PATTERN] [--json]`."""
+"""Command line: `python -m tests.conformance DIR… [--only PATTERN] [--numerics MODE] [--json]`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("no cases found", file=sys.stderr)
         return 2
     start = time.perf_counter()
-    device = Device(numerics="dl16", threads=options.threads)
+    device = Device(numerics=options.numerics, threads=options.threads)
     failed = []
     for path in cases:
         reason = _run(path, device)
@@ -51,6 +51,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("directories", nargs="+", metavar="DIR")
     parser.add_argument("--only", metavar="PATTERN", help="cases whose name matches (glob or part)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--numerics", default="dl16", metavar="MODE", help="number mode")
     parser.add_argument("--threads", type=int, default=None, help="host threads")
     return parser.parse_args(arguments)
 

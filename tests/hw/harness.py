@@ -15,13 +15,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import NumericRules, decode_device, encode_device, find_stored_format
+from spyre.dtypes import (
+    FORMATS,
+    NumericRules,
+    codes_to_bytes,
+    decode_device,
+    encode_device,
+    find_stored_format,
+)
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device
 from spyre.hw.linker import LinkedProgram, Linker
 from spyre.hw.memory import DeviceMemory
-from spyre.hw.numerics import Numerics
+from spyre.hw.numerics import parse_numerics
 from spyre.hw.reference import literal_starts, run_reference
+from spyre.hw.reference.agreement import ordered_codes
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.footprint import footprint
 from spyre.mlir.operation import Component, Operation, Tensor
@@ -40,8 +48,8 @@ Fill = Callable[[np.random.Generator, int], Array]
 
 @lru_cache(maxsize=8)
 def engine(mode: str = "dl16", threads: int = 1) -> Device:
-    """One device per mode and thread count for the whole test run."""
-    return Device(Numerics(mode=mode), threads=threads)  # type: ignore[arg-type]
+    """One device per number mode (in its text form) and thread count for the whole test run."""
+    return Device(mode, threads=threads)
 
 
 @lru_cache(maxsize=1)
@@ -74,7 +82,8 @@ def link(
     """``operations`` in order, at literal addresses."""
     named = {f"sdsc_{k}.json": op for k, op in enumerate(operations)}
     program = make_program(len(operations), repeat)
-    linker = Linker(program, named, device.numerics.half_format, device.threads)
+    numerics = device.numerics
+    linker = Linker(program, named, numerics.half_format, device.threads, numerics.chunked)
     ordered = sorted(allocations, key=lambda a: a.address_bytes)
     return linker.link(Binding(allocations=tuple(ordered)))
 
@@ -159,11 +168,11 @@ def fill_window(
 ) -> None:
     address, size = window.guarded
     name = window.tensor.data_format
-    count = -(-size // window.tensor.word_length_bytes)
+    count = -(-8 * size // FORMATS[name].bits)
     values = fill(rng, count)
     if np.issubdtype(values.dtype, np.floating):
-        values = encode_device(values, name, NumericRules(numerics=mode))
-    data = np.ascontiguousarray(values, find_stored_format(name).code_dtype).view(np.uint8)
+        values = encode_device(values, name, parse_numerics(mode).alu_rules)
+    data = codes_to_bytes(values, name)
     for memory in memories:
         memory.write(address, data[:size])
 
@@ -173,8 +182,7 @@ def fill_window(
 
 def order_key(codes: Array) -> Array:
     """16-bit float codes as integers in numeric order; both zeros are 0."""
-    magnitude = (codes & 0x7FFF).astype(np.int64)
-    return np.where(codes & 0x8000, -magnitude, magnitude)
+    return ordered_codes(codes.view(np.uint8), find_stored_format("SEN169_FP16"))
 
 
 def wrong_elements(
@@ -184,7 +192,7 @@ def wrong_elements(
 
     Both NaN is equal. ``ulps`` are 16-bit codes, and 2^-17 relative for fp32 tensors.
     """
-    dtype = f"u{window.tensor.word_length_bytes}"
+    dtype = f"u{max(window.tensor.word_length_bytes, 1)}"
     a, b = found.view(dtype), expected.view(dtype)
     different = a != b
     if not different.any():
@@ -204,7 +212,7 @@ def wrong_elements(
 
 
 def describe(op: Operation, window: Window, wrong: Array, found: Array, expected: Array) -> str:
-    dtype = f"u{window.tensor.word_length_bytes}"
+    dtype = f"u{max(window.tensor.word_length_bytes, 1)}"
     a, b = found.view(dtype), expected.view(dtype)
     shown = ", ".join(f"[{i}] {a[i]:#x} not {b[i]:#x}" for i in wrong[:6])
     return f"{op.name} {dict(op.extents)} {window.tensor.name}: {len(wrong)} wrong: {shown}"

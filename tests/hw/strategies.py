@@ -25,7 +25,7 @@ MAX_ELEMENTS = 1 << 15
 
 
 seeds = st.integers(0, 2**32 - 1)
-modes = st.sampled_from(["dl16", "dl16", "ieee"])
+modes = st.sampled_from(["dl16", "dl16", "ieee", "dl16-chunk", "dl16:alu=trunc", "dl16:alu=even"])
 thread_counts = st.sampled_from([1, 2])
 
 

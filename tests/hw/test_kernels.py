@@ -6,11 +6,13 @@ chosen so that float32 is exact, which makes every order of adding give the same
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.hw.ops import OPS, Family, OpSpec
+from spyre.hw.ops import HALF, OPS, Family, OpSpec
 from spyre.mlir.sdsc_builder import OperationSpec
 from tests.hw.harness import (
     Fill,
@@ -34,7 +36,7 @@ from tests.hw.strategies import (
 )
 
 ROUNDED = frozenset(
-    "exp log rsqrt tanh sigmoid gelu silu softplus layernormscale".split()  # noqa: SIM905
+    "exp log rsqrt tanh sigmoid gelu silu mish softplus layernormscale".split()  # noqa: SIM905
 )
 """Operations of several float32 steps: up to one unit in the last place of the output format."""
 
@@ -46,8 +48,9 @@ CONSTANTS = {
     "softplusThresh": 0x4680,
     "scaling_factor": 0x3800,
     "exx2scale": 0x3800,
+    "mulConst": 0x3800,
 }
-"""DL16 codes: 1e-5, -1, 1.5, 1.5, 20, 1/8, 1/8."""
+"""DL16 codes: 1e-5, -1, 1.5, 1.5, 20, 1/8, 1/8, 1/8."""
 
 
 def rows_of(family: Family) -> list[OpSpec]:
@@ -61,7 +64,7 @@ def constants_of(spec: OpSpec) -> dict[str, int]:
 def fill_of(spec: OpSpec) -> Fill:
     if spec.kernel_op == "where":
         return truths
-    if spec.kernel_op.startswith("layernorm"):
+    if spec.kernel_op in ("layernormscale", "layernormnorm", "fnms", "muladd"):
         return small_numbers
     return normals if spec.kernel_op in ROUNDED else any_numbers
 
@@ -75,7 +78,7 @@ def test_elementwise(spec: OpSpec, data: st.DataObject, seed: int, mode: str, th
             spec.name,
             spec.inputs,
             constants_of(spec),
-            fp32=None if not spec.constants else False,
+            fp32=False if spec.constants or spec.formats == HALF else None,
             sparse=spec.kernel_op == "layernormscale",
         )
     )
@@ -104,12 +107,15 @@ def test_reduction(spec: OpSpec, data: st.DataObject, seed: int, mode: str, thre
         reduction_specs(
             spec.name,
             constants_of(spec),
-            over_stick=True if spec.name == "exx2" else None,
+            over_stick=None if spec.nonstick else True,
             mask_bits=MASK_BITS.get(spec.kernel_op, 0),
+            fp32=False if spec.formats == HALF else None,
         )
     )
-    ulps = 0 if spec.kernel_op in ("max", "min") else None
-    compare(operation, Trial(REDUCTION_FILLS[spec.kernel_op], mode, threads, ulps, seed=seed))
+    if spec.optional_constants and seed % 2:
+        zero_mean = {"useZeroMean": seed // 2 % 2}
+        operation = replace(operation, constants={**operation.constants, **zero_mean})
+    compare(operation, Trial(REDUCTION_FILLS[spec.kernel_op], mode, threads, seed=seed))
 
 
 @examples(60)

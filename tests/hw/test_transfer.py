@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.dtypes import NumericRules, decode_dl16, find_host_dtype
+from spyre.dtypes import decode_dl16, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.numerics import Numerics
 from spyre.hw.threads import shared_pool
@@ -74,7 +74,7 @@ def random_storage(case: Case, rng: np.random.Generator) -> Array:
 def check(case: Case, numerics: Numerics, threads: int, seed: int) -> None:
     """Both directions; bytes around the tensor and host elements outside of it stay."""
     rng = np.random.default_rng(seed)
-    rules = NumericRules(numerics=numerics.mode, ninf=numerics.ninf_to_host)
+    rules = numerics.transfer_rules
     storage = random_storage(case, rng)
     size = case.layout.device_bytes
     memory = rng.integers(0, 256, size + 2 * GUARD).astype(np.uint8)
@@ -151,7 +151,22 @@ def _storage_strides(draw: st.DrawFn, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-modes = st.sampled_from([Numerics(), Numerics("ieee"), Numerics(ninf_to_host="nan")])
+ARRANGED_MODES = (
+    Numerics(),
+    Numerics("ieee"),
+    Numerics("dl16-chunk"),
+    Numerics(dma_rounding="trunc", saturate=True),
+)
+modes = st.one_of(
+    st.sampled_from([Numerics(), Numerics("ieee"), Numerics("ieee", bfloat16_rounding="even")]),
+    st.builds(
+        Numerics,
+        ninf_to_host=st.sampled_from(["inf", "nan"]),
+        dma_rounding=st.sampled_from(["away", "trunc", "even"]),
+        saturate=st.booleans(),
+        bfloat16_rounding=st.sampled_from(["away", "trunc", "even"]),
+    ),
+)
 
 
 @examples(250)
@@ -176,7 +191,7 @@ def test_arrangements(dtype: str, device: str, arrangement: str, sizes: tuple[in
     plain = SpyreTensorLayout.from_host(sizes, dtype)
     layout = SpyreTensorLayout(plain.device_size, plain.stride_map, device, arrangement)
     strides = contiguous_strides(sizes)
-    for seed, numerics in enumerate((Numerics(), Numerics("ieee"))):
+    for seed, numerics in enumerate(ARRANGED_MODES):
         check(Case(layout, dtype, sizes, strides, strides), numerics, 1, seed)
 
 

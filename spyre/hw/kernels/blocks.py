@@ -17,13 +17,14 @@ from spyre.hw.kernels.intrinsics import (
     encode_dl16,
     encode_half,
 )
+from spyre.hw.kernels.rounding import LARGEST, ROUND_ADD, ROUND_ODD, encode_dl16_as
 
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
 PITCH, INNER_PITCH, EXTENT = tb.PITCH, tb.INNER_PITCH, tb.EXTENT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 RANK, OPERANDS, LANES = tb.RANK, tb.OPERANDS, tb.LANES
 MASK_BITS, MASK_START, MASK_END = tb.MASK_BITS, tb.MASK_START, tb.MASK_END
-HALF_FORMAT, FP32_FORMAT = tb.HALF, tb.FP32
+HALF_FORMAT, FP32_FORMAT, DL16_FORMAT = tb.HALF, tb.FP32, tb.DL16
 
 
 @kernel
@@ -135,6 +136,18 @@ def _store_dl16(half, address, sticks, pitch, buffer):
 
 
 @kernel
+def _store_rounded(half, address, sticks, pitch, code, buffer):
+    """DL16 with another rounding than ties away."""
+    add, odd = ROUND_ADD[code], ROUND_ODD[code]
+    for s in range(sticks):
+        at = (address + s * pitch) >> 1
+        target = half[at : at + 64]
+        source = buffer[s * 64 : s * 64 + 64]
+        for i in range(64):
+            target[i] = encode_dl16_as(source[i], add, odd, LARGEST)
+
+
+@kernel
 def store_sticks(half, word, address, sticks, pitch, code, buffer):
     """Encode ``sticks`` sticks of ``buffer`` to byte ``address``, ``pitch`` bytes apart."""
     if code == FP32_FORMAT:
@@ -151,8 +164,10 @@ def store_sticks(half, word, address, sticks, pitch, code, buffer):
             source = buffer[s * 64 : s * 64 + 64]
             for i in range(64):
                 codes[i] = encode_half(source[i])
-    else:
+    elif code == DL16_FORMAT:
         _store_dl16(half, address, sticks, pitch, buffer)
+    else:
+        _store_rounded(half, address, sticks, pitch, code, buffer)
 
 
 @kernel

@@ -10,7 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw.jit import kernel
-from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16, maximum_f32, minimum_f32
+from spyre.hw.kernels.intrinsics import (
+    decode_dl16,
+    encode_dl16,
+    key_code,
+    maximum_f32,
+    maximum_i16,
+    minimum_i16,
+    order_key,
+)
 from spyre.hw.kernels.opcodes import BINARY, FUSED_BINARY, FUSED_UNARY, MANY, UNARY
 from spyre.hw.kernels.vector_math import absolute
 
@@ -53,16 +61,17 @@ def fused_binary(opcode, x, y, z):
             z[i] = encode_dl16(decode_dl16(x[i]) / decode_dl16(y[i]))
     elif opcode == MAX:
         for i in range(n):
-            z[i] = encode_dl16(maximum_f32(decode_dl16(x[i]), decode_dl16(y[i])))
+            z[i] = key_code(maximum_i16(order_key(x[i]), order_key(y[i])))
     else:
         for i in range(n):
-            z[i] = encode_dl16(minimum_f32(decode_dl16(x[i]), decode_dl16(y[i])))
+            z[i] = key_code(minimum_i16(order_key(x[i]), order_key(y[i])))
 
 
 @kernel
-def fused_binary_lane(opcode, x, value, z):
-    """z[i] = op(x[i], value): the second operand is one number for the whole stick."""
+def fused_binary_lane(opcode, x, code, z):
+    """z[i] = op(x[i], code): the second operand is one DL16 code for the whole stick."""
     n = z.size
+    value, key = decode_dl16(code), order_key(code)
     if opcode == ADD:
         for i in range(n):
             z[i] = encode_dl16(decode_dl16(x[i]) + value)
@@ -77,10 +86,10 @@ def fused_binary_lane(opcode, x, value, z):
             z[i] = encode_dl16(decode_dl16(x[i]) / value)
     elif opcode == MAX:
         for i in range(n):
-            z[i] = encode_dl16(maximum_f32(decode_dl16(x[i]), value))
+            z[i] = key_code(maximum_i16(order_key(x[i]), key))
     else:
         for i in range(n):
-            z[i] = encode_dl16(minimum_f32(decode_dl16(x[i]), value))
+            z[i] = key_code(minimum_i16(order_key(x[i]), key))
 
 
 @kernel
@@ -112,8 +121,8 @@ def fused_block(opcode, inputs, half, a, b, c, z, n, b_lane, b_pitch):
         fused_binary(opcode, x, half[b : b + n], out)
     elif inputs == 2:
         for s in range(n // 64):
-            value = decode_dl16(half[b + s * b_pitch + b_lane])
-            fused_binary_lane(opcode, x[s * 64 : s * 64 + 64], value, out[s * 64 : s * 64 + 64])
+            code = half[b + s * b_pitch + b_lane]
+            fused_binary_lane(opcode, x[s * 64 : s * 64 + 64], code, out[s * 64 : s * 64 + 64])
     else:
         if not apart(c, z, n):
             return False

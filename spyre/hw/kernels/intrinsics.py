@@ -137,6 +137,28 @@ def minimum_f32(typing_context, left, right):
     return types.float32(types.float32, types.float32), codegen
 
 
+def _number_extreme(comparison: str, join_zeros: str) -> Any:
+    @intrinsic
+    def extreme(typing_context, left, right):
+        """maximumNumber or minimumNumber of IEEE 754-2019: NaN loses, +0 is above -0."""
+
+        def codegen(context, b, signature, args):
+            left, right = args
+            bits = [b.bitcast(x, I32) for x in args]
+            tie = b.bitcast(getattr(b, join_zeros)(*bits), F32)
+            chosen = b.select(b.fcmp_ordered(comparison, left, right), left, right)
+            chosen = b.select(b.fcmp_ordered("==", left, right), tie, chosen)
+            return b.select(b.fcmp_unordered("uno", right, right), left, chosen)
+
+        return types.float32(types.float32, types.float32), codegen
+
+    return extreme
+
+
+maximum_number = _number_extreme(">", "and_")
+minimum_number = _number_extreme("<", "or_")
+
+
 @intrinsic
 def order_key(typing_context, code):
     """DL16 code → int16 that compares as the number does; 0x7FFF/0xFFFF are the extremes."""

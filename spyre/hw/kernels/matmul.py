@@ -23,10 +23,12 @@ from spyre.hw.kernels.intrinsics import (
     prefetch_line,
 )
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
+from spyre.hw.kernels.rounding import LARGEST, ROUND_ADD, ROUND_ODD, encode_dl16_as
 from spyre.hw.spec import HOST_BYTES
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
-BASE, TENSOR, FORMAT, HALF_FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT, tb.HALF
+BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
+HALF_FORMAT, DL16_FORMAT = tb.HALF, tb.DL16
 BATCH, ROWS, COLUMNS, REDUCED = mt.BATCH, mt.ROWS, mt.COLUMNS, mt.REDUCED
 ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = mt.ROW_COUNT, mt.COLUMN_COUNT, mt.REDUCED_COUNT
 ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = mt.ROW_BLOCK, mt.ROW_BLOCKS, mt.COLUMN_BLOCKS
@@ -132,9 +134,13 @@ def store_rows(half, code, base, offsets, source, start, rows):
         if code == HALF_FORMAT:
             for i in range(64):
                 out[i] = encode_half(values[i])
-        else:
+        elif code == DL16_FORMAT:
             for i in range(64):
                 out[i] = encode_dl16(values[i])
+        else:
+            add, odd = ROUND_ADD[code], ROUND_ODD[code]
+            for i in range(64):
+                out[i] = encode_dl16_as(values[i], add, odd, LARGEST)
 
 
 @kernel

@@ -12,6 +12,11 @@ CONVERT_KIND = 3
 RESTICKIFY_KIND = 4
 MATMUL_KIND = 5
 TOPK_KIND = 6
+CHUNK_REDUCTION_KIND = 7
+CHUNK_MATMUL_KIND = 8
+CONTRACT_KIND = 9
+RECODE_KIND = 10
+WINDOWING_KIND = 11
 
 KERNEL_MODULES = (
     "elementwise",
@@ -21,6 +26,11 @@ KERNEL_MODULES = (
     "restickify",
     "matmul",
     "topk",
+    "chunk_reduction",
+    "chunk_matmul",
+    "contract",
+    "recode",
+    "windowing",
 )
 """Module of each kind, in order; every one has an entry named ``run``."""
 
@@ -46,9 +56,20 @@ REDUCE_LANES = 1
 """Reduction FLAGS bit: the stick dim is reduced too."""
 RUN_REDUCED = 2
 """Reduction FLAGS bit: stage runs of sticks along the innermost reduced axis."""
+ZERO_MEAN = 4
+"""Reduction FLAGS bit: exx2 stores 0 for the mean."""
+CLIP = 8
+"""Reduction FLAGS bit: the scaled result is bounded; CONSTANT words 1 and 2 are the bounds."""
 
 MAX_KEPT_STICKS = 64
 """Kept sticks a reduction accumulates at once, at most."""
+
+CHUNK = 64
+"""Elements added up before their total joins the running one, in the number mode dl16-chunk."""
+CHUNKED_REDUCTIONS = ("sum", "exx2")
+"""Reductions that accumulate in chunks."""
+MAX_CHUNK_STICKS = 32
+"""Kept sticks a chunked reduction accumulates at once, at most: it needs more buffers."""
 
 GATHER = 1
 """Copy FLAGS bit: the index moves the input."""
@@ -65,6 +86,11 @@ HALF_STAGGERED = 2
 
 TOPK = ("value", "index")
 TOPK_INDEX = TOPK.index("index")
+
+RECODES = ("quantize8", "quantize4", "to_fp8", "value", "add", "mul", "truncate", "from_int")
+"""Operations of the recode kernel; from "add" on they work on int32 words."""
+WINDOWINGS = ("max", "sum", "map", "channel")
+"""Operations of the windowing kernel: pooling, pooling with a map of factors, depthwise."""
 
 DISPATCH_WORDS = 12
 """Words of a dispatch: table, static execute, instance, spare, then 8 base addresses."""

@@ -10,7 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw.jit import kernel
-from spyre.hw.kernels.intrinsics import maximum_f32, minimum_f32
+from spyre.hw.kernels.intrinsics import (
+    maximum_f32,
+    maximum_number,
+    minimum_f32,
+    minimum_number,
+)
 from spyre.hw.kernels.vector_math import (
     absolute,
     exponential,
@@ -18,12 +23,18 @@ from spyre.hw.kernels.vector_math import (
     hyperbolic_tangent,
     inverse_root,
     logarithm,
+    mish,
     sigmoid,
     silu,
     softplus,
 )
+from spyre.hw.readings import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
 
 F = np.float32
+SLOPE = F(LEAKY_SLOPE)
+SUBTRAHEND_LAST = FNMS_FORM == "c-ab"
+SCALE_FIRST = BATCHNORM_OPERANDS == "scale-shift"
+LOWEST_VARIANCE = F(0.0) if VARIANCE_FLOOR else F(-np.inf)
 
 
 @kernel
@@ -75,7 +86,7 @@ def apply_unary(opcode, a, out, constants):
             out[i] = silu(a[i])
     elif opcode == 14:
         for i in range(n):
-            out[i] = minimum_f32(maximum_f32(a[i], c0), c1)
+            out[i] = minimum_number(maximum_number(a[i], c0), c1)
     elif opcode == 15:
         for i in range(n):
             out[i] = softplus(a[i], c0, c1)
@@ -84,12 +95,11 @@ def apply_unary(opcode, a, out, constants):
             out[i] = minimum_f32(maximum_f32(a[i], F(0.0)), F(6.0))
     elif opcode == 17:
         for i in range(n):
-            x = a[i]
-            out[i] = x * hyperbolic_tangent(softplus(x, F(1.0), F(20.0)))
+            out[i] = mish(a[i])
     elif opcode == 18:
         for i in range(n):
             x = a[i]
-            out[i] = x * (F(1.0) if x > F(0.0) else F(0.01))
+            out[i] = x if x > F(0.0) else x * SLOPE
 
 
 @kernel
@@ -111,10 +121,10 @@ def apply_binary(opcode, a, b, out, constants):
             out[i] = a[i] / b[i]
     elif opcode == 4:
         for i in range(n):
-            out[i] = maximum_f32(a[i], b[i])
+            out[i] = maximum_number(a[i], b[i])
     elif opcode == 5:
         for i in range(n):
-            out[i] = minimum_f32(a[i], b[i])
+            out[i] = minimum_number(a[i], b[i])
     elif opcode == 6:
         for i in range(n):
             out[i] = F(a[i] == b[i])
@@ -139,13 +149,14 @@ def apply_binary(opcode, a, b, out, constants):
     elif opcode == 13:
         for i in range(n):
             mean, mean_square = a[i], b[i]
-            variance = maximum_f32(mean_square - mean * mean, F(0.0))
+            variance = maximum_f32(mean_square - mean * mean, LOWEST_VARIANCE)
             out[i] = inverse_root(variance + c0)
 
 
 @kernel
 def apply_many(opcode, a, b, c, d, e, out):
-    """out[i] for the opcode'th operation of MANY; layernormnorm takes (x, mean, scale, w, bias)."""
+    """out[i] for the opcode'th operation of MANY; layernormnorm takes (x, mean, scale, w, bias),
+    muladd (x, scale, shift)."""
     n = out.size
     if opcode == 0:
         for i in range(n):
@@ -156,7 +167,8 @@ def apply_many(opcode, a, b, c, d, e, out):
             out[i] = (a[i] - b[i]) * c[i] * d[i] + e[i]
     elif opcode == 2:
         for i in range(n):
-            out[i] = c[i] - a[i] * b[i]
+            out[i] = c[i] - a[i] * b[i] if SUBTRAHEND_LAST else -c[i] - a[i] * b[i]
     elif opcode == 3:
         for i in range(n):
-            out[i] = a[i] * b[i] + c[i]
+            scale, shift = (b[i], c[i]) if SCALE_FIRST else (c[i], b[i])
+            out[i] = a[i] * scale + shift

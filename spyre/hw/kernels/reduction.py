@@ -18,17 +18,25 @@ from spyre.hw.kernels.intrinsics import (
     bits_float,
     decode_dl16,
     key_code,
-    maximum_f32,
     maximum_i16,
-    minimum_f32,
+    maximum_number,
     minimum_i16,
+    minimum_number,
     order_key,
     pointer_f32,
     pointer_i64,
     pointer_u16,
 )
-from spyre.hw.kernels.opcodes import MAX_KEPT_STICKS, REDUCE_LANES, REDUCTIONS, RUN_REDUCED
+from spyre.hw.kernels.opcodes import (
+    CLIP,
+    MAX_KEPT_STICKS,
+    REDUCE_LANES,
+    REDUCTIONS,
+    RUN_REDUCED,
+    ZERO_MEAN,
+)
 from spyre.hw.kernels.vector_math import absolute
+from spyre.hw.readings import EXX2_LANES, TOKEN_CLIP
 from spyre.hw.spec import HOST_BYTES
 
 F = np.float32
@@ -43,17 +51,17 @@ DL16 = tb.DL16
 BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
-KEPT_STICKS = tb.CONSTANT
+KEPT_STICKS, LOW, HIGH = tb.CONSTANT, tb.CONSTANT + 1, tb.CONSTANT + 2
 BUFFER = MAX_KEPT_STICKS * 64
+CLIP_SCALE = TOKEN_CLIP == "scale"
+ALTERNATE = EXX2_LANES == "alternate"
 
 
 @kernel
 def identity_of(opcode):
-    """The value an empty reduction starts from."""
-    if opcode == MAX:
-        return F(-np.inf)
-    if opcode == MIN:
-        return F(np.inf)
+    """The value a reduction starts from; NaN loses against every number."""
+    if opcode == MAX or opcode == MIN or opcode == ABSMAX:
+        return F(np.nan)
     return F(1.0) if opcode == PROD else F(0.0)
 
 
@@ -66,13 +74,13 @@ def accumulate(opcode, source, target, squares):
             target[i] += source[i]
     elif opcode == MAX:
         for i in range(n):
-            target[i] = maximum_f32(source[i], target[i])
+            target[i] = maximum_number(source[i], target[i])
     elif opcode == MIN:
         for i in range(n):
-            target[i] = minimum_f32(source[i], target[i])
+            target[i] = minimum_number(source[i], target[i])
     elif opcode == ABSMAX:
         for i in range(n):
-            target[i] = maximum_f32(absolute(source[i]), target[i])
+            target[i] = maximum_number(absolute(source[i]), target[i])
     elif opcode == PROD:
         for i in range(n):
             target[i] *= source[i]
@@ -111,13 +119,13 @@ def fold_max(source, sticks, lanes, target):
         c = source[(s + 2) * lanes : (s + 3) * lanes]
         d = source[(s + 3) * lanes : (s + 4) * lanes]
         for i in range(target.size):
-            left, right = maximum_f32(a[i], b[i]), maximum_f32(c[i], d[i])
-            target[i] = maximum_f32(target[i], maximum_f32(left, right))
+            left, right = maximum_number(a[i], b[i]), maximum_number(c[i], d[i])
+            target[i] = maximum_number(target[i], maximum_number(left, right))
         s += 4
     while s < sticks:
         a = source[s * lanes : (s + 1) * lanes]
         for i in range(target.size):
-            target[i] = maximum_f32(target[i], a[i])
+            target[i] = maximum_number(target[i], a[i])
         s += 1
 
 
@@ -141,10 +149,10 @@ def combine_lanes(opcode, values):
         left, right = values[:half], values[half : 2 * half]
         if opcode == MAX or opcode == ABSMAX:
             for i in range(half):
-                left[i] = maximum_f32(right[i], left[i])
+                left[i] = maximum_number(right[i], left[i])
         elif opcode == MIN:
             for i in range(half):
-                left[i] = minimum_f32(right[i], left[i])
+                left[i] = minimum_number(right[i], left[i])
         elif opcode == PROD:
             for i in range(half):
                 left[i] *= right[i]
@@ -155,8 +163,36 @@ def combine_lanes(opcode, values):
 
 
 @kernel
-def finish(opcode, flags, scale, sticks, lanes, sums, squares):
+def scale_row(table, scale, row):
+    """Scale one stick of results, and bound it where the table asks for that."""
+    if table[FLAGS] & CLIP == 0:
+        for i in range(row.size):
+            row[i] *= scale
+        return
+    low, high = bits_float(np.int32(table[LOW])), bits_float(np.int32(table[HIGH]))
+    for i in range(row.size):
+        if CLIP_SCALE:
+            row[i] = minimum_number(maximum_number(row[i] * scale, low), high)
+        else:
+            row[i] = minimum_number(maximum_number(row[i], low), high) * scale
+
+
+@kernel
+def store_pair(flags, pair, row):
+    """exx2: the mean square beside the mean, in the lanes of the reading ``exx2_lanes``."""
+    mean = F(0.0) if flags & ZERO_MEAN else row[0]
+    for i in range(0, row.size, 2):
+        row[i] = mean
+        row[i + 1] = pair
+    if not ALTERNATE:
+        for i in range(2, row.size):
+            row[i] = F(0.0)
+
+
+@kernel
+def finish(table, scale, sticks, lanes, sums, squares):
     """Lane reduction, scaling and replication of ``sticks`` sticks of accumulators."""
+    opcode, flags = table[OPCODE], table[FLAGS]
     for s in range(sticks):
         row = sums[s * lanes : (s + 1) * lanes]
         second = squares[s * lanes : (s + 1) * lanes]
@@ -165,13 +201,10 @@ def finish(opcode, flags, scale, sticks, lanes, sums, squares):
             value = row[0]
             for i in range(lanes):
                 row[i] = value
-        for i in range(lanes):
-            row[i] *= scale
+        scale_row(table, scale, row)
         if opcode == EXX2:
             combine_lanes(SUM, second)
-            pair = second[0] * scale
-            for i in range(1, lanes, 2):
-                row[i] = pair
+            store_pair(flags, second[0] * scale, row)
 
 
 @kernel
@@ -339,7 +372,7 @@ def reduction(table, bases, half, word, scratch, first, last):
             reduce_direct(table, half, address, sticks, sums, squares)
         else:
             reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, squares)
-        finish(opcode, table[FLAGS], scale, sticks, lanes, sums, squares)
+        finish(table, scale, sticks, lanes, sums, squares)
         store_sticks(
             half, word, result, sticks, table[OUT + INNER_PITCH], table[OUT + FORMAT], sums
         )

@@ -1,7 +1,7 @@
 """The top-k kernel: the k largest along a dim outside the stick, or their positions.
 
 One unit is one kept stick; every lane is a list of its own. Pass j finds the largest element that
-comes after the one pass j-1 found, in falling order, lower position first among equals.
+comes after the one pass j-1 found, in falling order; among equals as the reading `TOPK_TIES` says.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import TOPK_INDEX
+from spyre.hw.readings import TOPK_TIES
 from spyre.hw.spec import HOST_BYTES
 
 F = np.float32
@@ -24,6 +25,8 @@ IN, OUT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS
 COUNT, STEP, KEPT, KEPT_STEP = tb.CONSTANT, tb.CONSTANT + 1, tb.CONSTANT + 2, tb.CONSTANT + 3
 """Elements along the reduced dim and their pitch in the input; k and its pitch in the output."""
 WORDS, WHOLE_STICK = tb.WORDS, tb.WHOLE_STICK
+LOWEST_FIRST = TOPK_TIES == "lowest"
+FIRST_POSITION = -1 if LOWEST_FIRST else 1 << 30
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
@@ -41,8 +44,13 @@ def next_largest(table, half, word, source, last, last_at, best, best_at, stick)
         )
         for i in range(lanes):
             x = stick[i]
-            follows = x < last[i] or (x == last[i] and r > last_at[i])
-            if follows and (best_at[i] < 0 or x > best[i]):
+            if LOWEST_FIRST:
+                follows = x < last[i] or (x == last[i] and r > last_at[i])
+                better = x > best[i]
+            else:
+                follows = x < last[i] or (x == last[i] and r < last_at[i])
+                better = x >= best[i]
+            if follows and (best_at[i] < 0 or better):
                 best[i] = x
                 best_at[i] = r
 
@@ -73,7 +81,7 @@ def topk(table, bases, half, word, integers, counters, scratch, first, last_unit
         target = counters[9] + at * table[OUT + INNER_PITCH]
         for i in range(lanes):
             last[i] = F(np.inf)
-            last_at[i] = -1
+            last_at[i] = FIRST_POSITION
         for k in range(table[KEPT]):
             next_largest(table, half, word, source, last, last_at, best, best_at, stick)
             for i in range(lanes):

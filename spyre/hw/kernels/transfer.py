@@ -19,7 +19,6 @@ from spyre.hw.kernels.intrinsics import (
     decode_half,
     encode_dl16,
     encode_half,
-    float_bits,
     pointer_f32,
     pointer_i8,
     pointer_i32,
@@ -27,8 +26,11 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u8,
     pointer_u16,
 )
+from spyre.hw.kernels.rounding import encode_bfloat16_as, encode_dl16_as
 from spyre.hw.kernels.transfer_table import (
     AXES,
+    BFLOAT16_ADD,
+    BFLOAT16_ODD,
     CHECK_LANE,
     CHECK_SIZE,
     CHECK_STEP,
@@ -51,7 +53,10 @@ from spyre.hw.kernels.transfer_table import (
     INTEGERS,
     LANE_STRIDE,
     LANES,
+    LARGEST,
     NINF_IS_NAN,
+    ROUND_ADD,
+    ROUND_ODD,
     TO_DEVICE,
     WORDS,
 )
@@ -89,8 +94,8 @@ def gather_floats(code, pointer, at, stride, count, buffer):
 
 
 @kernel
-def scatter_floats(code, pointer, at, stride, count, buffer):
-    """float32 values to ``count`` host elements; bfloat16 truncates as the card was seen to."""
+def scatter_floats(code, pointer, at, stride, count, add, odd, buffer):
+    """float32 values to ``count`` host elements; bfloat16 rounds by the rule ``add``, ``odd``."""
     if code == HOST_HALF:
         halves = carray(pointer_u16(pointer), FAR)
         if stride == 1:
@@ -107,9 +112,7 @@ def scatter_floats(code, pointer, at, stride, count, buffer):
     elif code == HOST_BFLOAT16:
         halves = carray(pointer_u16(pointer), FAR)
         for i in range(count):
-            bits = np.uint32(float_bits(buffer[i])) >> 16
-            quiet = 0x40 if buffer[i] != buffer[i] else 0
-            halves[at + i * stride] = np.uint16(bits | quiet)
+            halves[at + i * stride] = encode_bfloat16_as(buffer[i], add, odd)
     else:
         flags = carray(pointer_u8(pointer), FAR)
         for i in range(count):
@@ -167,8 +170,9 @@ def scatter_integers(code, pointer, at, stride, count, buffer):
 
 
 @kernel
-def write_float_stick(code, pointer, address, lanes, buffer):
+def write_float_stick(table, pointer, address, lanes, buffer):
     """Encode one device stick."""
+    code = table[DEVICE_FORMAT]
     if code == FP32:
         words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + lanes]
         for i in range(words.size):
@@ -178,9 +182,13 @@ def write_float_stick(code, pointer, address, lanes, buffer):
     if code == HALF:
         for i in range(64):
             codes[i] = encode_half(buffer[i])
-    else:
+    elif code == DL16:
         for i in range(64):
             codes[i] = encode_dl16(buffer[i])
+    else:
+        add, odd, largest = table[ROUND_ADD], table[ROUND_ODD], table[LARGEST]
+        for i in range(64):
+            codes[i] = encode_dl16_as(buffer[i], add, odd, largest)
 
 
 @kernel
@@ -267,7 +275,7 @@ def to_device_stick(table, host, at, device, address, count, floats, integers):
         gather_floats(table[HOST_FORMAT], host, at, table[LANE_STRIDE], count, floats)
         for i in range(count, lanes):
             floats[i] = F(0.0)
-        write_float_stick(table[DEVICE_FORMAT], device, address, lanes, floats)
+        write_float_stick(table, device, address, lanes, floats)
 
 
 @kernel
@@ -279,7 +287,10 @@ def to_host_stick(table, host, at, device, address, count, floats, integers):
         scatter_integers(table[HOST_FORMAT], host, at, table[LANE_STRIDE], count, integers)
     else:
         read_float_stick(table[DEVICE_FORMAT], device, address, lanes, table[NINF_IS_NAN], floats)
-        scatter_floats(table[HOST_FORMAT], host, at, table[LANE_STRIDE], count, floats)
+        scatter_floats(
+            table[HOST_FORMAT], host, at, table[LANE_STRIDE], count,
+            table[BFLOAT16_ADD], table[BFLOAT16_ODD], floats,
+        )  # fmt: skip
 
 
 @kernel

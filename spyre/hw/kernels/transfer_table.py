@@ -25,13 +25,21 @@ CHECK_SIZE = DEVICE_STEP + AXES
 CHECK_LANE = CHECK_SIZE + MAX_CHECKS
 CHECK_STEP = CHECK_LANE + MAX_CHECKS
 TO_DEVICE = CHECK_STEP + MAX_CHECKS * AXES
-WORDS = TO_DEVICE + 1
+ROUND_ADD = TO_DEVICE + 1
+ROUND_ODD = TO_DEVICE + 2
+LARGEST = TO_DEVICE + 3
+"""Rounding rule and largest code of DEVICE_DL16_AS; see :mod:`spyre.hw.kernels.rounding`."""
+BFLOAT16_ADD = TO_DEVICE + 4
+BFLOAT16_ODD = TO_DEVICE + 5
+WORDS = TO_DEVICE + 6
 
 HOST_HALF, HOST_BFLOAT16, HOST_FLOAT32, HOST_BOOL = 0, 1, 2, 3
 HOST_INT64, HOST_INT32, HOST_INT16, HOST_INT8, HOST_UINT8 = 4, 5, 6, 7, 8
 
 DEVICE_INT32, DEVICE_INT16, DEVICE_INT8 = 3, 4, 5
 """Device codes of integers; floats use the FORMAT words of :mod:`spyre.hw.table`."""
+DEVICE_DL16_AS = 6
+"""Device code of DL16 that is rounded or saturated by the table's rule, not ties away."""
 
 HOST_CODES = {
     "float16": HOST_HALF,

@@ -21,6 +21,7 @@ from spyre.hw.kernels.intrinsics import (
     shl_i32,
     sub_i32,
 )
+from spyre.hw.readings import GELU_FORM
 
 F = np.float32
 I = np.int32  # noqa: E741
@@ -137,32 +138,41 @@ def hyperbolic_tangent(x):
 
 
 @inline
-def gelu(x):
-    """x·Φ(x), the erf form; relative error below 1e-5 down to x = -6.6, where DL16 ends.
+def gelu_erf(x):
+    """x·Φ(x), the erf form, as max(x, 0) - a·Φ(-a) with a = |x|.
 
-    log2 Φ(-a) is smooth: a degree 8 polynomial on 0 .. 10, fitted by us, then a power of two.
+    log2 Φ(-a) is smooth: a polynomial of degree 7 on 0 .. 6.5, then a power of two; both fitted by
+    us. Relative error below 1e-5 down to x = -6.4, where DL16 ends: beyond, the result is at most
+    2.7e-10, which DL16 stores as zero.
     """
-    a = minimum_f32(F(10.0), absolute(x))
-    p = F(7.280923954e-8)
-    p = p * a + F(-3.613575724e-6)
-    p = p * a + F(7.910391970e-5)
-    p = p * a + F(-1.019281142e-3)
-    p = p * a + F(8.753822963e-3)
-    p = p * a + F(-5.432372300e-2)
-    p = p * a + F(-4.582062198e-1)
-    p = p * a + F(-1.151318845e0)
-    p = p * a + F(-9.999924835e-1)
+    a = minimum_f32(F(6.5), absolute(x))
+    p = F(-1.757777098e-6)
+    p = p * a + F(5.993659103e-5)
+    p = p * a + F(-9.163630115e-4)
+    p = p * a + F(8.447385717e-3)
+    p = p * a + F(-5.382450209e-2)
+    p = p * a + F(-4.586157070e-1)
+    p = p * a + F(-1.151180166e0)
+    p = p * a + F(-1.000003873e0)
     shifted = p + _ROUNDER
     r = p - (shifted - _ROUNDER)
-    q = F(1.327645643e-3)
-    q = q * r + F(9.675541212e-3)
-    q = q * r + F(5.550713322e-2)
-    q = q * r + F(2.402211973e-1)
-    q = q * r + F(6.931469670e-1)
-    q = q * r + F(1.000000072e0)
+    q = F(9.5701e-3)
+    q = q * r + F(5.591786e-2)
+    q = q * r + F(2.4024745e-1)
+    q = q * r + F(6.9312181e-1)
+    q = q * r + F(9.9999926e-1)
     tail = bits_float(add_i32(float_bits(q), shl_i32(float_bits(shifted), I(23))))
-    weight = tail if x < F(0.0) else F(1.0) - tail
-    return F(0.0) if x < F(-10.0) else x * weight
+    return maximum_f32(x, F(0.0)) - a * tail
+
+
+@inline
+def gelu_tanh(x):
+    """x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2; zero at -inf."""
+    inner = F(0.7978845608) * (x + F(0.044715) * x * x * x)
+    return F(0.0) if x < F(-10.0) else x * sigmoid(inner + inner)
+
+
+gelu = gelu_erf if GELU_FORM == "erf" else gelu_tanh
 
 
 @inline
@@ -176,3 +186,11 @@ def softplus(x, beta, threshold):
     """ln(1+e^{βx})/β, or x where βx exceeds the threshold."""
     scaled = x * beta
     return x if scaled > threshold else logarithm_one_plus(exponential(scaled)) / beta
+
+
+@inline
+def mish(x):
+    """x·tanh(ln(1+e^x)) = x·n/(n+2) with n = e^x·(e^x+2); zero at -inf."""
+    e = bounded_exponential(minimum_f32(F(20.0), x))
+    n = e * (e + F(2.0))
+    return F(0.0) if x < F(-87.0) else x * (n / (n + F(2.0)))

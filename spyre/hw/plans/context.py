@@ -20,6 +20,13 @@ from spyre.hw.ops import OpSpec
 from spyre.mlir.operation import Operation, Tensor
 
 MASK_CONSTANT = "samv-maskvalue"
+_PACKED_FORMATS = {
+    "SEN143_FP8": tb.FP8_143,
+    "SEN152_FP8": tb.FP8_152,
+    "SENINT8": tb.INT8,
+    "SENINT4": tb.INT4,
+    "IEEE_INT32": tb.INT32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,8 @@ class PlanContext:
     ``accesses``: inputs, index tensors, outputs, in this order, which is also the order of rows
     in ``starts`` (bytes, [operand, core], relative to the first core's start of that operand).
     ``arrangements``: element arrangement per operand (STANDARD where unknown). ``half_format``:
-    table code of 16-bit floats in this device's numerics.
+    table code of 16-bit floats in this device's numerics. ``chunked``: sums of 16-bit floats
+    accumulate in DL16.
     """
 
     op: Operation
@@ -39,6 +47,7 @@ class PlanContext:
     arrangements: tuple[str, ...]
     half_format: int
     threads: int
+    chunked: bool = False
 
     @property
     def inputs(self) -> tuple[Access, ...]:
@@ -69,6 +78,11 @@ class PlanContext:
             found=tensor.data_format,
         )
 
+    def any_format_code(self, tensor: Tensor) -> int:
+        """FORMAT word of ``tensor``, packed formats and integers included; SPY522 as above."""
+        code = _PACKED_FORMATS.get(tensor.data_format)
+        return self.format_code(tensor) if code is None else code
+
     def constant(self, name: str) -> float:
         """Value of the SDSC's constant ``name``; raises SdscError when it is missing."""
         if name not in self.op.constants:
@@ -81,10 +95,26 @@ class PlanContext:
             )
         return decode_constant(self.op.constants[name], self.op.constant_formats[name])
 
+    def is_set(self, name: str) -> bool:
+        """True if the operation has the optional constant ``name`` and any bit of it is set."""
+        known = name in self.spec.optional_constants
+        return known and self.op.constants.get(name, 0) != 0
+
     def refuse(self, code: str, message: str, expected: str, found: str) -> UnsupportedError:
         """An UnsupportedError that names the operation and its file."""
         return UnsupportedError(
             code, f"{self.op.name}: {message}", self.location, expected=expected, found=found
+        )
+
+
+def refuse_chunks(context: PlanContext) -> None:
+    """Raise UnsupportedError in the number mode dl16-chunk: these sums add up in float32 only."""
+    if context.chunked:
+        raise context.refuse(
+            "SPY542",
+            "sums in DL16 chunks are not simulated for this operation",
+            "numerics dl16 or ieee",
+            "dl16-chunk",
         )
 
 

@@ -13,7 +13,7 @@ from spyre.errors import SdscError
 from spyre.hw import matmul_table as mt
 from spyre.hw import table as tb
 from spyre.hw.access import per_core
-from spyre.hw.kernels.opcodes import MATMUL_KIND
+from spyre.hw.kernels.opcodes import CHUNK_MATMUL_KIND, MATMUL_KIND
 from spyre.hw.nest import (
     Axis,
     CoreGroup,
@@ -30,6 +30,8 @@ STICK = 64
 _A, _B, _C = 0, 1, 2
 _MANY_ROWS = 192
 """Rows worth a unit of their own when columns are too few to keep all threads busy."""
+_CHUNK_COST = 20
+"""Host time of a multiply-add that is rounded, in those that are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def _group_rows(
     rows = normalise(collect(roles.rows, _B), _C)
     columns = normalise(collect(roles.columns, _A), _C)
     reduced = merge_axes(drop_unit_axes(collect((roles.reduction,))))
-    yield from _fit(context, roles, group.bases, batch, rows, columns, reduced)
+    yield from fit_rows(context, roles, group.bases, batch, rows, columns, reduced)
 
 
 def _private_slices(roles: Roles, group: CoreGroup) -> list[Axis]:
@@ -125,7 +127,7 @@ def _private_slices(roles: Roles, group: CoreGroup) -> list[Axis]:
     return [axis for axis, operand in found if axis.pitches[operand] != 0]
 
 
-def _fit(
+def fit_rows(
     context: PlanContext,
     roles: Roles,
     bases: tuple[int, ...],
@@ -134,7 +136,10 @@ def _fit(
     columns: list[Axis],
     reduced: list[Axis],
 ) -> Iterator[Int64Array]:
-    """Move surplus row and column axes to the batch, and unroll what is left over there."""
+    """Rows of one regular part: surplus row and column axes become batches or are unrolled.
+
+    Row axes move A and C, columns B and C (in sticks), ``reduced`` A and B (in sticks, at most 3).
+    """
     while len(rows) > mt.AXES:
         batch.append(rows.pop(0))
     while len(columns) > mt.AXES:
@@ -145,7 +150,7 @@ def _fit(
     first = batch[0]
     for step in range(first.extent):
         moved = tuple(b + step * p for b, p in zip(bases, first.pitches, strict=True))
-        yield from _fit(context, roles, moved, batch[1:], list(rows), list(columns), reduced)
+        yield from fit_rows(context, roles, moved, batch[1:], list(rows), list(columns), reduced)
 
 
 def _row(
@@ -157,7 +162,7 @@ def _row(
     columns: list[Axis],
     reduced: list[Axis],
 ) -> Int64Array:
-    row = RowWriter(MATMUL_KIND)
+    row = RowWriter(CHUNK_MATMUL_KIND if context.chunked else MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         row.operand(k, k, bases[k], tb.WHOLE_STICK, context.format_code(access.tensor))
     _write_axes(row, mt.BATCH, pad_axes(batch, mt.BATCH_AXES, 3), (_A, _B, _C))
@@ -165,6 +170,7 @@ def _row(
     _write_axes(row, mt.COLUMNS, pad_axes(columns, mt.AXES, 3), (_B, _C))
     _write_axes(row, mt.REDUCED, pad_axes(reduced, mt.AXES, 3), (_A, _B))
     row.words[mt.B_ROW_PITCH] = context.accesses[_B].pitch_bytes[roles.reduction]
+    row.words[mt.CORE_DEPTH] = per_core(context.op, roles.reduction) // STICK
     counts = tuple(_product(axes) for axes in (batch, rows, columns, reduced))
     _write_blocks(context, row, counts)
     return row.words
@@ -198,6 +204,8 @@ def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...])
     words[mt.ROW_BLOCK], words[mt.ROW_BLOCKS] = row_block, row_blocks
     words[mt.COLUMN_BLOCKS] = column_blocks
     multiply_adds = batches * rows * columns * STICK * depth * STICK
+    if context.chunked:
+        multiply_adds *= _CHUNK_COST
     row.header(
         units=batches * row_blocks * column_blocks,
         cost_ns=int(multiply_adds * context.spec.element_ns),

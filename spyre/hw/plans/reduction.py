@@ -7,16 +7,23 @@ that split a reduced dim share output addresses; their slices become the outermo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from spyre.hw import table as tb
+from spyre.hw.access import per_core
 from spyre.hw.kernels.opcodes import (
+    CHUNK_REDUCTION_KIND,
+    CHUNKED_REDUCTIONS,
+    CLIP,
+    MAX_CHUNK_STICKS,
     MAX_KEPT_STICKS,
     REDUCE_LANES,
     REDUCTION_KIND,
     REDUCTIONS,
     RUN_REDUCED,
+    ZERO_MEAN,
 )
 from spyre.hw.nest import (
     Axis,
@@ -41,6 +48,7 @@ from spyre.hw.plans.context import (
 )
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.plans.masks import Mask, find_mask
+from spyre.hw.readings import TOKEN_MAXIMUM
 from spyre.hw.spec import STICK_BYTES
 
 _IN, _OUT, _AT = 0, 1, 2
@@ -120,7 +128,8 @@ def _row(
     kept: list[Axis],
     reduced: list[Axis],
 ) -> Int64Array:
-    row = RowWriter(REDUCTION_KIND)
+    chunked = _is_chunked(context)
+    row = RowWriter(CHUNK_REDUCTION_KIND if chunked else REDUCTION_KIND)
     source, target = context.inputs[0], context.output
     row.operand(_IN, 0, bases[_IN], tb.WHOLE_STICK, context.format_code(source.tensor))
     row.operand(_OUT, 1, bases[_OUT], tb.WHOLE_STICK, context.format_code(target.tensor))
@@ -129,16 +138,18 @@ def _row(
     if mask is not None:
         mask.write(row)
     block = _block_sticks(context, kept)
-    row.words[tb.CONSTANT] = block
+    ending = _ending(context)
+    bounds = map(float_word, ending.bounds)
+    row.words[tb.CONSTANT : tb.CONSTANT + 4] = block, *bounds, _core_steps(context)
     blocks = -(-kept[-1].extent // block)
     units = outer_count(kept) * blocks
     row.header(
         opcode=REDUCTIONS.index(context.spec.kernel_op),
-        flags=_flags(context, kept[-1], reduced[-1]),
+        flags=_flags(context, kept[-1], reduced[-1]) | ending.flags,
         lanes=source.lanes,
         blocks=blocks,
         units=units,
-        value=float_word(_scale(context)),
+        value=float_word(ending.scale),
         cost_ns=int(_elements(kept, reduced, source.lanes) * context.spec.element_ns),
     )
     return row.words
@@ -161,12 +172,42 @@ def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
     return flags
 
 
-def _scale(context: PlanContext) -> float:
-    constants = context.spec.constants
-    return context.constant(constants[0]) if constants else 1.0
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What becomes of a total: times ``scale``, within ``bounds`` if ``flags`` has CLIP."""
+
+    scale: float = 1.0
+    bounds: tuple[float, float] = (0.0, 0.0)
+    flags: int = 0
+
+
+def _ending(context: PlanContext) -> _Ending:
+    name, constants = context.spec.name, context.spec.constants
+    if name == "quantscalepertoken":
+        return _Ending(1.0 / TOKEN_MAXIMUM)
+    values = [context.constant(constant) for constant in constants]
+    if name == "quantscalepertokenfp8":
+        return _Ending(values[0], (values[1], values[2]), CLIP)
+    zero_mean = name == "exx2_zeromean" or context.is_set("useZeroMean")
+    return _Ending(values[0] if values else 1.0, flags=ZERO_MEAN if zero_mean else 0)
 
 
 def _block_sticks(context: PlanContext, kept: list[Axis]) -> int:
     """Kept sticks per unit: many for long runs of memory, few enough to busy all threads."""
     share = outer_count(kept) * kept[-1].extent // (4 * context.threads)
-    return max(min(share, MAX_KEPT_STICKS), 1)
+    return max(min(share, MAX_CHUNK_STICKS if _is_chunked(context) else MAX_KEPT_STICKS), 1)
+
+
+def _is_chunked(context: PlanContext) -> bool:
+    """True if the sum accumulates in DL16: 16-bit floats, in the number mode dl16-chunk."""
+    name, wide = context.spec.kernel_op, context.format_code(context.output.tensor) == tb.FP32
+    return context.chunked and name in CHUNKED_REDUCTIONS and not wide
+
+
+def _core_steps(context: PlanContext) -> int:
+    """Steps of the reduced axes, in sticks along the stick dim, that one core makes."""
+    total = 1
+    for dim in reduced_dims(context):
+        lanes = context.output.lanes if dim == context.output.stick_dim else 1
+        total *= per_core(context.op, dim) // lanes
+    return total

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spyre.errors import JsonLocation, SdscError
+from spyre.errors import SdscError
 from spyre.hw import table as tb
 from spyre.hw.access import Access, per_core
 from spyre.hw.kernels.opcodes import TOPK, TOPK_KIND
 from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
+from spyre.hw.op_rules import topk_dims
 from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, whole_steps
 
 _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
@@ -39,9 +40,7 @@ def plan_topk(context: PlanContext) -> Iterator[Int64Array]:
 
 def _find_dims(context: PlanContext) -> tuple[str, str]:
     source, target = context.inputs[0], context.output
-    dims = context.op.dims
-    reduced = [d for d in dims if source.tensor.holds(d) and not target.tensor.holds(d)]
-    kept = [d for d in dims if target.tensor.holds(d) and not source.tensor.holds(d)]
+    reduced, kept = topk_dims(context.op)
     sticks = {source.stick_dim, target.stick_dim}
     fits = len(reduced) == 1 and len(kept) == 1 and len(sticks) == 1
     if not fits or sticks & {*reduced, *kept}:
@@ -53,7 +52,7 @@ def _find_dims(context: PlanContext) -> tuple[str, str]:
             found=f"input only {reduced}, output only {kept}, stick dims {sorted(sticks)}",
         )
     _check_lanes(context)
-    _check_extents(context, reduced[0], kept[0])
+    _check_unsplit(context, reduced[0], kept[0])
     return reduced[0], kept[0]
 
 
@@ -71,7 +70,7 @@ def _check_lanes(context: PlanContext) -> None:
     )
 
 
-def _check_extents(context: PlanContext, reduced: str, kept: str) -> None:
+def _check_unsplit(context: PlanContext, reduced: str, kept: str) -> None:
     for dim in (reduced, kept):
         if context.op.slices.get(dim, 1) > 1:
             raise context.refuse(
@@ -80,14 +79,6 @@ def _check_extents(context: PlanContext, reduced: str, kept: str) -> None:
                 "the reduced and the k dim on one core",
                 f"{context.op.slices[dim]} work slices",
             )
-    if context.op.extents[kept] > context.op.extents[reduced]:
-        raise SdscError(
-            "SPY286",
-            f"{context.op.name}: k exceeds the extent it selects from",
-            JsonLocation(context.op.file, "$.dscs_[0].N_"),
-            expected=f"at most {context.op.extents[reduced]} along {kept!r}",
-            found=str(context.op.extents[kept]),
-        )
 
 
 def _output_format(context: PlanContext, target: Access) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.operation import Component, Indirection, Operation, Padding, Tensor
 
 Int64Array = npt.NDArray[np.int64]
 Coordinates = Mapping[str, Int64Array]
@@ -61,10 +61,22 @@ def stored_elements(op: Operation, tensor: Tensor, dim: str) -> int:
         return tensor.device_dim_sizes[dim]
     if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
         return tensor.max_dim_sizes[dim]
+    if dim in op.windows and tensor.index == op.inputs[0].index:
+        return windowed_elements(op, tensor, dim) + tensor.gap_elements.get(dim, 0)
     shares = tensor.own_slices or op.slices
     extent = op.extents[dim] // (shares.get(dim, 1) if is_local(tensor) else 1)
     gap = tensor.gap_elements.get(dim, 0)
     return extent - gap if _gap_means_padding(op, tensor, dim, gap) else extent + gap
+
+
+def windowed_elements(op: Operation, tensor: Tensor, dim: str) -> int:
+    """Input elements along a windowed dim (operations reference §7); one core's in LX, if split."""
+    window = op.windows[dim]
+    if is_local(tensor) and op.slices.get(dim, 1) > 1:
+        reach = window.dilation * (op.extents[window.window_dim] - 1)
+        return (core_extents(op)[dim] - 1) * window.stride + reach + 1
+    implied = tensor.padding.get(dim) in (None, Padding.NONE, Padding.IMPLIED)
+    return window.total - (window.pad_front + window.pad_back if implied else 0)
 
 
 def _gap_means_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> bool:

@@ -1,18 +1,20 @@
 """The operations as one reads them in the operations reference §3, on arrays of numbers.
 
 Arithmetic that float32 rounds correctly is done in float32; transcendental functions in float64,
-since the rounding to the output format follows anyway. max, min, clip and relu select by one
-comparison, so that a NaN loses against the second operand. Keys are the op table's kernel names.
+since the rounding to the output format follows anyway. max and min are maximumNumber and
+minimumNumber of IEEE 754-2019, alone and in reductions. Keys are the op table's kernel names.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from spyre.hw import readings
 
 Array = npt.NDArray[Any]
 
@@ -26,13 +28,15 @@ def select(condition: Array, yes: Array, no: Array) -> Array:
 
 
 def maximum(a: Array, b: Array) -> Array:
-    """a > b ? a : b."""
-    return select(a > b, a, b)
+    """The larger of two numbers: +0 is above -0, and a NaN loses."""
+    negative = np.signbit(a) & np.signbit(b)
+    zero = select(negative, -_ZERO, _ZERO)
+    return select((a == 0.0) & (b == 0.0), zero, np.fmax(a, b))
 
 
 def minimum(a: Array, b: Array) -> Array:
-    """a < b ? a : b."""
-    return select(a < b, a, b)
+    """The smaller of two numbers: -0 is below +0, and a NaN loses."""
+    return -maximum(-a, -b)
 
 
 def logarithm(x: Array) -> Array:
@@ -51,9 +55,37 @@ def silu(x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """x·Φ(x) with the normal distribution Φ(x) = erfc(-x/√2)/2, 0 at -inf."""
-    phi = np.asarray(_erfc(-x.astype(np.float64) / math.sqrt(2.0)), np.float64) / 2.0
+    """x·Φ(x) with the normal distribution Φ(x) = erfc(-x/√2)/2 or its tanh form; 0 at -inf."""
+    wide = x.astype(np.float64)
+    if readings.GELU_FORM == "erf":
+        phi = np.asarray(_erfc(-wide / math.sqrt(2.0)), np.float64) / 2.0
+    else:
+        phi = sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (wide + 0.044715 * wide**3))
     return select(np.isneginf(x), _ZERO, x * phi)
+
+
+def leakyrelu(x: Array) -> Array:
+    """x above zero, the slope of the readings times x below."""
+    return select(x > 0.0, x, x * np.float32(readings.LEAKY_SLOPE))
+
+
+def mish(x: Array) -> Array:
+    """x·tanh(ln(1 + e^x)), 0 at -inf."""
+    wide = x.astype(np.float64)
+    weight = np.tanh(np.log1p(np.exp(np.minimum(wide, 100.0))))
+    return select(np.isneginf(x), _ZERO, x * weight)
+
+
+def fnms(a: Array, b: Array, c: Array) -> Array:
+    """c - a·b, or -c - a·b."""
+    return np.asarray((c if readings.FNMS_FORM == "c-ab" else -c) - a * b)
+
+
+def batchnormfwd(x: Array, second: Array, third: Array) -> Array:
+    """x·scale + shift."""
+    if readings.BATCHNORM_OPERANDS == "shift-scale":
+        second, third = third, second
+    return np.asarray(x * second + third)
 
 
 def softplus(x: Array, beta: Array, threshold: Array) -> Array:
@@ -69,7 +101,9 @@ def clip(x: Array, low: Array, high: Array) -> Array:
 
 def layernormscale(mean: Array, mean_square: Array, epsilon: Array) -> Array:
     """1/√(E[x²] - E[x]² + eps); a variance that rounding made negative counts as 0."""
-    variance = maximum(mean_square - mean * mean, _ZERO)
+    variance = mean_square - mean * mean
+    if readings.VARIANCE_FLOOR:
+        variance = maximum(variance, _ZERO)
     return np.asarray(1.0 / np.sqrt(variance + epsilon))
 
 
@@ -92,6 +126,9 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "relu": lambda x: maximum(x, _ZERO),
     "gelu": gelu,
     "silu": silu,
+    "relu6": lambda x: minimum(maximum(x, _ZERO), np.float32(6.0) + _ZERO),
+    "leakyrelu": leakyrelu,
+    "mish": mish,
     "clip": clip,
     "softplus": softplus,
     "add": np.add,
@@ -108,6 +145,8 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "gt": np.greater,
     "lt": np.less,
     "where": lambda c, a, b: select(c != 0.0, a, b),
+    "fnms": fnms,
+    "muladd": batchnormfwd,
     "layernormscale": layernormscale,
     "layernormnorm": layernormnorm,
 }
@@ -129,11 +168,38 @@ REDUCE: dict[str, Callable[[Array], Array]] = {
 }
 """What a reduction does to an element before combining."""
 
-COMBINE: dict[str, np.ufunc] = {
+
+class Maximum:
+    """`maximum` of two arrays, or along axes of one."""
+
+    def __call__(self, a: Array, b: Array) -> Array:
+        """Of two arrays."""
+        return maximum(a, b)
+
+    def reduce(self, values: Array, axis: tuple[int, ...], keepdims: Literal[True]) -> Array:
+        """Along ``axis``; -0 only if every zero is one."""
+        found = np.fmax.reduce(values, axis=axis, keepdims=keepdims)
+        positive = np.any((values == 0.0) & ~np.signbit(values), axis=axis, keepdims=keepdims)
+        return select(found == 0.0, select(positive, _ZERO, -_ZERO), found)
+
+
+class Minimum(Maximum):
+    """`minimum` of two arrays, or along axes of one."""
+
+    def __call__(self, a: Array, b: Array) -> Array:
+        """Of two arrays."""
+        return minimum(a, b)
+
+    def reduce(self, values: Array, axis: tuple[int, ...], keepdims: Literal[True]) -> Array:
+        """Along ``axis``."""
+        return -super().reduce(-values, axis, keepdims)
+
+
+COMBINE: dict[str, np.ufunc | Maximum] = {
     "sum": np.add,
-    "max": np.fmax,
-    "min": np.fmin,
-    "absmax": np.fmax,
+    "max": Maximum(),
+    "min": Minimum(),
+    "absmax": Maximum(),
     "prod": np.multiply,
 }
 """How a reduction combines elements, and the partial results of cores; max and min skip NaN."""

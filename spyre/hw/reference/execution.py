@@ -77,6 +77,11 @@ class Execution:
         """Number of the one output."""
         return len(self.op.tensors) - 1
 
+    @property
+    def adds_in_chunks(self) -> bool:
+        """True if sums of this operation accumulate in DL16: 16-bit results in dl16-chunk."""
+        return self.numerics.chunked and self.op.outputs[0].data_format == "SEN169_FP16"
+
     def global_coordinate(self, dim: str, core: int) -> Int64Array:
         """Coordinate along ``dim`` of every element of a core's box."""
         return self.local[dim] + slice_origin(self.op, core)[dim]
@@ -108,7 +113,7 @@ class Execution:
 
     @property
     def _rules(self) -> NumericRules:
-        return NumericRules(numerics=self.numerics.mode)
+        return self.numerics.alu_rules
 
     def read_codes(self, addresses: Int64Array, tensor: Tensor) -> Codes:
         """Bit patterns of the tensor's elements at ``addresses``."""

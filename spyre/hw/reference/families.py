@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import decode_device
-from spyre.hw.core_plan import require_op
+from spyre.dtypes import NumericRules
+from spyre.hw import readings
 from spyre.hw.numerics import Numerics
+from spyre.hw.op_rules import require_op
 from spyre.hw.ops import Family, OpSpec
 from spyre.hw.reference.addresses import (
     Int64Array,
@@ -25,7 +26,8 @@ from spyre.hw.reference.addresses import (
     stick_elements,
     stored_elements,
 )
-from spyre.hw.reference.definitions import COMBINE, REDUCE, define
+from spyre.hw.reference.chunks import add_all, sum_in_chunks
+from spyre.hw.reference.definitions import COMBINE, REDUCE, clip, define
 from spyre.hw.reference.execution import (
     Codes,
     Execution,
@@ -33,7 +35,10 @@ from spyre.hw.reference.execution import (
     Memory,
     keeps_one_per_stick,
 )
+from spyre.hw.reference.packed import run_recode
 from spyre.hw.reference.shuffle import run_shuffle
+from spyre.hw.reference.values import constant
+from spyre.hw.reference.windows import run_contract, run_windowing
 from spyre.layout import arrangement_positions
 from spyre.mlir.operation import Indirection, Operation, Tensor
 
@@ -65,21 +70,13 @@ def _shuffle(execution: Execution, spec: OpSpec) -> None:
     run_shuffle(execution)
 
 
-def _constant(op: Operation, name: str) -> np.float32:
-    """A constant's bit pattern as a number: binary32, else a DL16 code (§8)."""
-    bits = op.constants[name]
-    if op.constant_formats[name] == "IEEE_FP32":
-        return np.float32(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
-    return np.float32(decode_device(np.array([bits & 0xFFFF], np.uint16), "SEN169_FP16")[0])
-
-
 def _masked(execution: Execution, core: int, values: Array) -> Array:
     """``values`` of the first input with masked coordinates replaced (§6.3)."""
     for dim, intervals in execution.op.masks.items():
         coordinate = execution.global_coordinate(dim, core)
         for start, count in intervals:
             inside = (coordinate >= start) & (coordinate < start + count)
-            values = np.where(inside, _constant(execution.op, _MASK_CONSTANT), values)
+            values = np.where(inside, constant(execution.op, _MASK_CONSTANT), values)
     return values
 
 
@@ -87,7 +84,7 @@ def _masked(execution: Execution, core: int, values: Array) -> Array:
 
 
 def _elementwise(execution: Execution, spec: OpSpec) -> None:
-    constants = [np.asarray(_constant(execution.op, name)) for name in spec.constants]
+    constants = [np.asarray(constant(execution.op, name)) for name in spec.constants]
     for core in execution.cores:
         operands = _operands(execution, spec, core)
         operands[0] = _masked(execution, core, operands[0])
@@ -134,16 +131,40 @@ def _slice_order(op: Operation, core: int) -> tuple[int, ...]:
 
 def _reduction(execution: Execution, spec: OpSpec) -> None:
     op = execution.op
-    scale = _constant(op, spec.constants[0]) if spec.constants else np.float32(1.0)
+    chunked = execution.adds_in_chunks and spec.kernel_op in ("sum", "exx2")
     for group in _sharing_cores(execution):
         inputs = [_reduction_input(execution, core) for core in group]
+
+        def total_of(name: str, values: Sequence[Array], group: list[int] = group) -> Array:
+            return _chunked_total(execution, group, values) if chunked else _total(op, name, values)
+
         with np.errstate(all="ignore"):
             if spec.kernel_op == "exx2":
-                pair = [_total(op, "sum", xs) * scale for xs in (inputs, [x * x for x in inputs])]
-                _write_pair(execution, group[0], pair)
+                pair = [total_of("sum", xs) for xs in (inputs, [x * x for x in inputs])]
+                _write_pair(execution, group[0], _moments(op, spec, pair))
             else:
-                total = _total(op, spec.kernel_op, inputs) * scale
+                total = _ended(op, spec, total_of(spec.kernel_op, inputs))
                 execution.write(group[0], np.broadcast_to(total, inputs[0].shape))
+
+
+def _moments(op: Operation, spec: OpSpec, sums: Sequence[Array]) -> list[Array]:
+    """exx2: scaled sums of x (or 0) and of x²."""
+    pair = [total * constant(op, "exx2scale") for total in sums]
+    if spec.name == "exx2_zeromean" or op.constants.get("useZeroMean", 0) != 0:
+        pair[0] = np.zeros_like(pair[0])
+    return pair
+
+
+def _ended(op: Operation, spec: OpSpec, total: Array) -> Array:
+    """What becomes of a total: the scale of `mean`, the scales of quantscale* (our readings)."""
+    if spec.name == "quantscalepertoken":
+        return total * np.float32(1.0 / readings.TOKEN_MAXIMUM)
+    if spec.name == "quantscalepertokenfp8":
+        factor, low, high = (np.asarray(constant(op, name)) for name in spec.constants)
+        if readings.TOKEN_CLIP == "scale":
+            return clip(total * factor, low, high)
+        return clip(total, low, high) * factor
+    return total * constant(op, spec.constants[0]) if spec.constants else total
 
 
 def _reduction_input(execution: Execution, core: int) -> Array:
@@ -166,6 +187,23 @@ def _total(op: Operation, name: str, inputs: Sequence[Array]) -> Array:
     return np.asarray(total)
 
 
+def _chunked_total(execution: Execution, group: Sequence[int], inputs: Sequence[Array]) -> Array:
+    """Elements of each core in order of their addresses, added up in chunks; then the cores."""
+    op, rules = execution.op, execution.numerics.alu_rules
+    axes = _reduced_axes(op)
+    totals = []
+    for core, values in zip(group, inputs, strict=True):
+        where, taken = (
+            np.moveaxis(_once_per_element(op, x), axes, range(len(axes)))
+            for x in (execution.addresses(0, core), values)
+        )
+        count = int(np.prod(taken.shape[: len(axes)]))
+        order = np.argsort(where.reshape(count, -1)[:, 0], kind="stable")
+        terms = taken.reshape(count, *taken.shape[len(axes) :])[order]
+        totals.append(sum_in_chunks(terms, rules))
+    return np.expand_dims(add_all(totals, rules), axes)
+
+
 def _once_per_element(op: Operation, values: Array) -> Array:
     held = [op.inputs[0].holds(dim) or op.outputs[0].holds(dim) for dim in op.dims]
     return values[tuple(slice(None) if h else slice(0, 1) for h in held)]
@@ -176,7 +214,8 @@ def _write_pair(execution: Execution, core: int, pair: Sequence[Array]) -> None:
     tensor = execution.op.outputs[0]
     addresses = execution.addresses(execution.output, core)
     for lane in range(stick_elements(tensor, tensor.stick_dims[0])):
-        codes = execution.encode(pair[lane % 2], tensor)
+        unused = readings.EXX2_LANES == "first" and lane > 1
+        codes = execution.encode(np.zeros_like(pair[0]) if unused else pair[lane % 2], tensor)
         at = addresses + lane * tensor.word_length_bytes
         execution.write_codes(at, np.broadcast_to(codes, at.shape), tensor)
 
@@ -185,18 +224,41 @@ def _matmul(execution: Execution, spec: OpSpec) -> None:
     op = execution.op
     letters = dict(zip(op.dims, "abcdefghij", strict=False))
     terms = ["".join(letters[d] for d in op.dims if t.holds(d)) for t in op.tensors]
+    formula = f"{terms[0]},{terms[1]}->{terms[2]}"
+    rules = execution.numerics.alu_rules
     for group in _sharing_cores(execution):
-        total: Array | None = None
-        for core in group:
-            a, b = (_held_part(execution, k, core).astype(np.float64) for k in (0, 1))
-            formula = f"{terms[0]},{terms[1]}->{terms[2]}"
-            with np.errstate(all="ignore"):
-                partial = np.einsum(formula, a, b, optimize=True).astype(np.float32)
-                total = partial if total is None else total + partial
-        assert total is not None
+        parts = [[_held_part(execution, k, core) for k in (0, 1)] for core in group]
+        if execution.adds_in_chunks:
+            total = add_all((_chunked_product(formula, a, b, rules) for a, b in parts), rules)
+        else:
+            total = _product(formula, *parts[0])
+            for a, b in parts[1:]:
+                with np.errstate(all="ignore"):
+                    total = total + _product(formula, a, b)
         held = [op.outputs[0].holds(dim) for dim in op.dims]
         wide = total[tuple(slice(None) if h else None for h in held)]
         execution.write(group[0], np.broadcast_to(wide, execution.local[op.dims[0]].shape))
+
+
+def _product(formula: str, a: Array, b: Array) -> Array:
+    """Einstein sum, exact up to one rounding to float32."""
+    with np.errstate(all="ignore"):
+        wide = np.einsum(formula, a.astype(np.float64), b.astype(np.float64), optimize=True)
+        return np.asarray(wide.astype(np.float32))
+
+
+def _chunked_product(formula: str, a: Array, b: Array, rules: NumericRules) -> Array:
+    """The same with one k after another, float32 products added up in chunks."""
+    left, right = formula.split("->")[0].split(",")
+    (k,) = set(left) & set(right) - set(formula.split("->")[1])
+    with np.errstate(all="ignore"):
+        terms = (
+            np.einsum(formula.replace(k, ""), x, y)
+            for x, y in zip(
+                np.moveaxis(a, left.index(k), 0), np.moveaxis(b, right.index(k), 0), strict=True
+            )
+        )
+        return sum_in_chunks(terms, rules)
 
 
 def _held_part(execution: Execution, operand: int, core: int) -> Array:
@@ -340,7 +402,7 @@ def _is_stored(execution: Execution, operand: int, core: int) -> npt.NDArray[np.
 
 
 def _topk(execution: Execution, spec: OpSpec) -> None:
-    """The k largest along the dim only the input has, falling, lower position first."""
+    """The k largest along the dim only the input has, falling."""
     op = execution.op
     source, target = op.inputs[0], op.outputs[0]
     reduced = next(i for i, d in enumerate(op.dims) if source.holds(d) and not target.holds(d))
@@ -348,12 +410,20 @@ def _topk(execution: Execution, spec: OpSpec) -> None:
     count = op.extents[op.dims[kept]]
     for core in execution.cores:
         values = execution.read(0, core).take([0], axis=kept)
-        order = np.argsort(-values, axis=reduced, kind="stable")
+        order = _falling_order(values, reduced)
         found = np.take_along_axis(values, order, axis=reduced)
         result = order if spec.kernel_op == "index" else found
         first = result.take(range(count), axis=reduced)
         wide = np.swapaxes(first, reduced, kept)
         execution.write(core, np.broadcast_to(wide, execution.local[op.dims[0]].shape))
+
+
+def _falling_order(values: Array, axis: int) -> Int64Array:
+    """Positions in falling order of values; among equals as the reading ``TOPK_TIES`` says."""
+    if readings.TOPK_TIES == "lowest":
+        return np.asarray(np.argsort(-values, axis=axis, kind="stable"))
+    turned = np.argsort(-np.flip(values, axis), axis=axis, kind="stable")
+    return np.asarray(values.shape[axis] - 1 - turned)
 
 
 _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
@@ -364,5 +434,8 @@ _FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
     Family.RESTICKIFY: _restickify,
     Family.MATMUL: _matmul,
     Family.TOPK: _topk,
+    Family.CONTRACT: run_contract,
+    Family.RECODE: run_recode,
+    Family.WINDOWING: run_windowing,
     Family.SHUFFLE: _shuffle,
 }

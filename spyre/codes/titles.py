@@ -1,7 +1,7 @@
 """Every diagnostic code with its title: the one list that errors, checks and docs share.
 
 1xx bundle.mlir · 2xx SDSC JSON and bundle directory · 3xx arguments, launch, command line ·
-4xx faults on the device · 5xx not simulated · 6xx comparison of results.
+4xx faults on the device · 5xx not simulated · 6xx comparison of results · 7xx sanitizer.
 """
 
 from __future__ import annotations
@@ -153,6 +153,12 @@ SDSC_CODES: dict[str, str] = {
     "SPY287": "operands and result of an operation have dims that do not go together",
     "SPY290": "the description given to the SDSC builder is inconsistent",
     "SPY291": "the description given to the bundle builder is inconsistent",
+    "SPY295": "a scale is not one over the number of elements it averages",
+    "SPY296": "element arrangements of operands and result do not go together",
+    "SPY297": "a constant the operation does not use",
+    "SPY292": "the tensors or windows do not have the structure of a windowed operation",
+    "SPY293": "a packed stick is not the one of its operation",
+    "SPY294": "a tensor holds fewer elements than the operation iterates, or there are none",
 }
 
 LAUNCH_CODES: dict[str, str] = {
@@ -187,6 +193,9 @@ LAUNCH_CODES: dict[str, str] = {
     "SPY369": "the files given do not match the kernel's outputs",
     "SPY370": "the output file cannot be written",
     "SPY371": "a case directory cannot be read or does not fit together",
+    "SPY380": "the directory to dump to exists and is no earlier dump",
+    "SPY381": "the dump cannot be written",
+    "SPY382": "the host has no memory for a tensor",
     "SPY372": "a runtime size contradicts the SDSC it goes to",
 }
 
@@ -228,13 +237,43 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY530": "the numerics mode is not simulated",
     "SPY531": "a top-k whose reduced or k dim is split over cores is not simulated",
     "SPY532": "indirect access other than by one index tensor of an identity is not simulated",
+    "SPY540": "unknown numerics option",
+    "SPY542": "the operation does not add up in DL16 chunks",
+    "SPY541": "the numerics mode does not have this option",
+    "SPY555": "the operation is known, but its mathematics is not public",
+    "SPY545": "a window dim split over cores is not simulated",
+    "SPY546": "this division of a windowed dim over cores is not simulated",
+    "SPY547": "lowered inputs of windowed operations are not simulated",
+    "SPY548": "windows or padding in this place are not simulated",
+    "SPY549": "masked coordinates are not simulated in this operation",
+    "SPY550": "an operation of this size over packed sticks or windows is not simulated",
     "SPY533": "indices into tensors of the cores' own in HBM are not simulated",
     "SPY534": "a shorter last work slice is not simulated here",
+    "SPY535": "looking into executes that run in several parts is not simulated",
 }
 
 COMPARE_CODES: dict[str, str] = {
     "SPY601": "values differ by more than the tolerance",
     "SPY602": "shapes of found and expected values differ",
+    "SPY620": "the engine differs from the reference implementation",
+    "SPY621": "an execute is too large to be verified",
+}
+
+SANITIZE_CODES: dict[str, str] = {
+    "SPY701": "a tensor leaves the argument its address names",
+    "SPY702": "a tile's stored extents contradict the argument's layout",
+    "SPY703": "a tensor leaves the pool",
+    "SPY710": "memory is read that nobody has written",
+    "SPY711": "several cores write one stick in one execute",
+    "SPY712": "a core reads what another core writes in the same execute",
+    "SPY720": "sticks of an output are never written",
+    "SPY730": "a tensor lies above the planner's boundary of LX",
+    "SPY731": "an LX tensor has been overwritten in part",
+    "SPY732": "LX is read after the loop that wrote it",
+    "SPY735": "a tensor does not start at a stick",
+    "SPY736": "one core touches more than 256 MiB of one tensor while running",
+    "SPY738": "the sanitizer has run out of record numbers",
+    "SPY739": "unknown choice of sanitizer checks or core order",
 }
 
 CODES: dict[str, str] = {
@@ -244,4 +283,5 @@ CODES: dict[str, str] = {
     **DEVICE_CODES,
     **UNSUPPORTED_CODES,
     **COMPARE_CODES,
+    **SANITIZE_CODES,
 }

@@ -1,0 +1,37 @@
+"""Every diagnostic code: titles (:mod:`.titles`), and per range what causes it and what helps.
+
+`CODES` gives titles, `RECORDS` everything. A code needs a title when it is first used; until cause
+and fix are written they are empty, and a test lists the codes that lack them.
+"""
+
+from __future__ import annotations
+
+from spyre.codes.compare import COMPARE_EXPLANATIONS
+from spyre.codes.device import DEVICE_EXPLANATIONS
+from spyre.codes.launch import LAUNCH_EXPLANATIONS
+from spyre.codes.mlir import MLIR_EXPLANATIONS
+from spyre.codes.record import DiagnosticCode, Explanation
+from spyre.codes.sdsc import SDSC_EXPLANATIONS
+from spyre.codes.titles import *  # noqa: F403
+from spyre.codes.titles import CODES
+from spyre.codes.unsupported import UNSUPPORTED_EXPLANATIONS
+
+EXPLANATIONS: dict[str, Explanation] = {
+    **MLIR_EXPLANATIONS,
+    **SDSC_EXPLANATIONS,
+    **LAUNCH_EXPLANATIONS,
+    **DEVICE_EXPLANATIONS,
+    **UNSUPPORTED_EXPLANATIONS,
+    **COMPARE_EXPLANATIONS,
+}
+
+
+def _record(code: str, title: str) -> DiagnosticCode:
+    known = EXPLANATIONS.get(code)
+    if known is None:
+        return DiagnosticCode(code, title)
+    return DiagnosticCode(code, title, known.cause, known.fix)
+
+
+RECORDS: dict[str, DiagnosticCode] = {c: _record(c, title) for c, title in CODES.items()}
+"""Title, cause and fix by code."""

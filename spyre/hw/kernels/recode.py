@@ -1,0 +1,149 @@
+"""The recode kernel: elementwise operations between operands of any stick and format.
+
+One unit is an outer step and up to 8 middle steps, each a vector of inner elements, so that both
+4-bit elements of a byte are written by one thread. Floating point operations stage float32 values,
+integer ones work on int32 words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from spyre.hw import table as tb
+from spyre.hw import vector_table as vt
+from spyre.hw.jit import entry, kernel
+from spyre.hw.kernels.intrinsics import (
+    bits_float,
+    pointer_f32,
+    pointer_i32,
+    pointer_i64,
+    pointer_u8,
+    pointer_u16,
+)
+from spyre.hw.kernels.opcodes import RECODES
+from spyre.hw.kernels.vectors import gather_values, read_vector, scatter_values, vector_word
+from spyre.hw.readings import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
+from spyre.hw.spec import HOST_BYTES
+
+F = np.float32
+
+QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(RECODES))
+BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
+OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
+OPCODE, INPUTS, CONSTANT = tb.OPCODE, tb.INPUTS, tb.CONSTANT
+OUTER, MIDDLE, INNER, MIDDLE_BLOCK = vt.OUTER, vt.MIDDLE, vt.INNER, vt.MIDDLE_BLOCK
+HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
+TABLE_WORDS = 1 << 40
+FP8_MAX = F(QUANTIZED_FP8_MAX)
+
+
+@kernel
+def quantize(values, scale, shift, low, high):
+    """values = whole numbers: value · scale + shift to the nearest in low .. high; NaN 0."""
+    for i in range(values.size):
+        exact = np.float64(values[i]) * scale + shift
+        if QUANTIZE_TIES_TO_EVEN:
+            whole = np.rint(exact)
+        else:
+            whole = np.copysign(np.floor(abs(exact) + 0.5), exact)
+        if whole != whole:
+            whole = 0.0
+        values[i] = F(min(max(whole, low), high))
+
+
+@kernel
+def saturate(values, limit):
+    """Clamp to ±limit; NaN stays."""
+    for i in range(values.size):
+        if values[i] > limit:
+            values[i] = limit
+        elif values[i] < -limit:
+            values[i] = -limit
+
+
+@kernel
+def to_int(value):
+    """float32 → int32 towards zero; what does not fit saturates, NaN is 0."""
+    if value != value:
+        return np.int64(0)
+    if value >= F(2147483648.0):
+        return np.int64(2147483647)
+    if value <= F(-2147483648.0):
+        return np.int64(-2147483648)
+    return np.int64(value)
+
+
+@kernel
+def recode_words(opcode, word, words, places, vectors, inner):
+    """Integer operations and conversions on 32-bit elements."""
+    last = places.size - 1
+    for i in range(inner):
+        a = (places[0] + vectors[0, i]) >> 5
+        y = (places[last] + vectors[last, i]) >> 5
+        if opcode == TRUNCATE:
+            words[y] = np.int32(to_int(word[a]))
+        elif opcode == FROM_INT:
+            word[y] = F(words[a])
+        else:
+            b = (places[1] + vectors[1, i]) >> 5
+            left, right = np.int64(words[a]), np.int64(words[b])
+            result = left + right if opcode == ADD else left * right
+            words[y] = np.int32(result & 0xFFFFFFFF)
+
+
+@kernel
+def recode_values(table, half, word, octet, places, vectors, buffer):
+    """Floating point operations of one input."""
+    opcode, target = table[OPCODE], OPERAND + OPERAND_WORDS
+    gather_values(half, word, octet, table[OPERAND + FORMAT], places[0], vectors[0], buffer)
+    if opcode == QUANTIZE8 or opcode == QUANTIZE4:
+        scale = np.float64(bits_float(np.int32(table[CONSTANT])))
+        shift = np.float64(bits_float(np.int32(table[CONSTANT + 1])))
+        high = 127.0 if opcode == QUANTIZE8 else 7.0
+        quantize(buffer, scale, shift, -high - 1.0, high)
+    elif opcode == TO_FP8:
+        saturate(buffer, FP8_MAX)
+    scatter_values(half, word, octet, table[target + FORMAT], places[1], vectors[1], buffer)
+
+
+@kernel
+def recode(table, bases, half, word, words, octet, first, last):
+    """Run units ``first`` .. ``last`` of a recode table."""
+    operands, opcode = table[INPUTS] + 1, table[OPCODE]
+    outer, middle, inner = table[OUTER], table[MIDDLE], table[INNER]
+    blocks = -(-middle // MIDDLE_BLOCK)
+    vectors = np.empty((operands, inner), np.int64)
+    middle_at = operands * outer
+    for k in range(operands):
+        read_vector(table, middle_at + operands * middle + k * inner, vectors[k])
+    buffer = np.empty(inner, np.float32)
+    places = np.empty(operands, np.int64)
+    for unit in range(first, last):
+        step, block = unit // blocks, unit % blocks * MIDDLE_BLOCK
+        for m in range(block, min(block + MIDDLE_BLOCK, middle)):
+            for k in range(operands):
+                at = OPERAND + k * OPERAND_WORDS
+                place = table[at + BASE] + 8 * bases[table[at + TENSOR]]
+                place += vector_word(table, k * outer + step)
+                places[k] = place + vector_word(table, middle_at + k * middle + m)
+            if opcode >= ADD:
+                recode_words(opcode, word, words, places, vectors, inner)
+            else:
+                recode_values(table, half, word, octet, places, vectors, buffer)
+
+
+@entry
+def run(table, bases, memory, scratch, first, last):
+    """C entry of :func:`recode`."""
+    recode(
+        carray(pointer_i64(table), TABLE_WORDS),
+        carray(pointer_i64(bases), 8),
+        carray(pointer_u16(memory), HALVES),
+        carray(pointer_f32(memory), WORDS32),
+        carray(pointer_i32(memory), WORDS32),
+        carray(pointer_u8(memory), HOST_BYTES),
+        first,
+        last,
+    )
+    return 0

@@ -1,0 +1,1 @@
+"""Bad bundles and command lines, each with the exact text `spyre-run` answers it with."""

@@ -1,0 +1,131 @@
+"""The table of golden vectors: per operation its cases, how inputs are drawn, how exact it must be.
+
+`make_golden.py` writes inputs and expected outputs of every case to ``golden/ops/<operation>.npz``,
+`test_golden_ops.py` runs the operation on the stored inputs. An operation added to the op table
+needs a row here and, in `golden_formulas.py`, its mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.hw.golden_inputs import (
+    Array,
+    moments,
+    nonzero,
+    normals,
+    positives,
+    powers,
+    quarters,
+    rows_of_table,
+    truths,
+)
+from tests.hw.golden_shapes import (
+    Case,
+    code,
+    conversions,
+    copies,
+    elementwise,
+    largest,
+    layer_norm,
+    layer_norm_scale,
+    products,
+    reduced,
+    restickified,
+    zero_mean,
+)
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
+VECTORS = Path(__file__).parent / "golden" / "ops"
+
+
+@dataclass(frozen=True)
+class Row:
+    """``draws``: one for all inputs, or one each. ``ulps``: 0 where every step is exact."""
+
+    cases: tuple[Case, ...]
+    draws: Draw | Sequence[Draw]
+    ulps: int = 0
+
+    def draw(self, operand: int) -> Draw:
+        return self.draws if callable(self.draws) else self.draws[operand]
+
+
+CLIP = {"clipMin": code(-1.0), "clipMax": code(1.5)}
+SOFTPLUS = {"softplusBeta": code(1.5), "softplusThresh": code(20.0)}
+TOKEN_SCALE = {"mulConst": code(1 / 448), "clipMin": code(2.0**-23), "clipMax": code(2.0**-6)}
+
+GOLDEN: dict[str, Row] = {
+    **{
+        name: Row(elementwise(name, 2), normals)
+        for name in ("add", "sub", "revsub", "mul", "maximum", "minimum", "biasadd")
+    },
+    **{
+        name: Row(elementwise(name, 2), quarters)
+        for name in (
+            *("equal", "notequal", "greaterequal"),
+            *("lesserequal", "greaterthan", "lesserthan"),
+        )
+    },
+    "realdiv": Row(elementwise("realdiv", 2), [normals, nonzero], 1),
+    "where3": Row(elementwise("where3", 3), [truths, normals, normals]),
+    "fnms": Row(elementwise("fnms", 3), quarters),
+    "batchnormfwd": Row(elementwise("batchnormfwd", 3), quarters),
+    "layernormnorm": Row(layer_norm(), quarters),
+    "layernormscale": Row(layer_norm_scale(), moments, 1),
+    **{name: Row(elementwise(name), normals) for name in ("abs", "neg", "relufwd", "relu6fwd")},
+    "floor": Row(elementwise("floor"), normals),
+    "clip": Row(elementwise("clip", 1, CLIP), normals),
+    **{
+        name: Row(elementwise(name, wide=False), normals, 1)
+        for name in (
+            *("exp", "fastexp", "tanh", "sigmoid", "fastsigmoid"),
+            *("leakyrelufwd", "gelufwd", "silu", "mish"),
+        )
+    },
+    "softplus": Row(elementwise("softplus", 1, SOFTPLUS, wide=False), normals, 1),
+    **{name: Row(elementwise(name, wide=False), positives, 1) for name in ("log", "rsqrt")},
+    "sqrt": Row(elementwise("sqrt"), positives, 1),
+    "reciprocal": Row(elementwise("reciprocal"), nonzero, 1),
+    "identity": Row(copies(), [normals, rows_of_table]),
+    "sum": Row(reduced("sum"), quarters),
+    **{name: Row(reduced(name), normals) for name in ("max", "min", "absmax")},
+    "mean": Row(reduced("mean", constant="scaling_factor"), quarters, 1),
+    "prod": Row(reduced("prod", "rows"), powers),
+    "exx2": Row(
+        (
+            *reduced("exx2", "stick", "exx2scale", lanes=2),
+            *zero_mean(reduced("exx2", "stick", "exx2scale", {"useZeroMean": 1}, lanes=2)),
+        ),
+        quarters,
+        1,
+    ),
+    "exx2_zeromean": Row(reduced("exx2_zeromean", "stick", "exx2scale", lanes=2), quarters, 1),
+    "quantscalepertoken": Row(reduced("quantscalepertoken", "stick", wide=False), normals, 1),
+    "quantscalepertokenfp8": Row(
+        reduced("quantscalepertokenfp8", "stick", "", TOKEN_SCALE, wide=False), normals, 1
+    ),
+    "dl16tofp32": Row(conversions("dl16tofp32"), normals),
+    "fp32todl16": Row(conversions("fp32todl16"), normals),
+    "ReStickifyOpHBM": Row(restickified(), normals),
+    "topkvalue": Row(largest("topkvalue"), quarters),
+    "topkindex": Row((*largest("topkindex"), *largest("topkindex", "IEEE_INT32")), quarters),
+    "batchmatmul": Row(products(), quarters),
+}
+"""Every operation with golden vectors."""
+
+PENDING = frozenset(
+    (
+        *("batchmatmulfp8", "batchmatmulint8", "batchmatmulint4"),
+        *("conv2d", "conv2dfp8", "conv2dint8", "conv2dint4", "depthwiseconv2dnative"),
+        *("addi32toi32", "muli32toi32", "fp32toint32", "int32tofp32"),
+        *("maxpoolfwd", "avgpoolfwd", "avgpoolnmapfwd"),
+        *("csqint8ch", "csqint8mb", "csqint8wt", "csqint4", "csqint4wt"),
+        *("qfp8ch", "qfp8mb", "qfp8wt", "fp8todl16", "shuffle"),
+    )
+)
+"""Names of the specification that have no row in the op table yet; none may have one."""

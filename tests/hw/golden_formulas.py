@@ -1,0 +1,251 @@
+"""The mathematics of the golden vectors: double precision numpy and torch, and our own rounding.
+
+Independent of `spyre`: nothing here uses its codecs, its twin or its kernels. A formula gets the
+inputs as float64 arrays with one axis per dim of the operation (length 1 where the operand lacks
+it; a further axis for several lanes), the constants, and the axes the output lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional as nn
+
+Array = npt.NDArray[Any]
+
+
+# --- formats ----------------------------------------------------------------------------------
+
+
+def encode(values: Array, data_format: str) -> Array:
+    """Codes of numbers: to float32 once, then to the format once."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = np.asarray(values, np.float64).astype(np.float32)
+    if data_format == "IEEE_FP32":
+        return single.view(np.uint32)
+    if data_format == "SEN169_FP16":
+        return _encode_dl16(single.astype(np.float64))
+    return np.asarray(values).astype(np.int64).astype(np.uint32)
+
+
+def _encode_dl16(x: Array) -> Array:
+    """1 sign, 6 exponent (bias 31), 9 fraction bits; to nearest, ties away."""
+    mantissa, exponent = np.frexp(np.abs(x))
+    code = (exponent.astype(np.int64) + 30) * 512 + np.floor((mantissa * 2 - 1) * 512 + 0.5)
+    code = np.where(np.isfinite(x), code, 0x7FFF)
+    code = np.where((x == 0) | (code < 0), 0, np.minimum(code, 0x7FFF)).astype(np.int64)
+    return (code | np.where(np.signbit(x), 0x8000, 0)).astype(np.uint16)
+
+
+def decode(codes: Array, data_format: str) -> Array:
+    """float64 values of codes; integers stay integers."""
+    if data_format == "IEEE_FP32":
+        return codes.view(np.float32).astype(np.float64)
+    if data_format != "SEN169_FP16":
+        return codes.astype(np.int64)
+    wide = codes.astype(np.int64)
+    exponent, fraction = wide >> 9 & 63, wide & 511
+    value = np.ldexp(1 + fraction / 512, exponent.astype(np.int32) - 31)
+    value = np.where(wide & 0x7FFF, value, 0.0)
+    value = np.where((wide & 0x7FFF) == 0x7FFF, np.inf, value)
+    return np.where(wide & 0x8000, -value, value)
+
+
+def half_constant(bits: int) -> float:
+    return float(decode(np.array([bits], np.uint16), "SEN169_FP16")[0])
+
+
+# --- operations -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a formula computes from; ``lacking``: axes the output does not have."""
+
+    inputs: Sequence[Array]
+    constants: Mapping[str, float]
+    lacking: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
+
+Formula = Callable[[Given], Array]
+
+
+def _pointwise(function: Callable[..., Array]) -> Formula:
+    return lambda given: function(*given.inputs)
+
+
+def _torch(function: Callable[..., torch.Tensor]) -> Formula:
+    """A float64 torch function of the one input."""
+    return lambda given: function(torch.from_numpy(given.inputs[0])).numpy()
+
+
+def _reduce(function: Callable[..., Array]) -> Formula:
+    return lambda given: function(given.inputs[0], axis=given.lacking, keepdims=True)
+
+
+def _mean(given: Given) -> Array:
+    total = given.inputs[0].sum(axis=given.lacking, keepdims=True)
+    return np.asarray(total * given.constants["scaling_factor"])
+
+
+def _moments(zero_mean: bool) -> Formula:
+    def formula(given: Given) -> Array:
+        x, scale = given.inputs[0], given.constants["exx2scale"]
+        first = 0.0 if zero_mean or given.constants.get("useZeroMean") else scale
+        sums = (x.sum(axis=given.lacking), (x * x).sum(axis=given.lacking))
+        return np.stack([sums[0] * first, sums[1] * scale], axis=-1)
+
+    return formula
+
+
+def _largest_of(given: Given) -> Array:
+    return np.abs(given.inputs[0]).max(axis=given.lacking, keepdims=True)
+
+
+def _token_scale_fp8(given: Given) -> Array:
+    constants = given.constants
+    scale = _largest_of(given) * constants["mulConst"]
+    return np.clip(scale, constants["clipMin"], constants["clipMax"])
+
+
+def _layer_norm(given: Given) -> Array:
+    x, mean, scale, weight, bias = given.inputs
+    return np.asarray((x - mean) * scale * weight + bias)
+
+
+def _layer_norm_scale(given: Given) -> Array:
+    pair = given.inputs[0]
+    variance = pair[..., 1] - pair[..., 0] ** 2
+    return np.asarray(1 / np.sqrt(variance + given.constants["eps"]))
+
+
+def _softplus(given: Given) -> Array:
+    beta, threshold = given.constants["softplusBeta"], given.constants["softplusThresh"]
+    return nn.softplus(torch.from_numpy(given.inputs[0]), beta, threshold).numpy()
+
+
+def _sorted_positions(given: Given) -> Array:
+    """Positions along the first dim, largest value first, equal ones in order."""
+    x = given.inputs[0]
+    keys = list(zip(*np.broadcast_arrays(-x, np.arange(x.shape[0])[:, None, None]), strict=True))
+    order = np.empty(x.shape, np.int64)
+    for column in np.ndindex(*x.shape[1:]):
+        pairs = sorted((key[0][column], int(key[1][column])) for key in keys)
+        order[(slice(None), *column)] = [position for _, position in pairs]
+    return order
+
+
+def _topk(values: bool) -> Formula:
+    def formula(given: Given) -> Array:
+        order = _sorted_positions(given)
+        found = np.take_along_axis(given.inputs[0], order, 0) if values else order
+        k = given.output_shape[0]
+        return np.swapaxes(found[:k], 0, 1)
+
+    return formula
+
+
+def _product(given: Given) -> Array:
+    return (given.inputs[0] * given.inputs[1]).sum(axis=given.lacking, keepdims=True)
+
+
+def _copy(given: Given) -> Array:
+    """The input, or rows of it by the index tensor."""
+    if len(given.inputs) == 1:
+        return given.inputs[0]
+    table, index = given.inputs
+    return table[index.reshape(-1).astype(np.int64)]
+
+
+_exp = _pointwise(np.exp)
+_sigmoid = _torch(torch.sigmoid)
+
+FORMULAS: dict[str, Formula] = {
+    "add": _pointwise(np.add),
+    "sub": _pointwise(np.subtract),
+    "revsub": _pointwise(lambda a, b: b - a),
+    "mul": _pointwise(np.multiply),
+    "realdiv": _pointwise(np.divide),
+    "maximum": _pointwise(np.maximum),
+    "minimum": _pointwise(np.minimum),
+    "biasadd": _pointwise(np.add),
+    "equal": _pointwise(np.equal),
+    "notequal": _pointwise(np.not_equal),
+    "greaterequal": _pointwise(np.greater_equal),
+    "lesserequal": _pointwise(np.less_equal),
+    "greaterthan": _pointwise(np.greater),
+    "lesserthan": _pointwise(np.less),
+    "where3": _pointwise(lambda c, a, b: np.where(c != 0, a, b)),
+    "fnms": _pointwise(lambda a, b, c: c - a * b),
+    "batchnormfwd": _pointwise(lambda x, scale, shift: x * scale + shift),
+    "layernormnorm": _layer_norm,
+    "layernormscale": _layer_norm_scale,
+    "abs": _pointwise(np.abs),
+    "neg": _pointwise(np.negative),
+    "exp": _exp,
+    "fastexp": _exp,
+    "log": _pointwise(np.log),
+    "sqrt": _pointwise(np.sqrt),
+    "rsqrt": _torch(torch.rsqrt),
+    "reciprocal": _torch(torch.reciprocal),
+    "tanh": _torch(torch.tanh),
+    "sigmoid": _sigmoid,
+    "fastsigmoid": _sigmoid,
+    "floor": _pointwise(np.floor),
+    "relufwd": _torch(torch.relu),
+    "relu6fwd": _torch(nn.relu6),
+    "leakyrelufwd": _torch(lambda x: nn.leaky_relu(x, 0.01)),
+    "gelufwd": _torch(nn.gelu),
+    "silu": _torch(nn.silu),
+    "mish": _torch(nn.mish),
+    "clip": lambda given: np.clip(
+        given.inputs[0], given.constants["clipMin"], given.constants["clipMax"]
+    ),
+    "softplus": _softplus,
+    "identity": _copy,
+    "sum": _reduce(np.sum),
+    "max": _reduce(np.max),
+    "min": _reduce(np.min),
+    "absmax": _largest_of,
+    "mean": _mean,
+    "prod": _reduce(np.prod),
+    "exx2": _moments(False),
+    "exx2_zeromean": _moments(True),
+    "quantscalepertoken": lambda given: _largest_of(given) / 127,
+    "quantscalepertokenfp8": _token_scale_fp8,
+    "dl16tofp32": _copy,
+    "fp32todl16": _copy,
+    "ReStickifyOpHBM": _copy,
+    "topkvalue": _topk(True),
+    "topkindex": _topk(False),
+    "batchmatmul": _product,
+}
+"""By operation."""
+
+
+def permuted(values: Array, arrangement: str) -> Array:
+    """Columns (the last axis) in the order they are stored in under an element arrangement.
+
+    DL16_TO_FP32: of 64 columns, groups of four go to two sticks of 32 in turn; FP32_TO_DL16: groups
+    of four of the two halves take turns in a stick of 64.
+    """
+    if arrangement == "STANDARD":
+        return values
+    place = []
+    for column in range(64):
+        if arrangement == "DL16_TO_FP32":
+            group, half, element = column // 8, column // 4 % 2, column % 4
+            place.append(32 * half + 4 * group + element)
+        else:
+            half, group, element = column // 32, column // 4 % 8, column % 4
+            place.append(8 * group + 4 * half + element)
+    blocks = values.reshape(*values.shape[:-1], -1, 64)
+    stored = np.empty_like(blocks)
+    stored[..., place] = blocks
+    return stored.reshape(values.shape)

@@ -1,0 +1,71 @@
+"""Packed matmuls, convolutions, windowed and recoding operations: engine against twin."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spyre.hw.ops import OPS, Family, OpSpec
+from spyre.hw.plans.recode import _FORMATS
+from tests.hw.harness import Fill, Trial, any_numbers, compare, normals, small_numbers
+from tests.hw.packed_cases import whole_numbers
+from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
+from tests.hw.strategies import examples, modes, seeds, thread_counts
+
+FILLS: dict[str, Fill] = {
+    "": small_numbers,
+    "fp8": small_numbers,
+    "int8": whole_numbers(-128, 128),
+    "int4": whole_numbers(-8, 8),
+}
+
+
+def rows_of(family: Family) -> list[OpSpec]:
+    return [spec for spec in OPS.values() if spec.family is family]
+
+
+def fills_of(kind: str) -> list[Fill]:
+    return [FILLS[kind], FILLS[kind], small_numbers]
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8", "int4"])
+@examples(40)
+@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+def test_packed_matmul(kind: str, data: st.DataObject, seed: int, mode: str, threads: int):
+    compare(data.draw(packed_matmuls(kind)), Trial(fills_of(kind), mode, threads, seed=seed))
+
+
+@pytest.mark.parametrize("kind", ["", "fp8", "int8", "int4"])
+@examples(40)
+@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+def test_convolution(kind: str, data: st.DataObject, seed: int, mode: str, threads: int):
+    compare(data.draw(convolutions(kind)), Trial(fills_of(kind), mode, threads, seed=seed))
+
+
+@pytest.mark.parametrize("spec", rows_of(Family.WINDOWING), ids=lambda s: s.name)
+@examples(40)
+@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+def test_windowing(spec: OpSpec, data: st.DataObject, seed: int, mode: str, threads: int):
+    constants = dict.fromkeys(spec.constants, 0x3800)
+    op = data.draw(windowings(spec.name, spec.inputs, constants))
+    fill = any_numbers if spec.kernel_op == "max" else small_numbers
+    compare(op, Trial(fill, mode, threads, ulps=0, seed=seed))
+
+
+CONSTANTS = {"scaleact": 0x4300, "shiftact": 0x3C00}
+"""DL16 codes: 6, 0.5."""
+
+
+@pytest.mark.parametrize("spec", rows_of(Family.RECODE), ids=lambda s: s.name)
+@examples(30)
+@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+def test_recoding(spec: OpSpec, data: st.DataObject, seed: int, mode: str, threads: int):
+    constants = {name: CONSTANTS[name] for name in spec.constants}
+    formats = _FORMATS[spec.kernel_op]
+    op = data.draw(recodings(spec.name, formats, spec.inputs, constants))
+    fill = any_numbers if data.draw(st.booleans()) else normals
+    fills = [
+        whole_numbers(-(2**31), 2**31) if "INT32" in t.data_format else fill for t in op.tensors
+    ]
+    compare(op, Trial(fills, mode, threads, seed=seed))
