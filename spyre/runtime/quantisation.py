@@ -14,16 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.core_plan import CorePlan
-from spyre.hw.kernels.opcodes import CHUNK
+from spyre.hw.kernels.opcodes import CHUNK, CHUNKED_REDUCTIONS
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family
 from spyre.hw.plans.context import decode_constant
-from spyre.mlir.operation import Operation
 from spyre.runtime.ulp import Unit
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
+
+_SELECTING = ("max", "min", "absmax")
+"""Reductions whose result is one of the elements."""
 
 
 def explained_units(
@@ -42,12 +44,12 @@ def explained_units(
     magnitude = np.maximum(*(np.where(np.isfinite(p), np.abs(p), 0.0) for p in pair))
     own = unit.size(magnitude)
     explained = np.full(own.shape, sum(unit.half_units(side) for side in sides))
-    terms = _terms(plan.op)
+    terms = _terms(plan)
     if terms == 1:
         return explained
     partial = max(*(_largest(v) for v in values), _typical_sum(plan, inputs, terms))
     explained += terms * 2.0**-24 * partial / own
-    if unit.data_format == "SEN169_FP16":
+    if unit.data_format == "SEN169_FP16" and _adds_in_chunks(plan):
         rounded = sum(_chunk_units(side, terms) for side in sides)
         explained += rounded * unit.size(np.array([partial]))[0] / own
     return explained
@@ -81,7 +83,15 @@ def _chunk_units(numerics: Numerics, terms: int) -> float:
     return min(2 * (sqrt(within) + sqrt(chunks)), (within + chunks) / 2)
 
 
-def _terms(op: Operation) -> int:
-    """Elements of the iteration space per element of the output."""
+def _adds_in_chunks(plan: CorePlan) -> bool:
+    """True for operations that accumulate in DL16 where the number mode says so."""
+    return plan.spec.family is Family.MATMUL or plan.spec.kernel_op in CHUNKED_REDUCTIONS
+
+
+def _terms(plan: CorePlan) -> int:
+    """Elements of the iteration space that are combined into one; 1 where one is selected."""
+    op = plan.op
+    if plan.spec.kernel_op in _SELECTING or plan.spec.family is Family.TOPK:
+        return 1
     read = [d for d in op.dims if any(t.holds(d) for t in op.inputs)]
     return prod(op.extents[d] for d in read if not op.outputs[0].holds(d))

@@ -220,6 +220,14 @@ def test_a_lost_slice_of_k_is_not_explained():
     assert not one((first, tamper(second, mt.REDUCED_COUNT, 4))).is_explained
 
 
+@pytest.mark.parametrize("modes", [("dl16", "ieee"), ("dl16", "dl16-chunk")])
+def test_a_maximum_selects_and_is_not_excused_as_a_sum(modes: tuple[str, str]):
+    largest = reduction("max", (512, 128), (0,), at(0), at(1))
+    assert one(sides(largest, modes)).is_explained
+    first, second = sides(largest, modes)
+    assert not one((first, tamper(second, tb.OPERAND + tb.BASE, 128 * 400))).is_explained
+
+
 def test_one_wrong_element_is_found_and_placed():
     """A value the rule allows nowhere: the other side reads another second operand."""
     first, second = sides(ADD, ("dl16", "ieee"))

@@ -1,0 +1,226 @@
+"""What ``--against`` prints: the comparison of two number modes as text or JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from spyre.cli.json_report import finding_object
+from spyre.cli.options import Options
+from spyre.cli.text_report import MAX_WARNINGS, print_table
+from spyre.errors import Finding
+from spyre.hw.spec import LX_BASE, LX_BYTES
+from spyre.runtime.element_place import Spot
+from spyre.runtime.mode_comparison import ModeReport, OutputDifference, Verdict
+from spyre.runtime.mode_steps import ExecuteDifference, Extreme
+
+MAX_ROWS = 24
+"""More execute statements than this are cut to those that differ most, unless ``-v`` is given."""
+
+
+def print_report(report: ModeReport, findings: Sequence[Finding], options: Options) -> None:
+    """Table of executes, lines of outputs, the verdict; with ``-q`` only the verdict."""
+    if not options.quiet:
+        for finding in findings if options.verbose else findings[:MAX_WARNINGS]:
+            print(finding, file=sys.stderr)
+        print(f"{report.first} against {report.second}: every execute from equal operands")
+        print_table(_table(_shown(report.executes, options.verbose)))
+        for output in report.outputs:
+            print(_output_line(output, report))
+    print(verdict_line(report))
+
+
+def _shown(executes: Sequence[ExecuteDifference], every: bool) -> list[ExecuteDifference]:
+    if every or len(executes) <= MAX_ROWS:
+        return list(executes)
+    ranked = sorted(executes, key=_rank, reverse=True)[:MAX_ROWS]
+    return sorted(ranked, key=lambda e: e.index)
+
+
+def _rank(execute: ExecuteDifference) -> tuple[bool, float]:
+    return not execute.is_explained, execute.worst.units if execute.worst else 0.0
+
+
+def _table(executes: Sequence[ExecuteDifference]) -> Any:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, pad_edge=False)
+    right = ("#", "runs", "differ", "max ULP", "mean ULP", "explained")
+    titles = ("#", "operation", "shape", *right[1:], "where")
+    for title in titles:
+        justify = "right" if title in right else "left"
+        table.add_column(title, justify=justify, no_wrap=title not in ("shape", "where"))  # type: ignore[arg-type]
+    for e in executes:
+        worst = e.worst
+        table.add_row(
+            str(e.index),
+            e.op,
+            e.shape,
+            str(e.runs),
+            _share(e.differing, e.compared),
+            _units(worst.units if worst else 0.0),
+            _units(e.mean_units),
+            "-" if worst is None else _explained(e, worst),
+            "" if worst is None else describe_spot(worst),
+        )
+    return table
+
+
+def _explained(execute: ExecuteDifference, worst: Extreme) -> str:
+    if execute.unexplained:
+        return f"NO (to {_units(worst.explained_units)})"
+    return "range" if execute.beyond else "yes"
+
+
+def describe_spot(worst: Extreme) -> str:
+    """The element that differs most: values, coordinates, core, loop indices, address."""
+    return f"{worst.first:.6g} / {worst.second:.6g} at {_place(worst.spot)}"
+
+
+def _place(spot: Spot) -> str:
+    coordinates = ", ".join(f"{dim} {c}" for dim, c in spot.coordinates.items())
+    parts = [coordinates, f"core {spot.core}"]
+    if spot.tile:
+        parts.append(f"tile {spot.tile}")
+    if spot.address_bytes >= LX_BASE:
+        parts.append(f"LX {(spot.address_bytes - LX_BASE) % LX_BYTES:#x}")
+    else:
+        parts.append(f"address {spot.address_bytes:#x}")
+    return ", ".join(part for part in parts if part)
+
+
+def _output_line(output: OutputDifference, report: ModeReport) -> str:
+    text = f"{output.name}: "
+    if not output.differing:
+        text += f"all {output.compared} elements equal"
+    else:
+        text += (
+            f"{_share(output.differing, output.compared)} of {output.compared} elements differ, "
+            f"max {_units(output.worst_units)} ULP, mean {_units(output.mean_units)} ULP of "
+            f"{output.data_format}; worst {output.first:.6g} / {output.second:.6g} at index "
+            f"{output.worst_index}, {output.place}"
+        )
+    if output.agrees is not None:
+        sides = zip((report.first, report.second), output.agrees, strict=True)
+        text += "; expected values: " + ", ".join(
+            f"{mode} {'agrees' if ok else 'DIFFERS'}" for mode, ok in sides
+        )
+    return text
+
+
+def verdict_line(report: ModeReport) -> str:
+    """The answer, and what it rests on."""
+    reasons = {
+        Verdict.EQUAL: "every execute and every output is the same in both modes",
+        Verdict.QUANTISATION: "no execute differs by more than its rounding explains",
+        Verdict.RANGE: "no execute differs by more than its rounding explains, but for results "
+        f"too large for binary16, in {_indices(report)}",
+        Verdict.NOT_QUANTISATION: _blame(report),
+    }
+    return f"verdict: {report.verdict.value}: {reasons[report.verdict]}"
+
+
+def _indices(report: ModeReport) -> str:
+    found = [str(e.index) for e in report.executes if e.beyond]
+    shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
+    return f"execute{'s' if len(found) > 1 else ''} {shown}"
+
+
+def _blame(report: ModeReport) -> str:
+    guilty = [e for e in report.executes if not e.is_explained]
+    if not guilty:
+        return "both modes miss the expected values, and every execute is only rounding apart"
+    first = guilty[0]
+    worst = first.worst
+    assert worst is not None
+    return (
+        f"execute {first.index} ({first.op}) is the first of {len(guilty)} that differ by more "
+        f"than their rounding explains: {first.unexplained} elements, worst {_units(worst.units)} "
+        f"ULP where {_units(worst.explained_units)} are explained, {describe_spot(worst)}"
+    )
+
+
+def _share(count: int, total: int) -> str:
+    if not count or not total:
+        return "-"
+    percent = 100 * count / total
+    return f"{percent:.1f} %" if percent >= 0.05 else "<0.05 %"
+
+
+def _units(units: float) -> str:
+    if units == 0:
+        return "-"
+    return f"{units:.3g}" if isfinite(units) else "∞"
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def report_object(path: str, report: ModeReport, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The report as one object; docs/cli.md lists the keys."""
+    return {
+        "ok": report.exit_code == 0,
+        "exit_code": report.exit_code,
+        "bundle": path,
+        "numerics": str(report.first),
+        "against": str(report.second),
+        "verdict": report.verdict.value,
+        "reason": verdict_line(report).split(": ", 2)[2],
+        "findings": [finding_object(f) for f in findings],
+        "executes": [_execute_object(e) for e in report.executes],
+        "outputs": [_output_object(o) for o in report.outputs],
+    }
+
+
+def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
+    worst = e.worst
+    place = None
+    if worst is not None:
+        spot = worst.spot
+        place = {
+            "core": spot.core,
+            "loop_indices": spot.tile,
+            "coordinates": spot.coordinates,
+            "address_bytes": spot.address_bytes,
+        }
+    return {
+        "index": e.index,
+        "sdsc": e.sdsc,
+        "op": e.op,
+        "shape": e.shape,
+        "format": e.data_format,
+        "executions": e.runs,
+        "compared": e.compared,
+        "differing": e.differing,
+        "max_ulp": _number(worst.units if worst else 0.0),
+        "mean_ulp": e.mean_units,
+        "explained": e.is_explained,
+        "unexplained": e.unexplained,
+        "beyond_binary16": e.beyond,
+        "adjusted_operands": e.adjusted_operands,
+        "worst_explained_ulp": _number(worst.explained_units) if worst else None,
+        "worst_values": [_number(worst.first), _number(worst.second)] if worst else None,
+        "worst_place": place,
+    }
+
+
+def _output_object(o: OutputDifference) -> dict[str, Any]:
+    return {
+        "name": o.name,
+        "format": o.data_format,
+        "compared": o.compared,
+        "differing": o.differing,
+        "max_ulp": _number(o.worst_units),
+        "mean_ulp": o.mean_units,
+        "worst_index": o.worst_index,
+        "worst_values": [_number(o.first), _number(o.second)],
+        "worst_place": o.place or None,
+        "agrees_with_expected": o.agrees,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
