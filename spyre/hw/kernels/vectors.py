@@ -20,6 +20,8 @@ from spyre.hw.kernels.intrinsics import (
 )
 
 WORDS = tb.WORDS
+TABLE_WORDS = 1 << 40
+"""Size of a view of a table with vectors: no bound, they are as long as the table's counts say."""
 DL16, HALF, FP32, INT4 = tb.DL16, tb.HALF, tb.FP32, tb.INT4
 FP8_143, INT8 = tb.FP8_143, tb.INT8
 
