@@ -55,10 +55,11 @@ DL16 = 0
 HALF = 1
 FP32 = 2
 INT32 = 3
-FP8_143 = 4
-FP8_152 = 5
-INT8 = 6
-INT4 = 7
+FP8_143 = 16
+FP8_152 = 17
+INT8 = 18
+INT4 = 19
+"""From FP8_143 on, elements of 8 and 4 bits, decoded by a table of all codes."""
 
 # MASK values: how the masked dim lies
 NO_MASK = 0

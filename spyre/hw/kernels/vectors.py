@@ -62,10 +62,7 @@ def read_vector(table, position, target):
 def gather_values(half, word, octet, code, base, offsets, target):
     """target[i] = number at bit base + offsets[i]."""
     n = target.size
-    if code == DL16:
-        for i in range(n):
-            target[i] = decode_dl16(half[(base + offsets[i]) >> 4])
-    elif code == HALF:
+    if code == HALF:
         for i in range(n):
             target[i] = decode_half(half[(base + offsets[i]) >> 4])
     elif code == FP32:
@@ -76,10 +73,13 @@ def gather_values(half, word, octet, code, base, offsets, target):
             bit = base + offsets[i]
             shift = (bit & 4) ^ FIRST_NIBBLE
             target[i] = VALUES[INT4 - FP8_143, (octet[bit >> 3] >> shift) & 15]
-    else:
+    elif code >= FP8_143:
         values = VALUES[code - FP8_143]
         for i in range(n):
             target[i] = values[octet[(base + offsets[i]) >> 3]]
+    else:
+        for i in range(n):
+            target[i] = decode_dl16(half[(base + offsets[i]) >> 4])
 
 
 @kernel
