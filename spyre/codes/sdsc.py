@@ -244,8 +244,8 @@ SDSC_EXPLANATIONS: dict[str, E] = {
         "Give every core a slice of the tensor, within its extents.",
     ),
     "SPY262": E(
-        "Dims inside of the indexed one have no size of their own, so that nothing says how far one "
-        "index moves.",
+        "Dims inside of the indexed one have no size of their own, so that nothing says how far "
+        "one index moves.",
         "Index the outermost dim, or give deviceDimSizes_.",
     ),
     "SPY270": E("The path given does not exist.", "Correct the path."),
