@@ -14,6 +14,8 @@ from pathlib import Path
 
 from spyre import errors
 
+SANITIZER_CALLS = ("SanitizerFinding", "finding", "_Kind")
+"""What makes findings of the sanitizer, whose errors end in exit code 1."""
 _CODE = re.compile(r"SPY\d{3}")
 
 
@@ -51,14 +53,14 @@ def _calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        for argument in node.args:
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             value = argument.value if isinstance(argument, ast.Constant) else None
             if isinstance(value, str) and _CODE.fullmatch(value):
                 yield value, node
 
 
 def _kind(calls: list[ast.Call]) -> CodeKind:
-    exits = {c.__name__: c.exit_code for c in error_classes()}
+    exits = {c.__name__: c.exit_code for c in error_classes()} | dict.fromkeys(SANITIZER_CALLS, 1)
     codes = [exits.get(_name(call.func), 2) for call in calls]
     return CodeKind(all(map(_is_warning, calls)), min(codes))
 

@@ -48,7 +48,8 @@ STICK_RULES = {
 SHORT_FORMATS = {"SEN169_FP16": "DL16", "IEEE_FP32": "FP32"}
 """Formats as the operations table shows them."""
 
-CODE_GROUPS = "123456"
+CODE_GROUPS = "1234567"
+SANITIZER_GROUP = "7"
 """First digits of the codes: one table each."""
 
 
@@ -173,8 +174,9 @@ def codes_of(digit: str) -> Callable[[], str]:
     def codes() -> str:
         kinds = find_code_kinds(ROOT / "spyre")
         chosen = ((code, title) for code, title in CODES.items() if code[3] == digit)
+        usual = CodeKind(False, 1 if digit == SANITIZER_GROUP else 2)
         rows = (
-            (f"[{code}](#{code.lower()})", title, *_severity(kinds.get(code)))
+            (f"[{code}](#{code.lower()})", title, *_severity(kinds.get(code, usual)))
             for code, title in chosen
         )
         return table(("code", "title", "severity", "exit code"), rows)
@@ -182,10 +184,8 @@ def codes_of(digit: str) -> Callable[[], str]:
     return codes
 
 
-def _severity(kind: CodeKind | None) -> tuple[str, str]:
-    if kind is None or not kind.is_warning:
-        return "error", str(kind.exit_code if kind else 2)
-    return "warning", ""
+def _severity(kind: CodeKind) -> tuple[str, str]:
+    return ("warning", "") if kind.is_warning else ("error", str(kind.exit_code))
 
 
 def classes() -> str:

@@ -26,6 +26,7 @@ from spyre.runtime.case_file import (
 
 if TYPE_CHECKING:
     from spyre.cli.dump import Dump
+    from spyre.hw.device import Device
     from spyre.runtime.host_tensor import HostTensor
     from spyre.runtime.run_result import RunResult
     from spyre.runtime.verify import Comparison, Tolerance
@@ -171,6 +172,19 @@ def run_and_compare(options: Options, dump: Dump | None = None) -> ComparedRun:
     return compared
 
 
+def make_device(options: Options) -> Device:
+    """The device the options ask for."""
+    from spyre.hw.device import Device
+
+    return Device(
+        options.numerics,
+        options.threads,
+        sanitize=options.sanitize,
+        poison=options.poison,
+        core_order=options.core_order,
+    )
+
+
 def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> ComparedRun:
     """Launch the kernels of a case in order and compare with the outputs it expects.
 
@@ -178,12 +192,11 @@ def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> 
     """
     from spyre.cli.dump import replayed_options, with_recorded
     from spyre.cli.progress import ProgressBar
-    from spyre.hw.device import Device
     from spyre.runtime.case_run import run_case
 
     case = read_case(directory)
     options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))
-    device = Device(options.numerics, options.threads)
+    device = make_device(options)
     case = with_tolerances(case, partial(_override_limits, options))
     if dump is not None:
         recorded = replayed_options(replace(options, numerics=str(device.numerics)))
@@ -209,12 +222,11 @@ def run_bundle(options: Options, dump: Dump | None = None) -> ComparedRun:
     """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
     from spyre.cli.progress import ProgressBar
     from spyre.cli.tensors import load_expected, load_inputs
-    from spyre.hw.device import Device
     from spyre.runtime.host_tensor import parse_tensor_spec
     from spyre.runtime.session import RunOptions, Session
 
     shapes = tuple(parse_tensor_spec(text) for text in options.shapes)
-    session = Session(Device(options.numerics, options.threads))
+    session = Session(make_device(options))
     run = RunOptions(
         seed=options.seed,
         values=dict(options.values),

@@ -7,6 +7,7 @@ Only argparse is imported here, so that ``--help`` and ``--version`` cost nothin
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ import spyre
 
 DESCRIPTION = "Run a SuperDSC bundle on the simulated card, or say what is wrong with it."
 EPILOG = """\
-exit codes: 0 all right; 1 outputs differ, or the device faulted; 2 it could not run.
+exit codes: 0 all right; 1 outputs differ, the device faulted, or the sanitizer found an error;
+2 it could not run.
 examples:
   spyre-run examples/softmax
   spyre-run KERNEL_DIR -i x.npy y.npy -o expected.npy --rtol 0.01
@@ -27,7 +29,7 @@ class Options:
     """A parsed command line; the fields are the options of the same names.
 
     ``strides``: host strides in elements by argument index. ``aliases``: pairs of argument
-    indices. ``values``: by parameter name.
+    indices. ``values``: by parameter name. ``sanitize``: names of checks, "" for all.
     """
 
     path: str
@@ -48,6 +50,9 @@ class Options:
     verify_points: int | None = None
     dump: str | None = None
     against: str | None = None
+    sanitize: str | None = None
+    poison: bool = False
+    core_order: str | None = None
     check: bool = False
     explain: bool = False
     json: bool = False
@@ -58,13 +63,16 @@ class Options:
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse a command line (default: the process's). SystemExit 2 with usage when it is wrong."""
     parser = make_parser()
-    parsed = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    parsed = parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in given])
     if parsed.exact and (parsed.rtol is not None or parsed.atol is not None):
         parser.error("--exact allows no tolerance: leave out --rtol and --atol")
     if parsed.verify_points is not None and not parsed.verify:
         parser.error("--verify-points is nothing without --verify")
     if parsed.dump is not None and (parsed.check or parsed.explain):
         parser.error("--check and --explain run nothing that --dump could write")
+    if parsed.sanitize is not None and (parsed.verify or parsed.against is not None):
+        parser.error("--sanitize watches one plain run: leave out --verify and --against")
     if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
         parser.error("--against runs and compares: leave out --check, --explain, --save-output")
     return Options(
@@ -86,6 +94,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         verify_points=parsed.verify_points,
         dump=parsed.dump,
         against=parsed.against,
+        sanitize=parsed.sanitize,
+        poison=parsed.poison,
+        core_order=parsed.core_order,
         check=parsed.check,
         explain=parsed.explain,
         json=parsed.json,
@@ -190,6 +201,19 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--threads", type=_positive, help="host threads (default: all)")
     _add_verifying(group)
+    group.add_argument(
+        "--sanitize",
+        metavar="CHECKS",
+        help="watch every access; all checks, or --sanitize=memory,init,race,cover,lx,align",
+    )
+    group.add_argument(
+        "--poison", action="store_true", help="fresh memory holds 0xAA bytes instead of zeros"
+    )
+    group.add_argument(
+        "--core-order",
+        metavar="random[:SEED]",
+        help="run the cores of an execute one after another in shuffled order",
+    )
     group.add_argument(
         "--check", action="store_true", help="only diagnose: print all findings, run nothing"
     )

@@ -38,5 +38,7 @@ class ComparedRun:
 
     @property
     def exit_code(self) -> int:
-        """1 if an output differs."""
-        return 0 if all(c.ok for c in self.comparisons) else 1
+        """1 if an output differs, or the sanitizer found an error."""
+        differs = not all(c.ok for c in self.comparisons)
+        errors = any(f.severity is Severity.ERROR for f in self.result.sanitizer)
+        return 1 if differs or errors else 0

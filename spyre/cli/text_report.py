@@ -51,10 +51,13 @@ def _plural(count: int, noun: str) -> str:
 
 
 def print_run(compared: ComparedRun) -> None:
-    """Warnings, the table of executes, outputs, and comparisons."""
+    """Findings, the table of executes, outputs, comparisons, and how many the sanitizer found."""
     result, options = compared.result, compared.options
+    errors = [f for f in result.findings if f.severity is Severity.ERROR]
+    for finding in errors:
+        print(finding, file=sys.stderr)
     if not options.quiet:
-        _print_warnings(result.findings, options)
+        _print_warnings([f for f in result.findings if f not in errors], options)
         if options.verbose:
             _print_arguments(result)
         _print_executes(result, options)
@@ -62,6 +65,9 @@ def print_run(compared: ComparedRun) -> None:
             print(line)
     for line in comparison_lines(compared):
         print(line)
+    if options.sanitize is not None and not options.quiet:
+        found = [finding.to_finding() for finding in result.sanitizer]
+        print(f"sanitizer: {_count_findings(found)}")
     _print_verification(result, options)
 
 

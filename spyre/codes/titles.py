@@ -1,7 +1,7 @@
 """Every diagnostic code with its title: the one list that errors, checks and docs share.
 
 1xx bundle.mlir · 2xx SDSC JSON and bundle directory · 3xx arguments, launch, command line ·
-4xx faults on the device · 5xx not simulated · 6xx comparison of results.
+4xx faults on the device · 5xx not simulated · 6xx comparison of results · 7xx sanitizer.
 """
 
 from __future__ import annotations
@@ -258,6 +258,23 @@ COMPARE_CODES: dict[str, str] = {
     "SPY621": "an execute is too large to be verified",
 }
 
+SANITIZE_CODES: dict[str, str] = {
+    "SPY701": "a tensor leaves the argument its address names",
+    "SPY702": "a tile's stored extents contradict the argument's layout",
+    "SPY703": "a tensor leaves the pool",
+    "SPY710": "memory is read that nobody has written",
+    "SPY711": "several cores write one stick in one execute",
+    "SPY712": "a core reads what another core writes in the same execute",
+    "SPY720": "sticks of an output are never written",
+    "SPY730": "a tensor lies above the planner's boundary of LX",
+    "SPY731": "an LX tensor has been overwritten in part",
+    "SPY732": "LX is read after the loop that wrote it",
+    "SPY735": "a tensor does not start at a stick",
+    "SPY736": "one core touches more than 256 MiB of one tensor while running",
+    "SPY738": "the sanitizer has run out of record numbers",
+    "SPY739": "unknown choice of sanitizer checks or core order",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -265,4 +282,5 @@ CODES: dict[str, str] = {
     **DEVICE_CODES,
     **UNSUPPORTED_CODES,
     **COMPARE_CODES,
+    **SANITIZE_CODES,
 }

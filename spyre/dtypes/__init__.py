@@ -21,6 +21,7 @@ from spyre.dtypes.codecs import (
 )
 from spyre.dtypes.conversion import (
     NIBBLE_SHIFTS,
+    Mode,
     NumericRules,
     bytes_to_codes,
     codes_to_bytes,
@@ -50,6 +51,7 @@ __all__ = [
     "DataFormat",
     "FormatKind",
     "HostDtype",
+    "Mode",
     "NinfView",
     "NumericRules",
     "Rounding",

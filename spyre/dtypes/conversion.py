@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,25 +40,28 @@ from spyre.dtypes.formats import (
 Codes = NDArray[Any]
 Values = NDArray[Any]
 
+Mode = Literal["dl16", "dl16-chunk", "ieee"]
+"""Number modes: how 16-bit floats are stored, and in dl16-chunk how they are added up."""
+
 
 @dataclass(frozen=True, slots=True)
 class NumericRules:
     """How numbers change form between host and card; sources leave several points open.
 
-    ``numerics``: "dl16" (also "dl16-chunk", which stores alike) or "ieee", where SEN169_FP16
+    ``numerics``: "dl16", "dl16-chunk", which stores alike, or "ieee", where SEN169_FP16
     storage holds IEEE half bits. ``rounding``/``saturate``: host number → DL16. ``ninf``: what
     DL16's NaN-or-infinity code is on the host. ``bfloat16_rounding``: DL16 → bfloat16, seen to
     truncate on cards (hardware reference §1.2).
     """
 
-    numerics: str = "dl16"
+    numerics: Mode = "dl16"
     rounding: Rounding = "away"
     saturate: bool = False
     ninf: NinfView = "inf"
     bfloat16_rounding: Rounding = "trunc"
 
     def __post_init__(self) -> None:
-        if self.numerics not in ("dl16", "dl16-chunk", "ieee"):
+        if self.numerics not in get_args(Mode):
             raise ValueError(f"numerics must be dl16, dl16-chunk or ieee, not {self.numerics!r}")
 
 

@@ -21,13 +21,15 @@ class Allocation:
     """A range of device memory a program may touch.
 
     ``name`` for messages, ``address_bytes``/``size_bytes`` in HBM, ``arrangement`` the element
-    arrangement of the tensor's layout.
+    arrangement of the tensor's layout, ``device_dims`` extent and stride in bytes of that layout's
+    dims above the stick (empty where there is no layout).
     """
 
     name: str
     address_bytes: int
     size_bytes: int
     arrangement: str = "STANDARD"
+    device_dims: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         last = self.address_bytes + max(self.size_bytes, 1) - 1

@@ -15,6 +15,7 @@ import numpy as np
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
 from spyre.hw import table as tb
 from spyre.hw.access import Access, make_access, require_plain
+from spyre.hw.core_order import shuffled
 from spyre.hw.nest import Int64Array
 from spyre.hw.op_rules import FATAL, find_faults, require_op, require_rules
 from spyre.hw.ops import Family, OpSpec
@@ -83,12 +84,14 @@ def plan_operation(
     half_format: int = tb.DL16,
     threads: int = 1,
     chunked: bool = False,
+    core_order: int | None = None,
 ) -> CorePlan:
     """Plan ``op``.
 
     ``relative_starts``: bytes, [operand, core] in the order of ``op.tensors`` and ``op.cores``,
-    relative to the first core. Raises SdscError when the tensors do not have the structure the
-    operation needs, UnsupportedError for what is not simulated.
+    relative to the first core. ``core_order``: seed of a random order of cores. Raises SdscError
+    when the tensors do not have the structure the operation needs, UnsupportedError for what is
+    not simulated.
     """
     spec = require_op(op)
     require_rules(op, spec)
@@ -100,7 +103,7 @@ def plan_operation(
     if spec.family not in PACKED_FAMILIES:
         for access in accesses:
             require_plain(op, access)
-    context = PlanContext(
+    whole = PlanContext(
         op,
         spec,
         accesses,
@@ -110,13 +113,22 @@ def plan_operation(
         threads,
         chunked,
     )
-    tables = np.vstack(list(_PLANNERS[spec.family](context)))
+    contexts = [whole] if core_order is None else _one_by_one(whole, core_order)
+    tables = np.vstack([row for c in contexts for row in _PLANNERS[spec.family](c)])
     touched = [
         touched_bytes(op, access, starts)
         for access, starts in zip(accesses, relative_starts, strict=True)
     ]
     low, high = np.array(touched, np.int64).reshape(-1, 2).T
     return CorePlan(op, spec, tables, accesses, low, high)
+
+
+def _one_by_one(context: PlanContext, seed: int) -> list[PlanContext]:
+    """A context per core, in shuffled order; cores that combine their results share one."""
+    return [
+        replace(context, op=op, starts=starts)
+        for op, starts in shuffled(context.op, context.starts, seed)
+    ]
 
 
 def _check_indirection(op: Operation, spec: OpSpec) -> None:

@@ -12,10 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre import config
+from spyre.hw.core_order import parse_core_order
 from spyre.hw.executor import Executor
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.regions import RegionAllocator
+from spyre.hw.sanitizer.checks import Choice, parse_checks
+from spyre.hw.sanitizer.sanitizer import Sanitizer
+from spyre.hw.spec import CORES, LX_BASE, LX_BYTES
 from spyre.hw.threads import shared_pool
 from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
 from spyre.layout import SpyreTensorLayout
@@ -46,21 +50,41 @@ class Device:
     """One simulated card.
 
     ``numerics``: number mode, or its text form (default: SPYRE_NUMERICS). ``threads``: host threads
-    (default: SPYRE_NUM_THREADS, else all usable CPUs). Fresh memory reads as zero.
+    (default: SPYRE_NUM_THREADS, else all usable CPUs). ``sanitize``: checks to make (True: all),
+    see docs/sanitizer.md. Fresh memory reads as zero, with ``poison`` as 0xAA bytes.
+    ``core_order``: "random" or "random:SEED" runs the cores of an execute one after another in
+    shuffled order.
     """
 
-    def __init__(self, numerics: Numerics | str | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        numerics: Numerics | str | None = None,
+        threads: int | None = None,
+        *,
+        sanitize: Choice = None,
+        poison: bool = False,
+        core_order: str | None = None,
+    ) -> None:
         chosen = numerics if numerics is not None else config.NUMERICS.read()
         self.numerics = chosen if isinstance(chosen, Numerics) else parse_numerics(chosen)
         self.threads = threads or config.thread_count()
         self.memory = DeviceMemory()
         self.pool = shared_pool(self.threads)
         self.executor = Executor(self.memory, self.pool)
+        self.poison = poison
+        self.core_order = parse_core_order(core_order)
+        checks = parse_checks(sanitize)
+        self.sanitizer = Sanitizer(checks) if checks else None
+        self.executor.sanitizer = self.memory.observer = self.sanitizer
         self._allocator = RegionAllocator()
+        self._poison_scratchpads()
 
     def allocate(self, size_bytes: int, region: int | None = None) -> int:
-        """Address of ``size_bytes`` fresh (zero) bytes of HBM; see RegionAllocator.allocate."""
-        return self._allocator.allocate(size_bytes, region)
+        """Address of ``size_bytes`` fresh bytes of HBM; see RegionAllocator.allocate."""
+        address = self._allocator.allocate(size_bytes, region)
+        if self.poison:
+            self.memory.poison(address, size_bytes)
+        return address
 
     def free(self, address_bytes: int) -> None:
         """Release an allocation; its contents are gone."""
@@ -70,6 +94,12 @@ class Device:
         """Forget all allocations and contents, LX included; compiled plans stay."""
         self._allocator = RegionAllocator()
         self.memory.clear_all()
+        self._poison_scratchpads()
+
+    def _poison_scratchpads(self) -> None:
+        if self.poison:
+            for core in range(CORES):
+                self.memory.poison(LX_BASE + core * LX_BYTES, LX_BYTES)
 
     def bytes_of(self, tensor: DeviceTensor) -> npt.NDArray[np.uint8]:
         """The tensor's device bytes, as a view of device memory."""
@@ -78,6 +108,8 @@ class Device:
     def upload(self, tensor: DeviceTensor, host: HostView) -> None:
         """Host → device copy with format and layout conversion; padding becomes zero."""
         copy_to_device(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.pool)
+        if self.sanitizer is not None:
+            self.sanitizer.written(tensor.address_bytes, tensor.size_bytes, tensor.name)
 
     def download(self, tensor: DeviceTensor, host: HostView) -> None:
         """Device → host copy into ``host.storage``."""

@@ -15,6 +15,7 @@ from spyre.hw import table as tb
 from spyre.hw.index_fault import index_fault
 from spyre.hw.linker import LinkedProgram
 from spyre.hw.memory import DeviceMemory
+from spyre.hw.sanitizer.sanitizer import Sanitizer
 from spyre.hw.spec import device_address
 from spyre.hw.threads import ThreadPool
 
@@ -25,22 +26,27 @@ Progress = Callable[[int, int], None]
 class Executor:
     """Runs linked programs on one memory; used from one thread at a time.
 
-    ``threads``: host threads a dispatch may use, at most those of ``pool``.
+    ``threads``: host threads a dispatch may use, at most those of ``pool``. ``sanitizer``: checks
+    every launch, where there is one.
     """
 
     def __init__(self, memory: DeviceMemory, pool: ThreadPool) -> None:
         self.memory = memory
         self.pool = pool
+        self.sanitizer: Sanitizer | None = None
         self.threads = pool.threads
         self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
         self._fault = np.zeros(1, np.int64)
 
     def warm(self, linked: LinkedProgram) -> None:
         """Compile or load every kernel the program needs, without running any of them."""
+        if self.sanitizer is not None:
+            self.sanitizer.prepare(linked)
         self._drive(linked, 0, 0)
 
     def run(self, linked: LinkedProgram) -> None:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""
+        self._begin(linked)
         self._drive(linked, 0, len(linked.dispatch))
 
     def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
@@ -53,6 +59,7 @@ class Executor:
         """Run dispatch by dispatch; returns host nanoseconds per dispatch."""
         count = len(linked.dispatch)
         elapsed = np.zeros(count, np.int64)
+        self._begin(linked)
         for e in range(count):
             start = time.perf_counter_ns()
             self._drive(linked, e, e + 1)
@@ -61,9 +68,12 @@ class Executor:
                 progress(e + 1, count)
         return elapsed
 
-    def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
-        from spyre.hw.kernels.driver import drive
+    def _begin(self, linked: LinkedProgram) -> None:
+        if self.sanitizer is not None:
+            self.sanitizer.begin(linked)
 
+    def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
+        drive, further = _driver(self.sanitizer)
         self.pool.prepare()
         faulty = drive(
             linked.host_dispatch,
@@ -76,7 +86,19 @@ class Executor:
             first,
             last,
             self._fault,
+            *further,
         )
         if faulty >= 0:
             address = device_address(int(self._fault[0]) - 1)
             raise index_fault(linked, int(faulty), address, self.memory)
+
+
+def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[object, ...]]:
+    """The compiled driver to call, and what it takes at the end."""
+    if sanitizer is None:
+        from spyre.hw.kernels.driver import drive
+
+        return drive, ()
+    from spyre.hw.kernels.sanitizing import drive_checked
+
+    return drive_checked, sanitizer.arguments()

@@ -19,6 +19,7 @@ from spyre.hw.core_plan import CorePlan, plan_operation
 from spyre.hw.kernels.opcodes import COPY_KIND, DISPATCH_BASES, DISPATCH_WORDS
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
+from spyre.hw.outside import first_outside
 from spyre.hw.parts import Part, plain_parts
 from spyre.hw.spec import (
     LX_BASE,
@@ -59,6 +60,7 @@ class LinkedProgram:
     ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
     int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``runs``:
     what runs for each static execute; an instance with several parts is in several runs.
+    ``binding``: what it was linked for.
     """
 
     tables: Int64Array
@@ -66,6 +68,7 @@ class LinkedProgram:
     program: LoopProgram
     schedule: Schedule
     runs: tuple[tuple[PlanRun, ...], ...]
+    binding: Binding = field(default_factory=Binding)
 
     @cached_property
     def plans(self) -> tuple[tuple[CorePlan, ...], ...]:
@@ -87,12 +90,41 @@ class LinkedProgram:
         return entry_addresses(kinds[kinds != tb.EXTRA].tolist())
 
 
+@dataclass(frozen=True)
+class Variant:
+    """One operation an execute statement runs, and for which of its instances.
+
+    ``starts``: device addresses in bytes, [member of ``instances``, operand, core]. Most statements
+    have one variant; runtime sizes and shorter last work slices make more.
+    """
+
+    op: Operation
+    instances: Int64Array
+    starts: Int64Array
+
+
+def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
+    """What execute statement ``static`` runs, in the order of its parts."""
+    groups: dict[int, list[PlanRun]] = {}
+    for run in linked.runs[static]:
+        groups.setdefault(id(run.plan.op), []).append(run)
+    return tuple(map(_variant, groups.values()))
+
+
+def _variant(runs: list[PlanRun]) -> Variant:
+    instances = np.concatenate([run.instances for run in runs])
+    starts = np.concatenate([run.bases[:, :, None] + run.pattern[None] for run in runs])
+    order = np.argsort(instances, kind="stable")
+    return Variant(runs[0].plan.op, instances[order], starts[order])
+
+
 @dataclass
 class Linker:
     """Links one program; plans are kept between launches.
 
     ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats. ``chunked``:
-    sums of them accumulate in DL16.
+    sums of them accumulate in DL16. ``core_order``: seed of a
+    random order of cores, see :mod:`spyre.hw.core_order`.
     """
 
     program: LoopProgram
@@ -100,6 +132,7 @@ class Linker:
     half_format: int
     threads: int
     chunked: bool = False
+    core_order: int | None = None
     _plans: dict[tuple[object, ...], CorePlan] = field(default_factory=dict)
 
     def link(self, binding: Binding) -> LinkedProgram:
@@ -108,7 +141,7 @@ class Linker:
         linked = [
             self._link_execute(execute, schedule, binding) for execute in self.program.executes
         ]
-        return _assemble(self.program, schedule, linked)
+        return _assemble(self.program, schedule, linked, binding)
 
     def _link_execute(
         self, execute: Execute, schedule: Schedule, binding: Binding
@@ -159,7 +192,7 @@ class Linker:
         key = (name, pattern.tobytes(), tags)
         if key not in self._plans:
             self._plans[key] = plan_operation(
-                op, pattern, tags, self.half_format, self.threads, self.chunked
+                op, pattern, tags, self.half_format, self.threads, self.chunked, self.core_order
             )
         return self._plans[key]
 
@@ -344,12 +377,8 @@ def _check_hbm(place: _Place, starts: Int64Array, allocations: Sequence[Allocati
         found = index.owner(low, high)
         if (found < 0).any():
             member, core = (int(i) for i in np.argwhere(found < 0)[0])
-            _raise_out_of_bounds(
-                place,
-                (member, k, place.op.cores[core] if tensor.per_core_in_hbm else None),
-                (int(low[member, core]), int(high[member, core])),
-                allocations,
-            )
+            extent = int(low[member, core]), int(high[member, core])
+            _raise_out_of_bounds(place, member, k, starts[member, k], extent, allocations)
         owners[:, k] = found[:, 0]
     return owners
 
@@ -388,23 +417,25 @@ def _widest_before(highs: Int64Array) -> Int64Array:
 
 def _raise_out_of_bounds(
     place: _Place,
-    where: tuple[int, int, int | None],
-    touched: tuple[int, int],
+    member: int,
+    operand: int,
+    starts: Int64Array,
+    extent: tuple[int, int],
     allocations: Sequence[Allocation],
 ) -> None:
-    """``where``: member, operand, core (None: all of them); ``touched``: bytes."""
-    member, operand, core = where
-    low, high = touched
+    """``starts``: of every core; ``extent``: what the cores touch, end excluded. Both in bytes."""
+    low, high = extent
     near = [a for a in allocations if a.address_bytes <= low < a.end_bytes]
     expected = "one of: " + ", ".join(
         f"{a.name} {a.address_bytes:#x}..{a.end_bytes:#x}" for a in (near or allocations)[:8]
     )
+    position, address, coordinate = first_outside(place.op, operand, starts, near or allocations)
     raise DeviceFault(
         "SPY411",
         f"{place.op.name} touches memory outside of its arguments",
-        place.location(member, operand, core, low),
+        place.location(member, operand, place.op.cores[position], address),
         expected=expected if allocations else "no device memory at all",
-        found=f"bytes {low:#x}..{high:#x} ({high - low} bytes)",
+        found=f"bytes {low:#x}..{high:#x} ({high - low} bytes) over all cores{coordinate}",
     )
 
 
@@ -448,7 +479,10 @@ def _refuse_unrelated(place: _Place, value: int) -> None:
 
 
 def _assemble(
-    program: LoopProgram, schedule: Schedule, linked: Sequence[Sequence[_ExecutePart]]
+    program: LoopProgram,
+    schedule: Schedule,
+    linked: Sequence[Sequence[_ExecutePart]],
+    binding: Binding,
 ) -> LinkedProgram:
     """Put all dispatches in program order; ``linked``: the parts of each static execute."""
     layout = _TableLayout()
@@ -459,7 +493,7 @@ def _assemble(
     dispatch = _dispatches(schedule, layout, [len(parts) for parts in linked])
     dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
     runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
-    return LinkedProgram(stacked, dispatch, program, schedule, runs)
+    return LinkedProgram(stacked, dispatch, program, schedule, runs, binding)
 
 
 @dataclass

@@ -7,6 +7,7 @@ the number in the files; LX of core ``c`` has the addresses from ``LX_BASE + c *
 from __future__ import annotations
 
 import mmap
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +17,41 @@ from spyre.hw.spec import HOST_BYTES, LX_BASE, host_offset
 
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096
+POISON = 0xAA
+"""Byte of fresh memory on a device that poisons it."""
+
+
+class MemoryObserver(Protocol):
+    """Told of every host access that changes memory."""
+
+    def written(self, address_bytes: int, size_bytes: int, name: str = "") -> None:
+        """A range got new contents; ``name``: of the tensor, where there is one."""
+
+    def cleared(self, address_bytes: int, size_bytes: int) -> None:
+        """A range was cleared."""
+
+    def cleared_all(self) -> None:
+        """All of memory was cleared."""
 
 
 class DeviceMemory:
     """The card's memory as one lazily committed reservation, addressed by device addresses.
 
     ``pointer``: host address of device address 0, for kernels, which take host offsets.
+    ``observer`` sees what `write`, `clear` and `clear_all` do, not what is done through views.
     """
 
     def __init__(self) -> None:
-        self._mapping = _reserve(HOST_BYTES + _GUARD_BYTES)
+        self.observer: MemoryObserver | None = None
+        self._mapping = reserve(HOST_BYTES + _GUARD_BYTES)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._mapping.madvise(mmap.MADV_HUGEPAGE, 0, host_offset(LX_BASE) & -mmap.PAGESIZE)
         self._data = np.frombuffer(self._mapping, np.uint8)
         self.pointer: int = self._data.ctypes.data
+
+    def poison(self, address_bytes: int, size_bytes: int) -> None:
+        """Fill a range with POISON: what a program finds there that should not read it."""
+        self.view(address_bytes, size_bytes)[:] = POISON
 
     def view(self, address_bytes: int, size_bytes: int) -> npt.NDArray[np.uint8]:
         """The bytes of a range that lies within one region or one LX, as a writable view."""
@@ -40,18 +62,24 @@ class DeviceMemory:
         """A copy of ``size_bytes`` device bytes from ``address_bytes``."""
         return self.view(address_bytes, size_bytes).copy()
 
-    def write(self, address_bytes: int, content: npt.NDArray[np.uint8]) -> None:
-        """Store raw device bytes at ``address_bytes``."""
+    def write(self, address_bytes: int, content: npt.NDArray[np.uint8], name: str = "") -> None:
+        """Store raw device bytes at ``address_bytes``; ``name`` is for the observer."""
         self.view(address_bytes, content.size)[:] = content
+        if self.observer is not None:
+            self.observer.written(address_bytes, content.size, name)
 
     def clear(self, address_bytes: int, size_bytes: int) -> None:
         """Zero a range within one region or LX; whole pages go back to the host."""
         start = host_offset(address_bytes)
         self._clear(start, start + size_bytes)
+        if self.observer is not None:
+            self.observer.cleared(address_bytes, size_bytes)
 
     def clear_all(self) -> None:
         """Zero everything, LX included."""
         self._clear(0, HOST_BYTES)
+        if self.observer is not None:
+            self.observer.cleared_all()
 
     def _clear(self, start: int, end: int) -> None:
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -64,7 +92,8 @@ class DeviceMemory:
         self._data[last:end] = 0
 
 
-def _reserve(size_bytes: int) -> mmap.mmap:
+def reserve(size_bytes: int) -> mmap.mmap:
+    """Zeroed address space, committed on touch; DeviceOutOfMemory SPY402 when the host refuses."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
         return mmap.mmap(-1, size_bytes, flags=flags)

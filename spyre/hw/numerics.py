@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from spyre.dtypes import NinfView, NumericRules, Rounding
+from spyre.dtypes import Mode, NinfView, NumericRules, Rounding
 from spyre.errors import UnsupportedError
 from spyre.hw import table as tb
-
-Mode = Literal["dl16", "dl16-chunk", "ieee"]
 
 _ROUNDINGS: tuple[str, ...] = get_args(Rounding)
 _VALUES: dict[str, tuple[str, ...]] = {

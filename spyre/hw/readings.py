@@ -4,8 +4,8 @@ Planners, kernels and twins read the constants here; another position of one cha
 Kernels take them when they are compiled: they are no options of a run. The positions are those the
 operations reference proposes (§3, §4). `python -m tools.docs` lists this file in
 docs/operations.md: every constant with the text below it, in which operations stand in backquotes.
-Two more stand in the layers below: `spyre.dtypes.NIBBLE_SHIFTS` (order of 4-bit elements in a byte) and
-`spyre.mlir.footprint.STORED_PADDING`.
+Two more stand in the layers below: `spyre.dtypes.NIBBLE_SHIFTS` (order of 4-bit elements in a
+byte) and `spyre.mlir.footprint.STORED_PADDING`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ QUANTIZED_FP8_MAX = 448.0
 """`qfp8ch`, `qfp8mb`, `qfp8wt`: what exceeds this magnitude, infinity included, saturates."""
 
 QUANTIZE_TIES_TO_EVEN = True
-"""`csqint8ch`, `csqint8mb`, `csqint8wt`, `csqint4`, `csqint4wt`: what lies halfway rounds to the even
-integer, or (False) away from zero."""
+"""`csqint8ch`, `csqint8mb`, `csqint8wt`, `csqint4`, `csqint4wt`: what lies halfway rounds to the
+even integer, or (False) away from zero."""
 
 INTEGER_MATMUL_SCALE = 1.0
 """`batchmatmulint8`, `batchmatmulint4`, `conv2dint8`, `conv2dint4`: factor on the exact integer

@@ -13,6 +13,7 @@ from spyre.layout.geometry import (
     host_coordinate_of_offset,
     transfer_geometry,
 )
+from spyre.layout.occupancy import host_coordinates_of_stick, occupied_sticks, viewed_sticks
 from spyre.layout.reference import (
     device_to_host_reference,
     host_positions,
@@ -36,8 +37,11 @@ __all__ = [
     "device_coordinate",
     "device_to_host_reference",
     "host_coordinate_of_offset",
+    "host_coordinates_of_stick",
     "host_positions",
     "host_to_device_reference",
+    "occupied_sticks",
     "storage_bytes",
     "transfer_geometry",
+    "viewed_sticks",
 ]

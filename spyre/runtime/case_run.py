@@ -5,7 +5,7 @@ LX and pool keep their contents between the launches of a case.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -17,6 +17,7 @@ from spyre.errors import Finding
 from spyre.hw.counters import Counters
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
+from spyre.hw.sanitizer.cover import Expected
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.case_file import (
@@ -32,6 +33,7 @@ from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RunResult, report_executes
+from spyre.runtime.sanitized import label_launch, next_record, take_findings, viewed_output
 from spyre.runtime.twin_check import TwinCheck, Verification
 from spyre.runtime.verify import (
     EXACT,
@@ -97,6 +99,7 @@ def run_case(
     device.reset()
     kernels = _load_kernels(case, device)
     placed = place_buffers(case, device)
+    first_record = next_record(device)
     check = None if verify_points is None else TwinCheck(device, verify_points, progress)
     mode = _Mode(timed and check is None, progress, check)
     launched: list[LaunchedKernel] = []
@@ -110,7 +113,17 @@ def run_case(
         for output, values in zip(case.spec.outputs, found, strict=True)
         if output.value is not None
     )
-    return CaseRun(_result(case, placed, launched, found, places), comparisons)
+    result = _result(case, placed, launched, found, places)
+    observed = take_findings(device, _expected_outputs(case, placed), first_record)
+    return CaseRun(result.with_sanitizer(observed), comparisons)
+
+
+def _expected_outputs(case: Case, placed: Mapping[str, PlacedBuffer]) -> Iterator[Expected]:
+    """The outputs that start with undefined contents."""
+    for output in case.spec.outputs:
+        tensor = placed[output.buffer].tensor
+        if tensor is not None and case.spec.buffers[output.buffer].kind == "output":
+            yield viewed_output(tensor, output)
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,7 @@ def _launch(
     mode: _Mode,
 ) -> LaunchedKernel:
     kernel, launch = checked.kernel, bind_launch(spec, placed)
+    label_launch(kernel.device, first_execute, spec.bundle)
     linked, binding = kernel.link(launch), kernel.bind(launch)
     elapsed_ns = verification = None
     if mode.check is not None:

@@ -64,6 +64,7 @@ class Kernel:
             device.numerics.half_format,
             device.threads,
             device.numerics.chunked,
+            device.core_order,
         )
         self._linked: OrderedDict[tuple[object, ...], LinkedProgram] = OrderedDict()
         self._scratch: tuple[PoolBuffer, ...] | None = None
@@ -100,6 +101,7 @@ class Kernel:
                 tensor.address_bytes,
                 tensor.size_bytes,
                 tensor.layout.element_arrangement,
+                _device_dims(tensor),
             )
             for tensor in launch.arguments.values()
         ]
@@ -179,6 +181,13 @@ def require_no_size(parameter: Parameter, values: Mapping[str, int]) -> None:
         expected=f"a value for {parameter.name}: a positive multiple of {steps}{most}",
         found=", ".join(values) or "no values",
     )
+
+
+def _device_dims(tensor: DeviceTensor) -> tuple[tuple[int, int], ...]:
+    """Extent and stride in bytes of the dims above the stick."""
+    layout = tensor.layout
+    strides = (stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1])
+    return tuple(zip(layout.device_size[:-1], strides, strict=True))
 
 
 def _segments(launch: Launch) -> dict[int, int]:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from spyre.errors import Finding
 from spyre.hw.counters import Counters, count_plan
 from spyre.hw.linker import LinkedProgram, PlanRun
+from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.host_tensor import HostTensor
@@ -85,6 +86,7 @@ class RunResult:
     where each output lay, and which core wrote it, for `spyre.runtime.verify`. ``inputs``: what
     the kernel was given. ``host_ns``: all executes together, None when the run was not timed.
     ``verification``: how many executes agreed with the reference implementation, where asked for.
+    ``sanitizer``: what a device with a sanitizer found, errors first; ``findings`` includes it.
     """
 
     outputs: tuple[npt.NDArray[Any], ...]
@@ -96,6 +98,12 @@ class RunResult:
     arguments: tuple[PlacedArgument, ...]
     places: tuple[OutputPlace, ...] = field(default=(), repr=False)
     verification: Verification | None = None
+    sanitizer: tuple[SanitizerFinding, ...] = ()
+
+    def with_sanitizer(self, found: Sequence[SanitizerFinding]) -> RunResult:
+        """The same with what the sanitizer found."""
+        findings = (*self.findings, *(f.to_finding() for f in found))
+        return replace(self, findings=findings, sanitizer=tuple(found))
 
     @property
     def host_ns(self) -> int | None:

@@ -30,8 +30,10 @@ from spyre.runtime.bundle_arguments import content_digest, read_arguments
 from spyre.runtime.core_lookup import CoreLookup
 from spyre.runtime.host_tensor import HostTensor, TensorSpec
 from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.launch_spec import Role
 from spyre.runtime.placement import Placement, download, placed, upload
 from spyre.runtime.run_result import PlacedArgument, RunResult, report_executes
+from spyre.runtime.sanitized import next_record, take_findings, whole_output
 from spyre.runtime.twin_check import DEFAULT_POINTS, TwinCheck, Verification
 from spyre.runtime.verify import OutputPlace
 
@@ -128,12 +130,17 @@ class Session:
         with placed(self.device, arguments, baked) as placement:
             for spec, tensor in zip(arguments.inputs, tensors, strict=True):
                 upload(self.device, placement.tensors[spec.arg_index], tensor)
+            first = next_record(self.device)
             launched = _launch(prepared.kernel, arguments, placement, options)
             outputs = tuple(
                 download(self.device, placement.tensors[spec.arg_index])
                 for spec in arguments.outputs
             )
-        return _result(launched, arguments, placement, tensors, outputs, findings)
+            pure = (a.arg_index for a in arguments.outputs if a.role is Role.OUTPUT)
+            expected = (whole_output(placement.tensors[index]) for index in pure)
+            observed = take_findings(self.device, expected, first)
+        result = _result(launched, arguments, placement, tensors, outputs, findings)
+        return result.with_sanitizer(observed)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Subject:
 
     def read_outputs(self) -> tuple[Array, ...]:
         """What the outputs hold now."""
-        return tuple(output.read().to_array() for output in self.outputs)
+        return tuple(output.read().to_values() for output in self.outputs)
 
 
 @contextmanager

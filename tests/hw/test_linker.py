@@ -63,6 +63,7 @@ def test_an_allocation_too_short(operand: int, cut: int):
     with pytest.raises(DeviceFault) as caught:
         link(engine(), [add(region(0), region(1), region(2))], allocations)
     low, high = region(operand), region(operand) + BYTES
+    core, at, place = (3, high - 128, "mb 15, out 64") if cut < BYTES else (0, low, "mb 0, out 0")
     if cut < BYTES:
         near = f"tensor {operand} {low:#x}..{high - cut:#x}"
     else:
@@ -71,10 +72,11 @@ def test_an_allocation_too_short(operand: int, cut: int):
             for k in range(3)
         )
     assert str(caught.value) == (
-        f"test:6:1: 0_add, execute 0, tensor Tensor{operand}, address {low:#x}: "
+        f"test:6:1: 0_add, execute 0, core {core}, tensor Tensor{operand}, address {at:#x}: "
         "error SPY411: add touches memory outside of its arguments\n"
         f"  expected: one of: {near}\n"
-        f"  found: bytes {low:#x}..{high:#x} ({BYTES} bytes)"
+        f"  found: bytes {low:#x}..{high:#x} ({BYTES} bytes) over all cores; "
+        f"first outside at {place}"
     )
 
 
@@ -199,7 +201,7 @@ def test_a_loop_over_tiles():
 def test_the_last_iteration_outside_is_named():
     with pytest.raises(DeviceFault) as caught:
         tiled(ROWS + 1, 256, BYTES)
-    assert f"loop indices ({ROWS},), tensor Tensor0, address {region(0) + BYTES:#x}" in str(
+    assert f"loop indices ({ROWS},), core 0, tensor Tensor0, address {region(0) + BYTES:#x}" in str(
         caught.value
     )
 

@@ -274,3 +274,20 @@ def test_ninf_is_ordered_and_sticky(mode: str):
             assert (result & 0x7FFF == 0x7FFF).all(), (name, result)
     assert (run_codes("sub", plus, plus, mode=mode)[shown] & 0x7FFF == 0x7FFF).all()
     assert (run_codes("realdiv", numbers, plus, mode=mode)[shown] & 0x7FFF == 0).all()
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "realdiv"])
+def test_the_sign_of_a_ninf_does_not_depend_on_the_path(name: str):
+    """Infinity minus infinity and the like: fused, one lane, and staged give one code."""
+    special = np.array([0, 0x8000, 0x3E00, 0xBE00, 0x7FFE, 0xFFFE, PLUS, MINUS])
+    for code in special:
+        second = np.full(8, code)
+        fused = run_codes(name, special, second)[:8]
+        for mode in ("dl16:alu=even", "dl16-chunk:alu=even"):
+            assert np.array_equal(run_codes(name, special, second, mode=mode)[:8], fused)
+        lane = pointwise(name, (1, 64), [Operand(region(0)), Operand(region(1), (1,))],
+                         Operand(region(5)))  # fmt: skip
+        op, device = build_operation(lane), engine("dl16")
+        device.executor.run(link(device, [op], allocations_of(windows(op))))
+        result = device.memory.read(region(5), 128).view(np.uint16)[:8]
+        assert result.tolist() == fused.tolist()

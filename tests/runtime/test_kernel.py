@@ -172,7 +172,7 @@ def test_a_loop_past_the_tensor_is_a_fault_before_anything_runs(
 ) -> None:
     kernel = Kernel(_row_loop(tmp_path), device)
     x, y = _tensor(device, "x", _numbers(5)), _tensor(device, "y")
-    with pytest.raises(DeviceFault, match=r"loop indices \(4,\), tensor Tensor0"):
+    with pytest.raises(DeviceFault, match=r"loop indices \(4,\), core 0, tensor Tensor0"):
         kernel.launch(Launch({0: x, 1: y}, values={"rows": 5}))
     assert not _read(device, y).any()
 

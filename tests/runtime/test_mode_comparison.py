@@ -23,12 +23,14 @@ from spyre.hw.reference.addresses import element_offsets, local_coordinates, sli
 from spyre.hw.steps import operand_window, steps_of
 from spyre.mlir.sdsc_builder import OperationSpec, build_operation
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
+from spyre.runtime.case_file import read_case
 from spyre.runtime.element_place import output_elements, spot_of, writers
 from spyre.runtime.mode_comparison import ModeReport, Verdict, compare_modes
 from spyre.runtime.mode_steps import ExecuteDifference, ModeComparison, Side
 from spyre.runtime.session import RunOptions
-from spyre.runtime.subject import bundle_subject
+from spyre.runtime.subject import bundle_subject, case_subject
 from spyre.runtime.ulp import DL16_SMALLEST, Unit, differences
+from tests.conformance.cases import find_cases
 from tests.hw.harness import (
     Array,
     Fill,
@@ -341,3 +343,17 @@ def test_values_both_modes_miss_are_not_quantisation():
     calls: list[int] = []
     only_second = lambda values: bool(calls.append(1) or len(calls) == 2)  # noqa: E731
     assert report_of("matmul", ("dl16", "ieee"), [only_second]).exit_code == 0
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("modes", [("dl16", "ieee"), ("ieee", "dl16-chunk:alu=trunc")])
+def test_real_programs_are_never_blamed(shared_dir: Path, modes: tuple[str, str]):
+    """Every execute of every real program: rounding explains what the modes make of it."""
+    devices = [Device(mode, 1) for mode in modes]
+    cases = [read_case(directory) for directory in find_cases(shared_dir / "bundles")]
+    differing = 0
+    for case in cases:
+        report = compare_modes(*(case_subject(device, case) for device in devices))
+        assert report.exit_code == 0, (case.spec.name, report)
+        differing += report.verdict is not Verdict.EQUAL
+    assert differing > len(cases) // 2

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import DataFormat, FormatKind, NumericRules, decode_device, find_stored_format
+from spyre.dtypes import (
+    DataFormat,
+    FormatKind,
+    Mode,
+    NumericRules,
+    decode_device,
+    find_stored_format,
+)
 from spyre.hw.ops import Family
 from spyre.mlir.operation import Operation
 
@@ -73,7 +80,7 @@ def agreement_of(family: str) -> Agreement:
     return AGREEMENTS.get(family, SUMMED)
 
 
-def ulp_distance(found: Array, expected: Array, stored: DataFormat, mode: str) -> Int64Array:
+def ulp_distance(found: Array, expected: Array, stored: DataFormat, mode: Mode) -> Int64Array:
     """Distance of every element of two byte arrays (uint8) that hold elements of ``stored``.
 
     Zeros of both signs are equal, and so are two NaNs; a NaN is NOT_COMPARABLE to a number.
@@ -106,7 +113,7 @@ def ordered_codes(content: Array, stored: DataFormat) -> Int64Array:
     return np.where(codes & sign, -magnitude, magnitude)
 
 
-def decoded(content: Array, data_format: str, mode: str) -> Array:
+def decoded(content: Array, data_format: str, mode: Mode) -> Array:
     """The numbers of a byte array (uint8) that holds elements of ``data_format``."""
     return _values(content, find_stored_format(data_format), NumericRules(numerics=mode))
 
@@ -116,7 +123,7 @@ def _values(content: Array, stored: DataFormat, rules: NumericRules) -> Array:
     return values
 
 
-def sum_noise(op: Operation, inputs: Sequence[Sequence[Array]], mode: str) -> float:
+def sum_noise(op: Operation, inputs: Sequence[Sequence[Array]], mode: Mode) -> float:
     """What accumulating in float32 in another order may change: 2^-24 · terms · largest term.
 
     ``inputs``: per input, the bytes (uint8) its cores may read. Terms are products of one element
@@ -131,7 +138,7 @@ def sum_noise(op: Operation, inputs: Sequence[Sequence[Array]], mode: str) -> fl
     return _FLOAT32_UNIT * max(terms, 1) * term
 
 
-def _largest(content: Array, data_format: str, mode: str) -> float:
+def _largest(content: Array, data_format: str, mode: Mode) -> float:
     """The largest finite magnitude among the elements of a byte array."""
     stored = find_stored_format(data_format)
     if stored.bits < 8:

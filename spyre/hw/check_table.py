@@ -1,0 +1,70 @@
+"""Words of the sanitizer's tables: the builder writes them, the checking driver reads them.
+
+A *row* is one operand of one execute statement in one role; its *boxes* are what the cores touch,
+one box per distinct range; a *nest* is the shape of a box in whole sticks: runs of neighbouring
+sticks, repeated over axes. Addresses are stick numbers of the host reservation.
+"""
+
+from __future__ import annotations
+
+# rows
+ROLE = 0
+FIRST_BOX = 1
+BOXES = 2
+BASES = 3
+"""Index of the base stick of instance 0 among all base sticks, which are -1 for instances that the
+row is not for."""
+PATTERNS = 4
+"""Index of the pattern number of instance 0, or -1: all instances have pattern 0."""
+OFFSETS = 5
+"""Index of the offset of box 0 in pattern 0 among all offsets."""
+IS_LX = 6
+CAN_CLASH = 7
+"""1: several cores write this operand."""
+ROW_WORDS = 8
+
+# roles, in the order in which one execution's rows stand
+READ = 0
+WRITE = 1
+REREAD = 2
+"""An input that overlaps an output of the same execute, looked at again after the writes."""
+
+# boxes
+TAG = 0
+"""Core + 1 of the first of the cores that count as one."""
+NEST = 1
+BOX_WORDS = 2
+
+# nests
+RANK = 0
+RUN = 1
+LAST = 2
+"""Distance from the first to the last stick of a box."""
+STEPS = 4
+MAX_RANK = 8
+PITCHES = STEPS + MAX_RANK
+NEST_WORDS = PITCHES + MAX_RANK
+
+# results, two slots per row
+MAIN = 0
+LIVE = 1
+"""LX read through a range that partially overlaps the one it was written through."""
+SLOTS = 2
+COUNT = 0
+EXECUTION = 1
+BOX = 2
+STICK = 3
+WORD = 4
+"""Shadow word of the first offending stick before this execution changed it."""
+EXECUTIONS = 5
+LATEST = 6
+RESULT_WORDS = 8
+
+# shadow words: record << CORE_BITS | core + 1, 0 for sticks nobody wrote
+CORE_BITS = 6
+UNKNOWN_CORE = 63
+MAX_RECORD = (1 << 32 - CORE_BITS) - 1
+
+# LX range words: first and last stick of the range a stick was written through, and a mark
+RANGE_BITS = 14
+RANGE_MARK = 1 << 2 * RANGE_BITS

@@ -1,0 +1,227 @@
+"""The checking driver: shadow checks of every execution before its dispatches run.
+
+Per execution: reads look for sticks nobody wrote, writes for sticks another core wrote in the same
+execution, inputs that overlap an output are looked at once more. The tables are those of
+:mod:`spyre.hw.check_table`; the slow twin is :mod:`spyre.hw.reference.shadow`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spyre.hw import check_table as ct
+from spyre.hw.jit import inline, kernel
+from spyre.hw.kernels.driver import drive
+from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, host_offset
+
+ROLE, FIRST_BOX, BOXES, BASES, PATTERNS = ct.ROLE, ct.FIRST_BOX, ct.BOXES, ct.BASES, ct.PATTERNS
+OFFSETS, IS_LX, CAN_CLASH = ct.OFFSETS, ct.IS_LX, ct.CAN_CLASH
+READ, WRITE, REREAD = ct.READ, ct.WRITE, ct.REREAD
+TAG, NEST, RANK, RUN, LAST = ct.TAG, ct.NEST, ct.RANK, ct.RUN, ct.LAST
+STEPS, PITCHES, MAX_RANK = ct.STEPS, ct.PITCHES, ct.MAX_RANK
+MAIN, LIVE, COUNT, EXECUTION, BOX = ct.MAIN, ct.LIVE, ct.COUNT, ct.EXECUTION, ct.BOX
+STICK, WORD, EXECUTIONS, LATEST = ct.STICK, ct.WORD, ct.EXECUTIONS, ct.LATEST
+CORE_BITS, RANGE_BITS, RANGE_MARK = ct.CORE_BITS, ct.RANGE_BITS, ct.RANGE_MARK
+RANGE_MASK = (1 << RANGE_BITS) - 1
+ZERO, ONE, CORE_LIMIT = np.uint32(0), np.uint32(1), np.uint32(1 << CORE_BITS)
+LX_FIRST = host_offset(LX_BASE) // STICK_BYTES
+LX_MASK = LX_BYTES // STICK_BYTES - 1
+
+
+@inline
+def count_unwritten(shadow, first, last):
+    """Sticks of the run that nobody wrote."""
+    words = shadow[first:last]
+    count = 0
+    for i in range(words.size):
+        count += int(words[i] == ZERO)
+    return count
+
+
+@inline
+def count_foreign(shadow, first, last, tag):
+    """Sticks of the run that another core than that of ``tag`` wrote under the same record."""
+    words = shadow[first:last]
+    count = 0
+    for i in range(words.size):
+        count += int(np.uint32(np.uint32(words[i] ^ tag) - ONE) < CORE_LIMIT - ONE)
+    return count
+
+
+@inline
+def fill(words, first, last, value):
+    """Set a run of words."""
+    run = words[first:last]
+    for i in range(run.size):
+        run[i] = value
+
+
+@kernel
+def is_foreign(word, tag):
+    """True if another core wrote the stick under the record of ``tag``."""
+    other = np.uint32(word ^ tag)
+    return (other != ZERO) and (other < CORE_LIMIT)
+
+
+@kernel
+def is_torn(word, low, high):
+    """True if a stick's written range and ``low`` .. ``high`` overlap without one in the other."""
+    if word & RANGE_MARK == 0:
+        return False
+    first, last = (word >> RANGE_BITS) & RANGE_MASK, word & RANGE_MASK
+    return not ((first >= low and last <= high) or (first <= low and last >= high))
+
+
+@kernel
+def note(result, count, execution, box, stick, word):
+    """Add ``count`` sticks to a finding; the first keeps its place."""
+    if result[COUNT] == 0:
+        result[EXECUTION] = execution
+        result[BOX] = box
+        result[STICK] = stick
+        result[WORD] = word
+        result[LATEST] = -1
+    result[COUNT] += count
+    if result[LATEST] != execution:
+        result[LATEST] = execution
+        result[EXECUTIONS] += 1
+
+
+@inline
+def check_read(shadow, first, last, result, execution, box):
+    """A run that is read."""
+    count = count_unwritten(shadow, first, last)
+    if count == 0:
+        return
+    stick = first
+    while shadow[stick] != 0:
+        stick += 1
+    note(result, count, execution, box, stick, 0)
+
+
+@inline
+def check_foreign(shadow, first, last, tag, result, execution, box):
+    """A run that another core may have written in this execution."""
+    count = count_foreign(shadow, first, last, tag)
+    if count == 0:
+        return
+    stick = first
+    while not is_foreign(shadow[stick], tag):
+        stick += 1
+    note(result, count, execution, box, stick, shadow[stick])
+
+
+@inline
+def check_ranges(shadow, ranges, first, last, low, high, result, execution, box):
+    """A run of LX that is read as part of the range ``low`` .. ``high``."""
+    same = low << RANGE_BITS | high | RANGE_MARK
+    count, stick = 0, -1
+    for at in range(first, last):
+        word = np.int64(ranges[at - LX_FIRST])
+        if word != same and is_torn(word, low, high):
+            if count == 0:
+                stick = at
+            count += 1
+    if count > 0:
+        note(result, count, execution, box, stick, shadow[stick])
+
+
+@inline
+def visit(shadow, ranges, row, first, last, tag, low, high, results, execution, box):
+    """Check one run of a row's box, and mark what is written."""
+    role = row[ROLE]
+    if role == READ:
+        check_read(shadow, first, last, results[MAIN], execution, box)
+        if row[IS_LX] == 1:
+            check_ranges(shadow, ranges, first, last, low, high, results[LIVE], execution, box)
+        return
+    if row[CAN_CLASH] == 1:
+        check_foreign(shadow, first, last, tag, results[MAIN], execution, box)
+    if role == WRITE:
+        fill(shadow, first, last, tag)
+        if row[IS_LX] == 1:
+            word = np.uint32(low << RANGE_BITS | high | RANGE_MARK)
+            fill(ranges, first - LX_FIRST, last - LX_FIRST, word)
+
+
+@kernel
+def walk(shadow, ranges, row, nest, start, tag, results, execution, box, counters):
+    """Visit every run of a box."""
+    rank, run = nest[RANK], nest[RUN]
+    low = (start - LX_FIRST) & LX_MASK
+    high = low + nest[LAST]
+    total = 1
+    for axis in range(rank):
+        total *= nest[STEPS + axis]
+        counters[axis] = 0
+    at = start
+    for _ in range(total):
+        visit(shadow, ranges, row, at, at + run, tag, low, high, results, execution, box)
+        axis = rank - 1
+        while axis >= 0:
+            at += nest[PITCHES + axis]
+            counters[axis] += 1
+            if counters[axis] < nest[STEPS + axis]:
+                break
+            at -= nest[PITCHES + axis] * nest[STEPS + axis]
+            counters[axis] = 0
+            axis -= 1
+
+
+@kernel
+def check_execution(
+    shadow, ranges, rows, boxes, nests, bases, patterns, offsets, results,
+    first_row, last_row, instance, execution, record, counters,
+):  # fmt: skip
+    """All rows of one execution, in order."""
+    for r in range(first_row, last_row):
+        row = rows[r]
+        base = bases[row[BASES] + instance]
+        if base < 0:
+            continue
+        pattern = patterns[row[PATTERNS] + instance] if row[PATTERNS] >= 0 else 0
+        at = row[OFFSETS] + pattern * row[BOXES]
+        for b in range(row[BOXES]):
+            box = boxes[row[FIRST_BOX] + b]
+            tag = np.uint32(record << CORE_BITS | box[TAG])
+            walk(
+                shadow, ranges, row, nests[box[NEST]], base + offsets[at + b], tag,
+                results[r], execution, b, counters,
+            )  # fmt: skip
+
+
+@kernel
+def drive_checked(
+    dispatch: Any, tables: Any, entries: Any, memory: int, pool: int, scratch: int, threads: int,
+    first: int, last: int, fault: Any,
+    executions: Any, heads: Any, rows: Any, boxes: Any, nests: Any, bases: Any, patterns: Any,
+    offsets: Any, results: Any, shadow: Any, ranges: Any, record: int,
+) -> Any:  # fmt: skip
+    """As `drive`, each execution checked first.
+
+    ``executions``: per dispatch the number of the execution it begins, -1 for its further ones.
+    ``heads``: first row per execute statement. ``record``: that of execution 0.
+    """
+    counters = np.zeros(MAX_RANK, np.int64)
+    e = first
+    while e < last:
+        execution = executions[e]
+        if execution >= 0:
+            static = dispatch[e, 1]
+            check_execution(
+                shadow, ranges, rows, boxes, nests, bases, patterns, offsets, results,
+                heads[static], heads[static + 1], dispatch[e, 2], execution, record + execution,
+                counters,
+            )  # fmt: skip
+        end = e + 1
+        while end < last and executions[end] < 0:
+            end += 1
+        faulty = drive(
+            dispatch, tables, entries, memory, pool, scratch, threads, e, end, fault
+        )  # fmt: skip
+        if faulty >= 0:
+            return faulty
+        e = end
+    return np.int64(-1)

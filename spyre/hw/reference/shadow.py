@@ -1,0 +1,111 @@
+"""The sanitizer's checks of accesses, stick by stick: the slow twin of the checking driver.
+
+Sticks come from the address of every element, cores and executions are taken one after another.
+Knows the direct accesses of elementwise operations, reductions and matmuls; restickify stops at
+stored extents and indirect accesses depend on data, neither is modelled here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from spyre.hw.reference.addresses import Int64Array, element_offsets, local_coordinates
+from spyre.mlir.operation import Component, Operation, Tensor
+
+STICK_BYTES = 128
+Range = tuple[int, int]
+"""First and last stick of what a core touches of a tensor."""
+
+
+@dataclass
+class ShadowTwin:
+    """Who wrote every stick: (execution, core) by stick number; LX sticks with their range too.
+
+    ``counts``: sticks per (tensor, code) found so far.
+    """
+
+    writers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    ranges: dict[int, Range] = field(default_factory=dict)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    executions: int = 0
+
+    def upload(self, address_bytes: int, size_bytes: int) -> None:
+        """The host writes a range."""
+        for stick in range(address_bytes // STICK_BYTES, -(-(address_bytes + size_bytes) // 128)):
+            self.writers[stick] = (0, -1)
+            self.ranges.pop(stick, None)
+
+    def execute(self, op: Operation, starts: Int64Array) -> None:
+        """One execution; ``starts``: byte addresses, [operand, core]."""
+        self.executions += 1
+        inputs = len(op.tensors) - len(op.outputs)
+        for k in range(inputs):
+            for _, sticks in _distinct(op, k, starts, None):
+                self._read(op.tensors[k], sticks)
+        for k in range(inputs, len(op.tensors)):
+            for core, sticks in _distinct(op, k, starts, op.outputs[0]):
+                self._meet(op.tensors[k], sticks, core, "SPY711")
+                self._write(op.tensors[k], sticks, core)
+        for k in range(inputs):
+            if op.tensors[k].component is Component.HBM:
+                for core, sticks in _distinct(op, k, starts, op.outputs[0]):
+                    self._meet(op.tensors[k], sticks, core, "SPY712")
+
+    def _read(self, tensor: Tensor, sticks: list[int]) -> None:
+        missing = sum(stick not in self.writers for stick in sticks)
+        whole = min(sticks), max(sticks)
+        torn = sum(_torn(self.ranges.get(stick), whole) for stick in sticks)
+        self._count(tensor, "SPY710", missing)
+        self._count(tensor, "SPY731", torn)
+
+    def _meet(self, tensor: Tensor, sticks: list[int], core: int, code: str) -> None:
+        others = (self.writers.get(stick, (0, -1)) for stick in sticks)
+        clashes = sum(other[0] == self.executions and other[1] != core for other in others)
+        self._count(tensor, code, clashes)
+
+    def _write(self, tensor: Tensor, sticks: list[int], core: int) -> None:
+        whole = min(sticks), max(sticks)
+        for stick in sticks:
+            self.writers[stick] = (self.executions, core)
+            if tensor.component is Component.LX:
+                self.ranges[stick] = whole
+
+    def _count(self, tensor: Tensor, code: str, number: int) -> None:
+        if number:
+            self.counts[tensor.name, code] += number
+
+
+def _torn(written: Range | None, read: Range) -> bool:
+    """True if the written range and the one read overlap in part."""
+    if written is None:
+        return False
+    first, last = read
+    contained = first <= written[0] and written[1] <= last
+    return not contained and not (written[0] <= first and last <= written[1])
+
+
+def _distinct(
+    op: Operation, operand: int, starts: Int64Array, output: Tensor | None
+) -> Iterator[tuple[int, list[int]]]:
+    """(core, sticks) per core; equal ranges once: of all cores, or of those that count as one."""
+    offsets = element_offsets(op, op.tensors[operand], local_coordinates(op))
+    seen = set()
+    for position in range(len(op.cores)):
+        core = position if output is None else _canonical(op, position, output)
+        key = (int(starts[operand, position]), None if output is None else core)
+        if key not in seen:
+            seen.add(key)
+            addresses: Iterable[int] = (offsets + key[0]).ravel().tolist()
+            yield core, sorted({address // STICK_BYTES for address in addresses})
+
+
+def _canonical(op: Operation, position: int, output: Tensor) -> int:
+    """The first core with the same slices along the dims the output holds."""
+    held = [dim for dim in op.dims if output.holds(dim)]
+
+    def place(core: int) -> list[int]:
+        return [op.core_slices[core].get(dim, 0) for dim in held]
+
+    return next(core for core in range(len(op.cores)) if place(core) == place(position))

@@ -1,0 +1,299 @@
+"""The tables of the compiled checks, made once per linked program.
+
+Everything that is the same for all instances of an execute statement is a row or a box; what
+differs is one base per instance. Ranges that several cores read are looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.hw import check_table as ct
+from spyre.hw.binding import Allocation
+from spyre.hw.boxes import Box, BoxAxis, canonical_cores, core_boxes, is_indirect
+from spyre.hw.linker import LinkedProgram, Variant, variants_of
+from spyre.hw.nest import Int64Array
+from spyre.hw.sanitizer.checks import Check
+from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
+from spyre.mlir.operation import Component, Tensor
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """What a row was made from: execute statement, what it runs, operand, and each box's core.
+
+    ``positions``: of the boxes' cores in the operation's.
+    """
+
+    static: int
+    variant: Variant
+    operand: int
+    role: int
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """Tables of :mod:`spyre.hw.check_table`; ``sources`` explains the rows."""
+
+    executions: Int64Array
+    heads: Int64Array
+    rows: Int64Array
+    boxes: Int64Array
+    nests: Int64Array
+    bases: Int64Array
+    patterns: Int64Array
+    offsets: Int64Array
+    sources: tuple[RowSource, ...]
+
+    @property
+    def execution_count(self) -> int:
+        """Executions of one launch."""
+        return int(self.executions.max(initial=-1)) + 1
+
+
+def make_check_plan(linked: LinkedProgram, checks: frozenset[Check]) -> CheckPlan:
+    """The tables for ``linked``; without INIT and LX nothing is read, but writes are recorded."""
+    builder = _Builder(linked, checks)
+    heads = [0]
+    for static in range(len(linked.program.executes)):
+        if linked.plans[static]:
+            builder.add_execute(static)
+        heads.append(len(builder.rows))
+    return CheckPlan(
+        execution_numbers(linked.dispatch),
+        np.array(heads, np.int64),
+        _table(builder.rows, ct.ROW_WORDS),
+        _table(builder.boxes, ct.BOX_WORDS),
+        _table(builder.nests, ct.NEST_WORDS),
+        _flat(builder.bases),
+        _flat(builder.patterns),
+        _flat(builder.offsets),
+        tuple(builder.sources),
+    )
+
+
+def execution_numbers(dispatch: Int64Array) -> Int64Array:
+    """Per dispatch the number of the execution it begins, -1 where it continues one."""
+    if not len(dispatch):
+        return np.zeros(0, np.int64)
+    begins = np.ones(len(dispatch), np.bool_)
+    begins[1:] = (dispatch[1:, 1:3] != dispatch[:-1, 1:3]).any(axis=1)
+    return np.where(begins, np.cumsum(begins) - 1, -1)
+
+
+def _table(rows: Sequence[Sequence[int]], words: int) -> Int64Array:
+    return np.array(rows, np.int64).reshape(len(rows), words)
+
+
+def _flat(parts: Sequence[Int64Array]) -> Int64Array:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def host_sticks(addresses: Int64Array) -> Int64Array:
+    """Number in the host reservation of the stick that holds each device address."""
+    mapped: Int64Array = addresses + (addresses >> REGION_BITS) * REGION_SKEW_BYTES
+    return mapped // STICK_BYTES
+
+
+@dataclass
+class _Operand:
+    """One operand of one execute: its boxes and starts (bytes, [instance, core])."""
+
+    index: int
+    tensor: Tensor
+    starts: Int64Array
+    boxes: tuple[Box | None, ...]
+
+    @property
+    def is_aligned(self) -> bool:
+        return not (self.starts % STICK_BYTES).any()
+
+    @property
+    def low(self) -> int:
+        """Lowest address any core touches."""
+        return int(self.starts.min())
+
+    @property
+    def high(self) -> int:
+        """End of the highest byte any core touches."""
+        spans = np.array([box.span_bytes if box else 0 for box in self.boxes], np.int64)
+        return int((self.starts + spans).max())
+
+
+@dataclass
+class _Builder:
+    linked: LinkedProgram
+    checks: frozenset[Check]
+    rows: list[list[int]] = field(default_factory=list)
+    boxes: list[list[int]] = field(default_factory=list)
+    nests: list[list[int]] = field(default_factory=list)
+    bases: list[Int64Array] = field(default_factory=list)
+    patterns: list[Int64Array] = field(default_factory=list)
+    offsets: list[Int64Array] = field(default_factory=list)
+    sources: list[RowSource] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("b", "p", "o"), 0))
+    known_nests: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def add_execute(self, static: int) -> None:
+        """Rows of one execute statement: reads, writes, inputs that overlap an output."""
+        for variant in variants_of(self.linked, static):
+            self._add_variant(static, variant)
+
+    def _add_variant(self, static: int, variant: Variant) -> None:
+        op, starts = variant.op, variant.starts
+        operands = [
+            _Operand(k, tensor, starts[:, k, :], core_boxes(op, tensor))
+            for k, tensor in enumerate(op.tensors)
+        ]
+        first_output = len(op.tensors) - len(op.outputs)
+        inputs, outputs = operands[:first_output], operands[first_output:]
+        for operand in inputs:
+            if not is_indirect(operand.tensor) and self.checks & {Check.INIT, Check.LX}:
+                self._add(static, variant, operand, ct.READ)
+        for operand in outputs:
+            if is_indirect(operand.tensor):
+                operand = _reachable(operand, self.linked.binding.allocations)
+            self._add(static, variant, operand, ct.WRITE)
+        for operand in inputs:
+            if not is_indirect(operand.tensor) and any(_overlap(operand, o) for o in outputs):
+                self._add(static, variant, operand, ct.REREAD)
+
+    def _add(self, static: int, variant: Variant, operand: _Operand, role: int) -> None:
+        op, count = variant.op, len(self.linked.schedule.loop_indices[static])
+        tags = canonical_cores(op)
+        positions = [p for p, box in enumerate(operand.boxes) if box is not None]
+        starts = host_sticks(operand.starts)
+        positions = _distinct(starts, positions, None if role == ct.READ else tags)
+        if not positions:
+            return
+        chosen = starts[:, positions]
+        base = chosen[:, 0]
+        relative, pattern = _patterns(chosen - base[:, None])
+        clash = role == ct.REREAD or (
+            not is_indirect(operand.tensor) and len({tags[p] for p in positions}) > 1
+        )
+        self.rows.append(
+            [
+                role,
+                len(self.boxes),
+                len(positions),
+                self._put("b", self.bases, _of_all(base, variant, count)),
+                -1
+                if pattern is None
+                else self._put("p", self.patterns, _of_all(pattern, variant, count)),
+                self._put("o", self.offsets, relative.ravel()),
+                int(operand.tensor.component is Component.LX),
+                int(clash and Check.RACE in self.checks),
+            ]
+        )
+        for p in positions:
+            box = operand.boxes[p]
+            assert box is not None
+            tag = ct.UNKNOWN_CORE if is_indirect(operand.tensor) else op.cores[tags[p]] + 1
+            self.boxes.append([tag, self._nest(box, operand.is_aligned)])
+        self.sources.append(RowSource(static, variant, operand.index, role, tuple(positions)))
+
+    def _put(self, name: str, parts: list[Int64Array], values: Int64Array) -> int:
+        at = self.sizes[name]
+        parts.append(values)
+        self.sizes[name] += values.size
+        return at
+
+    def _nest(self, box: Box, aligned: bool) -> int:
+        words = tuple(nest_words(box, aligned))
+        if words not in self.known_nests:
+            self.known_nests[words] = len(self.nests)
+            self.nests.append(list(words))
+        return self.known_nests[words]
+
+
+def _of_all(values: Int64Array, variant: Variant, count: int) -> Int64Array:
+    """``values`` of the variant's instances among all ``count`` of the statement, -1 elsewhere."""
+    spread = np.full(count, -1, np.int64)
+    spread[variant.instances] = values
+    return spread
+
+
+def nest_words(box: Box, aligned: bool) -> list[int]:
+    """A box as runs of neighbouring sticks; unaligned runs touch one stick more."""
+    axes = [(a.steps, a.pitch_bytes // STICK_BYTES) for a in box.axes if a.steps > 1]
+    merged = list(_merged(axes))
+    run = merged.pop()[0] if merged and merged[-1][1] == 1 else 1
+    run += not aligned
+    last = run - 1 + sum((steps - 1) * pitch for steps, pitch in merged)
+    words = [0] * ct.NEST_WORDS
+    words[ct.RANK], words[ct.RUN], words[ct.LAST] = len(merged), run, last
+    for k, (steps, pitch) in enumerate(merged):
+        words[ct.STEPS + k], words[ct.PITCHES + k] = steps, pitch
+    return words
+
+
+def _merged(axes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Neighbouring axes, outer first, that continue each other as one."""
+    pending: tuple[int, int] | None = None
+    for steps, pitch in axes:
+        if pending is not None and pending[1] == steps * pitch:
+            pending = (pending[0] * steps, pitch)
+            continue
+        if pending is not None:
+            yield pending
+        pending = (steps, pitch)
+    if pending is not None:
+        yield pending
+
+
+def _distinct(
+    starts: Int64Array, positions: Sequence[int], tags: Sequence[int] | None
+) -> list[int]:
+    """The first of the positions with equal starts in every instance (and equal tags, if given)."""
+    columns = starts[:, positions]
+    if (columns - columns[:, :1] == columns[:1] - columns[0, 0]).all():
+        columns = columns[:1]
+    if tags is not None:
+        own = np.array([[tags[p] for p in positions]], np.int64)
+        columns = np.concatenate((columns, own))
+    _, first = np.unique(columns, axis=1, return_index=True)
+    return [positions[k] for k in sorted(first.tolist())]
+
+
+def _patterns(relative: Int64Array) -> tuple[Int64Array, Int64Array | None]:
+    """Distinct rows of ``relative``, and which of them each instance has (None: all the first)."""
+    if (relative == relative[:1]).all():
+        return relative[:1], None
+    distinct, which = np.unique(relative, axis=0, return_inverse=True)
+    return distinct, which.reshape(-1).astype(np.int64)
+
+
+def _reachable(operand: _Operand, allocations: Sequence[Allocation]) -> _Operand:
+    """A scattered output as all that its indices may reach: the rest of its tensor, or of LX.
+
+    Which sticks it really writes depends on data; all of them count as written, by no known core.
+    """
+    starts, cores = operand.starts, len(operand.boxes)
+    if operand.tensor.component is Component.LX:
+        ends = starts - (starts - LX_BASE) % LX_BYTES + LX_BYTES
+    else:
+        starts = np.repeat(starts.min(axis=1)[:, None], cores, axis=1)
+        ends = starts + STICK_BYTES
+        for a in allocations:
+            inside = (starts >= a.address_bytes) & (starts < a.end_bytes)
+            ends = np.where(inside, np.maximum(ends, a.end_bytes), ends)
+    box = Box((BoxAxis("", int((ends - starts).min()) // STICK_BYTES, STICK_BYTES, 1),))
+    return _Operand(operand.index, operand.tensor, starts, (box,) * cores)
+
+
+def _overlap(a: _Operand, b: _Operand) -> bool:
+    """True if cores might meet: both in HBM (LX is private), their ranges not apart."""
+    if Component.LX in (a.tensor.component, b.tensor.component):
+        return False
+    return a.low < b.high and b.low < a.high
+
+
+def new_results(plan: CheckPlan) -> npt.NDArray[np.int64]:
+    """Empty findings for one launch: int64 [row, slot, word]."""
+    return np.zeros((len(plan.rows), ct.SLOTS, ct.RESULT_WORDS), np.int64)

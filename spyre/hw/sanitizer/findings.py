@@ -1,0 +1,114 @@
+"""What the sanitizer reports: one finding per cause, however many sticks it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from spyre.errors import DeviceLocation, Finding, Severity, SourceLocation
+from spyre.hw.sanitizer.checks import Check
+
+MAX_LISTED = 6
+"""Further executes a finding names."""
+Coordinate = tuple[tuple[str, int], ...]
+"""Dim names with element coordinates, in the order of the operation's dims."""
+
+
+@dataclass(frozen=True, slots=True)
+class SanitizerFinding:
+    """One cause, shown at its first occurrence.
+
+    ``source``: the execute statement in bundle.mlir. ``execute``: its number. ``coordinate``: of
+    the first stick, in the execute's iteration space; of an output that stays uncovered, host
+    coordinates. ``address_bytes``: of that stick (in LX: in the core's scratchpad). ``sticks``
+    over all ``executions`` that show it. ``last_writer``: who wrote the stick before, "" where
+    that does not matter. ``also_in``: further executes that show the same in the same words.
+    """
+
+    check: Check
+    code: str
+    severity: Severity
+    message: str
+    sdsc: str
+    expected: str
+    found: str
+    source: SourceLocation | None = None
+    execute: int | None = None
+    loop_indices: tuple[int, ...] = ()
+    core: int | None = None
+    tensor: str | None = None
+    coordinate: Coordinate = ()
+    address_bytes: int | None = None
+    sticks: int = 0
+    executions: int = 0
+    last_writer: str = ""
+    hint: str = ""
+    also_in: tuple[int, ...] = ()
+
+    def to_finding(self) -> Finding:
+        """The finding as reports take it."""
+        location = DeviceLocation(
+            self.sdsc,
+            self.execute,
+            self.core,
+            self.tensor,
+            self.address_bytes,
+            self.loop_indices,
+            self.source,
+        )
+        return Finding(
+            self.code,
+            self.severity,
+            self.message,
+            location,
+            self.expected,
+            self._found_text(),
+            self.hint,
+        )
+
+    def _found_text(self) -> str:
+        parts = [self.found]
+        if self.coordinate:
+            place = ", ".join(f"{dim} {value}" for dim, value in self.coordinate)
+            parts.append(f"first at {place}")
+        if self.last_writer:
+            parts.append(f"last written by {self.last_writer}")
+        if self.also_in:
+            parts.append(f"also in {_list_executes(self.also_in)}")
+        return "; ".join(part for part in parts if part)
+
+
+def _list_executes(numbers: tuple[int, ...]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:MAX_LISTED])
+    rest = len(numbers) - MAX_LISTED
+    noun = "execute" if len(numbers) == 1 else "executes"
+    return f"{noun} {shown}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def grouped(findings: Iterable[SanitizerFinding]) -> list[SanitizerFinding]:
+    """Findings that differ in nothing but their execute and place become one, the first.
+
+    Unrolled loops would otherwise repeat everything per iteration.
+    """
+    groups: dict[tuple[str, ...], list[SanitizerFinding]] = {}
+    for finding in findings:
+        key = (finding.code, finding.message, finding.expected, finding.found)
+        groups.setdefault(key, []).append(finding)
+    return [_joined(members) for members in groups.values()]
+
+
+def _joined(members: list[SanitizerFinding]) -> SanitizerFinding:
+    first = members[0]
+    executes = dict.fromkeys(m.execute for m in members[1:] if m.execute is not None)
+    executes.pop(first.execute or 0, None)
+    return replace(
+        first,
+        sticks=sum(m.sticks for m in members),
+        executions=sum(m.executions for m in members),
+        also_in=tuple(executes),
+    )
+
+
+def count_of(number: int, noun: str) -> str:
+    """``1 stick``, ``2 sticks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

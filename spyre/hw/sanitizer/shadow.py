@@ -1,0 +1,168 @@
+"""Shadow memory: who wrote every stick of HBM and LX last, in a lazily committed mapping.
+
+One uint32 per stick: 0 where nobody wrote, else ``record << 6 | core + 1``. A *record* is an upload
+or one execution of one execute statement; `RecordLog` says what a record was.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import UnsupportedError
+from spyre.hw import check_table as ct
+from spyre.hw.linker import LinkedProgram
+from spyre.hw.memory import reserve
+from spyre.hw.spec import CORES, HOST_BYTES, LX_BASE, LX_BYTES, STICK_BYTES, host_offset
+
+UInt32Array = npt.NDArray[np.uint32]
+_WORD_BYTES = 4
+_LX_FIRST = host_offset(LX_BASE) // STICK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A transfer or a raw write from the host. ``name``: of the tensor."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchLabel:
+    """How a launch's executes are numbered and named in findings.
+
+    ``first_execute``: number of its first execute statement; ``directory``: before SDSC files.
+    """
+
+    first_execute: int = 0
+    directory: str = ""
+
+    def sdsc(self, file: str) -> str:
+        """Name of an SDSC file in findings."""
+        return f"{self.directory}/{file}" if self.directory not in ("", ".") else file
+
+
+@dataclass(frozen=True)
+class LaunchEvent:
+    """A launch: its executions have consecutive records."""
+
+    linked: LinkedProgram
+    label: LaunchLabel
+
+
+Event = Upload | LaunchEvent
+
+
+class RecordLog:
+    """What every record was. Records count from 1; a launch takes one per execution."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._events: list[Event] = []
+        self.next_record = 1
+
+    def add(self, event: Event, records: int = 1) -> int:
+        """The first record of a new event. UnsupportedError SPY738 when the words are used up."""
+        first = self.next_record
+        if first + records > ct.MAX_RECORD:
+            raise UnsupportedError(
+                "SPY738",
+                "the sanitizer has seen more executions than it can tell apart",
+                expected=f"at most {ct.MAX_RECORD} executions and uploads until a reset",
+                found=f"{first + records}",
+                hint="Device.reset() starts again",
+            )
+        self._firsts.append(first)
+        self._events.append(event)
+        self.next_record += records
+        return first
+
+    def find(self, record: int) -> tuple[Event, int]:
+        """The event of ``record``, and which of the event's executions it is."""
+        at = bisect.bisect_right(self._firsts, record) - 1
+        return self._events[at], record - self._firsts[at]
+
+
+class ShadowMemory:
+    """The words of all sticks, in the host order of the card's memory.
+
+    ``words[host stick]``; ``ranges[stick of all LX]``: the range an LX stick was written through.
+    """
+
+    def __init__(self) -> None:
+        self._mapping = reserve(HOST_BYTES // STICK_BYTES * _WORD_BYTES)
+        self.words: UInt32Array = np.frombuffer(self._mapping, np.uint32)
+        self.ranges: UInt32Array = np.zeros(CORES * LX_BYTES // STICK_BYTES, np.uint32)
+
+    def of_range(self, address_bytes: int, size_bytes: int) -> UInt32Array:
+        """The words of the sticks that a device range touches, as a view."""
+        start = host_offset(address_bytes)
+        return self.words[start // STICK_BYTES : -(-(start + size_bytes) // STICK_BYTES)]
+
+    def mark(self, address_bytes: int, size_bytes: int, record: int) -> None:
+        """A host write of a range."""
+        self.of_range(address_bytes, size_bytes)[:] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
+        self._forget_ranges(address_bytes, size_bytes)
+
+    def clear(self, address_bytes: int, size_bytes: int) -> None:
+        """Nobody has written a range; whole pages go back to the host."""
+        start = host_offset(address_bytes)
+        first, last = start // STICK_BYTES, -(-(start + size_bytes) // STICK_BYTES)
+        page = mmap.PAGESIZE // _WORD_BYTES
+        low, high = -(-first // page) * page, last // page * page
+        if low < high:
+            self.words[first:low] = 0
+            self._mapping.madvise(mmap.MADV_DONTNEED, low * _WORD_BYTES, (high - low) * _WORD_BYTES)
+            first = high
+        self.words[first:last] = 0
+        self._forget_ranges(address_bytes, size_bytes)
+
+    def clear_all(self) -> None:
+        """Nobody has written anything."""
+        whole = self.words.nbytes // mmap.PAGESIZE * mmap.PAGESIZE
+        self._mapping.madvise(mmap.MADV_DONTNEED, 0, whole)
+        self.words[whole // _WORD_BYTES :] = 0
+        self.ranges[:] = 0
+
+    def _forget_ranges(self, address_bytes: int, size_bytes: int) -> None:
+        if address_bytes >= LX_BASE:
+            first = host_offset(address_bytes) // STICK_BYTES - _LX_FIRST
+            self.ranges[first : first + -(-size_bytes // STICK_BYTES)] = 0
+
+
+def core_of(word: int) -> int | None:
+    """Core of a shadow word; None for uploads and where it is not known."""
+    tag = word & ((1 << ct.CORE_BITS) - 1)
+    return tag - 1 if 0 < tag <= CORES else None
+
+
+def describe_writer(log: RecordLog, word: int) -> str:
+    """Who wrote a stick with this word, which is not 0."""
+    event, execution = log.find(word >> ct.CORE_BITS)
+    if isinstance(event, Upload):
+        return f"upload of {event.name}"
+    return describe_execution(event, execution, core_of(word))
+
+
+def describe_execution(event: LaunchEvent, execution: int, core: int | None) -> str:
+    """One execution of a launch, e.g. ``execute 3 (add), core 5, loop indices (1, 0)``."""
+    static, loops = locate_execution(event.linked, execution)
+    name = event.linked.plans[static][0].op.name
+    parts = [f"execute {event.label.first_execute + static} ({name})"]
+    if core is not None:
+        parts.append(f"core {core}")
+    if loops:
+        parts.append(f"loop indices {tuple(loops)}")
+    return ", ".join(parts)
+
+
+def locate_execution(linked: LinkedProgram, execution: int) -> tuple[int, Sequence[int]]:
+    """Execute statement and loop indices of the ``execution``-th of a launch."""
+    schedule = linked.schedule
+    static, instance = int(schedule.order[execution]), int(schedule.instance[execution])
+    return static, tuple(int(i) for i in schedule.loop_indices[static][instance])

@@ -1,0 +1,56 @@
+"""Sanitizer findings of a run: what the device collected, and outputs that stayed uncovered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.sanitizer import Check, SanitizerFinding
+from spyre.hw.sanitizer.cover import Expected, check_cover
+from spyre.hw.sanitizer.shadow import LaunchLabel
+from spyre.layout import occupied_sticks, transfer_geometry, viewed_sticks
+from spyre.runtime.case_file import CaseOutput
+
+
+def label_launch(device: Device, first_execute: int, directory: str) -> None:
+    """Number the executes of the next launch from ``first_execute`` on, in findings."""
+    if device.sanitizer is not None:
+        device.sanitizer.label = LaunchLabel(first_execute, directory)
+
+
+def next_record(device: Device) -> int:
+    """Record of the next thing that writes; 0 without sanitizer."""
+    return device.sanitizer.log.next_record if device.sanitizer is not None else 0
+
+
+def take_findings(
+    device: Device, outputs: Iterable[Expected], first_record: int
+) -> tuple[SanitizerFinding, ...]:
+    """All findings since the last call, those of ``outputs`` included.
+
+    ``first_record``: `next_record` before the first launch of the run.
+    """
+    sanitizer = device.sanitizer
+    if sanitizer is None:
+        return ()
+    if Check.COVER in sanitizer.checks:
+        for expected in outputs:
+            found = check_cover(expected, sanitizer.shadow, sanitizer.log, first_record)
+            sanitizer.add(found)
+    return sanitizer.take()
+
+
+def whole_output(tensor: DeviceTensor) -> Expected:
+    """An output all of whose elements count."""
+    geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
+    return Expected(tensor, occupied_sticks(geometry))
+
+
+def viewed_output(tensor: DeviceTensor, output: CaseOutput) -> Expected:
+    """An output of a case, which may be a view of its buffer."""
+    if prod(output.shape) == prod(tensor.sizes):
+        return whole_output(tensor)
+    geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
+    sticks = viewed_sticks(geometry, output.shape, output.stride, output.storage_offset)
+    return Expected(tensor, sticks)
