@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import find_stored_format
+from spyre.dtypes import Mode, find_stored_format
 from spyre.errors import DeviceLocation, Finding, MismatchError, Severity
 from spyre.hw.binding import Binding
 from spyre.hw.device import Device
@@ -222,7 +222,7 @@ def _windows(instance: Instance, outputs: bool) -> Iterator[Window]:
     return (w for w in instance.windows if (w.operand >= first) == outputs)
 
 
-def _number(content: Bytes, data_format: str, mode: str) -> str:
+def _number(content: Bytes, data_format: str, mode: Mode) -> str:
     """A number and its code: ``0.5 (0x3c00)``."""
     code = int.from_bytes(content.tobytes(), "little")
     value: Any = decoded(content.copy(), data_format, mode).item()
