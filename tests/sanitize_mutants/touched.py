@@ -99,7 +99,7 @@ def _leaving(
 ) -> Iterator[Outside]:
     column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
     for position, start in enumerate(tensor.starts):
-        offsets = _offsets(op, tensor, position)
+        offsets = visited_offsets(op, tensor, position)
         if not offsets.size:
             continue
         if tensor.symbolic:
@@ -120,7 +120,7 @@ def _leaving(
                 return
 
 
-def _offsets(op: Operation, tensor: Tensor, position: int) -> np.ndarray:
+def visited_offsets(op: Operation, tensor: Tensor, position: int) -> np.ndarray:
     """Offsets of the elements a core visits; a restickify stops at the stored extents."""
     local = local_coordinates(op)
     offsets = element_offsets(op, tensor, local)
