@@ -36,6 +36,7 @@ STICK_RULES = {
     Family.CONVERT: "same stick dim, 64 16-bit against 32 32-bit lanes, whole groups of 64",
     Family.RESTICKIFY: "two stick dims that both tensors hold, equal lanes, whole sticks",
     Family.MATMUL: "A along the reduction dim, B and C along the generated dim",
+    Family.SHUFFLE: "same stick dim and lanes; slices meet between sticks",
     Family.TOPK: "a common stick dim, neither the reduced one nor k",
     Family.SHUFFLE: "same stick dim and lanes, both in LX",
     Family.CONTRACT: "DL16: A [k 64], B [n 64], C [n 64]; 8 bits: A [k 128], B [k 2, n 64]; "

@@ -19,6 +19,7 @@ from spyre.hw.core_order import shuffled
 from spyre.hw.nest import Int64Array
 from spyre.hw.op_rules import FATAL, find_faults, require_op, require_rules
 from spyre.hw.ops import Family, OpSpec
+from spyre.hw.parts import check_slices, plain_parts
 from spyre.hw.plans.context import PlanContext
 from spyre.hw.plans.contract import plan_contract
 from spyre.hw.plans.converting import plan_convert
@@ -96,7 +97,7 @@ def plan_operation(
     spec = require_op(op)
     require_rules(op, spec)
     _check_indirection(op, spec)
-    _check_slices(op)
+    check_slices(op)
     _check_windows(op, spec)
     _check_masks(op, spec)
     accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
@@ -173,29 +174,6 @@ def _check_masks(op: Operation, spec: OpSpec) -> None:
     )
 
 
-def _check_slices(op: Operation) -> None:
-    """The checker's SPY210, SPY211 and SPY214, for programs that were not checked."""
-    for dim, count in op.slices.items():
-        if count < 1 or op.extents[dim] % count:
-            raise SdscError(
-                "SPY214" if count > 0 else "SPY211",
-                f"{op.name}: dim {dim!r} cannot be divided by its work slices",
-                JsonLocation(op.file, "$.numWkSlicesPerDim_"),
-                expected=f"a divisor of {op.extents[dim]}",
-                found=str(count),
-            )
-    for core, row in zip(op.cores, op.core_slices, strict=True):
-        outside = {d: i for d, i in row.items() if not 0 <= i < op.slices.get(d, 1)}
-        if outside:
-            raise SdscError(
-                "SPY210",
-                f"{op.name}: core {core} has a work slice out of range",
-                JsonLocation(op.file, "$.coreIdToWkSlice_"),
-                expected=f"slices {dict(op.slices)}",
-                found=str(outside),
-            )
-
-
 def check_operation(op: Operation) -> tuple[Finding, ...]:
     """What running ``op`` would refuse, as findings: the op rules, then structure and sticks.
 
@@ -207,7 +185,9 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
     if op.windows or any(fault.code in FATAL for fault in faults):
         return faults
     try:
-        plan_operation(op, _regular_starts(op))
+        for part in plain_parts(op, _regular_starts(op)[None]):
+            starts = part.starts[0]
+            plan_operation(part.op, starts - starts[:, :1])
     except UnsupportedError as error:
         if error.code == _IRREGULAR:
             return faults
@@ -218,10 +198,9 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
 
 
 def _regular_starts(op: Operation) -> Int64Array:
-    """Bytes, [operand, core], relative to the first core."""
+    """Bytes, [operand, core], of tensors that begin at 0."""
     starts = np.array([slice_offsets(op, tensor) for tensor in op.tensors], np.int64)
     for operand, tensor in enumerate(op.tensors):
         if tensor.component is Component.LX:
             starts[operand] = np.array(op.cores, np.int64) * LX_BYTES
-    relative: Int64Array = starts - starts[:, :1]
-    return relative
+    return starts

@@ -20,7 +20,7 @@ from spyre.hw.kernels.opcodes import COPY_KIND, DISPATCH_BASES, DISPATCH_WORDS
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
 from spyre.hw.outside import first_outside
-from spyre.hw.parts import Part, plain_parts
+from spyre.hw.parts import Part, check_slices, plain_parts
 from spyre.hw.spec import (
     LX_BASE,
     LX_BYTES,
@@ -149,7 +149,8 @@ class Linker:
         """The parts of one static execute, in the order they run."""
         op = self.operations[execute.sdsc_filename]
         symbols = schedule.symbols[execute.index]
-        _check_bound(op, execute)
+        check_bound(op, execute)
+        check_slices(op)
         starts = start_addresses(op, execute, symbols, binding)
         parts: list[_ExecutePart] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
@@ -256,14 +257,23 @@ def start_addresses(
     return starts
 
 
-def instance_starts(
-    linked: LinkedProgram, static: int, instance: int, binding: Binding
-) -> Int64Array:
-    """Start addresses of one instance of a static execute, bytes: [operand, core]."""
-    execute = linked.program.executes[static]
-    symbols = linked.schedule.symbols[static][instance : instance + 1]
-    starts = start_addresses(linked.plans[static][0].op, execute, symbols, binding)
-    return np.asarray(starts[0], np.int64)
+def instance_starts(linked: LinkedProgram, static: int, instance: int) -> Int64Array:
+    """Start addresses of one instance of a static execute, bytes: [operand, core].
+
+    UnsupportedError SPY535 where it runs in several parts, each with cores of its own.
+    """
+    runs = [run for run in linked.runs[static] if instance in run.instances]
+    if len(runs) != 1:
+        raise UnsupportedError(
+            "SPY535",
+            f"{linked.program.executes[static].sdsc_filename} runs in {len(runs)} parts: "
+            "looking into them one by one is not simulated",
+            linked.program.executes[static].location,
+            expected="work slices of one length",
+        )
+    row = int(np.flatnonzero(runs[0].instances == instance)[0])
+    starts: Int64Array = runs[0].bases[row, :, None] + runs[0].pattern
+    return starts
 
 
 def instance_arrangements(op: Operation, starts: Int64Array, binding: Binding) -> tuple[str, ...]:
@@ -271,7 +281,7 @@ def instance_arrangements(op: Operation, starts: Int64Array, binding: Binding) -
     return _arrangements(op, starts[:, 0], binding)
 
 
-def _check_bound(op: Operation, execute: Execute) -> None:
+def check_bound(op: Operation, execute: Execute) -> None:
     """The checker's SPY275, for programs that were not checked."""
     missing = sorted(set(op.symbol_ids) - set(execute.symbol_ids))
     if missing:
@@ -450,7 +460,7 @@ def _bounded_tables(
     tables = place.plan.tables
     if value is None or not (tables[:, tb.KIND] == COPY_KIND).all():
         return [(tables, everyone)]
-    step = int(tables[0, tb.VALUE])
+    step = max(int(tables[0, tb.VALUE]), 1)
     _refuse_unrelated(place, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
     if place.op.tensors[value].component is Component.LX:

@@ -32,8 +32,10 @@ from spyre.mlir.own_slices import (
 )
 from spyre.mlir.runtime_sizes import pinned
 
-_OWNER_LOOKUP = (Family.COPY, Family.ELEMENTWISE, Family.SHUFFLE)
-"""Families whose operations may read other cores' shares."""
+_REFINED = (Family.COPY, Family.ELEMENTWISE, Family.SHUFFLE)
+"""Families whose work on a core may be cut into cells with addresses of their own."""
+_LOOKED_UP = (*_REFINED, Family.CONVERT, Family.REDUCTION, Family.MATMUL)
+"""Families whose operations may read another core's share of a tensor, as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,30 @@ def plain_parts(op: Operation, starts: Int64Array) -> Iterator[Part]:
         op = plain
     for even, cores in _even_parts(op):
         yield Part(even, starts[:, :, cores])
+
+
+def check_slices(op: Operation) -> None:
+    """The checker's SPY210, SPY211 and SPY214, for programs that were not checked."""
+    for dim, count in op.slices.items():
+        whole = dim in op.last_extents or (count > 0 and op.extents[dim] % count == 0)
+        if not whole:
+            raise SdscError(
+                "SPY214" if count > 0 else "SPY211",
+                f"{op.name}: dim {dim!r} cannot be divided by its work slices",
+                JsonLocation(op.file, "$.numWkSlicesPerDim_"),
+                expected=f"a divisor of {op.extents[dim]}",
+                found=str(count),
+            )
+    for core, row in zip(op.cores, op.core_slices, strict=True):
+        outside = {d: i for d, i in row.items() if not 0 <= i < op.slices.get(d, 1)}
+        if outside:
+            raise SdscError(
+                "SPY210",
+                f"{op.name}: core {core} has a work slice out of range",
+                JsonLocation(op.file, "$.coreIdToWkSlice_"),
+                expected=f"slices {dict(op.slices)}",
+                found=str(outside),
+            )
 
 
 # --- shorter last work slices -----------------------------------------------------------------
@@ -145,42 +171,51 @@ def _moved(
 
 def _check_own_slices(op: Operation) -> None:
     """The checker's SPY261, for programs that were not checked, and what cannot be simulated."""
+    for fault in own_slice_faults(op):
+        location = JsonLocation(op.file, fault.tensor.json_path)
+        message = f"{op.name}: {fault.message}"
+        raise SdscError("SPY261", message, location, expected=fault.expected, found=fault.found)
     spec = find_op(op.name)
-    if (spec is not None and spec.family not in _OWNER_LOOKUP) or op.index_tensors:
+    family = None if spec is None else spec.family
+    refined = any(
+        _slices_of_cells(op)[d] != computed_division(op).slices.get(d, 1) for d in op.dims
+    )
+    if op.index_tensors or family not in (_REFINED if refined else _LOOKED_UP):
         owner = next(tensor for tensor in op.tensors if tensor.own_core_slices)
         raise UnsupportedError(
             "SPY517",
             f"{op.name}: own work slices of {owner.name} are not simulated",
             JsonLocation(op.file, owner.json_path),
-            expected="identity, an elementwise operation, or shuffle",
-            found=op.name,
+            expected="slices of which each core needs parts of one only, or a copy or elementwise "
+            "operation",
+            found=f"{dict(owner.own_slices)} against {dict(op.slices)}",
         )
-    if (spec is None or spec.family is not Family.SHUFFLE) and op.outputs[0].own_core_slices:
+    if family is not Family.SHUFFLE and op.outputs[0].own_core_slices:
         raise UnsupportedError(
             "SPY517",
             f"{op.name}: own work slices of the output are not simulated",
             JsonLocation(op.file, op.outputs[0].json_path),
             expected="the operation's work slices, or shuffle",
         )
-    for fault in own_slice_faults(op):
-        location = JsonLocation(op.file, fault.tensor.json_path)
-        message = f"{op.name}: {fault.message}"
-        raise SdscError("SPY261", message, location, expected=fault.expected, found=fault.found)
 
 
 def _cells(part: Part) -> Part:
-    """``part`` over the cells of all tensors' slices, a core's cells next to each other."""
+    """``part`` over the cells of all tensors' slices, a core's cells next to each other.
+
+    Its tensors' own start addresses are those of the cores that hold the cells, without the way to
+    the cell: only the part's lead to the elements.
+    """
     op = part.op
     grid = _Grid.of(op)
-    starts = np.stack(
-        [_cell_starts(part, grid, k, tensor) for k, tensor in enumerate(op.tensors)], axis=1
-    )
+    owners = [_owners(op, tensor, grid) for tensor in op.tensors]
+    found = [_cell_starts(part, grid, k, owners[k]) for k in range(len(op.tensors))]
+    starts = np.stack(found, axis=1)
+    owner_of = {tensor.index: own for tensor, own in zip(op.tensors, owners, strict=True)}
     dims = dict.fromkeys(op.dims)
 
     def changed(tensor: Tensor) -> Tensor:
-        fixed = pinned(op, tensor, dims)
-        symbols = tuple(tensor.starts[core] for core in grid.cores)
-        return replace(fixed, starts=symbols, own_slices={}, own_core_slices=())
+        files = tuple(tensor.starts[core] for core in owner_of[tensor.index])
+        return replace(pinned(op, tensor, dims), starts=files, own_slices={}, own_core_slices=())
 
     cells = [dict(zip(op.dims, row, strict=True)) for row in grid.index.tolist()]
     plain = replace(
@@ -206,8 +241,7 @@ class _Grid:
     def of(cls, op: Operation) -> _Grid:
         """The coarsest cells that lie within one slice of every tensor."""
         computed = computed_division(op)
-        tables = [division_of(op, tensor).slices for tensor in op.tensors]
-        slices = {dim: lcm(*(table.get(dim, 1) for table in tables)) for dim in op.dims}
+        slices = _slices_of_cells(op)
         factors = [slices[dim] // computed.slices.get(dim, 1) for dim in op.dims]
         working = np.array([k for k, row in enumerate(computed.rows) if row], np.int64)
         first = _indices(op, computed)[working]
@@ -216,29 +250,40 @@ class _Grid:
         return cls(slices, np.repeat(working, prod(factors)), index.reshape(-1, len(op.dims)))
 
 
+def _slices_of_cells(op: Operation) -> dict[str, int]:
+    tables = [division_of(op, tensor).slices for tensor in op.tensors]
+    return {dim: lcm(*(table.get(dim, 1) for table in tables)) for dim in op.dims}
+
+
 def _indices(op: Operation, division: Division) -> Int64Array:
     """Slice index of every core and dim, [core, dim]; -1 for a core that holds nothing."""
     rows = [[row.get(dim, 0) if row else -1 for dim in op.dims] for row in division.rows]
     return np.array(rows, np.int64)
 
 
-def _cell_starts(part: Part, grid: _Grid, operand: int, tensor: Tensor) -> Int64Array:
+def _cell_starts(part: Part, grid: _Grid, operand: int, owners: Int64Array) -> Int64Array:
     """Bytes, [instance, cell]: start of the core that holds the cell, plus the way to the cell."""
-    op, division = part.op, division_of(part.op, tensor)
-    factors = np.array([grid.slices[dim] // division.slices.get(dim, 1) for dim in op.dims])
-    owner = grid.cores
-    if is_looked_up(op, tensor):
-        owner = _owners(op, tensor, grid, grid.index // factors)
-    starts = part.starts[:, operand, owner]
+    op, tensor = part.op, part.op.tensors[operand]
+    factors = _cells_per_slice(op, tensor, grid)
+    starts = part.starts[:, operand, owners]
     moved: Int64Array = starts + (grid.index % factors) @ _cell_steps(op, tensor, grid)
     return moved
 
 
-def _owners(op: Operation, tensor: Tensor, grid: _Grid, wanted: Int64Array) -> Int64Array:
-    """Position of the core that holds each slice ``wanted`` [cell, dim] of ``tensor``.
+def _cells_per_slice(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
+    """Cells along every dim in one slice of ``tensor``."""
+    slices = division_of(op, tensor).slices
+    return np.array([grid.slices[dim] // slices.get(dim, 1) for dim in op.dims], np.int64)
+
+
+def _owners(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
+    """Position of the core that holds each cell of ``tensor``.
 
     The core itself if it does, else the first: they hold the same (our reading of §9).
     """
+    if not is_looked_up(op, tensor):
+        return grid.cores
+    wanted = grid.index // _cells_per_slice(op, tensor, grid)
     columns = [op.dims.index(dim) for dim in held_dims(op, tensor)]
     held = _indices(op, division_of(op, tensor))[:, columns]
     matches = (held[None, :, :] == wanted[:, None, columns]).all(axis=2)

@@ -139,6 +139,20 @@ CONVENTIONS = (
         "stored as int32 or, where the output has a float format, as numbers",
     ),
     Convention(
+        "owner",
+        ("shuffle",),
+        "where several cores hold the element a core asks for, it reads its own, or else that of "
+        "the first in the file's order; they are taken to be equal",
+    ),
+    Convention(
+        "pages",
+        ("identity",),
+        "`maxDimSizes_` p of an indexed dim makes an index v move v·p elements along it, and the "
+        "iteration does not move there. Where the table has none of the index tensor's dims, its "
+        "one dim with a page size is the one that is moved along, and the iteration runs within "
+        "the page",
+    ),
+    Convention(
         "windows",
         (
             *("conv2d", "conv2dfp8", "conv2dint8", "conv2dint4", "depthwiseconv2dnative"),

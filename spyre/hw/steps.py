@@ -17,7 +17,7 @@ import numpy.typing as npt
 from spyre.hw.access import Access
 from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan
-from spyre.hw.linker import LinkedProgram, start_addresses
+from spyre.hw.linker import LinkedProgram, instance_starts
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES
@@ -42,19 +42,14 @@ class Step:
 
 def steps_of(linked: LinkedProgram, binding: Binding) -> Iterator[Step]:
     """All steps of a program in program order."""
-    starts: dict[int, Int64Array] = {}
     key = linked.dispatch[:, 1:3]
     if not len(key):
         return
     change = np.flatnonzero((np.diff(key, axis=0) != 0).any(axis=1)) + 1
     for first, last in pairwise([0, *change.tolist(), len(key)]):
         static, instance = int(key[first, 0]), int(key[first, 1])
-        plan = linked.plans[static][0]
-        if static not in starts:
-            execute = linked.program.executes[static]
-            symbols = linked.schedule.symbols[static]
-            starts[static] = start_addresses(plan.op, execute, symbols, binding)
-        yield Step(first, last, static, instance, starts[static][instance], plan)
+        starts = instance_starts(linked, static, instance)
+        yield Step(first, last, static, instance, starts, linked.plans[static][0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import JsonLocation, LaunchError
+from spyre.errors import BundleError, JsonLocation, LaunchError
 from spyre.mlir.footprint import stick_elements, stored_extent
 from spyre.mlir.operation import Operation, SymbolicDim, Tensor
 
@@ -52,9 +52,18 @@ def group_by_sizes(
 ) -> Iterator[tuple[Sizes, npt.NDArray[np.int64]]]:
     """Sizes, and the instances (rows of ``symbols``, one column per id) that have them.
 
-    The ids must hold those of ``op``'s symbolic dims.
+    BundleError SPY275 unless the ids hold those of ``op``'s symbolic dims.
     """
     dims = op.symbolic_dims
+    for dim, size in dims.items():
+        if size.symbol not in symbol_ids:
+            raise BundleError(
+                "SPY275",
+                f"symbol {size.symbol} of dim {dim} is not bound",
+                JsonLocation(op.file, "$.dscs_[0].dimToSymbolMapping_"),
+                expected=f"{size.symbol} in symbol_ids",
+                found=str(list(symbol_ids)),
+            )
     columns = [symbol_ids.index(size.symbol) for size in dims.values()]
     if not dims or not len(symbols):
         yield {}, np.arange(len(symbols))
@@ -66,7 +75,7 @@ def group_by_sizes(
 
 
 def _check_size(op: Operation, dim: str, size: SymbolicDim, value: int) -> None:
-    if 0 < value <= size.maximum and value % size.granularity == 0:
+    if 0 < value <= size.maximum and value % max(size.granularity, 1) == 0:
         return
     name = f" {size.tag}" if size.tag else ""
     raise LaunchError(

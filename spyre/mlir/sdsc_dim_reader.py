@@ -207,7 +207,8 @@ def read_last_extents(
             ss = reading.integer(steady.get(dim, last[dim]), f"{path}.{dim}_")
             if el == ss:
                 continue
-            if not 0 < el < ss or extents[dim] != ss * (slices[dim] - 1) + el:
+            count = slices[dim]
+            if not 0 < el < ss or count < 2 or extents[dim] != ss * (count - 1) + el:
                 message = f"a last step of {dim} that is no shorter last work slice"
                 raise reading.unsupported("SPY508", f"{message} is not simulated", place)
             found[dim] = el

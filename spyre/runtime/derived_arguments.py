@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
+from spyre.hw.linker import check_bound
+from spyre.hw.parts import check_slices
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.bundle import Bundle
 from spyre.mlir.footprint import Footprint, footprint, stick_elements
@@ -142,6 +144,8 @@ def _uses_of(op: Operation, execute: Execute, schedule: Schedule) -> Iterator[tu
     symbols = schedule.symbols[execute.index]
     if not len(symbols):
         return
+    check_bound(op, execute)
+    check_slices(op)
     column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
     sized = frozenset(op.symbolic_dims)
     op = _at_largest_sizes(op, execute, symbols)

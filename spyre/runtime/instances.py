@@ -67,7 +67,7 @@ class Instance:
     @cached_property
     def starts(self) -> Int64Array:
         """Byte address of every operand on every core, [operand, core]."""
-        return instance_starts(self.linked, self.static, self.instance, self.binding)
+        return instance_starts(self.linked, self.static, self.instance)
 
     @cached_property
     def arrangements(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from spyre.mlir.sdsc_recipes import Operand, reduction
 from spyre.mlir.sdsc_rules import check_sdsc
 from spyre.mlir.sdsc_writer import write_operation
 from tests.hw.division_strategies import elements, lookups, shuffles
-from tests.hw.harness import Trial, allocations_of, compare, engine, link, windows
+from tests.hw.harness import Trial, allocations_of, compare, engine, link, region, windows
 from tests.hw.strategies import examples, seeds, thread_counts
 from tests.hw.test_data_movement import any_bits
 
@@ -141,13 +141,30 @@ def test_slices_that_meet_within_a_stick():
         link(engine(), [op], [])
 
 
-def test_only_copies_and_elementwise_look_up():
-    spec = reduction(
-        "sum", (ROWS, LANES), (0,), Operand(0, component=Component.LX), Operand(1 << 16)
-    )
-    own = {"own_slices": {"mb": 1, "out": 1}, "own_core_slices": rows(0, 0)}
-    divided = replace(spec, inputs=[replace(spec.inputs[0], **own)], splits={"mb": 2})
-    op = build_operation(divided)
+def divided_sum(axis: int, splits: dict[str, int], own: dict[str, int], *slices) -> Operation:
+    """A sum over ``axis`` of a tensor in LX, divided over cores in its own way."""
+    source = Operand(0, component=Component.LX)
+    spec = reduction("sum", (ROWS, LANES * 4), (axis,), source, Operand(region(1)))
+    rows_ = tuple({"mb": 0, "out": 0, **row} for row in slices)
+    divided = replace(spec.inputs[0], own_slices=own, own_core_slices=rows_)
+    return build_operation(replace(spec, inputs=[divided], splits=splits))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reductions_of_whole_tensors_on_every_core(axis: int):
+    """Split work over a tensor that all cores hold: each reads its part of its own."""
+    dim = "out" if axis == 0 else "mb"
+    compare(divided_sum(axis, {dim: 4}, {"mb": 1, "out": 1}, *[{}] * 4))
+
+
+def test_reductions_of_another_cores_share():
+    """Core c works on the rows that core 3 - c holds."""
+    op = divided_sum(1, {"mb": 4}, {"mb": 4, "out": 1}, *[{"mb": 3 - c} for c in range(4)])
+    compare(op)
+
+
+def test_reductions_of_several_shares_are_refused():
+    op = divided_sum(0, {"out": 2}, {"mb": 2, "out": 1}, {"mb": 0}, {"mb": 1})
     with pytest.raises(UnsupportedError, match="SPY517: sumnonstick: own work slices of Tensor0"):
         link(engine(), [op], allocations_of(windows(op)))
 

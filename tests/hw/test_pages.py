@@ -150,6 +150,35 @@ def test_a_fault_in_an_index_tensor_of_two_dims():
     assert "at x 3, mb 39" in str(caught.value)
 
 
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("dims", [("mb", "out"), ("out", "mb")])
+@pytest.mark.parametrize("scatter", [False, True])
+def test_rows_of_a_table_of_known_extent(dims: tuple[str, str], bounded: bool, scatter: bool):
+    """Sixteen indices into 24 rows, the rows next to each other or outermost."""
+    sizes = {"mb": 24, "out": COLUMNS} if dims[0] == "mb" else {}
+    table = TensorSpec(
+        dims, (("out", 64),), region(2 if scatter else 0), role="V",
+        max_dim_sizes={"mb": 1} if bounded else {}, device_dim_sizes=sizes,
+        indirection=Indirection.VALUE,
+    )  # fmt: skip
+    index = TensorSpec(
+        ("mb",), (("mb", 32),), region(1), data_format="SENUINT32", role="KERNEL_IDX",
+        indirection=Indirection.INDEX,
+    )  # fmt: skip
+    rows = TensorSpec(("mb", "out"), (("out", 64),), region(0 if scatter else 2), role="O")
+    pair = (rows, table) if scatter else (table, rows)
+    spec = OperationSpec(
+        "identity", {"mb": 16, "out": COLUMNS}, pair[:1], pair[1:], {"mb": 4},
+        index_inputs=[index],
+    )  # fmt: skip
+    operand = 2 if scatter else 0
+    trial = Trial([any_bits, indices(24), any_bits], sizes={operand: 24 * 256})
+    compare(spec, trial)
+    too_large = replace(trial, fills=[any_bits, lambda _, n: np.full(n, 24), any_bits])
+    with pytest.raises(DeviceFault, match=r"SPY412.*at mb \d+"):
+        compare(spec, too_large)
+
+
 BAD = {
     "no dim to count along": ({"max_dim_sizes": {}}, "no dim of Tensor1 says where"),
     "rows unknown": (

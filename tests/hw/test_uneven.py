@@ -1,4 +1,4 @@
-"""Shorter last work slices, and tensors of each core's own in HBM."""
+"""Shorter last work slices, runtime sizes, and tensors of each core's own in HBM."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from spyre.errors import DeviceFault, UnsupportedError
 from spyre.hw.binding import Allocation
+from spyre.hw.reference import literal_starts, run_reference
 from spyre.hw.spec import REGION_BYTES
 from spyre.mlir.footprint import footprint
-from spyre.mlir.operation import Component, Operation
+from spyre.mlir.operation import Component, Operation, SymbolicDim, Tensor
+from spyre.mlir.runtime_sizes import with_sizes
 from spyre.mlir.sdsc_builder import OperationSpec, build_operation, build_sdsc
 from spyre.mlir.sdsc_reader import read_operation
 from spyre.mlir.sdsc_recipes import (
@@ -29,11 +31,15 @@ from spyre.mlir.sdsc_writer import write_operation
 from tests.hw.harness import (
     Trial,
     allocations_of,
+    assert_equal,
     compare,
     engine,
+    fill_window,
     link,
     map_tensors,
     region,
+    small_numbers,
+    twin_memory,
     windows,
 )
 from tests.hw.strategies import elementwise_specs, examples, reduction_specs, seeds, thread_counts
@@ -140,6 +146,77 @@ def test_matmul_with_a_shorter_last_slice():
         window = windows(build_operation(even))[2]
         results.append(engine().memory.read(window.low, window.high - window.low).tobytes())
     assert results[0] == results[1]
+
+
+@st.composite
+def uneven_specs(draw: st.DrawFn) -> OperationSpec:
+    """A subtraction some of whose split dims end in a shorter slice."""
+    spec = draw(elementwise_specs("sub", 2))
+    extents, last = dict(spec.extents), {}
+    lanes = {d: n for t in (*spec.inputs, *spec.outputs) for d, n in t.stick}
+    for dim, split in spec.splits.items():
+        unit = lanes.get(dim, 1)
+        steps = spec.extents[dim] // split // unit
+        if split > 1 and steps > 1 and draw(st.booleans()):
+            last[dim] = draw(st.integers(1, steps - 1)) * unit
+            extents[dim] -= steps * unit - last[dim]
+    return replace(spec, extents=extents, last_extents=last)
+
+
+def of_one_core(op: Operation, position: int) -> Operation:
+    """What one core does, as an operation of its own: its box, its starts, the same memory."""
+    row = op.core_slices[position]
+    last = {d: e for d, e in op.last_extents.items() if row[d] == op.slices[d] - 1}
+    extents = {d: last.get(d, op.core_extent(d)) for d in op.dims}
+
+    def alone(tensor: Tensor) -> Tensor:
+        sizes = {} if tensor.is_local else dict(footprint(op, tensor).stored)
+        start = (tensor.starts[position],)
+        return replace(tensor, starts=start, device_dim_sizes=sizes)
+
+    single = replace(
+        op,
+        extents=extents,
+        slices=dict.fromkeys(op.dims, 1),
+        cores=(op.cores[position],),
+        core_slices=(dict.fromkeys(op.dims, 0),),
+        last_extents={},
+    )
+    return map_tensors(single, alone)
+
+
+@examples(60)
+@given(spec=uneven_specs(), seed=seeds)
+def test_shorter_slices_against_the_twin_core_by_core(spec: OperationSpec, seed: int):
+    op, trial = build_operation(spec), Trial(seed=seed)
+    device, twin = engine(), twin_memory()
+    rng = np.random.default_rng(seed)
+    found = windows(op)
+    for window in found:
+        fill_window(window, small_numbers, "dl16", rng, (device.memory, twin))
+    device.executor.run(link(device, [op], allocations_of(found)))
+    for position in range(len(op.cores)):
+        single = of_one_core(op, position)
+        run_reference(single, twin, literal_starts(single), device.numerics)
+    for window in found:
+        assert_equal(op, window, device.memory, twin, trial)
+
+
+@examples(40)
+@given(spec=elementwise_specs("add", 2), seed=seeds, data=st.data())
+def test_runtime_sizes_keep_all_addresses(spec: OperationSpec, seed: int, data: st.DataObject):
+    """An operation at a smaller size touches what the largest one would, and computes the same."""
+    dim = data.draw(st.sampled_from(list(spec.extents)))
+    times = data.draw(st.integers(1, 3))
+    largest = {**spec.extents, dim: spec.extents[dim] * times}
+    unsplit = replace(spec, extents=largest, splits={**spec.splits, dim: 1})
+    whole = build_operation(unsplit)
+    sized = replace(whole, symbolic_dims={dim: SymbolicDim(-1, largest[dim])})
+    small = with_sizes(sized, {dim: spec.extents[dim]})
+    assert small.extents == dict(spec.extents)
+    for a, b in zip(whole.tensors, small.tensors, strict=True):
+        assert footprint(whole, a).pitch_bytes == footprint(small, b).pitch_bytes
+    compare(small, Trial(seed=seed))
 
 
 REFUSED = {
