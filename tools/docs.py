@@ -38,6 +38,7 @@ STICK_RULES = {
     Family.MATMUL: "A along the reduction dim, B and C along the generated dim",
     Family.SHUFFLE: "same stick dim and lanes; slices meet between sticks",
     Family.TOPK: "a common stick dim, neither the reduced one nor k",
+    Family.SHUFFLE: "same stick dim and lanes, both in LX",
     Family.CONTRACT: "DL16: A [k 64], B [n 64], C [n 64]; 8 bits: A [k 128], B [k 2, n 64]; "
     "4 bits: A [k 16, row 2, k 8], B [k 4, n 64]; C is DL16 in all of them",
     Family.RECODE: "a common stick dim a; packed outputs: ch [a 128], mb [a 8, o 2, a 8], "

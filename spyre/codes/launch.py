@@ -122,6 +122,10 @@ LAUNCH_EXPLANATIONS: dict[str, E] = {
         "outside of their buffers.",
         "Correct case.json, or dump the case again.",
     ),
+    "SPY372": E(
+        "The runtime size given is not one that the SDSC's symbolic dim allows.",
+        "Give a size within the dim's maximum, of its granularity.",
+    ),
     "SPY380": E(
         "The directory exists and was not written by a dump; it might hold something of value.",
         "Name a new directory, or remove the old one.",

@@ -211,6 +211,43 @@ SDSC_EXPLANATIONS: dict[str, E] = {
         "Several cores have equal slice indices: they compute the same and write the same place.",
         "Use fewer cores, if that is not meant.",
     ),
+    "SPY254": E(
+        "A table inside N_ (windows, symbols) is not what the format says, or lacks an entry.",
+        "Correct the entry at the path.",
+    ),
+    "SPY255": E(
+        "A padding kind is unknown, or given for a dim along which no window slides.",
+        "Use a kind the message lists, on a windowed dim.",
+    ),
+    "SPY256": E(
+        "The last window reaches beyond the input and its padding.",
+        "Check total, stride, dilation and the output's extent.",
+    ),
+    "SPY257": E(
+        "No window reads the last elements of the input: the output may be too small.",
+        "Check the stride and the output's extent.",
+    ),
+    "SPY258": E(
+        "A symbolic dim lacks its maximum or granularity, or contradicts N_.",
+        "Describe the symbol as the message expects.",
+    ),
+    "SPY259": E(
+        "Cores that share a DSC run different steps of it.",
+        "Give them equal schedules.",
+    ),
+    "SPY260": E(
+        "coreIdToDscSchedule names a data op by a number that dataOpdscs_ does not have.",
+        "Use -1 for no data op, or the number of one.",
+    ),
+    "SPY261": E(
+        "A tensor has work slices of its own that do not cover its dims on the operation's cores.",
+        "Give every core a slice of the tensor, within its extents.",
+    ),
+    "SPY262": E(
+        "Dims inside of the indexed one have no size of their own, so that nothing says how far "
+        "one index moves.",
+        "Index the outermost dim, or give deviceDimSizes_.",
+    ),
     "SPY270": E("The path given does not exist.", "Correct the path."),
     "SPY271": E(
         "The directory has no bundle.mlir, so it is no bundle.",
@@ -277,6 +314,10 @@ SDSC_EXPLANATIONS: dict[str, E] = {
         "Formats below 16 bits pack a stick in an order that depends on the operation, and the "
         "tensor's stick is another one.",
         "Use the stick of the operations page, or convert the tensor first.",
+    ),
+    "SPY294": E(
+        "The memory of a tensor ends before the iteration does, or N_ leaves it no elements.",
+        "Check N_, gaps and device sizes.",
     ),
     "SPY295": E(
         "A mean is a sum times a constant, and the constant is not one over the number of elements "

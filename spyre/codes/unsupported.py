@@ -19,11 +19,6 @@ UNSUPPORTED_EXPLANATIONS: dict[str, E] = {
         "The core or corelet folds divide the work over time.", "Use time folds of 1, and a loop."
     ),
     "SPY505": E("A core's schedule holds other steps than its one DSC.", "Write [[-1, 0, 0, 0]]."),
-    "SPY506": E("An extent is a symbol known at launch only.", "Compile for fixed extents."),
-    "SPY507": E(
-        "A tensor is stored with padding between its elements.",
-        "Store it without padding, and mask instead.",
-    ),
     "SPY508": E(
         "The last step is of another size than the others (el_ differs from ss_).",
         "Choose slices that divide the extent.",
@@ -41,9 +36,14 @@ UNSUPPORTED_EXPLANATIONS: dict[str, E] = {
     "SPY513": E(
         "An index tensor holds addresses instead of indices.", "Store indices into the table."
     ),
-    "SPY514": E(
-        "An extent slides over its input (convolution, pooling).",
-        "Lower the operation to a matmul or reduction.",
+    "SPY515": E(
+        "A symbolic dim is used in a place where its size has to be known before the launch.",
+        "Compile for fixed extents, or make another dim symbolic.",
+    ),
+    "SPY516": E("A stick holds copies of its elements.", "Store each element once."),
+    "SPY517": E(
+        "A tensor is divided over cores in another way than the operation.",
+        "Divide both alike, or copy the tensor with a shuffle first.",
     ),
     "SPY520": E(
         "The operation is not in the op table, or not in this form.",
@@ -80,6 +80,14 @@ UNSUPPORTED_EXPLANATIONS: dict[str, E] = {
         "Merge dims, or copy the tensor in parts.",
     ),
     "SPY530": E("The number mode is unknown.", "Use dl16 or ieee (--numerics, SPYRE_NUMERICS)."),
+    "SPY533": E(
+        "Indices choose from tensors that every core has of its own in HBM.",
+        "Use one table for all cores.",
+    ),
+    "SPY534": E(
+        "The last work slice is shorter than the others, in an operation that cannot have that.",
+        "Choose slices that divide the extent.",
+    ),
     "SPY540": E(
         "The text form of the number mode has an option that does not exist.",
         "Use the options that the message lists.",
@@ -104,6 +112,18 @@ UNSUPPORTED_EXPLANATIONS: dict[str, E] = {
     "SPY547": E(
         "The input is stored unfolded, one copy per window.",
         "Store the input once, and let the windows overlap.",
+    ),
+    "SPY548": E(
+        "Windows or padding stand on an operand or dim where the operation has none.",
+        "Follow the message; only the input of windowed operations slides.",
+    ),
+    "SPY549": E(
+        "The operation does not replace masked coordinates.",
+        "Mask in an operation before it.",
+    ),
+    "SPY550": E(
+        "The operation has more dims or larger extents than its plan has room for.",
+        "Merge dims, or divide the operation.",
     ),
     "SPY555": E(
         "The specification lists the operation, but nobody has published what it computes.",

@@ -58,10 +58,11 @@ INT32 = 3
 DL16_TRUNC = 4
 DL16_EVEN = 5
 """DL16 whose stores round towards zero, or ties to even; DL16 itself rounds ties away."""
-FP8_143 = 6
-FP8_152 = 7
-INT8 = 8
-INT4 = 9
+FP8_143 = 16
+FP8_152 = 17
+INT8 = 18
+INT4 = 19
+"""From FP8_143 on, elements of 8 and 4 bits, decoded by a table of all codes."""
 
 # MASK values: how the masked dim lies
 NO_MASK = 0

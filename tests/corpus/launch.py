@@ -21,6 +21,7 @@ from tests.corpus.making import (
     bundle_of,
     delete,
     patch,
+    text,
     write,
 )
 from tests.mlir.sample_bundles import SAMPLES
@@ -213,7 +214,13 @@ OPTIONS = (
         words="--value n=1024",
         bundle=ADD,
     ),
-    launch("size_without_value", "SPY362", write("bundle.mlir", SIZED), bundle=ADD),
+    launch("size_without_value", "SPY366", write("bundle.mlir", SIZED), bundle=ADD),
+    launch(
+        "index_without_value",
+        "SPY362",
+        text("bundle.mlir", "func.func @sdsc_bundle()", "func.func @sdsc_bundle(%n: index)"),
+        bundle=ADD,
+    ),
     launch(
         "value_beyond_64_bits",
         "SPY157",

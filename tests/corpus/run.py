@@ -64,8 +64,14 @@ def topk(k: int = 4, splits: dict[str, int] | None = None) -> OperationSpec:
     )
 
 
-def gather(dim: str, rows: int, cores: int = 1, op: str = "identity") -> OperationSpec:
-    """Rows of a table by an index over ``dim``."""
+def gather(
+    dim: str,
+    rows: int,
+    cores: int = 1,
+    op: str = "identity",
+    table: tuple[str, ...] = ("out", "mb"),
+) -> OperationSpec:
+    """Rows of a table of dims ``table`` by an index over ``dim``."""
     index = TensorSpec(
         (dim,),
         ((dim, 32),),
@@ -74,10 +80,10 @@ def gather(dim: str, rows: int, cores: int = 1, op: str = "identity") -> Operati
         role="KERNEL_IDX",
         indirection=Indirection.INDEX,
     )
-    table = tensor(1, ("out", "mb"), max_dim_sizes={dim: 1}, indirection=Indirection.VALUE)
+    value = tensor(1, table, max_dim_sizes={dim: 1}, indirection=Indirection.VALUE)
     out = tensor(2, ("mb", "out"))
     extents = {"mb": rows, "out": 128}
-    return OperationSpec(op, extents, [table], [out], {"mb": cores}, index_inputs=[index])
+    return OperationSpec(op, extents, [value], [out], {"mb": cores}, index_inputs=[index])
 
 
 def scattered_axes() -> OperationSpec:
@@ -159,7 +165,8 @@ PLANNED = (
     planned("partial_sums_in_scratchpads", "SPY523", in_scratchpads()),
     planned("several_masks", "SPY524", masked_twice()),
     planned("scattered_axes", "SPY525", scattered_axes()),
-    planned("indices_along_the_stick", "SPY526", gather("out", 16)),
+    planned("indices_along_the_stick", "SPY526", gather("out", 16, table=("mb", "out"))),
+    planned("indices_of_unknown_step", "SPY262", gather("out", 16)),
     planned("indices_split_in_a_stick", "SPY527", gather("mb", 96, 2)),
     planned("topk_split", "SPY531", topk(4, {"mb": 2})),
     planned("gather_that_computes", "SPY532", gather("mb", 16, op="neg")),

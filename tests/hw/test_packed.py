@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spyre.errors import UnsupportedError
 from spyre.hw.ops import OPS, Family, OpSpec
 from spyre.hw.plans.recode import _FORMATS
-from tests.hw.harness import Fill, Trial, any_numbers, compare, normals, small_numbers
-from tests.hw.packed_cases import whole_numbers
+from spyre.mlir.sdsc_builder import OperationSpec
+from tests.hw.harness import (
+    Fill,
+    Trial,
+    any_numbers,
+    compare,
+    map_tensors,
+    move_lx,
+    normals,
+    small_numbers,
+)
+from tests.hw.packed_cases import a_stick, b_stick, build, operand, whole_numbers
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.strategies import examples, modes, seeds, thread_counts
 
@@ -69,3 +83,45 @@ def test_recoding(spec: OpSpec, data: st.DataObject, seed: int, mode: str, threa
         whole_numbers(-(2**31), 2**31) if "INT32" in t.data_format else fill for t in op.tensors
     ]
     compare(op, Trial(fills, mode, threads, seed=seed))
+
+
+@examples(40)
+@given(data=st.data(), seed=seeds)
+def test_scattered_scratchpads(data: st.DataObject, seed: int):
+    """Every core has its tensors elsewhere in its LX, in any order of core numbers."""
+    family = data.draw(st.sampled_from(["matmul", "convolution", "pooling", "quantising"]))
+    op = {
+        "matmul": packed_matmuls("int8"),
+        "convolution": convolutions("int8"),
+        "pooling": windowings("avgpoolnmapfwd", 2, {}),
+        "quantising": recodings("csqint4wt", _FORMATS["quantize4"], 1, CONSTANTS),
+    }[family]
+    op = data.draw(op)
+    rng = np.random.default_rng(seed)
+    numbers = rng.permutation(32)[: len(op.cores)]
+    op = move_lx(replace(op, cores=tuple(int(n) for n in numbers)), rng, 1 << 16)
+    fills = [FILLS["int8"] if "INT8" in t.data_format else small_numbers for t in op.tensors]
+    try:
+        compare(op, Trial(fills, ulps=0, seed=seed))
+    except UnsupportedError as error:
+        assert error.code == "SPY523"  # noqa: PT017
+        assert family in ("matmul", "convolution")
+
+
+def test_replicated_cores():
+    """Several cores with the same work slice do the same work."""
+    spec = OperationSpec(
+        "batchmatmulint8",
+        {"mb": 6, "out": 64, "in": 128},
+        [
+            operand(0, ("mb", "in"), a_stick("int8", "in", "mb"), "SENINT8", lx=True),
+            operand(1, ("in", "out"), b_stick("int8", "in", "out"), "SENINT8", lx=True),
+        ],
+        [operand(2, ("mb", "out"), (("out", 64),), lx=True)],
+        {"mb": 3},
+        unit="pt",
+    )
+    op = build(spec)
+    twice = map_tensors(op, lambda t: replace(t, starts=t.starts * 2))
+    twice = replace(twice, core_slices=op.core_slices * 2, cores=tuple(range(6)))
+    compare(twice, Trial(fills_of("int8")))

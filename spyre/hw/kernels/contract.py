@@ -22,7 +22,13 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
 )
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
-from spyre.hw.kernels.vectors import gather_values, read_vector, scatter_values, vector_word
+from spyre.hw.kernels.vectors import (
+    TABLE_WORDS,
+    gather_values,
+    read_vector,
+    scatter_values,
+    vector_word,
+)
 from spyre.hw.spec import HOST_BYTES
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
@@ -31,8 +37,6 @@ BATCHES, ROWS, COLUMNS, DEPTH = vt.BATCHES, vt.ROWS, vt.COLUMNS, vt.DEPTH
 ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = vt.ROW_BLOCK, vt.ROW_BLOCKS, vt.COLUMN_BLOCKS
 COLUMN_BLOCK, EXACT_INTEGERS = vt.COLUMN_BLOCK, vt.EXACT_INTEGERS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
-TABLE_WORDS = 1 << 40
-"""No bound: the vectors are as long as the table's counts say."""
 
 K_BLOCK = 256
 ROW_CHUNK = 8 * TALL

@@ -22,7 +22,13 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
 )
 from spyre.hw.kernels.opcodes import RECODES
-from spyre.hw.kernels.vectors import gather_values, read_vector, scatter_values, vector_word
+from spyre.hw.kernels.vectors import (
+    TABLE_WORDS,
+    gather_values,
+    read_vector,
+    scatter_values,
+    vector_word,
+)
 from spyre.hw.readings import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
 from spyre.hw.spec import HOST_BYTES
 
@@ -34,7 +40,6 @@ OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 OPCODE, INPUTS, CONSTANT = tb.OPCODE, tb.INPUTS, tb.CONSTANT
 OUTER, MIDDLE, INNER, MIDDLE_BLOCK = vt.OUTER, vt.MIDDLE, vt.INNER, vt.MIDDLE_BLOCK
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
-TABLE_WORDS = 1 << 40
 FP8_MAX = F(QUANTIZED_FP8_MAX)
 
 

@@ -21,6 +21,8 @@ from spyre.hw.kernels.intrinsics import (
 from spyre.hw.kernels.rounding import LARGEST, ROUND_ADD, ROUND_ODD, encode_dl16_as
 
 WORDS = tb.WORDS
+TABLE_WORDS = 1 << 40
+"""Size of a view of a table with vectors: no bound, they are as long as the table's counts say."""
 DL16, HALF, FP32, INT4 = tb.DL16, tb.HALF, tb.FP32, tb.INT4
 DL16_TRUNC, DL16_EVEN = tb.DL16_TRUNC, tb.DL16_EVEN
 FP8_143, INT8 = tb.FP8_143, tb.INT8
@@ -62,10 +64,7 @@ def read_vector(table, position, target):
 def gather_values(half, word, octet, code, base, offsets, target):
     """target[i] = number at bit base + offsets[i]."""
     n = target.size
-    if code == DL16 or code == DL16_TRUNC or code == DL16_EVEN:
-        for i in range(n):
-            target[i] = decode_dl16(half[(base + offsets[i]) >> 4])
-    elif code == HALF:
+    if code == HALF:
         for i in range(n):
             target[i] = decode_half(half[(base + offsets[i]) >> 4])
     elif code == FP32:
@@ -76,10 +75,13 @@ def gather_values(half, word, octet, code, base, offsets, target):
             bit = base + offsets[i]
             shift = (bit & 4) ^ FIRST_NIBBLE
             target[i] = VALUES[INT4 - FP8_143, (octet[bit >> 3] >> shift) & 15]
-    else:
+    elif code >= FP8_143:
         values = VALUES[code - FP8_143]
         for i in range(n):
             target[i] = values[octet[(base + offsets[i]) >> 3]]
+    else:
+        for i in range(n):
+            target[i] = decode_dl16(half[(base + offsets[i]) >> 4])
 
 
 @kernel

@@ -21,7 +21,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
 )
 from spyre.hw.kernels.opcodes import WINDOWINGS
-from spyre.hw.kernels.vectors import read_vector, vector_word
+from spyre.hw.kernels.vectors import TABLE_WORDS, read_vector, vector_word
 from spyre.hw.readings import WINDOW_MAX_OUTSIDE
 from spyre.hw.spec import HOST_BYTES
 
@@ -35,7 +35,6 @@ OPCODE, INPUTS, LANES, VALUE, WHOLE_STICK = (
 )  # fmt: skip
 KEPT, PLACES, KEPT_BLOCK = vt.KEPT, vt.PLACES, vt.KEPT_BLOCK
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
-TABLE_WORDS = 1 << 40
 OUTSIDE = F(WINDOW_MAX_OUTSIDE)
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 

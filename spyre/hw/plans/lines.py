@@ -107,7 +107,8 @@ def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[Space]:
     starts = np.vstack([context.starts, np.array(positions, np.int64).reshape(-1, len(op.cores))])
     scale = np.array([8] * len(context.accesses) + [1] * len(windowed), np.int64)
     local = {dim: _local_line(context, dim) for dim in op.dims}
-    for group in fold_cores(op, starts, reduced):
+    together = [dim for dim in reduced if op.slices.get(dim, 1) > 1]
+    for group in fold_cores(op, starts, together):
         check_shared_output(context, group, reduced, len(context.accesses) - 1)
         yield Space(np.array(group.bases, np.int64) * scale, _slice_lines(group, scale), local)
 

@@ -70,6 +70,7 @@ AGREEMENTS: dict[str, Agreement] = {
     Family.CONTRACT: SUMMED,
     Family.WINDOWING: SUMMED,
     Family.RECODE: EXACT,
+    Family.SHUFFLE: EXACT,
 }
 """What ``--verify`` allows per family; a family that is not listed computes sums."""
 

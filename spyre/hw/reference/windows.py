@@ -7,6 +7,7 @@ lies outside of the stored extent is padding.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -65,12 +66,17 @@ def _part(execution: Execution, operand: int, core: int, outside: float = 0.0) -
 
 
 def _sharing(op: Operation, cores: Sequence[int]) -> Iterator[list[int]]:
-    """Cores that work on the same part of the output, in order of the other slices."""
+    """Cores that work on the same part of the output, in order of the other slices.
+
+    Cores with all slices equal repeat the work and share nothing.
+    """
     groups: dict[tuple[int, ...], list[int]] = {}
+    seen: Counter[tuple[int, ...]] = Counter()
     for core in cores:
-        kept = [dim for dim in op.dims if op.outputs[0].holds(dim)]
-        key = tuple(op.core_slices[core].get(dim, 0) for dim in kept)
-        groups.setdefault(key, []).append(core)
+        place = tuple(op.core_slices[core].get(dim, 0) for dim in op.dims)
+        kept = [n for n, dim in zip(place, op.dims, strict=True) if op.outputs[0].holds(dim)]
+        groups.setdefault((*kept, seen[place]), []).append(core)
+        seen[place] += 1
     for group in groups.values():
         yield sorted(group, key=lambda c: tuple(op.core_slices[c].get(d, 0) for d in op.dims))
 
