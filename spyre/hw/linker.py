@@ -433,19 +433,25 @@ def _raise_out_of_bounds(
     extent: tuple[int, int],
     allocations: Sequence[Allocation],
 ) -> None:
-    """``starts``: of every core; ``extent``: what the cores touch, end excluded. Both in bytes."""
+    """``starts``: of every core; ``extent``: what the cores touch, end excluded. Both in bytes.
+
+    Of tensors of the cores' own in HBM, ``extent`` is what one core touches.
+    """
     low, high = extent
+    alone = place.op.tensors[operand].per_core_in_hbm
     near = [a for a in allocations if a.address_bytes <= low < a.end_bytes]
     expected = "one of: " + ", ".join(
         f"{a.name} {a.address_bytes:#x}..{a.end_bytes:#x}" for a in (near or allocations)[:8]
     )
-    position, address, coordinate = first_outside(place.op, operand, starts, near or allocations)
+    memory = allocations if alone else near or allocations
+    position, address, coordinate = first_outside(place.op, operand, starts, memory)
+    cores = "of one core" if alone else "over all cores"
     raise DeviceFault(
         "SPY411",
         f"{place.op.name} touches memory outside of its arguments",
         place.location(member, operand, place.op.cores[position], address),
         expected=expected if allocations else "no device memory at all",
-        found=f"bytes {low:#x}..{high:#x} ({high - low} bytes) over all cores{coordinate}",
+        found=f"bytes {low:#x}..{high:#x} ({high - low} bytes) {cores}{coordinate}",
     )
 
 

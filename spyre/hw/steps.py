@@ -40,7 +40,7 @@ class Step:
     plan: CorePlan
 
 
-def steps_of(linked: LinkedProgram, binding: Binding) -> Iterator[Step]:
+def steps_of(linked: LinkedProgram) -> Iterator[Step]:
     """All steps of a program in program order."""
     key = linked.dispatch[:, 1:3]
     if not len(key):

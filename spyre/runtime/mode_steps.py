@@ -162,8 +162,8 @@ class ModeComparison:
     def run(self) -> tuple[ExecuteDifference, ...]:
         """All steps; differences per execute statement in the order of the statements."""
         pairs = zip(
-            steps_of(self._lead.linked, self._lead.binding),
-            steps_of(self._other.linked, self._other.binding),
+            steps_of(self._lead.linked),
+            steps_of(self._other.linked),
             strict=True,
         )
         for lead, other in pairs:

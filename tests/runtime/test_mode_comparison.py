@@ -104,7 +104,7 @@ def test_writers_and_places_follow_the_address_rule(data: st.DataObject):
     op = build_operation(spec)
     found = windows(op)
     linked = link(engine(), [op], allocations_of(found))
-    (step,) = steps_of(linked, Binding(allocations=tuple(allocations_of(found))))
+    (step,) = steps_of(linked)
     assert np.array_equal(step.starts, literal_starts(op))
     output = len(op.tensors) - 1
     local = local_coordinates(op)
@@ -129,7 +129,7 @@ def test_writers_and_places_follow_the_address_rule(data: st.DataObject):
 
 def test_bytes_nobody_writes_have_no_writer():
     op = build_operation(pointwise("neg", (8, 128), [Operand(region(0))], Operand(region(1))))
-    (step,) = steps_of(link(engine(), [op], allocations_of(windows(op))), Binding())
+    (step,) = steps_of(link(engine(), [op], allocations_of(windows(op))))
     addresses = np.array([region(1) - 2, region(1), region(1) + 2047, region(1) + 2048])
     assert writers(step, 1, addresses).tolist() == [-1, 0, 0, -1]
     assert output_elements(op, step.plan.accesses[1]) == 1024
