@@ -29,7 +29,13 @@ from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RunResult, report_executes
-from spyre.runtime.sanitized import label_launch, next_record, take_findings, viewed_output
+from spyre.runtime.sanitized import (
+    label_launch,
+    next_record,
+    observed,
+    take_findings,
+    viewed_output,
+)
 from spyre.runtime.verify import (
     EXACT,
     Comparison,
@@ -94,7 +100,8 @@ def run_case(
     launched: list[_Launched] = []
     for index in range(len(case.spec.launches)):
         first = sum(len(done.reports) for done in launched)
-        launched.append(_launch(case, index, first, device, placed, timed, progress))
+        with observed(device):
+            launched.append(_launch(case, index, first, device, placed, timed, progress))
     places = tuple(_output_place(case, output, placed, launched) for output in case.spec.outputs)
     found = tuple(_read_output(case, output, device, placed) for output in case.spec.outputs)
     comparisons = tuple(
@@ -102,8 +109,8 @@ def run_case(
         for output, values in zip(case.spec.outputs, found, strict=True)
     )
     result = _result(case, placed, launched, found, places)
-    observed = take_findings(device, _expected_outputs(case, placed), first_record)
-    return CaseRun(result.with_sanitizer(observed), comparisons)
+    sanitizer = take_findings(device, _expected_outputs(case, placed), first_record)
+    return CaseRun(result.with_sanitizer(sanitizer), comparisons)
 
 
 def _expected_outputs(case: Case, placed: Mapping[str, PlacedBuffer]) -> Iterator[Expected]:
