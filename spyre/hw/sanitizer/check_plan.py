@@ -203,14 +203,17 @@ class _Builder:
 
 
 def nest_words(box: Box, aligned: bool) -> list[int]:
-    """A box as runs of neighbouring sticks; unaligned runs touch one stick more."""
+    """A box as runs of evenly spaced sticks; unaligned runs touch one stick more."""
     axes = [(a.steps, a.pitch_bytes // STICK_BYTES) for a in box.axes if a.steps > 1]
     merged = list(_merged(axes))
-    run = merged.pop()[0] if merged and merged[-1][1] == 1 else 1
+    run, stride = 1, 1
+    if merged and (aligned or merged[-1][1] == 1):
+        run, stride = merged.pop()
     run += not aligned
-    last = run - 1 + sum((steps - 1) * pitch for steps, pitch in merged)
+    last = (run - 1) * stride + sum((steps - 1) * pitch for steps, pitch in merged)
     words = [0] * ct.NEST_WORDS
     words[ct.RANK], words[ct.RUN], words[ct.LAST] = len(merged), run, last
+    words[ct.STRIDE] = stride
     for k, (steps, pitch) in enumerate(merged):
         words[ct.STEPS + k], words[ct.PITCHES + k] = steps, pitch
     return words
