@@ -126,10 +126,11 @@ class SpyreError(Exception):
 
     ``finding`` holds the diagnosis, ``code`` its stable code, ``exit_code`` what ``spyre-run``
     returns: 2 when the program could not run, 1 when the card would have done harm or numbers
-    are wrong.
+    are wrong. ``observed``: what the sanitizer had found until then.
     """
 
     exit_code = 2
+    observed: tuple[Finding, ...] = ()
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ def error_object(error: SpyreError) -> Object:
         "ok": False,
         "exit_code": error.exit_code,
         "error": finding_object(error.finding),
-        "findings": [finding_object(f) for f in findings],
+        "findings": [finding_object(f) for f in (*findings, *error.observed)],
     }
 
 

@@ -56,6 +56,8 @@ def _run(options: Options) -> int:
 
             print_object(error_object(error))
         else:
+            for finding in error.observed:
+                print(finding, file=sys.stderr)
             print(f"spyre-run: {error}", file=sys.stderr)
         return error.exit_code
 

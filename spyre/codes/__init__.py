@@ -11,6 +11,7 @@ from spyre.codes.device import DEVICE_EXPLANATIONS
 from spyre.codes.launch import LAUNCH_EXPLANATIONS
 from spyre.codes.mlir import MLIR_EXPLANATIONS
 from spyre.codes.record import DiagnosticCode, Explanation
+from spyre.codes.sanitize import SANITIZE_EXPLANATIONS
 from spyre.codes.sdsc import SDSC_EXPLANATIONS
 from spyre.codes.titles import *  # noqa: F403
 from spyre.codes.titles import CODES
@@ -23,6 +24,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     **DEVICE_EXPLANATIONS,
     **UNSUPPORTED_EXPLANATIONS,
     **COMPARE_EXPLANATIONS,
+    **SANITIZE_EXPLANATIONS,
 }
 
 

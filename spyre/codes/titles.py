@@ -272,6 +272,7 @@ SANITIZE_CODES: dict[str, str] = {
     "SPY732": "LX is read after the loop that wrote it",
     "SPY735": "a tensor does not start at a stick",
     "SPY736": "one core touches more than 256 MiB of one tensor while running",
+    "SPY737": "a tensor of this many separate dims cannot be watched",
     "SPY738": "the sanitizer has run out of record numbers",
     "SPY739": "unknown choice of sanitizer checks or core order",
 }

@@ -1,7 +1,7 @@
 """Words of the sanitizer's tables: the builder writes them, the checking driver reads them.
 
 A *row* is one operand of one execute statement in one role; its *boxes* are what the cores touch,
-one box per distinct range; a *nest* is the shape of a box in whole sticks: runs of neighbouring
+one box per distinct range; a *nest* is the shape of a box in whole sticks: runs of evenly spaced
 sticks, repeated over axes. Addresses are stick numbers of the host reservation.
 """
 
@@ -40,6 +40,8 @@ RANK = 0
 RUN = 1
 LAST = 2
 """Distance from the first to the last stick of a box."""
+STRIDE = 3
+"""Distance of the sticks of a run: 1 where they are neighbours."""
 STEPS = 4
 MAX_RANK = 8
 PITCHES = STEPS + MAX_RANK

@@ -33,7 +33,13 @@ from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RunResult, report_executes
-from spyre.runtime.sanitized import label_launch, next_record, take_findings, viewed_output
+from spyre.runtime.sanitized import (
+    label_launch,
+    next_record,
+    observed,
+    take_findings,
+    viewed_output,
+)
 from spyre.runtime.twin_check import TwinCheck, Verification
 from spyre.runtime.verify import (
     EXACT,
@@ -105,7 +111,8 @@ def run_case(
     launched: list[LaunchedKernel] = []
     for spec in case.spec.launches:
         first = sum(len(done.reports) for done in launched)
-        launched.append(_launch(kernels[spec.bundle], spec, first, placed, mode))
+        with observed(device):
+            launched.append(_launch(kernels[spec.bundle], spec, first, placed, mode))
     places = tuple(output_place(case, output, placed, launched) for output in case.spec.outputs)
     found = tuple(read_output(case, output, device, placed) for output in case.spec.outputs)
     comparisons = tuple(
@@ -114,8 +121,8 @@ def run_case(
         if output.value is not None
     )
     result = _result(case, placed, launched, found, places)
-    observed = take_findings(device, _expected_outputs(case, placed), first_record)
-    return CaseRun(result.with_sanitizer(observed), comparisons)
+    sanitizer = take_findings(device, _expected_outputs(case, placed), first_record)
+    return CaseRun(result.with_sanitizer(sanitizer), comparisons)
 
 
 def _expected_outputs(case: Case, placed: Mapping[str, PlacedBuffer]) -> Iterator[Expected]:

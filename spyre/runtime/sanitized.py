@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import prod
 
+from spyre.errors import SpyreError
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.sanitizer import Check, SanitizerFinding
 from spyre.hw.sanitizer.cover import Expected, check_cover
@@ -22,6 +24,18 @@ def label_launch(device: Device, first_execute: int, directory: str) -> None:
 def next_record(device: Device) -> int:
     """Record of the next thing that writes; 0 without sanitizer."""
     return device.sanitizer.log.next_record if device.sanitizer is not None else 0
+
+
+@contextmanager
+def observed(device: Device) -> Iterator[None]:
+    """A SpyreError that leaves this context carries what the sanitizer has found so far."""
+    try:
+        yield
+    except SpyreError as error:
+        if device.sanitizer is not None:
+            found = (finding.to_finding() for finding in device.sanitizer.take())
+            error.observed = (*error.observed, *found)
+        raise
 
 
 def take_findings(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.hw.boxes import canonical_cores, core_boxes, global_coordinate
+from spyre.errors import UnsupportedError
+from spyre.hw.boxes import Box, BoxAxis, canonical_cores, core_boxes, global_coordinate
 from spyre.hw.device import Device
 from spyre.hw.reference.addresses import element_offsets, slice_origin
+from spyre.hw.sanitizer.check_plan import nest_words
 from spyre.hw.spec import REGION_BYTES
 from spyre.mlir.operation import Indirection, Operation
 from spyre.mlir.sdsc_builder import OperationSpec, build_operation
@@ -38,6 +41,12 @@ def test_boxes_are_the_sticks_of_the_elements(spec: OperationSpec):
             sticks = np.unique(visited_offsets(op, tensor, position) // 128)
             found = np.unique(box.offsets() // 128) if box is not None else np.zeros(0)
             assert np.array_equal(found, sticks), (tensor.name, position)
+
+
+def test_too_many_separate_axes():
+    box = Box(tuple(BoxAxis(f"d{k}", 2, 128 * 3 ** (11 - k), 1) for k in range(11)))
+    with pytest.raises(UnsupportedError, match="SPY737"):
+        nest_words(box, True)
 
 
 @examples(60)

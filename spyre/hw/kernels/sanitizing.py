@@ -20,6 +20,7 @@ ROLE, FIRST_BOX, BOXES, BASES, PATTERNS = ct.ROLE, ct.FIRST_BOX, ct.BOXES, ct.BA
 OFFSETS, IS_LX, CAN_CLASH = ct.OFFSETS, ct.IS_LX, ct.CAN_CLASH
 READ, WRITE, REREAD = ct.READ, ct.WRITE, ct.REREAD
 TAG, NEST, RANK, RUN, LAST = ct.TAG, ct.NEST, ct.RANK, ct.RUN, ct.LAST
+STRIDE = ct.STRIDE
 STEPS, PITCHES, MAX_RANK = ct.STEPS, ct.PITCHES, ct.MAX_RANK
 MAIN, LIVE, COUNT, EXECUTION, BOX = ct.MAIN, ct.LIVE, ct.COUNT, ct.EXECUTION, ct.BOX
 STICK, WORD, EXECUTIONS, LATEST = ct.STICK, ct.WORD, ct.EXECUTIONS, ct.LATEST
@@ -31,31 +32,44 @@ LX_MASK = LX_BYTES // STICK_BYTES - 1
 
 
 @inline
-def count_unwritten(shadow, first, last):
+def count_unwritten(shadow, first, run, stride):
     """Sticks of the run that nobody wrote."""
-    words = shadow[first:last]
     count = 0
-    for i in range(words.size):
-        count += int(words[i] == ZERO)
+    if stride == 1:
+        words = shadow[first : first + run]
+        for i in range(words.size):
+            count += int(words[i] == ZERO)
+    else:
+        for i in range(run):
+            count += int(shadow[first + i * stride] == ZERO)
     return count
 
 
 @inline
-def count_foreign(shadow, first, last, tag):
+def count_foreign(shadow, first, run, stride, tag):
     """Sticks of the run that another core than that of ``tag`` wrote under the same record."""
-    words = shadow[first:last]
     count = 0
-    for i in range(words.size):
-        count += int(np.uint32(np.uint32(words[i] ^ tag) - ONE) < CORE_LIMIT - ONE)
+    if stride == 1:
+        words = shadow[first : first + run]
+        for i in range(words.size):
+            count += int(np.uint32(np.uint32(words[i] ^ tag) - ONE) < CORE_LIMIT - ONE)
+    else:
+        for i in range(run):
+            other = np.uint32(shadow[first + i * stride] ^ tag)
+            count += int(np.uint32(other - ONE) < CORE_LIMIT - ONE)
     return count
 
 
 @inline
-def fill(words, first, last, value):
+def fill(words, first, run, stride, value):
     """Set a run of words."""
-    run = words[first:last]
-    for i in range(run.size):
-        run[i] = value
+    if stride == 1:
+        part = words[first : first + run]
+        for i in range(part.size):
+            part[i] = value
+    else:
+        for i in range(run):
+            words[first + i * stride] = value
 
 
 @kernel
@@ -90,35 +104,34 @@ def note(result, count, execution, box, stick, word):
 
 
 @inline
-def check_read(shadow, first, last, result, execution, box):
+def check_read(shadow, first, run, stride, result, execution, box):
     """A run that is read."""
-    count = count_unwritten(shadow, first, last)
-    if count == 0:
-        return
-    stick = first
-    while shadow[stick] != 0:
-        stick += 1
-    note(result, count, execution, box, stick, 0)
+    count = count_unwritten(shadow, first, run, stride)
+    if count > 0:
+        stick = first
+        while shadow[stick] != ZERO:
+            stick += stride
+        note(result, count, execution, box, stick, 0)
 
 
 @inline
-def check_foreign(shadow, first, last, tag, result, execution, box):
+def check_foreign(shadow, first, run, stride, tag, result, execution, box):
     """A run that another core may have written in this execution."""
-    count = count_foreign(shadow, first, last, tag)
-    if count == 0:
-        return
-    stick = first
-    while not is_foreign(shadow[stick], tag):
-        stick += 1
-    note(result, count, execution, box, stick, shadow[stick])
+    count = count_foreign(shadow, first, run, stride, tag)
+    if count > 0:
+        stick = first
+        while not is_foreign(shadow[stick], tag):
+            stick += stride
+        note(result, count, execution, box, stick, shadow[stick])
 
 
-@inline
-def check_ranges(shadow, ranges, first, last, low, high, result, execution, box):
+@kernel
+def check_ranges(shadow, ranges, first, run, stride, low, high, result, execution, box):
     """A run of LX that is read as part of the range ``low`` .. ``high``."""
     same = low << RANGE_BITS | high | RANGE_MARK
     count, stick = 0, -1
-    for at in range(first, last):
+    for i in range(run):
+        at = first + i * stride
         word = np.int64(ranges[at - LX_FIRST])
         if word != same and is_torn(word, low, high):
             if count == 0:
@@ -129,27 +142,27 @@ def check_ranges(shadow, ranges, first, last, low, high, result, execution, box)
 
 
 @inline
-def visit(shadow, ranges, row, first, last, tag, low, high, results, execution, box):
+def visit(shadow, ranges, row, first, run, stride, tag, low, high, results, execution, box):
     """Check one run of a row's box, and mark what is written."""
-    role = row[ROLE]
-    if role == READ:
-        check_read(shadow, first, last, results[MAIN], execution, box)
+    if row[ROLE] == READ:
+        check_read(shadow, first, run, stride, results[MAIN], execution, box)
         if row[IS_LX] == 1:
-            check_ranges(shadow, ranges, first, last, low, high, results[LIVE], execution, box)
-        return
-    if row[CAN_CLASH] == 1:
-        check_foreign(shadow, first, last, tag, results[MAIN], execution, box)
-    if role == WRITE:
-        fill(shadow, first, last, tag)
-        if row[IS_LX] == 1:
-            word = np.uint32(low << RANGE_BITS | high | RANGE_MARK)
-            fill(ranges, first - LX_FIRST, last - LX_FIRST, word)
+            result = results[LIVE]
+            check_ranges(shadow, ranges, first, run, stride, low, high, result, execution, box)
+    else:
+        if row[CAN_CLASH] == 1:
+            check_foreign(shadow, first, run, stride, tag, results[MAIN], execution, box)
+        if row[ROLE] == WRITE:
+            fill(shadow, first, run, stride, tag)
+            if row[IS_LX] == 1:
+                word = np.uint32(low << RANGE_BITS | high | RANGE_MARK)
+                fill(ranges, first - LX_FIRST, run, stride, word)
 
 
 @kernel
 def walk(shadow, ranges, row, nest, start, tag, results, execution, box, counters):
     """Visit every run of a box."""
-    rank, run = nest[RANK], nest[RUN]
+    rank, run, stride = nest[RANK], nest[RUN], nest[STRIDE]
     low = (start - LX_FIRST) & LX_MASK
     high = low + nest[LAST]
     total = 1
@@ -158,7 +171,7 @@ def walk(shadow, ranges, row, nest, start, tag, results, execution, box, counter
         counters[axis] = 0
     at = start
     for _ in range(total):
-        visit(shadow, ranges, row, at, at + run, tag, low, high, results, execution, box)
+        visit(shadow, ranges, row, at, run, stride, tag, low, high, results, execution, box)
         axis = rank - 1
         while axis >= 0:
             at += nest[PITCHES + axis]

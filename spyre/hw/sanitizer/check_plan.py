@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from spyre.errors import UnsupportedError
 from spyre.hw import check_table as ct
 from spyre.hw.binding import Allocation
 from spyre.hw.boxes import Box, BoxAxis, canonical_cores, core_boxes, is_indirect
@@ -220,14 +221,27 @@ def _of_all(values: Int64Array, variant: Variant, count: int) -> Int64Array:
 
 
 def nest_words(box: Box, aligned: bool) -> list[int]:
-    """A box as runs of neighbouring sticks; unaligned runs touch one stick more."""
+    """A box as runs of evenly spaced sticks; unaligned runs touch one stick more.
+
+    UnsupportedError SPY737 for more than MAX_RANK axes around the runs.
+    """
     axes = [(a.steps, a.pitch_bytes // STICK_BYTES) for a in box.axes if a.steps > 1]
     merged = list(_merged(axes))
-    run = merged.pop()[0] if merged and merged[-1][1] == 1 else 1
+    run, stride = 1, 1
+    if merged and (aligned or merged[-1][1] == 1):
+        run, stride = merged.pop()
     run += not aligned
-    last = run - 1 + sum((steps - 1) * pitch for steps, pitch in merged)
+    if len(merged) > ct.MAX_RANK:
+        raise UnsupportedError(
+            "SPY737",
+            "the sanitizer cannot watch a tensor of this many separate dims",
+            expected=f"at most {ct.MAX_RANK + 1}",
+            found=str(len(merged) + 1),
+        )
+    last = (run - 1) * stride + sum((steps - 1) * pitch for steps, pitch in merged)
     words = [0] * ct.NEST_WORDS
     words[ct.RANK], words[ct.RUN], words[ct.LAST] = len(merged), run, last
+    words[ct.STRIDE] = stride
     for k, (steps, pitch) in enumerate(merged):
         words[ct.STEPS + k], words[ct.PITCHES + k] = steps, pitch
     return words
