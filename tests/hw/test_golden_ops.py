@@ -20,10 +20,10 @@ from spyre.mlir.operation import Component, Operation
 from spyre.mlir.sdsc import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc_builder import build_sdsc
 from spyre.mlir.sdsc_reader import read_operation
+from tests.hw.golden_case import Case
 from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.golden_inputs import Array
 from tests.hw.golden_places import fetch, store
-from tests.hw.golden_shapes import Case
 from tests.hw.harness import engine, link, order_key
 
 ROOM_BYTES = 1 << 19
