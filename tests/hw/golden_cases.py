@@ -15,16 +15,36 @@ import numpy as np
 
 from tests.hw.golden_inputs import (
     Array,
+    beyond_eight_bits,
+    bytes_,
+    eight_bit_floats,
+    floats_of_words,
     moments,
+    nibbles,
     nonzero,
     normals,
     positives,
     powers,
     quarters,
     rows_of_table,
+    sixteenths,
     truths,
+    words,
 )
+from tests.hw.golden_packed_shapes import (
+    FP8,
+    INT4,
+    INT8,
+    INT32,
+    QUANTIZE,
+    packed_products,
+    recoded,
+    shuffled,
+)
+from tests.hw.golden_packed_shapes import words as word_cases
 from tests.hw.golden_shapes import (
+    DL16,
+    FP32,
     Case,
     code,
     conversions,
@@ -37,6 +57,14 @@ from tests.hw.golden_shapes import (
     reduced,
     restickified,
     zero_mean,
+)
+from tests.hw.golden_window_shapes import (
+    CHANNELS,
+    EXTREMES,
+    NMAP,
+    TOTALS,
+    convolutions,
+    pooled,
 )
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
@@ -58,6 +86,10 @@ class Row:
 CLIP = {"clipMin": code(-1.0), "clipMax": code(1.5)}
 SOFTPLUS = {"softplusBeta": code(1.5), "softplusThresh": code(20.0)}
 TOKEN_SCALE = {"mulConst": code(1 / 448), "clipMin": code(2.0**-23), "clipMax": code(2.0**-6)}
+
+DRAWS = {"": quarters, "fp8": quarters, "int8": bytes_, "int4": nibbles}
+"""By the suffix of batchmatmul and conv2d."""
+PACKINGS = ("ch", "mb", "wt")
 
 GOLDEN: dict[str, Row] = {
     **{
@@ -115,17 +147,27 @@ GOLDEN: dict[str, Row] = {
     "topkvalue": Row(largest("topkvalue"), quarters),
     "topkindex": Row((*largest("topkindex"), *largest("topkindex", "IEEE_INT32")), quarters),
     "batchmatmul": Row(products(), quarters),
+    **{f"batchmatmul{kind}": Row(packed_products(kind), DRAWS[kind]) for kind in list(DRAWS)[1:]},
+    **{f"conv2d{kind}": Row(convolutions(kind), draw) for kind, draw in DRAWS.items()},
+    "depthwiseconv2dnative": Row(pooled("depthwiseconv2dnative", CHANNELS), quarters),
+    "maxpoolfwd": Row(pooled("maxpoolfwd", EXTREMES), normals),
+    "avgpoolfwd": Row(pooled("avgpoolfwd", TOTALS, NMAP), quarters),
+    "avgpoolnmapfwd": Row(pooled("avgpoolnmapfwd", TOTALS), quarters),
+    **{
+        f"csqint8{rule}": Row(recoded(f"csqint8{rule}", rule, INT8, DL16, QUANTIZE), sixteenths)
+        for rule in PACKINGS
+    },
+    "csqint4": Row(recoded("csqint4", "int4", INT4, DL16, QUANTIZE), sixteenths),
+    "csqint4wt": Row(recoded("csqint4wt", "wt4", INT4, DL16, QUANTIZE), sixteenths),
+    **{
+        f"qfp8{rule}": Row(recoded(f"qfp8{rule}", rule, FP8), beyond_eight_bits)
+        for rule in PACKINGS
+    },
+    "fp8todl16": Row(recoded("fp8todl16", "ch", DL16, FP8), eight_bit_floats),
+    "addi32toi32": Row(word_cases("addi32toi32", 2, INT32, INT32), words),
+    "muli32toi32": Row(word_cases("muli32toi32", 2, INT32, INT32), words),
+    "fp32toint32": Row(word_cases("fp32toint32", 1, FP32, INT32), floats_of_words),
+    "int32tofp32": Row(word_cases("int32tofp32", 1, INT32, FP32), words),
+    "shuffle": Row(shuffled(), normals),
 }
 """Every operation with golden vectors."""
-
-PENDING = frozenset(
-    (
-        *("batchmatmulfp8", "batchmatmulint8", "batchmatmulint4"),
-        *("conv2d", "conv2dfp8", "conv2dint8", "conv2dint4", "depthwiseconv2dnative"),
-        *("addi32toi32", "muli32toi32", "fp32toint32", "int32tofp32"),
-        *("maxpoolfwd", "avgpoolfwd", "avgpoolnmapfwd"),
-        *("csqint8ch", "csqint8mb", "csqint8wt", "csqint4", "csqint4wt"),
-        *("qfp8ch", "qfp8mb", "qfp8wt", "fp8todl16", "shuffle"),
-    )
-)
-"""Names of the specification that have no row in the op table yet; none may have one."""

@@ -1,8 +1,9 @@
-"""The mathematics of the golden vectors: double precision numpy and torch, and our own rounding.
+"""The mathematics of the golden vectors: double precision numpy and torch.
 
 Independent of `spyre`: nothing here uses its codecs, its twin or its kernels. A formula gets the
 inputs as float64 arrays with one axis per dim of the operation (length 1 where the operand lacks
-it; a further axis for several lanes), the constants, and the axes the output lacks.
+it; a further axis for several lanes), the constants, and the axes the output lacks. Those of
+windows and packed formats are in `golden_packed_formulas.py`.
 """
 
 from __future__ import annotations
@@ -19,45 +20,17 @@ from torch.nn import functional as nn
 Array = npt.NDArray[Any]
 
 
-# --- formats ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Slide:
+    """How a window of ``places`` elements moves along a spatial axis.
 
+    ``pads``: (front, back), what the input does not hold.
+    """
 
-def encode(values: Array, data_format: str) -> Array:
-    """Codes of numbers: to float32 once, then to the format once."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        single = np.asarray(values, np.float64).astype(np.float32)
-    if data_format == "IEEE_FP32":
-        return single.view(np.uint32)
-    if data_format == "SEN169_FP16":
-        return _encode_dl16(single.astype(np.float64))
-    return np.asarray(values).astype(np.int64).astype(np.uint32)
-
-
-def _encode_dl16(x: Array) -> Array:
-    """1 sign, 6 exponent (bias 31), 9 fraction bits; to nearest, ties away."""
-    mantissa, exponent = np.frexp(np.abs(x))
-    code = (exponent.astype(np.int64) + 30) * 512 + np.floor((mantissa * 2 - 1) * 512 + 0.5)
-    code = np.where(np.isfinite(x), code, 0x7FFF)
-    code = np.where((x == 0) | (code < 0), 0, np.minimum(code, 0x7FFF)).astype(np.int64)
-    return (code | np.where(np.signbit(x), 0x8000, 0)).astype(np.uint16)
-
-
-def decode(codes: Array, data_format: str) -> Array:
-    """float64 values of codes; integers stay integers."""
-    if data_format == "IEEE_FP32":
-        return codes.view(np.float32).astype(np.float64)
-    if data_format != "SEN169_FP16":
-        return codes.astype(np.int64)
-    wide = codes.astype(np.int64)
-    exponent, fraction = wide >> 9 & 63, wide & 511
-    value = np.ldexp(1 + fraction / 512, exponent.astype(np.int32) - 31)
-    value = np.where(wide & 0x7FFF, value, 0.0)
-    value = np.where((wide & 0x7FFF) == 0x7FFF, np.inf, value)
-    return np.where(wide & 0x8000, -value, value)
-
-
-def half_constant(bits: int) -> float:
-    return float(decode(np.array([bits], np.uint16), "SEN169_FP16")[0])
+    places: int
+    stride: int
+    dilation: int
+    pads: tuple[int, int]
 
 
 # --- operations -------------------------------------------------------------------------------
@@ -71,6 +44,7 @@ class Given:
     constants: Mapping[str, float]
     lacking: tuple[int, ...]
     output_shape: tuple[int, ...]
+    slides: Sequence[Slide] = ()
 
 
 Formula = Callable[[Given], Array]

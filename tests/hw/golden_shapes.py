@@ -20,10 +20,20 @@ from spyre.mlir.sdsc_recipes import (
     reduction,
     restickify,
 )
+from tests.hw.golden_formats import Array
 from tests.hw.golden_inputs import TABLE_ROWS
+from tests.hw.golden_places import Packed, Placing
 from tests.hw.harness import region
 
 DL16, FP32 = "SEN169_FP16", "IEEE_FP32"
+KINDS = {
+    DL16: "dl16",
+    FP32: "fp32",
+    "IEEE_INT32": "int32",
+    "SEN143_FP8": "fp8",
+    "SENINT8": "int8",
+    "SENINT4": "int4",
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class Case:
     ``logical``: extents without stick padding; ``sizes`` where an operand's array has others.
     ``lanes``: elements stored per stick of an operand that keeps one stick per element. ``tags``:
     element arrangement per operand. ``padding``: what stands in an input's memory around its
-    elements.
+    elements. ``packings``: of operands whose sticks hold packed elements.
     """
 
     name: str
@@ -43,6 +53,7 @@ class Case:
     lanes: Mapping[int, int] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     padding: float = 3.0
+    packings: Mapping[int, Packed] = field(default_factory=dict)
 
     @property
     def operands(self) -> tuple[TensorSpec, ...]:
@@ -65,13 +76,28 @@ class Case:
 
     @property
     def is_padded(self) -> bool:
-        """True if some operand's sticks hold more elements than the case has."""
-        return any(
+        """True if windows reach into padding, or sticks hold more elements than the case has."""
+        windowed = any(w.pad_front or w.pad_back for w in self.spec.windows.values())
+        return windowed or any(
             self.size(k, dim) % lanes
             for k, tensor in enumerate(self.operands)
             for dim, lanes in tensor.stick
             if holds(tensor, dim)
         )
+
+    def placing(self, operand: int) -> Placing:
+        """Where an operand lies: its memory has the operation's extents, or sizes of its own."""
+        tensor = self.operands[operand]
+        own = {**tensor.device_dim_sizes, **self.sizes.get(operand, {})}
+        return Placing(tensor, {**self.spec.extents, **own}, self.packings.get(operand))
+
+    def bit_addresses(self, operand: int) -> Array:
+        """Bit address of every element of an operand's array."""
+        placing, held, lanes = self.placing(operand), self.held(operand), self.lanes.get(operand, 0)
+        shape = tuple(self.size(operand, dim) for dim in held)
+        grid = np.indices(shape, dtype=np.int64)
+        found = np.broadcast_to(placing.bit_addresses(dict(zip(held, grid, strict=True))), shape)
+        return found[..., None] + np.arange(lanes) * placing.bits if lanes else found
 
     @property
     def cores(self) -> int:
@@ -116,7 +142,7 @@ def elementwise(
 
 
 def case_name(shape: Sequence[int], data_format: str = DL16, suffix: str = "") -> str:
-    kind = {DL16: "dl16", FP32: "fp32"}[data_format]
+    kind = KINDS[data_format]
     return "_".join(["x".join(map(str, shape)), kind, *([suffix] if suffix else [])])
 
 

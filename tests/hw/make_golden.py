@@ -12,10 +12,14 @@ import zlib
 
 import numpy as np
 
+from spyre.mlir.operation import Padding
+from tests.hw import golden_formulas, golden_packed_formulas
 from tests.hw.golden_cases import GOLDEN, VECTORS, Row
-from tests.hw.golden_formulas import FORMULAS, Given, decode, encode, half_constant, permuted
-from tests.hw.golden_inputs import Array
+from tests.hw.golden_formats import Array, decode, encode, half_constant
+from tests.hw.golden_formulas import Given, Slide, permuted
 from tests.hw.golden_shapes import Case
+
+FORMULAS = {**golden_formulas.FORMULAS, **golden_packed_formulas.FORMULAS}
 
 
 def make_vectors(name: str) -> dict[str, Array]:
@@ -31,9 +35,8 @@ def make_vectors(name: str) -> dict[str, Array]:
 def _case_arrays(name: str, row: Row, case: Case) -> dict[str, Array]:
     rng = np.random.default_rng(zlib.crc32(f"{name} {case.name}".encode()))
     last = len(case.operands) - 1
-    codes = [
-        encode(row.draw(k)(rng, case.shape(k)), case.operands[k].data_format) for k in range(last)
-    ]
+    drawn = [_with_zeros(case, k, row.draw(k)(rng, case.shape(k))) for k in range(last)]
+    codes = [encode(drawn[k], case.operands[k].data_format) for k in range(last)]
     found = FORMULAS[name](_given(case, codes))
     target = case.operands[last]
     values = np.broadcast_to(found, _broadcast_shape(case, found)).reshape(case.shape(last))
@@ -47,6 +50,31 @@ def _case_arrays(name: str, row: Row, case: Case) -> dict[str, Array]:
     }
 
 
+def _with_zeros(case: Case, operand: int, values: Array) -> Array:
+    """``values`` with zeros where the operand's memory holds a window's padding."""
+    for dim, kind in case.operands[operand].padding.items():
+        window, axis = case.spec.windows[dim], case.held(operand).index(dim)
+        if kind is Padding.STORED_ZEROS:
+            place = np.arange(values.shape[axis])
+            outside = (place < window.pad_front) | (place >= window.total - window.pad_back)
+            values = np.where(np.expand_dims(outside, _others(values.ndim, axis)), 0, values)
+    return values
+
+
+def _others(rank: int, axis: int) -> tuple[int, ...]:
+    return tuple(k for k in range(rank) if k != axis)
+
+
+def _slides(case: Case) -> list[Slide]:
+    slides = []
+    for dim, window in case.spec.windows.items():
+        implied = case.operands[0].padding.get(dim) is Padding.IMPLIED
+        pads = (window.pad_front, window.pad_back) if implied else (0, 0)
+        places = case.spec.extents[window.window_dim]
+        slides.append(Slide(places, window.stride, window.dilation, pads))
+    return slides
+
+
 def _given(case: Case, codes: list[Array]) -> Given:
     last = len(case.operands) - 1
     inputs = [
@@ -56,7 +84,7 @@ def _given(case: Case, codes: list[Array]) -> Given:
     held = case.held(last)
     lacking = tuple(i for i, dim in enumerate(case.spec.extents) if dim not in held)
     constants = {name: half_constant(bits) for name, bits in case.spec.constants.items()}
-    return Given(inputs, constants, lacking, case.shape(last))
+    return Given(inputs, constants, lacking, case.shape(last), _slides(case))
 
 
 def _spread(case: Case, operand: int, values: Array) -> Array:
@@ -87,6 +115,19 @@ def _description(name: str, case: Case) -> dict[str, object]:
         "masks": {dim: list(map(list, spans)) for dim, spans in case.spec.masks.items()},
         "formats": [operand.data_format for operand in case.operands],
         "arrangements": list(case.tags),
+        **_packed_or_windowed(case),
+    }
+
+
+def _packed_or_windowed(case: Case) -> dict[str, object]:
+    windows = {
+        dim: [w.window_dim, w.total, w.stride, w.dilation, w.pad_front, w.pad_back]
+        for dim, w in case.spec.windows.items()
+    }
+    packings = {str(k): vars(packed) for k, packed in case.packings.items()}
+    return {
+        **({"windows": windows} if windows else {}),
+        **({"packings": packings} if packings else {}),
     }
 
 
