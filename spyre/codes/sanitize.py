@@ -26,9 +26,10 @@ SANITIZE_EXPLANATIONS: dict[str, E] = {
         "Write the memory first, or read only the part that was written.",
     ),
     "SPY711": E(
-        "Two cores that do not combine a split reduction write the same stick in one execute. Which "
-        "of them is last is not defined.",
-        "Divide the output so that no stick is in two shares; --core-order random shows the effect.",
+        "Two cores that do not combine a split reduction write the same stick in one execute. "
+        "Which of them is last is not defined.",
+        "Divide the output so that no stick is in two shares; --core-order random shows the "
+        "effect.",
     ),
     "SPY712": E(
         "One core reads sticks that another core writes in the same execute, as in an operation in "
@@ -36,7 +37,8 @@ SANITIZE_EXPLANATIONS: dict[str, E] = {
         "Write to other memory, or give each core the same share of input and output.",
     ),
     "SPY720": E(
-        "After the run, sticks that hold elements of an output have not been written by any execute.",
+        "After the run, sticks that hold elements of an output have not been written by any "
+        "execute.",
         "Check loop strides, loop counts and extents: the tiles do not cover the tensor.",
     ),
     "SPY730": E(
@@ -64,7 +66,8 @@ SANITIZE_EXPLANATIONS: dict[str, E] = {
         "Divide the tensor's outermost dims over more cores, or over a loop.",
     ),
     "SPY737": E(
-        "A core's share of a tensor falls apart into nested runs of more dims than the checks walk.",
+        "A core's share of a tensor falls apart into nested runs of more dims than the checks "
+        "walk.",
         "Run it without the sanitizer, or lay the tensor out so that dims are neighbours.",
     ),
     "SPY738": E(

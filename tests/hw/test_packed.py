@@ -27,6 +27,9 @@ from tests.hw.packed_cases import a_stick, b_stick, build, operand, whole_number
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.strategies import examples, modes, seeds, thread_counts
 
+unchunked = modes.filter(lambda mode: not mode.startswith("dl16-chunk"))
+"""Number modes in which these operations run whatever their format."""
+
 FILLS: dict[str, Fill] = {
     "": small_numbers,
     "fp8": small_numbers,
@@ -45,21 +48,21 @@ def fills_of(kind: str) -> list[Fill]:
 
 @pytest.mark.parametrize("kind", ["fp8", "int8", "int4"])
 @examples(40)
-@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+@given(data=st.data(), seed=seeds, mode=unchunked, threads=thread_counts)
 def test_packed_matmul(kind: str, data: st.DataObject, seed: int, mode: str, threads: int):
     compare(data.draw(packed_matmuls(kind)), Trial(fills_of(kind), mode, threads, seed=seed))
 
 
 @pytest.mark.parametrize("kind", ["", "fp8", "int8", "int4"])
 @examples(40)
-@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+@given(data=st.data(), seed=seeds, mode=unchunked, threads=thread_counts)
 def test_convolution(kind: str, data: st.DataObject, seed: int, mode: str, threads: int):
     compare(data.draw(convolutions(kind)), Trial(fills_of(kind), mode, threads, seed=seed))
 
 
 @pytest.mark.parametrize("spec", rows_of(Family.WINDOWING), ids=lambda s: s.name)
 @examples(40)
-@given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
+@given(data=st.data(), seed=seeds, mode=unchunked, threads=thread_counts)
 def test_windowing(spec: OpSpec, data: st.DataObject, seed: int, mode: str, threads: int):
     constants = dict.fromkeys(spec.constants, 0x3800)
     op = data.draw(windowings(spec.name, spec.inputs, constants))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from spyre.hw.counters import count_plan
 from spyre.hw.kernels.opcodes import CONTRACT_KIND, MATMUL_KIND
 from spyre.hw.offsets import local_offsets
 from spyre.hw.plan_printer import format_plan
+from spyre.hw.reference import literal_starts
 from spyre.mlir.footprint import footprint
 from spyre.mlir.operation import Operation, Padding, Window
 from spyre.mlir.sdsc_builder import OperationSpec
@@ -235,9 +237,23 @@ def test_sticks_of_packed_operations():
 
 def test_plain_operations_refuse_packed_sticks():
     op = recode("qfp8wt", "SEN143_FP8")
-    refused(replace(op, name="neg"), "SPY521", UnsupportedError)
+    refused(replace(op, name="neg"), "SPY522", UnsupportedError)
+    refused(replace(op, name="identity"), "SPY521", UnsupportedError)
     ch = recode("qfp8ch", "SEN143_FP8")
     refused(replace(ch, name="neg"), "SPY522", UnsupportedError)
+
+
+def test_sums_in_chunks_are_refused():
+    """Only integers, whose sums are exact, are the same in the number mode dl16-chunk."""
+    for name in ("fp8", "int8"):
+        op = matmul(name)
+        starts = literal_starts(op)
+        plan = partial(plan_operation, op, starts - starts[:, :1], chunked=True)
+        if name == "int8":
+            assert len(plan().tables)
+            continue
+        with pytest.raises(UnsupportedError, match="SPY542"):
+            plan()
 
 
 def test_structure():
