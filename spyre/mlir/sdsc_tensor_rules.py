@@ -191,8 +191,9 @@ def _coord_extents(subject: Subject) -> Iterator[Violation]:
 def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
     scale = tensor.scale[dim]
     if scale == 1:
-        windowed = op.window_of(tensor, dim) is not None
-        return op.window_span(tensor, dim) if windowed else core_extent(op, tensor, dim)
+        if op.window_of(tensor, dim) is None:
+            return core_extent(op, tensor, dim)
+        return -(-op.window_span(tensor, dim) // stick) * stick
     return stick if scale == -2 else 1
 
 

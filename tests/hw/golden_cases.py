@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.hw.golden_case import Case
 from tests.hw.golden_inputs import (
     Array,
     beyond_eight_bits,
@@ -45,7 +46,6 @@ from tests.hw.golden_packed_shapes import words as word_cases
 from tests.hw.golden_shapes import (
     DL16,
     FP32,
-    Case,
     code,
     conversions,
     copies,

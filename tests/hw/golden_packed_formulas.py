@@ -81,14 +81,14 @@ def _quantized(bits: int) -> Formula:
 
     def formula(given: Given) -> Array:
         scale, shift = given.constants["scaleact"], given.constants["shiftact"]
-        return np.clip(np.rint(given.inputs[0] * scale + shift), low, high)
+        return np.asarray(np.clip(np.rint(given.inputs[0] * scale + shift), low, high))
 
     return formula
 
 
 def _truncated(given: Given) -> Array:
     whole = np.trunc(np.nan_to_num(given.inputs[0], nan=0.0, posinf=np.inf, neginf=-np.inf))
-    return np.clip(whole, -(2.0**31), 2.0**31 - 1)
+    return np.asarray(np.clip(whole, -(2.0**31), 2.0**31 - 1))
 
 
 _convolution = _windowed(_convolved)

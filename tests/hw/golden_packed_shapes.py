@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import lcm
 
 from spyre.mlir.operation import Component
 from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
 from spyre.mlir.sdsc_recipes import pointwise, round_up
+from tests.hw.golden_case import Case
 from tests.hw.golden_places import RULES, Packed
-from tests.hw.golden_shapes import DL16, FP32, Case, at, case_name, code, logical
+from tests.hw.golden_shapes import DL16, FP32, at, case_name, code, logical
 from tests.hw.harness import region
 
 FP8, INT8, INT4, INT32 = "SEN143_FP8", "SENINT8", "SENINT4", "IEEE_INT32"
 FORMATS = {"": DL16, "fp8": FP8, "int8": INT8, "int4": INT4}
 """By the suffix of batchmatmul and conv2d."""
 Stick = tuple[tuple[str, int], ...]
-STICKS = {
+STICKS: Mapping[str, Callable[[str, str], Stick]] = {
     "ch": lambda a, o: ((a, 128),),
     "mb": lambda a, o: ((a, 8), (o, 2), (a, 8)),
     "wt": lambda a, o: ((o, 2), (a, 64)),
@@ -40,40 +41,48 @@ def contracted(kind: str, inner: str, row: str, columns: str) -> dict[int, Packe
 
 
 def packed_products(kind: str) -> tuple[Case, ...]:
-    """Padded along every stick; batch, rows, columns and the sum over 24 cores."""
-    plans = [
-        ((), 5, 100, 70, {}),
-        ((3,), 8, 250, 100, {"x": 3, "mb": 2, "out": 2, "in": 2}),
-        ((2,), 4, 256, 64, {"mb": 2}),
-    ]
+    """Padded along every stick; batch (B lacks it), rows, columns and the sum over 24 cores; B in
+    batches.
+    """
+    return (
+        packed_product(kind, (5, 100, 70)),
+        packed_product(kind, (8, 250, 100), 3, True, {"x": 3, "mb": 2, "out": 2, "in": 2}),
+        packed_product(kind, (4, 140, 40), 2, False, {"mb": 2}),
+    )
+
+
+def packed_product(
+    kind: str,
+    shape: tuple[int, int, int],
+    batch: int = 1,
+    shared: bool = False,
+    splits: Mapping[str, int] | None = None,
+) -> Case:
+    """[batch, rows, inner] times [batch (unless ``shared``), inner, columns]."""
+    rows, inner, columns = shape
     packings = contracted(kind, "in", "mb", "out")
-    cases = []
-    for batch, rows, inner, columns, splits in plans:
-        real = {**({"x": batch[0]} if batch else {}), "mb": rows, "out": columns, "in": inner}
-        dims = {"x": ("x",) if batch else ()}["x"]
-        operands = [
-            TensorSpec(order, stick, region(k), data_format=data_format, role=role)
-            for k, (order, stick, data_format, role) in enumerate(
-                (
-                    (("mb", "in", *dims), stick_of(packings[0]), FORMATS[kind], "INPUT"),
-                    (("in", "out", *dims), stick_of(packings[1]), FORMATS[kind], "KERNEL"),
-                    (("mb", "out", *dims), (("out", 64),), DL16, "OUTPUT"),
-                )
-            )
-        ]
-        extents = {
-            **real,
+    data_format, outer = FORMATS[kind], () if shared else ("x",)
+    a = TensorSpec(("mb", "in", "x"), stick_of(packings[0]), region(0), role="INPUT")
+    b = TensorSpec(("in", "out", *outer), stick_of(packings[1]), region(1), role="KERNEL")
+    target = TensorSpec(("mb", "out", "x"), (("out", 64),), region(2), role="OUTPUT")
+    real = {"x": batch, "mb": rows, "out": columns, "in": inner}
+    spec = OperationSpec(
+        name=f"batchmatmul{kind}",
+        extents={
+            "x": batch,
             "mb": round_up(rows, 2 if kind == "int4" else 1),
             "out": round_up(columns, 64),
             "in": round_up(inner, 128),
-        }
-        spec = OperationSpec(
-            f"batchmatmul{kind}", extents, operands[:2], operands[2:], splits, unit="pt",
-            data_format=FORMATS[kind], core_order=("in",) if splits.get("in") else (),
-        )  # fmt: skip
-        name = case_name((*batch, rows, inner, columns), FORMATS[kind])
-        cases.append(Case(name, spec, real, padding=0.0, packings=packings))
-    return tuple(cases)
+        },
+        inputs=[replace(tensor, data_format=data_format) for tensor in (a, b)],
+        outputs=[target],
+        splits=splits or {},
+        core_order=("in",),
+        data_format=data_format,
+        unit="pt",
+    )
+    name = case_name((batch, rows, inner, columns), data_format)
+    return Case(name, spec, real, padding=0.0, packings=packings)
 
 
 def recoded(

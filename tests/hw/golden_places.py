@@ -78,12 +78,13 @@ class Placing:
 
     def bit_addresses(self, at: Coordinates) -> Array:
         """Bit address of the elements at coordinates; dims the tensor lacks need none."""
-        stored, core = dict(self.stored), np.int64(0)
+        stored, core = dict(self.stored), np.zeros(1, np.int64)
         if self.tensor.component is Component.LX:
             at, stored, core = self._owned(at)
         assert isinstance(self.tensor.base, int)
         first = 8 * (self.tensor.base + self._segment + core * LX_BYTES)
-        return first + STICK_BITS * self._stick(at, stored) + self.bits * self._position(at)
+        inside = self.bits * self._position(at)
+        return np.asarray(first + STICK_BITS * self._stick(at, stored) + inside)
 
     @property
     def _segment(self) -> int:
@@ -100,7 +101,7 @@ class Placing:
         return self.packed.elements if self.packed else dict(self.tensor.stick)
 
     def _stick(self, at: Coordinates, stored: dict[str, int]) -> Array:
-        number, pitch = np.int64(0), 1
+        number, pitch = np.zeros(1, np.int64), 1
         for dim in self.tensor.dims:
             unit = self._elements.get(dim, 1)
             scale = self.tensor.scale.get(dim, 1)

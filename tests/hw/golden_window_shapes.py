@@ -9,13 +9,14 @@ from spyre.mlir.operation import Padding
 from spyre.mlir.sdsc_builder import OperationSpec
 from spyre.mlir.sdsc_recipes import host_tensor, round_up
 from spyre.mlir.sdsc_window_recipes import SPATIAL, WINDOW_DIMS, Windows, conv2d, pool
+from tests.hw.golden_case import Case
 from tests.hw.golden_packed_shapes import FORMATS, contracted, stick_of
-from tests.hw.golden_shapes import Case, at, code
+from tests.hw.golden_shapes import at, code
 
 PADDED = Windows((3, 3), (2, 1), padding=((1, 0), (1, 1)))
 WIDE = Windows((2, 2), (2, 1))
 DILATED = Windows((2, 3), (1, 1), (2, 1))
-SPLIT = Windows((3, 3), (1, 2), padding=((1, 1), (2, 1)))
+SPLIT = Windows((2, 3), (1, 2), padding=((1, 0), (2, 1)))
 STORED = Windows((2, 3), (1, 1), padding=((1, 0), (2, 1)), kind=Padding.STORED_ZEROS)
 Plan = tuple[tuple[int, int, int, int], Windows, dict[str, int]]
 """(images, height, width, channels), windows, work slices.
@@ -39,41 +40,39 @@ def convolutions(kind: str) -> tuple[Case, ...]:
         ("dilated", 24, 33, {}),
         ("stored", 64, 64, {}),
     ]
-    cases = []
-    for name, inner, channels, more in plans:
-        shape, windows, splits = PLANS[name]
-        shape, data_format = (*shape[:3], inner), FORMATS[kind]
-        spec = conv2d(
-            shape, channels, windows, at(0, (), data_format), at(1, (), data_format), at(2),
-            {**splits, **more}, f"conv2d{kind}",
-        )  # fmt: skip
-        splits = {d: n for d, n in spec.splits.items() if d != "out" or channels > 64}
-        extents = {
-            **spec.extents,
-            "out": round_up(channels, 64),
-            "in": round_up(inner, 128 if kind else 64),
-        }
-        packings = contracted(kind, "in", "j", "out")
-        inputs = [
-            replace(t, stick=stick_of(packings[k])) if k in packings else t
-            for k, t in enumerate(spec.inputs)
-        ]
-        spec = replace(spec, extents=extents, inputs=inputs, splits=splits)
-        real = {**extents, "out": channels, "in": inner}
-        case = Case(name, spec, real, held_sizes(spec, shape), padding=0.0, packings=packings)
-        cases.append(case)
-    return tuple(cases)
+    return tuple(
+        convolution(name, kind, inner, channels, more) for name, inner, channels, more in plans
+    )
+
+
+def convolution(
+    name: str, kind: str, inner: int, channels: int, more_splits: Mapping[str, int]
+) -> Case:
+    """The plan ``name`` with ``inner`` channels in and ``channels`` out, packed as ``kind`` is."""
+    (*outer, _), windows, splits = PLANS[name]
+    shape, data_format = (*outer, inner), FORMATS[kind]
+    operands = at(0, (), data_format), at(1, (), data_format), at(2)
+    spec = conv2d(shape, channels, windows, *operands, name=f"conv2d{kind}")
+    extents = {
+        **spec.extents,
+        "out": round_up(channels, 64),
+        "in": round_up(inner, 128 if kind else 64),
+    }
+    packings = contracted(kind, "in", "j", "out")
+    inputs = [
+        replace(tensor, stick=stick_of(packings[k])) if k in packings else tensor
+        for k, tensor in enumerate(spec.inputs)
+    ]
+    spec = replace(spec, extents=extents, inputs=inputs, splits={**splits, **more_splits})
+    real = {**extents, "out": channels, "in": inner}
+    return Case(name, spec, real, held_sizes(spec, shape), padding=0.0, packings=packings)
 
 
 def held_sizes(spec: OperationSpec, shape: Sequence[int]) -> dict[int, dict[str, int]]:
     """Spatial extents the first input's memory holds: with the padding where it is stored."""
     stored = spec.inputs[0].padding["i"] is not Padding.IMPLIED
-    sizes = {dim: w.total if stored else n for (dim, w), n in _spatial(spec, shape)}
-    return {0: sizes}
-
-
-def _spatial(spec: OperationSpec, shape: Sequence[int]):  # type: ignore[no-untyped-def]
-    return zip(spec.windows.items(), shape[1:3], strict=True)
+    extents = dict(zip(SPATIAL, shape[1:3], strict=True))
+    return {0: {dim: w.total if stored else extents[dim] for dim, w in spec.windows.items()}}
 
 
 def pooled(

@@ -63,11 +63,6 @@ class Bench:
         device = engine("dl16", self.threads)
         device.executor.run(link(device, [self.op], allocations_of(windows(self.op))))
 
-    def output_bytes(self) -> Array:
-        """The output's memory."""
-        window = windows(self.op)[-1]
-        return engine("dl16", self.threads).memory.read(window.low, window.high - window.low)
-
     def get(self, dims: tuple[str, ...]) -> Array:
         """Numbers of the output over ``dims``, codes for 8-bit floats."""
         operand = len(self.op.tensors) - 1
@@ -83,13 +78,3 @@ class Bench:
         lanes = memory[(bits // 8 - low)[..., None] + np.arange(width // 8)]
         codes = np.ascontiguousarray(lanes).view(dtype)[..., 0]
         return codes if name.endswith("FP8") else decode_device(codes, name)
-
-
-def numbers(shape: tuple[int, ...], low: int, high: int, salt: int = 0) -> Array:
-    """Whole numbers low..high, spread without a random generator, so that they never change."""
-    count = int(np.prod(shape))
-    mixed = (np.arange(count, dtype=np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    span = np.uint64(high - low + 1)
-    return ((mixed >> np.uint64(33)) % span).astype(np.int64).reshape(shape) + low

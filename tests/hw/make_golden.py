@@ -14,10 +14,10 @@ import numpy as np
 
 from spyre.mlir.operation import Padding
 from tests.hw import golden_formulas, golden_packed_formulas
+from tests.hw.golden_case import Case
 from tests.hw.golden_cases import GOLDEN, VECTORS, Row
 from tests.hw.golden_formats import Array, decode, encode, half_constant
 from tests.hw.golden_formulas import Given, Slide, permuted
-from tests.hw.golden_shapes import Case
 
 FORMULAS = {**golden_formulas.FORMULAS, **golden_packed_formulas.FORMULAS}
 

@@ -20,10 +20,10 @@ from spyre.mlir.operation import Component, Operation
 from spyre.mlir.sdsc import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc_builder import build_sdsc
 from spyre.mlir.sdsc_reader import read_operation
+from tests.hw.golden_case import Case
 from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.golden_inputs import Array
 from tests.hw.golden_places import fetch, store
-from tests.hw.golden_shapes import Case
 from tests.hw.harness import engine, link, order_key
 
 ROOM_BYTES = 1 << 19
@@ -83,10 +83,10 @@ def blank(case: Case, operand: int) -> Array:
     return np.full(placing.room(ROOM_BYTES)[1] // width, value, f"u{width}").view(np.uint8)
 
 
-def run_case(case: Case, inputs: list[Array], directory: Path) -> Array:
+def run_case(case: Case, inputs: list[Array], directory: Path, threads: int) -> Array:
     """Codes of the output."""
     op = written_and_read(case, directory)
-    device = engine()
+    device = engine("dl16", threads)
     numbers = range(len(case.operands))
     rooms = [case.placing(k).room(ROOM_BYTES) for k in numbers]
     for k, (low, _) in enumerate(rooms):
@@ -133,17 +133,18 @@ def distance(found: Array, expected: Array, data_format: str) -> Array:
     return np.abs(signed[0] - signed[1])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("name", "case"), CASES, ids=[f"{name}-{case.name}" for name, case in CASES]
 )
-def test_golden(name: str, case: Case, tmp_path: Path):
+def test_golden(name: str, case: Case, threads: int, tmp_path: Path):
     """Codes equal, or one apart where an operation takes several roundings; ±0 are equal."""
     with np.load(VECTORS / f"{name}.npz") as stored:
         count = len(case.operands) - 1
         inputs = [stored[f"{case.name}.in{k}"] for k in range(count)]
         expected = stored[f"{case.name}.out"]
         assert json.loads(str(stored[f"{case.name}.json"]))["operation"] == case.spec.name
-    found = run_case(case, inputs, tmp_path)
+    found = run_case(case, inputs, tmp_path, threads)
     assert found.shape == expected.shape
     wrong = np.argwhere(
         distance(found, expected, case.operands[-1].data_format) > GOLDEN[name].ulps

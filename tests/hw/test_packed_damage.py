@@ -10,9 +10,14 @@ import pytest
 
 from spyre.errors import SpyreError
 from spyre.hw import table as tb
+from spyre.hw.ops import OPS, Family
 from spyre.mlir.operation import Component, Operation, Padding, Tensor
+from spyre.mlir.sdsc_builder import build_operation
+from tests.hw.golden_cases import GOLDEN
 from tests.hw.harness import allocations_of, engine, link, windows
-from tests.hw.test_packed_golden import MAKERS
+
+FAMILIES = (Family.CONTRACT, Family.RECODE, Family.WINDOWING)
+NAMES = [spec.name for spec in OPS.values() if spec.family in FAMILIES]
 
 NUMBERS = (-(1 << 40), -1, 0, 1, 2, 3, 8, 63, 64, 128, 1 << 20, 1 << 33, 1 << 62)
 FORMATS = ("SEN169_FP16", "SENINT8", "SENINT4", "SEN143_FP8", "IEEE_FP32", "IEEE_INT32")
@@ -66,7 +71,7 @@ def damaged_window(rng: random.Random, op: Operation) -> Operation:
 def damaged(rng: random.Random, op: Operation) -> Operation:
     kind = rng.choice(["name", "extent", "slices", "core", "window", "tensor", "tensor", "tensor"])
     if kind == "name":
-        return replace(op, name=rng.choice(list(MAKERS)))
+        return replace(op, name=rng.choice(NAMES))
     if kind == "extent":
         return replace(op, extents=one_number(rng, op.extents))
     if kind == "slices":
@@ -82,12 +87,12 @@ def damaged(rng: random.Random, op: Operation) -> Operation:
     return replace(op, outputs=(damaged_tensor(rng, op, op.outputs[0]),))
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_damage(name: str):
     device, refused = engine("dl16", 1), 0
     for seed in range(60):
         rng = random.Random(f"{name} {seed}")
-        whole = MAKERS[name](name, seed % 2 == 0).op
+        whole = build_operation(GOLDEN[name].cases[seed % 2].spec)
         op = whole
         for _ in range(rng.choice([1, 1, 2])):
             op = damaged(rng, op)
