@@ -1,4 +1,4 @@
-"""Codes: every one is explained, or belongs to a range whose texts are still to be written."""
+"""Codes: every one has a title, a cause and a fix."""
 
 from __future__ import annotations
 
@@ -7,25 +7,10 @@ import pytest
 from spyre.codes import CODES, EXPLANATIONS, RECORDS
 from tools.code_page import diagnosis, examples
 
-TO_BE_EXPLAINED = (
-    (254, 269),
-    (292, 297),
-    (372, 379),
-    (515, 519),
-    (533, 559),
-    (610, 614),
-    (701, 739),
-)
-"""Ranges of codes that may have a title only, and no case in the corpus, for now."""
 
-
-def is_left_open(code: str) -> bool:
-    return any(low <= int(code[3:]) <= high for low, high in TO_BE_EXPLAINED)
-
-
-def test_codes_without_text_are_in_the_ranges_left_open():
+def test_every_code_is_explained():
     lacking = [code for code, record in RECORDS.items() if not (record.cause and record.fix)]
-    assert [code for code in lacking if not is_left_open(code)] == []
+    assert lacking == []
 
 
 def test_only_codes_are_explained():

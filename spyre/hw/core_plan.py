@@ -147,16 +147,19 @@ def _check_indirection(op: Operation, spec: OpSpec) -> None:
 
 def _check_windows(op: Operation, spec: OpSpec) -> None:
     """Windows only where the operation has them, padding only along them in the first input."""
+    path = "$.dscs_[0].N_.paddingSizes_"
     stray = [] if spec.windowed else list(op.windows)
     for tensor in op.tensors:
         windowed = op.windows if tensor.index == op.inputs[0].index else {}
         unknown = [d for d, k in tensor.padding.items() if k is not Padding.NONE]
-        stray += [f"{dim} of {tensor.name}" for dim in unknown if dim not in windowed]
+        elsewhere = [f"{dim} of {tensor.name}" for dim in unknown if dim not in windowed]
+        path = path if stray or not elsewhere else tensor.json_path
+        stray += elsewhere
     if stray:
         raise UnsupportedError(
             "SPY548",
             f"{op.name} with windows or padding here is not simulated",
-            JsonLocation(op.file, "$.dscs_[0].N_.paddingSizes_"),
+            JsonLocation(op.file, path),
             expected="windows and padding of the first input of a windowed operation",
             found=", ".join(stray),
         )
@@ -170,7 +173,11 @@ def _check_masks(op: Operation, spec: OpSpec) -> None:
         f"masked coordinates are not simulated in {op.name}",
         JsonLocation(op.file, "$.dscs_[0].coordinateMasking_"),
         expected="no mask",
-        found=str({dim: spans for dim, spans in op.masks.items() if spans}),
+        found=", ".join(
+            f"{dim} {first} to {first + count - 1}"
+            for dim, spans in op.masks.items()
+            for first, count in spans
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from spyre.errors import BundleError, DeviceFault, DeviceLocation, UnsupportedError
+from spyre.errors import BundleError, DeviceFault, DeviceLocation, JsonLocation, UnsupportedError
 from spyre.hw import table as tb
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.core_plan import CorePlan, plan_operation
@@ -489,8 +489,9 @@ def _refuse_unrelated(place: _Place, value: int) -> None:
         raise UnsupportedError(
             "SPY533",
             f"{place.op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
-            place.location(0, value, None, 0),
+            JsonLocation(place.op.file, tensor.json_path),
             expected="one tensor of all cores",
+            found=f"{len(place.op.cores)} cores, each with a tensor of its own",
         )
 
 

@@ -124,6 +124,11 @@ def _check_uneven(op: Operation) -> None:
             "SPY534",
             f"{op.name}: a shorter last work slice where {reason} is not simulated",
             JsonLocation(op.file, "$.dscs_[0].dataStageParam_"),
+            expected="work slices of one length",
+            found=", ".join(
+                f"slices of {op.core_extent(dim)}, the last of {last}, along {dim}"
+                for dim, last in op.last_extents.items()
+            ),
         )
 
 

@@ -85,8 +85,8 @@ def test_out_of_the_pool(tmp_path: Path):
     found = [f for f in device.sanitizer.take() if f.severity is Severity.ERROR]
     assert text_of(tuple(found), tmp_path) == [
         "bundle.mlir:17:4: sdsc_0.json, execute 0, loop indices (4,), core 0, tensor Tensor0, "
-        "address 0x2000: error SPY703: abs: Tensor0 leaves pool, which its address names\n"
-        "  expected: addresses of pool, 0x0 to 0x2000\n"
+        "address 0x2000: error SPY703: abs: Tensor0 leaves the pool, which its address names\n"
+        "  expected: addresses of the pool, 0x0 to 0x2000\n"
         "  found: 16 sticks outside in 1 execution, in x; first at mb 0, out 0"
     ]
 

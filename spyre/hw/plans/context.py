@@ -100,10 +100,13 @@ class PlanContext:
         known = name in self.spec.optional_constants
         return known and self.op.constants.get(name, 0) != 0
 
-    def refuse(self, code: str, message: str, expected: str, found: str) -> UnsupportedError:
-        """An UnsupportedError that names the operation and its file."""
+    def refuse(
+        self, code: str, message: str, expected: str, found: str, path: str = ""
+    ) -> UnsupportedError:
+        """An UnsupportedError that names the operation, its file, and the JSON path in it."""
+        place = JsonLocation(self.op.file, path) if path else self.location
         return UnsupportedError(
-            code, f"{self.op.name}: {message}", self.location, expected=expected, found=found
+            code, f"{self.op.name}: {message}", place, expected=expected, found=found
         )
 
 
@@ -115,6 +118,7 @@ def refuse_chunks(context: PlanContext) -> None:
             "sums in DL16 chunks are not simulated for this operation",
             "numerics dl16 or ieee",
             "dl16-chunk",
+            "$.dscs_[0].computeOp_[0].opFuncName",
         )
 
 

@@ -109,6 +109,10 @@ def check_stick(context: PlanContext, access: Access, rule: list[tuple[str, int]
             "SPY293",
             f"{context.op.name}: the stick of {tensor.name} is not the one of this operation",
             JsonLocation(context.op.file, tensor.json_path),
-            expected=str(rule),
-            found=str(found),
+            expected=_shown(rule),
+            found=_shown(found),
         )
+
+
+def _shown(stick: list[tuple[str, int]]) -> str:
+    return ", ".join(f"{size} of {dim}" for dim, size in stick) + " (innermost first)"

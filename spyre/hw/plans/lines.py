@@ -78,6 +78,7 @@ def _too_large(context: PlanContext, found: str) -> UnsupportedError:
         "the operation is too large for offset vectors",
         f"at most {MOST_STEPS} steps, tensors of at most {MOST_BYTES} bytes",
         found,
+        "$.dscs_[0].N_",
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.errors import SdscError
+from spyre.errors import JsonLocation, SdscError
 from spyre.hw.nest import Int64Array
 from spyre.hw.offsets import coordinate_offsets
 from spyre.hw.plans.context import PlanContext
@@ -24,7 +24,10 @@ from spyre.mlir.footprint import (
     is_local,
     unsplit_input_extent,
 )
-from spyre.mlir.operation import Padding, Window
+from spyre.mlir.operation import Operation, Padding, Tensor, Window
+
+_WINDOWS = "$.dscs_[0].N_.paddingSizes_"
+_SLICES = "$.numWkSlicesPerDim_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def _structure(context: PlanContext, expected: str, found: str) -> SdscError:
     return SdscError(
         "SPY292",
         f"{context.op.name}: the windows do not fit the operation",
-        context.location,
+        JsonLocation(context.op.file, _WINDOWS),
         expected=expected,
         found=found,
     )
@@ -71,9 +74,11 @@ def _check_window(
     if name not in op.dims or window_dims.count(name) > 1 or name in op.windows:
         raise _structure(context, f"a dim of its own as the window of {dim!r}", repr(name))
     if not (source.holds(dim) and target.holds(dim)):
-        raise _structure(context, f"{dim!r} in the first input and the output", str(source.dims))
+        raise _structure(context, f"{dim!r} in the first input and the output", _dims_of(context))
     if source.holds(name) or target.holds(name):
-        raise _structure(context, f"window dim {name!r} in neither", f"{source.dims}")
+        raise _structure(
+            context, f"window dim {name!r} in neither input nor output", _dims_of(context)
+        )
     sizes = (window.total, window.stride, window.dilation, window.pad_front, window.pad_back)
     if min(sizes) < 0 or 0 in sizes[1:3] or max(sizes) > MOST_STEPS:
         raise _structure(context, f"positive steps, sizes of at most {MOST_STEPS}", str(window))
@@ -86,8 +91,22 @@ def _check_padding(context: PlanContext, dim: str, window: Window) -> None:
     source = context.inputs[0].tensor
     if source.padding.get(dim) is Padding.LOWERED:
         raise context.refuse(
-            "SPY547", "a lowered input is not simulated", "another kind of padding", Padding.LOWERED
+            "SPY547",
+            f"an input lowered along {dim!r} is not simulated",
+            "another kind of padding",
+            Padding.LOWERED,
+            source.json_path,
         )
+
+
+def _dims_of(context: PlanContext) -> str:
+    """The dims along which the first input and the output vary."""
+    source, target = context.inputs[0].tensor, context.output.tensor
+    return ", ".join(f"{t.name} over {_held(context.op, t)}" for t in (source, target))
+
+
+def _held(op: Operation, tensor: Tensor) -> str:
+    return " ".join(dim for dim in op.dims if tensor.holds(dim)) or "no dim"
 
 
 def _check_split(context: PlanContext, dim: str, window: Window) -> None:
@@ -98,6 +117,7 @@ def _check_split(context: PlanContext, dim: str, window: Window) -> None:
             "a window split over cores is not simulated",
             f"one work slice of {window.window_dim!r}",
             f"{op.slices[window.window_dim]}",
+            _SLICES,
         )
     if op.slices.get(dim, 1) == 1:
         return
@@ -109,13 +129,15 @@ def _check_split(context: PlanContext, dim: str, window: Window) -> None:
             f"cores divide {dim!r} inside of a stick",
             f"a multiple of {size} input elements per core",
             f"{share} elements",
+            _SLICES,
         )
     if is_local(access.tensor) and implied_front(access.tensor, dim, window):
         raise context.refuse(
             "SPY546",
             f"{dim!r} is divided over cores whose own inputs lack its padding",
             "padding that is stored, or an input in HBM",
-            f"{window.pad_front} elements of front padding that are not stored",
+            f"front padding of {window.pad_front}, not stored",
+            _SLICES,
         )
 
 

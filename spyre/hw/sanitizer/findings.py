@@ -66,11 +66,15 @@ class SanitizerFinding:
             self.hint,
         )
 
+    def _place(self) -> str:
+        if self.check is Check.COVER:
+            return f"host element {[value for _, value in self.coordinate]}"
+        return ", ".join(f"{dim} {value}" for dim, value in self.coordinate)
+
     def _found_text(self) -> str:
         parts = [self.found]
         if self.coordinate:
-            place = ", ".join(f"{dim} {value}" for dim, value in self.coordinate)
-            parts.append(f"first at {place}")
+            parts.append(f"first at {self._place()}")
         if self.last_writer:
             parts.append(f"last written by {self.last_writer}")
         if self.also_in:

@@ -51,18 +51,19 @@ def _check_bounds(site: Site, operand: int, owners: Owners) -> Iterator[Sanitize
     offset = first_outside(box, start, owner)
     sticks = _count_outside(starts, boxes, owners, outside)
     is_pool = owner.name == POOL_NAME
+    name = f"the {POOL_NAME}" if is_pool else owner.name
     tensor = site.op.tensors[operand]
     yield site.finding(
         Check.MEMORY,
         "SPY703" if is_pool else "SPY701",
         Severity.ERROR,
-        f"{site.op.name}: {tensor.name} leaves {owner.name}, which its address names",
+        f"{site.op.name}: {tensor.name} leaves {name}, which its address names",
         operand,
         instance=instance,
         position=position,
         address=start + offset,
         coordinate=global_coordinate(site.op, tensor, box, position, offset),
-        expected=f"addresses of {owner.name}, {owner.address_bytes:#x} to {owner.end_bytes:#x}",
+        expected=f"addresses of {name}, {owner.address_bytes:#x} to {owner.end_bytes:#x}",
         found=f"{count_of(sticks, 'stick')} outside in "
         f"{count_of(int(outside.any(axis=1).sum()), 'execution')}"
         f"{_neighbour(site, start + offset)}",

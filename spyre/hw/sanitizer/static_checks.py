@@ -53,6 +53,7 @@ def check_alignment(site: Site) -> Iterator[SanitizerFinding]:
             continue
         instance, position = (int(i) for i in np.argwhere(wrong)[0])
         executions = int(wrong.any(axis=1).sum())
+        address = int(site.starts[instance, operand, position])
         yield site.finding(
             Check.ALIGN,
             "SPY735",
@@ -61,9 +62,10 @@ def check_alignment(site: Site) -> Iterator[SanitizerFinding]:
             operand,
             instance=instance,
             position=position,
-            address=int(site.starts[instance, operand, position]),
+            address=address,
             expected=f"multiples of {STICK_BYTES} bytes",
-            found=f"{count_of(int(wrong.sum()), 'start')} in {count_of(executions, 'execution')}",
+            found=f"{address % STICK_BYTES} bytes into a stick; "
+            f"{count_of(int(wrong.sum()), 'start')} in {count_of(executions, 'execution')}",
             executions=executions,
         )
 
