@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from spyre.hw.reference.addresses import Int64Array, element_offsets, local_coordinates
+from spyre.hw.reference.addresses import (
+    Coordinates,
+    Int64Array,
+    element_offsets,
+    local_coordinates,
+)
+from spyre.hw.reference.packed import bits_of
 from spyre.hw.reference.windows import input_coordinates
 from spyre.mlir.operation import Component, Operation, Tensor
 
@@ -106,11 +112,18 @@ def _distinct(
 
 def visited_offsets(op: Operation, operand: int, position: int) -> Int64Array:
     """Bytes from the core's start to every element it touches; padding of windows left out."""
-    local = local_coordinates(op)
+    local, tensor = local_coordinates(op), op.tensors[operand]
     if operand or not op.windows:
-        return element_offsets(op, op.tensors[operand], local).ravel()
+        return _offsets(op, tensor, local).ravel()
     stored, inside = input_coordinates(op, local, position)
-    return element_offsets(op, op.tensors[operand], stored)[inside]
+    return _offsets(op, tensor, stored)[inside]
+
+
+def _offsets(op: Operation, tensor: Tensor, local: Coordinates) -> Int64Array:
+    """Bytes from the core's start to elements of any size."""
+    sticks = element_offsets(op, replace(tensor, word_length_bytes=0), local)
+    places = element_offsets(op, replace(tensor, word_length_bytes=1), local) - sticks
+    return sticks + places * bits_of(tensor) // 8
 
 
 def _canonical(op: Operation, position: int, output: Tensor) -> int:

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
 from spyre.hw import check_table as ct
-from spyre.hw.boxes import Box, is_indirect
+from spyre.hw.boxes import Box, canonical_cores, is_indirect
 from spyre.hw.linker import LinkedProgram, Variant, variants_of
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.checks import Check
-from spyre.hw.sanitizer.operands import Operand, host_sticks, overlap, reachable, writers
+from spyre.hw.sanitizer.operands import Operand, host_sticks, overlap, reachable
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.operation import Component
 
@@ -127,14 +127,12 @@ class _Builder:
                 operand = reachable(operand, self.linked.binding.allocations)
             self._add(static, variant, operand, ct.WRITE)
         for operand in inputs:
-            if not is_indirect(operand.tensor) and any(
-                overlap(variant, operand, o) for o in outputs
-            ):
+            if not is_indirect(operand.tensor) and any(overlap(operand, o) for o in outputs):
                 self._add(static, variant, operand, ct.REREAD)
 
     def _add(self, static: int, variant: Variant, operand: Operand, role: int) -> None:
         op, count = variant.op, len(self.linked.schedule.loop_indices[static])
-        tags = writers(variant)
+        tags = canonical_cores(op)
         positions = [p for p, box in enumerate(operand.boxes) if box is not None]
         starts = host_sticks(operand.begins)
         same = [self._nest(b, operand.is_aligned) if b else -1 for b in operand.boxes]

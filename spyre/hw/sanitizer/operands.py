@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.hw.binding import Allocation
-from spyre.hw.boxes import Box, BoxAxis, canonical_cores, core_boxes
+from spyre.hw.boxes import Box, BoxAxis, core_boxes
 from spyre.hw.linker import Variant
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
@@ -50,13 +50,15 @@ class Operand:
         return not (self.begins % STICK_BYTES).any()
 
     @property
-    def extent(self) -> tuple[int, int]:
-        """Lowest and end of the highest byte any core touches; in LX within its scratchpad."""
-        begins = self.begins
-        if self.tensor.component is Component.LX:
-            begins = (begins - LX_BASE) % LX_BYTES
+    def low(self) -> int:
+        """Lowest address any core touches."""
+        return int(self.begins.min())
+
+    @property
+    def high(self) -> int:
+        """End of the highest byte any core touches."""
         spans = np.array([box.span_bytes if box else 0 for box in self.boxes], np.int64)
-        return int(begins.min()), int((begins + spans).max())
+        return int((self.begins + spans).max())
 
 
 def _ranges(
@@ -99,21 +101,12 @@ def reachable(operand: Operand, allocations: Sequence[Allocation]) -> Operand:
     return Operand(operand.index, operand.tensor, starts, (box,) * cores, ranges)
 
 
-def writers(variant: Variant) -> tuple[int, ...]:
-    """Per position the first position that counts as the same core; in LX replicas are apart.
+def overlap(a: Operand, b: Operand) -> bool:
+    """True if cores might meet: both in HBM, their ranges not apart.
 
-    Cells are told apart by their cores: one core may read a replica in another's scratchpad.
+    In LX a core writes its own scratchpad only, and an output that overlaps what other cores read
+    is refused before (SPY261).
     """
-    op = variant.op
-    if variant.divided is not None and op.outputs[0].component is Component.LX:
-        return tuple(op.cores.index(core) for core in op.cores)
-    return canonical_cores(op)
-
-
-def overlap(variant: Variant, a: Operand, b: Operand) -> bool:
-    """True if cores might meet: both in HBM, or both in LX that cores read from each other."""
-    components = {a.tensor.component, b.tensor.component}
-    if len(components) > 1 or (Component.LX in components and variant.divided is None):
+    if Component.LX in (a.tensor.component, b.tensor.component):
         return False
-    (low, high), (other_low, other_high) = a.extent, b.extent
-    return low < other_high and other_low < high
+    return a.low < b.high and b.low < a.high
