@@ -1,8 +1,9 @@
 """What one core touches of one operand: a box of whole sticks, by the address rule.
 
 The rule is that of :mod:`spyre.mlir.footprint` (SDSC reference §5.2), restricted to what the
-operation visits: a restickify stops at the stored extents, an indexed dim of a value tensor is left
-out, since only the index tensor knows where it leads.
+operation visits: a restickify stops at the stored extents, windows read what they cover of the
+stored input (operations reference §7) and may reach back before a core's start, an indexed dim of
+a value tensor is left out, since only the index tensor knows where it leads.
 """
 
 from __future__ import annotations
@@ -18,26 +19,41 @@ from spyre.mlir.footprint import (
     RESTICKIFY,
     core_extent,
     footprint,
+    implied_front,
     indexed_dims,
     stick_elements,
     stored_extent,
+    unsplit_input_extent,
+    window_of,
 )
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor, Window
 
 
 @dataclass(frozen=True, slots=True)
 class BoxAxis:
-    """``steps`` along ``dim``, ``pitch_bytes`` and ``elements`` apart."""
+    """``steps`` along ``dim``, ``pitch_bytes`` and ``elements`` apart.
+
+    ``first``: element the first step is at, counted from the core's start; negative before it.
+    """
 
     dim: str
     steps: int
     pitch_bytes: int
     elements: int
+    first: int = 0
+
+    @property
+    def first_bytes(self) -> int:
+        """Way from the core's start to the first step."""
+        return self.first * self.pitch_bytes // self.elements
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Sticks relative to a core's start; ``axes`` by falling pitch, those of one step included."""
+    """Sticks relative to a core's start; ``axes`` by falling pitch, those of one step included.
+
+    A dim may have two axes, whose steps add up: windows with gaps between them.
+    """
 
     axes: tuple[BoxAxis, ...]
 
@@ -50,13 +66,23 @@ class Box:
         return count
 
     @property
+    def first_bytes(self) -> int:
+        """From the core's start to the first stick; negative where windows reach back."""
+        return sum(axis.first_bytes for axis in self.axes)
+
+    @property
     def span_bytes(self) -> int:
-        """From the start to the end of the last stick."""
+        """From the first stick to the end of the last."""
         return STICK_BYTES + sum((axis.steps - 1) * axis.pitch_bytes for axis in self.axes)
 
+    @property
+    def end_bytes(self) -> int:
+        """From the core's start to the end of the last stick."""
+        return self.first_bytes + self.span_bytes
+
     def offsets(self) -> Int64Array:
-        """Byte offset of every stick, ascending where pitches nest."""
-        total = np.zeros(1, np.int64)
+        """Byte offset of every stick from the core's start, ascending where pitches nest."""
+        total = np.full(1, self.first_bytes, np.int64)
         for axis in self.axes:
             steps = np.arange(axis.steps, dtype=np.int64) * axis.pitch_bytes
             total = (total[:, None] + steps).ravel()
@@ -64,12 +90,17 @@ class Box:
 
     def coordinate(self, offset_bytes: int) -> dict[str, int]:
         """Element coordinate per dim, in the core's share, of the stick at ``offset_bytes``."""
-        found, rest = {}, offset_bytes
+        found: dict[str, int] = {}
+        rest = offset_bytes - self.first_bytes
         for axis in self.axes:
             step = min(rest // axis.pitch_bytes, axis.steps - 1)
             rest -= step * axis.pitch_bytes
-            found[axis.dim] = step * axis.elements
+            found[axis.dim] = found.get(axis.dim, 0) + axis.first + step * axis.elements
         return found
+
+
+_Steps = tuple[int, tuple[tuple[int, int], ...]]
+"""Steps along a dim, in sticks of a stick dim: the first, and (count, distance), outer first."""
 
 
 def core_boxes(op: Operation, tensor: Tensor) -> tuple[Box | None, ...]:
@@ -79,18 +110,71 @@ def core_boxes(op: Operation, tensor: Tensor) -> tuple[Box | None, ...]:
     skipped = indexed_dims(op, tensor)
     dims = [d for d in tensor.dims if tensor.holds(d) and d not in skipped]
     dims = sorted(dict.fromkeys(dims), key=lambda d: -pitches[d])
-    shared: dict[tuple[int, ...], Box | None] = {}
+    shared: dict[tuple[_Steps | None, ...], Box | None] = {}
     boxes = []
     for position in range(len(op.cores)):
-        extents = tuple(_visited(op, tensor, d, position) for d in dims)
-        if extents not in shared:
-            axes = (
-                BoxAxis(d, -(-n // sticks.get(d, 1)), pitches[d], sticks.get(d, 1))
-                for d, n in zip(dims, extents, strict=True)
-            )
-            shared[extents] = Box(tuple(axes)) if all(n > 0 for n in extents) else None
-        boxes.append(shared[extents])
+        steps = tuple(_steps(op, tensor, d, position, sticks.get(d, 1)) for d in dims)
+        if steps not in shared:
+            axes = [
+                axis
+                for dim, found in zip(dims, steps, strict=True)
+                for axis in _axes(dim, found, pitches[dim], sticks.get(dim, 1))
+            ]
+            shared[steps] = None if None in steps else Box(tuple(axes))
+        boxes.append(shared[steps])
     return tuple(boxes)
+
+
+def _axes(dim: str, steps: _Steps | None, pitch: int, size: int) -> list[BoxAxis]:
+    """The axes of ``steps`` of ``size`` elements and ``pitch`` bytes."""
+    if steps is None:
+        return []
+    first, levels = steps
+    firsts = [first * size] + [0] * (len(levels) - 1)
+    return [
+        BoxAxis(dim, count, distance * pitch, distance * size, start)
+        for (count, distance), start in zip(levels, firsts, strict=True)
+    ]
+
+
+def _steps(op: Operation, tensor: Tensor, dim: str, position: int, size: int) -> _Steps | None:
+    """What the core at ``position`` visits along ``dim``, ``size`` elements to a step."""
+    if (window := window_of(op, tensor, dim)) is not None:
+        return _windowed(op, tensor, dim, window, position, size)
+    visited = _visited(op, tensor, dim, position)
+    return (0, ((-(-visited // size), 1),)) if visited > 0 else None
+
+
+def _windowed(
+    op: Operation, tensor: Tensor, dim: str, window: Window, position: int, size: int
+) -> _Steps | None:
+    """Stored input under a core's windows, counted from its start (operations reference §7)."""
+    positions = core_extent(op, tensor, dim)
+    places = np.arange(op.extents.get(window.window_dim, 1), dtype=np.int64) * window.dilation
+    slides = np.arange(positions, dtype=np.int64) * window.stride
+    covered = (slides[:, None] + places).ravel() - implied_front(tensor, dim, window)
+    whole = covered + op.core_slices[position].get(dim, 0) * positions * window.stride
+    held = (whole >= 0) & (whole < unsplit_input_extent(tensor, dim, window))
+    return _regular(np.unique(covered[held] // size)) if held.any() else None
+
+
+def _regular(numbers: Int64Array) -> _Steps:
+    """Ascending ``numbers`` as steps of one or two levels; others as all from first to last."""
+    first, gaps = int(numbers[0]), np.diff(numbers)
+    if not gaps.size:
+        return first, ((1, 1),)
+    inner = int(gaps[0])
+    changes = np.flatnonzero(gaps != inner)
+    if not changes.size:
+        return first, ((len(numbers), inner),)
+    run = int(changes[0]) + 1
+    if len(numbers) % run == 0:
+        rows = numbers.reshape(-1, run)
+        outer = int(rows[1, 0] - rows[0, 0])
+        grid = np.arange(len(rows))[:, None] * outer + np.arange(run) * inner
+        if (rows - first == grid).all():
+            return first, ((len(rows), outer), (run, inner))
+    return first, ((int(numbers[-1]) - first + 1, 1),)
 
 
 def _visited(op: Operation, tensor: Tensor, dim: str, position: int) -> int:
@@ -135,11 +219,20 @@ def canonical_cores(op: Operation) -> tuple[int, ...]:
 def global_coordinate(
     op: Operation, tensor: Tensor, box: Box, position: int, offset_bytes: int
 ) -> tuple[tuple[str, int], ...]:
-    """Coordinate in the execute's iteration space of a stick of a core's box, in dim order."""
+    """Coordinate in the execute's iteration space of a stick of a core's box, in dim order.
+
+    Along a windowed dim of the first input: its stored coordinate, without implied padding.
+    """
     local = box.coordinate(offset_bytes)
     slices: Sequence[dict[str, int]] = [dict(s) for s in tensor.own_core_slices or op.core_slices]
     return tuple(
-        (dim, local[dim] + slices[position].get(dim, 0) * core_extent(op, tensor, dim))
+        (dim, local[dim] + slices[position].get(dim, 0) * _slice_step(op, tensor, dim))
         for dim in op.dims
         if dim in local
     )
+
+
+def _slice_step(op: Operation, tensor: Tensor, dim: str) -> int:
+    """Elements of ``tensor`` from one work slice to the next."""
+    window = window_of(op, tensor, dim)
+    return core_extent(op, tensor, dim) * (1 if window is None else window.stride)

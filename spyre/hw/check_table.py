@@ -33,13 +33,17 @@ REREAD = 2
 TAG = 0
 """Core + 1 of the first of the cores that count as one."""
 NEST = 1
-BOX_WORDS = 2
+BEFORE = 2
+"""LX: sticks from the first one of the range the box belongs to."""
+LENGTH = 3
+"""LX: distance from the first to the last stick of that range: a box may be a cell of a tensor."""
+BOX_WORDS = 4
 
 # nests
 RANK = 0
 RUN = 1
 LAST = 2
-"""Distance from the first to the last stick of a box."""
+"""Distance from the first to the last stick of the nest."""
 STRIDE = 3
 """Distance of the sticks of a run: 1 where they are neighbours."""
 STEPS = 4

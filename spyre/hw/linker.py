@@ -39,13 +39,15 @@ class PlanRun:
     """A plan and the instances of a static execute it runs for.
 
     ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
-    all cores relative to it, [operand, core].
+    all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
+    slices, where the plan's is in cells, which may lie in other cores' scratchpads.
     """
 
     plan: CorePlan
     instances: Int64Array
     bases: Int64Array
     pattern: Int64Array
+    divided: Operation | None = None
 
     def starts(self, operand: int) -> Int64Array:
         """Start addresses of an operand, [instance, core]."""
@@ -95,12 +97,14 @@ class Variant:
     """One operation an execute statement runs, and for which of its instances.
 
     ``starts``: device addresses in bytes, [member of ``instances``, operand, core]. Most statements
-    have one variant; runtime sizes and shorter last work slices make more.
+    have one variant; runtime sizes and shorter last work slices make more. ``divided``: as in
+    :class:`PlanRun`.
     """
 
     op: Operation
     instances: Int64Array
     starts: Int64Array
+    divided: Operation | None = None
 
 
 def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
@@ -115,7 +119,7 @@ def _variant(runs: list[PlanRun]) -> Variant:
     instances = np.concatenate([run.instances for run in runs])
     starts = np.concatenate([run.bases[:, :, None] + run.pattern[None] for run in runs])
     order = np.argsort(instances, kind="stable")
-    return Variant(runs[0].plan.op, instances[order], starts[order])
+    return Variant(runs[0].plan.op, instances[order], starts[order], runs[0].divided)
 
 
 @dataclass
@@ -185,7 +189,9 @@ class Linker:
             owners = _check_hbm(place, starts[chosen], binding.allocations)
             for tables, members in _bounded_tables(place, bases[chosen], owners, binding):
                 own = chosen[members]
-                part.add(PlanRun(plan, instances[own], bases[own], patterns[first]), tables)
+                divided = plain.divided.op if plain.divided else None
+                run = PlanRun(plan, instances[own], bases[own], patterns[first], divided)
+                part.add(run, tables)
 
     def _plan(
         self, op: Operation, name: tuple[object, ...], pattern: Int64Array, tags: tuple[str, ...]

@@ -19,6 +19,7 @@ from spyre.hw.reference.addresses import (
     slice_origin,
     stored_elements,
 )
+from spyre.hw.reference.shadow import visited_offsets as windowed_offsets
 from spyre.mlir.bundle import Bundle
 from spyre.mlir.operation import Component, Indirection, Operation, Tensor
 from spyre.mlir.program import Execute
@@ -122,6 +123,8 @@ def _leaving(
 
 def visited_offsets(op: Operation, tensor: Tensor, position: int) -> np.ndarray:
     """Offsets of the elements a core visits; a restickify stops at the stored extents."""
+    if op.windows:
+        return windowed_offsets(op, op.tensors.index(tensor), position)
     local = local_coordinates(op)
     offsets = element_offsets(op, tensor, local)
     if op.name != "ReStickifyOpHBM":

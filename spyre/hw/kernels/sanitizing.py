@@ -19,7 +19,8 @@ from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, host_offset
 ROLE, FIRST_BOX, BOXES, BASES, PATTERNS = ct.ROLE, ct.FIRST_BOX, ct.BOXES, ct.BASES, ct.PATTERNS
 OFFSETS, IS_LX, CAN_CLASH = ct.OFFSETS, ct.IS_LX, ct.CAN_CLASH
 READ, WRITE, REREAD = ct.READ, ct.WRITE, ct.REREAD
-TAG, NEST, RANK, RUN, LAST = ct.TAG, ct.NEST, ct.RANK, ct.RUN, ct.LAST
+TAG, NEST, BEFORE, LENGTH = ct.TAG, ct.NEST, ct.BEFORE, ct.LENGTH
+RANK, RUN = ct.RANK, ct.RUN
 STRIDE = ct.STRIDE
 STEPS, PITCHES, MAX_RANK = ct.STEPS, ct.PITCHES, ct.MAX_RANK
 MAIN, LIVE, COUNT, EXECUTION, BOX = ct.MAIN, ct.LIVE, ct.COUNT, ct.EXECUTION, ct.BOX
@@ -160,11 +161,11 @@ def visit(shadow, ranges, row, first, run, stride, tag, low, high, results, exec
 
 
 @kernel
-def walk(shadow, ranges, row, nest, start, tag, results, execution, box, counters):
-    """Visit every run of a box."""
+def walk(shadow, ranges, row, place, nest, start, tag, results, execution, box, counters):
+    """Visit every run of a box; ``place``: its words."""
     rank, run, stride = nest[RANK], nest[RUN], nest[STRIDE]
-    low = (start - LX_FIRST) & LX_MASK
-    high = low + nest[LAST]
+    low = ((start - LX_FIRST) & LX_MASK) - place[BEFORE]
+    high = low + place[LENGTH]
     total = 1
     for axis in range(rank):
         total *= nest[STEPS + axis]
@@ -200,7 +201,7 @@ def check_execution(
             box = boxes[row[FIRST_BOX] + b]
             tag = np.uint32(record << CORE_BITS | box[TAG])
             walk(
-                shadow, ranges, row, nests[box[NEST]], base + offsets[at + b], tag,
+                shadow, ranges, row, box, nests[box[NEST]], base + offsets[at + b], tag,
                 results[r], execution, b, counters,
             )  # fmt: skip
 

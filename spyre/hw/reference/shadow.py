@@ -1,17 +1,25 @@
 """The sanitizer's checks of accesses, stick by stick: the slow twin of the checking driver.
 
 Sticks come from the address of every element, cores and executions are taken one after another.
-Knows the direct accesses of elementwise operations, reductions and matmuls; restickify stops at
-stored extents and indirect accesses depend on data, neither is modelled here.
+Knows the direct accesses of elementwise operations, reductions, matmuls and windows; restickify
+stops at stored extents, indirect accesses depend on data, and shuffles look into other cores'
+scratchpads: none of these is modelled here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from spyre.hw.reference.addresses import Int64Array, element_offsets, local_coordinates
+from spyre.hw.reference.addresses import (
+    Coordinates,
+    Int64Array,
+    element_offsets,
+    local_coordinates,
+)
+from spyre.hw.reference.packed import bits_of
+from spyre.hw.reference.windows import input_coordinates
 from spyre.mlir.operation import Component, Operation, Tensor
 
 STICK_BYTES = 128
@@ -90,15 +98,32 @@ def _distinct(
     op: Operation, operand: int, starts: Int64Array, output: Tensor | None
 ) -> Iterator[tuple[int, list[int]]]:
     """(core, sticks) per core; equal ranges once: of all cores, or of those that count as one."""
-    offsets = element_offsets(op, op.tensors[operand], local_coordinates(op))
     seen = set()
     for position in range(len(op.cores)):
         core = position if output is None else _canonical(op, position, output)
-        key = (int(starts[operand, position]), None if output is None else core)
-        if key not in seen:
+        offsets = visited_offsets(op, operand, position)
+        addresses: Iterable[int] = (offsets + int(starts[operand, position])).tolist()
+        sticks = sorted({address // STICK_BYTES for address in addresses})
+        key = (tuple(sticks), None if output is None else core)
+        if sticks and key not in seen:
             seen.add(key)
-            addresses: Iterable[int] = (offsets + key[0]).ravel().tolist()
-            yield core, sorted({address // STICK_BYTES for address in addresses})
+            yield core, sticks
+
+
+def visited_offsets(op: Operation, operand: int, position: int) -> Int64Array:
+    """Bytes from the core's start to every element it touches; padding of windows left out."""
+    local, tensor = local_coordinates(op), op.tensors[operand]
+    if operand or not op.windows:
+        return _offsets(op, tensor, local).ravel()
+    stored, inside = input_coordinates(op, local, position)
+    return _offsets(op, tensor, stored)[inside]
+
+
+def _offsets(op: Operation, tensor: Tensor, local: Coordinates) -> Int64Array:
+    """Bytes from the core's start to elements of any size."""
+    sticks = element_offsets(op, replace(tensor, word_length_bytes=0), local)
+    places = element_offsets(op, replace(tensor, word_length_bytes=1), local) - sticks
+    return sticks + places * bits_of(tensor) // 8
 
 
 def _canonical(op: Operation, position: int, output: Tensor) -> int:

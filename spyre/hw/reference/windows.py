@@ -26,19 +26,22 @@ Array = npt.NDArray[Any]
 _NOT_STORED = (None, Padding.NONE, Padding.IMPLIED)
 
 
-def input_coordinates(execution: Execution, core: int) -> tuple[dict[str, Int64Array], Array]:
-    """Local stored coordinates of the first input, and where they are inside of it."""
-    op = execution.op
+def input_coordinates(
+    op: Operation, points: Coordinates, core: int
+) -> tuple[dict[str, Int64Array], Array]:
+    """Local stored coordinates of the first input at ``points`` of a core's box, and where they are
+    inside of it.
+    """
     tensor = op.inputs[0]
-    local = dict(execution.local)
+    local = dict(points)
     inside = np.ones(local[op.dims[0]].shape, np.bool_)
     for dim, window in op.windows.items():
         implied = tensor.padding.get(dim) in _NOT_STORED
         front = window.pad_front if implied else 0
         extent = window.total - (window.pad_front + window.pad_back if implied else 0)
         reach = local[window.window_dim] * window.dilation - front
-        whole = (execution.local[dim] + slice_origin(op, core)[dim]) * window.stride + reach
-        local[dim] = execution.local[dim] * window.stride + reach
+        whole = (points[dim] + slice_origin(op, core)[dim]) * window.stride + reach
+        local[dim] = points[dim] * window.stride + reach
         inside &= (whole >= 0) & (whole < extent)
     return local, inside
 
@@ -58,7 +61,7 @@ def _part(execution: Execution, operand: int, core: int, outside: float = 0.0) -
     stored: Coordinates = execution.local
     inside = np.ones(execution.local[execution.op.dims[0]].shape, np.bool_)
     if operand == 0:
-        stored, inside = input_coordinates(execution, core)
+        stored, inside = input_coordinates(execution.op, execution.local, core)
     first = tuple(slice(None) if held else 0 for held in _held(execution.op, operand))
     inside = inside[first]
     stored = {dim: np.where(inside, c[first], 0) for dim, c in stored.items()}

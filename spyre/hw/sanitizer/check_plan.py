@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
 from spyre.hw import check_table as ct
-from spyre.hw.binding import Allocation
-from spyre.hw.boxes import Box, BoxAxis, canonical_cores, core_boxes, is_indirect
+from spyre.hw.boxes import Box, canonical_cores, is_indirect
 from spyre.hw.linker import LinkedProgram, Variant, variants_of
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.checks import Check
-from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
-from spyre.mlir.operation import Component, Tensor
+from spyre.hw.sanitizer.operands import Operand, host_sticks, overlap, reachable
+from spyre.hw.spec import STICK_BYTES
+from spyre.mlir.operation import Component
 
 
 @dataclass(frozen=True)
@@ -95,37 +95,6 @@ def _flat(parts: Sequence[Int64Array]) -> Int64Array:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def host_sticks(addresses: Int64Array) -> Int64Array:
-    """Number in the host reservation of the stick that holds each device address."""
-    mapped: Int64Array = addresses + (addresses >> REGION_BITS) * REGION_SKEW_BYTES
-    return mapped // STICK_BYTES
-
-
-@dataclass
-class _Operand:
-    """One operand of one execute: its boxes and starts (bytes, [instance, core])."""
-
-    index: int
-    tensor: Tensor
-    starts: Int64Array
-    boxes: tuple[Box | None, ...]
-
-    @property
-    def is_aligned(self) -> bool:
-        return not (self.starts % STICK_BYTES).any()
-
-    @property
-    def low(self) -> int:
-        """Lowest address any core touches."""
-        return int(self.starts.min())
-
-    @property
-    def high(self) -> int:
-        """End of the highest byte any core touches."""
-        spans = np.array([box.span_bytes if box else 0 for box in self.boxes], np.int64)
-        return int((self.starts + spans).max())
-
-
 @dataclass
 class _Builder:
     linked: LinkedProgram
@@ -146,11 +115,8 @@ class _Builder:
             self._add_variant(static, variant)
 
     def _add_variant(self, static: int, variant: Variant) -> None:
-        op, starts = variant.op, variant.starts
-        operands = [
-            _Operand(k, tensor, starts[:, k, :], core_boxes(op, tensor))
-            for k, tensor in enumerate(op.tensors)
-        ]
+        op = variant.op
+        operands = [Operand.of(variant, k) for k in range(len(op.tensors))]
         first_output = len(op.tensors) - len(op.outputs)
         inputs, outputs = operands[:first_output], operands[first_output:]
         for operand in inputs:
@@ -158,18 +124,19 @@ class _Builder:
                 self._add(static, variant, operand, ct.READ)
         for operand in outputs:
             if is_indirect(operand.tensor):
-                operand = _reachable(operand, self.linked.binding.allocations)
+                operand = reachable(operand, self.linked.binding.allocations)
             self._add(static, variant, operand, ct.WRITE)
         for operand in inputs:
-            if not is_indirect(operand.tensor) and any(_overlap(operand, o) for o in outputs):
+            if not is_indirect(operand.tensor) and any(overlap(operand, o) for o in outputs):
                 self._add(static, variant, operand, ct.REREAD)
 
-    def _add(self, static: int, variant: Variant, operand: _Operand, role: int) -> None:
+    def _add(self, static: int, variant: Variant, operand: Operand, role: int) -> None:
         op, count = variant.op, len(self.linked.schedule.loop_indices[static])
         tags = canonical_cores(op)
         positions = [p for p, box in enumerate(operand.boxes) if box is not None]
-        starts = host_sticks(operand.starts)
-        positions = _distinct(starts, positions, None if role == ct.READ else tags)
+        starts = host_sticks(operand.begins)
+        same = [self._nest(b, operand.is_aligned) if b else -1 for b in operand.boxes]
+        positions = _distinct(starts, positions, same, None if role == ct.READ else tags)
         if not positions:
             return
         chosen = starts[:, positions]
@@ -193,10 +160,9 @@ class _Builder:
             ]
         )
         for p in positions:
-            box = operand.boxes[p]
-            assert box is not None
             tag = ct.UNKNOWN_CORE if is_indirect(operand.tensor) else op.cores[tags[p]] + 1
-            self.boxes.append([tag, self._nest(box, operand.is_aligned)])
+            before, length = operand.ranges[p]
+            self.boxes.append([tag, same[p], before, length + (not operand.is_aligned)])
         self.sources.append(RowSource(static, variant, operand.index, role, tuple(positions)))
 
     def _put(self, name: str, parts: list[Int64Array], values: Int64Array) -> int:
@@ -262,15 +228,19 @@ def _merged(axes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _distinct(
-    starts: Int64Array, positions: Sequence[int], tags: Sequence[int] | None
+    starts: Int64Array, positions: Sequence[int], nests: Sequence[int], tags: Sequence[int] | None
 ) -> list[int]:
-    """The first of the positions with equal starts in every instance (and equal tags, if given)."""
+    """The first of the positions that touch the same in every instance (with equal tags, if given).
+
+    ``starts``: [instance, position]; ``nests``: by position.
+    """
     columns = starts[:, positions]
-    if (columns - columns[:, :1] == columns[:1] - columns[0, 0]).all():
+    if columns.size and (columns - columns[:, :1] == columns[:1] - columns[0, 0]).all():
         columns = columns[:1]
-    if tags is not None:
-        own = np.array([[tags[p] for p in positions]], np.int64)
-        columns = np.concatenate((columns, own))
+    for other in (nests, tags):
+        if other is not None:
+            own = np.array([[other[p] for p in positions]], np.int64)
+            columns = np.concatenate((columns, own))
     _, first = np.unique(columns, axis=1, return_index=True)
     return [positions[k] for k in sorted(first.tolist())]
 
@@ -281,31 +251,6 @@ def _patterns(relative: Int64Array) -> tuple[Int64Array, Int64Array | None]:
         return relative[:1], None
     distinct, which = np.unique(relative, axis=0, return_inverse=True)
     return distinct, which.reshape(-1).astype(np.int64)
-
-
-def _reachable(operand: _Operand, allocations: Sequence[Allocation]) -> _Operand:
-    """A scattered output as all that its indices may reach: the rest of its tensor, or of LX.
-
-    Which sticks it really writes depends on data; all of them count as written, by no known core.
-    """
-    starts, cores = operand.starts, len(operand.boxes)
-    if operand.tensor.component is Component.LX:
-        ends = starts - (starts - LX_BASE) % LX_BYTES + LX_BYTES
-    else:
-        starts = np.repeat(starts.min(axis=1)[:, None], cores, axis=1)
-        ends = starts + STICK_BYTES
-        for a in allocations:
-            inside = (starts >= a.address_bytes) & (starts < a.end_bytes)
-            ends = np.where(inside, np.maximum(ends, a.end_bytes), ends)
-    box = Box((BoxAxis("", int((ends - starts).min()) // STICK_BYTES, STICK_BYTES, 1),))
-    return _Operand(operand.index, operand.tensor, starts, (box,) * cores)
-
-
-def _overlap(a: _Operand, b: _Operand) -> bool:
-    """True if cores might meet: both in HBM (LX is private), their ranges not apart."""
-    if Component.LX in (a.tensor.component, b.tensor.component):
-        return False
-    return a.low < b.high and b.low < a.high
 
 
 def new_results(plan: CheckPlan) -> npt.NDArray[np.int64]:

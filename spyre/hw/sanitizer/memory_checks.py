@@ -38,9 +38,10 @@ def check_memory(site: Site) -> Iterator[SanitizerFinding]:
 def _check_bounds(site: Site, operand: int, owners: Owners) -> Iterator[SanitizerFinding]:
     starts = site.starts[:, operand, :]
     boxes = site.boxes[operand]
-    spans = np.array([box.span_bytes if box else 0 for box in boxes], np.int64)
-    outside = (starts < owners.lows) | (starts + spans > owners.highs)
-    outside &= spans > 0
+    firsts = np.array([box.first_bytes if box else 0 for box in boxes], np.int64)
+    ends = np.array([box.end_bytes if box else 0 for box in boxes], np.int64)
+    outside = (starts + firsts < owners.lows) | (starts + ends > owners.highs)
+    outside &= np.array([box is not None for box in boxes])
     if not outside.any():
         return
     instance, position = (int(i) for i in np.argwhere(outside)[0])

@@ -109,7 +109,9 @@ def _finding(
         loop_indices=tuple(loops),
         core=op.cores[position],
         tensor=tensor.name,
-        coordinate=global_coordinate(op, tensor, box, position, max(address - start, 0)),
+        coordinate=global_coordinate(
+            op, tensor, box, position, max(address - start, box.first_bytes)
+        ),
         address_bytes=shown_address(address),
         sticks=sticks,
         executions=runs,

@@ -23,7 +23,10 @@ from spyre.mlir.operation import Component
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """An LX operand of an execute: byte range in the scratchpad of the first core."""
+    """An LX operand of an execute: byte range in the scratchpad of the first core.
+
+    Of cells that lie in many scratchpads: the range of all.
+    """
 
     static: int
     operand: int
@@ -86,10 +89,14 @@ def _finding(site: Site, read: _Use, writer: Site) -> SanitizerFinding:
 def _uses(site: Site) -> Iterator[_Use]:
     first_output = len(site.op.tensors) - len(site.op.outputs)
     for operand, tensor in enumerate(site.op.tensors):
-        box = site.boxes[operand][0]
-        if tensor.component is Component.LX and box is not None:
-            low = (int(site.starts[0, operand, 0]) - LX_BASE) % LX_BYTES
-            yield _Use(site.static, operand, operand >= first_output, low, low + box.span_bytes)
+        count = 1 if site.variant.divided is None else len(site.op.cores)
+        boxes = [(k, box) for k, box in enumerate(site.boxes[operand][:count]) if box is not None]
+        if tensor.component is not Component.LX or not boxes:
+            continue
+        starts = ((site.starts[0, operand] - LX_BASE) % LX_BYTES).tolist()
+        low = min(starts[k] + box.first_bytes for k, box in boxes)
+        high = max(starts[k] + box.end_bytes for k, box in boxes)
+        yield _Use(site.static, operand, operand >= first_output, low, high)
 
 
 def _paths(body: Body, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:

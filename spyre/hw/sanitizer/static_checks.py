@@ -94,8 +94,8 @@ def check_lx_boundary(site: Site) -> Iterator[SanitizerFinding]:
     for operand, tensor in enumerate(site.op.tensors):
         if tensor.component is not Component.LX:
             continue
-        spans = np.array([box.span_bytes if box else 0 for box in site.boxes[operand]], np.int64)
-        ends = (site.starts[:, operand, :] - LX_BASE) % LX_BYTES + spans
+        reaches = np.array([box.end_bytes if box else 0 for box in site.boxes[operand]], np.int64)
+        ends = (site.starts[:, operand, :] - LX_BASE) % LX_BYTES + reaches
         beyond = ends > PLANNER_LX_BYTES
         if not beyond.any():
             continue
