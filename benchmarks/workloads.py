@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device, DeviceTensor
-from spyre.hw.linker import LinkedProgram, Linker
+from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.linker import Linker
 from spyre.hw.spec import REGION_BYTES, REGIONS
 from spyre.hw.transfer import HostView
 from spyre.layout import SpyreTensorLayout, contiguous_strides

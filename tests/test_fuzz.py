@@ -30,7 +30,7 @@ import pytest
 from spyre.errors import SpyreError
 from spyre.hw import table as tb
 from spyre.hw.device import Device
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.case_file import Case, read_case
 from spyre.runtime.case_place import bind_launch, place_buffers

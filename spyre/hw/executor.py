@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from spyre.hw import table as tb
 from spyre.hw.index_fault import index_fault
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.sanitizer.sanitizer import Sanitizer
 from spyre.hw.spec import device_address

@@ -9,7 +9,7 @@ from __future__ import annotations
 from spyre.errors import DeviceFault, DeviceLocation
 from spyre.hw import table as tb
 from spyre.hw.access import per_core
-from spyre.hw.linker import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.memory import DeviceMemory
 
 _WORD_BYTES = 4

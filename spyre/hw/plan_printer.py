@@ -22,7 +22,7 @@ from spyre.hw.kernels.opcodes import (
     REDUCTION_KIND,
     WINDOWING_KIND,
 )
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.nest import Int64Array
 
 _FORMATS = {

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from spyre.hw.access import Access
 from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan
-from spyre.hw.linker import LinkedProgram, instance_starts
+from spyre.hw.linked_program import LinkedProgram, instance_starts
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.access import Access, per_core
-from spyre.hw.linker import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout

@@ -15,7 +15,8 @@ import numpy as np
 from spyre.errors import DeviceLocation
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.core_plan import CorePlan
-from spyre.hw.linker import LinkedProgram, instance_arrangements, instance_starts
+from spyre.hw.linked_program import LinkedProgram, instance_starts
+from spyre.hw.linker import instance_arrangements
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.mlir.operation import Component, Indirection, Operation

@@ -18,7 +18,8 @@ from spyre.errors import LaunchError
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
-from spyre.hw.linker import LinkedProgram, Linker
+from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.linker import Linker
 from spyre.mlir.bundle import Bundle
 from spyre.mlir.loops import Parameter
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from spyre.dtypes import bytes_to_codes, decode_device, encode_device, find_stored_format
 from spyre.hw.binding import Binding
 from spyre.hw.device import Device
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.numerics import Numerics
 from spyre.hw.steps import Step, Window, operand_window, steps_of
 from spyre.runtime.element_place import Spot, output_elements, spot_of, writers

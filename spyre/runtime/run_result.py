@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spyre.errors import Finding
 from spyre.hw.counters import Counters, count_plan
-from spyre.hw.linker import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import ArgumentSpec

@@ -21,7 +21,7 @@ from spyre.errors import Finding, Severity, ValidationError
 from spyre.hw.counters import Counters
 from spyre.hw.device import Device
 from spyre.hw.executor import Progress
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.numerics import Numerics
 from spyre.mlir.bundle import Bundle, load_bundle
 from spyre.runtime.argument_values import Inputs, prepare_inputs

@@ -21,7 +21,7 @@ from spyre.errors import DeviceLocation, Finding, MismatchError, Severity
 from spyre.hw.binding import Binding
 from spyre.hw.device import Device
 from spyre.hw.executor import Progress
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.reference import run_reference
 from spyre.hw.reference.agreement import (

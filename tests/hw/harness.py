@@ -25,7 +25,8 @@ from spyre.dtypes import (
 )
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device
-from spyre.hw.linker import LinkedProgram, Linker
+from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.linker import Linker
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.numerics import parse_numerics
 from spyre.hw.reference import literal_starts, run_reference

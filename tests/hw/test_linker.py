@@ -9,7 +9,8 @@ import pytest
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.binding import Allocation, Binding
-from spyre.hw.linker import LinkedProgram, Linker
+from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.linker import Linker
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.operation import Component, Operation
 from spyre.mlir.parser import parse_module

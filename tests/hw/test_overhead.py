@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.mlir.sdsc_builder import OperationSpec, build_operation
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise
 from tests.hw.harness import allocations_of, engine, link, region, windows

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.workloads import link_operations
 from spyre.hw.device import Device
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.spec import REGION_BYTES
 from spyre.hw.threads import ThreadPool, shared_pool
 from spyre.mlir.sdsc_recipes import Operand, pointwise

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spyre.errors import SdscError
 from spyre.hw.boxes import core_boxes, global_coordinate
 from spyre.hw.device import Device
-from spyre.hw.linker import variants_of
+from spyre.hw.linked_program import variants_of
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import element_offsets, slice_origin
 from spyre.hw.reference.owners import addresses_elsewhere

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from spyre.errors import UnsupportedError
 from spyre.hw import check_table as ct
 from spyre.hw.boxes import Box, canonical_cores, is_indirect
-from spyre.hw.linker import LinkedProgram, Variant, variants_of
+from spyre.hw.linked_program import LinkedProgram, Variant, variants_of
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.operands import Operand, host_sticks, overlap, reachable

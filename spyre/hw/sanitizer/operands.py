@@ -9,7 +9,7 @@ import numpy as np
 
 from spyre.hw.binding import Allocation
 from spyre.hw.boxes import Box, BoxAxis, core_boxes
-from spyre.hw.linker import Variant
+from spyre.hw.linked_program import Variant
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
 from spyre.mlir.footprint import footprint

@@ -10,7 +10,7 @@ import numpy as np
 from spyre.errors import Severity
 from spyre.hw import check_table as ct
 from spyre.hw.boxes import core_boxes, global_coordinate
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.check_plan import CheckPlan, RowSource
 from spyre.hw.sanitizer.checks import Check

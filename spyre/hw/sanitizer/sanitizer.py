@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Severity
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.sanitizer.check_plan import CheckPlan, make_check_plan, new_results
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, grouped

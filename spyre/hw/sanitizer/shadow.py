@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
 from spyre.hw import check_table as ct
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.memory import reserve
 from spyre.hw.spec import CORES, HOST_BYTES, LX_BASE, LX_BYTES, STICK_BYTES, host_offset
 

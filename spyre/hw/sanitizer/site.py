@@ -9,7 +9,7 @@ from typing import Any
 
 from spyre.errors import Severity
 from spyre.hw.boxes import Box, core_boxes
-from spyre.hw.linker import LinkedProgram, Variant, variants_of
+from spyre.hw.linked_program import LinkedProgram, Variant, variants_of
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.errors import Severity
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.hw.sanitizer.site import Site

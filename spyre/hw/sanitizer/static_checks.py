@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spyre.errors import Severity
-from spyre.hw.linker import LinkedProgram
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.sanitizer.checks import MAX_SPAN_BYTES, PLANNER_LX_BYTES, Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, count_of
 from spyre.hw.sanitizer.memory_checks import check_memory
