@@ -62,7 +62,8 @@ class LinkedProgram:
     ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
     int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``runs``:
     what runs for each static execute; an instance with several parts is in several runs.
-    ``binding``: what it was linked for.
+    ``binding``: what it was linked for. ``run_rows``: first row in ``tables`` of each run, those of
+    all executes one behind another.
     """
 
     tables: Int64Array
@@ -70,7 +71,8 @@ class LinkedProgram:
     program: LoopProgram
     schedule: Schedule
     runs: tuple[tuple[PlanRun, ...], ...]
-    binding: Binding = field(default_factory=Binding)
+    binding: Binding
+    run_rows: Int64Array
 
     @cached_property
     def plans(self) -> tuple[tuple[CorePlan, ...], ...]:
@@ -260,25 +262,6 @@ def start_addresses(
             starts[:, k, :] = lx + np.array(tensor.starts, np.int64)
         else:
             starts[:, k, :] = binding.relocate(np.array(tensor.starts, np.int64))
-    return starts
-
-
-def instance_starts(linked: LinkedProgram, static: int, instance: int) -> Int64Array:
-    """Start addresses of one instance of a static execute, bytes: [operand, core].
-
-    UnsupportedError SPY535 where it runs in several parts, each with cores of its own.
-    """
-    runs = [run for run in linked.runs[static] if instance in run.instances]
-    if len(runs) != 1:
-        raise UnsupportedError(
-            "SPY535",
-            f"{linked.program.executes[static].sdsc_filename} runs in {len(runs)} parts: "
-            "looking into them one by one is not simulated",
-            linked.program.executes[static].location,
-            expected="work slices of one length",
-        )
-    row = int(np.flatnonzero(runs[0].instances == instance)[0])
-    starts: Int64Array = runs[0].bases[row, :, None] + runs[0].pattern
     return starts
 
 
@@ -515,7 +498,8 @@ def _assemble(
     dispatch = _dispatches(schedule, layout, [len(parts) for parts in linked])
     dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
     runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
-    return LinkedProgram(stacked, dispatch, program, schedule, runs, binding)
+    rows = np.array(layout.run_rows, np.int64)
+    return LinkedProgram(stacked, dispatch, program, schedule, runs, binding, rows)
 
 
 @dataclass
@@ -531,6 +515,7 @@ class _TableLayout:
     first: list[Int64Array] = field(default_factory=list)
     count: list[Int64Array] = field(default_factory=list)
     bases: list[Int64Array] = field(default_factory=list)
+    run_rows: list[int] = field(default_factory=list)
     rows: int = 0
     total: int = 0
 
@@ -542,6 +527,7 @@ class _TableLayout:
         for run, rows in zip(part.runs, part.tables, strict=True):
             head = np.flatnonzero(rows[:, tb.KIND] != tb.EXTRA)
             self.tables.append(rows)
+            self.run_rows.append(self.rows)
             self.heads.append(self.rows + head)
             first[run.instances] = self.total
             count[run.instances] = len(head)

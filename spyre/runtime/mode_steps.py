@@ -196,14 +196,14 @@ class ModeComparison:
         )
         for k in range(len(op.tensors) - len(op.outputs), len(op.tensors)):
             base = base.plus(self._compare_output(base, lead, other, k))
-        return replace(base, runs=1)
+        return replace(base, runs=int(lead.is_first_part))
 
     def _hand_over(self, lead: Step, other: Step) -> bool:
         """Leader's operand bytes to the other side; True if a number could not be kept."""
         lossy = False
         for k, tensor in enumerate(lead.plan.op.tensors):
             source = self._lead_window(lead, k).view(self._lead.device.memory)
-            target = operand_window(other, k, self._other.binding).view(self._other.device.memory)
+            target = operand_window(other, k).view(self._other.device.memory)
             if self._recoder.needed and tensor.data_format == HALF:
                 codes = source.view(np.uint16)
                 target.view(np.uint16)[...] = self._recoder.codes[codes]
@@ -224,14 +224,14 @@ class ModeComparison:
         return saved
 
     def _lead_window(self, lead: Step, operand: int) -> Window:
-        return operand_window(lead, operand, self._lead.binding)
+        return operand_window(lead, operand)
 
     def _compare_output(
         self, base: ExecuteDifference, lead: Step, other: Step, k: int
     ) -> ExecuteDifference:
         tensor, op = lead.plan.op.tensors[k], lead.plan.op
         window = self._lead_window(lead, k)
-        there = operand_window(other, k, self._other.binding)
+        there = operand_window(other, k)
         raw = (
             np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1),
             np.ascontiguousarray(there.view(self._other.device.memory)).reshape(-1),
