@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
 from spyre.hw import matmul_table as mt
 from spyre.hw import table as tb
-from spyre.hw.binding import Binding
 from spyre.hw.device import Device
 from spyre.hw.kernels.opcodes import BINARY
 from spyre.hw.numerics import Numerics, parse_numerics
@@ -152,8 +151,7 @@ def sides(
     for mode in modes:
         device = engine(mode)
         allocations = allocations_of(found)
-        binding = Binding(allocations=tuple(allocations))
-        made.append(Side(device, link(device, [op], allocations, repeat), binding))
+        made.append(Side(device, link(device, [op], allocations, repeat)))
     rng = np.random.default_rng(4)
     leads = 1 if modes[0] == "ieee" else 0
     for window in found:
