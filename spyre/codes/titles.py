@@ -249,7 +249,6 @@ UNSUPPORTED_CODES: dict[str, str] = {
     "SPY550": "an operation of this size over packed sticks or windows is not simulated",
     "SPY533": "indices into tensors of the cores' own in HBM are not simulated",
     "SPY534": "a shorter last work slice is not simulated here",
-    "SPY535": "looking into executes that run in several parts is not simulated",
 }
 
 COMPARE_CODES: dict[str, str] = {

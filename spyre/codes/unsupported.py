@@ -88,11 +88,6 @@ UNSUPPORTED_EXPLANATIONS: dict[str, E] = {
         "The last work slice is shorter than the others, in an operation that cannot have that.",
         "Choose slices that divide the extent.",
     ),
-    "SPY535": E(
-        "The execute has a runtime size or a shorter last work slice, so that its instances or "
-        "cores do not share one plan; stepping through it one by one is not simulated.",
-        "Run it without --verify and --against.",
-    ),
     "SPY540": E(
         "The text form of the number mode has an option that does not exist.",
         "Use the options that the message lists.",

@@ -47,7 +47,8 @@ def assemble(
     dispatch = _dispatches(schedule, layout, [len(parts) for parts in linked])
     dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
     runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
-    return LinkedProgram(stacked, dispatch, program, schedule, runs, binding)
+    rows = np.array(layout.run_rows, np.int64)
+    return LinkedProgram(stacked, dispatch, program, schedule, runs, binding, rows)
 
 
 @dataclass
@@ -63,6 +64,7 @@ class _TableLayout:
     first: list[Int64Array] = field(default_factory=list)
     count: list[Int64Array] = field(default_factory=list)
     bases: list[Int64Array] = field(default_factory=list)
+    run_rows: list[int] = field(default_factory=list)
     rows: int = 0
     total: int = 0
 
@@ -74,6 +76,7 @@ class _TableLayout:
         for run, rows in zip(part.runs, part.tables, strict=True):
             head = np.flatnonzero(rows[:, tb.KIND] != tb.EXTRA)
             self.tables.append(rows)
+            self.run_rows.append(self.rows)
             self.heads.append(self.rows + head)
             first[run.instances] = self.total
             count[run.instances] = len(head)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
@@ -87,6 +88,17 @@ class Box:
             steps = np.arange(axis.steps, dtype=np.int64) * axis.pitch_bytes
             total = (total[:, None] + steps).ravel()
         return total
+
+    def holds(self, offset_bytes: Int64Array) -> npt.NDArray[np.bool_]:
+        """True where the byte at an offset from the core's start lies in one of the sticks.
+
+        Pitches nest, so the offset is taken apart from the largest pitch down.
+        """
+        rest = offset_bytes - self.first_bytes
+        inside = rest >= 0
+        for axis in self.axes:
+            rest -= np.clip(rest // axis.pitch_bytes, 0, axis.steps - 1) * axis.pitch_bytes
+        return inside & (rest >= 0) & (rest < STICK_BYTES)
 
     def coordinate(self, offset_bytes: int) -> dict[str, int]:
         """Element coordinate per dim, in the core's share, of the stick at ``offset_bytes``."""
@@ -194,6 +206,16 @@ def _stored_from(op: Operation, tensor: Tensor, dim: str, position: int) -> int:
     if tensor.component is Component.LX or tensor.per_core_in_hbm:
         return stored
     return stored - op.core_slices[position].get(dim, 0) * core_extent(op, tensor, dim)
+
+
+def covers(op: Operation, tensor: Tensor, offset_bytes: Int64Array) -> npt.NDArray[np.bool_]:
+    """True where a byte at an offset from a core's start is one the core touches, [n, core]."""
+    boxes = core_boxes(op, tensor)
+    hits = np.zeros(offset_bytes.shape, np.bool_)
+    for box in {id(b): b for b in boxes if b is not None}.values():
+        columns = np.flatnonzero([b is box for b in boxes])
+        hits[:, columns] = box.holds(offset_bytes[:, columns])
+    return hits
 
 
 def is_indirect(tensor: Tensor) -> bool:

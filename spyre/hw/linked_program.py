@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from spyre.errors import UnsupportedError
 from spyre.hw import table as tb
 from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan
@@ -50,7 +49,8 @@ class LinkedProgram:
     ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
     int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``runs``:
     what runs for each static execute; an instance with several parts is in several runs.
-    ``binding``: what it was linked for.
+    ``binding``: what it was linked for. ``run_rows``: first row in ``tables`` of each run, those of
+    all executes one behind another.
     """
 
     tables: Int64Array
@@ -58,7 +58,8 @@ class LinkedProgram:
     program: LoopProgram
     schedule: Schedule
     runs: tuple[tuple[PlanRun, ...], ...]
-    binding: Binding = field(default_factory=Binding)
+    binding: Binding
+    run_rows: Int64Array
 
     @cached_property
     def plans(self) -> tuple[tuple[CorePlan, ...], ...]:
@@ -108,22 +109,3 @@ def _variant(runs: list[PlanRun]) -> Variant:
     starts = np.concatenate([run.bases[:, :, None] + run.pattern[None] for run in runs])
     order = np.argsort(instances, kind="stable")
     return Variant(runs[0].plan.op, instances[order], starts[order], runs[0].divided)
-
-
-def instance_starts(linked: LinkedProgram, static: int, instance: int) -> Int64Array:
-    """Start addresses of one instance of a static execute, bytes: [operand, core].
-
-    UnsupportedError SPY535 where it runs in several parts, each with cores of its own.
-    """
-    runs = [run for run in linked.runs[static] if instance in run.instances]
-    if len(runs) != 1:
-        raise UnsupportedError(
-            "SPY535",
-            f"{linked.program.executes[static].sdsc_filename} runs in {len(runs)} parts: "
-            "looking into them one by one is not simulated",
-            linked.program.executes[static].location,
-            expected="work slices of one length",
-        )
-    row = int(np.flatnonzero(runs[0].instances == instance)[0])
-    starts: Int64Array = runs[0].bases[row, :, None] + runs[0].pattern
-    return starts

@@ -159,10 +159,10 @@ def _launch(
 ) -> LaunchedKernel:
     kernel, launch = checked.kernel, bind_launch(spec, placed)
     label_launch(kernel.device, first_execute, spec.bundle)
-    linked, binding = kernel.link(launch), kernel.bind(launch)
+    linked = kernel.link(launch)
     elapsed_ns = verification = None
     if mode.check is not None:
-        verification = mode.check.run(linked, binding)
+        verification = mode.check.run(linked)
     elif mode.timed:
         kernel.device.executor.warm(linked)
         elapsed_ns = kernel.launch_timed(launch, mode.progress)

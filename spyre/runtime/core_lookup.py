@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from spyre.hw.access import Access, per_core
+from spyre.hw.boxes import covers
 from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.operation import Component, Indirection, Operation
+from spyre.mlir.operation import Component, Indirection
 from spyre.mlir.program import Execute
 from spyre.runtime.verify import CorePlace
 
@@ -70,11 +69,11 @@ class CoreLookup:
     def _last_of_run(
         self, execute: Execute, run: PlanRun, address: int
     ) -> tuple[int, CorePlace] | None:
-        op, access = run.plan.op, run.plan.accesses[-1]
-        tensor = access.tensor
+        op = run.plan.op
+        tensor = op.tensors[-1]
         if tensor.component is not Component.HBM or tensor.indirection is Indirection.VALUE:
             return None
-        hits = covers(op, access, address - run.starts(len(op.tensors) - 1))
+        hits = covers(op, tensor, address - run.starts(len(op.tensors) - 1))
         rows = np.flatnonzero(hits.any(axis=1))
         if not len(rows):
             return None
@@ -90,21 +89,3 @@ class CoreLookup:
         places = np.flatnonzero(schedule.order == static)
         chosen = places[np.isin(schedule.instance[places], rows)]
         return int(schedule.instance[chosen[-1]]), int(chosen[-1])
-
-
-def covers(op: Operation, access: Access, offset_bytes: Int64Array) -> npt.NDArray[np.bool_]:
-    """True where the byte at ``offset_bytes`` from a core's start lies in the core's share.
-
-    Pitches nest (each is a multiple of the next smaller one), so the offset is taken apart from
-    the largest pitch down.
-    """
-    rest = offset_bytes.copy()
-    inside = rest >= 0
-    held = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
-    for dim in sorted(held, key=lambda d: -access.pitch_bytes[d]):
-        steps = -(-per_core(op, dim) // access.sticks.get(dim, 1))
-        if steps == 1:
-            continue
-        step = np.minimum(rest // access.pitch_bytes[dim], steps - 1)
-        rest -= step * access.pitch_bytes[dim]
-    return inside & (rest >= 0) & (rest < STICK_BYTES)

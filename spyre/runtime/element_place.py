@@ -7,12 +7,12 @@ from math import prod
 
 import numpy as np
 
-from spyre.hw.access import Access, per_core
+from spyre.hw.access import Access
+from spyre.hw.boxes import core_boxes, covers, global_coordinate
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.steps import Step
 from spyre.mlir.operation import Indirection, Operation
-from spyre.runtime.core_lookup import covers
 
 _PIECE = 1 << 16
 """Sticks whose cores are looked up at once."""
@@ -53,7 +53,7 @@ def writers(step: Step, operand: int, addresses: Int64Array) -> Int64Array:
     owner = np.empty(heads.size, np.int64)
     for at in range(0, heads.size, _PIECE):
         offsets = heads[at : at + _PIECE, None] - starts[None, :]
-        inside = covers(step.plan.op, access, offsets)
+        inside = covers(step.plan.op, access.tensor, offsets)
         owner[at : at + _PIECE] = np.where(inside.any(axis=1), inside.argmax(axis=1), -1)
     found: Int64Array = owner[which]
     return found
@@ -62,18 +62,11 @@ def writers(step: Step, operand: int, addresses: Int64Array) -> Int64Array:
 def spot_of(step: Step, operand: int, address: int, core: int, tile: tuple[int, ...]) -> Spot:
     """The element of an operand at a device address; ``core``: position of the core it is for."""
     op, access = step.plan.op, step.plan.accesses[operand]
-    rest = address - int(step.starts[operand][core])
-    held = [d for d in access.tensor.dims if access.tensor.holds(d)]
-    local = dict.fromkeys(held, 0)
-    for dim in sorted(held, key=lambda d: -access.pitch_bytes[d]):
-        share = per_core(op, dim)
-        steps = -(-share // access.lanes) if dim == access.stick_dim else share
-        if steps > 1:
-            local[dim] = min(rest // access.pitch_bytes[dim], steps - 1)
-            rest -= local[dim] * access.pitch_bytes[dim]
-    if access.stick_dim in local:
-        lane = rest // access.tensor.word_length_bytes
-        local[access.stick_dim] = local[access.stick_dim] * access.lanes + lane
-    slices = op.core_slices[core]
-    coordinates = {d: slices.get(d, 0) * per_core(op, d) + c for d, c in local.items()}
+    tensor, offset = access.tensor, address - int(step.starts[operand][core])
+    box = core_boxes(op, tensor)[core]
+    assert box is not None
+    found = dict(global_coordinate(op, tensor, box, core, offset))
+    if access.stick_dim in found:
+        found[access.stick_dim] += offset % STICK_BYTES // tensor.word_length_bytes
+    coordinates = {d: found[d] for d in tensor.dims if d in found}
     return Spot(op.cores[core], tile, coordinates, address)

@@ -105,7 +105,7 @@ def compare_modes(first: Subject, second: Subject) -> ModeReport:
 
 def _side(subject: Subject, k: int) -> Side:
     kernel, launch = subject.launches[k]
-    return Side(subject.device, kernel.link(launch), kernel.bind(launch))
+    return Side(subject.device, kernel.link(launch))
 
 
 def _output(

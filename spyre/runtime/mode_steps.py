@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import bytes_to_codes, decode_device, encode_device, find_stored_format
-from spyre.hw.binding import Binding
 from spyre.hw.device import Device
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.numerics import Numerics
@@ -105,7 +104,6 @@ class Side:
 
     device: Device
     linked: LinkedProgram
-    binding: Binding
 
     @property
     def numerics(self) -> Numerics:
@@ -196,14 +194,14 @@ class ModeComparison:
         )
         for k in range(len(op.tensors) - len(op.outputs), len(op.tensors)):
             base = base.plus(self._compare_output(base, lead, other, k))
-        return replace(base, runs=1)
+        return replace(base, runs=int(lead.is_first_part))
 
     def _hand_over(self, lead: Step, other: Step) -> bool:
         """Leader's operand bytes to the other side; True if a number could not be kept."""
         lossy = False
         for k, tensor in enumerate(lead.plan.op.tensors):
-            source = self._lead_window(lead, k).view(self._lead.device.memory)
-            target = operand_window(other, k, self._other.binding).view(self._other.device.memory)
+            source = operand_window(lead, k).view(self._lead.device.memory)
+            target = operand_window(other, k).view(self._other.device.memory)
             if self._recoder.needed and tensor.data_format == HALF:
                 codes = source.view(np.uint16)
                 target.view(np.uint16)[...] = self._recoder.codes[codes]
@@ -215,7 +213,7 @@ class ModeComparison:
     def _adjust_leader(self, lead: Step) -> list[tuple[Window, Array]]:
         """Leader's 16-bit operands become what the other side got; what they were."""
         memory, op = self._lead.device.memory, lead.plan.op
-        windows = [self._lead_window(lead, k) for k in range(len(op.tensors))]
+        windows = [operand_window(lead, k) for k in range(len(op.tensors))]
         saved = [(window, window.view(memory).copy()) for window in windows]
         for window, tensor in zip(windows, op.tensors, strict=True):
             if tensor.data_format == HALF:
@@ -223,15 +221,12 @@ class ModeComparison:
                 codes[...] = self._recoder.kept[codes]
         return saved
 
-    def _lead_window(self, lead: Step, operand: int) -> Window:
-        return operand_window(lead, operand, self._lead.binding)
-
     def _compare_output(
         self, base: ExecuteDifference, lead: Step, other: Step, k: int
     ) -> ExecuteDifference:
         tensor, op = lead.plan.op.tensors[k], lead.plan.op
-        window = self._lead_window(lead, k)
-        there = operand_window(other, k, self._other.binding)
+        window = operand_window(lead, k)
+        there = operand_window(other, k)
         raw = (
             np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1),
             np.ascontiguousarray(there.view(self._other.device.memory)).reshape(-1),
@@ -255,7 +250,7 @@ class ModeComparison:
         return self._summary(counted, lead, k, found, explained, (values, at, addresses, core))
 
     def _operand_numbers(self, step: Step, operand: int) -> Array:
-        window = self._lead_window(step, operand)
+        window = operand_window(step, operand)
         raw = np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1)
         return self._decoded((raw, raw[:0]), step.plan.op.tensors[operand].data_format)[0]
 

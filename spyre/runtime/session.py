@@ -162,7 +162,7 @@ def _launch(
     linked = kernel.link(launch)
     if options.verify:
         check = TwinCheck(kernel.device, options.verify_points, options.progress)
-        verification = check.run(linked, kernel.bind(launch))
+        verification = check.run(linked)
         return _Launched(kernel, launch, linked, verification=verification)
     if not options.timed:
         kernel.launch(launch)

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from spyre.dtypes import Mode, find_stored_format
 from spyre.errors import DeviceLocation, Finding, MismatchError, Severity
-from spyre.hw.binding import Binding
 from spyre.hw.device import Device
 from spyre.hw.executor import Progress
 from spyre.hw.linked_program import LinkedProgram
@@ -32,8 +31,8 @@ from spyre.hw.reference.agreement import (
     ulp_distance,
 )
 from spyre.hw.reference.execution import Execution
+from spyre.hw.steps import ByteRange, Step, steps_of
 from spyre.mlir.operation import Operation
-from spyre.runtime.instances import Instance, Window, instances
 from spyre.runtime.twin_place import describe_coordinate, place_of
 
 Bytes = npt.NDArray[np.uint8]
@@ -75,121 +74,121 @@ class TwinCheck:
     progress: Progress | None = None
     _memory: DeviceMemory = field(default_factory=DeviceMemory)
 
-    def run(self, linked: LinkedProgram, binding: Binding) -> Verification:
+    def run(self, linked: LinkedProgram) -> Verification:
         """Run everything. MismatchError SPY620 at the first execute that differs, after it ran.
 
         DeviceFault as for any run.
         """
         verified, skipped = 0, Counter[int]()
-        for instance in instances(linked, binding):
-            if _points(instance.op) > self.limit_points:
-                self.device.executor.run_part(linked, instance.first, instance.last)
-                skipped[instance.static] += 1
+        for step in steps_of(linked):
+            if _points(step.op) > self.limit_points:
+                self.device.executor.run_part(linked, step.first, step.last)
+                skipped[step.static] += step.is_first_part
             else:
-                self._verify(instance)
-                verified += 1
+                self._verify(step)
+                verified += step.is_first_part
             if self.progress is not None:
-                self.progress(instance.last, len(linked.dispatch))
+                self.progress(step.last, len(linked.dispatch))
         findings = tuple(self._not_verified(linked, k, n) for k, n in skipped.items())
         return Verification(verified, skipped.total(), findings)
 
-    def _verify(self, instance: Instance) -> None:
-        for window in instance.windows:
+    def _verify(self, step: Step) -> None:
+        for window in step.ranges:
             self._memory.write(window.address_bytes, _bytes(self.device.memory, window))
-        self.device.executor.run_part(instance.linked, instance.first, instance.last)
+        self.device.executor.run_part(step.linked, step.first, step.last)
         run_reference(
-            instance.op,
+            step.op,
             self._memory,
-            instance.starts,
+            step.starts,
             self.device.numerics,
-            instance.arrangements,
+            step.arrangements,
         )
-        self._compare_output(instance)
-        self._compare_rest(instance)
+        self._compare_output(step)
+        self._compare_rest(step)
 
-    def _compare_output(self, instance: Instance) -> None:
-        for window in _windows(instance, outputs=True):
+    def _compare_output(self, step: Step) -> None:
+        for window in _windows(step, outputs=True):
             found, expected = (_bytes(m, window) for m in (self.device.memory, self._memory))
             if np.array_equal(found, expected):
                 continue
-            wrong = self._wrong_elements(instance, window, found, expected)
+            wrong = self._wrong_elements(step, window, found, expected)
             if wrong.size:
-                raise self._mismatch(instance, window, wrong, found, expected)
+                raise self._mismatch(step, window, wrong, found, expected)
             self._memory.write(window.address_bytes, found)
 
     def _wrong_elements(
-        self, instance: Instance, window: Window, found: Bytes, expected: Bytes
+        self, step: Step, window: ByteRange, found: Bytes, expected: Bytes
     ) -> npt.NDArray[np.int64]:
         """Distance in ulp of every element beyond the allowance, 0 elsewhere; empty if none is."""
-        stored = find_stored_format(instance.op.tensors[window.operand].data_format)
-        allowed = agreement_of(instance.plan.spec.family)
+        stored = find_stored_format(step.op.tensors[window.operand].data_format)
+        allowed = agreement_of(step.plan.spec.family)
         mode = self.device.numerics.mode
         distance = ulp_distance(found, expected, stored, mode)
         wrong = distance > allowed.ulps_of(stored)
         if wrong.any() and allowed.sums and stored.is_float:
-            noise = sum_noise(instance.op, self._inputs(instance), mode)
+            noise = sum_noise(step.op, self._inputs(step), mode)
             sides = (decoded(side, stored.name, mode) for side in (found, expected))
             with np.errstate(invalid="ignore"):
                 wrong &= ~(np.abs(np.subtract(*sides, dtype=np.float64)) <= noise)
         return np.where(wrong, distance, 0) if wrong.any() else np.zeros(0, np.int64)
 
-    def _inputs(self, instance: Instance) -> list[list[Bytes]]:
+    def _inputs(self, step: Step) -> list[list[Bytes]]:
         """What the cores may read of every input."""
         return [
-            [_bytes(self._memory, w) for w in instance.windows if w.operand == k]
-            for k in range(len(instance.op.inputs))
+            [_bytes(self._memory, w) for w in step.ranges if w.operand == k]
+            for k in range(len(step.op.inputs))
         ]
 
-    def _execution(self, instance: Instance) -> Execution:
+    def _execution(self, step: Step) -> Execution:
         """The twin's view of an execute."""
         return Execution(
-            instance.op,
+            step.op,
             self._memory,
-            instance.starts,
+            step.starts,
             self.device.numerics,
-            instance.arrangements,
+            step.arrangements,
         )
 
     def _mismatch(
         self,
-        instance: Instance,
-        window: Window,
+        step: Step,
+        window: ByteRange,
         distance: npt.NDArray[np.int64],
         found: Bytes,
         expected: Bytes,
     ) -> MismatchError:
-        tensor = instance.op.tensors[window.operand]
+        tensor = step.op.tensors[window.operand]
         worst = int(np.argmax(distance))
         element_bytes = found.size // distance.size
         at = slice(worst * element_bytes, (worst + 1) * element_bytes)
         address = window.address_bytes + at.start
-        place = place_of(self._execution(instance), address, window.core)
+        place = place_of(self._execution(step), address, window.core)
         ulps = int(distance[worst])
         far = "no number" if ulps >= NOT_COMPARABLE else f"{ulps} ulp away"
         stored = find_stored_format(tensor.data_format)
-        allowed = agreement_of(instance.plan.spec.family).ulps_of(stored)
+        allowed = agreement_of(step.plan.spec.family).ulps_of(stored)
         mode = self.device.numerics.mode
         return MismatchError(
             "SPY620",
-            f"{instance.op.name}: the engine differs from the reference implementation"
+            f"{step.op.name}: the engine differs from the reference implementation"
             f"{describe_coordinate(place)}",
-            instance.location(window.operand, place.core, address),
+            step.location(window.operand, place.core, address),
             expected=f"{_number(expected[at], tensor.data_format, mode)} within {allowed} ulp",
             found=f"{_number(found[at], tensor.data_format, mode)}, {far}; "
             f"{np.count_nonzero(distance)} elements differ",
         )
 
-    def _compare_rest(self, instance: Instance) -> None:
+    def _compare_rest(self, step: Step) -> None:
         """Inputs must be as they were; the output's own bytes are equal by now."""
-        for window in _windows(instance, outputs=False):
+        for window in _windows(step, outputs=False):
             found, expected = (_bytes(m, window) for m in (self.device.memory, self._memory))
             different = np.flatnonzero(found != expected)
             if different.size:
                 at = int(different[0])
                 raise MismatchError(
                     "SPY620",
-                    f"{instance.op.name}: the engine changed an input",
-                    instance.location(window.operand, window.core, window.address_bytes + at),
+                    f"{step.op.name}: the engine changed an input",
+                    step.location(window.operand, window.core, window.address_bytes + at),
                     expected=f"byte {expected[at]:#04x}",
                     found=f"byte {found[at]:#04x}; {different.size} bytes differ",
                 )
@@ -213,13 +212,13 @@ def _points(op: Operation) -> int:
     return prod(op.extents.values())
 
 
-def _bytes(memory: DeviceMemory, window: Window) -> Bytes:
+def _bytes(memory: DeviceMemory, window: ByteRange) -> Bytes:
     return memory.view(window.address_bytes, window.size_bytes)
 
 
-def _windows(instance: Instance, outputs: bool) -> Iterator[Window]:
-    first = len(instance.op.tensors) - len(instance.op.outputs)
-    return (w for w in instance.windows if (w.operand >= first) == outputs)
+def _windows(step: Step, outputs: bool) -> Iterator[ByteRange]:
+    first = len(step.op.tensors) - len(step.op.outputs)
+    return (w for w in step.ranges if (w.operand >= first) == outputs)
 
 
 def _number(content: Bytes, data_format: str, mode: Mode) -> str:

@@ -30,7 +30,6 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY402": "needs a host that refuses address space",
     "SPY403": "device addresses are chosen in Python only; the runtime's lie in one region",
     "SPY410": "the checker finds it first (SPY229); for programs run with check=False",
-    "SPY535": "--verify and --against of a shorter last work slice give it; no case yet",
     "SPY601": "raised by raise_on_mismatch of Python; spyre-run prints the same report without it",
     "SPY620": "needs a bug in the engine: tests/cli/test_dump.py runs with a wrong twin",
     "SPY736": "the checker finds it first (SPY235); for programs run with check=False",

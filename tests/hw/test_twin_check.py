@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.hw.binding import Binding
 from spyre.mlir.operation import Operation
 from spyre.mlir.sdsc_builder import OperationSpec, build_operation
 from spyre.runtime.twin_check import TwinCheck
+from tests.hw.division_strategies import lookups, shuffles
 from tests.hw.harness import (
     Fill,
     allocations_of,
@@ -24,6 +24,7 @@ from tests.hw.harness import (
 from tests.hw.packed_cases import whole_numbers
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+from tests.hw.test_uneven import uneven_specs
 
 CHECK = TwinCheck(engine(), limit_points=1 << 40)
 
@@ -36,6 +37,9 @@ SPECS = {
     "convolution": (convolutions(""), small_numbers),
     "quantising": (recodings("qfp8ch", ("SEN169_FP16", "SEN143_FP8"), 1, {}), normals),
     "windowing": (windowings("maxpoolfwd", 1, {}), normals),
+    "shorter last slices": (uneven_specs(), small_numbers),
+    "shuffle": (shuffles(), normals),
+    "lookup": (lookups(), normals),
 }
 
 
@@ -48,8 +52,7 @@ def verify(spec: OperationSpec | Operation, fill: Fill, seed: int) -> None:
         fill_window(window, chosen, "dl16", rng, (CHECK.device.memory,))
     allocations = allocations_of(found)
     linked = link(CHECK.device, [op], allocations)
-    ordered = tuple(sorted(allocations, key=lambda a: a.address_bytes))
-    assert CHECK.run(linked, Binding(allocations=ordered)).verified == 1
+    assert CHECK.run(linked).verified == 1
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
 from spyre.hw import matmul_table as mt
 from spyre.hw import table as tb
-from spyre.hw.binding import Binding
 from spyre.hw.device import Device
 from spyre.hw.kernels.opcodes import BINARY
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import element_offsets, local_coordinates, slice_origin
 from spyre.hw.steps import operand_window, steps_of
+from spyre.mlir.operation import Operation
 from spyre.mlir.sdsc_builder import OperationSpec, build_operation
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
 from spyre.runtime.case_file import read_case
@@ -31,6 +31,7 @@ from spyre.runtime.session import RunOptions
 from spyre.runtime.subject import bundle_subject, case_subject
 from spyre.runtime.ulp import DL16_SMALLEST, Unit, differences
 from tests.conformance.cases import find_cases
+from tests.hw.division_strategies import shuffles
 from tests.hw.harness import (
     Array,
     Fill,
@@ -41,9 +42,11 @@ from tests.hw.harness import (
     link,
     normals,
     region,
+    small_numbers,
     windows,
 )
 from tests.hw.strategies import elementwise_specs, examples, reduction_specs
+from tests.hw.test_uneven import uneven_specs
 
 ROOT = Path(__file__).resolve().parents[2]
 DL16, CHUNK, IEEE = Numerics(), Numerics("dl16-chunk"), Numerics("ieee")
@@ -121,7 +124,7 @@ def test_writers_and_places_follow_the_address_rule(data: st.DataObject):
     expected = {d: int(local[d].reshape(-1)[pick]) + origin[d] for d in held}
     assert spot.coordinates == expected
     assert spot.core == op.cores[core]
-    window = operand_window(step, output, Binding(allocations=tuple(allocations_of(found))))
+    window = operand_window(step, output)
     inside = window.view(engine().memory).reshape(-1)
     places = np.flatnonzero(window.address(np.arange(inside.size)) == address)
     assert places.size == 1
@@ -139,17 +142,16 @@ def test_bytes_nobody_writes_have_no_writer():
 
 
 def sides(
-    spec: OperationSpec, modes: tuple[str, str], fill: Fill = normals, repeat: int = 1
+    spec: OperationSpec | Operation, modes: tuple[str, str], fill: Fill = normals, repeat: int = 1
 ) -> tuple[Side, Side]:
     """One operation linked in two modes; operands filled on the first one's device only."""
-    op = build_operation(spec)
+    op = build_operation(spec) if isinstance(spec, OperationSpec) else spec
     found = windows(op)
     made = []
     for mode in modes:
         device = engine(mode)
         allocations = allocations_of(found)
-        binding = Binding(allocations=tuple(allocations))
-        made.append(Side(device, link(device, [op], allocations, repeat), binding))
+        made.append(Side(device, link(device, [op], allocations, repeat)))
     rng = np.random.default_rng(4)
     leads = 1 if modes[0] == "ieee" else 0
     for window in found:
@@ -365,3 +367,14 @@ def test_real_programs_are_never_blamed(shared_dir: Path, modes: tuple[str, str]
         assert report.exit_code == 0, (case.spec.name, report)
         differing += report.verdict is not Verdict.EQUAL
     assert differing > len(cases) // 2
+
+
+@pytest.mark.parametrize("modes", [("dl16", "ieee"), ("ieee", "dl16")])
+@examples(15)
+@given(spec=st.one_of(uneven_specs(), shuffles()))
+def test_executes_of_several_parts(modes: tuple[str, str], spec: OperationSpec | Operation):
+    """Shares of different length, and shares in other cores' scratchpads: compared as one."""
+    found = one(sides(spec, modes, small_numbers))
+    assert found.runs == 1
+    assert (found.differing, found.unexplained, found.beyond) == (0, 0, 0)
+    assert found.compared > 0
