@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from spyre.codes.compare import COMPARE_EXPLANATIONS
 from spyre.codes.device import DEVICE_EXPLANATIONS
+from spyre.codes.dma import DMA_EXPLANATIONS
 from spyre.codes.launch import LAUNCH_EXPLANATIONS
+from spyre.codes.memory import MEMORY_EXPLANATIONS
 from spyre.codes.mlir import MLIR_EXPLANATIONS
 from spyre.codes.record import DiagnosticCode, Explanation
 from spyre.codes.sanitize import SANITIZE_EXPLANATIONS
 from spyre.codes.sdsc import SDSC_EXPLANATIONS
+from spyre.codes.spyrecode import SPYRECODE_EXPLANATIONS
+from spyre.codes.streams import STREAM_EXPLANATIONS
+from spyre.codes.tiling import TILING_EXPLANATIONS
 from spyre.codes.titles import *  # noqa: F403
 from spyre.codes.titles import CODES
 from spyre.codes.unsupported import UNSUPPORTED_EXPLANATIONS
@@ -25,6 +30,11 @@ EXPLANATIONS: dict[str, Explanation] = {
     **UNSUPPORTED_EXPLANATIONS,
     **COMPARE_EXPLANATIONS,
     **SANITIZE_EXPLANATIONS,
+    **STREAM_EXPLANATIONS,
+    **TILING_EXPLANATIONS,
+    **SPYRECODE_EXPLANATIONS,
+    **DMA_EXPLANATIONS,
+    **MEMORY_EXPLANATIONS,
 }
 
 

@@ -1,7 +1,8 @@
 """Every diagnostic code with its title: the one list that errors, checks and docs share.
 
 1xx bundle.mlir · 2xx SDSC JSON and bundle directory · 3xx arguments, launch, command line ·
-4xx faults on the device · 5xx not simulated · 6xx comparison of results · 7xx sanitizer.
+4xx faults on the device · 5xx not simulated · 6xx comparison of results · 7xx sanitizer ·
+8xx the runtime.
 """
 
 from __future__ import annotations
@@ -276,6 +277,16 @@ SANITIZE_CODES: dict[str, str] = {
     "SPY739": "unknown choice of sanitizer checks or core order",
 }
 
+MEMORY_CODES: dict[str, str] = {}
+
+DMA_CODES: dict[str, str] = {}
+
+SPYRECODE_CODES: dict[str, str] = {}
+
+TILING_CODES: dict[str, str] = {}
+
+STREAM_CODES: dict[str, str] = {}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -284,4 +295,9 @@ CODES: dict[str, str] = {
     **UNSUPPORTED_CODES,
     **COMPARE_CODES,
     **SANITIZE_CODES,
+    **MEMORY_CODES,
+    **DMA_CODES,
+    **SPYRECODE_CODES,
+    **TILING_CODES,
+    **STREAM_CODES,
 }

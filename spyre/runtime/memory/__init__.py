@@ -1,0 +1,1 @@
+"""Device memory as the runtime hands it out: allocations, handles, statistics."""

@@ -1,0 +1,1 @@
+"""Tiled launches: a kernel compiled for a tile, run over larger tensors."""
