@@ -34,8 +34,21 @@ NUMERICS = Variable(
 VECTOR_WIDTH = Variable(
     "SPYRE_VECTOR_WIDTH", "", "float32 lanes of the matmul microkernel: 8 or 16; default: CPU's"
 )
+SCHEDULER = Variable(
+    "SPYRE_SCHEDULER",
+    "serialised",
+    "how jobs of different streams share a card: `serialised` or `concurrent`",
+)
+LAUNCH_BLOCKING = Variable(
+    "SPYRE_LAUNCH_BLOCKING", "0", "1: every launch and copy waits until it is done"
+)
 
-VARIABLES = (THREADS, CACHE_DIR, NUMERICS, VECTOR_WIDTH)
+VARIABLES = (THREADS, CACHE_DIR, NUMERICS, VECTOR_WIDTH, SCHEDULER, LAUNCH_BLOCKING)
+
+
+def launch_blocking() -> bool:
+    """True if submissions are to wait: SPYRE_LAUNCH_BLOCKING."""
+    return LAUNCH_BLOCKING.read() != "0"
 
 
 def thread_count() -> int:

@@ -195,6 +195,16 @@ class LaunchError(SpyreError):
     """The tensors given do not fit the kernel."""
 
 
+class TilingError(LaunchError):
+    """The tensors given cannot be walked in tiles of what the kernel was compiled for."""
+
+
+class StreamError(SpyreError):
+    """A stream cannot do what is asked, because something in it failed before."""
+
+    exit_code = 1
+
+
 class DeviceOutOfMemory(SpyreError, MemoryError):
     """Device memory is exhausted; the message names request, free bytes and largest block."""
 

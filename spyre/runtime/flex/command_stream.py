@@ -1,0 +1,109 @@
+"""The command stream: every control block that was dispatched, in order, with what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spyre.runtime.flex.control_block import ControlBlock
+from spyre.runtime.flex.engine import Engine
+from spyre.runtime.flex.job import LaunchContext
+from spyre.runtime.flex.scheduling import Unit
+from spyre.runtime.flex.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One control block or host operation that ran.
+
+    ``label``: ``cb N`` or ``host N``, numbered per card in order of submission. ``after``: labels of
+    what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``detail``: what the
+    launch's way of running recorded.
+    """
+
+    label: str
+    stream_id: int
+    engine: Engine
+    block: ControlBlock
+    after: tuple[str, ...]
+    iteration: int
+    begin_ns: int
+    end_ns: int
+    detail: Any = None
+
+    def __str__(self) -> str:
+        after = f"  after {', '.join(self.after)}" if self.after else ""
+        return f"stream {self.stream_id}  {self.label:<8}{self.block}{after}"
+
+
+class CommandStream:
+    """What a card did while it was watched; `str` is the golden form. Read it when nothing runs."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+
+    def observe(self, unit: Unit, begin_ns: int, end_ns: int) -> None:
+        """Note a unit: one iteration of one stage."""
+        work, place = unit.work, unit.stage
+        assert work.stream is not None
+        for iteration in range(unit.first, unit.last):
+            self.commands.append(
+                Command(
+                    work.label(place, iteration),
+                    work.stream.stream_id,
+                    work.stages[place].engine,
+                    _block(work, place, iteration),
+                    _dependencies(work, place, iteration),
+                    iteration,
+                    begin_ns,
+                    end_ns,
+                    _detail(work, place),
+                )
+            )
+
+    @property
+    def control_blocks(self) -> list[Command]:
+        """Commands the card does: DMA and compute."""
+        return [c for c in self.commands if c.engine is not Engine.HOST]
+
+    @property
+    def host_operations(self) -> list[Command]:
+        """Commands the host does."""
+        return [c for c in self.commands if c.engine is Engine.HOST]
+
+    def __iter__(self) -> Iterator[Command]:
+        return iter(self.commands)
+
+    def __len__(self) -> int:
+        return len(self.commands)
+
+    def __str__(self) -> str:
+        return "".join(f"{command}\n" for command in self.commands)
+
+
+def _block(work: Work, place: int, iteration: int) -> ControlBlock:
+    context = work.payload
+    if isinstance(context, LaunchContext):
+        return context.plan.steps[place].describe(context, iteration)
+    return ControlBlock("host", "callback")
+
+
+def _detail(work: Work, place: int) -> Any:
+    context = work.payload
+    compute = work.stages[place].engine is Engine.COMPUTE
+    return context.outcome.detail if compute and isinstance(context, LaunchContext) else None
+
+
+def _dependencies(work: Work, place: int, iteration: int) -> tuple[str, ...]:
+    """Labels of what one iteration of a stage waits for."""
+    found: list[str] = []
+    if place > 0:
+        found.append(work.label(place - 1, iteration))
+    if work.stages[place].is_prep:
+        return tuple(found)
+    if iteration > 0:
+        found.append(work.label(place, iteration - 1))
+    elif place == 0 or work.stages[place - 1].is_prep:
+        found += work.after
+    return tuple(found)

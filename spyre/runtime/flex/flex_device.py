@@ -1,0 +1,137 @@
+"""`FlexDevice`: one card with what runs on it: allocator, DMA engine, scheduler, streams, kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spyre import config
+from spyre.hw.device import Device
+from spyre.layout import SpyreTensorLayout
+from spyre.runtime.dma.engine import DmaEngine
+from spyre.runtime.flex.command_stream import CommandStream
+from spyre.runtime.flex.flex_stream import FlexStream, dependent_error
+from spyre.runtime.flex.job import LaunchContext
+from spyre.runtime.flex.kernel_program import Runner
+from spyre.runtime.flex.scheduler import Scheduler
+from spyre.runtime.flex.scheduling import Policy
+from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.flex.stream_pool import StreamPool
+from spyre.runtime.flex.work import Work
+from spyre.runtime.memory.directive import AllocationDirective, MemoryType
+from spyre.runtime.memory.flex_allocator import FlexAllocator
+from spyre.runtime.memory.storage import DeviceStorage
+
+
+class FlexDevice:
+    """One card and its flex layer. Usable from any thread.
+
+    ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards of
+    the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
+    ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
+    """
+
+    def __init__(
+        self,
+        device: Device | None = None,
+        index: int = 0,
+        policy: Policy | str | None = None,
+        is_blocking: bool | None = None,
+    ) -> None:
+        self.device = device if device is not None else Device()
+        self.index = index
+        self.allocator = FlexAllocator(self.device)
+        self.dma = DmaEngine(self.device)
+        chosen = policy if policy is not None else config.SCHEDULER.read()
+        self.scheduler = Scheduler(Policy(chosen), _ended, dependent_error)
+        self.is_blocking = config.launch_blocking() if is_blocking is None else is_blocking
+        self.runner: Runner | None = None
+        self.streams = StreamPool(self)
+        self._recorder = threading.Lock()
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def allocate(self, size_bytes: int) -> DeviceStorage:
+        """Fresh device memory that is freed with its last reference."""
+        return DeviceStorage(self.allocator, self.allocator.allocate(size_bytes), size_bytes)
+
+    def allocate_program(self, size_bytes: int) -> DeviceStorage:
+        """Fresh program memory (segment 7)."""
+        directive = AllocationDirective(memory_type=MemoryType.PROGRAM)
+        index = self.allocator.allocate(size_bytes, directive)
+        return DeviceStorage(self.allocator, index, size_bytes)
+
+    def empty(
+        self,
+        shape: tuple[int, ...],
+        dtype: str = "float16",
+        layout: SpyreTensorLayout | None = None,
+        name: str = "tensor",
+    ) -> SpyreTensor:
+        """A tensor of zeros of torch dtype ``dtype``, in default layout unless one is given."""
+        layout = layout or SpyreTensorLayout.from_host(shape, dtype)
+        return SpyreTensor(name, shape, dtype, layout, self.allocate(layout.device_bytes))
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    @property
+    def default_stream(self) -> FlexStream:
+        """Stream 0."""
+        return self.streams.default
+
+    def synchronize(self) -> None:
+        """Return when everything submitted to any stream has ended; raises the first error, once."""
+        streams = self.streams.handed_out()
+        targets = [(stream.queue, stream.queue.submitted) for stream in streams]
+        self.scheduler.wait_until(lambda: all(q.ended >= n for q, n in targets))
+        for stream in streams:
+            stream.report()
+
+    def reset(self) -> None:
+        """Drop all queued work and forget the errors of all streams; memory stays as it is."""
+        with self.scheduler.guarded() as state:
+            state.drop_all([s.queue for s in self.streams.handed_out()], _reset_error())
+        self.scheduler.wait_until(lambda: self.scheduler.is_idle)
+
+    @contextmanager
+    def recording(self) -> Iterator[CommandStream]:
+        """Record every control block that runs in the block; launches run one iteration at a time.
+
+        What was submitted before runs first. One recording at a time.
+        """
+        with self._recorder:
+            self.synchronize()
+            stream = CommandStream()
+            self.scheduler.watch(stream.observe)
+            try:
+                yield stream
+                self.synchronize()
+            finally:
+                self.scheduler.watch(None)
+
+    def close(self) -> None:
+        """End the scheduler's threads; the card takes no more asynchronous work."""
+        self.scheduler.close()
+
+    def __repr__(self) -> str:
+        return f"FlexDevice({self.index}, {self.scheduler.policy.value})"
+
+
+def _ended(work: Work) -> None:
+    """Give back what a launch held."""
+    context = work.payload
+    if isinstance(context, LaunchContext) and context.plan.program is not None:
+        context.plan.program.release(context)
+
+
+def _reset_error() -> Exception:
+    return RuntimeError("the device was reset")
+
+
+def flex_device_of(device: Device) -> FlexDevice:
+    """The flex layer of ``device``, made when first asked for and kept in the device itself."""
+    found: FlexDevice | None = vars(device).get("_flex_device")
+    if found is None:
+        found = vars(device)["_flex_device"] = FlexDevice(device)
+    return found

@@ -1,0 +1,256 @@
+"""Jobs: the steps a launch consists of, and what one launch of them carries.
+
+Names of the pipeline RFC: a `Job` has a `JobPlan`, an ordered list of `HostOperation`, `DMA` and
+`DeviceCompute`; an `ExecutionPlan` is a list of jobs. A plan is immutable and shared by all its
+launches; a `LaunchContext` belongs to one launch. Runtime reference §5 and §8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import LaunchError
+from spyre.runtime.flex.control_block import ControlBlock, Place
+from spyre.runtime.flex.engine import Engine
+from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.flex.work import Stage
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.flex_device import FlexDevice
+    from spyre.runtime.flex.program import KernelProgram
+
+LARGE_BYTES = 1 << 18
+"""Tensor bytes from which a job is worth a second thread."""
+
+
+@dataclass
+class LaunchOutcome:
+    """What a launch leaves behind, once it has run. ``detail``: of the way it was run."""
+
+    detail: object = None
+
+
+class LaunchContext:
+    """One launch of a plan: its tensors, buffers and results.
+
+    ``iterations``: tiles. ``buffers``: host buffers by handle, int64 rows [iteration, word].
+    ``state``: what the kernel's program keeps for this launch.
+    """
+
+    __slots__ = (
+        "buffers",
+        "device",
+        "is_large",
+        "iterations",
+        "outcome",
+        "plan",
+        "state",
+        "stream_id",
+        "tensors",
+    )
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        device: FlexDevice,
+        tensors: Sequence[SpyreTensor],
+        iterations: int = 1,
+        state: object = None,
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.tensors = tensors
+        self.iterations = iterations
+        self.buffers: dict[str, npt.NDArray[np.int64]] = {}
+        self.outcome = LaunchOutcome()
+        self.state = state
+        self.stream_id = -1
+        self.is_large = sum(t.layout.device_bytes for t in tensors) > LARGE_BYTES
+
+
+class JobPlanStep(Protocol):
+    """One step of a plan."""
+
+    @property
+    def step_type(self) -> str:
+        """H2D, D2H, Compute or HostCompute (runtime reference §5)."""
+
+    def stage(self, context: LaunchContext) -> Stage:
+        """The step for one launch."""
+
+    def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
+        """What one iteration of it is, for the command stream."""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """The steps of a job, in order.
+
+    ``program``: the kernel its compute steps run, None for plain copies.
+    """
+
+    name: str
+    steps: tuple[JobPlanStep, ...]
+    program: KernelProgram | None = None
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise LaunchError("SPY876", f"job plan {self.name} has no steps")
+
+    def bind(
+        self,
+        device: FlexDevice,
+        tensors: Sequence[SpyreTensor],
+        allow_tiled_launch: bool | None = None,
+    ) -> LaunchContext:
+        """A launch over ``tensors``. LaunchError or TilingError when they do not fit."""
+        if self.program is None:
+            return LaunchContext(self, device, tuple(tensors))
+        return self.program.bind(self, device, tensors, allow_tiled_launch)
+
+    def num_steps(self) -> int:
+        """Number of steps."""
+        return len(self.steps)
+
+    def get_step_type(self, index: int) -> str:
+        """Type of a step. LaunchError SPY877 when there is none of that index."""
+        if not 0 <= index < len(self.steps):
+            raise LaunchError(
+                "SPY877",
+                "Step index out of range",
+                expected=f"0 to {len(self.steps) - 1}",
+                found=str(index),
+            )
+        return self.steps[index].step_type
+
+    def job_allocation_size(self) -> int:
+        """Bytes of program memory the job holds."""
+        return 0 if self.program is None else self.program.allocation_bytes
+
+    @property
+    def expected_input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Host shapes the kernel was compiled for, in launch order."""
+        return () if self.program is None else self.program.expected_shapes
+
+    def __str__(self) -> str:
+        steps = ", ".join(step.step_type for step in self.steps)
+        return f"JobPlan({self.name}: {steps})"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class HostOperation:
+    """Something the CPU computes for every iteration, before the device needs it.
+
+    ``function(context, first, last)`` returns int64 rows, one per iteration; they go to the buffer
+    ``handle``, which is ``words`` wide.
+    """
+
+    function: Callable[[LaunchContext, int, int], npt.NDArray[np.int64]]
+    handle: str
+    words: int
+    label: str = "host operation"
+
+    @property
+    def step_type(self) -> str:
+        """HostCompute."""
+        return "HostCompute"
+
+    def stage(self, context: LaunchContext) -> Stage:
+        """The step for one launch; its buffer is the launch's own."""
+        context.buffers[self.handle] = np.zeros((context.iterations, self.words), np.int64)
+        return Stage(Engine.HOST, partial(self._run, context), is_prep=True)
+
+    def _run(self, context: LaunchContext, first: int, last: int) -> None:
+        context.buffers[self.handle][first:last] = self.function(context, first, last)
+
+    def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
+        """One host operation; it is no control block of the card."""
+        return ControlBlock("host", f"{self.label} of {context.plan.name}", (), self.words * 8)
+
+
+@dataclass(frozen=True)
+class DMA:
+    """A copy between host and device.
+
+    ``copy(context, first, last)`` does it; ``places(context, iteration)`` says where on the device.
+    ``is_prep``: it fills a buffer of its launch's own.
+    """
+
+    copy: Callable[[LaunchContext, int, int], None]
+    places: Callable[[LaunchContext, int], tuple[Place, ...]]
+    size_bytes: int
+    to_device: bool = True
+    is_prep: bool = False
+    label: str = ""
+
+    @property
+    def step_type(self) -> str:
+        """H2D or D2H."""
+        return "H2D" if self.to_device else "D2H"
+
+    def stage(self, context: LaunchContext) -> Stage:
+        """The step for one launch."""
+        return Stage(Engine.DMA, partial(self.copy, context), is_prep=self.is_prep)
+
+    def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
+        """One DMA control block."""
+        kind = "dma to device" if self.to_device else "dma from device"
+        return ControlBlock(
+            kind, self.label or context.plan.name, self.places(context, iteration), self.size_bytes
+        )
+
+
+@dataclass(frozen=True)
+class DeviceCompute:
+    """A run of the program in program memory, iteration by iteration."""
+
+    program: KernelProgram
+
+    @property
+    def step_type(self) -> str:
+        """Compute."""
+        return "Compute"
+
+    def stage(self, context: LaunchContext) -> Stage:
+        """The step for one launch."""
+        return Stage(Engine.COMPUTE, partial(self.program.compute, context))
+
+    def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
+        """One compute control block."""
+        places = self.program.places(context, iteration)
+        return ControlBlock("compute", context.plan.name, places, 0)
+
+
+@dataclass(eq=False)
+class Job:
+    """A plan with the binary it runs, as the pipeline RFC has it.
+
+    ``binary_path``: of the compiled binary, None for plain copies. ``program_correction_metadata``:
+    the hcm object of its host operation.
+    """
+
+    job_plan: JobPlan
+    binary_path: Path | None = None
+    program_correction_metadata: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class ExecutionPlan:
+    """An ordered list of jobs: what one compiled function runs."""
+
+    jobs: list[Job] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)

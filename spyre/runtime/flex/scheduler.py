@@ -1,0 +1,283 @@
+"""The scheduler: runs what `Scheduling` picks, on its own threads and on those that wait.
+
+An engine is a token, not a thread: whoever runs a unit holds the engines it needs. A thread that
+waits for work runs units itself meanwhile, so a launch that is waited for at once costs no thread
+switch; the scheduler's own threads make work go on that nobody waits for. They end when idle.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from spyre.runtime.flex.scheduling import Policy, Scheduling, Unit
+from spyre.runtime.flex.work import StreamQueue, Work
+
+THREADS = 2
+"""Own threads at most: one for the cores, one that prepares or copies meanwhile."""
+IDLE_SECONDS = 2.0
+"""How long an own thread waits for work before it ends."""
+
+Observer = Callable[[Unit, int, int], None]
+"""Told of every unit that ran, with the host clock at its begin and end (ns), under the lock."""
+
+
+class Scheduler:
+    """Dispatches the streams of one card. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        policy: Policy = Policy.SERIALISED,
+        ended: Callable[[Work], None] | None = None,
+        dependent: Callable[[BaseException, StreamQueue], BaseException] | None = None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._finished: list[Work] = []
+        self._note_end = ended
+        arguments = {} if dependent is None else {"dependent": dependent}
+        self._state = Scheduling(policy, self._finished.append, **arguments)
+        self._waiting: list[threading.Lock] = []
+        self._idle: list[threading.Lock] = []
+        self._threads = 0
+        self._running = 0
+        self._large = 0
+        self._closed = False
+        self._process = os.getpid()
+        self.observer: Observer | None = None
+        _SCHEDULERS.add(self)
+
+    @property
+    def policy(self) -> Policy:
+        """How jobs of different streams share the card."""
+        return self._state.policy
+
+    # --- work ------------------------------------------------------------------------------------
+
+    def submit(self, stream: StreamQueue, work: Work) -> None:
+        """Append ``work`` to a stream and return at once. StreamHasFailed if the stream has."""
+        with self._lock:
+            if self._process != os.getpid():
+                self._forget_threads()
+            if stream.error is not None:
+                raise StreamHasFailed(stream)
+            self._state.submit(stream, work)
+            call = self._call_thread()
+        call()
+        if self._finished:
+            self._report_ends()
+
+    def step(self) -> bool:
+        """Run one unit in this thread; False if there was nothing to run."""
+        with self._lock:
+            unit = self._take()
+        if unit is None:
+            return False
+        self._run(unit)
+        return True
+
+    def _take(self) -> Unit | None:
+        """The next unit, counted as running; under the lock."""
+        unit = self._state.next_unit()
+        if unit is not None:
+            self._running += 1
+            self._large += unit.work.is_large
+        return unit
+
+    def _run(self, unit: Unit) -> None:
+        """Run a unit that was taken. Only what is no Exception (an interrupt) is raised."""
+        if unit.work.is_large:
+            with self._lock:
+                call = self._call_thread()
+            call()
+        observed = self.observer is not None
+        begin = self._state.clock() if observed else 0
+        error: BaseException | None = None
+        try:
+            unit.run()
+        except BaseException as raised:
+            error = raised
+        self._complete(unit, error, begin, self._state.clock() if observed else 0)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+
+    def _complete(self, unit: Unit, error: BaseException | None, begin: int, end: int) -> None:
+        with self._lock:
+            self._running -= 1
+            self._large -= unit.work.is_large
+            if self.observer is not None:
+                self.observer(unit, begin, end)
+            self._state.complete(unit, error)
+            waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.release()
+        self._report_ends()
+
+    def _report_ends(self) -> None:
+        """Tell of work that ended and give up its payload, outside of the lock: memory is freed."""
+        with self._lock:
+            finished, self._finished[:] = list(self._finished), []
+        for work in finished:
+            if self._note_end is not None:
+                self._note_end(work)
+            work.payload = None
+            work.stages = ()
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Return once ``done()``, running units meanwhile; ``done`` only reads states."""
+        try:
+            while not done():
+                if self.step():
+                    continue
+                with self._lock:
+                    if done():
+                        return
+                    waiter = threading.Lock()
+                    waiter.acquire()
+                    self._waiting.append(waiter)
+                waiter.acquire()
+        finally:
+            if self._state.pending:
+                self._wake()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is queued and nothing runs."""
+        return self._running == 0 and self._state.pending == 0
+
+    def watch(self, observer: Observer | None) -> None:
+        """Tell ``observer`` of every single iteration of every stage from now on; None ends it."""
+        with self._lock:
+            self.observer = observer
+            self._state.one_by_one = observer is not None
+
+    @contextmanager
+    def guarded(self) -> Iterator[Scheduling]:
+        """The state, with the lock held: for events, resets and reports."""
+        with self._lock:
+            yield self._state
+            waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.release()
+        self._report_ends()
+        self._wake()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Submit without anything being dispatched until the end of the block."""
+        with self._lock:
+            before, self._state.held = self._state.held, True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._state.held = before
+            self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            call = self._call_thread()
+        call()
+
+    # --- threads ---------------------------------------------------------------------------------
+
+    def _call_thread(self) -> Callable[[], None]:
+        """What makes an own thread look for work, if one should; under the lock, to call after it.
+
+        One is enough while units are small: two would only contend for the interpreter.
+        """
+        if not self._state.pending or self._state.held or self._running > self._large:
+            return _nothing
+        if self._idle:
+            return self._idle.pop().release
+        if self._threads >= min(THREADS, 1 + self._large) or self._closed:
+            return _nothing
+        self._threads += 1
+        return self._start_thread
+
+    def _start_thread(self) -> None:
+        arguments = (weakref.ref(self),)
+        threading.Thread(target=_serve, args=arguments, name="spyre-scheduler", daemon=True).start()
+
+    def _take_or_rest(self) -> Unit | threading.Lock | None:
+        """A unit, or a lock to sleep on until there may be one, or None: the thread is to end."""
+        with self._lock:
+            if self._closed:
+                self._threads -= 1
+                return None
+            unit = self._take()
+            if unit is not None:
+                return unit
+            waker = threading.Lock()
+            waker.acquire()
+            self._idle.append(waker)
+            return waker
+
+    def _leave(self, waker: threading.Lock) -> bool:
+        """A thread has slept long enough and ends; False if it was woken at the last moment."""
+        with self._lock:
+            if waker not in self._idle:
+                return False
+            self._idle.remove(waker)
+            self._threads -= 1
+            return True
+
+    def _forget_threads(self) -> None:
+        """After a fork there are none: the child starts its own."""
+        self._process = os.getpid()
+        self._threads = self._running = self._large = 0
+        self._idle.clear()
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """End the own threads; queued work stays undone. May be called twice."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for waker in idle:
+            waker.release()
+
+
+def _nothing() -> None:
+    """Nobody is to be woken."""
+
+
+class StreamHasFailed(Exception):
+    """Work was submitted to a failed stream; whoever submits says it with words."""
+
+    def __init__(self, stream: StreamQueue) -> None:
+        super().__init__(f"stream {stream.stream_id}")
+        self.stream = stream
+
+
+def _serve(reference: weakref.ref[Scheduler]) -> None:
+    """Body of an own thread: run units while there are any, sleep, end when idle or unneeded."""
+    while True:
+        scheduler = reference()
+        if scheduler is None:
+            return
+        found = scheduler._take_or_rest()
+        if found is None:
+            return
+        if isinstance(found, Unit):
+            scheduler._run(found)
+            continue
+        del scheduler
+        woken = found.acquire(timeout=IDLE_SECONDS)
+        scheduler = reference()
+        if scheduler is None or (not woken and scheduler._leave(found)):
+            return
+
+
+_SCHEDULERS: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for scheduler in list(_SCHEDULERS):
+        scheduler.close()

@@ -1,0 +1,329 @@
+"""Which piece of work runs next: the scheduler's rules as a state machine without threads.
+
+Inside a stream work ends in the order it came in; between streams there is no order but by events.
+Policies (runtime reference §7-8): `SERIALISED`, as today's hardware: one job at a time over all
+streams, by priority, then age; `CONCURRENT`: the first job of every stream may run, one per engine.
+In both, host operations and correction copies of later jobs may run while cores are busy.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+
+from spyre.runtime.flex.engine import Engine
+from spyre.runtime.flex.work import EventRecord, State, StreamQueue, Work
+
+WHOLE = -1
+"""Stage number of a unit that is a whole job."""
+CHUNK = 64
+"""Iterations that run in one unit at most: how long a job of higher priority waits for the cores."""
+LOOK_AHEAD = 4
+"""Jobs behind the running one, per stream, whose preparation may begin."""
+
+
+class Policy(StrEnum):
+    """How jobs of different streams share the card."""
+
+    SERIALISED = "serialised"
+    CONCURRENT = "concurrent"
+
+
+class Unit:
+    """What one thread runs in one go: iterations ``first`` to ``last`` of a stage, or a whole job."""
+
+    __slots__ = ("first", "last", "stage", "work")
+
+    def __init__(self, work: Work, stage: int, first: int, last: int) -> None:
+        self.work = work
+        self.stage = stage
+        self.first = first
+        self.last = last
+
+    def run(self) -> None:
+        """Run it; raises what the stage raises."""
+        if self.stage != WHOLE:
+            self.work.stages[self.stage].run(self.first, self.last)
+            return
+        for stage in self.work.stages:
+            stage.run(0, self.last)
+
+
+def _nothing(work: Work) -> None:
+    """Nobody wants to know."""
+
+
+def _same_error(error: BaseException, stream: StreamQueue) -> BaseException:
+    return error
+
+
+class Scheduling:
+    """The state: streams, active jobs, busy engines. Not thread-safe; its owner locks.
+
+    ``one_by_one``: units are single iterations of single stages, so that each can be observed.
+    ``ended`` is called with every piece of work once nothing of it runs any more; ``dependent``
+    makes the error of a stream that waits for a failed one.
+    """
+
+    def __init__(
+        self,
+        policy: Policy = Policy.SERIALISED,
+        ended: Callable[[Work], None] = _nothing,
+        dependent: Callable[[BaseException, StreamQueue], BaseException] = _same_error,
+    ) -> None:
+        self.policy = policy
+        self.one_by_one = False
+        self.held = False
+        self.clock: Callable[[], int] = time.perf_counter_ns
+        self._ended = ended
+        self._dependent = dependent
+        self._busy = [False] * len(Engine)
+        self._ready: list[tuple[int, int, StreamQueue]] = []
+        self._active: list[Work] = []
+        self._number = self._blocks = self._hosts = 0
+        self.pending = 0
+
+    # --- coming in -------------------------------------------------------------------------------
+
+    def submit(self, stream: StreamQueue, work: Work) -> None:
+        """Append ``work`` to ``stream``, which must not have failed."""
+        work.number = self._number
+        self._number += 1
+        work.stream = stream
+        stream.submitted += 1
+        self._number_blocks(stream, work)
+        stream.work.append(work)
+        self.pending += 1
+        if len(stream.work) == 1:
+            self._advance(stream)
+
+    def _number_blocks(self, stream: StreamQueue, work: Work) -> None:
+        """Numbers of its control blocks, and what they stand behind."""
+        event = work.event
+        if event is not None:
+            if work.is_wait:
+                stream.tail = tuple(dict.fromkeys((*stream.tail, *event.tail)))
+            else:
+                event.tail = stream.tail
+            return
+        hosts = work.host_stages
+        work.first_block, work.first_host = self._blocks, self._hosts
+        self._blocks += work.iterations * (len(work.stages) - hosts)
+        self._hosts += work.iterations * hosts
+        work.after = stream.tail
+        stream.tail = (work.label(len(work.stages) - 1, work.iterations - 1),)
+
+    def _advance(self, stream: StreamQueue) -> None:
+        """Pass records and open waits at the head of a stream; a job there becomes ready."""
+        while stream.work:
+            head = stream.work[0]
+            if head.stages:
+                heapq.heappush(self._ready, (stream.rank, head.number, stream))
+                return
+            event = head.event
+            assert event is not None
+            if head.is_wait:
+                if event.error is not None:
+                    self.fail(stream, event.error)
+                    return
+                if not event.done:
+                    event.waiters.append(stream)
+                    return
+            else:
+                self._complete_event(event)
+            self._end_head(stream, State.DONE)
+
+    def _complete_event(self, event: EventRecord) -> None:
+        event.done = True
+        event.time_ns = self.clock()
+        waiters, event.waiters = event.waiters, []
+        for stream in waiters:
+            self._advance(stream)
+
+    def _end_head(self, stream: StreamQueue, state: State) -> None:
+        work = stream.work.popleft()
+        self._end(work, state)
+
+    def _end(self, work: Work, state: State) -> None:
+        assert work.stream is not None
+        work.state = state
+        work.stream.ended += 1
+        self.pending -= 1
+        if work.in_flight == 0:
+            self._ended(work)
+
+    # --- going out -------------------------------------------------------------------------------
+
+    def next_unit(self) -> Unit | None:
+        """Something that may run now, with its engines taken; None if there is nothing."""
+        if self.held:
+            return None
+        for work in self._active:
+            unit = self._unit_of(work, prep_only=False)
+            if unit is not None:
+                return unit
+        if self._ready and (self.policy is Policy.CONCURRENT or not self._active):
+            unit = self._activate()
+            if unit is not None:
+                return unit
+        return self._look_ahead()
+
+    def _activate(self) -> Unit | None:
+        """Begin the first ready job; under CONCURRENT any whose first engine is idle."""
+        passed = []
+        unit = None
+        while self._ready and unit is None:
+            entry = heapq.heappop(self._ready)
+            stream = entry[2]
+            if not stream.work or stream.work[0].number != entry[1]:
+                continue
+            work = stream.work[0]
+            if work.error is not None:
+                self._fail_at(work, work.error)
+                continue
+            unit = self._first_unit(work)
+            if unit is None and self.policy is Policy.CONCURRENT:
+                passed.append(entry)
+                continue
+            work.state = State.ACTIVE
+            self._active.append(work)
+            if unit is None:
+                break
+        for entry in passed:
+            heapq.heappush(self._ready, entry)
+        return unit
+
+    def _first_unit(self, work: Work) -> Unit | None:
+        """The whole job if it is small, untouched and all engines are idle; else a first stage."""
+        untouched = not self.one_by_one and not work.is_large and work.done[0] == 0
+        if untouched and not work.in_flight and not any(self._busy):
+            for stage in work.stages:
+                self._busy[stage.engine] = True
+            work.in_flight = 1
+            return Unit(work, WHOLE, 0, work.iterations)
+        return self._unit_of(work, prep_only=False)
+
+    def _unit_of(self, work: Work, prep_only: bool) -> Unit | None:
+        """The latest stage of ``work`` that can go on."""
+        if work.error is not None:
+            return None
+        for place in range(len(work.stages) - 1, -1, -1):
+            stage = work.stages[place]
+            done = work.done[place]
+            available = work.iterations if place == 0 else work.done[place - 1]
+            if work.running[place] or done >= available or self._busy[stage.engine]:
+                continue
+            if prep_only and not stage.is_prep:
+                continue
+            last = min(available, done + (1 if self.one_by_one else CHUNK))
+            work.running[place] = True
+            work.in_flight += 1
+            self._busy[stage.engine] = True
+            return Unit(work, place, done, last)
+        return None
+
+    def _look_ahead(self) -> Unit | None:
+        """Preparation of jobs behind the active ones, and of those that are ready."""
+        if self._busy[Engine.HOST] and self._busy[Engine.DMA]:
+            return None
+        for work in self._active:
+            assert work.stream is not None
+            unit = self._prepare(work.stream.work, 1)
+            if unit is not None:
+                return unit
+        for _, _, stream in heapq.nsmallest(LOOK_AHEAD, self._ready):
+            unit = self._prepare(stream.work, 0)
+            if unit is not None:
+                return unit
+        return None
+
+    def _prepare(self, queue: deque[Work], first: int) -> Unit | None:
+        for place in range(first, min(len(queue), first + LOOK_AHEAD)):
+            unit = self._unit_of(queue[place], prep_only=True)
+            if unit is not None:
+                return unit
+        return None
+
+    # --- coming back -----------------------------------------------------------------------------
+
+    def complete(self, unit: Unit, error: BaseException | None = None) -> None:
+        """``unit`` has run; ``error``: what it raised."""
+        work = unit.work
+        work.in_flight -= 1
+        self._release(unit)
+        if error is None:
+            self._progress(unit)
+        if work.state is State.DROPPED or work.state is State.FAILED:
+            if work.in_flight == 0:
+                self._ended(work)
+        elif error is not None and work.state is State.QUEUED:
+            work.error = error
+        elif error is not None:
+            self._fail_at(work, error)
+        elif work.state is State.ACTIVE and all(n == work.iterations for n in work.done):
+            self._finish(work)
+
+    def _finish(self, work: Work) -> None:
+        assert work.stream is not None
+        self._active.remove(work)
+        self._end_head(work.stream, State.DONE)
+        self._advance(work.stream)
+
+    def _release(self, unit: Unit) -> None:
+        if unit.stage != WHOLE:
+            self._busy[unit.work.stages[unit.stage].engine] = False
+            unit.work.running[unit.stage] = False
+            return
+        for stage in unit.work.stages:
+            self._busy[stage.engine] = False
+
+    def _progress(self, unit: Unit) -> None:
+        if unit.stage != WHOLE:
+            unit.work.done[unit.stage] = unit.last
+            return
+        unit.work.done = [unit.work.iterations] * len(unit.work.stages)
+
+    # --- failure ---------------------------------------------------------------------------------
+
+    def _fail_at(self, work: Work, error: BaseException) -> None:
+        """``work``, at the head of its stream, has failed, and its stream with it."""
+        assert work.stream is not None
+        if work in self._active:
+            self._active.remove(work)
+        self._end_head(work.stream, State.FAILED)
+        self.fail(work.stream, error)
+
+    def fail(self, stream: StreamQueue, error: BaseException) -> None:
+        """``stream`` has failed: its work is dropped; streams that wait for its events fail too."""
+        stream.error = error
+        failing = self._drop(stream, error)
+        while failing:
+            waiting = failing.pop()
+            if waiting.error is None:
+                waiting.error = self._dependent(error, waiting)
+                failing += self._drop(waiting, waiting.error)
+
+    def _drop(self, stream: StreamQueue, error: BaseException) -> list[StreamQueue]:
+        """Drop all work of a stream; the streams that wait for its records."""
+        waiting: list[StreamQueue] = []
+        while stream.work:
+            work = stream.work.popleft()
+            if work in self._active:
+                self._active.remove(work)
+            if work.event is not None and not work.is_wait:
+                work.event.error = error
+                waiting += work.event.waiters
+                work.event.waiters = []
+            self._end(work, State.DROPPED)
+        return waiting
+
+    def drop_all(self, streams: list[StreamQueue], error: BaseException) -> None:
+        """Drop the work of ``streams`` without failing them: what a device reset does."""
+        for stream in streams:
+            self._drop(stream, error)
+            stream.error = None
+            stream.reported = False
+        self._ready.clear()

@@ -1,0 +1,248 @@
+"""The scheduler's rules, without threads and in virtual time."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from spyre.runtime.flex.engine import Engine
+from spyre.runtime.flex.scheduling import Policy, Scheduling
+from spyre.runtime.flex.virtual_time import run_in_virtual_time
+from spyre.runtime.flex.work import EventRecord, Stage, State, StreamQueue, Work
+
+TIMES = {Engine.HOST: 2, Engine.DMA: 3, Engine.COMPUTE: 10}
+
+
+class Log:
+    """Makes jobs that note what ran."""
+
+    def __init__(self):
+        self.ran = []
+
+    def job(self, name, iterations=1, corrected=True, fails_at=None, large=True):
+        def stage(engine):
+            def run(first, last):
+                for k in range(first, last):
+                    if fails_at == (engine, k):
+                        raise ValueError(f"{name} {engine.name} {k}")
+                    self.ran.append((name, engine, k))
+
+            return run
+
+        compute = Stage(Engine.COMPUTE, stage(Engine.COMPUTE))
+        prep = [Stage(e, stage(e), True) for e in (Engine.HOST, Engine.DMA)]
+        return Work((*(prep if corrected else ()), compute), iterations, name, is_large=large)
+
+    def of(self, engine):
+        return [(name, k) for name, e, k in self.ran if e is engine]
+
+
+def drain(state):
+    """Run everything in one thread."""
+    while (unit := state.next_unit()) is not None:
+        try:
+            unit.run()
+        except ValueError as error:
+            state.complete(unit, error)
+        else:
+            state.complete(unit)
+
+
+def timeline(state):
+    spans = run_in_virtual_time(state, lambda u: TIMES[u.work.stages[u.stage].engine])
+    return "".join(f"{span}\n" for span in spans)
+
+
+def test_tiled_job_alternates_and_prepares_ahead():
+    state, stream, log = Scheduling(), StreamQueue(0), Log()
+    state.submit(stream, log.job("a", 3))
+    assert timeline(state) == (
+        "   0 - 2    host    stream 0  host 0\n"
+        "   2 - 4    host    stream 0  host 1\n"
+        "   2 - 5    dma     stream 0  cb 0\n"
+        "   4 - 6    host    stream 0  host 2\n"
+        "   5 - 8    dma     stream 0  cb 2\n"
+        "   5 - 15   compute stream 0  cb 1\n"
+        "   8 - 11   dma     stream 0  cb 4\n"
+        "  15 - 25   compute stream 0  cb 3\n"
+        "  25 - 35   compute stream 0  cb 5\n"
+    )
+
+
+def two_streams(policy):
+    state, log = Scheduling(policy), Log()
+    first, second = StreamQueue(1), StreamQueue(2)
+    state.submit(first, log.job("a", 2))
+    state.submit(second, log.job("b", 2))
+    return timeline(state)
+
+
+def test_serialised_policy_finishes_a_job_first():
+    computes = [line for line in two_streams(Policy.SERIALISED).splitlines() if "compute" in line]
+    assert [line.split()[4:6] for line in computes] == [["stream", "1"]] * 2 + [["stream", "2"]] * 2
+
+
+def test_only_preparation_overlaps_the_cores_of_another_job():
+    """The second job's host operations and copies run while the first computes."""
+    text = two_streams(Policy.SERIALISED)
+    assert "   4 - 6    host    stream 2  host 2\n" in text
+    assert "   8 - 11   dma     stream 2  cb 4\n" in text
+
+
+def test_concurrent_policy_interleaves_streams():
+    state, log = Scheduling(Policy.CONCURRENT), Log()
+    for number in (1, 2):
+        state.submit(StreamQueue(number), log.job(str(number), 2, corrected=number == 1))
+    assert timeline(state) == (
+        "   0 - 2    host    stream 1  host 0\n"
+        "   0 - 10   compute stream 2  cb 4\n"
+        "   2 - 4    host    stream 1  host 1\n"
+        "   2 - 5    dma     stream 1  cb 0\n"
+        "   5 - 8    dma     stream 1  cb 2\n"
+        "  10 - 20   compute stream 1  cb 1\n"
+        "  20 - 30   compute stream 1  cb 3\n"
+        "  30 - 40   compute stream 2  cb 5\n"
+    )
+
+
+def test_high_priority_goes_first_and_age_decides_otherwise():
+    state, log = Scheduling(), Log()
+    low, high, other = StreamQueue(1, 1), StreamQueue(33, 0), StreamQueue(2, 1)
+    for stream, name in ((low, "low"), (other, "other"), (high, "high")):
+        state.submit(stream, log.job(name, corrected=False))
+    drain(state)
+    assert [name for name, _ in log.of(Engine.COMPUTE)] == ["high", "low", "other"]
+
+
+def test_small_jobs_run_in_one_unit():
+    state, stream, log = Scheduling(), StreamQueue(0), Log()
+    state.submit(stream, log.job("a", 3, large=False))
+    unit = state.next_unit()
+    assert unit is not None
+    assert state.next_unit() is None
+    unit.run()
+    state.complete(unit)
+    assert state.pending == 0
+    assert len(log.ran) == 9
+
+
+def test_event_orders_two_streams():
+    state, log, event = Scheduling(Policy.CONCURRENT), Log(), EventRecord()
+    first, second = StreamQueue(1), StreamQueue(2, 0)
+    state.submit(second, Work(event=event, is_wait=True))
+    state.submit(second, log.job("after"))
+    state.submit(first, log.job("before"))
+    state.submit(first, Work(event=event))
+    drain(state)
+    assert event.done
+    assert [name for name, _ in log.of(Engine.COMPUTE)] == ["before", "after"]
+
+
+def test_failure_drops_what_is_behind_it_and_other_streams_go_on():
+    ended = []
+    state, log = Scheduling(ended=ended.append), Log()
+    bad, good = StreamQueue(1), StreamQueue(2)
+    works = [log.job("a", 4, fails_at=(Engine.COMPUTE, 2)), log.job("b"), log.job("c")]
+    for work in works:
+        state.submit(bad, work)
+    state.submit(good, log.job("d"))
+    state.one_by_one = True
+    drain(state)
+    assert log.of(Engine.COMPUTE) == [("a", 0), ("a", 1), ("d", 0)]
+    assert [work.state for work in works] == [State.FAILED, State.DROPPED, State.DROPPED]
+    assert str(bad.error) == "a COMPUTE 2"
+    assert good.error is None
+    assert len(ended) == 4
+    assert state.pending == 0
+
+
+@pytest.mark.parametrize("engine", [Engine.HOST, Engine.DMA])
+def test_failed_preparation_waits_for_its_turn(engine):
+    """What is in front of a job whose preparation failed still runs."""
+    state, stream, log = Scheduling(), StreamQueue(0), Log()
+    state.submit(stream, log.job("a", 2))
+    state.submit(stream, log.job("b", fails_at=(engine, 0)))
+    state.submit(stream, log.job("c"))
+    timeline(state)
+    assert log.of(Engine.COMPUTE) == [("a", 0), ("a", 1)]
+    assert str(stream.error) == f"b {engine.name} 0"
+
+
+def test_failure_reaches_those_who_wait_for_its_event():
+    state, log, event = Scheduling(), Log(), EventRecord()
+    bad, waiting = StreamQueue(1), StreamQueue(2)
+    state.submit(bad, log.job("a", fails_at=(Engine.COMPUTE, 0)))
+    state.submit(bad, Work(event=event))
+    state.submit(waiting, Work(event=event, is_wait=True))
+    state.submit(waiting, log.job("b"))
+    drain(state)
+    assert log.ran == [("a", Engine.HOST, 0), ("a", Engine.DMA, 0)]
+    assert waiting.error is bad.error is event.error is not None
+    assert state.pending == 0
+
+
+def test_held_work_does_not_run():
+    state, stream, log = Scheduling(), StreamQueue(0), Log()
+    state.held = True
+    state.submit(stream, log.job("a"))
+    assert state.next_unit() is None
+    state.held = False
+    assert state.next_unit() is not None
+
+
+@st.composite
+def programs(draw):
+    """Work for some streams: ("job", iterations) | ("record", event) | ("wait", event)."""
+    events = range(3)
+    entry = st.one_of(
+        st.tuples(st.just("job"), st.integers(1, 5)),
+        st.tuples(st.just("record"), st.sampled_from(events)),
+        st.tuples(st.just("wait"), st.sampled_from(events)),
+    )
+    return draw(st.lists(st.tuples(st.integers(0, 3), entry), max_size=30))
+
+
+@settings(max_examples=200, deadline=None)
+@given(programs(), st.sampled_from(Policy), st.booleans(), st.randoms(use_true_random=False))
+def test_any_interleaving_keeps_order_and_ends(program, policy, one_by_one, random):
+    """Units complete in random order; streams stay FIFO, events hold, everything ends."""
+    state, log = Scheduling(policy), Log()
+    state.one_by_one = one_by_one
+    streams = [StreamQueue(k, k % 2) for k in range(4)]
+    records: dict[int, EventRecord] = {}
+    order: dict[int, list[str]] = {k: [] for k in range(4)}
+    before: dict[str, set[str]] = {}
+    seen: dict[int, set[str]] = {k: set() for k in range(4)}
+    behind: dict[EventRecord, set[str]] = {}
+    for count, (k, (kind, value)) in enumerate(program):
+        if kind == "job":
+            name = f"j{count}"
+            before[name] = set(seen[k])
+            seen[k].add(name)
+            order[k].append(name)
+            state.submit(streams[k], log.job(name, value, large=random.random() < 0.5))
+        elif kind == "record":
+            records[value] = EventRecord()
+            behind[records[value]] = set(seen[k])
+            state.submit(streams[k], Work(event=records[value]))
+        elif value in records:
+            seen[k] |= behind[records[value]]
+            state.submit(streams[k], Work(event=records[value], is_wait=True))
+    running = []
+    while True:
+        while (unit := state.next_unit()) is not None:
+            running.append(unit)
+        if not running:
+            break
+        unit = running.pop(random.randrange(len(running)))
+        unit.run()
+        state.complete(unit)
+    assert state.pending == 0
+    computed = log.of(Engine.COMPUTE)
+    for k, names in order.items():
+        own = [name for name, _ in computed if name in names]
+        assert list(dict.fromkeys(own)) == names, k
+    for position, (name, _) in enumerate(computed):
+        done = {other for other, _ in computed[position:]}
+        assert not (before[name] & done)
