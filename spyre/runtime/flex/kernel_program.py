@@ -94,9 +94,7 @@ class KernelProgram:
         words = self.correction_bytes // 8
         correct = HostOperation(_correction_rows, CORRECTION, words, "correction")
         label = f"correction of {self.name}"
-        copy = DMA(
-            _copy_correction, _correction_places, self.correction_bytes, True, True, label
-        )
+        copy = DMA(_copy_correction, _correction_places, self.correction_bytes, True, True, label)
         return JobPlan(self.name, (correct, copy, compute), self)
 
     # --- binding ---------------------------------------------------------------------------------
@@ -181,9 +179,7 @@ class KernelProgram:
         runner = state.runner or device.runner or run_plainly
         context.outcome.detail = runner(self.kernel, launch)
 
-    def _corrected(
-        self, device: FlexDevice, launch: Launch, correction: DeviceStorage
-    ) -> Launch:
+    def _corrected(self, device: FlexDevice, launch: Launch, correction: DeviceStorage) -> Launch:
         found = device.device.memory.view(correction.address_bytes, self.correction_bytes)
         values = found.view(np.int64)[: len(self.symbols)].tolist()
         return Launch(launch.arguments, launch.pool, dict(zip(self.symbols, values, strict=True)))
@@ -222,9 +218,7 @@ def virtual_address(address_bytes: int) -> VirtualAddress:
     return VirtualAddress(region, offset)
 
 
-def _correction_rows(
-    context: LaunchContext, first: int, last: int
-) -> npt.NDArray[np.int64]:
+def _correction_rows(context: LaunchContext, first: int, last: int) -> npt.NDArray[np.int64]:
     """Symbol values of iterations ``first`` .. ``last``, one row each."""
     state: KernelState = context.state  # type: ignore[assignment]
     program = context.plan.program
