@@ -17,8 +17,8 @@ from spyre.runtime.flex.work import Work
 class Command:
     """One control block or host operation that ran.
 
-    ``label``: ``cb N`` or ``host N``, numbered per card in order of submission. ``after``: labels of
-    what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``detail``: what the
+    ``label``: ``cb N`` or ``host N``, numbered per card in order of submission. ``after``: labels
+    of what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``detail``: what the
     launch's way of running recorded.
     """
 

@@ -71,7 +71,8 @@ class Event:
                     expected="two complete events made with enable_timing",
                     found=repr(event),
                 )
-        assert self._record is not None and end._record is not None
+        assert self._record is not None
+        assert end._record is not None
         return (end._record.time_ns - self._record.time_ns) / 1e6
 
     def __repr__(self) -> str:

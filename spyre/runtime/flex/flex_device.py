@@ -1,4 +1,4 @@
-"""`FlexDevice`: one card with what runs on it: allocator, DMA engine, scheduler, streams, kernels."""
+"""`FlexDevice`: one card with allocator, DMA engine, scheduler and streams."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from spyre.runtime.memory.storage import DeviceStorage
 class FlexDevice:
     """One card and its flex layer. Usable from any thread.
 
-    ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards of
-    the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
+    ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards
+    of the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
     ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
     """
 
@@ -81,7 +81,7 @@ class FlexDevice:
         return self.streams.default
 
     def synchronize(self) -> None:
-        """Return when everything submitted to any stream has ended; raises the first error, once."""
+        """Return when everything submitted to any stream has ended; raises an error, once."""
         streams = self.streams.handed_out()
         targets = [(stream.queue, stream.queue.submitted) for stream in streams]
         self.scheduler.wait_until(lambda: all(q.ended >= n for q, n in targets))

@@ -1,9 +1,9 @@
 """`FlexStream`: a queue of jobs that run in order, while the host goes on.
 
 The pipeline RFC's FlexStream: it walks a job's plan into stages for the scheduler. Everything but
-`synchronize` returns at once. Errors of work are sticky: the first `synchronize` or `query` after it
-raises it, what was queued behind it is dropped, and the stream takes nothing more (runtime
-reference §7).
+`synchronize` returns at once. Errors of work are sticky: the first `synchronize` or `query`
+after it raises it, what was queued behind it is dropped, and the stream takes nothing more
+(runtime reference §7).
 """
 
 from __future__ import annotations

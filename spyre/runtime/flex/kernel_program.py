@@ -1,9 +1,9 @@
 """A compiled kernel in program memory, and how its launches are bound, corrected and computed.
 
-Program correction (pipeline RFC; runtime reference §5): the host writes the values of the kernel's
-symbols, addresses among them, into a correction tensor; DMA copies it to program memory; the compute
-step reads it there and runs the kernel with what it found. Every launch has a correction tensor of
-its own, so that one launch may be prepared while another computes.
+Program correction (pipeline RFC; runtime reference §5): the host writes the values of the
+kernel's symbols, addresses among them, into a correction tensor; DMA copies it to program memory;
+the compute step reads it there and runs the kernel with what it found. Every launch has a
+correction tensor of its own, so that one launch may be prepared while another computes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from spyre.runtime.flex.work import EventRecord, State, StreamQueue, Work
 WHOLE = -1
 """Stage number of a unit that is a whole job."""
 CHUNK = 64
-"""Iterations that run in one unit at most: how long a job of higher priority waits for the cores."""
+"""Iterations that run in one unit at most: so long may a job of higher priority wait."""
 LOOK_AHEAD = 4
 """Jobs behind the running one, per stream, whose preparation may begin."""
 
@@ -33,7 +33,7 @@ class Policy(StrEnum):
 
 
 class Unit:
-    """What one thread runs in one go: iterations ``first`` to ``last`` of a stage, or a whole job."""
+    """What one thread runs in one go: iterations ``first`` to ``last`` of a stage, or a job."""
 
     __slots__ = ("first", "last", "stage", "work")
 

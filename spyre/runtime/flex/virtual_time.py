@@ -1,7 +1,7 @@
 """Running queued work in virtual time: which engine would do what when, on one thread, repeatably.
 
-The rules are those of `Scheduling`; every unit really runs, at its virtual end. What a policy means can
-be read from the result without a clock, and tests compare it as text.
+The rules are those of `Scheduling`; every unit really runs, at its virtual end. What a policy means
+can be read from the result without a clock, and tests compare it as text.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class State(Enum):
 class EventRecord:
     """One `record` of an event: complete once everything before it in its stream is.
 
-    ``time_ns``: host clock at completion. ``error``: why it will never complete. ``tail``: labels of
-    the control blocks it stands behind.
+    ``time_ns``: host clock at completion. ``error``: why it will never complete. ``tail``: labels
+    of the control blocks it stands behind.
     """
 
     __slots__ = ("done", "error", "tail", "time_ns", "waiters")
@@ -64,8 +64,9 @@ class Work:
     """One entry of a stream.
 
     ``stages`` are in order, each for ``iterations`` iterations; work without stages is a record or
-    a wait of ``event``. ``is_large``: worth a second thread. ``payload``: what made it, for reports;
-    given up, with the memory it holds, when the work ends. ``number``: in order of submission.
+    a wait of ``event``. ``is_large``: worth a second thread. ``payload``: what made it, for
+    reports; given up, with the memory it holds, when the work ends. ``number``: in order of
+    submission.
     ``error``: what its preparation raised before its turn came. ``first_block``/``first_host``:
     numbers of its first control block and host operation; ``after``: labels of the blocks in
     front of it.
