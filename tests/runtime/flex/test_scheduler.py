@@ -1,0 +1,217 @@
+"""The scheduler with its threads: nothing is lost, nobody waits forever, threads end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import threading
+import time
+
+import pytest
+
+from spyre.runtime.flex import scheduler as module
+from spyre.runtime.flex.engine import Engine
+from spyre.runtime.flex.scheduler import Scheduler, StreamHasFailed
+from spyre.runtime.flex.scheduling import Policy
+from spyre.runtime.flex.work import EventRecord, Stage, State, StreamQueue, Work
+
+
+def job(function, *, corrected=False, large=False, iterations=1):
+    compute = Stage(Engine.COMPUTE, function)
+    prep = (Stage(Engine.HOST, _nothing, True), Stage(Engine.DMA, _nothing, True))
+    return Work((*(prep if corrected else ()), compute), iterations, None, is_large=large)
+
+
+def _nothing(first, last):
+    pass
+
+
+def wait(scheduler, *queues):
+    targets = [(queue, queue.submitted) for queue in queues]
+    scheduler.wait_until(lambda: all(queue.ended >= n for queue, n in targets))
+
+
+def own_threads():
+    return [t for t in threading.enumerate() if t.name == "spyre-scheduler"]
+
+
+def until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.001)
+
+
+def test_work_goes_on_without_anybody_waiting():
+    scheduler, queue, ran = Scheduler(), StreamQueue(0), threading.Event()
+    scheduler.submit(queue, job(lambda first, last: ran.set()))
+    assert ran.wait(10)
+    until(lambda: queue.ended == 1)
+
+
+def test_the_waiting_thread_helps():
+    """With the scheduler's threads closed the waiting one does everything."""
+    scheduler, queue, seen = Scheduler(), StreamQueue(0), []
+    scheduler.close()
+    for _ in range(5):
+        scheduler.submit(queue, job(lambda first, last: seen.append(threading.get_ident())))
+    wait(scheduler, queue)
+    assert seen == [threading.get_ident()] * 5
+
+
+def test_preparation_of_the_next_job_overlaps_a_large_one():
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    computing, prepared = threading.Event(), threading.Event()
+
+    def compute(first, last):
+        computing.set()
+        assert prepared.wait(10)
+
+    second = Work(
+        (
+            Stage(Engine.HOST, lambda first, last: prepared.set(), True),
+            Stage(Engine.COMPUTE, _nothing),
+        ),
+        is_large=True,
+    )
+    scheduler.submit(queue, job(compute, large=True))
+    scheduler.submit(queue, second)
+    wait(scheduler, queue)
+    assert queue.error is None
+
+
+def test_submit_does_not_wait_for_a_running_job():
+    scheduler, queue, go = Scheduler(), StreamQueue(0), threading.Event()
+    scheduler.submit(queue, job(lambda first, last: go.wait(10)))
+    for _ in range(10):
+        scheduler.submit(queue, job(_nothing))
+    assert queue.ended == 0
+    go.set()
+    wait(scheduler, queue)
+    assert queue.ended == 11
+
+
+def test_failed_stream_takes_nothing_more():
+    scheduler, queue = Scheduler(), StreamQueue(0)
+
+    def fail(first, last):
+        raise ValueError("broken")
+
+    works = [job(fail), job(_nothing)]
+    with scheduler.held():
+        for work in works:
+            scheduler.submit(queue, work)
+    wait(scheduler, queue)
+    assert [work.state for work in works] == [State.FAILED, State.DROPPED]
+    with pytest.raises(StreamHasFailed):
+        scheduler.submit(queue, job(_nothing))
+
+
+def test_interrupt_in_a_waiting_thread_reaches_it_and_fails_the_stream():
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    scheduler.close()
+
+    def interrupt(first, last):
+        raise KeyboardInterrupt
+
+    scheduler.submit(queue, job(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        wait(scheduler, queue)
+    assert isinstance(queue.error, KeyboardInterrupt)
+
+
+def test_ended_work_is_told_once_and_gives_up_its_payload():
+    ended = []
+    scheduler, queue = Scheduler(ended=lambda work: ended.append(work.payload)), StreamQueue(0)
+    works = [job(_nothing) for _ in range(3)]
+    for k, work in enumerate(works):
+        work.payload = k
+        scheduler.submit(queue, work)
+    wait(scheduler, queue)
+    until(lambda: len(ended) == 3)
+    assert ended == [0, 1, 2]
+    until(lambda: all(work.payload is None for work in works))
+
+
+def test_threads_end_when_idle(monkeypatch):
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.01)
+    until(lambda: not own_threads())
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    for _ in range(3):
+        scheduler.submit(queue, job(_nothing))
+        until(lambda: queue.ended == queue.submitted and not own_threads())
+    assert queue.ended == 3
+
+
+def test_threads_end_with_their_scheduler(monkeypatch):
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    scheduler.submit(queue, job(_nothing))
+    wait(scheduler, queue)
+    del scheduler
+    gc.collect()
+    until(lambda: not own_threads())
+
+
+def test_close_ends_threads_and_may_be_repeated():
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    scheduler.submit(queue, job(_nothing))
+    wait(scheduler, queue)
+    scheduler.close()
+    scheduler.close()
+    until(lambda: scheduler._threads == 0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_starts_its_own_threads():
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    scheduler.submit(queue, job(_nothing))
+    wait(scheduler, queue)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            scheduler.submit(queue, job(_nothing))
+            until(lambda: queue.ended == 2)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("seed", range(6))
+def test_many_streams_from_many_threads_lose_nothing(policy, seed):
+    """Counters per stream, chained through events: every result is that of the sequential run."""
+    scheduler = Scheduler(policy)
+    queues = [StreamQueue(k, k % 2) for k in range(16)]
+    counters = [0] * len(queues)
+
+    def submit(k):
+        generator = random.Random(seed * 100 + k)
+        for _ in range(100):
+
+            def count(first, last, k=k):
+                value = counters[k]
+                if generator.random() < 0.01:
+                    time.sleep(1e-5)
+                counters[k] = value + 1
+
+            scheduler.submit(
+                queues[k], job(count, corrected=k % 3 == 0, large=generator.random() < 0.3)
+            )
+            if generator.random() < 0.2:
+                event = EventRecord()
+                scheduler.submit(queues[k], Work(event=event))
+                other = queues[(k + 1) % len(queues)] if k + 1 < len(queues) else queues[k]
+                scheduler.submit(other, Work(event=event, is_wait=True))
+
+    threads = [threading.Thread(target=submit, args=(k,)) for k in range(len(queues))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait(scheduler, *queues)
+    assert counters == [100] * len(queues)
+    until(lambda: scheduler.is_idle)
