@@ -1,7 +1,8 @@
 """The cards of this process: how many there are, which one is current, and each by its index.
 
-Cards are independent: memory, scheduler and streams of their own. They are made when first asked for.
-Which ones exist is read from the environment once (:mod:`spyre.runtime.memory.device_enumeration`).
+Cards are independent: memory, scheduler and streams of their own. They are made when first asked
+for. Which ones exist is read from the environment once
+(:mod:`spyre.runtime.memory.device_enumeration`).
 """
 
 from __future__ import annotations
