@@ -34,8 +34,29 @@ NUMERICS = Variable(
 VECTOR_WIDTH = Variable(
     "SPYRE_VECTOR_WIDTH", "", "float32 lanes of the matmul microkernel: 8 or 16; default: CPU's"
 )
+FLEX_DEVICE = Variable(
+    "FLEX_DEVICE", "VF", "mode of the flex runtime: PF (16 GiB regions), VF (12 GiB) or MOCK"
+)
+FLEX_MOCK_DEVICE_MEMORY_SIZE = Variable(
+    "FLEX_MOCK_DEVICE_MEMORY_SIZE",
+    str(8 * (12 << 30)),
+    "bytes of device memory in MOCK mode, shared out evenly over the eight regions",
+)
+AIU_WORLD_SIZE = Variable("AIU_WORLD_SIZE", "1", "number of simulated cards, 1 to 8")
+SPYRE_DEVICES = Variable(
+    "SPYRE_DEVICES", "", "cards to expose, such as 2,0: device 0 is card 2; default: all"
+)
 
-VARIABLES = (THREADS, CACHE_DIR, NUMERICS, VECTOR_WIDTH)
+VARIABLES = (
+    THREADS,
+    CACHE_DIR,
+    NUMERICS,
+    VECTOR_WIDTH,
+    FLEX_DEVICE,
+    FLEX_MOCK_DEVICE_MEMORY_SIZE,
+    AIU_WORLD_SIZE,
+    SPYRE_DEVICES,
+)
 
 
 def thread_count() -> int:
