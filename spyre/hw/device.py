@@ -98,12 +98,14 @@ class Device:
         with self.regions.lock:
             self.release(address_bytes)
 
-    def release(self, address_bytes: int) -> int:
-        """`free` for callers that hold ``regions.lock``; returns the bytes released."""
-        size_bytes = self.regions.size_of(address_bytes)
-        self.memory.clear(address_bytes, size_bytes)
-        self.regions.free(address_bytes)
-        return size_bytes
+    def release(self, address_bytes: int, untouched: bool = False) -> int:
+        """`free` for callers that hold ``regions.lock``; returns the bytes released.
+
+        ``untouched``: the caller knows that nobody wrote there, so it need not be cleared.
+        """
+        if not untouched or self.poison:
+            self.memory.clear(address_bytes, self.regions.size_of(address_bytes))
+        return self.regions.free(address_bytes)
 
     def reset(self) -> None:
         """Forget all allocations and contents, LX included; compiled plans stay.

@@ -57,7 +57,7 @@ class IntegerSet:
         low = value >> _WORD_BITS
         word = self._low.get(low, 0) >> (value & _MASK)
         if word:
-            return value + _lowest(word)
+            return value + (word & -word).bit_length() - 1
         middle = low >> _WORD_BITS
         word = self._middle.get(middle, 0) >> (low & _MASK) >> 1
         if word:

@@ -91,9 +91,11 @@ class DeviceMemory:
     def _clear(self, start: int, end: int) -> None:
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         last = end // mmap.PAGESIZE * mmap.PAGESIZE
-        self._zero(start, first)
+        if start < first:
+            self._zero(start, first)
         self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
-        self._zero(last, end)
+        if last < end:
+            self._zero(last, end)
 
     def _zero(self, start: int, end: int) -> None:
         """Zero at most _KEEP_BYTES; bytes never written are only read, which commits nothing."""

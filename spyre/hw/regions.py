@@ -82,7 +82,9 @@ class RegionAllocator:
         (`REGION_SKEW_BYTES`). The price is that a tensor nearly as large as a region needs the card
         to be nearly empty. Raises DeviceOutOfMemory SPY401, LaunchError SPY807 below 0 bytes.
         """
-        blocks = _blocks_of(size_bytes)
+        blocks = (size_bytes + STICK_BYTES - 1) >> _BLOCK_BITS
+        if blocks <= 0:
+            blocks = _blocks_of(size_bytes)
         if region is None:
             region = self._free.index(max(self._free))
         else:

@@ -64,6 +64,8 @@ class FlexAllocator:
         """handle → device address of its chunk, or addresses of its chunks."""
         self._extra_references: dict[int, int] = {}
         """handle → references beyond the first."""
+        self._exposed: set[int] = set()
+        """Handles whose place somebody has been told; the memory of others cannot have changed."""
         self._given_back: deque[int] = deque()
         self._last = self._void = 0
         """The last handle handed out; the last one that a device reset made void."""
@@ -118,7 +120,8 @@ class FlexAllocator:
         if index:
             with self._lock:
                 self._settle()
-                self._find(index)
+                if index not in self._places:
+                    raise _unknown(index)
                 self._extra_references[index] = self._extra_references.get(index, 0) + 1
 
     # --- places -------------------------------------------------------------------------------
@@ -129,11 +132,18 @@ class FlexAllocator:
         LaunchError SPY800 for a void handle, SPY801 for the null handle, UnsupportedError SPY808
         for an interleaved allocation, which launches cannot use (runtime reference §4.1).
         """
+        return self._virtual_address(self.device_address(index))
+
+    def device_address(self, index: AllocationIndex) -> int:
+        """The address of an allocation that a program carries (DMVA); errors as `resolve`."""
         if not index:
             raise LaunchError("SPY801", "the null handle has no address")
-        place = self._locked_find(index)
+        with self._lock:
+            if self._given_back or self._resets != self.device.resets:
+                self._settle()
+            place = self._expose(index)
         if isinstance(place, int):
-            return self._virtual_address(place)
+            return place
         raise UnsupportedError(
             "SPY808", "Interleaved not supported yet", found=f"an allocation of {len(place)} chunks"
         )
@@ -144,12 +154,12 @@ class FlexAllocator:
             return CompositeAddress(())
         with self._lock:
             self._settle()
-            place = self._find(index)
+            place = self._expose(index)
             addresses = (place,) if isinstance(place, int) else place
             return CompositeAddress(tuple(self._chunk(address) for address in addresses))
 
     def device_virtual_address(self, address: VirtualAddress) -> int:
-        """The address a program carries (DMVA), whatever the mode says about region_id."""
+        """The DMVA of a location, whatever the mode says about region_id."""
         return device_virtual_address(self.mode.region_of(address.region_id), address.offset)
 
     # --- the whole ----------------------------------------------------------------------------
@@ -185,7 +195,13 @@ class FlexAllocator:
                 self._poison(place)
             self._last = index = self._last + 1
             self._places[index] = place
-            self._count(size_bytes + STICK_BYTES - 1 & -STICK_BYTES)
+            rounded = size_bytes + STICK_BYTES - 1 & -STICK_BYTES
+            self._accumulated_bytes += rounded
+            self._bytes = now = self._bytes + rounded
+            if now > self._peak_bytes:
+                self._peak_bytes = now
+            if len(self._places) > self._peak_count:
+                self._peak_count = len(self._places)
         return AllocationIndex(index)
 
     def _place(self, size_bytes: int, directive: AllocationDirective) -> int | tuple[int, ...]:
@@ -215,14 +231,6 @@ class FlexAllocator:
         for address in (place,) if isinstance(place, int) else place:
             self.device.make_fresh(address, self._regions.size_of(address))
 
-    def _count(self, size_bytes: int) -> None:
-        self._accumulated_bytes += size_bytes
-        self._bytes += size_bytes
-        if self._bytes > self._peak_bytes:
-            self._peak_bytes = self._bytes
-        if len(self._places) > self._peak_count:
-            self._peak_count = len(self._places)
-
     def _settle(self) -> None:
         """Do what has happened without the lock: a device reset, references given back."""
         if self._resets != self.device.resets:
@@ -237,6 +245,7 @@ class FlexAllocator:
         self._void = self._last
         self._places.clear()
         self._extra_references.clear()
+        self._exposed.clear()
         self._bytes = 0
 
     def _drop(self, index: int) -> None:
@@ -250,21 +259,21 @@ class FlexAllocator:
         place = self._places.pop(index, None)
         if place is None:
             raise _unknown(index)
+        untouched = index not in self._exposed
+        if not untouched:
+            self._exposed.remove(index)
         if isinstance(place, int):
-            self._bytes -= self.device.release(place)
+            self._bytes -= self.device.release(place, untouched)
         else:
-            self._bytes -= sum(map(self.device.release, place))
+            self._bytes -= sum(self.device.release(address, untouched) for address in place)
 
-    def _find(self, index: int) -> int | tuple[int, ...]:
+    def _expose(self, index: int) -> int | tuple[int, ...]:
+        """The place of an allocation, which from now on may be written to."""
         place = self._places.get(index)
         if place is None:
             raise _unknown(index)
+        self._exposed.add(index)
         return place
-
-    def _locked_find(self, index: int) -> int | tuple[int, ...]:
-        with self._lock:
-            self._settle()
-            return self._find(index)
 
     def _is_void(self, index: int) -> bool:
         """Whether a device reset has made the handle void. Needs no lock."""
