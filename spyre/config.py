@@ -43,7 +43,22 @@ LAUNCH_BLOCKING = Variable(
     "SPYRE_LAUNCH_BLOCKING", "0", "1: every launch and copy waits until it is done"
 )
 
-VARIABLES = (THREADS, CACHE_DIR, NUMERICS, VECTOR_WIDTH, SCHEDULER, LAUNCH_BLOCKING)
+
+FLEX_DEVICE = Variable(
+    "FLEX_DEVICE", "VF", "mode of the flex runtime: PF (16 GiB regions), VF (12 GiB) or MOCK"
+)
+FLEX_MOCK_DEVICE_MEMORY_SIZE = Variable(
+    "FLEX_MOCK_DEVICE_MEMORY_SIZE",
+    str(8 * (12 << 30)),
+    "bytes of device memory in MOCK mode, shared out evenly over the eight regions",
+)
+AIU_WORLD_SIZE = Variable("AIU_WORLD_SIZE", "1", "number of simulated cards, 1 to 8")
+SPYRE_DEVICES = Variable(
+    "SPYRE_DEVICES", "", "cards to expose, such as 2,0: device 0 is card 2; default: all"
+)
+
+VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
+"""Every variable, in the order of this file."""
 
 
 def launch_blocking() -> bool:

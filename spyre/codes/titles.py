@@ -277,7 +277,17 @@ SANITIZE_CODES: dict[str, str] = {
     "SPY739": "unknown choice of sanitizer checks or core order",
 }
 
-MEMORY_CODES: dict[str, str] = {}
+MEMORY_CODES: dict[str, str] = {
+    "SPY800": "nothing is allocated under this handle",
+    "SPY801": "the null handle has no address",
+    "SPY802": "an allocation directive contradicts itself",
+    "SPY803": "unknown mode of the flex runtime",
+    "SPY804": "the mock card's memory size is wrong",
+    "SPY805": "the number of cards is wrong",
+    "SPY806": "the choice of cards is wrong",
+    "SPY807": "a size or capacity of device memory is wrong",
+    "SPY808": "interleaved allocations are not simulated in launches",
+}
 
 DMA_CODES: dict[str, str] = {}
 

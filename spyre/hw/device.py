@@ -1,7 +1,7 @@
 """The simulated card: memory, allocations, host threads, number mode, and the programs it ran.
 
 A Device keeps compiled plans, LX and HBM contents between launches, as the card does. It is driven
-from one thread at a time.
+from one thread at a time; memory may be allocated and freed from several.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Device:
     ``numerics``: number mode, or its text form (default: SPYRE_NUMERICS). ``threads``: host threads
     (default: SPYRE_NUM_THREADS, else all usable CPUs). ``sanitize``: checks to make (True: all),
     see docs/sanitizer.md. Fresh memory reads as zero, with ``poison`` as 0xAA bytes.
+    ``regions``: what is allocated. ``resets``: how often it was reset.
     ``core_order``: "random" or "random:SEED" runs the cores of an execute one after another in
     shuffled order.
     """
@@ -76,25 +77,46 @@ class Device:
         checks = parse_checks(sanitize)
         self.sanitizer = Sanitizer(checks) if checks else None
         self.executor.sanitizer = self.memory.observer = self.sanitizer
-        self._allocator = RegionAllocator()
+        self.regions = RegionAllocator()
+        self.resets = 0
         self._poison_scratchpads()
 
     def allocate(self, size_bytes: int, region: int | None = None) -> int:
         """Address of ``size_bytes`` fresh bytes of HBM; see RegionAllocator.allocate."""
-        address = self._allocator.allocate(size_bytes, region)
-        if self.poison:
-            self.memory.poison(address, size_bytes)
+        with self.regions.lock:
+            address = self.regions.allocate(size_bytes, region)
+        self.make_fresh(address, size_bytes)
         return address
+
+    def make_fresh(self, address_bytes: int, size_bytes: int) -> None:
+        """What allocated memory holds at first: zeros, as free memory does, or poison."""
+        if self.poison:
+            self.memory.poison(address_bytes, size_bytes)
 
     def free(self, address_bytes: int) -> None:
         """Release an allocation; its contents are gone."""
-        self.memory.clear(address_bytes, self._allocator.free(address_bytes))
+        with self.regions.lock:
+            self.release(address_bytes)
+
+    def release(self, address_bytes: int, untouched: bool = False) -> int:
+        """`free` for callers that hold ``regions.lock``; returns the bytes released.
+
+        ``untouched``: the caller knows that nobody wrote there, so it need not be cleared.
+        """
+        if not untouched or self.poison:
+            self.memory.clear(address_bytes, self.regions.size_of(address_bytes))
+        return self.regions.free(address_bytes)
 
     def reset(self) -> None:
-        """Forget all allocations and contents, LX included; compiled plans stay."""
-        self._allocator = RegionAllocator()
-        self.memory.clear_all()
-        self._poison_scratchpads()
+        """Forget all allocations and contents, LX included; compiled plans stay.
+
+        Handles of a FlexAllocator of this device are void from then on.
+        """
+        with self.regions.lock:
+            self.regions.reset()
+            self.memory.clear_all()
+            self._poison_scratchpads()
+            self.resets += 1
 
     def _poison_scratchpads(self) -> None:
         if self.poison:

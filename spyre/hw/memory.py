@@ -17,6 +17,10 @@ from spyre.hw.spec import HOST_BYTES, LX_BASE, host_offset
 
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096
+_KEEP_BYTES = 16 << 10
+"""Ranges up to this size are overwritten with zeros and stay committed: to give their pages back
+costs more than the zeros, and the pages are wanted again soon."""
+_ZEROS = bytes(_KEEP_BYTES)
 POISON = 0xAA
 """Byte of fresh memory on a device that poisons it."""
 
@@ -69,9 +73,12 @@ class DeviceMemory:
             self.observer.written(address_bytes, content.size, name)
 
     def clear(self, address_bytes: int, size_bytes: int) -> None:
-        """Zero a range within one region or LX; whole pages go back to the host."""
+        """Zero a range within one region or LX; the whole pages of large ones go to the host."""
         start = host_offset(address_bytes)
-        self._clear(start, start + size_bytes)
+        if size_bytes <= _KEEP_BYTES:
+            self._zero(start, start + size_bytes)
+        else:
+            self._clear(start, start + size_bytes)
         if self.observer is not None:
             self.observer.cleared(address_bytes, size_bytes)
 
@@ -84,12 +91,16 @@ class DeviceMemory:
     def _clear(self, start: int, end: int) -> None:
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         last = end // mmap.PAGESIZE * mmap.PAGESIZE
-        if first >= last:
-            self._data[start:end] = 0
-            return
-        self._data[start:first] = 0
+        if start < first:
+            self._zero(start, first)
         self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
-        self._data[last:end] = 0
+        if last < end:
+            self._zero(last, end)
+
+    def _zero(self, start: int, end: int) -> None:
+        """Zero at most _KEEP_BYTES; bytes never written are only read, which commits nothing."""
+        if self._mapping[start:end] != _ZEROS[: end - start]:
+            self._data[start:end] = 0
 
 
 def reserve(size_bytes: int) -> mmap.mmap:

@@ -35,5 +35,14 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY736": "the checker finds it first (SPY235); for programs run with check=False",
     "SPY737": "an SDSC has nine dims at most, which fit",
     "SPY738": "needs 67 million records: tests/sanitizer/test_sanitizer.py begins at the last one",
+    "SPY800": "handles are used in Python only",
+    "SPY801": "handles are used in Python only",
+    "SPY802": "allocation directives are given in Python only",
+    "SPY803": "spyre-run has a device of its own, without FlexAllocator",
+    "SPY804": "spyre-run has a device of its own, without FlexAllocator",
+    "SPY805": "spyre-run runs on one card and does not enumerate",
+    "SPY806": "spyre-run runs on one card and does not enumerate",
+    "SPY807": "sizes of the command line are checked earlier; capacities are given in Python only",
+    "SPY808": "interleaved memory is allocated in Python only",
 }
 """Codes that no file and no command line provokes, or not here, with the reason."""

@@ -89,6 +89,18 @@ def test_clear_gives_pages_back(whole: bool):
     assert not memory.read(REGION_BYTES + 77 * MIB, 4096).any()
 
 
+@needs_proc
+def test_clear_of_untouched_memory_commits_nothing():
+    """Neither do the parts of pages at the ends, which cannot be given back."""
+    memory = DeviceMemory()
+    memory.clear(0, 128)
+    before = resident_bytes()
+    for k in range(200):
+        memory.clear(REGION_BYTES + k * (8 * MIB + 128), 4 * MIB)
+        memory.clear(2 * REGION_BYTES + k * (8 * MIB + 128), 16 * 1024)
+    assert resident_bytes() - before < 16 * MIB
+
+
 @given(st.integers(0, LX_BASE + CORES * LX_BYTES - 1))
 def test_host_offsets_invert(address: int):
     offset = host_offset(address)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from spyre.runtime.flex.control_block import Place
 from spyre.runtime.flex.job import DMA, JobPlan, LaunchContext
+from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.host_tensor import HostTensor
-from spyre.runtime.memory.storage import DeviceStorage
 
 
 def tensor_to_device(host: HostTensor, tensor: SpyreTensor) -> JobPlan:
@@ -36,14 +36,14 @@ def tensor_to_host(tensor: SpyreTensor, host: HostTensor) -> JobPlan:
     return _tensor_plan(copy, tensor, host, to_device=False)
 
 
-def bytes_to_device(content: npt.NDArray[np.uint8], storage: DeviceStorage, name: str) -> JobPlan:
+def bytes_to_device(content: npt.NDArray[np.uint8], memory: ProgramMemory, name: str) -> JobPlan:
     """Raw bytes → the start of an allocation: program binaries."""
 
     def copy(context: LaunchContext, first: int, last: int) -> None:
-        context.device.dma.write_bytes(storage.address_bytes, content, name)
+        context.device.dma.write_bytes(memory.address_bytes, content, name)
 
     def places(context: LaunchContext, iteration: int) -> tuple[Place, ...]:
-        return (Place(name, storage.virtual_address),)
+        return (Place(name, memory.virtual_address),)
 
     return JobPlan(name, (DMA(copy, places, content.size, True, False, name),))
 
@@ -52,7 +52,7 @@ def _tensor_plan(copy: object, tensor: SpyreTensor, host: HostTensor, to_device:
     name = f"{host.name or tensor.name}"
 
     def places(context: LaunchContext, iteration: int) -> tuple[Place, ...]:
-        return (Place(tensor.name, tensor.storage.virtual_address),)
+        return (Place(tensor.name, tensor.virtual_address),)
 
     step = DMA(copy, places, tensor.layout.device_bytes, to_device, False, name)  # type: ignore[arg-type]
     return JobPlan(name, (step,))

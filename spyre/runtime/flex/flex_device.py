@@ -14,12 +14,13 @@ from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.flex.flex_stream import FlexStream, dependent_error
 from spyre.runtime.flex.job import LaunchContext
 from spyre.runtime.flex.kernel_program import Runner
+from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.scheduler import Scheduler
 from spyre.runtime.flex.scheduling import Policy
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.stream_pool import StreamPool
 from spyre.runtime.flex.work import Work
-from spyre.runtime.memory.directive import AllocationDirective, MemoryType
+from spyre.runtime.memory.directive import PROGRAM
 from spyre.runtime.memory.flex_allocator import FlexAllocator
 from spyre.runtime.memory.storage import DeviceStorage
 
@@ -41,7 +42,9 @@ class FlexDevice:
     ) -> None:
         self.device = device if device is not None else Device()
         self.index = index
-        self.allocator = FlexAllocator(self.device)
+        in_use = self.device.regions.in_use
+        kept = self.device.regions.capacities_bytes if in_use else None
+        self.allocator = FlexAllocator(self.device, capacities_bytes=kept)
         self.dma = DmaEngine(self.device)
         chosen = policy if policy is not None else config.SCHEDULER.read()
         self.scheduler = Scheduler(Policy(chosen), _ended, dependent_error)
@@ -54,13 +57,14 @@ class FlexDevice:
 
     def allocate(self, size_bytes: int) -> DeviceStorage:
         """Fresh device memory that is freed with its last reference."""
-        return DeviceStorage(self.allocator, self.allocator.allocate(size_bytes), size_bytes)
+        index = self.allocator.allocate(size_bytes)
+        return DeviceStorage(self.allocator, index, size_bytes, self.index)
 
-    def allocate_program(self, size_bytes: int) -> DeviceStorage:
+    def allocate_program(self, size_bytes: int) -> ProgramMemory:
         """Fresh program memory (segment 7)."""
-        directive = AllocationDirective(memory_type=MemoryType.PROGRAM)
-        index = self.allocator.allocate(size_bytes, directive)
-        return DeviceStorage(self.allocator, index, size_bytes)
+        index = self.allocator.allocate(size_bytes, PROGRAM)
+        storage = DeviceStorage(self.allocator, index, size_bytes, self.index)
+        return ProgramMemory(storage)
 
     def empty(
         self,

@@ -21,10 +21,10 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.flex.control_block import Place
 from spyre.runtime.flex.job import DMA, DeviceCompute, HostOperation, JobPlan, LaunchContext
+from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
 from spyre.runtime.memory.address import VirtualAddress
-from spyre.runtime.memory.storage import DeviceStorage
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -45,7 +45,7 @@ class KernelState:
     """
 
     launch: Launch
-    correction: DeviceStorage | None = None
+    correction: ProgramMemory | None = None
     runner: Runner | None = None
 
 
@@ -60,10 +60,10 @@ class KernelProgram:
     name: str
     kernel: Kernel
     arguments: KernelArguments
-    image: DeviceStorage
+    image: ProgramMemory
     header: bytes
     pool: PoolBuffer | None = None
-    _free: list[DeviceStorage] = field(default_factory=list)
+    _free: list[ProgramMemory] = field(default_factory=list)
     _accepted: set[tuple[object, ...]] = field(default_factory=set)
 
     @property
@@ -140,7 +140,7 @@ class KernelProgram:
                 found=f"{len(tensors)} tensors",
             )
         for k, (argument, tensor) in enumerate(zip(expected, tensors, strict=True)):
-            if tensor.storage.device is not device.device:
+            if tensor.storage.allocator is not device.allocator:
                 raise LaunchError(
                     "SPY879",
                     f"argument {k} must be on Spyre device {device.index}",
@@ -154,7 +154,7 @@ class KernelProgram:
                     found=f"{list(tensor.shape)} of {tensor.dtype}",
                 )
 
-    def _take_correction(self, device: FlexDevice) -> DeviceStorage:
+    def _take_correction(self, device: FlexDevice) -> ProgramMemory:
         try:
             return self._free.pop()
         except IndexError:
@@ -179,7 +179,7 @@ class KernelProgram:
         runner = state.runner or device.runner or run_plainly
         context.outcome.detail = runner(self.kernel, launch)
 
-    def _corrected(self, device: FlexDevice, launch: Launch, correction: DeviceStorage) -> Launch:
+    def _corrected(self, device: FlexDevice, launch: Launch, correction: ProgramMemory) -> Launch:
         found = device.device.memory.view(correction.address_bytes, self.correction_bytes)
         values = found.view(np.int64)[: len(self.symbols)].tolist()
         return Launch(launch.arguments, launch.pool, dict(zip(self.symbols, values, strict=True)))

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from spyre.hw.device import DeviceTensor
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.runtime.memory.address import AllocationIndex
+from spyre.runtime.memory.address import AllocationIndex, VirtualAddress
 from spyre.runtime.memory.storage import DeviceStorage
 
 
@@ -54,11 +54,16 @@ class SpyreTensor:
         return (self.shape, self.strides, self.dtype, self.layout)
 
     @cached_property
+    def virtual_address(self) -> VirtualAddress:
+        """Region and offset of its memory, for the flex layer."""
+        return self.storage.allocator.resolve(self.storage.index)
+
+    @cached_property
     def resolved(self) -> DeviceTensor:
         """The tensor with its address, for the flex layer."""
         return DeviceTensor(
             self.name,
-            self.storage.address_bytes,
+            self.storage.allocator.device_address(self.storage.index),
             self.layout,
             self.dtype,
             self.shape,

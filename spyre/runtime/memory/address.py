@@ -14,6 +14,9 @@ from spyre.hw.spec import REGION_BYTES
 AllocationIndex = NewType("AllocationIndex", int)
 """An opaque handle of an allocation; 0 is the handle of an empty one."""
 
+NULL_INDEX = AllocationIndex(0)
+"""Handle of an allocation of 0 bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class VirtualAddress:

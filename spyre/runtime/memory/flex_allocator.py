@@ -1,0 +1,297 @@
+"""FlexAllocator: device memory behind opaque handles (runtime reference §4.1).
+
+A handle is a number that says nothing about the place; `resolve` and `composite` are for the flex
+layer. Handles are never used twice. All methods may be called from any thread.
+
+The lock is the one of the device's regions. A finalizer may run at any moment, also in a thread
+that holds the lock, so owners give back through `give_back`, which only queues the handle when the
+lock is taken; whoever takes the lock next settles the queue first.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from spyre.errors import DeviceOutOfMemory, LaunchError, UnsupportedError
+from spyre.hw.device import Device
+from spyre.hw.spec import REGION_BITS, REGION_BYTES, STICK_BYTES
+from spyre.runtime.memory.address import (
+    NULL_INDEX,
+    AllocationIndex,
+    Chunk,
+    CompositeAddress,
+    VirtualAddress,
+    device_virtual_address,
+)
+from spyre.runtime.memory.directive import (
+    BIND,
+    AllocationDirective,
+    AllocationPolicy,
+    MemoryType,
+)
+from spyre.runtime.memory.mode import FlexMode, read_mode, region_capacities
+from spyre.runtime.memory.statistics import Counter, MemoryStatistics
+
+PressureHook = Callable[[], object]
+"""Called without the lock when memory runs out; may drop references to storages."""
+
+
+class FlexAllocator:
+    """The memory of one device, for handles.
+
+    ``mode``: default FLEX_DEVICE; ``capacities_bytes``: of the regions, default as the mode says.
+    Takes over the regions of ``device``, which must hold no allocations (LaunchError SPY807); what
+    the device allocates itself afterwards comes from the same regions. ``Device.reset`` makes all
+    handles void; giving them back is then nothing, any other use LaunchError SPY800.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        mode: FlexMode | None = None,
+        capacities_bytes: Sequence[int] | None = None,
+    ) -> None:
+        self.device = device
+        self.mode = mode or read_mode()
+        self.pressure_hooks: list[PressureHook] = [gc.collect]
+        self._regions = device.regions
+        self._lock = device.regions.lock
+        with self._lock:
+            self._regions.resize(capacities_bytes or region_capacities(self.mode))
+        self._places: dict[int, int | tuple[int, ...]] = {}
+        """handle → device address of its chunk, or addresses of its chunks."""
+        self._extra_references: dict[int, int] = {}
+        """handle → references beyond the first."""
+        self._exposed: set[int] = set()
+        """Handles whose place somebody has been told; the memory of others cannot have changed."""
+        self._given_back: deque[int] = deque()
+        self._last = self._void = 0
+        """The last handle handed out; the last one that a device reset made void."""
+        self._resets = device.resets
+        self._bytes = self._peak_bytes = self._accumulated_bytes = self._peak_count = 0
+
+    # --- allocations --------------------------------------------------------------------------
+
+    def allocate(self, size_bytes: int, directive: AllocationDirective = BIND) -> AllocationIndex:
+        """Handle of ``size_bytes`` fresh bytes with one reference; the null handle for 0 bytes.
+
+        Fresh memory reads as zero (as 0xAA bytes on a device that poisons). When there is no room,
+        calls the pressure hooks without the lock and tries once more, then raises
+        DeviceOutOfMemory SPY401. LaunchError SPY807 for a negative size.
+        """
+        if not size_bytes:
+            return NULL_INDEX
+        try:
+            return self._allocate(size_bytes, directive)
+        except DeviceOutOfMemory:
+            for hook in tuple(self.pressure_hooks):
+                hook()
+        return self._allocate(size_bytes, directive)
+
+    def deallocate(self, index: AllocationIndex) -> None:
+        """Give one reference back; the last one frees. LaunchError SPY800 for a void handle."""
+        if index:
+            with self._lock:
+                if self._given_back or self._resets != self.device.resets:
+                    self._settle()
+                self._drop(index)
+
+    def give_back(self, index: AllocationIndex) -> None:
+        """`deallocate` for finalizers: never waits for the lock.
+
+        When another call is just at work the memory is free for the next one. Nothing to do after a
+        reset of the device. LaunchError SPY800 when somebody else gave the reference back.
+        """
+        if not index or self._is_void(index):
+            return
+        if index not in self._places:
+            raise _unknown(index)
+        self._given_back.append(index)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self._lock.release()
+
+    def retain(self, index: AllocationIndex) -> None:
+        """Another reference to an allocation. LaunchError SPY800 for a void handle."""
+        if index:
+            with self._lock:
+                self._settle()
+                if index not in self._places:
+                    raise _unknown(index)
+                self._extra_references[index] = self._extra_references.get(index, 0) + 1
+
+    # --- places -------------------------------------------------------------------------------
+
+    def resolve(self, index: AllocationIndex) -> VirtualAddress:
+        """Region and offset of an allocation.
+
+        LaunchError SPY800 for a void handle, SPY801 for the null handle, UnsupportedError SPY808
+        for an interleaved allocation, which launches cannot use (runtime reference §4.1).
+        """
+        return self._virtual_address(self.device_address(index))
+
+    def device_address(self, index: AllocationIndex) -> int:
+        """The address of an allocation that a program carries (DMVA); errors as `resolve`."""
+        if not index:
+            raise LaunchError("SPY801", "the null handle has no address")
+        with self._lock:
+            if self._given_back or self._resets != self.device.resets:
+                self._settle()
+            place = self._expose(index)
+        if isinstance(place, int):
+            return place
+        raise UnsupportedError(
+            "SPY808", "Interleaved not supported yet", found=f"an allocation of {len(place)} chunks"
+        )
+
+    def composite(self, index: AllocationIndex) -> CompositeAddress:
+        """All chunks of an allocation, none for the null handle; sizes are rounded up to 128."""
+        if not index:
+            return CompositeAddress(())
+        with self._lock:
+            self._settle()
+            place = self._expose(index)
+            addresses = (place,) if isinstance(place, int) else place
+            return CompositeAddress(tuple(self._chunk(address) for address in addresses))
+
+    def device_virtual_address(self, address: VirtualAddress) -> int:
+        """The DMVA of a location, whatever the mode says about region_id."""
+        return device_virtual_address(self.mode.region_of(address.region_id), address.offset)
+
+    # --- the whole ----------------------------------------------------------------------------
+
+    def statistics(self) -> MemoryStatistics:
+        """Counters and regions at one moment."""
+        with self._lock:
+            self._settle()
+            return MemoryStatistics(
+                Counter(self._bytes, self._peak_bytes, self._accumulated_bytes),
+                Counter(len(self._places), self._peak_count, self._last),
+                self._regions.usage(),
+            )
+
+    def reset_peak(self) -> None:
+        """Peaks start again at the current values."""
+        with self._lock:
+            self._settle()
+            self._peak_bytes, self._peak_count = self._bytes, len(self._places)
+
+    # --- under the lock -----------------------------------------------------------------------
+
+    def _allocate(self, size_bytes: int, directive: AllocationDirective) -> AllocationIndex:
+        with self._lock:
+            if self._given_back or self._resets != self.device.resets:
+                self._settle()
+            place: int | tuple[int, ...]
+            if directive is BIND:
+                place = self._regions.allocate(size_bytes)
+            else:
+                place = self._place(size_bytes, directive)
+            if self.device.poison:
+                self._poison(place)
+            self._last = index = self._last + 1
+            self._places[index] = place
+            rounded = size_bytes + STICK_BYTES - 1 & -STICK_BYTES
+            self._accumulated_bytes += rounded
+            self._bytes = now = self._bytes + rounded
+            if now > self._peak_bytes:
+                self._peak_bytes = now
+            if len(self._places) > self._peak_count:
+                self._peak_count = len(self._places)
+        return AllocationIndex(index)
+
+    def _place(self, size_bytes: int, directive: AllocationDirective) -> int | tuple[int, ...]:
+        if directive.policy is AllocationPolicy.INTERLEAVE:
+            return self._interleave(size_bytes, directive.domains)
+        if directive.memory_type is MemoryType.PROGRAM:
+            return self._regions.allocate_program(size_bytes)
+        if directive.domains:
+            return self._regions.allocate_in(directive.domains[0], size_bytes)
+        return self._regions.allocate(size_bytes)
+
+    def _interleave(self, size_bytes: int, domains: tuple[int, ...]) -> tuple[int, ...]:
+        """One chunk per domain, sticks shared out evenly; all of them or none."""
+        sticks, more = divmod(-(-size_bytes // STICK_BYTES), len(domains))
+        addresses: list[int] = []
+        try:
+            for k, domain in enumerate(domains):
+                if count := sticks + (k < more):
+                    addresses.append(self._regions.allocate_in(domain, count * STICK_BYTES))
+        except DeviceOutOfMemory:
+            for address in addresses:
+                self._regions.free(address)
+            raise
+        return tuple(addresses)
+
+    def _poison(self, place: int | tuple[int, ...]) -> None:
+        for address in (place,) if isinstance(place, int) else place:
+            self.device.make_fresh(address, self._regions.size_of(address))
+
+    def _settle(self) -> None:
+        """Do what has happened without the lock: a device reset, references given back."""
+        if self._resets != self.device.resets:
+            self._forget()
+        while self._given_back:
+            index = self._given_back.popleft()
+            if index > self._void:
+                self._drop(index)
+
+    def _forget(self) -> None:
+        self._resets = self.device.resets
+        self._void = self._last
+        self._places.clear()
+        self._extra_references.clear()
+        self._exposed.clear()
+        self._bytes = 0
+
+    def _drop(self, index: int) -> None:
+        extra = self._extra_references
+        if extra and index in extra:
+            if extra[index] == 1:
+                del extra[index]
+            else:
+                extra[index] -= 1
+            return
+        place = self._places.pop(index, None)
+        if place is None:
+            raise _unknown(index)
+        untouched = index not in self._exposed
+        if not untouched:
+            self._exposed.remove(index)
+        if isinstance(place, int):
+            self._bytes -= self.device.release(place, untouched)
+        else:
+            self._bytes -= sum(self.device.release(address, untouched) for address in place)
+
+    def _expose(self, index: int) -> int | tuple[int, ...]:
+        """The place of an allocation, which from now on may be written to."""
+        place = self._places.get(index)
+        if place is None:
+            raise _unknown(index)
+        self._exposed.add(index)
+        return place
+
+    def _is_void(self, index: int) -> bool:
+        """Whether a device reset has made the handle void. Needs no lock."""
+        return index <= self._void or self._resets != self.device.resets
+
+    def _virtual_address(self, address: int) -> VirtualAddress:
+        region = self.mode.region_id(address >> REGION_BITS)
+        return VirtualAddress(region, address & REGION_BYTES - 1)
+
+    def _chunk(self, address: int) -> Chunk:
+        size_bytes = self._regions.size_of(address)
+        return Chunk(self._virtual_address(address), size_bytes, address >> REGION_BITS)
+
+
+def _unknown(index: int) -> LaunchError:
+    return LaunchError(
+        "SPY800",
+        "nothing is allocated under this handle",
+        expected="a handle of FlexAllocator.allocate that has references left",
+        found=f"handle {index}",
+    )
