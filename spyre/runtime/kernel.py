@@ -116,7 +116,7 @@ class Kernel:
             for i, s in enumerate(scratch)
         ]
         return Binding(
-            self._parameter_values(launch),
+            self.parameter_values(launch),
             None if self.bundle.program.parameters else _segments(launch),
             tuple(sorted(set(allocations), key=lambda a: a.address_bytes)),
             tuple(s.address_bytes for s in scratch),
@@ -135,7 +135,8 @@ class Kernel:
             self.device.free(buffer.address_bytes)
         self._scratch = None
 
-    def _parameter_values(self, launch: Launch) -> dict[str, int]:
+    def parameter_values(self, launch: Launch) -> dict[str, int]:
+        """Value of every parameter of the bundle in ``launch``."""
         values = dict(launch.values)
         for parameter in self.bundle.program.parameters:
             if parameter.name in values:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from spyre.dtypes import find_host_dtype
 from spyre.runtime.flex.control_block import Place
 from spyre.runtime.flex.job import DMA, JobPlan, LaunchContext
 from spyre.runtime.flex.program_memory import ProgramMemory
@@ -34,6 +35,15 @@ def tensor_to_host(tensor: SpyreTensor, host: HostTensor) -> JobPlan:
         context.device.dma.to_host(tensor.resolved, host)
 
     return _tensor_plan(copy, tensor, host, to_device=False)
+
+
+def host_like(tensor: SpyreTensor) -> HostTensor:
+    """A host tensor for the elements of ``tensor``, with the strides its layout was made for."""
+    dtype = find_host_dtype(tensor.dtype)
+    pairs = zip(tensor.shape, tensor.strides, strict=True)
+    elements = 0 if 0 in tensor.shape else 1 + sum((n - 1) * step for n, step in pairs)
+    storage = np.zeros(elements, np.dtype(dtype.storage_dtype))
+    return HostTensor(tensor.name, dtype.name, tensor.shape, tensor.strides, 0, storage)
 
 
 def bytes_to_device(content: npt.NDArray[np.uint8], memory: ProgramMemory, name: str) -> JobPlan:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
 
 from spyre import config
 from spyre.hw.device import Device
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.dma.engine import DmaEngine
 from spyre.runtime.flex.command_stream import CommandStream
+from spyre.runtime.flex.copies import host_like, tensor_to_device, tensor_to_host
 from spyre.runtime.flex.flex_stream import FlexStream, dependent_error
 from spyre.runtime.flex.job import LaunchContext
 from spyre.runtime.flex.kernel_program import Runner
@@ -20,6 +24,7 @@ from spyre.runtime.flex.scheduling import Policy
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.stream_pool import StreamPool
 from spyre.runtime.flex.work import Work
+from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.memory.directive import PROGRAM
 from spyre.runtime.memory.flex_allocator import FlexAllocator
 from spyre.runtime.memory.storage import DeviceStorage
@@ -76,6 +81,31 @@ class FlexDevice:
         """A tensor of zeros of torch dtype ``dtype``, in default layout unless one is given."""
         layout = layout or SpyreTensorLayout.from_host(shape, dtype)
         return SpyreTensor(name, shape, dtype, layout, self.allocate(layout.device_bytes))
+
+    def to_device(
+        self,
+        array: npt.NDArray[Any] | HostTensor,
+        name: str = "tensor",
+        layout: SpyreTensorLayout | None = None,
+        stream: FlexStream | None = None,
+    ) -> SpyreTensor:
+        """A new tensor with the elements of ``array``; the copy is enqueued, on the current stream.
+
+        ``array`` must not change before the copy has run.
+        """
+        host = array if isinstance(array, HostTensor) else HostTensor.from_array(name, array)
+        layout = layout or SpyreTensorLayout.from_host(host.shape, host.dtype_name)
+        tensor = self.empty(host.shape, host.dtype_name, layout, host.name)
+        (stream or self.streams.current).launch(tensor_to_device(host, tensor))
+        return tensor
+
+    def to_host(self, tensor: SpyreTensor, stream: FlexStream | None = None) -> HostTensor:
+        """The tensor's elements on the host; waits for the stream, by default the current one."""
+        chosen = stream or self.streams.current
+        host = host_like(tensor)
+        chosen.launch(tensor_to_host(tensor, host))
+        chosen.synchronize()
+        return host
 
     # --- streams ---------------------------------------------------------------------------------
 

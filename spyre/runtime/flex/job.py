@@ -24,7 +24,7 @@ from spyre.runtime.flex.work import Stage
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
-    from spyre.runtime.flex.program import KernelProgram
+    from spyre.runtime.flex.kernel_program import KernelProgram
 
 LARGE_BYTES = 1 << 18
 """Tensor bytes from which a job is worth a second thread."""

@@ -25,6 +25,7 @@ from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
 from spyre.runtime.memory.address import VirtualAddress
+from spyre.runtime.memory.storage import DeviceStorage
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -63,6 +64,7 @@ class KernelProgram:
     image: ProgramMemory
     header: bytes
     pool: PoolBuffer | None = None
+    pool_memory: DeviceStorage | None = None
     _free: list[ProgramMemory] = field(default_factory=list)
     _accepted: set[tuple[object, ...]] = field(default_factory=set)
 
