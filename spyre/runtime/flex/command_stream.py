@@ -10,7 +10,7 @@ from spyre.runtime.flex.control_block import ControlBlock
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.job import LaunchContext
 from spyre.runtime.flex.scheduling import Unit
-from spyre.runtime.flex.work import Work
+from spyre.runtime.flex.work import Label, Work, label_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class CommandStream:
         for iteration in range(unit.first, unit.last):
             self.commands.append(
                 Command(
-                    work.label(place, iteration),
+                    label_text(work.label(place, iteration)),
                     work.stream.stream_id,
-                    work.stages[place].engine,
+                    work.stages.engines[place],
                     _block(work, place, iteration),
                     _dependencies(work, place, iteration),
                     iteration,
@@ -91,19 +91,18 @@ def _block(work: Work, place: int, iteration: int) -> ControlBlock:
 
 def _detail(work: Work, place: int) -> Any:
     context = work.payload
-    compute = work.stages[place].engine is Engine.COMPUTE
+    compute = work.stages.engines[place] is Engine.COMPUTE
     return context.outcome.detail if compute and isinstance(context, LaunchContext) else None
 
 
 def _dependencies(work: Work, place: int, iteration: int) -> tuple[str, ...]:
     """Labels of what one iteration of a stage waits for."""
-    found: list[str] = []
+    found: list[Label] = []
+    stages = work.stages.all
     if place > 0:
         found.append(work.label(place - 1, iteration))
-    if work.stages[place].is_prep:
-        return tuple(found)
-    if iteration > 0:
+    if not stages[place].is_prep and iteration > 0:
         found.append(work.label(place, iteration - 1))
-    elif place == 0 or work.stages[place - 1].is_prep:
+    elif not stages[place].is_prep and (place == 0 or stages[place - 1].is_prep):
         found += work.after
-    return tuple(found)
+    return tuple(label_text(label) for label in found)

@@ -5,6 +5,8 @@ The pipeline RFC's `Job(JobPlan)`: pure data movement goes through streams as ev
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +39,9 @@ def tensor_to_host(tensor: SpyreTensor, host: HostTensor) -> JobPlan:
     return _tensor_plan(copy, tensor, host, to_device=False)
 
 
+CopyFunction = Callable[[LaunchContext, int, int], None]
+
+
 def host_like(tensor: SpyreTensor) -> HostTensor:
     """A host tensor for the elements of ``tensor``, with the strides its layout was made for."""
     dtype = find_host_dtype(tensor.dtype)
@@ -58,11 +63,13 @@ def bytes_to_device(content: npt.NDArray[np.uint8], memory: ProgramMemory, name:
     return JobPlan(name, (DMA(copy, places, content.size, True, False, name),))
 
 
-def _tensor_plan(copy: object, tensor: SpyreTensor, host: HostTensor, to_device: bool) -> JobPlan:
+def _tensor_plan(
+    copy: CopyFunction, tensor: SpyreTensor, host: HostTensor, to_device: bool
+) -> JobPlan:
     name = f"{host.name or tensor.name}"
 
     def places(context: LaunchContext, iteration: int) -> tuple[Place, ...]:
         return (Place(tensor.name, tensor.virtual_address),)
 
-    step = DMA(copy, places, tensor.layout.device_bytes, to_device, False, name)  # type: ignore[arg-type]
+    step = DMA(copy, places, tensor.layout.device_bytes, to_device, False, name)
     return JobPlan(name, (step,))

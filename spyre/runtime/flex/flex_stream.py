@@ -17,7 +17,7 @@ from spyre.runtime.flex.event import Event
 from spyre.runtime.flex.job import Job, JobPlan, LaunchContext, LaunchOutcome
 from spyre.runtime.flex.scheduler import StreamHasFailed
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
-from spyre.runtime.flex.work import Stage, StreamQueue, Work
+from spyre.runtime.flex.work import Stage, Stages, StreamQueue, Work
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -57,18 +57,13 @@ class FlexStream:
 
     def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
         """Enqueue a launch that was bound."""
-        plan = context.plan
-        stages = tuple([step.stage(context) for step in plan.steps])
+        stages = context.plan.stages
         self.submit(Work(stages, context.iterations, context, is_large=context.is_large))
         return context.outcome
 
     def add_callback(self, function: Callable[[], None]) -> None:
         """Call ``function`` on the host in stream order; the stream waits until it returns."""
-
-        def run(first: int, last: int) -> None:
-            function()
-
-        self.submit(Work((Stage(Engine.HOST, run),), 1, function))
+        self.submit(Work(_CALLBACK, 1, function))
 
     def submit(self, work: Work) -> None:
         """Append work. StreamError SPY870 when the stream has failed."""
@@ -138,6 +133,13 @@ class FlexStream:
     def __repr__(self) -> str:
         state = "failed" if self._queue.error is not None else f"priority {self.priority}"
         return f"FlexStream(device={self.device.index}, id={self.stream_id}, {state})"
+
+
+def _call(function: Callable[[], None], first: int, last: int) -> None:
+    function()
+
+
+_CALLBACK = Stages((Stage(Engine.HOST, _call),))
 
 
 def dependent_error(error: BaseException, stream: StreamQueue) -> SpyreError:

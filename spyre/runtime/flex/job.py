@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,7 @@ from spyre.errors import LaunchError
 from spyre.runtime.flex.control_block import ControlBlock, Place
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
-from spyre.runtime.flex.work import Stage
+from spyre.runtime.flex.work import Stage, Stages
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -40,7 +40,8 @@ class LaunchOutcome:
 class LaunchContext:
     """One launch of a plan: its tensors, buffers and results.
 
-    ``iterations``: tiles. ``buffers``: host buffers by handle, int64 rows [iteration, word].
+    ``iterations``: tiles. ``buffers``: host buffers by handle, int64 rows [iteration, word], made by
+    the host operations that fill them.
     ``state``: what the kernel's program keeps for this launch.
     """
 
@@ -63,6 +64,7 @@ class LaunchContext:
         tensors: Sequence[SpyreTensor],
         iterations: int = 1,
         state: object = None,
+        is_large: bool = False,
     ) -> None:
         self.plan = plan
         self.device = device
@@ -72,7 +74,7 @@ class LaunchContext:
         self.outcome = LaunchOutcome()
         self.state = state
         self.stream_id = -1
-        self.is_large = sum(t.layout.device_bytes for t in tensors) > LARGE_BYTES
+        self.is_large = is_large
 
 
 class JobPlanStep(Protocol):
@@ -82,8 +84,9 @@ class JobPlanStep(Protocol):
     def step_type(self) -> str:
         """H2D, D2H, Compute or HostCompute (runtime reference §5)."""
 
-    def stage(self, context: LaunchContext) -> Stage:
-        """The step for one launch."""
+    @property
+    def stage(self) -> Stage:
+        """What the scheduler runs; its payload is a `LaunchContext`."""
 
     def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
         """What one iteration of it is, for the command stream."""
@@ -104,6 +107,11 @@ class JobPlan:
         if not self.steps:
             raise LaunchError("SPY876", f"job plan {self.name} has no steps")
 
+    @cached_property
+    def stages(self) -> Stages:
+        """What the scheduler runs for a launch."""
+        return Stages(step.stage for step in self.steps)
+
     def bind(
         self,
         device: FlexDevice,
@@ -112,7 +120,7 @@ class JobPlan:
     ) -> LaunchContext:
         """A launch over ``tensors``. LaunchError or TilingError when they do not fit."""
         if self.program is None:
-            return LaunchContext(self, device, tuple(tensors))
+            return LaunchContext(self, device, tuple(tensors), is_large=True)
         return self.program.bind(self, device, tensors, allow_tiled_launch)
 
     def num_steps(self) -> int:
@@ -164,13 +172,17 @@ class HostOperation:
         """HostCompute."""
         return "HostCompute"
 
-    def stage(self, context: LaunchContext) -> Stage:
-        """The step for one launch; its buffer is the launch's own."""
-        context.buffers[self.handle] = np.zeros((context.iterations, self.words), np.int64)
-        return Stage(Engine.HOST, partial(self._run, context), is_prep=True)
+    @property
+    def stage(self) -> Stage:
+        """Preparation: its buffer is the launch's own."""
+        return Stage(Engine.HOST, self._run, is_prep=True)
 
     def _run(self, context: LaunchContext, first: int, last: int) -> None:
-        context.buffers[self.handle][first:last] = self.function(context, first, last)
+        buffer = context.buffers.get(self.handle)
+        if buffer is None:
+            buffer = np.zeros((context.iterations, self.words), np.int64)
+            context.buffers[self.handle] = buffer
+        buffer[first:last] = self.function(context, first, last)
 
     def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
         """One host operation; it is no control block of the card."""
@@ -197,9 +209,10 @@ class DMA:
         """H2D or D2H."""
         return "H2D" if self.to_device else "D2H"
 
-    def stage(self, context: LaunchContext) -> Stage:
-        """The step for one launch."""
-        return Stage(Engine.DMA, partial(self.copy, context), is_prep=self.is_prep)
+    @property
+    def stage(self) -> Stage:
+        """The copy."""
+        return Stage(Engine.DMA, self.copy, is_prep=self.is_prep)
 
     def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
         """One DMA control block."""
@@ -220,9 +233,10 @@ class DeviceCompute:
         """Compute."""
         return "Compute"
 
-    def stage(self, context: LaunchContext) -> Stage:
-        """The step for one launch."""
-        return Stage(Engine.COMPUTE, partial(self.program.compute, context))
+    @property
+    def stage(self) -> Stage:
+        """The run."""
+        return Stage(Engine.COMPUTE, self.program.compute)
 
     def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
         """One compute control block."""

@@ -124,7 +124,6 @@ class Scheduler:
             if self._note_end is not None:
                 self._note_end(work)
             work.payload = None
-            work.stages = ()
 
     # --- waiting ---------------------------------------------------------------------------------
 

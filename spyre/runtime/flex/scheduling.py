@@ -45,11 +45,12 @@ class Unit:
 
     def run(self) -> None:
         """Run it; raises what the stage raises."""
+        work = self.work
         if self.stage != WHOLE:
-            self.work.stages[self.stage].run(self.first, self.last)
+            work.stages.all[self.stage].run(work.payload, self.first, self.last)
             return
-        for stage in self.work.stages:
-            stage.run(0, self.last)
+        for stage in work.stages.all:
+            stage.run(work.payload, 0, self.last)
 
 
 def _nothing(work: Work) -> None:
@@ -109,18 +110,18 @@ class Scheduling:
             else:
                 event.tail = stream.tail
             return
-        hosts = work.host_stages
+        stages = work.stages
         work.first_block, work.first_host = self._blocks, self._hosts
-        self._blocks += work.iterations * (len(work.stages) - hosts)
-        self._hosts += work.iterations * hosts
+        self._blocks += work.iterations * stages.block_count
+        self._hosts += work.iterations * stages.host_count
         work.after = stream.tail
-        stream.tail = (work.label(len(work.stages) - 1, work.iterations - 1),)
+        stream.tail = (work.label(len(stages.all) - 1, work.iterations - 1),)
 
     def _advance(self, stream: StreamQueue) -> None:
         """Pass records and open waits at the head of a stream; a job there becomes ready."""
         while stream.work:
             head = stream.work[0]
-            if head.stages:
+            if head.stages.all:
                 heapq.heappush(self._ready, (stream.rank, head.number, stream))
                 return
             event = head.event
@@ -200,8 +201,8 @@ class Scheduling:
         """The whole job if it is small, untouched and all engines are idle; else a first stage."""
         untouched = not self.one_by_one and not work.is_large and work.done[0] == 0
         if untouched and not work.in_flight and not any(self._busy):
-            for stage in work.stages:
-                self._busy[stage.engine] = True
+            for engine in work.stages.engines:
+                self._busy[engine] = True
             work.in_flight = 1
             return Unit(work, WHOLE, 0, work.iterations)
         return self._unit_of(work, prep_only=False)
@@ -210,8 +211,8 @@ class Scheduling:
         """The latest stage of ``work`` that can go on."""
         if work.error is not None:
             return None
-        for place in range(len(work.stages) - 1, -1, -1):
-            stage = work.stages[place]
+        for place in range(len(work.stages.all) - 1, -1, -1):
+            stage = work.stages.all[place]
             done = work.done[place]
             available = work.iterations if place == 0 else work.done[place - 1]
             if work.running[place] or done >= available or self._busy[stage.engine]:
@@ -274,17 +275,17 @@ class Scheduling:
 
     def _release(self, unit: Unit) -> None:
         if unit.stage != WHOLE:
-            self._busy[unit.work.stages[unit.stage].engine] = False
+            self._busy[unit.work.stages.engines[unit.stage]] = False
             unit.work.running[unit.stage] = False
             return
-        for stage in unit.work.stages:
-            self._busy[stage.engine] = False
+        for engine in unit.work.stages.engines:
+            self._busy[engine] = False
 
     def _progress(self, unit: Unit) -> None:
         if unit.stage != WHOLE:
             unit.work.done[unit.stage] = unit.last
             return
-        unit.work.done = [unit.work.iterations] * len(unit.work.stages)
+        unit.work.done = [unit.last] * len(unit.work.done)
 
     # --- failure ---------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.scheduling import Scheduling, Unit
+from spyre.runtime.flex.work import label_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,5 +61,5 @@ def _error_of(unit: Unit) -> BaseException | None:
 def _span(unit: Unit, begin: int, end: int) -> Span:
     work = unit.work
     assert work.stream is not None
-    label = work.label(unit.stage, unit.first)
-    return Span(label, work.stream.stream_id, work.stages[unit.stage].engine, begin, end)
+    label = label_text(work.label(unit.stage, unit.first))
+    return Span(label, work.stream.stream_id, work.stages.engines[unit.stage], begin, end)

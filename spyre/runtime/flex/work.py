@@ -7,30 +7,54 @@ stage in ranges. Only the scheduler that owns the streams changes these objects,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from spyre.runtime.flex.engine import Engine
 
-StageFunction = Callable[[int, int], None]
-"""Runs iterations first .. last (excluded) of a stage; what it raises fails the stream."""
+StageFunction = Callable[[Any, int, int], None]
+"""Runs iterations first .. last (excluded) of a stage for a payload; an error fails the stream."""
+Label = tuple[bool, int]
+"""(is a host operation, its number): what a control block is called."""
 
 
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a job.
+    """One step of a job, the same for all jobs of a plan.
 
     ``is_prep``: it touches only what belongs to its own launch, so it may run before the jobs in
     front of it have finished (the look-ahead of the pipeline RFC, question 8).
     """
 
-    __slots__ = ("engine", "is_prep", "run")
+    engine: Engine
+    run: StageFunction
+    is_prep: bool = False
 
-    def __init__(self, engine: Engine, run: StageFunction, is_prep: bool = False) -> None:
-        self.engine = engine
-        self.run = run
-        self.is_prep = is_prep
+
+class Stages:
+    """The stages of a job, in order. Immutable, shared by all its launches.
+
+    ``engines``: of each stage. ``host_count``/``block_count``: how many are host operations and how
+    many are control blocks of the card. ``places``: of each stage among its kind.
+    """
+
+    __slots__ = ("all", "block_count", "engines", "host_count", "is_host", "places")
+
+    def __init__(self, stages: Iterable[Stage] = ()) -> None:
+        self.all = tuple(stages)
+        self.engines = tuple(stage.engine for stage in self.all)
+        self.is_host = tuple(engine is Engine.HOST for engine in self.engines)
+        self.host_count = sum(self.is_host)
+        self.block_count = len(self.all) - self.host_count
+        self.places = tuple(self.is_host[:k].count(host) for k, host in enumerate(self.is_host))
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+
+NO_STAGES = Stages()
 
 
 class State(Enum):
@@ -56,7 +80,7 @@ class EventRecord:
         self.done = False
         self.time_ns = 0
         self.error: BaseException | None = None
-        self.tail: tuple[str, ...] = ()
+        self.tail: tuple[Label, ...] = ()
         self.waiters: list[StreamQueue] = []
 
 
@@ -93,7 +117,7 @@ class Work:
 
     def __init__(
         self,
-        stages: tuple[Stage, ...] = (),
+        stages: Stages = NO_STAGES,
         iterations: int = 1,
         payload: Any = None,
         *,
@@ -108,26 +132,21 @@ class Work:
         self.event = event
         self.is_wait = is_wait
         self.state = State.QUEUED
-        self.done = [0] * len(stages)
-        self.running = [False] * len(stages)
+        self.done = [0] * len(stages.all)
+        self.running = [False] * len(stages.all)
         self.in_flight = 0
         self.error: BaseException | None = None
         self.number = -1
         self.first_block = self.first_host = 0
-        self.after: tuple[str, ...] = ()
+        self.after: tuple[Label, ...] = ()
         self.stream: StreamQueue | None = None
 
-    @property
-    def host_stages(self) -> int:
-        """How many of its stages the host does; the others are control blocks."""
-        return sum(stage.engine is Engine.HOST for stage in self.stages)
-
-    def label(self, place: int, iteration: int) -> str:
-        """Name of one iteration of a stage: ``host N``, or ``cb N`` of a control block."""
-        host = self.stages[place].engine is Engine.HOST
-        same = [k for k, s in enumerate(self.stages) if (s.engine is Engine.HOST) is host]
-        first = self.first_host if host else self.first_block
-        return f"{'host' if host else 'cb'} {first + iteration * len(same) + same.index(place)}"
+    def label(self, place: int, iteration: int) -> Label:
+        """What one iteration of a stage is called."""
+        stages = self.stages
+        if stages.is_host[place]:
+            return (True, self.first_host + iteration * stages.host_count + stages.places[place])
+        return (False, self.first_block + iteration * stages.block_count + stages.places[place])
 
     @property
     def is_finished(self) -> bool:
@@ -150,6 +169,11 @@ class StreamQueue:
     work: deque[Work] = field(default_factory=deque)
     error: BaseException | None = None
     reported: bool = False
-    tail: tuple[str, ...] = ()
+    tail: tuple[Label, ...] = ()
     submitted: int = 0
     ended: int = 0
+
+
+def label_text(label: Label) -> str:
+    """``host N``, or ``cb N`` of a control block of the card."""
+    return f"{'host' if label[0] else 'cb'} {label[1]}"

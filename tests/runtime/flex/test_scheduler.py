@@ -14,16 +14,16 @@ from spyre.runtime.flex import scheduler as module
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.scheduler import Scheduler, StreamHasFailed
 from spyre.runtime.flex.scheduling import Policy
-from spyre.runtime.flex.work import EventRecord, Stage, State, StreamQueue, Work
+from spyre.runtime.flex.work import EventRecord, Stage, Stages, State, StreamQueue, Work
 
 
 def job(function, *, corrected=False, large=False, iterations=1):
     compute = Stage(Engine.COMPUTE, function)
     prep = (Stage(Engine.HOST, _nothing, True), Stage(Engine.DMA, _nothing, True))
-    return Work((*(prep if corrected else ()), compute), iterations, None, is_large=large)
+    return Work(Stages((*(prep if corrected else ()), compute)), iterations, None, is_large=large)
 
 
-def _nothing(first, last):
+def _nothing(payload, first, last):
     pass
 
 
@@ -45,7 +45,7 @@ def until(condition, seconds=10.0):
 
 def test_work_goes_on_without_anybody_waiting():
     scheduler, queue, ran = Scheduler(), StreamQueue(0), threading.Event()
-    scheduler.submit(queue, job(lambda first, last: ran.set()))
+    scheduler.submit(queue, job(lambda payload, first, last: ran.set()))
     assert ran.wait(10)
     until(lambda: queue.ended == 1)
 
@@ -55,7 +55,9 @@ def test_the_waiting_thread_helps():
     scheduler, queue, seen = Scheduler(), StreamQueue(0), []
     scheduler.close()
     for _ in range(5):
-        scheduler.submit(queue, job(lambda first, last: seen.append(threading.get_ident())))
+        scheduler.submit(
+            queue, job(lambda payload, first, last: seen.append(threading.get_ident()))
+        )
     wait(scheduler, queue)
     assert seen == [threading.get_ident()] * 5
 
@@ -64,14 +66,16 @@ def test_preparation_of_the_next_job_overlaps_a_large_one():
     scheduler, queue = Scheduler(), StreamQueue(0)
     computing, prepared = threading.Event(), threading.Event()
 
-    def compute(first, last):
+    def compute(payload, first, last):
         computing.set()
         assert prepared.wait(10)
 
     second = Work(
-        (
-            Stage(Engine.HOST, lambda first, last: prepared.set(), True),
-            Stage(Engine.COMPUTE, _nothing),
+        Stages(
+            (
+                Stage(Engine.HOST, lambda payload, first, last: prepared.set(), True),
+                Stage(Engine.COMPUTE, _nothing),
+            )
         ),
         is_large=True,
     )
@@ -83,7 +87,7 @@ def test_preparation_of_the_next_job_overlaps_a_large_one():
 
 def test_submit_does_not_wait_for_a_running_job():
     scheduler, queue, go = Scheduler(), StreamQueue(0), threading.Event()
-    scheduler.submit(queue, job(lambda first, last: go.wait(10)))
+    scheduler.submit(queue, job(lambda payload, first, last: go.wait(10)))
     for _ in range(10):
         scheduler.submit(queue, job(_nothing))
     assert queue.ended == 0
@@ -95,7 +99,7 @@ def test_submit_does_not_wait_for_a_running_job():
 def test_failed_stream_takes_nothing_more():
     scheduler, queue = Scheduler(), StreamQueue(0)
 
-    def fail(first, last):
+    def fail(payload, first, last):
         raise ValueError("broken")
 
     works = [job(fail), job(_nothing)]
@@ -112,7 +116,7 @@ def test_interrupt_in_a_waiting_thread_reaches_it_and_fails_the_stream():
     scheduler, queue = Scheduler(), StreamQueue(0)
     scheduler.close()
 
-    def interrupt(first, last):
+    def interrupt(payload, first, last):
         raise KeyboardInterrupt
 
     scheduler.submit(queue, job(interrupt))
@@ -192,7 +196,7 @@ def test_many_streams_from_many_threads_lose_nothing(policy, seed):
         generator = random.Random(seed * 100 + k)
         for _ in range(100):
 
-            def count(first, last, k=k):
+            def count(payload, first, last, k=k):
                 value = counters[k]
                 if generator.random() < 0.01:
                     time.sleep(1e-5)

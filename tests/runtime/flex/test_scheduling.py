@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.scheduling import Policy, Scheduling
 from spyre.runtime.flex.virtual_time import run_in_virtual_time
-from spyre.runtime.flex.work import EventRecord, Stage, State, StreamQueue, Work
+from spyre.runtime.flex.work import EventRecord, Stage, Stages, State, StreamQueue, Work
 
 TIMES = {Engine.HOST: 2, Engine.DMA: 3, Engine.COMPUTE: 10}
 
@@ -22,7 +22,7 @@ class Log:
 
     def job(self, name, iterations=1, corrected=True, fails_at=None, large=True):
         def stage(engine):
-            def run(first, last):
+            def run(payload, first, last):
                 for k in range(first, last):
                     if fails_at == (engine, k):
                         raise ValueError(f"{name} {engine.name} {k}")
@@ -32,7 +32,8 @@ class Log:
 
         compute = Stage(Engine.COMPUTE, stage(Engine.COMPUTE))
         prep = [Stage(e, stage(e), True) for e in (Engine.HOST, Engine.DMA)]
-        return Work((*(prep if corrected else ()), compute), iterations, name, is_large=large)
+        stages = Stages((*(prep if corrected else ()), compute))
+        return Work(stages, iterations, name, is_large=large)
 
     def of(self, engine):
         return [(name, k) for name, e, k in self.ran if e is engine]
@@ -50,7 +51,7 @@ def drain(state):
 
 
 def timeline(state):
-    spans = run_in_virtual_time(state, lambda u: TIMES[u.work.stages[u.stage].engine])
+    spans = run_in_virtual_time(state, lambda u: TIMES[u.work.stages.engines[u.stage]])
     return "".join(f"{span}\n" for span in spans)
 
 
