@@ -62,6 +62,8 @@ def alias_rows(addresses: Int64Array, sizes: Int64Array) -> Int64Array:
     ``addresses``: [launch, allocation]; ``sizes``: [allocation]. Where none overlap, every
     allocation is a group of its own with offset 0.
     """
+    if not sizes.size:
+        return np.zeros((*addresses.shape, 2), np.int64)
     order = np.lexsort((np.broadcast_to(sizes, addresses.shape), addresses), axis=1)
     lows = np.take_along_axis(addresses, order, 1)
     ends = np.maximum.accumulate(lows + sizes[order], axis=1)
