@@ -6,8 +6,8 @@ Symbolic bundles get addresses as parameter values; baked bundles carry addresse
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -51,6 +51,19 @@ class Allocation:
         return self.address_bytes + self.size_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """Which allocation (index) begins at each address a program is given.
+
+    By parameter name, by segment of a baked bundle, and by device_mem_allocate. Parameters that are
+    not named hold no address that moves.
+    """
+
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    segments: Mapping[int, int] = field(default_factory=dict)
+    scratch: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class Binding:
     """One launch's view of memory.
@@ -58,13 +71,15 @@ class Binding:
     ``parameters``: value per function parameter. ``segments``: real base address per segment of a
     bundle without parameters (None: addresses come from parameters and are real ones).
     ``allocations``: everything the program may touch in HBM.
-    ``scratch_addresses``: one per device_mem_allocate.
+    ``scratch_addresses``: one per device_mem_allocate. ``anchors``: which of these addresses are
+    starts of allocations and move with them (None: nobody knows, so nothing can be moved).
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
     segments: Mapping[int, int] | None = None
     allocations: tuple[Allocation, ...] = ()
     scratch_addresses: tuple[int, ...] = ()
+    anchors: Anchors | None = None
 
     def relocate(self, addresses: Int64Array) -> Int64Array:
         """Device addresses of the file → addresses in the simulator's memory.
@@ -95,9 +110,24 @@ class Binding:
             found=f"segment {address >> REGION_BITS}",
         )
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Hashable identity: equal bindings link to equal programs."""
-        segments = tuple(sorted(self.segments.items())) if self.segments is not None else None
-        parameters = tuple(sorted(self.parameters.items()))
-        return (parameters, segments, self.allocations, self.scratch_addresses)
+    def moved(self, bases: Sequence[int], names: Sequence[str] = ()) -> Binding:
+        """The same launch with allocation ``k`` at ``bases[k]``, called ``names[k]`` if given.
+
+        The order of the allocations stays, whatever their addresses. Needs ``anchors``.
+        """
+        anchors = self.anchors
+        assert anchors is not None
+        titles = names or tuple(a.name for a in self.allocations)
+        moved = zip(self.allocations, bases, titles, strict=True)
+        segments = {s: bases[k] for s, k in anchors.segments.items()}
+        return replace(
+            self,
+            parameters={**self.parameters, **_at(anchors.parameters, bases)},
+            segments=None if self.segments is None else segments,
+            allocations=tuple(replace(a, address_bytes=b, name=n) for a, b, n in moved),
+            scratch_addresses=tuple(bases[k] for k in anchors.scratch),
+        )
+
+
+def _at(anchors: Mapping[str, int], bases: Sequence[int]) -> dict[str, int]:
+    return {name: bases[k] for name, k in anchors.items()}

@@ -6,15 +6,20 @@ Execution is sequential: every execute completes before the next starts (bundle 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from spyre.errors import DeviceFault
 from spyre.hw import table as tb
 from spyre.hw.index_fault import index_fault
+from spyre.hw.linked_batch import BatchPiece, LinkedBatch
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.memory import DeviceMemory
+from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.sanitizer import Sanitizer
 from spyre.hw.spec import device_address
 from spyre.hw.threads import ThreadPool
@@ -26,6 +31,8 @@ Progress = Callable[[int, int], None]
 class Executor:
     """Runs linked programs on one memory; used from one thread at a time.
 
+    Other threads may meanwhile link the programs that run next.
+
     ``threads``: host threads a dispatch may use, at most those of ``pool``. ``sanitizer``: checks
     every launch, where there is one.
     """
@@ -36,6 +43,7 @@ class Executor:
         self.sanitizer: Sanitizer | None = None
         self.threads = pool.threads
         self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
+        self._scratch_pointer: int = self._scratch.ctypes.data
         self._fault = np.zeros(1, np.int64)
 
     def warm(self, linked: LinkedProgram) -> None:
@@ -52,6 +60,40 @@ class Executor:
     def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
         """Run the dispatches ``first`` to ``last`` (excluded); raises DeviceFault as `run`."""
         self._drive(linked, first, last)
+
+    def run_batch(self, batch: LinkedBatch, first: int = 0, last: int | None = None) -> None:
+        """Run launches ``first`` to ``last`` (excluded; None: to the end), many per driver call.
+
+        A DeviceFault, as from `run`, says in ``batch_launch`` which launch it stopped; later ones
+        did not run. With a sanitizer every launch is a call of its own.
+        """
+        end = len(batch) if last is None else last
+        if self.sanitizer is not None:
+            for launch in range(first, end):
+                with _numbered(launch):
+                    self.run(batch.program(launch))
+            return
+        for piece in batch.pieces(first, end):
+            self._run_piece(piece)
+
+    def run_batch_timed(
+        self, batch: LinkedBatch, first: int = 0, last: int | None = None
+    ) -> npt.NDArray[np.int64]:
+        """`run_batch` launch by launch as `run_timed`; nanoseconds of all dispatches in order."""
+        elapsed = [np.zeros(0, np.int64)]
+        for launch in range(first, len(batch) if last is None else last):
+            with _numbered(launch):
+                elapsed.append(self.run_timed(batch.program(launch)))
+        return np.concatenate(elapsed)
+
+    def _run_piece(self, piece: BatchPiece) -> None:
+        linked, rows = piece.group.linked, piece.rows
+        faulty = self._call(linked, rows, 0, len(rows))
+        if faulty < 0:
+            return
+        launch, dispatch = divmod(faulty, len(linked.host_dispatch))
+        with _numbered(piece.first + launch):
+            raise self._fault_of(piece.program(piece.first + launch), dispatch)
 
     def run_timed(
         self, linked: LinkedProgram, progress: Progress | None = None
@@ -73,32 +115,55 @@ class Executor:
             self.sanitizer.begin(linked)
 
     def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
+        faulty = self._call(linked, linked.host_dispatch, first, last)
+        if faulty >= 0:
+            raise self._fault_of(linked, faulty)
+
+    def _call(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
+        """Run dispatches ``first`` to ``last`` of ``rows``; the index of a faulty one, or -1."""
         drive, further = _driver(self.sanitizer)
         self.pool.prepare()
-        faulty = drive(
-            linked.host_dispatch,
+        return drive(
+            rows,
             linked.tables,
             linked.entries,
             self.memory.pointer,
             self.pool.block,
-            self._scratch.ctypes.data,
+            self._scratch_pointer,
             self.threads,
             first,
             last,
             self._fault,
             *further,
         )
-        if faulty >= 0:
-            address = device_address(int(self._fault[0]) - 1)
-            raise index_fault(linked, int(faulty), address, self.memory)
+
+    def _fault_of(self, linked: LinkedProgram, dispatch: int) -> DeviceFault:
+        address = device_address(int(self._fault[0]) - 1)
+        return index_fault(linked, dispatch, address, self.memory)
+
+
+@contextmanager
+def _numbered(launch: int) -> Iterator[None]:
+    """A DeviceFault that leaves this context says which launch of its batch it stopped."""
+    try:
+        yield
+    except DeviceFault as fault:
+        fault.batch_launch = launch
+        raise
 
 
 def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[object, ...]]:
     """The compiled driver to call, and what it takes at the end."""
     if sanitizer is None:
-        from spyre.hw.kernels.driver import drive
-
-        return drive, ()
+        return _plain_driver(), ()
     from spyre.hw.kernels.sanitizing import drive_checked
 
     return drive_checked, sanitizer.arguments()
+
+
+@cache
+def _plain_driver() -> Callable[..., int]:
+    """The driver, imported when something first runs: it loads numba."""
+    from spyre.hw.kernels.driver import drive
+
+    return drive

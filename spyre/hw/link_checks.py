@@ -83,13 +83,13 @@ def check_lx(place: Place, divided: Part, member: int) -> None:
 
 
 def check_hbm(place: Place, starts: Int64Array, allocations: Sequence[Allocation]) -> Int64Array:
-    """Owner (index into allocations) of every operand, [member, operand]; -1 for LX.
+    """Owner (index into allocations) of every operand, [member, operand, core]; -1 for LX.
 
-    ``starts``: [member, operand, core]. Where each core has a tensor of its own, each lies in some
-    allocation, and the owner is that of the first core's.
+    ``starts``: [member, operand, core]. Only where each core has a tensor of its own, owners of
+    the cores may differ.
     """
     index = _AllocationIndex.of(allocations)
-    owners = np.full(starts.shape[:2], -1, np.int64)
+    owners = np.full(starts.shape, -1, np.int64)
     for k, tensor in enumerate(place.op.tensors):
         if tensor.component is not Component.HBM:
             continue
@@ -104,7 +104,7 @@ def check_hbm(place: Place, starts: Int64Array, allocations: Sequence[Allocation
             member, core = (int(i) for i in np.argwhere(found < 0)[0])
             extent = int(low[member, core]), int(high[member, core])
             _raise_out_of_bounds(place, member, k, starts[member, k], extent, allocations)
-        owners[:, k] = found[:, 0]
+        owners[:, k] = found
     return owners
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre.hw import table as tb
+from spyre.hw.aliasing import AliasStructure, alias_structure
 from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan
 from spyre.hw.kernels.opcodes import DISPATCH_BASES
@@ -27,14 +30,16 @@ class PlanRun:
 
     ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
     all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
-    slices, where the plan's is in cells, which may lie in other cores' scratchpads.
+    slices, where the plan's is in cells, which may lie in other cores' scratchpads. ``anchors``:
+    what each base moves with, [instance, operand], see :mod:`spyre.hw.anchors`.
     """
 
     plan: CorePlan
     instances: Int64Array
     bases: Int64Array
     pattern: Int64Array
-    divided: Operation | None = None
+    divided: Operation | None
+    anchors: Int64Array
 
     def starts(self, operand: int) -> Int64Array:
         """Start addresses of an operand, [instance, core]."""
@@ -43,8 +48,96 @@ class PlanRun:
 
 
 @dataclass(frozen=True)
+class LinkedCode:
+    """What linking makes that does not depend on where allocations begin.
+
+    ``tables``, ``run_rows``: see :class:`LinkedProgram`. ``anchors``: the allocation each base of
+    each dispatch moves with, int32 [dispatch, operand], see :mod:`spyre.hw.anchors`. ``movable``:
+    everything that depends on an allocation moves with it.
+    """
+
+    tables: Int64Array
+    program: LoopProgram
+    run_rows: Int64Array
+    anchors: npt.NDArray[np.int32]
+    movable: bool
+
+    @cached_property
+    def entries(self) -> Int64Array:
+        """Addresses of the kernels the program uses, compiled or loaded on first access."""
+        kinds = np.unique(self.tables[:, tb.KIND])
+        return entry_addresses(kinds[kinds != tb.EXTRA].tolist())
+
+
+class Places(Protocol):
+    """What depends on where allocations begin; see :class:`LinkedProgram`."""
+
+    @property
+    def dispatch(self) -> Int64Array:
+        """Dispatches with device addresses."""
+
+    @property
+    def host_dispatch(self) -> Int64Array:
+        """Dispatches with host offsets."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """All executes with their symbol values."""
+
+    @property
+    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
+        """Plans and their instances per static execute."""
+
+    @property
+    def binding(self) -> Binding:
+        """The launch."""
+
+    @property
+    def origin(self) -> LinkedPlaces:
+        """The places that linking found, which these were moved from."""
+
+
+@dataclass(frozen=True)
+class LinkedPlaces:
+    """Places as linking found them."""
+
+    dispatch: Int64Array
+    schedule: Schedule
+    runs: tuple[tuple[PlanRun, ...], ...]
+    binding: Binding
+
+    @cached_property
+    def host_dispatch(self) -> Int64Array:
+        """``dispatch`` with base addresses as host offsets."""
+        mapped = self.dispatch.copy()
+        bases = mapped[:, DISPATCH_BASES:]
+        bases += (bases >> REGION_BITS) * REGION_SKEW_BYTES
+        return mapped
+
+    @property
+    def origin(self) -> LinkedPlaces:
+        """These places."""
+        return self
+
+    @cached_property
+    def bases(self) -> Int64Array:
+        """Where the binding's allocations begin."""
+        return np.array([a.address_bytes for a in self.binding.allocations], np.int64)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the binding's allocations."""
+        return tuple(a.size_bytes for a in self.binding.allocations)
+
+    @cached_property
+    def aliases(self) -> AliasStructure | None:
+        """How the binding's allocations overlap."""
+        return alias_structure(self.bases.tolist(), self.sizes)
+
+
+@dataclass(frozen=True)
 class LinkedProgram:
-    """Ready to run: plan tables, and dispatches in program order.
+    """Ready to run: plan tables, and dispatches in program order. Any thread may read it.
 
     ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
     int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``runs``:
@@ -53,32 +146,59 @@ class LinkedProgram:
     all executes one behind another.
     """
 
-    tables: Int64Array
-    dispatch: Int64Array
-    program: LoopProgram
-    schedule: Schedule
-    runs: tuple[tuple[PlanRun, ...], ...]
-    binding: Binding
-    run_rows: Int64Array
+    code: LinkedCode
+    places: Places
+
+    @property
+    def tables(self) -> Int64Array:
+        """Plan tables of all runs, [row, WORDS]."""
+        return self.code.tables
+
+    @property
+    def program(self) -> LoopProgram:
+        """What was linked."""
+        return self.code.program
+
+    @property
+    def run_rows(self) -> Int64Array:
+        """First row in ``tables`` of each run."""
+        return self.code.run_rows
+
+    @property
+    def entries(self) -> Int64Array:
+        """Addresses of the kernels the program uses, compiled or loaded on first access."""
+        return self.code.entries
+
+    @property
+    def dispatch(self) -> Int64Array:
+        """What runs in program order, with device addresses, [dispatch, DISPATCH_WORDS]."""
+        return self.places.dispatch
+
+    @property
+    def host_dispatch(self) -> Int64Array:
+        """``dispatch`` with base addresses as host offsets, which is what kernels take."""
+        return self.places.host_dispatch
+
+    @property
+    def schedule(self) -> Schedule:
+        """All executes with their symbol values."""
+        return self.places.schedule
+
+    @property
+    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
+        """Plans and their instances per static execute."""
+        return self.places.runs
+
+    @property
+    def binding(self) -> Binding:
+        """What it was linked for, or moved to."""
+        return self.places.binding
 
     @cached_property
     def plans(self) -> tuple[tuple[CorePlan, ...], ...]:
         """The distinct plans of each static execute."""
-        return tuple(tuple({id(r.plan): r.plan for r in runs}.values()) for runs in self.runs)
-
-    @cached_property
-    def host_dispatch(self) -> Int64Array:
-        """``dispatch`` with base addresses as host offsets, which is what kernels take."""
-        mapped = self.dispatch.copy()
-        bases = mapped[:, DISPATCH_BASES:]
-        bases += (bases >> REGION_BITS) * REGION_SKEW_BYTES
-        return mapped
-
-    @cached_property
-    def entries(self) -> Int64Array:
-        """Addresses of the kernels the program uses, compiled or loaded on first access."""
-        kinds = np.unique(self.tables[:, tb.KIND])
-        return entry_addresses(kinds[kinds != tb.EXTRA].tolist())
+        runs = self.places.origin.runs
+        return tuple(tuple({id(r.plan): r.plan for r in group}.values()) for group in runs)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ is checked against the allocations before anything runs, so that no kernel can l
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ import numpy as np
 
 from spyre.errors import BundleError, JsonLocation, UnsupportedError
 from spyre.hw import table as tb
+from spyre.hw.aliasing import groups_of
+from spyre.hw.anchors import UNKNOWN, confirmed, moves_as_a_whole, operand_anchors
 from spyre.hw.assembly import ExecutePart, assemble
 from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan, plan_operation
@@ -34,7 +37,7 @@ from spyre.mlir.runtime_sizes import group_by_sizes, with_sizes
 
 @dataclass
 class Linker:
-    """Links one program; plans are kept between launches.
+    """Links one program; plans are kept between launches. Several threads may link.
 
     ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats. ``chunked``:
     sums of them accumulate in DL16. ``core_order``: seed of a
@@ -48,24 +51,24 @@ class Linker:
     chunked: bool = False
     core_order: int | None = None
     _plans: dict[tuple[object, ...], CorePlan] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def link(self, binding: Binding) -> LinkedProgram:
         """Tables and dispatches for ``binding``; raises DeviceFault for what it may not touch."""
-        schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
-        linked = [
-            self._link_execute(execute, schedule, binding) for execute in self.program.executes
-        ]
-        return assemble(self.program, schedule, linked, binding)
+        with self._lock:
+            schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
+            launch = _LinkedLaunch.of(self.program, schedule, binding)
+            linked = [self._link_execute(execute, launch) for execute in self.program.executes]
+        return assemble(self.program, schedule, linked, binding, launch.movable)
 
-    def _link_execute(
-        self, execute: Execute, schedule: Schedule, binding: Binding
-    ) -> list[ExecutePart]:
+    def _link_execute(self, execute: Execute, launch: _LinkedLaunch) -> list[ExecutePart]:
         """The parts of one static execute, in the order they run."""
         op = self.operations[execute.sdsc_filename]
-        symbols = schedule.symbols[execute.index]
+        symbols = launch.schedule.symbols[execute.index]
         check_bound(op, execute)
         check_slices(op)
-        starts = start_addresses(op, execute, symbols, binding)
+        starts = start_addresses(op, execute, symbols, launch.binding)
+        anchors = launch.anchors(op, execute)
         parts: list[ExecutePart] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
             sized = with_sizes(op, sizes)
@@ -73,34 +76,37 @@ class Linker:
                 if place == len(parts):
                     parts.append(ExecutePart(len(symbols)))
                 key = (execute.sdsc_filename, place, *sizes.items())
-                self._link_part(parts[place], plain, instances, key, (execute, schedule, binding))
+                chosen = _Instances(execute, instances, anchors[instances])
+                self._link_part(parts[place], plain, chosen, key, launch)
         return parts
 
     def _link_part(
         self,
         part: ExecutePart,
         plain: Part,
-        instances: Int64Array,
+        members: _Instances,
         key: tuple[object, ...],
-        launch: tuple[Execute, Schedule, Binding],
+        launch: _LinkedLaunch,
     ) -> None:
-        """Plans, checks and tables of one part for ``instances``."""
-        execute, schedule, binding = launch
-        op, starts = plain.op, plain.starts
+        """Plans, checks and tables of one part for ``members``."""
+        op, starts, binding = plain.op, plain.starts, launch.binding
         bases = starts[:, :, 0]
         patterns = starts - bases[:, :, None]
         for chosen in _equal_patterns(patterns):
             first = int(chosen[0])
             tags = _arrangements(op, bases[first], binding)
             plan = self._plan(op, key, _host_pattern(op, starts[first]), tags)
-            place = Place(op, execute, schedule, plan, instances[chosen])
+            place = Place(op, members.execute, launch.schedule, plan, members.rows[chosen])
             check_alignment(place, starts[chosen])
             check_lx(place, plain.divided or plain, first)
             owners = check_hbm(place, starts[chosen], binding.allocations)
-            for tables, members in _bounded_tables(place, bases[chosen], owners, binding):
-                own = chosen[members]
+            anchors = confirmed(members.anchors[chosen], owners, launch.groups)
+            for tables, own in _bounded_tables(place, bases[chosen], owners[:, :, 0], binding):
+                rows = chosen[own]
                 divided = plain.divided.op if plain.divided else None
-                run = PlanRun(plan, instances[own], bases[own], patterns[first], divided)
+                run = PlanRun(
+                    plan, members.rows[rows], bases[rows], patterns[first], divided, anchors[own]
+                )
                 part.add(run, tables)
 
     def _plan(
@@ -112,6 +118,39 @@ class Linker:
                 op, pattern, tags, self.half_format, self.threads, self.chunked, self.core_order
             )
         return self._plans[key]
+
+
+@dataclass(frozen=True)
+class _LinkedLaunch:
+    """What all executes of one linking share; ``groups``: see :mod:`spyre.hw.aliasing`."""
+
+    schedule: Schedule
+    binding: Binding
+    groups: Int64Array
+    movable: bool
+
+    @classmethod
+    def of(cls, program: LoopProgram, schedule: Schedule, binding: Binding) -> _LinkedLaunch:
+        """Linking ``program`` for ``binding``."""
+        lows = [a.address_bytes for a in binding.allocations]
+        groups = groups_of(lows, [a.size_bytes for a in binding.allocations])
+        return cls(schedule, binding, groups, moves_as_a_whole(program, schedule, binding))
+
+    def anchors(self, op: Operation, execute: Execute) -> Int64Array:
+        """What the operands of ``op`` move with, [instance, operand]."""
+        symbols = self.schedule.symbols[execute.index]
+        if self.movable:
+            return operand_anchors(op, execute, symbols, self.binding)
+        return np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
+
+
+@dataclass(frozen=True)
+class _Instances:
+    """Instances (``rows``) of an execute statement; ``anchors``: [row, operand]."""
+
+    execute: Execute
+    rows: Int64Array
+    anchors: Int64Array
 
 
 def start_addresses(

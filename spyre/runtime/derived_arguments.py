@@ -25,7 +25,7 @@ from spyre.mlir.operation import Component, Operation, Tensor
 from spyre.mlir.program import Execute, LoopProgram, Parameter, Schedule
 from spyre.mlir.runtime_sizes import group_by_sizes, with_sizes
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name
-from spyre.runtime.kernel import require_no_size
+from spyre.runtime.launch import require_no_size
 from spyre.runtime.launch_spec import Role
 
 POOL = -1

@@ -1,60 +1,90 @@
-"""A bundle loaded on a device: linked once per set of addresses, launched any number of times.
+"""A bundle loaded on a device: linked once per shape of launch, launched at any addresses.
 
-Parameters are matched by name (`%pool_base_addr`, `%arg_K_base_addr`); in a baked bundle argument K
-is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle reference §3.2).
+What a launch's addresses change is moved (:mod:`spyre.hw.relocation`); only where that is not
+exact, or a launch of another shape comes, is the bundle linked again.
 """
 
 from __future__ import annotations
 
-import re
+import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import LaunchError
-from spyre.hw.binding import Allocation, Binding
-from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.aliasing import AliasStructure, alias_rows, alias_structure
+from spyre.hw.binding import Binding
+from spyre.hw.device import Device
 from spyre.hw.executor import Progress
+from spyre.hw.linked_batch import BatchGroup, LinkedBatch
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.linker import Linker
+from spyre.hw.nest import Int64Array
+from spyre.hw.relocation import is_movable, movable_rows, move
 from spyre.mlir.bundle import Bundle
-from spyre.mlir.loops import Parameter
+from spyre.runtime.launch import (
+    POOL,
+    Launch,
+    LaunchShape,
+    PoolBuffer,
+    ShapeKey,
+    argument_index,
+    bind,
+    shape_key,
+)
 
-POOL = -1
-"""Argument index of the pool."""
+__all__ = [
+    "POOL",
+    "Kernel",
+    "Launch",
+    "LaunchShape",
+    "PoolBuffer",
+    "argument_indices",
+]
 
 MAX_LINKED = 64
 """Sets of addresses a kernel stays linked for; the one used longest ago goes first."""
+MAX_SHAPES = 64
+"""Shapes of launches a kernel stays linked for."""
+MAX_ALIASES = 16
+"""Ways in which the memory of launches of one shape may overlap, per shape."""
 
-_ARGUMENT = re.compile(r"arg_(\d+)_base_addr")
-_POOL = "pool_base_addr"
-
-
-@dataclass(frozen=True, slots=True)
-class PoolBuffer:
-    """Raw device memory for intermediates."""
-
-    address_bytes: int
-    size_bytes: int
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What a launch is given: tensors by argument index, and the pool where there is one.
+class _Template:
+    """A program linked at ``addresses`` and with ``names`` of its memory.
 
-    ``values``: values of `index` parameters and runtime sizes by parameter name.
+    Allocation k of its binding begins at address number ``places[k]``.
     """
 
-    arguments: Mapping[int, DeviceTensor]
-    pool: PoolBuffer | None = None
-    values: Mapping[str, int] = field(default_factory=dict)
+    linked: LinkedProgram
+    places: tuple[int, ...]
+    addresses: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was linked of one shape; ``sizes``: bytes at every address, scratch included."""
+
+    sizes: tuple[int, ...]
+    templates: OrderedDict[AliasStructure | None, _Template] = field(default_factory=OrderedDict)
 
 
 class Kernel:
-    """A bundle on a device. Thread use follows the device's: one at a time."""
+    """A bundle on a device.
+
+    Any thread may link, also while another one runs what was linked; `launch` and `launch_timed`
+    run, and follow the device: one thread at a time. The first use of a bundle with
+    device_mem_allocate takes memory of the device; `reserve_scratch` does so beforehand.
+    """
 
     def __init__(self, bundle: Bundle, device: Device) -> None:
         self.bundle = bundle
@@ -67,19 +97,140 @@ class Kernel:
             device.numerics.chunked,
             device.core_order,
         )
+        self._lock = threading.RLock()
+        self._shapes: OrderedDict[ShapeKey, LaunchShape] = OrderedDict()
+        self._known: OrderedDict[LaunchShape, _Known] = OrderedDict()
         self._linked: OrderedDict[tuple[object, ...], LinkedProgram] = OrderedDict()
         self._scratch: tuple[PoolBuffer, ...] | None = None
 
+    # --- linking ------------------------------------------------------------------------------
+
     def link(self, launch: Launch) -> LinkedProgram:
-        """Tables and dispatches for ``launch``, from the cache if its addresses were seen."""
-        binding = self.bind(launch)
-        key = binding.key
-        if key not in self._linked:
-            self._linked[key] = self._linker.link(binding)
-            if len(self._linked) > MAX_LINKED:
-                self._linked.popitem(last=False)
-        self._linked.move_to_end(key)
-        return self._linked[key]
+        """Tables and dispatches for ``launch``; moved, or kept, where its shape was seen."""
+        return self.link_at(self.shape_of(launch), launch.addresses, launch.names)
+
+    def shape_of(self, launch: Launch) -> LaunchShape:
+        """Everything of ``launch`` but its addresses; the same object for equal ones."""
+        key = shape_key(launch)
+        with self._lock:
+            shape = self._shapes.get(key)
+            if shape is None:
+                shape = LaunchShape.of(launch)
+            _keep(self._shapes, key, shape, MAX_SHAPES)
+        return shape
+
+    def link_at(
+        self, shape: LaunchShape, addresses: Sequence[int], names: tuple[str, ...] = ()
+    ) -> LinkedProgram:
+        """`link` of a launch of ``shape`` whose memory begins at ``addresses``, bytes.
+
+        ``names``: for messages; those of ``shape`` if empty.
+        """
+        every = self._with_scratch(addresses)
+        names = names or shape.names
+        key = (shape, every, names)
+        with self._lock:
+            linked = self._linked.get(key)
+            if linked is not None:
+                self._linked.move_to_end(key)
+                return linked
+        linked = self._link(shape, every, names)
+        with self._lock:
+            _keep(self._linked, key, linked, MAX_LINKED)
+        return linked
+
+    def link_batch(self, launches: Sequence[Launch]) -> LinkedBatch:
+        """``launches`` one behind another, as `Executor.run_batch` takes them."""
+        groups: list[BatchGroup] = []
+        for shape, rows in self._of_one_shape(launches):
+            groups += self.link_batch_at(shape, np.array(rows, np.int64)).groups
+        return LinkedBatch(groups)
+
+    def link_batch_at(self, shape: LaunchShape, addresses: Int64Array) -> LinkedBatch:
+        """Launches of ``shape`` whose memory begins at ``addresses``, [launch, address] in bytes.
+
+        Raises what `link` of the first launch that cannot be linked raises.
+        """
+        every = np.array([self._with_scratch(row) for row in addresses[:1].tolist()], np.int64)
+        every = np.repeat(every, len(addresses), axis=0).reshape(len(addresses), -1)
+        every[:, : addresses.shape[1]] = addresses
+        sizes = np.array(self._known_of(shape).sizes, np.int64)
+        groups: list[BatchGroup] = []
+        for first, last in _equal_runs(movable_rows(every, sizes), alias_rows(every, sizes)):
+            groups += self._groups(shape, every[first:last])
+        return LinkedBatch(groups)
+
+    def _groups(self, shape: LaunchShape, every: Int64Array) -> list[BatchGroup]:
+        """Groups of launches whose memory, scratch included, is at ``every`` and overlaps alike."""
+        template = self._template(shape, tuple(every[0].tolist()), shape.names)
+        if template is not None and template.linked.code.movable:
+            bases = np.ascontiguousarray(every[:, list(template.places)])
+            return [BatchGroup(template.linked, bases)]
+        rows = (tuple(row) for row in every[:, : len(shape.slots)].tolist())
+        return [BatchGroup(self.link_at(shape, row)) for row in rows]
+
+    def _of_one_shape(
+        self, launches: Sequence[Launch]
+    ) -> Iterator[tuple[LaunchShape, list[tuple[int, ...]]]]:
+        """Runs of launches of one shape: the shape, and the addresses of each."""
+        shape, rows = None, list[tuple[int, ...]]()
+        for launch in launches:
+            following = self.shape_of(launch)
+            if shape is not None and following is not shape:
+                yield shape, rows
+                rows = []
+            shape = following
+            rows.append(launch.addresses)
+        if shape is not None:
+            yield shape, rows
+
+    def _link(
+        self, shape: LaunchShape, every: tuple[int, ...], names: tuple[str, ...]
+    ) -> LinkedProgram:
+        """Link or move; ``every``: addresses of the launch and of device_mem_allocate."""
+        template = self._template(shape, every, names)
+        if template is not None and (template.addresses, template.names) == (every, names):
+            return template.linked
+        if template is None or not template.linked.code.movable:
+            return self._link_anew(shape, every, names).linked
+        titles = (*names, *(f"device_mem_allocate {k}" for k in range(len(every) - len(names))))
+        bases = [every[place] for place in template.places]
+        return move(template.linked, bases, tuple([titles[place] for place in template.places]))
+
+    def _template(
+        self, shape: LaunchShape, every: tuple[int, ...], names: tuple[str, ...]
+    ) -> _Template | None:
+        """What was linked of launches like this one, linked now if nothing was; None if memory at
+        these addresses cannot be moved.
+        """
+        known = self._known_of(shape)
+        if not is_movable(every, known.sizes):
+            return None
+        aliases = alias_structure(every, known.sizes)
+        template = known.templates.get(aliases)
+        if template is None:
+            template = self._link_anew(shape, every, names)
+            with self._lock:
+                _keep(known.templates, aliases, template, MAX_ALIASES)
+        return template
+
+    def _link_anew(
+        self, shape: LaunchShape, every: tuple[int, ...], names: tuple[str, ...]
+    ) -> _Template:
+        addresses, scratch = every[: len(shape.slots)], self.reserve_scratch()
+        bound = bind(self.bundle.program, shape, addresses, names, scratch)
+        return _Template(self._linker.link(bound.binding), bound.places, every, names)
+
+    def _known_of(self, shape: LaunchShape) -> _Known:
+        with self._lock:
+            known = self._known.get(shape)
+            if known is None:
+                scratch = self.reserve_scratch()
+                known = _Known((*shape.sizes, *(buffer.size_bytes for buffer in scratch)))
+            _keep(self._known, shape, known, MAX_SHAPES)
+        return known
+
+    # --- running ------------------------------------------------------------------------------
 
     def launch(self, launch: Launch) -> None:
         """Run the bundle in the compiled driver.
@@ -96,112 +247,55 @@ class Kernel:
 
     def bind(self, launch: Launch) -> Binding:
         """Parameters, segments and memory of ``launch``; LaunchError when it is incomplete."""
-        allocations = [
-            Allocation(
-                tensor.name,
-                tensor.address_bytes,
-                tensor.size_bytes,
-                tensor.layout.element_arrangement,
-                _device_dims(tensor),
-            )
-            for tensor in launch.arguments.values()
-        ]
-        if launch.pool is not None:
-            allocations.append(
-                Allocation("pool", launch.pool.address_bytes, launch.pool.size_bytes)
-            )
-        scratch = self.reserve_scratch()
-        allocations += [
-            Allocation(f"device_mem_allocate {i}", s.address_bytes, s.size_bytes)
-            for i, s in enumerate(scratch)
-        ]
-        return Binding(
-            self.parameter_values(launch),
-            None if self.bundle.program.parameters else _segments(launch),
-            tuple(sorted(set(allocations), key=lambda a: a.address_bytes)),
-            tuple(s.address_bytes for s in scratch),
-        )
+        shape, scratch = self.shape_of(launch), self.reserve_scratch()
+        return bind(self.bundle.program, shape, launch.addresses, launch.names, scratch).binding
+
+    # --- memory of device_mem_allocate --------------------------------------------------------
 
     def reserve_scratch(self) -> tuple[PoolBuffer, ...]:
         """Memory of device_mem_allocate: reserved once, kept until `release_scratch`."""
-        if self._scratch is None:
-            sizes = [a.size_bytes for a in self.bundle.program.allocations]
-            self._scratch = tuple(PoolBuffer(self.device.allocate(n), n) for n in sizes)
-        return self._scratch
+        found = self._scratch
+        if found is not None:
+            return found
+        with self._lock:
+            if self._scratch is None:
+                sizes = [a.size_bytes for a in self.bundle.program.allocations]
+                self._scratch = tuple(PoolBuffer(self.device.allocate(n), n) for n in sizes)
+            return self._scratch
 
     def release_scratch(self) -> None:
         """Give the memory of device_mem_allocate back."""
-        for buffer in self._scratch or ():
-            self.device.free(buffer.address_bytes)
-        self._scratch = None
+        with self._lock:
+            for buffer in self._scratch or ():
+                self.device.free(buffer.address_bytes)
+            self._scratch = None
 
-    def parameter_values(self, launch: Launch) -> dict[str, int]:
-        """Value of every parameter of the bundle in ``launch``."""
-        values = dict(launch.values)
-        for parameter in self.bundle.program.parameters:
-            if parameter.name in values:
-                continue
-            values[parameter.name] = _parameter_address(parameter, launch)
-        return values
+    def _with_scratch(self, addresses: Sequence[int]) -> tuple[int, ...]:
+        scratch = self.reserve_scratch()
+        return (*addresses, *[buffer.address_bytes for buffer in scratch])
 
 
-def _parameter_address(parameter: Parameter, launch: Launch) -> int:
-    require_no_size(parameter, launch.values)
-    name = parameter.name
-    if name == _POOL:
-        if launch.pool is None:
-            raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
-        return launch.pool.address_bytes
-    match = _ARGUMENT.fullmatch(name)
-    if match is None:
-        raise LaunchError(
-            "SPY362",
-            f"no value for parameter %{name}",
-            expected="a value by name, or a name of the form arg_K_base_addr",
-        )
-    index = int(match[1])
-    if index not in launch.arguments:
-        raise LaunchError(
-            "SPY363",
-            f"the kernel needs argument {index}, and it was not given",
-            expected=f"argument {index} for %{name}",
-            found=f"arguments {sorted(launch.arguments)}",
-        )
-    return launch.arguments[index].address_bytes
+def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """``value`` as the last used of at most ``most``."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
 
 
-def require_no_size(parameter: Parameter, values: Mapping[str, int]) -> None:
-    """LaunchError SPY366 for a runtime size, which has to be among ``values`` by name."""
-    if not parameter.is_size:
+def _equal_runs(*columns: npt.NDArray[np.generic]) -> Iterator[tuple[int, int]]:
+    """(first, last) of neighbouring rows that are equal in all ``columns``, [row, ...]."""
+    count = len(columns[0])
+    if not count:
         return
-    steps = parameter.granularity or 1
-    most = "" if parameter.max_value is None else f" up to {parameter.max_value}"
-    raise LaunchError(
-        "SPY366",
-        f"runtime size {parameter.name} has no value",
-        parameter.location,
-        expected=f"a value for {parameter.name}: a positive multiple of {steps}{most}",
-        found=", ".join(values) or "no values",
-    )
-
-
-def _device_dims(tensor: DeviceTensor) -> tuple[tuple[int, int], ...]:
-    """Extent and stride in bytes of the dims above the stick."""
-    layout = tensor.layout
-    strides = (stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1])
-    return tuple(zip(layout.device_size[:-1], strides, strict=True))
-
-
-def _segments(launch: Launch) -> dict[int, int]:
-    """Real base address per segment of a baked bundle."""
-    first = 0 if launch.pool is None else 1
-    segments = {index + first: t.address_bytes for index, t in launch.arguments.items()}
-    if launch.pool is not None:
-        segments[0] = launch.pool.address_bytes
-    return segments
+    changed = np.zeros(count - 1, np.bool_)
+    for column in columns:
+        flat = column.reshape(count, -1)
+        changed |= (flat[1:] != flat[:-1]).any(axis=1)
+    yield from pairwise([0, *(np.flatnonzero(changed) + 1).tolist(), count])
 
 
 def argument_indices(bundle: Bundle) -> Sequence[int]:
     """Argument indices that a symbolic bundle's parameters name, pool excluded, ascending."""
-    found = (_ARGUMENT.fullmatch(p.name) for p in bundle.program.parameters)
-    return sorted(int(m[1]) for m in found if m is not None)
+    found = (argument_index(parameter.name) for parameter in bundle.program.parameters)
+    return sorted(index for index in found if index is not None)

@@ -108,7 +108,10 @@ def test_scattering_leaves_it_open():
         plan = kernel.link(launch).plans[0][0]
         output = replace(plan.op.outputs[0], indirection=Indirection.VALUE)
         scattering = replace(plan, op=replace(plan.op, outputs=(output,)))
-        run = replace(kernel.link(launch).runs[0][0], plan=scattering)
-        linked = replace(kernel.link(launch), runs=((run,),))
+        linked = kernel.link(launch)
+        places = replace(
+            linked.places.origin, runs=((replace(linked.runs[0][0], plan=scattering),),)
+        )
+        linked = replace(linked, places=places)
         lookup = CoreLookup(linked)
         assert lookup.writer(placement.tensors[0].address_bytes) is None

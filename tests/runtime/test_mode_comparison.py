@@ -202,7 +202,8 @@ def test_equal_modes_do_not_differ():
 def tamper(side: Side, word: int, value: int) -> Side:
     tables = side.linked.tables.copy()
     tables[:, word] = value
-    return replace(side, linked=replace(side.linked, tables=tables))
+    code = replace(side.linked.code, tables=tables)
+    return replace(side, linked=replace(side.linked, code=code))
 
 
 @pytest.mark.parametrize("modes", [("dl16", "ieee"), ("dl16", "dl16:alu=even"), ("ieee", "dl16")])

@@ -1,0 +1,77 @@
+"""How the allocations of a launch lie towards each other: which share memory, and how.
+
+Allocations that overlap, directly or through others, form a *group*. What linking finds depends on
+an allocation's place within its group and on nothing else of its address: two launches whose
+allocations have equal sizes and equal alias structures differ only by where each group begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spyre.hw.nest import Int64Array
+
+AliasStructure = tuple[tuple[int, int], ...]
+"""Per allocation: the group, named by its first allocation in the order given, and the bytes from
+the group's lowest address."""
+
+
+def alias_structure(addresses: Sequence[int], sizes: Sequence[int]) -> AliasStructure | None:
+    """The structure of allocations at ``addresses`` of ``sizes`` bytes; None when none overlap."""
+    end = -1
+    for low, size in sorted(zip(addresses, sizes, strict=True)):
+        if low < end:
+            return _structure(addresses, sizes)
+        end = max(end, low + size)
+    return None
+
+
+def _structure(addresses: Sequence[int], sizes: Sequence[int]) -> AliasStructure:
+    """Groups in order of address, one allocation after another."""
+    found = [(0, 0)] * len(addresses)
+    group: list[int] = []
+    end = -1
+    for k in sorted(range(len(addresses)), key=lambda k: (addresses[k], sizes[k])):
+        if addresses[k] >= end:
+            _name(found, group, addresses)
+            group = []
+        group.append(k)
+        end = max(end, addresses[k] + sizes[k])
+    _name(found, group, addresses)
+    return tuple(found)
+
+
+def _name(found: list[tuple[int, int]], group: list[int], addresses: Sequence[int]) -> None:
+    """Fill in the allocations of ``group``, which are in order of address."""
+    for k in group:
+        found[k] = (min(group), addresses[k] - addresses[group[0]])
+
+
+def groups_of(addresses: Sequence[int], sizes: Sequence[int]) -> Int64Array:
+    """The group of every allocation, int64 [allocation]."""
+    structure = alias_structure(addresses, sizes)
+    names = range(len(addresses)) if structure is None else (group for group, _ in structure)
+    return np.array(list(names), np.int64)
+
+
+def alias_rows(addresses: Int64Array, sizes: Int64Array) -> Int64Array:
+    """`alias_structure` of many launches at once: int64 [launch, allocation, 2].
+
+    ``addresses``: [launch, allocation]; ``sizes``: [allocation]. Where none overlap, every
+    allocation is a group of its own with offset 0.
+    """
+    if not sizes.size:
+        return np.zeros((*addresses.shape, 2), np.int64)
+    order = np.lexsort((np.broadcast_to(sizes, addresses.shape), addresses), axis=1)
+    lows = np.take_along_axis(addresses, order, 1)
+    ends = np.maximum.accumulate(lows + sizes[order], axis=1)
+    begins = np.ones(lows.shape, np.bool_)
+    begins[:, 1:] = lows[:, 1:] >= ends[:, :-1]
+    first = np.maximum.accumulate(np.where(begins, lows, np.iinfo(np.int64).min), axis=1)
+    groups, offsets = np.empty_like(order), np.empty_like(lows)
+    np.put_along_axis(groups, order, np.cumsum(begins, axis=1), 1)
+    np.put_along_axis(offsets, order, lows - first, 1)
+    names = (groups[:, :, None] == groups[:, None, :]).argmax(axis=2)
+    return np.stack((names, offsets), axis=2)

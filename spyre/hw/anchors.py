@@ -1,0 +1,133 @@
+"""Which allocation each operand's address is computed from, and that it moves with it.
+
+An address is *anchored* to an allocation when it is the allocation's start plus something that
+depends on no address: then another start moves it by as much. In a symbolic bundle the expression
+of a symbol says so (`%arg_0_base_addr + 2048 * %i`), in a baked one the segment of the address. It
+is read from the program, never concluded from where addresses happen to point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from spyre.hw.binding import Anchors, Binding
+from spyre.hw.nest import Int64Array
+from spyre.hw.spec import REGION_BITS, REGIONS
+from spyre.mlir.loops import loops
+from spyre.mlir.operation import Component, Operation
+from spyre.mlir.program import Execute, LoopProgram, Schedule
+from spyre.mlir.value import AllocationAtom, Atom, Derived, ParameterAtom, Value
+
+FIXED = -1
+"""Anchor of what depends on no allocation: scratchpads, sizes, constants."""
+UNKNOWN = -2
+"""Anchor of what depends on several allocations, or on one in another way than by its start."""
+
+_SAFE = 1 << 62
+"""Symbols below it cannot leave int64 when an allocation moves within HBM."""
+
+
+def moves_as_a_whole(program: LoopProgram, schedule: Schedule, binding: Binding) -> bool:
+    """True if other allocation starts change nothing but symbols: no loop bound, no overflow."""
+    anchors = binding.anchors
+    if anchors is None:
+        return False
+    bounds = [v for loop in loops(program.body) for v in (loop.lower, loop.upper, loop.step)]
+    if any(anchor_of(value, anchors) != FIXED for value in bounds):
+        return False
+    return all(abs(int(v)) < _SAFE for s in schedule.symbols if s.size for v in (s.min(), s.max()))
+
+
+def anchor_of(value: Value, anchors: Anchors) -> int:
+    """The allocation (index) ``value`` moves with, FIXED or UNKNOWN."""
+    found = FIXED
+    for atom, coefficient in value.terms:
+        if isinstance(atom, Derived):
+            if any(_allocation(inner, anchors) != FIXED for inner in _atoms(atom)):
+                return UNKNOWN
+            continue
+        allocation = _allocation(atom, anchors)
+        if allocation == FIXED:
+            continue
+        if coefficient != 1 or found != FIXED:
+            return UNKNOWN
+        found = allocation
+    return found
+
+
+def _allocation(atom: Atom, anchors: Anchors) -> int:
+    if isinstance(atom, AllocationAtom):
+        return anchors.scratch[atom.index]
+    if isinstance(atom, ParameterAtom):
+        return anchors.parameters.get(atom.name, FIXED)
+    return FIXED
+
+
+def _atoms(derived: Derived) -> Iterator[Atom]:
+    for value in (derived.left, derived.right):
+        for atom, _ in value.terms:
+            if isinstance(atom, Derived):
+                yield from _atoms(atom)
+            else:
+                yield atom
+
+
+def operand_anchors(
+    op: Operation, execute: Execute, symbols: Int64Array, binding: Binding
+) -> Int64Array:
+    """Anchor of every operand of ``op``, int64 [instance, operand], the same on all cores.
+
+    ``symbols``: values of the execute's symbols, [instance, symbol]. UNKNOWN throughout where the
+    binding names no anchors or a runtime size depends on an address.
+    """
+    found = np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
+    if binding.anchors is None:
+        return found
+    anchors = np.array([anchor_of(v, binding.anchors) for v in execute.symbols], np.int64)
+    column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
+    if any(anchors[column[size.symbol]] != FIXED for size in op.symbolic_dims.values()):
+        return found
+    for k, tensor in enumerate(op.tensors):
+        columns = [column[s] for s in tensor.starts] if tensor.symbolic else []
+        if tensor.component is Component.LX:
+            moving = tensor.symbolic and (anchors[columns] != FIXED).any()
+            found[:, k] = UNKNOWN if moving else FIXED
+        elif binding.segments is None:
+            found[:, k] = _same(anchors[columns][None]) if tensor.symbolic else UNKNOWN
+        elif not tensor.symbolic:
+            found[:, k] = _segments(np.array(tensor.starts, np.int64)[None], binding.anchors)
+        elif (anchors[columns] == FIXED).all():
+            found[:, k] = _segments(symbols[:, columns], binding.anchors)
+    return found
+
+
+def _segments(addresses: Int64Array, anchors: Anchors) -> Int64Array:
+    """Anchors of addresses of the file, [instance, core] → [instance]."""
+    of_segment = np.full(REGIONS, UNKNOWN, np.int64)
+    for segment, allocation in anchors.segments.items():
+        if segment < REGIONS:
+            of_segment[segment] = allocation
+    return _same(of_segment[np.clip(addresses >> REGION_BITS, 0, REGIONS - 1)])
+
+
+def _same(anchors: Int64Array) -> Int64Array:
+    """[instance, core] → [instance]: the allocation all cores have, else UNKNOWN."""
+    first = anchors[:, 0]
+    agreed = (anchors == first[:, None]).all(axis=1) & (first != FIXED)
+    return np.where(agreed, first, UNKNOWN)
+
+
+def confirmed(anchors: Int64Array, owners: Int64Array, groups: Int64Array) -> Int64Array:
+    """``anchors`` [member, operand], UNKNOWN where an operand lies in other memory than its own.
+
+    ``owners``: allocation that holds each core's operand, [member, operand, core], -1 for LX.
+    ``groups``: see :mod:`spyre.hw.aliasing`. Memory of one group moves together.
+    """
+    if not groups.size:
+        return anchors
+    own = groups[np.maximum(anchors, 0)]
+    held = (groups[np.maximum(owners, 0)] == own[:, :, None]) & (owners >= 0)
+    settled: Int64Array = np.where((anchors < 0) | held.all(axis=2), anchors, UNKNOWN)
+    return settled
