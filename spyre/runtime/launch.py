@@ -22,7 +22,8 @@ POOL = -1
 """Argument index of the pool."""
 
 _ARGUMENT = re.compile(r"arg_(\d+)_base_addr")
-_POOL = "pool_base_addr"
+POOL_PARAMETER = "pool_base_addr"
+"""Name of the parameter that is the address of the pool."""
 _SLOTS_KEPT = 4096
 
 
@@ -197,7 +198,7 @@ def _named_addresses(
 def _address_of(parameter: Parameter, shape: LaunchShape, at: Mapping[int, int]) -> int:
     require_no_size(parameter, shape.values)
     name = parameter.name
-    if name == _POOL:
+    if name == POOL_PARAMETER:
         if POOL not in at:
             raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
         return at[POOL]

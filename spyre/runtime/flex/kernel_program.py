@@ -8,46 +8,76 @@ correction tensor of its own, so that one launch may be prepared while another c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceFault, LaunchError
-from spyre.hw.device import DeviceTensor
 from spyre.hw.spec import STICK_BYTES
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.flex.control_block import Place
-from spyre.runtime.flex.job import DMA, DeviceCompute, HostOperation, JobPlan, LaunchContext
+from spyre.runtime.flex.correction import Correction, correction_of
+from spyre.runtime.flex.job import (
+    DMA,
+    LARGE_BYTES,
+    DeviceCompute,
+    HostOperation,
+    JobPlan,
+    LaunchContext,
+)
 from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
-from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
-from spyre.runtime.memory.address import VirtualAddress
+from spyre.runtime.kernel import Kernel, Launch, LaunchShape, PoolBuffer
 from spyre.runtime.memory.storage import DeviceStorage
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
 
-Runner = Callable[[Kernel, Launch], Any]
-"""Runs one launch of a kernel on the compute engine; its result is kept in the outcome."""
-
 CORRECTION = "correction"
 """Handle of the correction tensor."""
 
 
-@dataclass
+@dataclass(slots=True)
+class BoundKernel:
+    """One launch as the compute engine is given it.
+
+    ``shape``: what does not change between launches; ``addresses``: where its memory begins, bytes;
+    ``names``: of that memory.
+    """
+
+    shape: LaunchShape
+    addresses: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+Runner = Callable[[Kernel, BoundKernel], Any]
+"""Runs one launch of a kernel on the compute engine; its result is kept in the outcome."""
+
+
+@dataclass(slots=True)
 class KernelState:
     """What a kernel keeps for one launch.
 
-    ``launch``: tensors, pool and values. ``correction``: the launch's correction tensor in program
-    memory, None for a kernel without symbols. ``runner``: another way to run it.
+    ``bound``: as the host bound it. ``memory``: the correction tensor in program memory, None for
+    a kernel without symbols. ``runner``: another way to run it.
     """
 
-    launch: Launch
-    correction: ProgramMemory | None = None
+    bound: BoundKernel
+    memory: ProgramMemory | None = None
     runner: Runner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What is known of launches over tensors of one signature."""
+
+    shape: LaunchShape
+    names: tuple[str, ...]
+    is_large: bool
 
 
 @dataclass(eq=False)
@@ -66,17 +96,12 @@ class KernelProgram:
     pool: PoolBuffer | None = None
     pool_memory: DeviceStorage | None = None
     _free: list[ProgramMemory] = field(default_factory=list)
-    _accepted: set[tuple[object, ...]] = field(default_factory=set)
+    _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
 
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """Names of its symbols, in the order of the correction tensor."""
-        return tuple(p.name for p in self.kernel.bundle.program.parameters)
-
-    @property
-    def correction_bytes(self) -> int:
-        """Bytes of the correction tensor of one iteration: whole sticks, 8 bytes per symbol."""
-        return -(-8 * len(self.symbols) // STICK_BYTES) * STICK_BYTES
+    @cached_property
+    def correction(self) -> Correction:
+        """What the correction tensor holds."""
+        return correction_of(self.kernel.bundle.program.parameters)
 
     @property
     def allocation_bytes(self) -> int:
@@ -88,49 +113,63 @@ class KernelProgram:
         """Host shapes of its arguments, in launch order."""
         return tuple(a.shape for a in self.arguments.arguments)
 
+    @cached_property
     def plan(self) -> JobPlan:
         """The job plan: correction where there are symbols, and the compute step."""
         compute = DeviceCompute(self)
-        if not self.symbols:
+        if not self.correction.names:
             return JobPlan(self.name, (compute,), self)
-        words = self.correction_bytes // 8
-        correct = HostOperation(_correction_rows, CORRECTION, words, "correction")
-        label = f"correction of {self.name}"
-        copy = DMA(_copy_correction, _correction_places, self.correction_bytes, True, True, label)
+        size_bytes = self.correction.size_bytes
+        correct = HostOperation(_correction_rows, CORRECTION, size_bytes // 8, CORRECTION)
+        label = f"{CORRECTION} of {self.name}"
+        copy = DMA(_copy_correction, _correction_places, size_bytes, True, True, label)
         return JobPlan(self.name, (correct, copy, compute), self)
 
     # --- binding ---------------------------------------------------------------------------------
 
     def bind(
         self,
-        plan: JobPlan,
         device: FlexDevice,
         tensors: Sequence[SpyreTensor],
         allow_tiled_launch: bool | None = None,
     ) -> LaunchContext:
         """A launch over ``tensors``, one per argument in launch order, checked against them."""
+        resolved = [tensor.resolved for tensor in tensors]
         signature = tuple([tensor.signature for tensor in tensors])
-        if signature not in self._accepted:
-            self._check(device, tensors)
-            self._accepted.add(signature)
-        resolved = {
-            argument.arg_index: tensor.resolved
-            for argument, tensor in zip(self.arguments.arguments, tensors, strict=True)
-        }
-        return self.context(plan, device, Launch(resolved, self.pool), tensors)
+        form = self._forms.get(signature)
+        if form is None:
+            form = self._forms[signature] = self._form(device, tensors)
+        addresses = tuple([tensor.address_bytes for tensor in resolved])
+        if self.pool is not None:
+            addresses = (*addresses, self.pool.address_bytes)
+        bound = BoundKernel(form.shape, addresses, form.names)
+        return self._context(device, bound, tensors, None, form.is_large)
 
-    def context(
-        self,
-        plan: JobPlan,
-        device: FlexDevice,
-        launch: Launch,
-        tensors: Sequence[SpyreTensor] = (),
-        runner: Runner | None = None,
+    def bind_launch(
+        self, device: FlexDevice, launch: Launch, runner: Runner | None = None
     ) -> LaunchContext:
-        """A launch of tensors that were checked and placed."""
-        correction = self._take_correction(device) if self.symbols else None
-        state = KernelState(launch, correction, runner)
-        return LaunchContext(plan, device, tensors, 1, state)
+        """A launch of tensors that were checked and placed; ``runner``: another way to run it."""
+        bound = BoundKernel(self.kernel.shape_of(launch), launch.addresses, launch.names)
+        return self._context(device, bound, (), runner, True)
+
+    def _context(
+        self,
+        device: FlexDevice,
+        bound: BoundKernel,
+        tensors: Sequence[SpyreTensor],
+        runner: Runner | None,
+        is_large: bool,
+    ) -> LaunchContext:
+        memory = self._take_memory(device) if self.correction.names else None
+        state = KernelState(bound, memory, runner)
+        return LaunchContext(self.plan, device, tensors, 1, state, is_large)
+
+    def _form(self, device: FlexDevice, tensors: Sequence[SpyreTensor]) -> _Form:
+        self._check(device, tensors)
+        arguments = zip(self.arguments.arguments, tensors, strict=True)
+        launch = Launch({a.arg_index: tensor.resolved for a, tensor in arguments}, self.pool)
+        size_bytes = sum(tensor.size_bytes for tensor in tensors)
+        return _Form(self.kernel.shape_of(launch), launch.names, size_bytes > LARGE_BYTES)
 
     def _check(self, device: FlexDevice, tensors: Sequence[SpyreTensor]) -> None:
         expected = self.arguments.arguments
@@ -156,38 +195,43 @@ class KernelProgram:
                     found=f"{list(tensor.shape)} of {tensor.dtype}",
                 )
 
-    def _take_correction(self, device: FlexDevice) -> ProgramMemory:
+    def _take_memory(self, device: FlexDevice) -> ProgramMemory:
         try:
             return self._free.pop()
         except IndexError:
-            return device.allocate_program(self.correction_bytes)
+            return device.allocate_program(self.correction.size_bytes)
 
     def release(self, context: LaunchContext) -> None:
         """A launch has ended: its correction tensor serves another one."""
-        state: KernelState = context.state  # type: ignore[assignment]
-        if state.correction is not None:
-            self._free.append(state.correction)
+        memory = _state(context).memory
+        if memory is not None:
+            self._free.append(memory)
 
     # --- running ---------------------------------------------------------------------------------
 
     def compute(self, context: LaunchContext, first: int, last: int) -> None:
         """Run iterations ``first`` .. ``last`` with the symbols that program memory holds."""
-        state: KernelState = context.state  # type: ignore[assignment]
-        device = context.device
+        state, device = _state(context), context.device
         self._check_image(device)
-        launch = state.launch
-        if state.correction is not None:
-            launch = self._corrected(device, launch, state.correction)
-        runner = state.runner or device.runner or run_plainly
-        context.outcome.detail = runner(self.kernel, launch)
+        bound = state.bound
+        if state.memory is not None:
+            bound = self._corrected(device, bound, state.memory)
+        runner = state.runner or device.runner
+        if runner is not None:
+            context.outcome.detail = runner(self.kernel, bound)
+            return
+        linked = self.kernel.link_at(bound.shape, bound.addresses, bound.names)
+        device.device.executor.run(linked)
 
-    def _corrected(self, device: FlexDevice, launch: Launch, correction: ProgramMemory) -> Launch:
-        found = device.device.memory.view(correction.address_bytes, self.correction_bytes)
-        values = found.view(np.int64)[: len(self.symbols)].tolist()
-        return Launch(launch.arguments, launch.pool, dict(zip(self.symbols, values, strict=True)))
+    def _corrected(
+        self, device: FlexDevice, bound: BoundKernel, memory: ProgramMemory
+    ) -> BoundKernel:
+        found = device.device.memory.view(memory.address_bytes, self.correction.size_bytes)
+        values = found.view(np.int64).tolist()
+        return BoundKernel(bound.shape, self.correction.addresses(bound, values), bound.names)
 
     def _check_image(self, device: FlexDevice) -> None:
-        found = device.device.memory.view(self.image.address_bytes, len(self.header))
+        found = device.device.memory.view(self.image.address_bytes, STICK_BYTES)
         if found.tobytes() != self.header:
             raise DeviceFault(
                 "SPY881",
@@ -198,49 +242,39 @@ class KernelProgram:
 
     def places(self, context: LaunchContext, iteration: int) -> tuple[Place, ...]:
         """Device memory one compute control block names: program, correction, arguments, pool."""
-        state: KernelState = context.state  # type: ignore[assignment]
+        state = _state(context)
+        resolve = context.device.allocator.virtual_address
         places = [Place("program", self.image.virtual_address)]
-        if state.correction is not None:
-            places.append(Place(CORRECTION, state.correction.virtual_address))
-        tensors: Mapping[int, DeviceTensor] = state.launch.arguments
-        places += [Place(t.name, virtual_address(t.address_bytes)) for t in tensors.values()]
-        if state.launch.pool is not None:
-            places.append(Place("pool", virtual_address(state.launch.pool.address_bytes)))
-        return tuple(places)
+        if state.memory is not None:
+            places.append(Place(CORRECTION, state.memory.virtual_address))
+        bound = state.bound
+        names = zip(bound.names, bound.addresses, strict=True)
+        return (*places, *(Place(name, resolve(address)) for name, address in names))
 
 
-def run_plainly(kernel: Kernel, launch: Launch) -> None:
-    """The whole kernel in one call of the compiled driver."""
-    kernel.launch(launch)
-
-
-def virtual_address(address_bytes: int) -> VirtualAddress:
-    """Region and offset of a device address."""
-    region, offset = divmod(address_bytes, 1 << 34)
-    return VirtualAddress(region, offset)
+def _state(context: LaunchContext) -> KernelState:
+    state = context.state
+    assert isinstance(state, KernelState)
+    return state
 
 
 def _correction_rows(context: LaunchContext, first: int, last: int) -> npt.NDArray[np.int64]:
     """Symbol values of iterations ``first`` .. ``last``, one row each."""
-    state: KernelState = context.state  # type: ignore[assignment]
     program = context.plan.program
     assert program is not None
-    values = program.kernel.parameter_values(state.launch)
-    row = np.zeros(program.correction_bytes // 8, np.int64)
-    row[: len(program.symbols)] = [values[name] for name in program.symbols]
+    row = program.correction.row(_state(context).bound)
     return np.broadcast_to(row, (last - first, row.size))
 
 
 def _copy_correction(context: LaunchContext, first: int, last: int) -> None:
-    state: KernelState = context.state  # type: ignore[assignment]
-    assert state.correction is not None
+    memory = _state(context).memory
+    assert memory is not None
     rows = context.buffers[CORRECTION][first:last]
-    size = rows.shape[1] * 8
-    address = state.correction.address_bytes + first * size
-    context.device.device.memory.write(address, rows.reshape(-1).view(np.uint8), CORRECTION)
+    address = memory.address_bytes + first * rows.shape[1] * 8
+    context.device.dma.write_bytes(address, rows.reshape(-1).view(np.uint8), CORRECTION)
 
 
 def _correction_places(context: LaunchContext, iteration: int) -> tuple[Place, ...]:
-    state: KernelState = context.state  # type: ignore[assignment]
-    assert state.correction is not None
-    return (Place(CORRECTION, state.correction.virtual_address),)
+    memory = _state(context).memory
+    assert memory is not None
+    return (Place(CORRECTION, memory.virtual_address),)

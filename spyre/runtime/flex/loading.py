@@ -46,4 +46,4 @@ def load_kernel(
     )
     chosen = stream if stream is not None else device.streams.current
     chosen.launch(bytes_to_device(content, memory, f"binary of {name}"))
-    return program.plan()
+    return program.plan

@@ -17,7 +17,8 @@ from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.spec import CORES
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.engine import Engine
-from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.flex.kernel_program import BoundKernel
+from spyre.runtime.kernel import Kernel
 
 _STREAM_TRACK = 100
 _CORE_TRACK = 1000
@@ -33,11 +34,11 @@ class TimedLaunch:
     elapsed_ns: npt.NDArray[np.int64]
 
 
-def run_timed(kernel: Kernel, launch: Launch) -> TimedLaunch:
+def run_timed(kernel: Kernel, bound: BoundKernel) -> TimedLaunch:
     """Run a launch dispatch by dispatch: the runner of recordings."""
     import time
 
-    linked = kernel.link(launch)
+    linked = kernel.link_at(bound.shape, bound.addresses, bound.names)
     kernel.device.executor.warm(linked)
     begin = time.perf_counter_ns()
     return TimedLaunch(linked, begin, kernel.device.executor.run_timed(linked))

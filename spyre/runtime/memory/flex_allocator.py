@@ -132,7 +132,7 @@ class FlexAllocator:
         LaunchError SPY800 for a void handle, SPY801 for the null handle, UnsupportedError SPY808
         for an interleaved allocation, which launches cannot use (runtime reference §4.1).
         """
-        return self._virtual_address(self.device_address(index))
+        return self.virtual_address(self.device_address(index))
 
     def device_address(self, index: AllocationIndex) -> int:
         """The address of an allocation that a program carries (DMVA); errors as `resolve`."""
@@ -279,13 +279,14 @@ class FlexAllocator:
         """Whether a device reset has made the handle void. Needs no lock."""
         return index <= self._void or self._resets != self.device.resets
 
-    def _virtual_address(self, address: int) -> VirtualAddress:
+    def virtual_address(self, address: int) -> VirtualAddress:
+        """Region and offset of a device address (DMVA), as the mode says."""
         region = self.mode.region_id(address >> REGION_BITS)
         return VirtualAddress(region, address & REGION_BYTES - 1)
 
     def _chunk(self, address: int) -> Chunk:
         size_bytes = self._regions.size_of(address)
-        return Chunk(self._virtual_address(address), size_bytes, address >> REGION_BITS)
+        return Chunk(self.virtual_address(address), size_bytes, address >> REGION_BITS)
 
 
 def _unknown(index: int) -> LaunchError:
