@@ -33,10 +33,7 @@ class RegionUsage:
     largest_free_bytes: int
 
     def __str__(self) -> str:
-        return (
-            f"region {self.region}: {self.free_bytes} of {self.capacity_bytes} bytes free, "
-            f"largest block {self.largest_free_bytes}"
-        )
+        return f"{self.region}: {self.free_bytes} ({self.largest_free_bytes})"
 
 
 class RegionAllocator:
@@ -171,7 +168,7 @@ class RegionAllocator:
             f"cannot allocate {blocks << _BLOCK_BITS} bytes of device memory",
             expected=f"a free block of {blocks << _BLOCK_BITS} bytes within one region",
             found=f"{free} bytes free, largest free block {largest} bytes; "
-            + "; ".join(map(str, asked)),
+            f"by region, largest block in brackets: {', '.join(map(str, asked))}",
         )
 
 

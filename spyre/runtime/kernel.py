@@ -151,9 +151,8 @@ class Kernel:
 
         Raises what `link` of the first launch that cannot be linked raises.
         """
-        every = np.array([self._with_scratch(row) for row in addresses[:1].tolist()], np.int64)
-        every = np.repeat(every, len(addresses), axis=0).reshape(len(addresses), -1)
-        every[:, : addresses.shape[1]] = addresses
+        scratch = np.array([b.address_bytes for b in self.reserve_scratch()], np.int64)
+        every = np.column_stack((addresses, np.tile(scratch, (len(addresses), 1))))
         sizes = np.array(self._known_of(shape).sizes, np.int64)
         groups: list[BatchGroup] = []
         for first, last in _equal_runs(movable_rows(every, sizes), alias_rows(every, sizes)):

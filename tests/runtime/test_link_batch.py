@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from tests.hw.test_overhead import count_calls
 from tests.mlir.sample_bundles import SAMPLES
 from tests.runtime.bundles import abs_of_sum, scratch
 from tests.runtime.launches import TABLES, Rig, anew, assert_same, fill, ranges
+
+MOST_CALLS = 90
+"""Python and C calls of linking at a new address."""
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +106,9 @@ def test_launches_of_several_kinds_keep_their_order(device: Device, tmp_path: Pa
 
 
 def test_an_empty_batch(device: Device, tmp_path: Path) -> None:
-    kernel, _ = made(device, "symbolic_add", tmp_path)
+    kernel, rig = made(device, "scratch", tmp_path)
+    shape = kernel.shape_of(rig.anywhere(np.random.default_rng(0)))
+    assert len(kernel.link_batch_at(shape, np.zeros((0, rig.count), np.int64))) == 0
     batch = kernel.link_batch([])
     assert len(batch) == 0
     device.executor.run_batch(batch)
@@ -147,8 +153,9 @@ def test_a_fault_names_its_launch_and_stops_the_rest(
         device.memory.clear(tensor.address_bytes, tensor.size_bytes)
     batch = kernel.link_batch(launches)
     run = device.executor.run_batch_timed if timed else device.executor.run_batch
+    run(batch, 0, bad // 2)
     with pytest.raises(DeviceFault, match="SPY412") as caught:
-        run(batch)
+        run(batch, bad // 2)
     assert caught.value.batch_launch == bad
     ran = [device.bytes_of(tensor).any() for tensor in outputs]
     assert ran[:bad] == [True] * bad
@@ -280,3 +287,29 @@ def test_no_python_per_launch(device: Device, tmp_path: Path) -> None:
         run()
         counts.append(min(count_calls(run) for _ in range(3)))
     assert counts[0] == counts[1]
+
+
+def test_moving_costs_the_same_calls_for_every_program(device: Device, tmp_path: Path) -> None:
+    """Not per core, execute or iteration: only arguments and pools count."""
+    counts = []
+    for name in ("symbolic_add", "tiled", "runtime_rows"):
+        kernel, rig = made(device, name, tmp_path / name)
+        rng = np.random.default_rng(9)
+        kernel.link(rig.anywhere(rng))
+        kernel.link(rig.anywhere(rng))
+        launches = iter([rig.anywhere(rng) for _ in range(3)])
+        counts.append(min(count_calls(lambda: kernel.link(next(launches))) for _ in range(3)))  # noqa: B023
+    assert max(counts) - min(counts) <= 10
+    assert max(counts) <= MOST_CALLS
+
+
+def test_moving_takes_microseconds(device: Device, tmp_path: Path) -> None:
+    """About 12 on an idle machine."""
+    kernel, rig = made(device, "symbolic_add", tmp_path)
+    rng = np.random.default_rng(10)
+    times = []
+    for launch in [rig.anywhere(rng) for _ in range(200)]:
+        start = time.perf_counter()
+        kernel.link(launch)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 40e-6
