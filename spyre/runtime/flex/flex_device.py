@@ -117,8 +117,8 @@ class FlexDevice:
     def synchronize(self) -> None:
         """Return when everything submitted to any stream has ended; raises an error, once."""
         streams = self.streams.handed_out()
-        targets = [(stream.queue, stream.queue.submitted) for stream in streams]
-        self.scheduler.wait_until(lambda: all(q.ended >= n for q, n in targets))
+        last = [s.queue.last for s in streams]
+        self.scheduler.wait_until(lambda: all(w is None or w.has_ended for w in last))
         for stream in streams:
             stream.report()
 

@@ -100,16 +100,17 @@ class FlexStream:
 
     def query(self) -> bool:
         """True if everything submitted has ended. Raises the stream's error, once."""
-        idle = self._queue.ended == self._queue.submitted
+        last = self._queue.last
+        idle = last is None or last.has_ended
         if idle:
             self.report()
         return idle
 
     def synchronize(self) -> None:
         """Return when everything submitted until now has ended. Raises the stream's error, once."""
-        queue = self._queue
-        target = queue.submitted
-        self.device.scheduler.wait_until(lambda: queue.ended >= target)
+        last = self._queue.last
+        if last is not None:
+            self.device.scheduler.wait_until(lambda: last.has_ended)
         self.report()
 
     def report(self) -> None:

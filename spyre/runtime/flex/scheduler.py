@@ -11,6 +11,7 @@ import atexit
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -36,7 +37,8 @@ class Scheduler:
         dependent: Callable[[BaseException, StreamQueue], BaseException] | None = None,
     ) -> None:
         self._lock = threading.Lock()
-        self._finished: list[Work] = []
+        self._finished: deque[Work] = deque()
+        self._inbox: deque[Work] = deque()
         self._note_end = ended
         arguments = {} if dependent is None else {"dependent": dependent}
         self._state = Scheduling(policy, self._finished.append, **arguments)
@@ -46,7 +48,6 @@ class Scheduler:
         self._running = 0
         self._large = 0
         self._closed = False
-        self._process = os.getpid()
         self.observer: Observer | None = None
         _SCHEDULERS.add(self)
 
@@ -58,17 +59,27 @@ class Scheduler:
     # --- work ------------------------------------------------------------------------------------
 
     def submit(self, stream: StreamQueue, work: Work) -> None:
-        """Append ``work`` to a stream and return at once. StreamHasFailed if the stream has."""
-        with self._lock:
-            if self._process != os.getpid():
-                self._forget_threads()
-            if stream.error is not None:
-                raise StreamHasFailed(stream)
-            self._state.submit(stream, work)
-            call = self._call_thread()
-        call()
-        if self._finished:
-            self._report_ends()
+        """Append ``work`` to a stream and return at once. StreamHasFailed if the stream has.
+
+        It takes no lock that a running unit could hold: the work goes to an inbox, which whoever
+        looks for something to run empties first.
+        """
+        if stream.error is not None:
+            raise StreamHasFailed(stream)
+        work.stream = stream
+        with stream.lock:
+            stream.last = work
+            self._inbox.append(work)
+        if self._running <= self._large:
+            self._wake()
+
+    def _empty_inbox(self) -> None:
+        """Submit what came in; under the lock."""
+        inbox = self._inbox
+        while inbox:
+            work = inbox.popleft()
+            assert work.stream is not None
+            self._state.submit(work.stream, work)
 
     def step(self) -> bool:
         """Run one unit in this thread; False if there was nothing to run."""
@@ -81,6 +92,8 @@ class Scheduler:
 
     def _take(self) -> Unit | None:
         """The next unit, counted as running; under the lock."""
+        if self._inbox:
+            self._empty_inbox()
         unit = self._state.next_unit()
         if unit is not None:
             self._running += 1
@@ -90,9 +103,7 @@ class Scheduler:
     def _run(self, unit: Unit) -> None:
         """Run a unit that was taken. Only what is no Exception (an interrupt) is raised."""
         if unit.work.is_large:
-            with self._lock:
-                call = self._call_thread()
-            call()
+            self._wake()
         observed = self.observer is not None
         begin = self._state.clock() if observed else 0
         error: BaseException | None = None
@@ -111,19 +122,25 @@ class Scheduler:
             if self.observer is not None:
                 self.observer(unit, begin, end)
             self._state.complete(unit, error)
-            waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.release()
         self._report_ends()
 
     def _report_ends(self) -> None:
-        """Tell of work that ended and give up its payload, outside of the lock: memory is freed."""
-        with self._lock:
-            finished, self._finished[:] = list(self._finished), []
-        for work in finished:
+        """Tell of work that ended and give up its payload, outside of the lock: memory is freed.
+
+        Then those who wait look again.
+        """
+        finished = self._finished
+        while finished:
+            work = finished.popleft()
             if self._note_end is not None:
                 self._note_end(work)
             work.payload = None
+            work.has_ended = True
+        if self._waiting:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                waiter.release()
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -133,21 +150,23 @@ class Scheduler:
             while not done():
                 if self.step():
                     continue
-                with self._lock:
-                    if done():
-                        return
-                    waiter = threading.Lock()
-                    waiter.acquire()
-                    self._waiting.append(waiter)
+                if self._finished:
+                    self._report_ends()
+                    continue
+                waiter = threading.Lock()
                 waiter.acquire()
+                with self._lock:
+                    self._waiting.append(waiter)
+                if not done() and not self._inbox:
+                    waiter.acquire()
         finally:
-            if self._state.pending:
+            if self._state.pending or self._inbox:
                 self._wake()
 
     @property
     def is_idle(self) -> bool:
         """True if nothing is queued and nothing runs."""
-        return self._running == 0 and self._state.pending == 0
+        return not (self._running or self._state.pending or self._inbox or self._finished)
 
     def watch(self, observer: Observer | None) -> None:
         """Tell ``observer`` of every single iteration of every stage from now on; None ends it."""
@@ -159,10 +178,8 @@ class Scheduler:
     def guarded(self) -> Iterator[Scheduling]:
         """The state, with the lock held: for events, resets and reports."""
         with self._lock:
+            self._empty_inbox()
             yield self._state
-            waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.release()
         self._report_ends()
         self._wake()
 
@@ -190,7 +207,9 @@ class Scheduler:
 
         One is enough while units are small: two would only contend for the interpreter.
         """
-        if not self._state.pending or self._state.held or self._running > self._large:
+        if self._state.held or self._running > self._large:
+            return _nothing
+        if not self._state.pending and not self._inbox:
             return _nothing
         if self._idle:
             return self._idle.pop().release
@@ -215,6 +234,9 @@ class Scheduler:
             waker = threading.Lock()
             waker.acquire()
             self._idle.append(waker)
+            if self._inbox and waker in self._idle:
+                self._idle.remove(waker)
+                waker.release()
             return waker
 
     def _leave(self, waker: threading.Lock) -> bool:
@@ -228,7 +250,7 @@ class Scheduler:
 
     def _forget_threads(self) -> None:
         """After a fork there are none: the child starts its own."""
-        self._process = os.getpid()
+        self._lock = threading.Lock()
         self._threads = self._running = self._large = 0
         self._idle.clear()
         self._waiting.clear()
@@ -274,6 +296,14 @@ def _serve(reference: weakref.ref[Scheduler]) -> None:
 
 
 _SCHEDULERS: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+
+
+def _forget_threads() -> None:
+    for scheduler in list(_SCHEDULERS):
+        scheduler._forget_threads()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 @atexit.register

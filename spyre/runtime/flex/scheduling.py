@@ -90,11 +90,15 @@ class Scheduling:
     # --- coming in -------------------------------------------------------------------------------
 
     def submit(self, stream: StreamQueue, work: Work) -> None:
-        """Append ``work`` to ``stream``, which must not have failed."""
+        """Append ``work`` to ``stream``; a stream that has failed drops it."""
         work.number = self._number
         self._number += 1
         work.stream = stream
-        stream.submitted += 1
+        if stream.error is not None:
+            self.pending += 1
+            self._fail_event(work, stream.error)
+            self._end(work, State.DROPPED)
+            return
         self._number_blocks(stream, work)
         stream.work.append(work)
         self.pending += 1
@@ -151,7 +155,6 @@ class Scheduling:
     def _end(self, work: Work, state: State) -> None:
         assert work.stream is not None
         work.state = state
-        work.stream.ended += 1
         self.pending -= 1
         if work.in_flight == 0:
             self._ended(work)
@@ -300,12 +303,21 @@ class Scheduling:
     def fail(self, stream: StreamQueue, error: BaseException) -> None:
         """``stream`` has failed: its work is dropped; streams that wait for its events fail too."""
         stream.error = error
-        failing = self._drop(stream, error)
+        self._fail_waiting(self._drop(stream, error), error)
+
+    def _fail_waiting(self, failing: list[StreamQueue], error: BaseException) -> None:
         while failing:
             waiting = failing.pop()
             if waiting.error is None:
                 waiting.error = self._dependent(error, waiting)
                 failing += self._drop(waiting, waiting.error)
+
+    def _fail_event(self, work: Work, error: BaseException) -> None:
+        """Dropped work may be the record of an event that others wait for."""
+        if work.event is not None and not work.is_wait:
+            work.event.error = error
+            waiting, work.event.waiters = work.event.waiters, []
+            self._fail_waiting(waiting, error)
 
     def _drop(self, stream: StreamQueue, error: BaseException) -> list[StreamQueue]:
         """Drop all work of a stream; the streams that wait for its records."""

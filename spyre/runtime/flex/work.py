@@ -6,6 +6,7 @@ stage in ranges. Only the scheduler that owns the streams changes these objects,
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -91,7 +92,8 @@ class Work:
     a wait of ``event``. ``is_large``: worth a second thread. ``payload``: what made it, for
     reports; given up, with the memory it holds, when the work ends. ``number``: in order of
     submission.
-    ``error``: what its preparation raised before its turn came. ``first_block``/``first_host``:
+    ``error``: what its preparation raised before its turn came. ``has_ended``: nothing of it runs
+    any more, and what it held has been given up. ``first_block``/``first_host``:
     numbers of its first control block and host operation; ``after``: labels of the blocks in
     front of it.
     """
@@ -103,6 +105,7 @@ class Work:
         "event",
         "first_block",
         "first_host",
+        "has_ended",
         "in_flight",
         "is_large",
         "is_wait",
@@ -135,6 +138,7 @@ class Work:
         self.done = [0] * len(stages.all)
         self.running = [False] * len(stages.all)
         self.in_flight = 0
+        self.has_ended = False
         self.error: BaseException | None = None
         self.number = -1
         self.first_block = self.first_host = 0
@@ -148,11 +152,6 @@ class Work:
             return (True, self.first_host + iteration * stages.host_count + stages.places[place])
         return (False, self.first_block + iteration * stages.block_count + stages.places[place])
 
-    @property
-    def is_finished(self) -> bool:
-        """True once nothing of it will run any more."""
-        return self.in_flight == 0 and self.state in (State.DONE, State.FAILED, State.DROPPED)
-
 
 @dataclass(slots=True, eq=False)
 class StreamQueue:
@@ -160,8 +159,8 @@ class StreamQueue:
 
     ``rank``: 0 for streams of high priority, 1 for the others. ``tail``: labels of the control
     blocks that whatever comes next stands behind. ``error``: the stream has failed.
-    ``reported``: somebody has been told of the error itself. ``submitted``/``ended``: how many
-    pieces of work came in, and how many have ended.
+    ``reported``: somebody has been told of the error itself. ``last``: the work that came in last;
+    whoever submits changes it, under ``lock``, so that it agrees with the order of submission.
     """
 
     stream_id: int
@@ -170,8 +169,8 @@ class StreamQueue:
     error: BaseException | None = None
     reported: bool = False
     tail: tuple[Label, ...] = ()
-    submitted: int = 0
-    ended: int = 0
+    last: Work | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def label_text(label: Label) -> str:
