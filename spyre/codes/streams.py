@@ -2,6 +2,50 @@
 
 from __future__ import annotations
 
-from spyre.codes.record import Explanation
+from spyre.codes.record import Explanation as E
 
-STREAM_EXPLANATIONS: dict[str, Explanation] = {}
+STREAM_EXPLANATIONS: dict[str, E] = {
+    "SPY870": E(
+        "Something in the stream failed before; its error was raised by synchronize or query.",
+        "Use another stream, or reset the device, which makes all streams usable again.",
+    ),
+    "SPY871": E(
+        "The stream waits for an event that was recorded in a stream which has failed, so what it "
+        "depends on was never computed.",
+        "Find the error of the other stream; reset the device to go on.",
+    ),
+    "SPY872": E(
+        "Streams are known by ids that were handed out: 0, and those of streams taken from a pool.",
+        "Take the stream from its pool first.",
+    ),
+    "SPY875": E(
+        "One of the events was made without timing, was never recorded or is not complete.",
+        "Make both with enable_timing, record them, and synchronize the second.",
+    ),
+    "SPY876": E("A plan without steps does nothing.", "Give it at least one step."),
+    "SPY877": E("Steps are numbered from 0.", "Ask for an index below num_steps()."),
+    "SPY878": E(
+        "A launch takes one tensor per argument of the kernel, in launch order.",
+        "Give all of them, outputs too; the pool is the kernel's own.",
+    ),
+    "SPY879": E(
+        "A kernel can only reach memory of the card it is loaded on.",
+        "Copy the tensor to that card.",
+    ),
+    "SPY880": E(
+        "A kernel is compiled for tensors of one shape and dtype.",
+        "Give tensors of that shape, or larger ones with tiled launch allowed.",
+    ),
+    "SPY881": E(
+        "Something wrote over the kernel's binary in program memory (segment 7).",
+        "Look for raw writes to segment 7; prepare the kernel again.",
+    ),
+    "SPY882": E(
+        "The instruction was never added, or was removed before.",
+        "Remove the object that was added.",
+    ),
+    "SPY883": E(
+        "AIU_WORLD_SIZE and SPYRE_DEVICES say how many cards there are.",
+        "Ask for an index below their number, or make more cards visible.",
+    ),
+}

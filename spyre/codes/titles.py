@@ -295,7 +295,20 @@ SPYRECODE_CODES: dict[str, str] = {}
 
 TILING_CODES: dict[str, str] = {}
 
-STREAM_CODES: dict[str, str] = {}
+STREAM_CODES: dict[str, str] = {
+    "SPY870": "work for a stream that has failed",
+    "SPY871": "a stream waits for an event of a failed stream",
+    "SPY872": "no stream has this id",
+    "SPY875": "the time between two events is not known",
+    "SPY876": "a job plan has no steps",
+    "SPY877": "a job plan has no step of this index",
+    "SPY878": "the number of tensors is not the number of arguments",
+    "SPY879": "a tensor is not on the device of the launch",
+    "SPY880": "a tensor does not have the shape the kernel was compiled for",
+    "SPY881": "program memory has been overwritten",
+    "SPY882": "an instruction is not in the program",
+    "SPY883": "no Spyre device has this index",
+}
 
 CODES: dict[str, str] = {
     **MLIR_CODES,

@@ -121,7 +121,7 @@ class JobPlan:
         """A launch over ``tensors``. LaunchError or TilingError when they do not fit."""
         if self.program is None:
             return LaunchContext(self, device, tuple(tensors), is_large=True)
-        return self.program.bind(device, tensors, allow_tiled_launch)
+        return self.program.bind(self, device, tensors, allow_tiled_launch)
 
     def num_steps(self) -> int:
         """Number of steps."""

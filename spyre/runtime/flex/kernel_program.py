@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 CORRECTION = "correction"
 """Handle of the correction tensor."""
+MAX_FREE = 64
+"""Correction tensors a kernel keeps for later launches."""
 
 
 @dataclass(slots=True)
@@ -129,6 +131,7 @@ class KernelProgram:
 
     def bind(
         self,
+        plan: JobPlan,
         device: FlexDevice,
         tensors: Sequence[SpyreTensor],
         allow_tiled_launch: bool | None = None,
@@ -143,17 +146,18 @@ class KernelProgram:
         if self.pool is not None:
             addresses = (*addresses, self.pool.address_bytes)
         bound = BoundKernel(form.shape, addresses, form.names)
-        return self._context(device, bound, tensors, None, form.is_large)
+        return self._context(plan, device, bound, tensors, None, form.is_large)
 
     def bind_launch(
         self, device: FlexDevice, launch: Launch, runner: Runner | None = None
     ) -> LaunchContext:
         """A launch of tensors that were checked and placed; ``runner``: another way to run it."""
         bound = BoundKernel(self.kernel.shape_of(launch), launch.addresses, launch.names)
-        return self._context(device, bound, (), runner, True)
+        return self._context(self.plan, device, bound, (), runner, True)
 
     def _context(
         self,
+        plan: JobPlan,
         device: FlexDevice,
         bound: BoundKernel,
         tensors: Sequence[SpyreTensor],
@@ -162,7 +166,7 @@ class KernelProgram:
     ) -> LaunchContext:
         memory = self._take_memory(device) if self.correction.names else None
         state = KernelState(bound, memory, runner)
-        return LaunchContext(self.plan, device, tensors, 1, state, is_large)
+        return LaunchContext(plan, device, tensors, 1, state, is_large)
 
     def _form(self, device: FlexDevice, tensors: Sequence[SpyreTensor]) -> _Form:
         self._check(device, tensors)
@@ -204,7 +208,7 @@ class KernelProgram:
     def release(self, context: LaunchContext) -> None:
         """A launch has ended: its correction tensor serves another one."""
         memory = _state(context).memory
-        if memory is not None:
+        if memory is not None and len(self._free) < MAX_FREE:
             self._free.append(memory)
 
     # --- running ---------------------------------------------------------------------------------
