@@ -1,4 +1,4 @@
-"""A bundle loaded on a device: linked once per set of addresses, launched any number of times.
+"""A bundle on a device: linked once per set of addresses, launched any number of times.
 
 Parameters are matched by name (`%pool_base_addr`, `%arg_K_base_addr`); in a baked bundle argument K
 is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle reference §3.2).
@@ -6,7 +6,6 @@ is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle refe
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,17 +19,15 @@ from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.linker import Linker
-from spyre.mlir.bundle import Bundle
 from spyre.mlir.loops import Parameter
+from spyre.runtime.kernel_source import KernelSource
+from spyre.runtime.spyrecode.symbols import ARGUMENT_NAME, POOL_NAME
 
 POOL = -1
 """Argument index of the pool."""
 
 MAX_LINKED = 64
 """Sets of addresses a kernel stays linked for; the one used longest ago goes first."""
-
-_ARGUMENT = re.compile(r"arg_(\d+)_base_addr")
-_POOL = "pool_base_addr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +51,12 @@ class Launch:
 
 
 class Kernel:
-    """A bundle on a device. Thread use follows the device's: one at a time."""
+    """A bundle on a device. Thread use follows the device's: one at a time.
 
-    def __init__(self, bundle: Bundle, device: Device) -> None:
+    ``bundle``: as read, or compiled.
+    """
+
+    def __init__(self, bundle: KernelSource, device: Device) -> None:
         self.bundle = bundle
         self.device = device
         self._linker = Linker(
@@ -147,11 +147,11 @@ class Kernel:
 def _parameter_address(parameter: Parameter, launch: Launch) -> int:
     require_no_size(parameter, launch.values)
     name = parameter.name
-    if name == _POOL:
+    if name == POOL_NAME:
         if launch.pool is None:
             raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
         return launch.pool.address_bytes
-    match = _ARGUMENT.fullmatch(name)
+    match = ARGUMENT_NAME.fullmatch(name)
     if match is None:
         raise LaunchError(
             "SPY362",
@@ -200,7 +200,7 @@ def _segments(launch: Launch) -> dict[int, int]:
     return segments
 
 
-def argument_indices(bundle: Bundle) -> Sequence[int]:
+def argument_indices(bundle: KernelSource) -> Sequence[int]:
     """Argument indices that a symbolic bundle's parameters name, pool excluded, ascending."""
-    found = (_ARGUMENT.fullmatch(p.name) for p in bundle.program.parameters)
+    found = (ARGUMENT_NAME.fullmatch(p.name) for p in bundle.program.parameters)
     return sorted(int(m[1]) for m in found if m is not None)
