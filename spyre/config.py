@@ -25,7 +25,10 @@ class Variable:
 
 
 THREADS = Variable("SPYRE_NUM_THREADS", "", "host threads for kernels; default: usable CPUs")
-CACHE_DIR = Variable("SPYRE_CACHE_DIR", "", "compiled kernels; default: ~/.cache/spyre")
+CACHE_DIR = Variable("SPYRE_CACHE_DIR", "", "compiled kernels and plans; default: ~/.cache/spyre")
+PLAN_CACHE = Variable(
+    "SPYRE_PLAN_CACHE", "on", "`off` (or `0`): compiled plans are neither read nor written"
+)
 NUMERICS = Variable(
     "SPYRE_NUMERICS",
     "dl16",
@@ -74,8 +77,13 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def keeps_plans() -> bool:
+    """False when SPYRE_PLAN_CACHE says so."""
+    return PLAN_CACHE.read().lower() not in ("off", "0", "no", "false")
+
+
 def cache_directory() -> Path:
-    """Directory for compiled kernels (not created here)."""
+    """Directory for compiled kernels and plans (not created here)."""
     text = CACHE_DIR.read()
     if text:
         return Path(text)

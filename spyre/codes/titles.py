@@ -291,7 +291,34 @@ MEMORY_CODES: dict[str, str] = {
 
 DMA_CODES: dict[str, str] = {}
 
-SPYRECODE_CODES: dict[str, str] = {}
+SPYRECODE_CODES: dict[str, str] = {
+    "SPY820": "a SpyreCode directory does not exist",
+    "SPY821": "a SpyreCode directory has no spyrecode.json",
+    "SPY822": "spyrecode.json cannot be parsed",
+    "SPY823": "spyrecode.json lacks a plan",
+    "SPY824": "the preparation plan is too short",
+    "SPY825": "a wrong command in the preparation plan",
+    "SPY826": "a command of spyrecode.json lacks a property",
+    "SPY827": "a property of spyrecode.json has a wrong value",
+    "SPY828": "an address lies outside of the program segment",
+    "SPY829": "an address of spyrecode.json is no multiple of 128",
+    "SPY830": "a transfer is larger than its memory",
+    "SPY831": "a host buffer is made twice",
+    "SPY832": "a host buffer is used that nothing made",
+    "SPY833": "an ishape is no array of decimal strings",
+    "SPY834": "an hcm cannot be imported",
+    "SPY835": "an unknown command in spyrecode.json",
+    "SPY836": "the steps of an execution plan are out of order",
+    "SPY837": "a correction buffer overlaps the program",
+    "SPY838": "a data transfer of unknown direction",
+    "SPY840": "a program binary is damaged",
+    "SPY841": "a program binary is newer than this reader",
+    "SPY843": "an init.txt is malformed",
+    "SPY844": "a file of a SpyreCode directory is not the one that was compiled",
+    "SPY845": "a SpyreCode directory cannot be written",
+    "SPY846": "no launch_spec.json could be written",
+    "SPY847": "a property is given in two spellings that differ",
+}
 
 TILING_CODES: dict[str, str] = {}
 

@@ -9,9 +9,7 @@ theirs.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,6 +19,7 @@ import numba
 from numba import types
 
 from spyre import config
+from spyre.cache import digest_of_sources, writable_directory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,33 +65,10 @@ def cache_directory(module: str) -> str | None:
 
     None, with one warning, where it cannot be made: kernels then compile anew in every process.
     """
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path in imported_sources(module):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    digest.update(config.VECTOR_WIDTH.read().encode())
-    try:
-        directory = config.cache_directory() / f"kernels-{digest.hexdigest()[:16]}"
-        directory.mkdir(parents=True, exist_ok=True)
-        usable = os.access(directory, os.W_OK | os.X_OK)
-        reason = "not writable"
-    except (OSError, RuntimeError) as error:  # no home directory is a RuntimeError
-        usable, reason = False, str(error)
-    if usable:
-        return str(directory)
-    _warn_uncached(reason)
-    return None
-
-
-@cache
-def _warn_uncached(reason: str) -> None:
-    """Once per reason, not once per module."""
-    warnings.warn(
-        f"compiled kernels cannot be kept ({reason}): every process compiles them again; "
-        f"set {config.CACHE_DIR.name} to a writable directory",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    sources = digest_of_sources(map(str, imported_sources(module)))
+    key = f"{numba.__version__} {sources} {config.VECTOR_WIDTH.read()}"
+    directory = writable_directory(f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}")
+    return None if directory is None else str(directory)
 
 
 def _cached(function: Callable[..., Any], decorate: Callable[[bool], Any]) -> Any:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError
+from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, BundleSource, DirectorySource
 from spyre.mlir.module_rules import check_module
 from spyre.mlir.operation import Operation
 from spyre.mlir.parser import parse_module
@@ -25,8 +26,15 @@ from spyre.mlir.sdsc_rules import Inspection, inspect_sdsc
 from spyre.mlir.sdsc_structs import Sdsc
 from spyre.mlir.syntax import ExecuteOp, Module
 
-MODULE_FILE = "bundle.mlir"
-SDSC_PATTERN = "sdsc_*.json"
+__all__ = [
+    "MODULE_FILE",
+    "SDSC_PATTERN",
+    "Bundle",
+    "BundleParts",
+    "load_bundle",
+    "read_bundle",
+    "write_bundle",
+]
 
 
 @dataclass(frozen=True)
@@ -89,11 +97,16 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     the directory, MlirSyntaxError and SdscError when a file cannot be read.
     """
     module_path = _module_path(Path(path))
-    directory = module_path.parent
-    module = parse_module(_read_text(module_path), str(module_path))
-    sdscs = _load_sdscs(directory, module)
-    present = sorted(p.name for p in directory.glob(SDSC_PATTERN))
-    return Bundle(directory, module, sdscs, tuple(n for n in present if n not in sdscs))
+    return read_bundle(DirectorySource(module_path.parent), module_path.name)
+
+
+def read_bundle(source: BundleSource, module_name: str = MODULE_FILE) -> Bundle:
+    """The bundle whose module and SDSC files ``source`` holds; errors as of `load_bundle`."""
+    module_path = source.directory / module_name
+    module = parse_module(_text(source.read(module_name), module_path), str(module_path))
+    sdscs = _load_sdscs(source, module)
+    unexecuted = tuple(n for n in source.sdsc_names() if n not in sdscs)
+    return Bundle(source.directory, module, sdscs, unexecuted)
 
 
 def _module_path(path: Path) -> Path:
@@ -109,33 +122,27 @@ def _module_path(path: Path) -> Path:
     return path / MODULE_FILE
 
 
-def _read_text(path: Path) -> str:
+def _text(data: bytes, path: Path) -> str:
     try:
-        return _read_bytes(path).decode()
+        return data.decode()
     except UnicodeDecodeError as error:
         raise BundleError(
             "SPY274", f"{path} is not UTF-8 text", found=f"byte {error.start}: {error.reason}"
         ) from None
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BundleError("SPY274", f"{path} cannot be read", found=str(error.strerror)) from None
-
-
-def _load_sdscs(directory: Path, module: Module) -> dict[str, Sdsc]:
+def _load_sdscs(source: BundleSource, module: Module) -> dict[str, Sdsc]:
     sdscs: dict[str, Sdsc] = {}
     for execute in module.executes():
         name = execute.sdsc_filename
         if name not in sdscs:
-            path = _sdsc_path(directory, module, execute)
-            sdscs[name] = decode_sdsc(_read_bytes(path), str(path))
+            pure = _sdsc_name(source, module, execute)
+            sdscs[name] = decode_sdsc(source.read(pure), str(source.directory / pure))
     return sdscs
 
 
-def _sdsc_path(directory: Path, module: Module, execute: ExecuteOp) -> Path:
+def _sdsc_name(source: BundleSource, module: Module, execute: ExecuteOp) -> str:
+    """The file an execute names, in its plain spelling."""
     name = execute.sdsc_filename
     location = module.locate(execute.position)
     pure = PurePosixPath(name)
@@ -143,21 +150,12 @@ def _sdsc_path(directory: Path, module: Module, execute: ExecuteOp) -> Path:
         message = "the SDSC file name leaves the bundle directory"
         expected = "a name relative to the directory of bundle.mlir"
         raise BundleError("SPY164", message, location, expected=expected, found=repr(name))
-    if not _is_file(directory / pure):
-        present = ", ".join(sorted(p.name for p in directory.glob(SDSC_PATTERN))[:8])
+    if not source.holds(str(pure)):
+        present = ", ".join(source.sdsc_names()[:8])
         message = f"{name} does not exist"
-        raise BundleError(
-            "SPY272", message, location, expected=f"a file in {directory}", found=present or "none"
-        )
-    return directory / pure
-
-
-def _is_file(path: Path) -> bool:
-    """False also where the host cannot have such a file, its name being too long."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+        expected = f"a file in {source.directory}"
+        raise BundleError("SPY272", message, location, expected=expected, found=present or "none")
+    return str(pure)
 
 
 # --- checks between the files -----------------------------------------------------------------

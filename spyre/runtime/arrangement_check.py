@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from spyre.errors import Finding
 from spyre.hw.arrangement_rules import STANDARD, arrangement_faults
 from spyre.hw.ops import find_op
-from spyre.mlir.bundle import Bundle
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.derived_arguments import uses_by_owner
+from spyre.runtime.kernel_source import KernelSource
 
 
 def arrangement_findings(
-    bundle: Bundle, arguments: KernelArguments, values: Mapping[str, int]
+    bundle: KernelSource, arguments: KernelArguments, values: Mapping[str, int]
 ) -> tuple[Finding, ...]:
     """Warnings on every execute whose arguments are tagged; LaunchErrors as of the tracing.
 

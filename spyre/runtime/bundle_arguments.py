@@ -1,19 +1,12 @@
-"""The arguments of a bundle: from launch_spec.json, else derived; then what the caller overrides.
-
-Also the digest by which a :class:`~spyre.runtime.session.Session` knows a bundle again.
-"""
+"""Arguments of a bundle: from launch_spec.json, else derived; then what the caller overrides."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from spyre.errors import LaunchError
 from spyre.mlir.arguments import check_sizes
-from spyre.mlir.bundle import MODULE_FILE, SDSC_PATTERN, Bundle
 from spyre.runtime.arguments import (
     KernelArguments,
     arguments_of_spec,
@@ -23,11 +16,18 @@ from spyre.runtime.arguments import (
 )
 from spyre.runtime.derived_arguments import derive_arguments
 from spyre.runtime.host_tensor import TensorSpec
-from spyre.runtime.launch_spec import LaunchSpec, find_launch_spec, read_launch_spec
+from spyre.runtime.kernel_source import KernelSource
+from spyre.runtime.launch_spec import (
+    DERIVED_EMITTER,
+    LaunchSpec,
+    find_launch_spec,
+    read_launch_spec,
+)
+from spyre.runtime.spyrecode.compiled_kernel import CompiledKernel
 
 
 def read_arguments(
-    bundle: Bundle,
+    bundle: KernelSource,
     values: Mapping[str, int] | None = None,
     shapes: Sequence[TensorSpec] = (),
     strides: Mapping[int, Sequence[int]] | None = None,
@@ -41,9 +41,8 @@ def read_arguments(
     of the argument whose memory it shares. LaunchError SPY173 for a size out of its range.
     """
     check_sizes(bundle.program.parameters, values or {})
-    path = find_launch_spec(bundle.directory)
-    if path is not None:
-        spec = read_launch_spec(path)
+    spec = given_launch_spec(bundle)
+    if spec is not None:
         arguments = arguments_of_spec(spec, values, _maxima(bundle, spec))
     else:
         arguments = derive_arguments(bundle, values or {})
@@ -56,7 +55,16 @@ def read_arguments(
     return arguments
 
 
-def _maxima(bundle: Bundle, spec: LaunchSpec) -> dict[str, int]:
+def given_launch_spec(bundle: KernelSource) -> LaunchSpec | None:
+    """The launch_spec.json of the bundle; None without one, or if spyre-compile derived it."""
+    if isinstance(bundle, CompiledKernel):
+        return bundle.launch_spec
+    path = find_launch_spec(bundle.directory)
+    spec = None if path is None else read_launch_spec(path)
+    return None if spec is None or spec.emitter == DERIVED_EMITTER else spec
+
+
+def _maxima(bundle: KernelSource, spec: LaunchSpec) -> dict[str, int]:
     """The largest value of every runtime size, by the names bundle, SDSCs and launch spec use."""
     maxima = {
         kind.pytorch_sym: kind.max_value
@@ -83,18 +91,3 @@ def _restrided(arguments: KernelArguments, strides: Mapping[int, Sequence[int]])
         for a in arguments.arguments
     )
     return replace(arguments, arguments=changed)
-
-
-def content_digest(path: str | os.PathLike[str]) -> str:
-    """Directory and SHA-256 of bundle.mlir and every SDSC file; "" for what cannot be read.
-
-    Unreadable files are diagnosed by `load_bundle`, which follows.
-    """
-    given = Path(path)
-    module = given / MODULE_FILE if given.is_dir() else given
-    digest = hashlib.sha256(str(module.absolute()).encode())
-    for file in (module, *sorted(module.parent.glob(SDSC_PATTERN))):
-        digest.update(file.name.encode() + b"\0")
-        if file.is_file():
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.mlir.bundle import Bundle
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments
+from spyre.runtime.bundle_arguments import given_launch_spec
 from spyre.runtime.case_file import (
     POOL_BUFFER,
     Case,
@@ -24,12 +24,12 @@ from spyre.runtime.case_file import (
     CaseTolerance,
 )
 from spyre.runtime.host_tensor import HostTensor
+from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,
     LayoutSpec,
-    find_launch_spec,
     format_launch_spec,
 )
 from spyre.runtime.verify import Tolerance
@@ -46,7 +46,7 @@ class RecordedRun:
     line that a replay needs.
     """
 
-    bundle: Bundle
+    bundle: KernelSource
     arguments: KernelArguments
     inputs: Sequence[HostTensor]
     expected: Sequence[HostTensor] = ()
@@ -134,9 +134,9 @@ def _arrays(run: RecordedRun) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def launch_spec_file(bundle: Bundle, arguments: KernelArguments) -> dict[str, bytes]:
+def launch_spec_file(bundle: KernelSource, arguments: KernelArguments) -> dict[str, bytes]:
     """The launch_spec.json of a bundle that has none, from what it was launched with."""
-    if find_launch_spec(bundle.directory) is not None:
+    if given_launch_spec(bundle) is not None:
         return {}
     specs = [*arguments.arguments, *(spec for spec, _ in arguments.aliases)]
     launch_arguments = tuple(

@@ -18,7 +18,6 @@ from spyre.hw.counters import Counters
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
 from spyre.hw.sanitizer.cover import Expected
-from spyre.mlir.bundle import load_bundle
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.case_file import (
     Case,
@@ -40,6 +39,7 @@ from spyre.runtime.sanitized import (
     take_findings,
     viewed_output,
 )
+from spyre.runtime.spyrecode.plan_cache import load_source
 from spyre.runtime.twin_check import TwinCheck, Verification
 from spyre.runtime.verify import (
     EXACT,
@@ -143,7 +143,7 @@ def _load_kernels(case: Case, device: Device) -> dict[str, _CheckedKernel]:
     """Every bundle of the case once, checked, its scratch memory reserved."""
     kernels: dict[str, _CheckedKernel] = {}
     for name in dict.fromkeys(launch.bundle for launch in case.spec.launches):
-        bundle = load_bundle(case.directory / name)
+        bundle = load_source(case.directory / name)
         findings = bundle.check(raise_on_error=True)
         kernels[name] = _CheckedKernel(Kernel(bundle, device), findings)
         kernels[name].kernel.reserve_scratch()

@@ -7,7 +7,6 @@ know (unpadded host shapes, host strides) is guessed row-major, and a warning sa
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +18,16 @@ from spyre.errors import Finding, JsonLocation, LaunchError, Severity, Unsupport
 from spyre.hw.linker import check_bound
 from spyre.hw.parts import check_slices
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.mlir.bundle import Bundle
 from spyre.mlir.footprint import Footprint, footprint, stick_elements
 from spyre.mlir.operation import Component, Operation, Tensor
 from spyre.mlir.program import Execute, LoopProgram, Parameter, Schedule
 from spyre.mlir.runtime_sizes import group_by_sizes, with_sizes
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name
-from spyre.runtime.launch import require_no_size
+from spyre.runtime.kernel_source import KernelSource
+from spyre.runtime.launch import POOL, require_no_size
 from spyre.runtime.launch_spec import Role
+from spyre.runtime.spyrecode.symbols import ARGUMENT_NAME, POOL_NAME
 
-POOL = -1
 _OWNER_BITS = 40
 _SCRATCH_OWNER = 1 << 16
 """Owners from here on are device_mem_allocates, which are no arguments."""
@@ -58,7 +57,7 @@ class Use:
     sized: frozenset[str] = frozenset()
 
 
-def derive_arguments(bundle: Bundle, values: Mapping[str, int]) -> KernelArguments:
+def derive_arguments(bundle: KernelSource, values: Mapping[str, int]) -> KernelArguments:
     """Arguments and pool of a bundle, from its SDSCs alone.
 
     ``values``: of index parameters and runtime sizes. LaunchError SPY362 when one is missing,
@@ -72,7 +71,7 @@ def derive_arguments(bundle: Bundle, values: Mapping[str, int]) -> KernelArgumen
     return KernelArguments(arguments, pool_bytes, _warning(bundle, arguments), is_derived=True)
 
 
-def _warning(bundle: Bundle, arguments: Sequence[ArgumentSpec]) -> tuple[Finding, ...]:
+def _warning(bundle: KernelSource, arguments: Sequence[ArgumentSpec]) -> tuple[Finding, ...]:
     shapes = ", ".join(f"{a.name} {a.role.value} {a.host_spec}" for a in arguments)
     return (
         Finding(
@@ -89,7 +88,7 @@ def _warning(bundle: Bundle, arguments: Sequence[ArgumentSpec]) -> tuple[Finding
 # --- tracing operands to arguments ------------------------------------------------------------
 
 
-def uses_by_owner(bundle: Bundle, values: Mapping[str, int]) -> dict[int, list[Use]]:
+def uses_by_owner(bundle: KernelSource, values: Mapping[str, int]) -> dict[int, list[Use]]:
     """Uses in textual order, reads of an execute first, per argument index (POOL: the pool).
 
     In a bundle without parameters the key is the segment. LaunchError SPY362 for a parameter
@@ -134,9 +133,9 @@ def _owner_parameters(
 
 
 def _argument_index(parameter: Parameter) -> int | None:
-    if parameter.name == "pool_base_addr":
+    if parameter.name == POOL_NAME:
         return POOL
-    match = re.fullmatch(r"arg_(\d+)_base_addr", parameter.name)
+    match = ARGUMENT_NAME.fullmatch(parameter.name)
     return int(match[1]) if match else None
 
 

@@ -25,7 +25,7 @@ from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.linker import Linker
 from spyre.hw.nest import Int64Array
 from spyre.hw.relocation import is_movable, movable_rows, move
-from spyre.mlir.bundle import Bundle
+from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.launch import (
     POOL,
     Launch,
@@ -86,7 +86,7 @@ class Kernel:
     device_mem_allocate takes memory of the device; `reserve_scratch` does so beforehand.
     """
 
-    def __init__(self, bundle: Bundle, device: Device) -> None:
+    def __init__(self, bundle: KernelSource, device: Device) -> None:
         self.bundle = bundle
         self.device = device
         self._linker = Linker(
@@ -294,7 +294,7 @@ def _equal_runs(*columns: npt.NDArray[np.generic]) -> Iterator[tuple[int, int]]:
     yield from pairwise([0, *(np.flatnonzero(changed) + 1).tolist(), count])
 
 
-def argument_indices(bundle: Bundle) -> Sequence[int]:
+def argument_indices(bundle: KernelSource) -> Sequence[int]:
     """Argument indices that a symbolic bundle's parameters name, pool excluded, ascending."""
     found = (argument_index(parameter.name) for parameter in bundle.program.parameters)
     return sorted(index for index in found if index is not None)

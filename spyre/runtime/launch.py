@@ -6,7 +6,6 @@ is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle refe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,13 +16,11 @@ from spyre.hw.device import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.loops import Parameter
 from spyre.mlir.program import LoopProgram
+from spyre.runtime.spyrecode.symbols import ARGUMENT_NAME, POOL_NAME
 
 POOL = -1
 """Argument index of the pool."""
 
-_ARGUMENT = re.compile(r"arg_(\d+)_base_addr")
-POOL_PARAMETER = "pool_base_addr"
-"""Name of the parameter that is the address of the pool."""
 _SLOTS_KEPT = 4096
 
 
@@ -198,7 +195,7 @@ def _named_addresses(
 def _address_of(parameter: Parameter, shape: LaunchShape, at: Mapping[int, int]) -> int:
     require_no_size(parameter, shape.values)
     name = parameter.name
-    if name == POOL_PARAMETER:
+    if name == POOL_NAME:
         if POOL not in at:
             raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
         return at[POOL]
@@ -221,7 +218,7 @@ def _address_of(parameter: Parameter, shape: LaunchShape, at: Mapping[int, int])
 
 def argument_index(name: str) -> int | None:
     """K of a parameter called ``arg_K_base_addr``; None for any other."""
-    match = _ARGUMENT.fullmatch(name)
+    match = ARGUMENT_NAME.fullmatch(name)
     return None if match is None else int(match[1])
 
 

@@ -22,6 +22,8 @@ from spyre.layout import SpyreTensorLayout
 LAUNCH_SPEC_FILE = "launch_spec.json"
 SPYRE_CODE_DIRECTORY = "spyreCodeDir"
 VERSION = 1
+DERIVED_EMITTER = "spyre-compile, derived"
+"""``emitter`` of a file that spyre-compile derived from the SDSCs: readers derive it anew."""
 
 
 class Role(StrEnum):
@@ -126,6 +128,18 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
+class _Emitted(msgspec.Struct):
+    emitter: Any = None
+
+
+def is_derived_spec(text: bytes) -> bool:
+    """True for a file of :data:`DERIVED_EMITTER`, which says nothing the SDSCs don't."""
+    try:
+        return bool(msgspec.json.decode(text, type=_Emitted).emitter == DERIVED_EMITTER)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
 def find_launch_spec(kernel_directory: Path | str) -> Path | None:
     """The launch_spec.json beside a kernel's bundle.mlir or in its spyreCodeDir, else None."""
     directory = Path(kernel_directory)
@@ -141,8 +155,11 @@ def read_launch_spec(path: Path | str) -> LaunchSpec:
     BundleError SPY301 when the file cannot be read, SPY302 with the JSON path when it does not
     follow the schema or a layout is not well formed, SPY303 when its version is newer than 1.
     """
-    file = str(path)
-    text = _read_bytes(path)
+    return parse_launch_spec(_read_bytes(path), str(path))
+
+
+def parse_launch_spec(text: bytes, file: str = LAUNCH_SPEC_FILE) -> LaunchSpec:
+    """The text of a launch_spec.json, checked; errors as of `read_launch_spec`."""
     version = _decode(text, _Versioned, file).version
     if version > VERSION:
         raise BundleError(

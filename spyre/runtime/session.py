@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
@@ -23,21 +23,23 @@ from spyre.hw.device import Device
 from spyre.hw.executor import Progress
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.numerics import Numerics
-from spyre.mlir.bundle import Bundle, load_bundle
 from spyre.runtime.argument_values import Inputs, prepare_inputs
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.bundle_arguments import content_digest, read_arguments
+from spyre.runtime.bundle_arguments import read_arguments
 from spyre.runtime.core_lookup import CoreLookup
 from spyre.runtime.host_tensor import HostTensor, TensorSpec
 from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.placement import Placement, download, placed, upload
 from spyre.runtime.run_result import PlacedArgument, RunResult, report_executes
 from spyre.runtime.sanitized import next_record, observed, take_findings, whole_output
+from spyre.runtime.spyrecode.bundle_files import read_bundle_files
+from spyre.runtime.spyrecode.plan_cache import load_source
 from spyre.runtime.twin_check import DEFAULT_POINTS, TwinCheck, Verification
 from spyre.runtime.verify import OutputPlace
 
-BundleLike = Bundle | str | os.PathLike[str]
+BundleLike = KernelSource | str | os.PathLike[str]
 MAX_KERNELS = 256
 """Prepared kernels a session keeps; the one used longest ago goes first."""
 
@@ -75,8 +77,8 @@ class Prepared:
     findings: tuple[Finding, ...] | None = None
 
     @property
-    def bundle(self) -> Bundle:
-        """The bundle."""
+    def bundle(self) -> KernelSource:
+        """The bundle, as read or compiled."""
         return self.kernel.bundle
 
     def check(self) -> tuple[Finding, ...]:
@@ -96,11 +98,20 @@ class Session:
         self._prepared: OrderedDict[object, Prepared] = OrderedDict()
 
     def prepare(self, bundle: BundleLike) -> Prepared:
-        """A bundle made ready, once per content (of a `Bundle` object: once per object)."""
-        key: object = id(bundle) if isinstance(bundle, Bundle) else content_digest(bundle)
+        """A bundle made ready, once per content (of an object: once per object).
+
+        Compiled plans are taken from the disk cache, and kept there.
+        """
+        if not isinstance(bundle, (str, os.PathLike)):
+            return self._prepare(id(bundle), lambda: bundle)
+        files = read_bundle_files(bundle)
+        place = os.path.abspath(bundle if files is None else files.directory)
+        key = place if files is None else (place, files.module_name, files.digest)
+        return self._prepare(key, lambda: load_source(bundle, files))
+
+    def _prepare(self, key: object, load: Callable[[], KernelSource]) -> Prepared:
         if key not in self._prepared:
-            loaded = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
-            self._prepared[key] = Prepared(Kernel(loaded, self.device))
+            self._prepared[key] = Prepared(Kernel(load(), self.device))
             self._prepared[key].kernel.reserve_scratch()
             if len(self._prepared) > MAX_KERNELS:
                 self._prepared.popitem(last=False)[1].kernel.release_scratch()
@@ -245,7 +256,7 @@ def run(
     check: bool = True,
     verify: bool = False,
 ) -> RunResult:
-    """Run a bundle, given as its directory, its bundle.mlir or a loaded `Bundle`.
+    """Run a bundle, given as its directory, its bundle.mlir, a `Bundle` or `CompiledKernel`.
 
     ``inputs``: numpy arrays or `HostTensor`s for the input arguments (in-place ones included), in
     order or by name or argument index; None: random numbers of ``seed``. ``device``: keeps plans

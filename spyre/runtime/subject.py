@@ -17,7 +17,6 @@ import numpy.typing as npt
 from spyre.dtypes import find_host_dtype
 from spyre.errors import Finding
 from spyre.hw.device import Device, DeviceTensor
-from spyre.mlir.bundle import load_bundle
 from spyre.runtime.argument_values import Inputs, prepare_inputs
 from spyre.runtime.case_file import Case, CaseOutput
 from spyre.runtime.case_place import bind_launch, place_buffers
@@ -28,6 +27,7 @@ from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.placement import download, placed, upload
 from spyre.runtime.session import BundleLike, RunOptions, parameter_values, session_of
+from spyre.runtime.spyrecode.plan_cache import load_source
 from spyre.runtime.verify import OutputPlace, Tolerance
 
 Array = npt.NDArray[Any]
@@ -122,7 +122,7 @@ def case_subject(device: Device, case: Case, tolerance: Tolerance | None = None)
     findings: list[Finding] = []
     first = 0
     for spec in case.spec.launches:
-        bundle = load_bundle(case.directory / spec.bundle)
+        bundle = load_source(case.directory / spec.bundle)
         findings += bundle.check(raise_on_error=True)
         kernel, launch = Kernel(bundle, device), bind_launch(spec, buffers)
         linked = kernel.link(launch)

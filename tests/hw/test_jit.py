@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spyre.cache import warn_uncached
 from spyre.hw import jit
 
 KERNELS = "spyre.hw.kernels.elementwise"
@@ -24,7 +25,7 @@ def _forget() -> Iterator[None]:
 
 def _forget_now() -> None:
     jit.cache_directory.cache_clear()
-    jit._warn_uncached.cache_clear()
+    warn_uncached.cache_clear()
 
 
 def test_the_directory_is_keyed_by_the_sources(

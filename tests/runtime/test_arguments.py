@@ -25,7 +25,7 @@ from spyre.runtime.arguments import (
     with_alias,
     with_shapes,
 )
-from spyre.runtime.bundle_arguments import content_digest, read_arguments
+from spyre.runtime.bundle_arguments import read_arguments
 from spyre.runtime.case_file import read_case
 from spyre.runtime.derived_arguments import derive_arguments
 from spyre.runtime.host_tensor import parse_tensor_spec
@@ -225,15 +225,3 @@ class TestDerived:
                 odd_roles += a.role is not b.role
         assert compared > 600
         assert odd_roles <= 3
-
-
-def test_digest_follows_the_content(tmp_path):
-    directory = bundles.abs_of_sum(tmp_path / "b")
-    first = content_digest(directory)
-    assert content_digest(directory / "bundle.mlir") == first
-    (directory / "notes.txt").write_text("not part of it")
-    assert content_digest(directory) == first
-    sdsc = directory / "sdsc_0.json"
-    sdsc.write_text(sdsc.read_text() + "\n")
-    assert content_digest(directory) != first
-    assert content_digest(tmp_path / "missing")

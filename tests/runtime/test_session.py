@@ -16,6 +16,7 @@ from spyre.mlir.bundle import load_bundle
 from spyre.runtime import session as session_module
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.session import RunOptions, Session
+from spyre.runtime.spyrecode.plan_cache import load_source
 from tests.runtime import bundles
 
 SEGMENT = 1 << 34
@@ -170,7 +171,7 @@ class TestReuse:
             counting("plan", __import__("spyre.hw.linker").hw.linker.plan_operation),
         )
         monkeypatch.setattr(Linker, "link", counting("link", Linker.link))
-        monkeypatch.setattr(session_module, "load_bundle", counting("load", load_bundle))
+        monkeypatch.setattr(session_module, "load_source", counting("load", load_source))
         return counts
 
     @pytest.mark.parametrize("make", [bundles.abs_of_sum, bundles.scratch])

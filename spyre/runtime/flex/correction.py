@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.loops import Parameter
-from spyre.runtime.launch import POOL, POOL_PARAMETER, argument_index
+from spyre.runtime.launch import POOL, argument_index
+from spyre.runtime.spyrecode.symbols import POOL_NAME
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.kernel_program import BoundKernel
@@ -62,4 +63,4 @@ def correction_of(parameters: Sequence[Parameter]) -> Correction:
 
 
 def _index_of(name: str) -> int | None:
-    return POOL if name == POOL_PARAMETER else argument_index(name)
+    return POOL if name == POOL_NAME else argument_index(name)

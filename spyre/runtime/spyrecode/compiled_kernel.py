@@ -1,0 +1,173 @@
+"""A bundle made ready: read, lowered, checked; what remains is to bind arguments and to link.
+
+A plan is the pickled form of that, without a directory: messages name the place the bundle is used
+from, wherever it was compiled. Nothing here imports the parser until something has to be parsed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spyre.errors import Finding, Severity, ValidationError
+from spyre.mlir.bundle_source import MODULE_FILE
+from spyre.mlir.operation import Operation
+from spyre.mlir.program import LoopProgram
+from spyre.runtime.launch_spec import (
+    LAUNCH_SPEC_FILE,
+    LaunchSpec,
+    SymbolKind,
+    parse_launch_spec,
+)
+from spyre.runtime.spyrecode.bundle_files import (
+    BundleFiles,
+    read_bundle_files,
+    read_given_launch_spec,
+)
+from spyre.runtime.spyrecode.symbols import symbol_kinds
+
+if TYPE_CHECKING:
+    from spyre.mlir.bundle import Bundle
+
+PLACEHOLDER = "\0bundle directory\0"
+"""Stands for the bundle's directory while a plan is made."""
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """Everything a launch needs of a bundle. Immutable: any number of threads may share it.
+
+    ``digest``: of the bundle's files (`digest_of_files`). ``directory``: where messages say they
+    are. ``operations``: by SDSC file name. ``launch_spec``: the one beside the bundle, as given, so
+    that runtime sizes bind later; None without one. ``symbols``: one kind per parameter.
+    ``findings``: warnings of the checker.
+    """
+
+    digest: str
+    directory: Path
+    program: LoopProgram
+    operations: Mapping[str, Operation]
+    findings: tuple[Finding, ...]
+    launch_spec: LaunchSpec | None
+    symbols: tuple[SymbolKind, ...]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name: the launch spec's, else the directory's."""
+        if self.launch_spec is not None:
+            return self.launch_spec.kernel_name
+        return self.directory.resolve().name
+
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """The findings, none of which is an error: such bundles do not compile."""
+        return self.findings
+
+
+def compile_bundle(bundle: Bundle | str | os.PathLike[str]) -> CompiledKernel:
+    """A bundle, or a bundle directory, compiled; the cache is neither read nor written.
+
+    SpyreErrors of reading, ValidationError with all findings when the check finds an error,
+    BundleError SPY301-SPY303 for its launch_spec.json.
+    """
+    from spyre.mlir.bundle import Bundle, load_bundle
+
+    if isinstance(bundle, Bundle):
+        return _compiled(bundle, files_of_bundle(bundle))
+    loaded = load_bundle(bundle)
+    read = read_bundle_files(bundle)
+    return _compiled(loaded, read if read is not None else files_of_bundle(loaded))
+
+
+def compile_files(files: BundleFiles) -> CompiledKernel:
+    """As `compile_bundle`, for files in memory; messages name ``files.directory``."""
+    from spyre.mlir.bundle import read_bundle
+
+    return _compiled(read_bundle(files.to_source(), files.module_name), files)
+
+
+def files_of_bundle(bundle: Bundle) -> BundleFiles:
+    """The files a bundle in memory would be written as, and the launch spec of its directory."""
+    from spyre.mlir.printer import print_module
+    from spyre.mlir.sdsc import encode_sdsc
+
+    files = {name: encode_sdsc(sdsc) for name, sdsc in bundle.sdscs.items()}
+    files |= read_given_launch_spec(bundle.directory)
+    files[MODULE_FILE] = print_module(bundle.module).encode()
+    return BundleFiles(bundle.directory, MODULE_FILE, files)
+
+
+def _compiled(bundle: Bundle, files: BundleFiles) -> CompiledKernel:
+    program, operations = bundle.program, dict(bundle.operations)
+    findings = bundle.check()
+    if any(f.severity is Severity.ERROR for f in findings):
+        raise ValidationError(findings)
+    spec = None
+    if (data := files.files.get(LAUNCH_SPEC_FILE)) is not None:
+        spec = parse_launch_spec(data, bundle.path_of(LAUNCH_SPEC_FILE))
+    return CompiledKernel(
+        files.digest,
+        bundle.directory,
+        program,
+        operations,
+        findings,
+        spec,
+        symbol_kinds(program.parameters),
+    )
+
+
+# --- plans ------------------------------------------------------------------------------------
+
+
+def dump_plan(kernel: CompiledKernel) -> bytes:
+    """The plan of a kernel whose ``directory`` is :data:`PLACEHOLDER`."""
+    assert str(kernel.directory) == PLACEHOLDER
+    state = (
+        kernel.program,
+        kernel.operations,
+        kernel.findings,
+        kernel.launch_spec,
+        kernel.symbols,
+    )
+    file = io.BytesIO()
+    _PlanPickler(file, pickle.HIGHEST_PROTOCOL).dump(state)
+    return file.getvalue()
+
+
+def load_plan(data: bytes, digest: str, directory: Path) -> CompiledKernel:
+    """The kernel of a plan, its places in ``directory``. ``data`` has to be trusted: a pickle."""
+    return CompiledKernel(digest, directory, *_PlanUnpickler(io.BytesIO(data), directory).load())
+
+
+class _PlanPickler(pickle.Pickler):
+    """Every text with the placeholder is stored as a reference, which the loader fills in."""
+
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self._texts: dict[str, str] = {}
+
+    def persistent_id(self, obj: Any) -> str | None:
+        """The text itself where it names the directory."""
+        if type(obj) is str and PLACEHOLDER in obj:
+            return self._texts.setdefault(obj, obj)
+        return None
+
+
+class _PlanUnpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, directory: Path) -> None:
+        super().__init__(file)
+        self._directory = directory
+        self._texts: dict[str, str] = {}
+
+    def persistent_load(self, pid: str) -> str:
+        """The text with the real directory, spelled as `pathlib` does."""
+        text = self._texts.get(pid)
+        if text is None:
+            inside = str(self._directory / "x")[:-1]
+            text = pid.replace(f"{PLACEHOLDER}/", inside).replace(PLACEHOLDER, str(self._directory))
+            self._texts[pid] = text
+        return text

@@ -1,0 +1,121 @@
+"""``init_binary.bin``: a bundle as the bytes that stand in program memory.
+
+The card's program format is not public. Ours is a header of one stick, then the bundle's files,
+compressed, up to whole sticks. Whoever finds the header in program memory knows by its digest which
+program it is. Runtime reference §5 (for the simulator); docs/spyrecode.md has the offsets.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from spyre.errors import BundleError, JsonLocation
+from spyre.hw.spec import STICK_BYTES
+from spyre.runtime.spyrecode.bundle_files import digest_of_files
+
+INIT_BINARY_FILE = "init_binary.bin"
+MAGIC = b"SPYREPRG"
+VERSION = 1
+HEADER_BYTES = STICK_BYTES
+MAX_CONTENT_BYTES = 1 << 32
+_FIELDS = struct.Struct("<8sII32sQQ")
+"""magic, version, CRC-32 of the payload, digest, payload bytes, content bytes"""
+_CHECK = struct.Struct("<I")
+_COMPRESSION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramHeader:
+    """What the first stick of a binary says.
+
+    ``digest``: of the files, see `digest_of_files`. ``size_bytes``: of the whole binary, header and
+    padding included. ``payload_bytes``: compressed; ``content_bytes``: before that.
+    """
+
+    digest: str
+    size_bytes: int
+    payload_bytes: int
+    content_bytes: int
+    payload_crc: int
+
+
+def pack_bundle(files: Mapping[str, bytes]) -> bytes:
+    """The binary of a bundle's files, by name; equal files give equal bytes.
+
+    Equal under one version of zlib: another one may compress otherwise, the digest stays.
+    """
+    content = msgspec.msgpack.encode({name: files[name] for name in sorted(files)})
+    payload = zlib.compress(content, _COMPRESSION)
+    digest = bytes.fromhex(digest_of_files(files))
+    fields = _FIELDS.pack(
+        MAGIC, VERSION, zlib.crc32(payload), digest, len(payload), len(content)
+    ).ljust(HEADER_BYTES - _CHECK.size, b"\0")
+    header = fields + _CHECK.pack(zlib.crc32(fields))
+    return header + payload.ljust(_whole_sticks(len(payload)), b"\0")
+
+
+def read_header(data: bytes, file: str = INIT_BINARY_FILE) -> ProgramHeader:
+    """The header that the first 128 bytes of ``data`` are.
+
+    BundleError SPY840 when they are none, SPY841 when it is of a later version.
+    """
+    stick = bytes(data[:HEADER_BYTES])
+    if len(stick) < HEADER_BYTES or not stick.startswith(MAGIC):
+        raise _damaged("no program begins here", file, MAGIC.decode(), repr(stick[:8]))
+    fields, (check,) = stick[: -_CHECK.size], _CHECK.unpack(stick[-_CHECK.size :])
+    if zlib.crc32(fields) != check:
+        raise _damaged("the header's checksum is wrong", file)
+    _, version, crc, digest, payload_bytes, content_bytes = _FIELDS.unpack_from(fields)
+    if version != VERSION:
+        message = "the program binary is newer than this reader"
+        raise BundleError(
+            "SPY841", message, JsonLocation(file), expected=f"version {VERSION}", found=f"{version}"
+        )
+    size_bytes = HEADER_BYTES + _whole_sticks(payload_bytes)
+    return ProgramHeader(digest.hex(), size_bytes, payload_bytes, content_bytes, crc)
+
+
+def unpack_bundle(data: bytes, file: str = INIT_BINARY_FILE) -> dict[str, bytes]:
+    """The files that `pack_bundle` packed; what follows the binary in ``data`` is not looked at.
+
+    BundleError SPY840 unless they are bit for bit those of the header's digest, SPY841.
+    """
+    header = read_header(data, file)
+    payload = bytes(data[HEADER_BYTES : HEADER_BYTES + header.payload_bytes])
+    if len(payload) < header.payload_bytes or zlib.crc32(payload) != header.payload_crc:
+        found = f"{len(payload)} bytes"
+        raise _damaged("the program is not whole", file, f"{header.payload_bytes} bytes", found)
+    try:
+        files = msgspec.msgpack.decode(_decompress(payload, header), type=dict[str, bytes])
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise _damaged(f"the program cannot be unpacked: {error}", file) from error
+    if digest_of_files(files) != header.digest:
+        raise _damaged(
+            "the program is not the header's", file, header.digest, digest_of_files(files)
+        )
+    return files
+
+
+def _decompress(payload: bytes, header: ProgramHeader) -> bytes:
+    """At most as many bytes as the header says; zlib.error for more or fewer."""
+    if header.content_bytes > MAX_CONTENT_BYTES:
+        raise zlib.error(f"{header.content_bytes} bytes are more than a program has")
+    stream = zlib.decompressobj()
+    content = stream.decompress(payload, header.content_bytes + 1)
+    if len(content) != header.content_bytes or not stream.eof:
+        raise zlib.error(f"{len(content)} bytes instead of {header.content_bytes}")
+    return content
+
+
+def _whole_sticks(size_bytes: int) -> int:
+    return -(-size_bytes // STICK_BYTES) * STICK_BYTES
+
+
+def _damaged(reason: str, file: str, expected: str = "", found: str = "") -> BundleError:
+    """SPY840."""
+    return BundleError("SPY840", reason, JsonLocation(file), expected=expected, found=found)

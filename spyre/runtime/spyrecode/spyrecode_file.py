@@ -1,0 +1,305 @@
+"""``spyrecode.json``: read, checked, written.
+
+The keys are those the runtime's code reads; the spellings of the 0277 specification are read too
+where they say the same (``file_path``, ``direction``). All numbers are decimal strings. Every
+error names file and JSON path; rules between the commands are in :mod:`.code_rules`. Runtime
+reference §5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from spyre.errors import BundleError, JsonLocation
+from spyre.runtime.launch_spec import SymbolKind
+from spyre.runtime.spyrecode.code_rules import check_code
+from spyre.runtime.spyrecode.commands import (
+    Allocate,
+    ComputeOnDevice,
+    ComputeOnHost,
+    DataTransfer,
+    Direction,
+    ExecutionCommand,
+    FileRecord,
+    Hcm,
+    InitTransfer,
+    PreparationCommand,
+    SpyreCode,
+)
+from spyre.runtime.spyrecode.json_object import JsonObject, shown, signed_number, wrong_property
+
+SPYRECODE_FILE = "spyrecode.json"
+PREPARATION_PLAN = "JobPreparationPlan"
+EXECUTION_PLAN = "JobExecPlan"
+FILES_KEY = "Files"
+"""A key of our own: sizes and SHA-256 of the other files, written last."""
+_DIRECTIONS = {
+    "false": Direction.H2D,
+    "0": Direction.H2D,
+    "true": Direction.D2H,
+    "1": Direction.D2H,
+}
+
+
+def read_spyrecode(directory: Path | str) -> SpyreCode:
+    """The spyrecode.json of a SpyreCode directory.
+
+    BundleError: SPY820-SPY822 when there is nothing to read, else as of `parse_spyrecode`.
+    """
+    path = spyrecode_path(Path(directory))
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _unparsable(str(error.strerror), str(path)) from error
+    return parse_spyrecode(data, str(path))
+
+
+def spyrecode_path(directory: Path) -> Path:
+    """The path of an existing spyrecode.json. BundleError SPY820, SPY821."""
+    if not directory.exists():
+        raise BundleError("SPY820", f"SpyreCode directory does not exist: {directory}")
+    if not directory.is_dir():
+        raise BundleError("SPY820", f"Path is not a directory: {directory}")
+    if not (directory / SPYRECODE_FILE).is_file():
+        raise BundleError(
+            "SPY821",
+            f"Required file {SPYRECODE_FILE} not found in directory: {directory}",
+            hint="spyre-compile --bundle -d DIR writes DIR/spyreCodeDir",
+        )
+    return directory / SPYRECODE_FILE
+
+
+def parse_spyrecode(data: bytes, file: str = SPYRECODE_FILE) -> SpyreCode:
+    """The text of a spyrecode.json, checked; ``file`` is how messages name it.
+
+    BundleError SPY822-SPY838, SPY847 with the JSON path. Warnings are in ``findings``.
+    """
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise _unparsable(str(error), file) from error
+    if not isinstance(document, dict):
+        raise _unparsable(f"the file holds {shown(document)}, not an object", file)
+    preparation = _preparation_plan(_plan_array(document, PREPARATION_PLAN, file), file)
+    execution = _execution_plan(_plan_array(document, EXECUTION_PLAN, file), file)
+    code = SpyreCode(preparation, execution, _file_records(document, file))
+    return msgspec.structs.replace(code, findings=check_code(code, file))
+
+
+def _unparsable(reason: str, file: str) -> BundleError:
+    """SPY822."""
+    message = f"Failed to parse {SPYRECODE_FILE}: {reason}"
+    return BundleError("SPY822", message, JsonLocation(file))
+
+
+def _plan_array(document: dict[str, Any], name: str, file: str) -> list[Any]:
+    """A plan's commands; SPY823 when there is no such array."""
+    plan = document.get(name)
+    if not isinstance(plan, list):
+        raise BundleError(
+            "SPY823",
+            f"SpyreCode JSON missing '{name}' array",
+            JsonLocation(file),
+            found=", ".join(document) or "no keys",
+        )
+    return plan
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+def _preparation_plan(plan: list[Any], file: str) -> tuple[PreparationCommand, ...]:
+    if len(plan) < 2:
+        raise _short_plan(plan, file)
+    commands: list[PreparationCommand] = []
+    for k, item in enumerate(plan):
+        path = f"$.{PREPARATION_PLAN}[{k}]"
+        name, given = _command(item, file, path)
+        wanted = "InitTransfer" if k else "Allocate"
+        if name != wanted:
+            raise _wrong_preparation(wanted, name, file, path)
+        commands.append(_init_transfer(given) if k else Allocate(given.size("size")))
+    return tuple(commands)
+
+
+def _short_plan(plan: list[Any], file: str) -> BundleError:
+    """SPY824."""
+    return BundleError(
+        "SPY824",
+        f"{PREPARATION_PLAN} must be an array with at least 2 commands "
+        "(1 Allocate and 1+ InitTransfer)",
+        JsonLocation(file, f"$.{PREPARATION_PLAN}"),
+        found=f"{len(plan)}",
+    )
+
+
+def _wrong_preparation(wanted: str, name: str, file: str, path: str) -> BundleError:
+    """SPY825."""
+    message = f"Expected '{wanted}' command, got: {name}"
+    return BundleError("SPY825", message, JsonLocation(file, f"{path}.command"))
+
+
+def _execution_plan(plan: list[Any], file: str) -> tuple[ExecutionCommand, ...]:
+    commands: list[ExecutionCommand] = []
+    for k, item in enumerate(plan):
+        path = f"$.{EXECUTION_PLAN}[{k}]"
+        name, given = _command(item, file, path)
+        if name not in _EXECUTION_READERS:
+            raise _unknown_command(name, file, path)
+        commands.append(_EXECUTION_READERS[name](given))
+    return tuple(commands)
+
+
+def _unknown_command(name: str, file: str, path: str) -> BundleError:
+    """SPY835."""
+    return BundleError(
+        "SPY835",
+        f"Unknown SpyreCode command type: {name}",
+        JsonLocation(file, f"{path}.command"),
+        expected=f"one of {', '.join(_EXECUTION_READERS)}",
+    )
+
+
+def _command(item: Any, file: str, path: str) -> tuple[str, JsonObject]:
+    """Name and properties of a command; SPY826 when it has none."""
+    if not isinstance(item, dict) or not isinstance(item.get("command"), str):
+        raise BundleError(
+            "SPY826",
+            "SpyreCode command missing 'command' field",
+            JsonLocation(file, path),
+            found=shown(item),
+        )
+    name, properties = item["command"], item.get("properties", {})
+    if not isinstance(properties, dict):
+        raise wrong_property(JsonObject(name, item, file, path), "properties", "an object")
+    return name, JsonObject(name, properties, file, f"{path}.properties")
+
+
+def _init_transfer(given: JsonObject) -> InitTransfer:
+    name = given.text("init_bin_file", "file_path")
+    pure = PurePosixPath(name)
+    if not name or pure.is_absolute() or ".." in pure.parts or "\0" in name:
+        key = given.spelling("init_bin_file", "file_path")
+        raise wrong_property(given, key, "the name of a file inside the directory")
+    return InitTransfer(name, given.number("dev_ptr"), given.size("size"))
+
+
+def _compute_on_host(given: JsonObject) -> ComputeOnHost:
+    ohandle = given.text("ohandle")
+    if not ohandle:
+        raise wrong_property(given, "ohandle", "the name of a new buffer")
+    return ComputeOnHost(
+        ihandle=given.text("ihandle"),
+        ishape=_ishape(given),
+        ohandle=ohandle,
+        size_bytes=given.size("size"),
+        hcm=_hcm(given, ohandle),
+    )
+
+
+def _ishape(given: JsonObject) -> tuple[int, ...]:
+    """SPY833 when it is no array of decimal strings."""
+    value = given.properties[given.spelling("ishape")]
+    if not isinstance(value, list):
+        raise _wrong_ishape(given, "must be an array", value)
+    if not all(isinstance(entry, str) for entry in value):
+        raise _wrong_ishape(given, "elements must be strings", value)
+    numbers = [signed_number(entry) for entry in value]
+    if any(number is None or number < 0 for number in numbers):
+        raise _wrong_ishape(given, "elements must be decimal numbers", value)
+    return tuple(number for number in numbers if number is not None)
+
+
+def _wrong_ishape(given: JsonObject, what: str, value: Any) -> BundleError:
+    """SPY833."""
+    return BundleError(
+        "SPY833", f"{given.command} 'ishape' {what}", given.place("ishape"), found=shown(value)
+    )
+
+
+def _hcm(given: JsonObject, ohandle: str) -> Hcm:
+    """SPY834 when its known keys are not what they have to be."""
+    value = given.properties[given.spelling("hcm")]
+    if not isinstance(value, dict):
+        raise _wrong_hcm(given, ohandle, "hcm is not an object", value)
+    others = {k: v for k, v in value.items() if k not in ("vdci", "senConstants", "symbols")}
+    vdci, constants = value.get("vdci", {}), value.get("senConstants", [])
+    if not isinstance(vdci, dict):
+        raise _wrong_hcm(given, ohandle, "vdci is not an object", vdci)
+    if not isinstance(constants, list):
+        raise _wrong_hcm(given, ohandle, "senConstants is not an array", constants)
+    return Hcm(vdci, tuple(constants), _symbols(given, ohandle, value.get("symbols")), others)
+
+
+def _symbols(given: JsonObject, ohandle: str, value: Any) -> tuple[SymbolKind, ...] | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.convert(value, tuple[SymbolKind, ...])
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _wrong_hcm(given, ohandle, f"symbols: {error}", value) from error
+
+
+def _wrong_hcm(given: JsonObject, ohandle: str, reason: str, value: Any) -> BundleError:
+    """SPY834."""
+    message = f"Failed to import Hcm for ohandle '{ohandle}': {reason}"
+    return BundleError("SPY834", message, given.place("hcm"), found=shown(value))
+
+
+def _data_transfer(given: JsonObject) -> DataTransfer:
+    key = "dirn" if given.holds("dirn") else given.spelling("dirn", "direction")
+    directions = {
+        k: _DIRECTIONS.get(v) if isinstance(v := given.properties[k], str) else None
+        for k in ("dirn", "direction")
+        if given.holds(k)
+    }
+    direction = directions[key]
+    if direction is None:
+        raise _wrong_direction(given, key)
+    if len(set(directions.values())) > 1:
+        given.spelling("dirn", "direction")
+    handle = given.text("host_handle")
+    return DataTransfer(direction, handle, given.size("size"), given.number("dev_ptr"))
+
+
+def _wrong_direction(given: JsonObject, key: str) -> BundleError:
+    """SPY838."""
+    value = given.properties[key]
+    return BundleError(
+        "SPY838",
+        f"Invalid DataTransfer direction: {value}",
+        given.place(key),
+        expected='"false" (host to device) or "true" (device to host)',
+        found=shown(value),
+    )
+
+
+def _compute_on_device(given: JsonObject) -> ComputeOnDevice:
+    name = given.text("name") if given.holds("name") else None
+    return ComputeOnDevice(given.number("job_bin_ptr"), name)
+
+
+_EXECUTION_READERS: dict[str, Callable[[JsonObject], ExecutionCommand]] = {
+    "ComputeOnHost": _compute_on_host,
+    "DataTransfer": _data_transfer,
+    "ComputeOnDevice": _compute_on_device,
+}
+
+
+def _file_records(document: dict[str, Any], file: str) -> dict[str, FileRecord]:
+    records = document.get(FILES_KEY, {})
+    whole = JsonObject(FILES_KEY, document, file, "$")
+    if not isinstance(records, dict):
+        raise wrong_property(whole, FILES_KEY, "an object")
+    found = {}
+    for name, record in records.items():
+        if not isinstance(record, dict):
+            inside = JsonObject(FILES_KEY, records, file, f"$.{FILES_KEY}")
+            raise wrong_property(inside, name, "an object with size and sha256")
+        given = JsonObject(FILES_KEY, record, file, f"$.{FILES_KEY}.{name}")
+        found[name] = FileRecord(given.number("size"), given.text("sha256"))
+    return found
