@@ -7,9 +7,11 @@ allocations have equal sizes and equal alias structures differ only by where eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre.hw.nest import Int64Array
 
@@ -75,3 +77,15 @@ def alias_rows(addresses: Int64Array, sizes: Int64Array) -> Int64Array:
     np.put_along_axis(offsets, order, lows - first, 1)
     names = (groups[:, :, None] == groups[:, None, :]).argmax(axis=2)
     return np.stack((names, offsets), axis=2)
+
+
+def equal_runs(*columns: npt.NDArray[np.generic]) -> Iterator[tuple[int, int]]:
+    """(first, last) of neighbouring launches that are equal in all ``columns``, [launch, ...]."""
+    count = len(columns[0])
+    if not count:
+        return
+    changed = np.zeros(count - 1, np.bool_)
+    for column in columns:
+        flat = column.reshape(count, -1)
+        changed |= (flat[1:] != flat[:-1]).any(axis=1)
+    yield from pairwise([0, *(np.flatnonzero(changed) + 1).tolist(), count])

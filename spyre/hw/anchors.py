@@ -8,11 +8,13 @@ is read from the program, never concluded from where addresses happen to point.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.hw.binding import Anchors, Binding
+from spyre.hw.aliasing import groups_of
+from spyre.hw.binding import Allocation, Anchors, Binding
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import REGION_BITS, REGIONS
 from spyre.mlir.loops import loops
@@ -119,15 +121,37 @@ def _same(anchors: Int64Array) -> Int64Array:
     return np.where(agreed, first, UNKNOWN)
 
 
-def confirmed(anchors: Int64Array, owners: Int64Array, groups: Int64Array) -> Int64Array:
-    """``anchors`` [member, operand], UNKNOWN where an operand lies in other memory than its own.
+@dataclass(frozen=True)
+class HeldMemory:
+    """Allocations as arrays: first and end bytes, and ``groups`` (:mod:`spyre.hw.aliasing`)."""
 
-    ``owners``: allocation that holds each core's operand, [member, operand, core], -1 for LX.
-    ``groups``: see :mod:`spyre.hw.aliasing`. Memory of one group moves together.
-    """
-    if not groups.size:
-        return anchors
-    own = groups[np.maximum(anchors, 0)]
-    held = (groups[np.maximum(owners, 0)] == own[:, :, None]) & (owners >= 0)
-    settled: Int64Array = np.where((anchors < 0) | held.all(axis=2), anchors, UNKNOWN)
-    return settled
+    lows: Int64Array
+    ends: Int64Array
+    groups: Int64Array
+
+    @classmethod
+    def of(cls, allocations: Sequence[Allocation]) -> HeldMemory:
+        """``allocations`` in their order."""
+        lows = [a.address_bytes for a in allocations]
+        sizes = [a.size_bytes for a in allocations]
+        ends = [a.end_bytes for a in allocations]
+        groups = groups_of(lows, sizes)
+        return cls(np.array(lows, np.int64), np.array(ends, np.int64), groups)
+
+    def confirmed(self, anchors: Int64Array, owners: Int64Array, bases: Int64Array) -> Int64Array:
+        """``anchors``, UNKNOWN where an operand lies or begins in other memory than its own.
+
+        ``anchors`` and ``bases`` (start of the first core): [member, operand]. ``owners``: the
+        allocation that holds each core's operand, [member, operand, core], -1 for LX. Memory of
+        one group moves together.
+        """
+        if not self.groups.size:
+            return anchors
+        own = self.groups[np.maximum(anchors, 0)]
+        holder = np.maximum(owners, 0)
+        held = (self.groups[holder] == own[:, :, None]) & (owners >= 0)
+        first = holder[:, :, 0]
+        begins = (bases >= self.lows[first]) & (bases < self.ends[first])
+        good = held.all(axis=2) & begins
+        settled: Int64Array = np.where((anchors < 0) | good, anchors, UNKNOWN)
+        return settled

@@ -19,10 +19,12 @@ class BatchGroup:
     """Launches that differ only by where allocations begin.
 
     ``bases``: [launch, allocation of ``linked``]; None: the one launch ``linked`` was linked for.
+    ``names``: per launch those of the allocations; none: as in ``linked``.
     """
 
     linked: LinkedProgram
     bases: Int64Array | None = None
+    names: tuple[tuple[str, ...], ...] = ()
 
     def __len__(self) -> int:
         return 1 if self.bases is None else len(self.bases)
@@ -31,7 +33,8 @@ class BatchGroup:
         """Launch number ``launch`` of the group as a program of its own."""
         if self.bases is None:
             return self.linked
-        return move(self.linked, self.bases[launch].tolist())
+        names = self.names[launch] if self.names else ()
+        return move(self.linked, self.bases[launch].tolist(), names)
 
     def rows(self, first: int, last: int) -> Int64Array:
         """Dispatches of launches ``first`` to ``last`` (excluded), bases as host offsets."""

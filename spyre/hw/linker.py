@@ -14,8 +14,7 @@ import numpy as np
 
 from spyre.errors import BundleError, JsonLocation, UnsupportedError
 from spyre.hw import table as tb
-from spyre.hw.aliasing import groups_of
-from spyre.hw.anchors import UNKNOWN, confirmed, moves_as_a_whole, operand_anchors
+from spyre.hw.anchors import UNKNOWN, HeldMemory, moves_as_a_whole, operand_anchors
 from spyre.hw.assembly import ExecutePart, assemble
 from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan, plan_operation
@@ -100,7 +99,7 @@ class Linker:
             check_alignment(place, starts[chosen])
             check_lx(place, plain.divided or plain, first)
             owners = check_hbm(place, starts[chosen], binding.allocations)
-            anchors = confirmed(members.anchors[chosen], owners, launch.groups)
+            anchors = launch.memory.confirmed(members.anchors[chosen], owners, bases[chosen])
             for tables, own in _bounded_tables(place, bases[chosen], owners[:, :, 0], binding):
                 rows = chosen[own]
                 divided = plain.divided.op if plain.divided else None
@@ -122,19 +121,18 @@ class Linker:
 
 @dataclass(frozen=True)
 class _LinkedLaunch:
-    """What all executes of one linking share; ``groups``: see :mod:`spyre.hw.aliasing`."""
+    """What all executes of one linking share."""
 
     schedule: Schedule
     binding: Binding
-    groups: Int64Array
+    memory: HeldMemory
     movable: bool
 
     @classmethod
     def of(cls, program: LoopProgram, schedule: Schedule, binding: Binding) -> _LinkedLaunch:
         """Linking ``program`` for ``binding``."""
-        lows = [a.address_bytes for a in binding.allocations]
-        groups = groups_of(lows, [a.size_bytes for a in binding.allocations])
-        return cls(schedule, binding, groups, moves_as_a_whole(program, schedule, binding))
+        memory = HeldMemory.of(binding.allocations)
+        return cls(schedule, binding, memory, moves_as_a_whole(program, schedule, binding))
 
     def anchors(self, op: Operation, execute: Execute) -> Int64Array:
         """What the operands of ``op`` move with, [instance, operand]."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.aliasing import AliasStructure, alias_rows, alias_structure
+from spyre.hw.aliasing import AliasStructure, alias_rows, alias_structure, equal_runs
 from spyre.hw.binding import Binding
 from spyre.hw.device import Device
 from spyre.hw.executor import Progress
@@ -34,6 +34,7 @@ from spyre.runtime.launch import (
     ShapeKey,
     argument_index,
     bind,
+    scratch_name,
     shape_key,
 )
 
@@ -68,6 +69,11 @@ class _Template:
     places: tuple[int, ...]
     addresses: tuple[int, ...]
     names: tuple[str, ...]
+
+    def titles(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of the allocations in a launch with ``names`` of its memory."""
+        every = (*names, *map(scratch_name, range(len(self.addresses) - len(names))))
+        return tuple([every[place] for place in self.places])
 
 
 @dataclass(frozen=True)
@@ -114,8 +120,10 @@ class Kernel:
         key = shape_key(launch)
         with self._lock:
             shape = self._shapes.get(key)
-            if shape is None:
-                shape = LaunchShape.of(launch)
+            if shape is not None:
+                self._shapes.move_to_end(key)
+                return shape
+            shape = LaunchShape.of(launch)
             _keep(self._shapes, key, shape, MAX_SHAPES)
         return shape
 
@@ -142,46 +150,41 @@ class Kernel:
     def link_batch(self, launches: Sequence[Launch]) -> LinkedBatch:
         """``launches`` one behind another, as `Executor.run_batch` takes them."""
         groups: list[BatchGroup] = []
-        for shape, rows in self._of_one_shape(launches):
-            groups += self.link_batch_at(shape, np.array(rows, np.int64)).groups
+        for shape, found in groupby(launches, key=self.shape_of):
+            run = list(found)
+            addresses = np.array([launch.addresses for launch in run], np.int64)
+            names = [launch.names for launch in run]
+            groups += self.link_batch_at(shape, addresses, names).groups
         return LinkedBatch(groups)
 
-    def link_batch_at(self, shape: LaunchShape, addresses: Int64Array) -> LinkedBatch:
+    def link_batch_at(
+        self, shape: LaunchShape, addresses: Int64Array, names: Sequence[tuple[str, ...]] = ()
+    ) -> LinkedBatch:
         """Launches of ``shape`` whose memory begins at ``addresses``, [launch, address] in bytes.
 
-        Raises what `link` of the first launch that cannot be linked raises.
+        ``names``: per launch, as for `link_at`. Raises what `link` of the first launch that cannot
+        be linked raises.
         """
         scratch = np.array([b.address_bytes for b in self.reserve_scratch()], np.int64)
         every = np.column_stack((addresses, np.tile(scratch, (len(addresses), 1))))
         sizes = np.array(self._known_of(shape).sizes, np.int64)
         groups: list[BatchGroup] = []
-        for first, last in _equal_runs(movable_rows(every, sizes), alias_rows(every, sizes)):
-            groups += self._groups(shape, every[first:last])
+        for first, last in equal_runs(movable_rows(every, sizes), alias_rows(every, sizes)):
+            groups += self._groups(shape, every[first:last], names[first:last])
         return LinkedBatch(groups)
 
-    def _groups(self, shape: LaunchShape, every: Int64Array) -> list[BatchGroup]:
+    def _groups(
+        self, shape: LaunchShape, every: Int64Array, names: Sequence[tuple[str, ...]]
+    ) -> list[BatchGroup]:
         """Groups of launches whose memory, scratch included, is at ``every`` and overlaps alike."""
-        template = self._template(shape, tuple(every[0].tolist()), shape.names)
+        first = names[0] if names else shape.names
+        template = self._template(shape, tuple(every[0].tolist()), first)
         if template is not None and template.linked.code.movable:
             bases = np.ascontiguousarray(every[:, list(template.places)])
-            return [BatchGroup(template.linked, bases)]
-        rows = (tuple(row) for row in every[:, : len(shape.slots)].tolist())
-        return [BatchGroup(self.link_at(shape, row)) for row in rows]
-
-    def _of_one_shape(
-        self, launches: Sequence[Launch]
-    ) -> Iterator[tuple[LaunchShape, list[tuple[int, ...]]]]:
-        """Runs of launches of one shape: the shape, and the addresses of each."""
-        shape, rows = None, list[tuple[int, ...]]()
-        for launch in launches:
-            following = self.shape_of(launch)
-            if shape is not None and following is not shape:
-                yield shape, rows
-                rows = []
-            shape = following
-            rows.append(launch.addresses)
-        if shape is not None:
-            yield shape, rows
+            return [BatchGroup(template.linked, bases, tuple(map(template.titles, names)))]
+        rows = every[:, : len(shape.slots)].tolist()
+        titled = zip(rows, names or [shape.names] * len(rows), strict=True)
+        return [BatchGroup(self.link_at(shape, tuple(row), own)) for row, own in titled]
 
     def _link(
         self, shape: LaunchShape, every: tuple[int, ...], names: tuple[str, ...]
@@ -192,9 +195,8 @@ class Kernel:
             return template.linked
         if template is None or not template.linked.code.movable:
             return self._link_anew(shape, every, names).linked
-        titles = (*names, *(f"device_mem_allocate {k}" for k in range(len(every) - len(names))))
         bases = [every[place] for place in template.places]
-        return move(template.linked, bases, tuple([titles[place] for place in template.places]))
+        return move(template.linked, bases, template.titles(names))
 
     def _template(
         self, shape: LaunchShape, every: tuple[int, ...], names: tuple[str, ...]
@@ -216,16 +218,19 @@ class Kernel:
     def _link_anew(
         self, shape: LaunchShape, every: tuple[int, ...], names: tuple[str, ...]
     ) -> _Template:
-        addresses, scratch = every[: len(shape.slots)], self.reserve_scratch()
-        bound = bind(self.bundle.program, shape, addresses, names, scratch)
+        count, sizes = len(shape.slots), self._known_of(shape).sizes
+        scratch = list(map(PoolBuffer, every[count:], sizes[count:]))
+        bound = bind(self.bundle.program, shape, every[:count], names, scratch)
         return _Template(self._linker.link(bound.binding), bound.places, every, names)
 
     def _known_of(self, shape: LaunchShape) -> _Known:
         with self._lock:
             known = self._known.get(shape)
-            if known is None:
-                scratch = self.reserve_scratch()
-                known = _Known((*shape.sizes, *(buffer.size_bytes for buffer in scratch)))
+            if known is not None:
+                self._known.move_to_end(shape)
+                return known
+            scratch = self.reserve_scratch()
+            known = _Known((*shape.sizes, *(buffer.size_bytes for buffer in scratch)))
             _keep(self._known, shape, known, MAX_SHAPES)
         return known
 
@@ -280,18 +285,6 @@ def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
     kept.move_to_end(key)
     if len(kept) > most:
         kept.popitem(last=False)
-
-
-def _equal_runs(*columns: npt.NDArray[np.generic]) -> Iterator[tuple[int, int]]:
-    """(first, last) of neighbouring rows that are equal in all ``columns``, [row, ...]."""
-    count = len(columns[0])
-    if not count:
-        return
-    changed = np.zeros(count - 1, np.bool_)
-    for column in columns:
-        flat = column.reshape(count, -1)
-        changed |= (flat[1:] != flat[:-1]).any(axis=1)
-    yield from pairwise([0, *(np.flatnonzero(changed) + 1).tolist(), count])
 
 
 def argument_indices(bundle: KernelSource) -> Sequence[int]:

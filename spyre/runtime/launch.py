@@ -180,7 +180,12 @@ def _allocations(
 
 def _scratch_allocations(scratch: Sequence[PoolBuffer]) -> Iterator[Allocation]:
     for k, buffer in enumerate(scratch):
-        yield Allocation(f"device_mem_allocate {k}", buffer.address_bytes, buffer.size_bytes)
+        yield Allocation(scratch_name(k), buffer.address_bytes, buffer.size_bytes)
+
+
+def scratch_name(index: int) -> str:
+    """What messages call memory number ``index`` of device_mem_allocate."""
+    return f"device_mem_allocate {index}"
 
 
 def _named_addresses(

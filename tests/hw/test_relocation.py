@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.aliasing import alias_rows, alias_structure
-from spyre.hw.anchors import FIXED, UNKNOWN, anchor_of
+from spyre.hw.anchors import FIXED, UNKNOWN, HeldMemory, anchor_of
 from spyre.hw.binding import Allocation, Anchors, Binding
 from spyre.hw.device import Device
 from spyre.hw.linked_program import LinkedProgram
@@ -412,3 +412,15 @@ ANCHORS = Anchors({"a": 4, "b": 5}, {}, (6,))
 )
 def test_what_an_address_moves_with(value: Value, anchor: int):
     assert anchor_of(value, ANCHORS) == anchor
+
+
+@pytest.mark.parametrize(
+    ("owner", "base", "anchor"), [(0, 4096, 0), (0, 4096 - 128, UNKNOWN), (0, 8192, UNKNOWN),
+                                  (1, 8192, UNKNOWN), (2, 4224, 0), (-1, 4096, UNKNOWN)],
+)  # fmt: skip
+def test_an_operand_has_to_lie_and_begin_in_its_own_memory(owner: int, base: int, anchor: int):
+    """Allocation 2 is a view of allocation 0, behind which allocation 1 follows."""
+    allocations = [Allocation("a", 4096, 4096), Allocation("b", 8192, 4096)]
+    memory = HeldMemory.of([*allocations, Allocation("view", 4224, 128)])
+    owners, bases = np.array([[[owner]]]), np.array([[base]])
+    assert memory.confirmed(np.array([[0]]), owners, bases).tolist() == [[anchor]]

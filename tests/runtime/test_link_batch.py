@@ -105,6 +105,21 @@ def test_launches_of_several_kinds_keep_their_order(device: Device, tmp_path: Pa
     assert contents(device, launches) == expected
 
 
+@pytest.mark.parametrize("name", ["scratch", "pool"])
+def test_launches_of_a_batch_keep_their_names(device: Device, tmp_path: Path, name: str) -> None:
+    kernel, rig = made(device, name, tmp_path)
+    rng = np.random.default_rng(11)
+    launches = []
+    for k in range(4):
+        launch = rig.anywhere(rng)
+        named = {i: replace(t, name=f"{k}.{i}") for i, t in launch.arguments.items()}
+        launches.append(replace(launch, arguments=named))
+    batch = kernel.link_batch(launches)
+    assert len(batch.groups) == 1
+    for k, launch in enumerate(launches):
+        assert_same(batch.program(k), anew(kernel, launch))
+
+
 def test_an_empty_batch(device: Device, tmp_path: Path) -> None:
     kernel, rig = made(device, "scratch", tmp_path)
     shape = kernel.shape_of(rig.anywhere(np.random.default_rng(0)))

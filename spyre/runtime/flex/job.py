@@ -40,8 +40,8 @@ class LaunchOutcome:
 class LaunchContext:
     """One launch of a plan: its tensors, buffers and results.
 
-    ``iterations``: tiles. ``buffers``: host buffers by handle, int64 rows [iteration, word], made by
-    the host operations that fill them.
+    ``iterations``: tiles. ``buffers``: host buffers by handle, int64 rows [iteration, word], made
+    by the host operations that fill them.
     ``state``: what the kernel's program keeps for this launch.
     """
 

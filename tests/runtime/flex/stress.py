@@ -1,8 +1,8 @@
 """Many streams with many launches and events: `python -m tests.runtime.flex.stress --seeds 200`.
 
-Every seed makes a random program over tensors that belong to streams: a launch writes a tensor of its
-own stream and reads any two; events order what touches the same tensor. The program runs once over
-all streams and once on one stream of another card; all tensors must be equal bit for bit.
+Every seed makes a random program over tensors that belong to streams: a launch writes the tensor of
+its own stream and reads any two; events order what touches the same tensor. The program runs once
+over all streams and once on one stream of another card; all tensors must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -64,40 +64,53 @@ class Side:
         return [self.device.to_host(t).storage.tobytes() for t in self.tensors]
 
 
-def make_program(streams: int, launches: int, seed: int) -> list[Step]:
-    """Steps in an order that is right on one stream; events make it right on all."""
-    generator = random.Random(seed)
-    program: list[Step] = []
-    changed = [0] * streams
-    seen = [[0] * streams for _ in range(streams)]
-    read_at = [[0] * streams for _ in range(streams)]
+class ProgramMaker:
+    """Steps in an order that is right on one stream; events make it right on all.
 
-    def order(waiting: int, other: int) -> None:
-        if waiting != other:
-            program.append(("order", waiting, other, 0))
+    ``changed``: when each stream's tensor was last written. ``seen``: what each stream has waited
+    for. ``readers``: streams that read a tensor since it was written.
+    """
 
-    for number in range(1, streams * launches + 1):
-        stream = generator.randrange(streams)
-        sources = []
-        for _ in range(2):
-            near = generator.random() < 0.9
-            source = stream if near else generator.randrange(streams)
-            if generator.random() < 0.4:
-                source = streams + generator.randrange(CONSTANTS)
-            sources.append(source)
+    def __init__(self, streams: int, seed: int) -> None:
+        self.streams = streams
+        self.random = random.Random(seed)
+        self.steps: list[Step] = []
+        self.changed = [0] * streams
+        self.seen = [[0] * streams for _ in range(streams)]
+        self.readers: list[set[int]] = [set() for _ in range(streams)]
+
+    def launch(self, number: int) -> None:
+        """Append a launch and the waits it needs."""
+        stream = self.random.randrange(self.streams)
+        sources = [self._source(stream) for _ in range(2)]
         for source in sources:
-            if source < streams and source != stream:
-                if seen[stream][source] < changed[source]:
-                    order(stream, source)
-                    seen[stream][source] = number
-                read_at[source][stream] = number
-        for reader in range(streams):
-            if read_at[stream][reader]:
-                order(stream, reader)
-                read_at[stream][reader] = 0
-        program.append(("launch", stream, *sources))
-        changed[stream] = number
-    return program
+            if source < self.streams and source != stream:
+                self._read(stream, source, number)
+        for reader in sorted(self.readers[stream]):
+            self.steps.append(("order", stream, reader, 0))
+        self.readers[stream].clear()
+        self.steps.append(("launch", stream, *sources))
+        self.changed[stream] = number
+
+    def _source(self, stream: int) -> int:
+        """Its own tensor, another stream's, or a constant."""
+        if self.random.random() < 0.4:
+            return self.streams + self.random.randrange(CONSTANTS)
+        return stream if self.random.random() < 0.9 else self.random.randrange(self.streams)
+
+    def _read(self, stream: int, source: int, number: int) -> None:
+        if self.seen[stream][source] < self.changed[source]:
+            self.steps.append(("order", stream, source, 0))
+            self.seen[stream][source] = number
+        self.readers[source].add(stream)
+
+
+def make_program(streams: int, launches: int, seed: int) -> list[Step]:
+    """A random program of ``launches`` per stream on average."""
+    maker = ProgramMaker(streams, seed)
+    for number in range(1, streams * launches + 1):
+        maker.launch(number)
+    return maker.steps
 
 
 def check_seed(directory: Path, streams: int, launches: int, seed: int) -> tuple[bool, float]:
