@@ -17,7 +17,7 @@ from spyre.hw.spec import HOST_BYTES, LX_BASE, host_offset
 
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096
-_KEEP_BYTES = 16 << 10
+_KEEP_BYTES = 64 << 10
 """Ranges up to this size are overwritten with zeros and stay committed: to give their pages back
 costs more than the zeros, and the pages are wanted again soon."""
 _ZEROS = bytes(_KEEP_BYTES)

@@ -22,6 +22,16 @@ def test_the_emptiest_region_is_chosen():
     assert [a // REGION_BYTES for a in addresses] == [0, 1, 2, 3, 4, 5, 6, 1, 0, 1]
 
 
+def test_a_region_that_was_freed_is_empty_again():
+    allocator = RegionAllocator()
+    addresses = [allocator.allocate(256) for _ in range(TENSOR_REGIONS)]
+    allocator.free(addresses[4])
+    assert allocator.allocate(128) == addresses[4]
+    allocator.free(addresses[2])
+    assert allocator.allocate(128) == addresses[2]
+    assert allocator.allocate(128) == addresses[2] + 128
+
+
 def test_sizes_are_rounded_up():
     allocator = RegionAllocator()
     for size, rounded in [(0, 128), (1, 128), (128, 128), (129, 256)]:

@@ -29,7 +29,8 @@ LARGEST = 4 << 20
 
 @dataclass
 class Steps:
-    """Random steps on one allocator; ``seconds``: spent in the loop that does them."""
+    """Random steps on one allocator; ``seconds``: spent in the loop that does them,
+    ``cpu_seconds``: those of them in which the machine let it run."""
 
     flex: FlexAllocator
     resolving: bool
@@ -38,6 +39,7 @@ class Steps:
     sizes: dict[AllocationIndex, int] = field(default_factory=dict)
     done: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     def batch(self, count: int) -> None:
         """``count`` steps, timed, then the check."""
@@ -47,7 +49,7 @@ class Steps:
         made, freed = [], []
         live, allocate, deallocate = self.live, self.flex.allocate, self.flex.deallocate
         resolve = self.flex.resolve if self.resolving else None
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.thread_time()
         for size, pick in zip(sizes, picks, strict=True):
             if len(live) > LIVE or (pick < share and live):
                 k = int(pick * 1e9) % len(live)
@@ -63,6 +65,7 @@ class Steps:
                 if resolve is not None:
                     resolve(index)
         self.seconds += time.perf_counter() - start
+        self.cpu_seconds += time.thread_time() - busy
         self.done += count
         self.sizes.update(made)
         for index in freed:
@@ -87,10 +90,11 @@ class Steps:
     def free_all(self) -> None:
         """Back to the start: one free block per region."""
         order = self.rng.permutation(len(self.live)).tolist()
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.thread_time()
         for k in order:
             self.flex.deallocate(self.live[k])
         self.seconds += time.perf_counter() - start
+        self.cpu_seconds += time.thread_time() - busy
         self.done += len(order)
         found = self.flex.statistics()
         assert found.allocated_bytes.current == found.allocations.current == 0
@@ -118,7 +122,8 @@ def main() -> None:
     statistics = state.flex.statistics()
     print(
         f"{state.done} operations in {state.seconds:.2f} s: "
-        f"{state.done / state.seconds:,.0f} operations per second; at most "
+        f"{state.done / state.seconds:,.0f} operations per second, "
+        f"{state.done / state.cpu_seconds:,.0f} per second of CPU time; at most "
         f"{statistics.allocations.peak} live, {statistics.allocated_bytes.peak:,} bytes"
     )
 

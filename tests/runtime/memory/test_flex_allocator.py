@@ -340,7 +340,7 @@ class TestOutOfMemory:
 
 class TestContents:
     @pytest.mark.parametrize("poison", [False, True])
-    @pytest.mark.parametrize("size", [100, 4096, 16 * KIB, 70_000, 1 << 20])
+    @pytest.mark.parametrize("size", [100, 4096, 64 * KIB, 70_000, 1 << 20])
     def test_fresh_memory(self, poison: bool, size: int):
         flex = FlexAllocator(Device(threads=1, poison=poison), FlexMode.VF)
         guards = []
