@@ -12,6 +12,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -124,4 +125,5 @@ def _keep(path: Path, text: str) -> None:
         temporary.write_text(text, "ascii")
         os.replace(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

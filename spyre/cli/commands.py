@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from spyre.cli.options import Options
 from spyre.cli.outcomes import ComparedRun, Diagnosis
 from spyre.errors import Finding, Severity, SpyreError, ValidationError
-from spyre.mlir.bundle import Bundle, load_bundle
 from spyre.runtime.case_file import (
     CASE_FILE,
     CaseTolerance,
@@ -27,6 +26,7 @@ from spyre.runtime.case_file import (
 if TYPE_CHECKING:
     from spyre.cli.dump import Dump
     from spyre.hw.device import Device
+    from spyre.mlir.bundle import Bundle
     from spyre.runtime.host_tensor import HostTensor
     from spyre.runtime.run_result import RunResult
     from spyre.runtime.verify import Comparison, Tolerance
@@ -110,6 +110,8 @@ def diagnose(options: Options) -> Diagnosis:
 
 def diagnose_bundle(path: str, options: Options) -> Diagnosis:
     """All findings of a bundle, those that keep it from being read included."""
+    from spyre.mlir.bundle import load_bundle
+
     try:
         bundle = load_bundle(path)
     except ValidationError as error:

@@ -57,7 +57,7 @@ def print_run(compared: ComparedRun) -> None:
     for finding in errors:
         print(finding, file=sys.stderr)
     if not options.quiet:
-        _print_warnings([f for f in result.findings if f not in errors], options)
+        print_warnings([f for f in result.findings if f not in errors], options.verbose)
         if options.verbose:
             _print_arguments(result)
         _print_executes(result, options)
@@ -78,8 +78,9 @@ def _print_verification(result: RunResult, options: Options) -> None:
         print(f"verified: {checked}")
 
 
-def _print_warnings(findings: Sequence[Finding], options: Options) -> None:
-    shown = findings if options.verbose else findings[:MAX_WARNINGS]
+def print_warnings(findings: Sequence[Finding], show_all: bool) -> None:
+    """Findings on stderr: all, or the first MAX_WARNINGS and how many more there are."""
+    shown = findings if show_all else findings[:MAX_WARNINGS]
     for finding in shown:
         print(finding, file=sys.stderr)
     if len(shown) < len(findings):

@@ -19,7 +19,7 @@ from spyre.layout import (
     transfer_geometry,
 )
 from spyre.runtime.host_tensor import TensorSpec
-from spyre.runtime.launch_spec import LaunchArgument, LaunchSpec, Role
+from spyre.runtime.launch_spec import VERSION, LaunchArgument, LaunchSpec, LayoutSpec, Role
 
 _MAX_PERMUTED_DIMS = 6
 
@@ -117,6 +117,25 @@ def with_alias(arguments: KernelArguments, alias: int, target: int) -> KernelArg
         arguments,
         arguments=tuple(by_index.values()),
         aliases=(*arguments.aliases, (pair[0], target)),
+    )
+
+
+def spec_of_arguments(
+    arguments: KernelArguments, kernel_name: str, symbolic: bool = True, emitter: str | None = None
+) -> LaunchSpec:
+    """The launch spec that says of the arguments what is known; the inverse of the above.
+
+    ``symbolic``: the bundle takes addresses as parameters.
+    """
+    specs = [*arguments.arguments, *(spec for spec, _ in arguments.aliases)]
+    launch_arguments = tuple(
+        LaunchArgument(
+            spec.arg_index, spec.role, spec.shape, spec.dtype_name, LayoutSpec.of(spec.layout)
+        )
+        for spec in sorted(specs, key=lambda spec: spec.arg_index)
+    )
+    return LaunchSpec(
+        VERSION, kernel_name, launch_arguments, arguments.pool_bytes, symbolic, emitter
     )
 
 

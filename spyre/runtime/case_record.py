@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.runtime.arguments import ArgumentSpec, KernelArguments
+from spyre.runtime.arguments import ArgumentSpec, KernelArguments, spec_of_arguments
 from spyre.runtime.bundle_arguments import given_launch_spec
 from spyre.runtime.case_file import (
     POOL_BUFFER,
@@ -27,8 +27,6 @@ from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
-    LaunchSpec,
     LayoutSpec,
     format_launch_spec,
 )
@@ -138,13 +136,6 @@ def launch_spec_file(bundle: KernelSource, arguments: KernelArguments) -> dict[s
     """The launch_spec.json of a bundle that has none, from what it was launched with."""
     if given_launch_spec(bundle) is not None:
         return {}
-    specs = [*arguments.arguments, *(spec for spec, _ in arguments.aliases)]
-    launch_arguments = tuple(
-        LaunchArgument(
-            spec.arg_index, spec.role, spec.shape, spec.dtype_name, LayoutSpec.of(spec.layout)
-        )
-        for spec in sorted(specs, key=lambda spec: spec.arg_index)
-    )
-    name = bundle.directory.resolve().name
-    text = format_launch_spec(LaunchSpec(1, name, launch_arguments, arguments.pool_bytes))
-    return {LAUNCH_SPEC_FILE: text.encode()}
+    symbolic = bool(bundle.program.parameters)
+    spec = spec_of_arguments(arguments, bundle.directory.resolve().name, symbolic)
+    return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}

@@ -6,7 +6,7 @@ import json
 import re
 
 from spyre.cli.options import make_parser
-from spyre.cli.run import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
+from spyre.cli.entry import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from tests.cli.conftest import ROOT
 
 TEXT = (ROOT / "docs" / "cli.md").read_text()

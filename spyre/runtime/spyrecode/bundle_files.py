@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -45,9 +45,12 @@ class BundleFiles:
         return MemorySource(self.directory if directory is None else directory, self.files)
 
 
-def read_bundle_files(path: str | os.PathLike[str]) -> BundleFiles | None:
+def read_bundle_files(
+    path: str | os.PathLike[str], executed: Iterable[str] = ()
+) -> BundleFiles | None:
     """The files of a bundle directory, or of the module given.
 
+    ``executed``: names of SDSC files that are known to be part of it, if the module was parsed.
     None when there is no module or a file cannot be read: `load_bundle` says why.
     """
     given = os.fspath(path)
@@ -58,12 +61,14 @@ def read_bundle_files(path: str | os.PathLike[str]) -> BundleFiles | None:
         module = _read(os.path.join(directory, module_name))
         quoted = set(_QUOTED.findall(module))
         sdscs = {n for n in os.listdir(directory or ".") if fnmatch(n, SDSC_PATTERN)}
-        names = _files_among(directory, sdscs.union(os.fsdecode(n) for n in quoted))
+        known = set(executed)
+        names = _files_among(directory, sdscs.union(known, map(os.fsdecode, quoted)))
         files = {name: _read(os.path.join(directory, name)) for name in names}
         files |= read_given_launch_spec(directory)
     except (OSError, ValueError):
         return None
-    complete = not any(b"\\" in name for name in quoted) and sdscs <= files.keys()
+    certain = bool(known) or not any(b"\\" in name for name in quoted)
+    complete = certain and sdscs <= files.keys()
     return BundleFiles(Path(directory), module_name, {**files, module_name: module}, complete)
 
 

@@ -1,0 +1,60 @@
+"""What the entry points share: how a command line ends, whatever happens."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+def guarded(program: str, command: Callable[[], int], json: bool = False) -> int:
+    """The exit code of ``command``; SpyreErrors are printed, with ``json`` as an object.
+
+    130 when interrupted, 141 when nobody reads the output any more; any other exception is a bug
+    and propagates.
+    """
+    _accept_any_encoding()
+    try:
+        code = _run(program, command, json)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return EXIT_BROKEN_PIPE
+
+
+def _accept_any_encoding() -> None:
+    """Where the terminal cannot show a character, print an escape instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _run(program: str, command: Callable[[], int], json: bool) -> int:
+    from spyre.errors import SpyreError
+
+    try:
+        return command()
+    except SpyreError as error:
+        if json:
+            from spyre.cli.json_report import error_object, print_object
+
+            print_object(error_object(error))
+        else:
+            for finding in error.observed:
+                print(finding, file=sys.stderr)
+            print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _silence_stdout() -> None:
+    """Nobody reads our output any more: let the interpreter's last flush go nowhere."""
+    with open(os.devnull, "w") as devnull:
+        os.dup2(devnull.fileno(), sys.stdout.fileno())

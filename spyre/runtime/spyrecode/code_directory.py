@@ -1,0 +1,213 @@
+"""A SpyreCode directory as a whole: written so that it never looks complete before it is, and read.
+
+spyrecode.json is the commit record: it holds sizes and SHA-256 of the other files, comes last, and
+goes first when a directory is written again. Whoever is killed in between leaves either the old
+directory, none, or one without spyrecode.json.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from spyre.errors import BundleError, JsonLocation
+from spyre.runtime.launch_spec import (
+    LAUNCH_SPEC_FILE,
+    SPYRE_CODE_DIRECTORY,
+    LaunchSpec,
+    parse_launch_spec,
+)
+from spyre.runtime.spyrecode.commands import FileRecord, InitTransfer, SpyreCode
+from spyre.runtime.spyrecode.init_text import parse_init_text
+from spyre.runtime.spyrecode.spyrecode_file import SPYRECODE_FILE, parse_spyrecode, spyrecode_path
+from spyre.runtime.spyrecode.spyrecode_writer import format_spyrecode
+
+
+@dataclass(frozen=True)
+class CodeDirectory:
+    """A SpyreCode directory in memory.
+
+    ``binaries``: bytes of every InitTransfer, in their order, as long as the transfers say.
+    ``launch_spec``: None where there is none.
+    """
+
+    directory: Path
+    code: SpyreCode
+    binaries: tuple[bytes, ...]
+    launch_spec: LaunchSpec | None
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def read_code_directory(directory: str | os.PathLike[str]) -> CodeDirectory:
+    """A SpyreCode directory, every file compared with what spyrecode.json records of it.
+
+    BundleError as of `read_spyrecode`; SPY844 for a file that is missing or another one, SPY843
+    for a malformed init.txt, SPY302 and SPY303 for launch_spec.json.
+    """
+    place = Path(directory)
+    path = spyrecode_path(place)
+    code = parse_spyrecode(_read(path, path), str(path))
+    recorded = {name: _recorded(place / name, record, path) for name, record in code.files.items()}
+    binaries = tuple(_binary(place, transfer, recorded, path) for transfer in code.init_transfers)
+    spec = recorded.get(LAUNCH_SPEC_FILE)
+    if spec is None and (place / LAUNCH_SPEC_FILE).is_file():
+        spec = _read(place / LAUNCH_SPEC_FILE, path)
+    parsed = None if spec is None else parse_launch_spec(spec, str(place / LAUNCH_SPEC_FILE))
+    return CodeDirectory(place, code, binaries, parsed)
+
+
+def _binary(
+    directory: Path, transfer: InitTransfer, recorded: Mapping[str, bytes], record: Path
+) -> bytes:
+    path = directory / transfer.init_bin_file
+    data = recorded.get(transfer.init_bin_file)
+    if data is None:
+        data = _read(path, record)
+    if path.suffix == ".txt":
+        data = parse_init_text(data, str(path))
+    if len(data) < transfer.size_bytes:
+        raise _wrong_file(path, record, f"{transfer.size_bytes} bytes", f"{len(data)} bytes")
+    return data[: transfer.size_bytes]
+
+
+def _recorded(path: Path, expected: FileRecord, record: Path) -> bytes:
+    data = _read(path, record)
+    found = file_record(data)
+    if found.size_bytes != expected.size_bytes:
+        raise _wrong_file(path, record, f"{expected.size_bytes} bytes", f"{found.size_bytes} bytes")
+    if found != expected:
+        raise _wrong_file(path, record, f"SHA-256 {expected.sha256}", found.sha256)
+    return data
+
+
+def _read(path: Path, record: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise _wrong_file(path, record, path.name, str(error)) from error
+
+
+def _wrong_file(path: Path, record: Path, expected: str, found: str) -> BundleError:
+    """SPY844."""
+    message = f"{path} is not the file that was compiled"
+    return BundleError("SPY844", message, JsonLocation(str(record)), expected=expected, found=found)
+
+
+def file_record(data: bytes) -> FileRecord:
+    """What spyrecode.json records of a file."""
+    return FileRecord(len(data), hashlib.sha256(data).hexdigest())
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def write_code_directory(parent: Path, code: SpyreCode, files: Mapping[str, bytes]) -> Path:
+    """Write ``parent``/spyreCodeDir with spyrecode.json and ``files``; returns it.
+
+    Files there under other names stay. Compilers of one directory wait for each other.
+    BundleError SPY845 when it cannot be written.
+    """
+    records = {name: file_record(data) for name, data in files.items()}
+    record = format_spyrecode(msgspec.structs.replace(code, files=records))
+    target = parent / SPYRE_CODE_DIRECTORY
+    try:
+        with _locked(parent):
+            _remove_abandoned(parent)
+            if target.is_dir():
+                _replace_files(target, files, record)
+            else:
+                _make_directory(target, files, record)
+    except OSError as error:
+        raise BundleError(
+            "SPY845", f"{target} cannot be written", found=error.strerror or str(error)
+        ) from error
+    return target
+
+
+def _make_directory(target: Path, files: Mapping[str, bytes], record: bytes) -> None:
+    """All of it under another name, then one rename."""
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.mkdir()
+        for name, data in {**files, SPYRECODE_FILE: record}.items():
+            _write(temporary / name, data)
+        _sync(temporary)
+        os.rename(temporary, target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _replace_files(target: Path, files: Mapping[str, bytes], record: bytes) -> None:
+    """The record goes first and comes last; in between the directory is not complete."""
+    whole = {**files, SPYRECODE_FILE: record}
+    if all(_holds(target / name, data) for name, data in whole.items()):
+        return
+    (target / SPYRECODE_FILE).unlink(missing_ok=True)
+    _sync(target)
+    for name, data in whole.items():
+        temporary = target / f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            _write(temporary, data)
+            if name == SPYRECODE_FILE:
+                _sync(target)
+            os.replace(temporary, target / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+    for name in {LAUNCH_SPEC_FILE} - files.keys():
+        (target / name).unlink(missing_ok=True)
+    _sync(target)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except FileNotFoundError:
+        return False
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    """Names on disk, in their order."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """One compiler at a time; the lock ends with the process."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """What killed compilers left; under the lock nobody else writes."""
+    for path in parent.glob(f".{SPYRE_CODE_DIRECTORY}.*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in (parent / SPYRE_CODE_DIRECTORY).glob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink()
