@@ -279,7 +279,11 @@ SANITIZE_CODES: dict[str, str] = {
 
 MEMORY_CODES: dict[str, str] = {}
 
-DMA_CODES: dict[str, str] = {}
+DMA_CODES: dict[str, str] = {
+    "SPY810": "device tiles of a host dim skip or repeat elements",
+    "SPY811": "several elements would be copied to one host element",
+    "SPY812": "a view leaves its tensor",
+}
 
 SPYRECODE_CODES: dict[str, str] = {}
 
