@@ -1,7 +1,8 @@
-"""From the descriptor of a copy to the table its kernel executes: one row per nest.
+"""From the descriptor of a copy to the table its kernel executes.
 
-Rows do what the descriptor says and check nothing; a zero fill that completes the sticks of a nest
-is part of that nest's row. Plans are immutable and may be run by several threads.
+Rows of the table do what the nests say, and check nothing. A zero fill that completes the sticks of
+a nest is done with it, and so are partial sticks that follow the whole ones: each line of the host
+is then touched once. Plans are immutable and may be run by several threads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spyre.hw import table as tb
 from spyre.hw.kernels import transfer_table as tt
 from spyre.hw.nest import Int64Array
 from spyre.hw.numerics import Numerics
-from spyre.layout import DataConversionInfo, SpyreTensorLayout, conversion_info
+from spyre.layout import DataConversionInfo, SpyreTensorLayout, StrideInfo, conversion_info
 
 _TILE = 16
 """Most runs that are neighbours on the device before the next ones on the host."""
@@ -45,24 +46,31 @@ class TransferPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """A row to be: what happens at one step of its loops, and the loops, innermost first."""
-
-    count: int
-    fill: int
-    lane_stride: int
-    host_offset: int
-    device_offset: int
-    loops: tuple[_Loop, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Loop:
-    """Steps, host elements per step, device elements per step."""
+    """Steps, host and device elements per step, and 1 along the axis that a tail continues."""
 
     extent: int
     host_step: int
     device_step: int
+    tail_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A nest with the zeros after each of its runs of ``count``; both 0 where there is none."""
+
+    nest: StrideInfo
+    count: int
+    fill: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row to be: a run, and the run that goes on along ``tail_axis`` of its nest, if any."""
+
+    run: _Run
+    tail: _Run | None = None
+    tail_axis: int = 0
 
 
 @lru_cache(maxsize=1024)
@@ -83,7 +91,7 @@ def plan_transfer(
     info = conversion_info(layout, sizes, layout_strides, dtype, to_device, strides)
     if not info.nests and not info.zero_fill:
         return TransferPlan(info, np.zeros(1, np.int64), 0, 0, 0, 0, layout.device_bytes)
-    table = _table(info, _runs(info), dtype, numerics)
+    table = _table(info, _rows(_runs(info)), dtype, numerics)
     lowest, highest = info.host_range or (0, 0)
     if max(-lowest, highest) > _FARTHEST:
         raise LaunchError(
@@ -106,63 +114,87 @@ def _runs(info: DataConversionInfo) -> list[_Run]:
         count = nest.sizes[0]
         after = (nest.device_offset + count, nest.sizes[1:], nest.device_strides)
         fill = fills.pop(after) if count + fills.get(after, lanes) <= lanes else 0
-        loops = _loops(info, nest.sizes, nest.host_strides, nest.device_strides)
-        places = (nest.host_offset, nest.device_offset)
-        runs.append(_Run(count, fill, nest.host_strides[0], *places, loops))
+        runs.append(_Run(nest, count, fill))
     for (offset, outer, strides), count in fills.items():
-        loops = _loops(info, (count, *outer), (0,) * len(strides), strides)
-        runs.append(_Run(0, count, 0, 0, offset, loops))
+        nest = StrideInfo((count, *outer), (0,) * len(strides), strides, 0, offset)
+        runs.append(_Run(nest, 0, count))
     return runs
 
 
-def _loops(
-    info: DataConversionInfo,
-    sizes: Sequence[int],
-    host_strides: Sequence[int],
-    device_strides: Sequence[int],
-) -> tuple[_Loop, ...]:
-    rows = list(zip(sizes, host_strides, device_strides, strict=True))[1:]
-    loops = tuple(_Loop(*row) for row in rows if row[0] > 1)
-    if len(loops) > tt.MAX_LOOPS:
-        raise UnsupportedError(
-            "SPY529",
-            "a layout of this many device dims cannot be copied",
-            expected=f"at most {tt.MAX_LOOPS} device dims larger than 1 above the stick",
-            found=str(info).splitlines()[1].strip(),
-        )
-    return loops
+def _rows(runs: Sequence[_Run]) -> list[_Row]:
+    """Rows of one run, or of two where the second one goes on where the first one ends."""
+    rows: list[_Row] = []
+    for run in runs:
+        axis = _continued_axis(rows[-1], run) if rows else None
+        if axis is None:
+            rows.append(_Row(run))
+        else:
+            rows[-1] = _Row(rows[-1].run, run, axis)
+    return rows
+
+
+def _continued_axis(row: _Row, run: _Run) -> int | None:
+    """Axis along which ``run`` is one step more of ``row``; None if there is none."""
+    one, two = row.run.nest, run.nest
+    differing = [k for k in range(1, len(one.sizes)) if one.sizes[k] != two.sizes[k]]
+    if row.tail is not None or not (row.run.count and run.count) or len(differing) != 1:
+        return None
+    axis, steps = differing[0], one.sizes[differing[0]]
+    host = one.host_offset + steps * one.host_strides[axis]
+    device = one.device_offset + steps * one.device_strides[axis]
+    fits = (host, device, 1) == (two.host_offset, two.device_offset, two.sizes[axis])
+    return axis if fits else None
+
+
+def _loops(row: _Row) -> list[_Loop]:
+    """The loops above the runs that have more than one step."""
+    nest = row.run.nest
+    more = [row.tail is not None and k == row.tail_axis for k in range(len(nest.sizes))]
+    sizes = [n + extra for n, extra in zip(nest.sizes, more, strict=True)]
+    steps = zip(sizes, nest.host_strides, nest.device_strides, map(int, more), strict=True)
+    return [_Loop(*values) for values in list(steps)[1:] if values[0] > 1]
 
 
 def _table(
-    info: DataConversionInfo, runs: Sequence[_Run], dtype: str, numerics: Numerics
+    info: DataConversionInfo, rows: Sequence[_Row], dtype: str, numerics: Numerics
 ) -> Int64Array:
-    table = np.zeros(tt.HEAD_WORDS + len(runs) * tt.ROW_WORDS, np.int64)
-    table[tt.ROWS] = len(runs)
+    table = np.zeros(tt.HEAD_WORDS + len(rows) * tt.ROW_WORDS, np.int64)
+    table[tt.ROWS] = len(rows)
     table[tt.TO_DEVICE] = info.to_device
     _write_formats(table, info.device_format, dtype, numerics)
     element_bytes = find_format(info.device_format).bits // 8
     unit = 0
-    for k, run in enumerate(runs):
-        row = table[tt.HEAD_WORDS + k * tt.ROW_WORDS :][: tt.ROW_WORDS]
-        _write_row(row, run, element_bytes)
-        row[tt.FIRST_UNIT] = unit
-        unit += int(np.prod(row[tt.EXTENT : tt.EXTENT + tt.AXES - 2]))
-        row[tt.END_UNIT] = unit
+    for k, row in enumerate(rows):
+        words = table[tt.HEAD_WORDS + k * tt.ROW_WORDS :][: tt.ROW_WORDS]
+        _write_run(words, row, element_bytes)
+        _write_axes(words, _tiled_axes(_loops(row)), element_bytes)
+        words[tt.FIRST_UNIT] = unit
+        unit += int(np.prod(words[tt.EXTENT : tt.EXTENT + tt.AXES - 2]))
+        words[tt.END_UNIT] = unit
     return table
 
 
-def _write_row(row: Int64Array, run: _Run, element_bytes: int) -> None:
-    axes = _tiled_axes(run.loops)
+def _write_run(words: Int64Array, row: _Row, element_bytes: int) -> None:
+    run, tail, nest = row.run, row.tail, row.run.nest
+    words[tt.COUNT], words[tt.FILL] = run.count, run.fill
+    words[tt.LANE_STRIDE] = nest.host_strides[0]
+    words[tt.HOST_OFFSET] = nest.host_offset
+    words[tt.DEVICE_OFFSET] = nest.device_offset * element_bytes
+    words[tt.TAIL_AT] = -1
+    if tail is not None:
+        words[tt.TAIL_COUNT], words[tt.TAIL_FILL] = tail.count, tail.fill
+        words[tt.TAIL_AT] = nest.sizes[row.tail_axis]
+
+
+def _write_axes(words: Int64Array, axes: Sequence[_Loop], element_bytes: int) -> None:
     first = tt.AXES - len(axes)
-    row[tt.COUNT], row[tt.FILL], row[tt.LANE_STRIDE] = run.count, run.fill, run.lane_stride
-    row[tt.HOST_OFFSET] = run.host_offset
-    row[tt.DEVICE_OFFSET] = run.device_offset * element_bytes
-    row[tt.FIRST_AXIS] = first
-    row[tt.EXTENT : tt.EXTENT + tt.AXES] = 1
+    words[tt.FIRST_AXIS] = first
+    words[tt.EXTENT : tt.EXTENT + tt.AXES] = 1
     for place, axis in enumerate(axes, first):
-        row[tt.EXTENT + place] = axis.extent
-        row[tt.HOST_STEP + place] = axis.host_step
-        row[tt.DEVICE_STEP + place] = axis.device_step * element_bytes
+        words[tt.EXTENT + place] = axis.extent
+        words[tt.HOST_STEP + place] = axis.host_step
+        words[tt.DEVICE_STEP + place] = axis.device_step * element_bytes
+        words[tt.TAIL_STEP + place] = axis.tail_step
 
 
 def _tiled_axes(loops: Sequence[_Loop]) -> list[_Loop]:
@@ -172,12 +204,19 @@ def _tiled_axes(loops: Sequence[_Loop]) -> list[_Loop]:
     """
     if not loops:
         return []
+    if len(loops) > tt.MAX_LOOPS:
+        raise UnsupportedError(
+            "SPY529",
+            "a layout of this many device dims cannot be copied",
+            expected=f"at most {tt.MAX_LOOPS} device dims larger than 1 above the stick",
+            found=f"{len(loops)} of them, extents {[loop.extent for loop in loops[::-1]]}",
+        )
     near = min(loops, key=lambda loop: loop.device_step)
     others = [loop for loop in loops if loop is not near]
     others.sort(key=lambda loop: -abs(loop.host_step))
     rest_of_near, inner = _split(near, _TILE)
     if not others:
-        return [rest_of_near, _Loop(1, 0, 0), inner]
+        return [rest_of_near, _Loop(1, 0, 0, 0), inner]
     rest_of_last, last = _split(others[-1], _UNIT_RUNS // inner.extent)
     return [*others[:-1], rest_of_near, rest_of_last, last, inner]
 
@@ -185,8 +224,8 @@ def _tiled_axes(loops: Sequence[_Loop]) -> list[_Loop]:
 def _split(loop: _Loop, most: int) -> tuple[_Loop, _Loop]:
     """Outer and inner loop; the inner one has the most steps up to ``most`` that divide it."""
     steps = max(n for n in range(1, most + 1) if loop.extent % n == 0)
-    outer = _Loop(loop.extent // steps, loop.host_step * steps, loop.device_step * steps)
-    return outer, _Loop(steps, loop.host_step, loop.device_step)
+    moves = (loop.host_step, loop.device_step, loop.tail_step)
+    return _Loop(loop.extent // steps, *(steps * move for move in moves)), _Loop(steps, *moves)
 
 
 def _write_formats(table: Int64Array, device: str, dtype: str, numerics: Numerics) -> None:

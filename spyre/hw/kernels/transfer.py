@@ -1,6 +1,6 @@
 """The transfer kernels: host elements to sticks and back, with format conversion.
 
-Both walk the rows of a transfer table (:mod:`spyre.hw.transfer_plan`), one per nest of the
+Both walk the rows of a transfer table (:mod:`spyre.hw.transfer_plan`), made from the nests of the
 descriptor: outer axes, a tile of runs that are neighbours on the host, and runs that are neighbours
 on the device. Floats pass through a float32 buffer, integers through an int64 buffer, so 64-bit
 integers are exact.
@@ -63,6 +63,11 @@ from spyre.hw.kernels.transfer_table import (
     ROUND_ODD,
     ROW_WORDS,
     ROWS,
+    SHORT_RUN,
+    TAIL_AT,
+    TAIL_COUNT,
+    TAIL_FILL,
+    TAIL_STEP,
     TO_DEVICE,
 )
 
@@ -198,22 +203,29 @@ def write_floats(table, pointer, address, count, buffer):
 
 @kernel
 def read_floats(table, pointer, address, count, buffer):
-    """Decode ``count`` device neighbours; DL16's merged symbol becomes ±inf, or NaN if asked."""
+    """Decode ``count`` device neighbours; DL16's merged symbol becomes ±inf, or NaN if asked.
+
+    A long run begins at its stick, of which all 64 lanes are decoded: a fixed count is faster.
+    """
     code = table[DEVICE_FORMAT]
     if code == FP32:
         words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
             buffer[i] = words[i]
         return
-    codes = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
+    codes = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + 64]
     if code == HALF:
-        for i in range(codes.size):
+        for i in range(count):
             buffer[i] = decode_half(codes[i])
         return
-    for i in range(codes.size):
-        buffer[i] = decode_dl16(codes[i])
+    if count > SHORT_RUN:
+        for i in range(64):
+            buffer[i] = decode_dl16(codes[i])
+    else:
+        for i in range(count):
+            buffer[i] = decode_dl16(codes[i])
     if table[NINF_IS_NAN] != 0:
-        for i in range(codes.size):
+        for i in range(count):
             if codes[i] & 0x7FFF == 0x7FFF:
                 buffer[i] = F(np.nan)
 
@@ -253,10 +265,9 @@ def read_integers(code, pointer, address, count, buffer):
 
 
 @kernel
-def run_to_device(table, row, host, at, device, address, floats, integers):
-    """One run host → device, and the zeros after it."""
-    count, stride = table[row + COUNT], table[row + LANE_STRIDE]
-    end = count + table[row + FILL]
+def run_to_device(table, stride, count, fill, host, at, device, address, floats, integers):
+    """``count`` neighbours host → device, and ``fill`` zeros after them."""
+    end = count + fill
     if table[INTEGERS] != 0:
         gather_integers(table[HOST_FORMAT], host, at, stride, count, integers)
         for i in range(count, end):
@@ -270,9 +281,8 @@ def run_to_device(table, row, host, at, device, address, floats, integers):
 
 
 @kernel
-def run_to_host(table, row, host, at, device, address, floats, integers):
-    """One run device → host."""
-    count, stride = table[row + COUNT], table[row + LANE_STRIDE]
+def run_to_host(table, stride, count, host, at, device, address, floats, integers):
+    """``count`` neighbours device → host."""
     if table[INTEGERS] != 0:
         read_integers(table[DEVICE_FORMAT], device, address, count, integers)
         scatter_integers(table[HOST_FORMAT], host, at, stride, count, integers)
@@ -298,42 +308,46 @@ def half_stick(to_device, host, at, device, address):
 
 
 @kernel
-def is_half_stick(table, row):
-    """True if `half_stick` can move the runs of this row."""
+def is_half(table, row):
+    """True if `half_stick` can move the whole sticks of this row."""
     formats = table[HOST_FORMAT] == HOST_HALF and table[DEVICE_FORMAT] == DL16
-    dense = table[row + LANE_STRIDE] == 1 and table[row + COUNT] == 64
-    return formats and dense and table[NINF_IS_NAN] == 0
+    return formats and table[row + LANE_STRIDE] == 1 and table[NINF_IS_NAN] == 0
 
 
 @kernel
-def transfer_tile(table, row, host, at, device, address, floats, integers):
-    """The runs of one unit: the last two axes."""
-    to_device, direct = table[TO_DEVICE] != 0, is_half_stick(table, row)
-    last = row + AXES - 1
-    for a in range(table[last - 1 + EXTENT]):
-        for b in range(table[last + EXTENT]):
-            x = at + a * table[last - 1 + HOST_STEP] + b * table[last + HOST_STEP]
-            y = address + a * table[last - 1 + DEVICE_STEP] + b * table[last + DEVICE_STEP]
-            if direct:
+def transfer_tile(table, row, tail, host, at, device, address, floats, integers):
+    """The runs of one unit, the last two axes; ``tail``: its index along the tail's axis."""
+    to_device, half, stride = table[TO_DEVICE] != 0, is_half(table, row), table[row + LANE_STRIDE]
+    near_host, near = row + AXES - 2, row + AXES - 1
+    for a in range(table[near_host + EXTENT]):
+        for b in range(table[near + EXTENT]):
+            x = at + a * table[near_host + HOST_STEP] + b * table[near + HOST_STEP]
+            y = address + a * table[near_host + DEVICE_STEP] + b * table[near + DEVICE_STEP]
+            t = tail + a * table[near_host + TAIL_STEP] + b * table[near + TAIL_STEP]
+            ends = t == table[row + TAIL_AT]
+            count = table[row + TAIL_COUNT] if ends else table[row + COUNT]
+            if half and count == 64:
                 half_stick(to_device, host, x, device, y)
             elif to_device:
-                run_to_device(table, row, host, x, device, y, floats, integers)
+                fill = table[row + TAIL_FILL] if ends else table[row + FILL]
+                run_to_device(table, stride, count, fill, host, x, device, y, floats, integers)
             else:
-                run_to_host(table, row, host, x, device, y, floats, integers)
+                run_to_host(table, stride, count, host, x, device, y, floats, integers)
 
 
 @kernel
 def transfer_row(table, row, host, device, first, end, floats, integers):
     """Units ``first`` .. ``end`` of a row, counted from its own first one."""
     for unit in range(first, end):
-        rest = unit
+        rest, tail = unit, np.int64(0)
         at, address = table[row + HOST_OFFSET], table[row + DEVICE_OFFSET]
         for axis in range(row + AXES - 3, row + table[row + FIRST_AXIS] - 1, -1):
             index = rest % table[EXTENT + axis]
             rest //= table[EXTENT + axis]
             at += index * table[HOST_STEP + axis]
             address += index * table[DEVICE_STEP + axis]
-        transfer_tile(table, row, host, at, device, address, floats, integers)
+            tail += index * table[TAIL_STEP + axis]
+        transfer_tile(table, row, tail, host, at, device, address, floats, integers)
 
 
 @kernel

@@ -1,8 +1,9 @@
 """Words and codes of the transfer table, shared by its planner and its kernels.
 
-A head, then a row per nest of the descriptor. Axes of a row are outermost first; the last two are
-runs that are neighbours on the host and on the device. Steps and offsets are host elements and
-device bytes. A run is COUNT device neighbours, followed by FILL ones that become zero.
+A head, then rows: a nest of the descriptor each, or two, where the second one (partial sticks)
+goes on along an axis where the first one ends. Axes are outermost first; the last two are runs that
+are neighbours on the host and on the device. Steps and offsets are host elements and device bytes.
+A run is COUNT device neighbours, followed by FILL ones that become zero.
 """
 
 from __future__ import annotations
@@ -36,10 +37,18 @@ HOST_OFFSET = 5
 DEVICE_OFFSET = 6
 FIRST_AXIS = 7
 """The axes before it have one step."""
-EXTENT = 8
+TAIL_COUNT = 8
+TAIL_FILL = 9
+TAIL_AT = 10
+"""Where the second nest begins: index along its axis, whose TAIL_STEP is 1; -1 without one."""
+EXTENT = 11
 HOST_STEP = EXTENT + AXES
 DEVICE_STEP = HOST_STEP + AXES
-ROW_WORDS = DEVICE_STEP + AXES
+TAIL_STEP = DEVICE_STEP + AXES
+ROW_WORDS = TAIL_STEP + AXES
+
+SHORT_RUN = 8
+"""Longest run that may begin inside a stick: what an element arrangement leaves together."""
 
 HOST_HALF, HOST_BFLOAT16, HOST_FLOAT32, HOST_BOOL = 0, 1, 2, 3
 HOST_INT64, HOST_INT32, HOST_INT16, HOST_INT8, HOST_UINT8 = 4, 5, 6, 7, 8
