@@ -289,7 +289,11 @@ MEMORY_CODES: dict[str, str] = {
     "SPY808": "interleaved allocations are not simulated in launches",
 }
 
-DMA_CODES: dict[str, str] = {}
+DMA_CODES: dict[str, str] = {
+    "SPY810": "device tiles of a host dim skip or repeat elements",
+    "SPY811": "several elements would be copied to one host element",
+    "SPY812": "a view leaves its tensor",
+}
 
 SPYRECODE_CODES: dict[str, str] = {
     "SPY820": "a SpyreCode directory does not exist",

@@ -1,7 +1,8 @@
 """The simulated card: memory, allocations, host threads, number mode, and the programs it ran.
 
-A Device keeps compiled plans, LX and HBM contents between launches, as the card does. It is driven
-from one thread at a time; memory may be allocated and freed from several.
+A Device keeps compiled plans, LX and HBM contents between launches, as the card does. Copies to
+different memory may run in several threads, also beside a launch, and memory may be allocated and
+freed from several; all else is driven from one thread at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spyre.hw.sanitizer.sanitizer import Sanitizer
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES
 from spyre.hw.threads import shared_pool
 from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
-from spyre.layout import SpyreTensorLayout
+from spyre.layout import DataConversionInfo, SpyreTensorLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +128,18 @@ class Device:
         """The tensor's device bytes, as a view of device memory."""
         return self.memory.view(tensor.address_bytes, tensor.size_bytes)
 
-    def upload(self, tensor: DeviceTensor, host: HostView) -> None:
-        """Host → device copy with format and layout conversion; padding becomes zero."""
-        copy_to_device(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.pool)
+    def upload(self, tensor: DeviceTensor, host: HostView) -> DataConversionInfo:
+        """Host → device copy with format and layout conversion; padding becomes zero.
+
+        Returns what was executed; see `copy_to_device`.
+        """
+        memory = self.bytes_of(tensor)
+        info = copy_to_device(host, tensor.layout, memory, self.numerics, self.pool)
         if self.sanitizer is not None:
             self.sanitizer.written(tensor.address_bytes, tensor.size_bytes, tensor.name)
+        return info
 
-    def download(self, tensor: DeviceTensor, host: HostView) -> None:
-        """Device → host copy into ``host.storage``."""
-        copy_to_host(host, tensor.layout, self.bytes_of(tensor), self.numerics, self.pool)
+    def download(self, tensor: DeviceTensor, host: HostView) -> DataConversionInfo:
+        """Device → host copy into ``host.storage``; returns what was executed."""
+        memory = self.bytes_of(tensor)
+        return copy_to_host(host, tensor.layout, memory, self.numerics, self.pool)

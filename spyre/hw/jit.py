@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,8 @@ ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 """entry(table, bases, memory, scratch: pointers; first, last: units) -> 0 or fault word."""
 
 
+_numba_config = threading.RLock()
+"""Held while numba's process-wide configuration differs: threads may import kernels at once."""
 _IMPORT = re.compile(r"^from (spyre[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 
 
@@ -77,12 +80,13 @@ def _cached(function: Callable[..., Any], decorate: Callable[[bool], Any]) -> An
     directory = cache_directory(function.__module__) if inside else None
     if directory is None:
         return decorate(False)
-    previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = directory
-    try:
-        return decorate(True)
-    finally:
-        numba.config.CACHE_DIR = previous
+    with _numba_config:
+        previous = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = directory
+        try:
+            return decorate(True)
+        finally:
+            numba.config.CACHE_DIR = previous
 
 
 def kernel(function: F) -> F:

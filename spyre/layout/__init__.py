@@ -2,11 +2,14 @@
 
 A leaf above `spyre.dtypes`: `tensor_layout` holds `SpyreTensorLayout` and the default layout
 algorithm, `geometry` derives from a layout which host element each device position holds,
-`reference` moves whole tensors by that rule, slowly and obviously; the compiled copies of the
-runtime are tested against it. Rules: runtime reference §1-3.
+`conversion` says a copy as loop nests, which the device executes, `reference` moves whole tensors
+position by position, slowly and obviously; descriptors and copies are tested against it.
+Rules: runtime reference §1-3.
 """
 
 from spyre.layout.arrangement import arrangement_positions
+from spyre.layout.conversion import DataConversionInfo, StrideInfo, ZeroFill
+from spyre.layout.conversion_nests import conversion_info
 from spyre.layout.geometry import (
     TransferGeometry,
     device_coordinate,
@@ -29,11 +32,15 @@ from spyre.layout.tensor_layout import (
 
 __all__ = [
     "ELEMENT_ARRANGEMENTS",
+    "DataConversionInfo",
     "SpyreTensorLayout",
+    "StrideInfo",
     "StrideRule",
     "TransferGeometry",
+    "ZeroFill",
     "arrangement_positions",
     "contiguous_strides",
+    "conversion_info",
     "device_coordinate",
     "device_to_host_reference",
     "host_coordinate_of_offset",

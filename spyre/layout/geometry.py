@@ -14,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spyre.errors import LaunchError, UnsupportedError
-from spyre.layout.arrangement import (
-    COLUMNS_PER_GROUP,
-    arrangement_positions,
-    check_arrangement,
-    logical_columns,
-)
+from spyre.layout.arrangement import arrangement_positions, check_arrangement, logical_columns
 from spyre.layout.tensor_layout import SpyreTensorLayout
 
 
@@ -70,8 +65,8 @@ class TransferGeometry:
             return moved
         lanes = self.device_size[-1]
         column = coordinates[self.stick_axis] * lanes + coordinates[-1]
-        group = column // COLUMNS_PER_GROUP
-        column = group * COLUMNS_PER_GROUP + table[column % COLUMNS_PER_GROUP]
+        group = column // table.size
+        column = group * table.size + table[column % table.size]
         moved[self.stick_axis], moved[-1] = column // lanes, column % lanes
         return moved
 
@@ -96,7 +91,8 @@ def transfer_geometry(
 
     A device dim with extent > 1 and stride > 0 walks the host dim of size > 1 with the largest
     stride that divides its own. LaunchError SPY322 when no host dim fits or when host elements
-    have no place on the device, UnsupportedError SPY323 for arrangements that cannot be copied.
+    have no place on the device, SPY810 when the device dims of a host dim skip or repeat elements,
+    UnsupportedError SPY323 for arrangements that cannot be copied.
     """
     sizes, strides = tuple(dma_sizes), tuple(dma_strides)
     _check_extents(layout, sizes, strides)
@@ -208,6 +204,31 @@ def _check_coverage(
         if size > reach and strides[host_dim] > 0:
             found = f"device extents reach {reach} of {size} in host dim {host_dim}"
             raise _misfit(layout, sizes, strides, found)
+        _check_tiling(layout, host_dims, multipliers, host_dim, size)
+
+
+def _check_tiling(
+    layout: SpyreTensorLayout,
+    host_dims: tuple[int, ...],
+    multipliers: tuple[int, ...],
+    host_dim: int,
+    size: int,
+) -> None:
+    """Each step of an axis must begin where the finer axes of its host dim end.
+
+    A larger step would skip host elements, a smaller one hold some of them twice.
+    """
+    walks = zip(multipliers, layout.device_size, host_dims, strict=True)
+    covered = 1
+    for multiplier, extent in sorted((m, n) for m, n, h in walks if h == host_dim):
+        if multiplier < min(covered, size) or (covered < size and multiplier > covered):
+            raise LaunchError(
+                "SPY810",
+                f"Invalid tiling for dimension {host_dim}",
+                expected=f"a step of {covered} elements",
+                found=f"a step of {multiplier} elements; {layout}",
+            )
+        covered += multiplier * (extent - 1)
 
 
 def _find_stick_axis(
@@ -221,7 +242,7 @@ def _find_stick_axis(
     if layout.element_arrangement == "STANDARD" or host_dims[-1] < 0:
         return "STANDARD", -1
     lanes = layout.device_size[-1]
-    if lanes == COLUMNS_PER_GROUP:
+    if lanes == logical_columns(layout.element_arrangement).size:
         return layout.element_arrangement, -1
     pitch = multipliers[-1] * lanes
     axes = [

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
 from spyre.hw.device import Device, DeviceTensor
-from spyre.hw.transfer import HostView
 from spyre.runtime.case_file import Case, CaseBuffer, CaseLaunch, CaseOutput
+from spyre.runtime.dma import DmaEngine
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Launch, PoolBuffer
 from spyre.runtime.launch_spec import LayoutSpec
@@ -35,8 +35,9 @@ def place_buffers(case: Case, device: Device) -> dict[str, PlacedBuffer]:
     for name, buffer in buffers.items():
         if buffer.alias_of is not None:
             placed[name] = _place_alias(name, buffer, placed[buffer.alias_of])
-    for name, buffer in case.spec.buffers.items():
-        _fill(case, device, buffer, placed[name].tensor)
+    dma = DmaEngine(device)
+    for name, buffer in buffers.items():
+        _fill(case, dma, buffer, placed[name].tensor)
     return placed
 
 
@@ -59,7 +60,7 @@ def _tensor(name: str, buffer: CaseBuffer, layout: LayoutSpec, address: int) -> 
     return DeviceTensor(name, address, layout.to_layout(), buffer.dtype, *extents)
 
 
-def _fill(case: Case, device: Device, buffer: CaseBuffer, tensor: DeviceTensor | None) -> None:
+def _fill(case: Case, dma: DmaEngine, buffer: CaseBuffer, tensor: DeviceTensor | None) -> None:
     if tensor is None:
         return
     if buffer.device_image is not None:
@@ -71,12 +72,12 @@ def _fill(case: Case, device: Device, buffer: CaseBuffer, tensor: DeviceTensor |
                 expected=f"at most {tensor.size_bytes} bytes",
                 found=f"{image.size} bytes",
             )
-        device.memory.write(tensor.address_bytes, image)
+        dma.write_bytes(tensor.address_bytes, image, tensor.name)
     if buffer.value is not None:
         storage = _host_storage(buffer, case.value(buffer.value))
         dtype = buffer.host.dtype or buffer.dtype
-        extents = (buffer.dma_sizes, buffer.dma_strides)
-        device.upload(tensor, HostView.dense(storage, dtype, *extents))
+        extents = (tuple(buffer.dma_sizes), tuple(buffer.dma_strides))
+        dma.to_device(HostTensor(tensor.name, dtype, *extents, 0, storage), tensor)
 
 
 def _host_storage(buffer: CaseBuffer, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -131,6 +132,7 @@ def read_output(
     through = output.read_as or ("float32" if is_float else kind.name)
     dtype = np.dtype(find_host_dtype(through).storage_dtype)
     storage = np.zeros(_extent(buffer.dma_sizes, buffer.dma_strides), dtype)
-    device.download(tensor, HostView.dense(storage, through, buffer.dma_sizes, buffer.dma_strides))
+    extents = (tuple(buffer.dma_sizes), tuple(buffer.dma_strides))
+    DmaEngine(device).to_host(tensor, HostTensor(tensor.name, through, *extents, 0, storage))
     values = _view(storage, output.shape, output.stride, output.storage_offset)
     return HostTensor.from_array(output.buffer, values.copy(), through)

@@ -1,4 +1,4 @@
-"""Arguments on the device: where they go, and their way there and back.
+"""Arguments on the device: where they go.
 
 A baked bundle's argument gets its own segment when that is free, so that addresses equal those of
 the files; otherwise any region does, since the kernel relocates. Used by :mod:`.session`.
@@ -10,13 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
-from spyre.dtypes import find_host_dtype
 from spyre.hw.device import Device, DeviceTensor
-from spyre.hw.transfer import HostView
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments
-from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import PoolBuffer
 
 Allocate = Callable[[int, int], int]
@@ -67,31 +62,3 @@ def _device_tensor(spec: ArgumentSpec, address_bytes: int) -> DeviceTensor:
     return DeviceTensor(
         spec.name, address_bytes, spec.layout, spec.dtype_name, spec.shape, spec.strides
     )
-
-
-def upload(device: Device, tensor: DeviceTensor, host: HostTensor) -> None:
-    """Host tensor, whatever its strides, → device tensor."""
-    view = HostView(
-        host.storage,
-        host.dtype_name,
-        tensor.sizes,
-        tensor.strides,
-        host.strides,
-        host.storage_offset,
-    )
-    device.upload(tensor, view)
-
-
-def download(device: Device, tensor: DeviceTensor) -> HostTensor:
-    """Device tensor → host tensor of the same dtype, with the strides its layout was made for."""
-    dtype = find_host_dtype(tensor.dtype)
-    storage = np.zeros(_storage_elements(tensor), np.dtype(dtype.storage_dtype))
-    device.download(tensor, HostView.dense(storage, dtype.name, tensor.sizes, tensor.strides))
-    return HostTensor(tensor.name, dtype.name, tensor.sizes, tensor.strides, 0, storage)
-
-
-def _storage_elements(tensor: DeviceTensor) -> int:
-    if 0 in tensor.sizes:
-        return 0
-    pairs = zip(tensor.sizes, tensor.strides, strict=True)
-    return 1 + sum((size - 1) * stride for size, stride in pairs)

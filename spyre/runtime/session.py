@@ -27,11 +27,12 @@ from spyre.runtime.argument_values import Inputs, prepare_inputs
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.bundle_arguments import read_arguments
 from spyre.runtime.core_lookup import CoreLookup
+from spyre.runtime.dma import DmaEngine
 from spyre.runtime.host_tensor import HostTensor, TensorSpec
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.launch_spec import Role
-from spyre.runtime.placement import Placement, download, placed, upload
+from spyre.runtime.placement import Placement, placed
 from spyre.runtime.run_result import PlacedArgument, RunResult, report_executes
 from spyre.runtime.sanitized import next_record, observed, take_findings, whole_output
 from spyre.runtime.spyrecode.bundle_files import read_bundle_files
@@ -138,15 +139,15 @@ class Session:
         arguments = self.arguments(bundle, options)
         tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
         baked = not prepared.bundle.program.parameters
+        dma = DmaEngine(self.device)
         with placed(self.device, arguments, baked) as placement:
             for spec, tensor in zip(arguments.inputs, tensors, strict=True):
-                upload(self.device, placement.tensors[spec.arg_index], tensor)
+                dma.to_device(tensor, placement.tensors[spec.arg_index])
             first = next_record(self.device)
             with observed(self.device):
                 launched = _launch(prepared.kernel, arguments, placement, options)
             outputs = tuple(
-                download(self.device, placement.tensors[spec.arg_index])
-                for spec in arguments.outputs
+                dma.to_host(placement.tensors[spec.arg_index]) for spec in arguments.outputs
             )
             pure = (a.arg_index for a in arguments.outputs if a.role is Role.OUTPUT)
             expected = (whole_output(placement.tensors[index]) for index in pure)

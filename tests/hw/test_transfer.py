@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,39 +16,28 @@ from spyre.hw.threads import shared_pool
 from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
 from spyre.layout import (
     SpyreTensorLayout,
-    StrideRule,
     contiguous_strides,
     device_to_host_reference,
     host_to_device_reference,
 )
 from tests.hw.harness import Array
 from tests.hw.strategies import examples, seeds, thread_counts
+from tests.transfer_cases import (
+    ARRANGED,
+    ARRANGED_SIZES,
+    DTYPES,
+    RAW,
+    Case,
+    arranged_case,
+    cases,
+    raw_case,
+)
 
-FLOATS = ("float16", "bfloat16", "float32", "bool")
-DTYPES = (*FLOATS, "int64", "int32", "int16", "int8", "uint8", "float8_e4m3fn", "float8_e5m2fnuz")
 GUARD = 128
 
 
-@dataclass(frozen=True)
-class Case:
-    """A layout, the host extents it was made for, and the strides of the storage given."""
-
-    layout: SpyreTensorLayout
-    dtype: str
-    sizes: tuple[int, ...]
-    layout_strides: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-    @property
-    def elements(self) -> int:
-        reach = sum((n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True) if n)
-        return self.offset + reach + 1 + 3
-
-    def view(self, storage: Array) -> HostView:
-        return HostView(
-            storage, self.dtype, self.sizes, self.layout_strides, self.strides, self.offset
-        )
+def view_of(case: Case, storage: Array) -> HostView:
+    return HostView(storage, case.dtype, case.sizes, case.layout_strides, case.strides, case.offset)
 
 
 def is_bfloat16_nan(codes: Array) -> Array:
@@ -82,7 +69,7 @@ def check(case: Case, numerics: Numerics, threads: int, seed: int) -> None:
     device = memory[GUARD : GUARD + size]
     pool = shared_pool(threads)
     arguments = (case.offset, case.layout, case.sizes, case.layout_strides, case.dtype)
-    copy_to_device(case.view(storage), case.layout, device, numerics, pool)
+    copy_to_device(view_of(case, storage), case.layout, device, numerics, pool)
     expected = host_to_device_reference(storage, *arguments, host_strides=case.strides, rules=rules)
     assert_same(device, expected, case)
     assert np.array_equal(memory[:GUARD], before[:GUARD])
@@ -92,7 +79,7 @@ def check(case: Case, numerics: Numerics, threads: int, seed: int) -> None:
     wanted = device_to_host_reference(
         device, target, *arguments, host_strides=case.strides, rules=rules
     )
-    copy_to_host(case.view(target), case.layout, device, numerics, pool)
+    copy_to_host(view_of(case, target), case.layout, device, numerics, pool)
     assert_same(target, wanted, case)
 
 
@@ -118,37 +105,6 @@ def assert_same(found: Array, expected: Array, case: Case) -> None:
 
 
 # --- random layouts ---------------------------------------------------------------------------
-
-
-@st.composite
-def cases(draw: st.DrawFn, dtype: str | None = None) -> Case:
-    """A layout of any order, dense or sparse, and a host tensor that is a view of a storage."""
-    name = dtype or draw(st.sampled_from(DTYPES))
-    rank = draw(st.integers(0, 4))
-    extents = st.sampled_from([1, 1, 2, 3, 5, 7, 31, 33, 64, 65, 128, 130])
-    sizes: list[int] = []
-    for _ in range(rank):
-        room = max(20000 // max(int(np.prod(sizes)), 1), 1)
-        sizes.append(min(draw(extents), room))
-    strides = contiguous_strides(sizes)
-    order: list[int] = list(draw(st.permutations(range(rank))))
-    if rank and draw(st.integers(0, 3)) == 0:
-        order.append(-1)
-    rule = draw(st.sampled_from([StrideRule.CLAMPED, StrideRule.UNCLAMPED]))
-    layout = SpyreTensorLayout.from_dim_order(sizes, strides, name, order, rule=rule)
-    real = draw(_storage_strides(sizes))
-    return Case(layout, name, tuple(sizes), tuple(strides), real, draw(st.integers(0, 5)))
-
-
-@st.composite
-def _storage_strides(draw: st.DrawFn, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a view: dims permuted in memory, with gaps between their elements."""
-    strides = [0] * len(sizes)
-    step = draw(st.sampled_from([1, 1, 2, 3]))
-    for dim in draw(st.permutations(range(len(sizes)))):
-        strides[dim] = step
-        step *= sizes[dim] + draw(st.sampled_from([0, 0, 1]))
-    return tuple(strides)
 
 
 ARRANGED_MODES = (
@@ -182,36 +138,19 @@ def test_every_dtype(dtype: str, data: st.DataObject, seed: int):
     check(data.draw(cases(dtype)), Numerics(), 1, seed)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "device", "arrangement"),
-    [("float32", "IEEE_FP32", "DL16_TO_FP32"), ("float16", "SEN169_FP16", "FP32_TO_DL16")],
-)
-@pytest.mark.parametrize("sizes", [(128,), (4, 128), (3, 5, 192), (7, 64)])
+@pytest.mark.parametrize(("dtype", "device", "arrangement"), ARRANGED)
+@pytest.mark.parametrize("sizes", ARRANGED_SIZES)
 def test_arrangements(dtype: str, device: str, arrangement: str, sizes: tuple[int, ...]):
-    plain = SpyreTensorLayout.from_host(sizes, dtype)
-    layout = SpyreTensorLayout(plain.device_size, plain.stride_map, device, arrangement)
-    strides = contiguous_strides(sizes)
+    case = arranged_case(dtype, device, arrangement, sizes)
     for seed, numerics in enumerate(ARRANGED_MODES):
-        check(Case(layout, dtype, sizes, strides, strides), numerics, 1, seed)
-
-
-RAW = {
-    "padded rows": ((2, 6, 64), (64, 100, 1), (4, 100), (100, 1)),
-    "padded sticks": ((4, 3, 64), (64, 100, 1), (3, 100), (100, 1)),
-    "sparse": ((5, 1, 64), (1, -1, -1), (5,), (1,)),
-    "a padded dim without host dim": ((3, 2, 64), (-1, 64, 1), (100,), (1,)),
-    "two device dims for one host dim": ((3, 4, 1, 64), (256, 64, -1, 1), (700,), (1,)),
-    "expanded": ((5, 2, 64), (0, 64, 1), (5, 100), (0, 1)),
-}
+        check(case, numerics, 1, seed)
 
 
 @pytest.mark.parametrize("name", RAW)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "bool"])
 def test_raw_layouts(name: str, dtype: str):
-    device_size, stride_map, sizes, strides = RAW[name]
-    layout = SpyreTensorLayout(device_size, stride_map, "SEN169_FP16")
     for seed in range(3):
-        check(Case(layout, dtype, sizes, strides, strides), Numerics(), 1, seed)
+        check(raw_case(name, dtype), Numerics(), 1, seed)
 
 
 def test_large_copies_on_threads():

@@ -14,6 +14,7 @@ from spyre.hw.device import Device
 from spyre.hw.linker import Linker
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime import session as session_module
+from spyre.runtime.dma import DmaEngine
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.session import RunOptions, Session
 from spyre.runtime.spyrecode.plan_cache import load_source
@@ -143,7 +144,7 @@ class TestPlacement:
 
     def test_memory_is_given_back_after_an_error(self, bundle, monkeypatch):
         used = Device(threads=1)
-        monkeypatch.setattr(session_module, "upload", _fail)
+        monkeypatch.setattr(DmaEngine, "to_device", _fail)
         with pytest.raises(ZeroDivisionError):
             spyre.run(bundle, inputs(), device=used)
         assert used.allocate(128) % SEGMENT == 0

@@ -1,8 +1,9 @@
 """The transfer kernels: host elements to sticks and back, with format conversion.
 
-Both walk the same nest (see :mod:`spyre.hw.transfer`): seven outer axes, a tile of sticks that are
-neighbours on the host, and sticks that are neighbours on the device. Floats pass through a float32
-buffer, integers through an int64 buffer, so 64-bit integers are exact.
+Both walk the rows of a transfer table (:mod:`spyre.hw.transfer_plan`), made from the nests of the
+descriptor: outer axes, a tile of runs that are neighbours on the host, and runs that are neighbours
+on the device. Floats pass through a float32 buffer, integers through an int64 buffer, so 64-bit
+integers are exact.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from spyre.hw.kernels.transfer_table import (
     AXES,
     BFLOAT16_ADD,
     BFLOAT16_ODD,
-    CHECK_LANE,
-    CHECK_SIZE,
-    CHECK_STEP,
-    CHECKS,
+    COUNT,
     DEVICE_FORMAT,
     DEVICE_INT8,
     DEVICE_INT16,
+    DEVICE_OFFSET,
     DEVICE_STEP,
+    END_UNIT,
     EXTENT,
+    FILL,
+    FIRST_AXIS,
+    FIRST_UNIT,
+    HEAD_WORDS,
     HOST_BFLOAT16,
     HOST_BOOL,
     HOST_FLOAT32,
@@ -49,16 +53,22 @@ from spyre.hw.kernels.transfer_table import (
     HOST_INT16,
     HOST_INT32,
     HOST_INT64,
+    HOST_OFFSET,
     HOST_STEP,
     INTEGERS,
     LANE_STRIDE,
-    LANES,
     LARGEST,
     NINF_IS_NAN,
     ROUND_ADD,
     ROUND_ODD,
+    ROW_WORDS,
+    ROWS,
+    SHORT_RUN,
+    TAIL_AT,
+    TAIL_COUNT,
+    TAIL_FILL,
+    TAIL_STEP,
     TO_DEVICE,
-    WORDS,
 )
 
 FAR = 1 << 46
@@ -170,125 +180,116 @@ def scatter_integers(code, pointer, at, stride, count, buffer):
 
 
 @kernel
-def write_float_stick(table, pointer, address, lanes, buffer):
-    """Encode one device stick."""
+def write_floats(table, pointer, address, count, buffer):
+    """Encode ``count`` device neighbours."""
     code = table[DEVICE_FORMAT]
     if code == FP32:
-        words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + lanes]
+        words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
             words[i] = buffer[i]
         return
-    codes = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + 64]
+    codes = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
     if code == HALF:
-        for i in range(64):
+        for i in range(codes.size):
             codes[i] = encode_half(buffer[i])
     elif code == DL16:
-        for i in range(64):
+        for i in range(codes.size):
             codes[i] = encode_dl16(buffer[i])
     else:
         add, odd, largest = table[ROUND_ADD], table[ROUND_ODD], table[LARGEST]
-        for i in range(64):
+        for i in range(codes.size):
             codes[i] = encode_dl16_as(buffer[i], add, odd, largest)
 
 
 @kernel
-def read_float_stick(code, pointer, address, lanes, ninf_is_nan, buffer):
-    """Decode one device stick; DL16's merged symbol becomes ±inf, or NaN if asked."""
+def read_floats(table, pointer, address, count, buffer):
+    """Decode ``count`` device neighbours; DL16's merged symbol becomes ±inf, or NaN if asked.
+
+    A long run begins at its stick, of which all 64 lanes are decoded: a fixed count is faster.
+    """
+    code = table[DEVICE_FORMAT]
     if code == FP32:
-        words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + lanes]
+        words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
             buffer[i] = words[i]
         return
     codes = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + 64]
     if code == HALF:
-        for i in range(64):
+        for i in range(count):
             buffer[i] = decode_half(codes[i])
         return
-    for i in range(64):
-        buffer[i] = decode_dl16(codes[i])
-    if ninf_is_nan != 0:
+    if count > SHORT_RUN:
         for i in range(64):
+            buffer[i] = decode_dl16(codes[i])
+    else:
+        for i in range(count):
+            buffer[i] = decode_dl16(codes[i])
+    if table[NINF_IS_NAN] != 0:
+        for i in range(count):
             if codes[i] & 0x7FFF == 0x7FFF:
                 buffer[i] = F(np.nan)
 
 
 @kernel
-def write_integer_stick(code, pointer, address, lanes, buffer):
-    """Store one stick of integers, wrapping to the device's width."""
+def write_integers(code, pointer, address, count, buffer):
+    """Store ``count`` device neighbours, wrapping to the device's width."""
     if code == DEVICE_INT8:
-        octets = carray(pointer_u8(pointer), FAR)[address : address + lanes]
+        octets = carray(pointer_u8(pointer), FAR)[address : address + count]
         for i in range(octets.size):
             octets[i] = np.uint8(buffer[i])
     elif code == DEVICE_INT16:
-        halves = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + lanes]
+        halves = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
         for i in range(halves.size):
             halves[i] = np.uint16(buffer[i])
     else:
-        words = carray(pointer_i32(pointer), FAR)[address >> 2 : (address >> 2) + lanes]
+        words = carray(pointer_i32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
             words[i] = np.int32(buffer[i])
 
 
 @kernel
-def read_integer_stick(code, pointer, address, lanes, buffer):
-    """Load one stick of two's complement integers."""
+def read_integers(code, pointer, address, count, buffer):
+    """Load ``count`` device neighbours, two's complement."""
     if code == DEVICE_INT8:
-        octets = carray(pointer_i8(pointer), FAR)[address : address + lanes]
+        octets = carray(pointer_i8(pointer), FAR)[address : address + count]
         for i in range(octets.size):
             buffer[i] = octets[i]
     elif code == DEVICE_INT16:
-        halves = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + lanes]
+        halves = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
         for i in range(halves.size):
             buffer[i] = np.int16(halves[i])
     else:
-        words = carray(pointer_i32(pointer), FAR)[address >> 2 : (address >> 2) + lanes]
+        words = carray(pointer_i32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
             buffer[i] = words[i]
 
 
 @kernel
-def valid_lanes(table, coordinates, a, b, lanes):
-    """Lanes of this stick that hold host elements, given the two innermost indices."""
-    count = lanes
-    for k in range(table[CHECKS]):
-        steps = CHECK_STEP + k * AXES
-        at = coordinates[k] + a * table[steps + AXES - 2] + b * table[steps + AXES - 1]
-        room = table[CHECK_SIZE + k] - at
-        lane_step = table[CHECK_LANE + k]
-        if room <= 0:
-            return np.int64(0)
-        if lane_step > 0:
-            count = min(count, -(-room // lane_step))
-    return count
-
-
-@kernel
-def to_device_stick(table, host, at, device, address, count, floats, integers):
-    """One stick host → device; lanes from ``count`` on become zero."""
-    lanes = table[LANES]
+def run_to_device(table, stride, count, fill, host, at, device, address, floats, integers):
+    """``count`` neighbours host → device, and ``fill`` zeros after them."""
+    end = count + fill
     if table[INTEGERS] != 0:
-        gather_integers(table[HOST_FORMAT], host, at, table[LANE_STRIDE], count, integers)
-        for i in range(count, lanes):
+        gather_integers(table[HOST_FORMAT], host, at, stride, count, integers)
+        for i in range(count, end):
             integers[i] = 0
-        write_integer_stick(table[DEVICE_FORMAT], device, address, lanes, integers)
+        write_integers(table[DEVICE_FORMAT], device, address, end, integers)
     else:
-        gather_floats(table[HOST_FORMAT], host, at, table[LANE_STRIDE], count, floats)
-        for i in range(count, lanes):
+        gather_floats(table[HOST_FORMAT], host, at, stride, count, floats)
+        for i in range(count, end):
             floats[i] = F(0.0)
-        write_float_stick(table, device, address, lanes, floats)
+        write_floats(table, device, address, end, floats)
 
 
 @kernel
-def to_host_stick(table, host, at, device, address, count, floats, integers):
-    """One stick device → host; only ``count`` lanes are written."""
-    lanes = table[LANES]
+def run_to_host(table, stride, count, host, at, device, address, floats, integers):
+    """``count`` neighbours device → host."""
     if table[INTEGERS] != 0:
-        read_integer_stick(table[DEVICE_FORMAT], device, address, lanes, integers)
-        scatter_integers(table[HOST_FORMAT], host, at, table[LANE_STRIDE], count, integers)
+        read_integers(table[DEVICE_FORMAT], device, address, count, integers)
+        scatter_integers(table[HOST_FORMAT], host, at, stride, count, integers)
     else:
-        read_float_stick(table[DEVICE_FORMAT], device, address, lanes, table[NINF_IS_NAN], floats)
+        read_floats(table, device, address, count, floats)
         scatter_floats(
-            table[HOST_FORMAT], host, at, table[LANE_STRIDE], count,
+            table[HOST_FORMAT], host, at, stride, count,
             table[BFLOAT16_ADD], table[BFLOAT16_ODD], floats,
         )  # fmt: skip
 
@@ -307,43 +308,64 @@ def half_stick(to_device, host, at, device, address):
 
 
 @kernel
-def transfer_units(table, to_device, host, device, first, last):
-    """Copy units ``first`` .. ``last``; ``host`` and ``device`` are addresses."""
-    floats, integers = np.empty(128, np.float32), np.empty(128, np.int64)
-    coordinates = np.empty(8, np.int64)
-    lanes = table[LANES]
-    direct = table[HOST_FORMAT] == HOST_HALF and table[DEVICE_FORMAT] == DL16
-    direct = direct and table[LANE_STRIDE] == 1 and table[NINF_IS_NAN] == 0
-    for unit in range(first, last):
-        rest = unit
-        host_at, address = np.int64(0), np.int64(0)
-        for k in range(table[CHECKS]):
-            coordinates[k] = 0
-        for axis in range(AXES - 3, -1, -1):
+def is_half(table, row):
+    """True if `half_stick` can move the whole sticks of this row."""
+    formats = table[HOST_FORMAT] == HOST_HALF and table[DEVICE_FORMAT] == DL16
+    return formats and table[row + LANE_STRIDE] == 1 and table[NINF_IS_NAN] == 0
+
+
+@kernel
+def transfer_tile(table, row, tail, host, at, device, address, floats, integers):
+    """The runs of one unit, the last two axes; ``tail``: its index along the tail's axis."""
+    to_device, half, stride = table[TO_DEVICE] != 0, is_half(table, row), table[row + LANE_STRIDE]
+    near_host, near = row + AXES - 2, row + AXES - 1
+    for a in range(table[near_host + EXTENT]):
+        for b in range(table[near + EXTENT]):
+            x = at + a * table[near_host + HOST_STEP] + b * table[near + HOST_STEP]
+            y = address + a * table[near_host + DEVICE_STEP] + b * table[near + DEVICE_STEP]
+            t = tail + a * table[near_host + TAIL_STEP] + b * table[near + TAIL_STEP]
+            ends = t == table[row + TAIL_AT]
+            count = table[row + TAIL_COUNT] if ends else table[row + COUNT]
+            if half and count == 64:
+                half_stick(to_device, host, x, device, y)
+            elif to_device:
+                fill = table[row + TAIL_FILL] if ends else table[row + FILL]
+                run_to_device(table, stride, count, fill, host, x, device, y, floats, integers)
+            else:
+                run_to_host(table, stride, count, host, x, device, y, floats, integers)
+
+
+@kernel
+def transfer_row(table, row, host, device, first, end, floats, integers):
+    """Units ``first`` .. ``end`` of a row, counted from its own first one."""
+    for unit in range(first, end):
+        rest, tail = unit, np.int64(0)
+        at, address = table[row + HOST_OFFSET], table[row + DEVICE_OFFSET]
+        for axis in range(row + AXES - 3, row + table[row + FIRST_AXIS] - 1, -1):
             index = rest % table[EXTENT + axis]
             rest //= table[EXTENT + axis]
-            host_at += index * table[HOST_STEP + axis]
+            at += index * table[HOST_STEP + axis]
             address += index * table[DEVICE_STEP + axis]
-            for k in range(table[CHECKS]):
-                coordinates[k] += index * table[CHECK_STEP + k * AXES + axis]
-        for a in range(table[EXTENT + AXES - 2]):
-            for b in range(table[EXTENT + AXES - 1]):
-                count = valid_lanes(table, coordinates, a, b, lanes)
-                x = host_at + a * table[HOST_STEP + AXES - 2] + b * table[HOST_STEP + AXES - 1]
-                y = address + a * table[DEVICE_STEP + AXES - 2] + b * table[DEVICE_STEP + AXES - 1]
-                if direct and count == 64:
-                    half_stick(to_device, host, x, device, y)
-                elif to_device:
-                    to_device_stick(table, host, x, device, y, count, floats, integers)
-                elif count > 0:
-                    to_host_stick(table, host, x, device, y, count, floats, integers)
+            tail += index * table[TAIL_STEP + axis]
+        transfer_tile(table, row, tail, host, at, device, address, floats, integers)
+
+
+@kernel
+def transfer_units(table, host, device, first, last):
+    """Copy units ``first`` .. ``last`` of all rows; ``host`` and ``device`` are addresses."""
+    floats, integers = np.empty(128, np.float32), np.empty(128, np.int64)
+    for k in range(table[ROWS]):
+        row = HEAD_WORDS + k * ROW_WORDS
+        begin = table[row + FIRST_UNIT]
+        at, end = max(first, begin), min(last, table[row + END_UNIT])
+        if at < end:
+            transfer_row(table, row, host, device, at - begin, end - begin, floats, integers)
 
 
 @entry
 def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`transfer_units`: ``bases`` is the host tensor, ``memory`` the device's."""
-    words = carray(pointer_i64(table), WORDS)
-    transfer_units(words, words[TO_DEVICE] != 0, bases, memory, first, last)
+    transfer_units(carray(pointer_i64(table), FAR), bases, memory, first, last)
     return 0
 
 

@@ -1,37 +1,54 @@
 """Words and codes of the transfer table, shared by its planner and its kernels.
 
-Axes are outermost first; the last two are sticks that are neighbours on the host and on the
-device. Steps are host elements and device bytes. A check is a host coordinate that may run past
-the host tensor's size; lanes beyond it are padding.
+A head, then rows: a nest of the descriptor each, or two, where the second one (partial sticks)
+goes on along an axis where the first one ends. Axes are outermost first; the last two are runs that
+are neighbours on the host and on the device. Steps and offsets are host elements and device bytes.
+A run is COUNT device neighbours, followed by FILL ones that become zero.
 """
 
 from __future__ import annotations
 
-AXES = 9
-MAX_CHECKS = 6
+AXES = 12
+MAX_LOOPS = AXES - 2
+"""Loops above the run; those nearest on the device and on the host take two axes each."""
 
-UNITS = 0
-LANES = 1
-LANE_STRIDE = 2
-HOST_FORMAT = 3
-DEVICE_FORMAT = 4
-INTEGERS = 5
-CHECKS = 6
-NINF_IS_NAN = 7
-EXTENT = 8
+ROWS = 0
+TO_DEVICE = 1
+HOST_FORMAT = 2
+DEVICE_FORMAT = 3
+INTEGERS = 4
+NINF_IS_NAN = 5
+ROUND_ADD = 6
+ROUND_ODD = 7
+LARGEST = 8
+"""Rounding rule and largest code of DEVICE_DL16_AS; see :mod:`spyre.hw.kernels.rounding`."""
+BFLOAT16_ADD = 9
+BFLOAT16_ODD = 10
+HEAD_WORDS = 11
+
+FIRST_UNIT = 0
+END_UNIT = 1
+"""Units of the row among those of the whole copy."""
+COUNT = 2
+FILL = 3
+LANE_STRIDE = 4
+"""Host elements between neighbours of a run."""
+HOST_OFFSET = 5
+DEVICE_OFFSET = 6
+FIRST_AXIS = 7
+"""The axes before it have one step."""
+TAIL_COUNT = 8
+TAIL_FILL = 9
+TAIL_AT = 10
+"""Where the second nest begins: index along its axis, whose TAIL_STEP is 1; -1 without one."""
+EXTENT = 11
 HOST_STEP = EXTENT + AXES
 DEVICE_STEP = HOST_STEP + AXES
-CHECK_SIZE = DEVICE_STEP + AXES
-CHECK_LANE = CHECK_SIZE + MAX_CHECKS
-CHECK_STEP = CHECK_LANE + MAX_CHECKS
-TO_DEVICE = CHECK_STEP + MAX_CHECKS * AXES
-ROUND_ADD = TO_DEVICE + 1
-ROUND_ODD = TO_DEVICE + 2
-LARGEST = TO_DEVICE + 3
-"""Rounding rule and largest code of DEVICE_DL16_AS; see :mod:`spyre.hw.kernels.rounding`."""
-BFLOAT16_ADD = TO_DEVICE + 4
-BFLOAT16_ODD = TO_DEVICE + 5
-WORDS = TO_DEVICE + 6
+TAIL_STEP = DEVICE_STEP + AXES
+ROW_WORDS = TAIL_STEP + AXES
+
+SHORT_RUN = 8
+"""Longest run that may begin inside a stick: what an element arrangement leaves together."""
 
 HOST_HALF, HOST_BFLOAT16, HOST_FLOAT32, HOST_BOOL = 0, 1, 2, 3
 HOST_INT64, HOST_INT32, HOST_INT16, HOST_INT8, HOST_UINT8 = 4, 5, 6, 7, 8

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import mmap
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,15 +60,23 @@ Event = Upload | LaunchEvent
 
 
 class RecordLog:
-    """What every record was. Records count from 1; a launch takes one per execution."""
+    """What every record was. Records count from 1; a launch takes one per execution.
+
+    Copies in several threads may `add` at once.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._firsts: list[int] = []
         self._events: list[Event] = []
         self.next_record = 1
 
     def add(self, event: Event, records: int = 1) -> int:
         """The first record of a new event. UnsupportedError SPY738 when the words are used up."""
+        with self._lock:
+            return self._add(event, records)
+
+    def _add(self, event: Event, records: int) -> int:
         first = self.next_record
         if first + records > ct.MAX_RECORD:
             raise UnsupportedError(
