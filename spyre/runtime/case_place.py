@@ -13,7 +13,8 @@ from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
 from spyre.hw.device import Device, DeviceTensor
 from spyre.runtime.case_file import Case, CaseBuffer, CaseLaunch, CaseOutput
-from spyre.runtime.dma import DmaEngine
+from spyre.runtime.flex.blocking_stream import BlockingStream, blocking_stream_of
+from spyre.runtime.flex.flex_device import flex_device_of
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Launch, PoolBuffer
 from spyre.runtime.launch_spec import LayoutSpec
@@ -35,9 +36,9 @@ def place_buffers(case: Case, device: Device) -> dict[str, PlacedBuffer]:
     for name, buffer in buffers.items():
         if buffer.alias_of is not None:
             placed[name] = _place_alias(name, buffer, placed[buffer.alias_of])
-    dma = DmaEngine(device)
+    stream = blocking_stream_of(flex_device_of(device))
     for name, buffer in buffers.items():
-        _fill(case, dma, buffer, placed[name].tensor)
+        _fill(case, stream, buffer, placed[name].tensor)
     return placed
 
 
@@ -60,7 +61,9 @@ def _tensor(name: str, buffer: CaseBuffer, layout: LayoutSpec, address: int) -> 
     return DeviceTensor(name, address, layout.to_layout(), buffer.dtype, *extents)
 
 
-def _fill(case: Case, dma: DmaEngine, buffer: CaseBuffer, tensor: DeviceTensor | None) -> None:
+def _fill(
+    case: Case, stream: BlockingStream, buffer: CaseBuffer, tensor: DeviceTensor | None
+) -> None:
     if tensor is None:
         return
     if buffer.device_image is not None:
@@ -72,12 +75,12 @@ def _fill(case: Case, dma: DmaEngine, buffer: CaseBuffer, tensor: DeviceTensor |
                 expected=f"at most {tensor.size_bytes} bytes",
                 found=f"{image.size} bytes",
             )
-        dma.write_bytes(tensor.address_bytes, image, tensor.name)
+        stream.write_bytes(tensor.address_bytes, image, tensor.name)
     if buffer.value is not None:
         storage = _host_storage(buffer, case.value(buffer.value))
         dtype = buffer.host.dtype or buffer.dtype
         extents = (tuple(buffer.dma_sizes), tuple(buffer.dma_strides))
-        dma.to_device(HostTensor(tensor.name, dtype, *extents, 0, storage), tensor)
+        stream.to_device(HostTensor(tensor.name, dtype, *extents, 0, storage), tensor)
 
 
 def _host_storage(buffer: CaseBuffer, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -133,6 +136,7 @@ def read_output(
     dtype = np.dtype(find_host_dtype(through).storage_dtype)
     storage = np.zeros(_extent(buffer.dma_sizes, buffer.dma_strides), dtype)
     extents = (tuple(buffer.dma_sizes), tuple(buffer.dma_strides))
-    DmaEngine(device).to_host(tensor, HostTensor(tensor.name, through, *extents, 0, storage))
+    stream = blocking_stream_of(flex_device_of(device))
+    stream.to_host(tensor, HostTensor(tensor.name, through, *extents, 0, storage))
     values = _view(storage, output.shape, output.stride, output.storage_offset)
     return HostTensor.from_array(output.buffer, values.copy(), through)

@@ -28,10 +28,16 @@ from spyre.runtime.case_file import (
 )
 from spyre.runtime.case_place import PlacedBuffer, bind_launch, place_buffers, read_output
 from spyre.runtime.core_lookup import CoreLookup
+from spyre.runtime.flex.blocking_stream import blocking_stream_of
+from spyre.runtime.flex.flex_device import flex_device_of
+from spyre.runtime.flex.job import JobPlan
+from spyre.runtime.flex.source_loading import load_source_on
+from spyre.runtime.flex.timed_launch import TimedLaunch
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RunResult, report_executes
+from spyre.runtime.runners import runner_of
 from spyre.runtime.sanitized import (
     label_launch,
     next_record,
@@ -136,17 +142,20 @@ def _expected_outputs(case: Case, placed: Mapping[str, PlacedBuffer]) -> Iterato
 @dataclass(frozen=True)
 class _CheckedKernel:
     kernel: Kernel
+    plan: JobPlan
     findings: tuple[Finding, ...]
 
 
 def _load_kernels(case: Case, device: Device) -> dict[str, _CheckedKernel]:
     """Every bundle of the case once, checked, its scratch memory reserved."""
+    stream = blocking_stream_of(flex_device_of(device))
     kernels: dict[str, _CheckedKernel] = {}
     for name in dict.fromkeys(launch.bundle for launch in case.spec.launches):
         bundle = load_source(case.directory / name)
         findings = bundle.check(raise_on_error=True)
-        kernels[name] = _CheckedKernel(Kernel(bundle, device), findings)
-        kernels[name].kernel.reserve_scratch()
+        kernel = Kernel(bundle, device)
+        kernels[name] = _CheckedKernel(kernel, load_source_on(stream, kernel), findings)
+        kernel.reserve_scratch()
     return kernels
 
 
@@ -159,15 +168,12 @@ def _launch(
 ) -> LaunchedKernel:
     kernel, launch = checked.kernel, bind_launch(spec, placed)
     label_launch(kernel.device, first_execute, spec.bundle)
+    stream = blocking_stream_of(flex_device_of(kernel.device))
+    runner = runner_of(mode.timed, mode.progress, mode.check)
+    detail = stream.launch(checked.plan, launch, runner)
     linked = kernel.link(launch)
-    elapsed_ns = verification = None
-    if mode.check is not None:
-        verification = mode.check.run(linked)
-    elif mode.timed:
-        kernel.device.executor.warm(linked)
-        elapsed_ns = kernel.launch_timed(launch, mode.progress)
-    else:
-        kernel.launch(launch)
+    verification = detail if isinstance(detail, Verification) else None
+    elapsed_ns = detail.elapsed_ns if isinstance(detail, TimedLaunch) else None
     operations = [
         kernel.bundle.operations[execute.sdsc_filename] for execute in linked.program.executes
     ]

@@ -7,11 +7,13 @@ the files; otherwise any region does, since the kernel relocates. Used by :mod:`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.spec import STICK_BYTES
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments
+from spyre.runtime.flex.flex_device import flex_device_of
 from spyre.runtime.kernel import PoolBuffer
 
 Allocate = Callable[[int, int], int]
@@ -29,17 +31,15 @@ class Placement:
 @contextmanager
 def placed(device: Device, arguments: KernelArguments, baked: bool) -> Iterator[Placement]:
     """Allocate everything, and free it again. DeviceOutOfMemory when it does not fit."""
-    addresses: list[int] = []
+    flex = flex_device_of(device)
+    with ExitStack() as held:
 
-    def allocate(size_bytes: int, segment: int) -> int:
-        addresses.append(device.allocate(size_bytes, segment if baked else None))
-        return addresses[-1]
+        def allocate(size_bytes: int, segment: int) -> int:
+            region = segment if baked else None
+            storage = held.enter_context(flex.allocate(max(size_bytes, STICK_BYTES), region))
+            return flex.allocator.device_address(storage.index)
 
-    try:
         yield _place(arguments, allocate)
-    finally:
-        for address in addresses:
-            device.free(address)
 
 
 def _place(arguments: KernelArguments, allocate: Allocate) -> Placement:

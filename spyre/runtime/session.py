@@ -27,13 +27,18 @@ from spyre.runtime.argument_values import Inputs, prepare_inputs
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.bundle_arguments import read_arguments
 from spyre.runtime.core_lookup import CoreLookup
-from spyre.runtime.dma import DmaEngine
+from spyre.runtime.flex.blocking_stream import BlockingStream, blocking_stream_of
+from spyre.runtime.flex.flex_device import flex_device_of
+from spyre.runtime.flex.job import JobPlan
+from spyre.runtime.flex.source_loading import load_source_on
+from spyre.runtime.flex.timed_launch import TimedLaunch
 from spyre.runtime.host_tensor import HostTensor, TensorSpec
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.placement import Placement, placed
 from spyre.runtime.run_result import PlacedArgument, RunResult, report_executes
+from spyre.runtime.runners import runner_of
 from spyre.runtime.sanitized import next_record, observed, take_findings, whole_output
 from spyre.runtime.spyrecode.bundle_files import read_bundle_files
 from spyre.runtime.spyrecode.plan_cache import load_source
@@ -75,6 +80,7 @@ class Prepared:
     """A bundle on a device, with what was found out about it so far."""
 
     kernel: Kernel
+    plan: JobPlan
     findings: tuple[Finding, ...] | None = None
 
     @property
@@ -96,7 +102,10 @@ class Session:
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = device if device is not None else Device()
+        self.flex = flex_device_of(self.device)
+        self.stream = blocking_stream_of(self.flex)
         self._prepared: OrderedDict[object, Prepared] = OrderedDict()
+        self._resets = self.device.resets
 
     def prepare(self, bundle: BundleLike) -> Prepared:
         """A bundle made ready, once per content (of an object: once per object).
@@ -111,9 +120,14 @@ class Session:
         return self._prepare(key, lambda: load_source(bundle, files))
 
     def _prepare(self, key: object, load: Callable[[], KernelSource]) -> Prepared:
+        if self._resets != self.device.resets:  # what they hold on the device is gone
+            self._prepared.clear()
+            self._resets = self.device.resets
         if key not in self._prepared:
-            self._prepared[key] = Prepared(Kernel(load(), self.device))
-            self._prepared[key].kernel.reserve_scratch()
+            source = load()
+            kernel = Kernel(source, self.device)
+            self._prepared[key] = Prepared(kernel, load_source_on(self.stream, kernel))
+            kernel.reserve_scratch()
             if len(self._prepared) > MAX_KERNELS:
                 self._prepared.popitem(last=False)[1].kernel.release_scratch()
         self._prepared.move_to_end(key)
@@ -139,15 +153,14 @@ class Session:
         arguments = self.arguments(bundle, options)
         tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
         baked = not prepared.bundle.program.parameters
-        dma = DmaEngine(self.device)
         with placed(self.device, arguments, baked) as placement:
             for spec, tensor in zip(arguments.inputs, tensors, strict=True):
-                dma.to_device(tensor, placement.tensors[spec.arg_index])
+                self.stream.to_device(tensor, placement.tensors[spec.arg_index])
             first = next_record(self.device)
             with observed(self.device):
-                launched = _launch(prepared.kernel, arguments, placement, options)
+                launched = _launch(self.stream, prepared, placement, options)
             outputs = tuple(
-                dma.to_host(placement.tensors[spec.arg_index]) for spec in arguments.outputs
+                self.stream.to_host(placement.tensors[spec.arg_index]) for spec in arguments.outputs
             )
             pure = (a.arg_index for a in arguments.outputs if a.role is Role.OUTPUT)
             expected = (whole_output(placement.tensors[index]) for index in pure)
@@ -168,19 +181,18 @@ class _Launched:
 
 
 def _launch(
-    kernel: Kernel, arguments: KernelArguments, placement: Placement, options: RunOptions
+    stream: BlockingStream, prepared: Prepared, placement: Placement, options: RunOptions
 ) -> _Launched:
+    kernel = prepared.kernel
     launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
+    check = TwinCheck(kernel.device, options.verify_points, options.progress)
+    runner = runner_of(options.timed, options.progress, check if options.verify else None)
+    detail = stream.launch(prepared.plan, launch, runner)
     linked = kernel.link(launch)
-    if options.verify:
-        check = TwinCheck(kernel.device, options.verify_points, options.progress)
-        verification = check.run(linked)
-        return _Launched(kernel, launch, linked, verification=verification)
-    if not options.timed:
-        kernel.launch(launch)
-        return _Launched(kernel, launch, linked)
-    kernel.device.executor.warm(linked)
-    return _Launched(kernel, launch, linked, kernel.launch_timed(launch, options.progress))
+    if isinstance(detail, Verification):
+        return _Launched(kernel, launch, linked, verification=detail)
+    elapsed = detail.elapsed_ns if isinstance(detail, TimedLaunch) else None
+    return _Launched(kernel, launch, linked, elapsed)
 
 
 def parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:

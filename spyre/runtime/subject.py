@@ -23,7 +23,6 @@ from spyre.runtime.case_place import bind_launch, place_buffers
 from spyre.runtime.case_place import read_output as read_case_output
 from spyre.runtime.case_run import LaunchedKernel, compare_with_case, output_place
 from spyre.runtime.core_lookup import CoreLookup
-from spyre.runtime.dma import DmaEngine
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.placement import placed
@@ -84,10 +83,10 @@ def bundle_subject(
     findings = prepared.check() if options.check else ()
     arguments = session.arguments(bundle, options)
     tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
-    dma = DmaEngine(device)
+    stream = session.stream
     with placed(device, arguments, not prepared.bundle.program.parameters) as placement:
         for spec, tensor in zip(arguments.inputs, tensors, strict=True):
-            dma.to_device(tensor, placement.tensors[spec.arg_index])
+            stream.to_device(tensor, placement.tensors[spec.arg_index])
         kernel = prepared.kernel
         launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
         lookup = CoreLookup(kernel.link(launch))
@@ -97,7 +96,7 @@ def bundle_subject(
             base = tensor_on_device.address_bytes
             writer = partial(lookup.writer_of_stick, spec.layout, base)
             place = OutputPlace(spec.layout, spec.shape, spec.strides, base, writer)
-            read = partial(dma.to_host, _wide(tensor_on_device))
+            read = partial(stream.to_host, _wide(tensor_on_device))
             judge = agrees[k] if agrees else None
             outputs.append(SubjectOutput(spec.name, spec.layout.device_dtype, read, place, judge))
         found = (*arguments.findings, *findings)

@@ -10,11 +10,13 @@ from typing import Any
 import numpy.typing as npt
 
 from spyre import config
+from spyre.errors import DeviceOutOfMemory
 from spyre.hw.device import Device
+from spyre.hw.regions import TENSOR_REGIONS
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.dma.engine import DmaEngine
 from spyre.runtime.flex.command_stream import CommandStream
-from spyre.runtime.flex.copies import host_like, tensor_to_device, tensor_to_host
+from spyre.runtime.flex.copies import host_like, to_device_plan, to_host_plan
 from spyre.runtime.flex.flex_stream import FlexStream, dependent_error
 from spyre.runtime.flex.job import LaunchContext
 from spyre.runtime.flex.kernel_program import Runner
@@ -25,7 +27,8 @@ from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.stream_pool import StreamPool
 from spyre.runtime.flex.work import Work
 from spyre.runtime.host_tensor import HostTensor
-from spyre.runtime.memory.directive import PROGRAM
+from spyre.runtime.memory.address import AllocationIndex
+from spyre.runtime.memory.directive import PROGRAM, AllocationDirective
 from spyre.runtime.memory.flex_allocator import FlexAllocator
 from spyre.runtime.memory.storage import DeviceStorage
 
@@ -60,10 +63,21 @@ class FlexDevice:
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def allocate(self, size_bytes: int) -> DeviceStorage:
-        """Fresh device memory that is freed with its last reference."""
-        index = self.allocator.allocate(size_bytes)
+    def allocate(self, size_bytes: int, region: int | None = None) -> DeviceStorage:
+        """Fresh device memory that is freed with its last reference.
+
+        ``region``: where it should lie, if there is room.
+        """
+        index = self._place(size_bytes, region)
         return DeviceStorage(self.allocator, index, size_bytes, self.index)
+
+    def _place(self, size_bytes: int, region: int | None) -> AllocationIndex:
+        if region is not None and 0 <= region < TENSOR_REGIONS:
+            try:
+                return self.allocator.allocate(size_bytes, AllocationDirective(domains=(region,)))
+            except DeviceOutOfMemory:
+                pass  # anywhere else will do
+        return self.allocator.allocate(size_bytes)
 
     def allocate_program(self, size_bytes: int) -> ProgramMemory:
         """Fresh program memory (segment 7)."""
@@ -96,14 +110,14 @@ class FlexDevice:
         host = array if isinstance(array, HostTensor) else HostTensor.from_array(name, array)
         layout = layout or SpyreTensorLayout.from_host(host.shape, host.dtype_name)
         tensor = self.empty(host.shape, host.dtype_name, layout, host.name)
-        (stream or self.streams.current).launch(tensor_to_device(host, tensor))
+        (stream or self.streams.current).launch(to_device_plan(host, tensor.resolved), [tensor])
         return tensor
 
     def to_host(self, tensor: SpyreTensor, stream: FlexStream | None = None) -> HostTensor:
         """The tensor's elements on the host; waits for the stream, by default the current one."""
         chosen = stream or self.streams.current
-        host = host_like(tensor)
-        chosen.launch(tensor_to_host(tensor, host))
+        host = host_like(tensor.resolved)
+        chosen.launch(to_host_plan(tensor.resolved, host), [tensor])
         chosen.synchronize()
         return host
 

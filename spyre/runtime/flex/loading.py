@@ -18,32 +18,22 @@ from spyre.runtime.kernel import Kernel, PoolBuffer
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
-    from spyre.runtime.flex.flex_stream import FlexStream
 
 
 def load_kernel(
-    device: FlexDevice,
-    kernel: Kernel,
-    arguments: KernelArguments,
-    binary: bytes,
-    name: str,
-    stream: FlexStream | None = None,
-) -> JobPlan:
-    """A plan for launches of ``kernel``; the copy of ``binary`` is enqueued on ``stream``.
+    device: FlexDevice, kernel: Kernel, arguments: KernelArguments, binary: bytes, name: str
+) -> tuple[JobPlan, JobPlan]:
+    """The plan of ``kernel``, and the one that copies ``binary`` to program memory before.
 
     ``arguments``: what it was compiled for. ``binary`` begins with a header stick that identifies
-    it. Its pool, where it has one, is allocated here and kept between launches.
+    it. The kernel's pool, where it has one, is allocated here and kept between launches.
     """
     memory = device.allocate_program(len(binary))
-    content = np.frombuffer(binary, np.uint8)
-    pool = pool_memory = None
+    pool = storage = None
     if arguments.pool_bytes:
-        pool_memory = device.allocate(arguments.pool_bytes)
-        address = device.allocator.device_address(pool_memory.index)
-        pool = PoolBuffer(address, arguments.pool_bytes)
-    program = KernelProgram(
-        name, kernel, arguments, memory, binary[:STICK_BYTES], pool, pool_memory
-    )
-    chosen = stream if stream is not None else device.streams.current
-    chosen.launch(bytes_to_device(content, memory, f"binary of {name}"))
-    return program.plan
+        storage = device.allocate(arguments.pool_bytes)
+        pool = PoolBuffer(device.allocator.device_address(storage.index), arguments.pool_bytes)
+    header = binary[:STICK_BYTES]
+    program = KernelProgram(name, kernel, arguments, memory, header, pool, storage)
+    content = np.frombuffer(binary, np.uint8)
+    return program.plan, bytes_to_device(content, memory.address_bytes, f"binary of {name}")

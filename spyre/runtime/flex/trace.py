@@ -5,43 +5,20 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.spec import CORES
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.kernel_program import BoundKernel
-from spyre.runtime.kernel import Kernel
+from spyre.runtime.flex.timed_launch import TimedLaunch
 
 _STREAM_TRACK = 100
 _CORE_TRACK = 1000
 Event = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TimedLaunch:
-    """A launch that was timed: ``begin_ns`` on the host's clock, ``elapsed_ns`` per dispatch."""
-
-    linked: LinkedProgram
-    begin_ns: int
-    elapsed_ns: npt.NDArray[np.int64]
-
-
-def run_timed(kernel: Kernel, bound: BoundKernel) -> TimedLaunch:
-    """Run a launch dispatch by dispatch: the runner of recordings."""
-    import time
-
-    linked = kernel.link_at(bound.shape, bound.addresses, bound.names)
-    kernel.device.executor.warm(linked)
-    begin = time.perf_counter_ns()
-    return TimedLaunch(linked, begin, kernel.device.executor.run_timed(linked))
 
 
 def chrome_trace(commands: CommandStream, device_index: int = 0) -> dict[str, Any]:

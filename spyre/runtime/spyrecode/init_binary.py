@@ -51,12 +51,16 @@ def pack_bundle(files: Mapping[str, bytes]) -> bytes:
     """
     content = msgspec.msgpack.encode({name: files[name] for name in sorted(files)})
     payload = zlib.compress(content, _COMPRESSION)
-    digest = bytes.fromhex(digest_of_files(files))
-    fields = _FIELDS.pack(
-        MAGIC, VERSION, zlib.crc32(payload), digest, len(payload), len(content)
-    ).ljust(HEADER_BYTES - _CHECK.size, b"\0")
-    header = fields + _CHECK.pack(zlib.crc32(fields))
+    header = format_header(digest_of_files(files), payload, len(content))
     return header + payload.ljust(_whole_sticks(len(payload)), b"\0")
+
+
+def format_header(digest: str, payload: bytes = b"", content_bytes: int = 0) -> bytes:
+    """The header stick of a binary; without ``payload`` it names a program that is known."""
+    fields = _FIELDS.pack(
+        MAGIC, VERSION, zlib.crc32(payload), bytes.fromhex(digest), len(payload), content_bytes
+    ).ljust(HEADER_BYTES - _CHECK.size, b"\0")
+    return fields + _CHECK.pack(zlib.crc32(fields))
 
 
 def read_header(data: bytes, file: str = INIT_BINARY_FILE) -> ProgramHeader:

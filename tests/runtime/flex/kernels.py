@@ -79,4 +79,6 @@ def load(device: FlexDevice, directory: Path) -> JobPlan:
     bundle = load_bundle(directory)
     binary = directory.name.encode().ljust(128, b"\0")
     kernel = Kernel(bundle, device.device)
-    return load_kernel(device, kernel, read_arguments(bundle), binary, directory.name)
+    plan, copy = load_kernel(device, kernel, read_arguments(bundle), binary, directory.name)
+    device.streams.current.launch(copy)
+    return plan

@@ -1,0 +1,30 @@
+"""Ways to run a launch on the compute engine: timed, or beside the reference implementation."""
+
+from __future__ import annotations
+
+from spyre.hw.executor import Progress
+from spyre.runtime.flex.kernel_program import BoundKernel, Runner
+from spyre.runtime.flex.timed_launch import TimedLaunch, run_timed
+from spyre.runtime.kernel import Kernel
+from spyre.runtime.twin_check import TwinCheck, Verification
+
+
+def runner_of(timed: bool, progress: Progress | None, check: TwinCheck | None) -> Runner | None:
+    """How to run a launch: verified by ``check`` if there is one, else timed, else plainly."""
+    if check is not None:
+        return _verified(check)
+    return _timed(progress) if timed else None
+
+
+def _verified(check: TwinCheck) -> Runner:
+    def run(kernel: Kernel, bound: BoundKernel) -> Verification:
+        return check.run(kernel.link_at(bound.shape, bound.addresses, bound.names))
+
+    return run
+
+
+def _timed(progress: Progress | None) -> Runner:
+    def run(kernel: Kernel, bound: BoundKernel) -> TimedLaunch:
+        return run_timed(kernel, bound, progress)
+
+    return run
