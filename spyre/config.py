@@ -34,8 +34,13 @@ NUMERICS = Variable(
 VECTOR_WIDTH = Variable(
     "SPYRE_VECTOR_WIDTH", "", "float32 lanes of the matmul microkernel: 8 or 16; default: CPU's"
 )
+ALLOW_TILED_LAUNCH = Variable(
+    "SPYRE_ALLOW_TILED_LAUNCH",
+    "1",
+    "run kernels over tensors larger than their tiles: 1 or 0 (also true, false, on, off)",
+)
 
-VARIABLES = (THREADS, CACHE_DIR, NUMERICS, VECTOR_WIDTH)
+VARIABLES = (THREADS, CACHE_DIR, NUMERICS, VECTOR_WIDTH, ALLOW_TILED_LAUNCH)
 
 
 def thread_count() -> int:
@@ -53,3 +58,8 @@ def cache_directory() -> Path:
         return Path(text)
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "spyre"
+
+
+def tiled_launch_allowed() -> bool:
+    """SPYRE_ALLOW_TILED_LAUNCH: whether launches over larger tensors are run tile by tile."""
+    return ALLOW_TILED_LAUNCH.read().strip().lower() not in ("0", "false", "off", "no")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spyre.errors import LaunchError
+from spyre.hw.address_map import WINDOW_BITS, AddressWindow, through_windows
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGION_BYTES, REGIONS
 
@@ -58,13 +59,15 @@ class Binding:
     ``parameters``: value per function parameter. ``segments``: real base address per segment of a
     bundle without parameters (None: addresses come from parameters and are real ones).
     ``allocations``: everything the program may touch in HBM.
-    ``scratch_addresses``: one per device_mem_allocate.
+    ``scratch_addresses``: one per device_mem_allocate. ``windows``: tiles of larger tensors;
+    parameters and segments may lead into them.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
     segments: Mapping[int, int] | None = None
     allocations: tuple[Allocation, ...] = ()
     scratch_addresses: tuple[int, ...] = ()
+    windows: tuple[AddressWindow, ...] = ()
 
     def relocate(self, addresses: Int64Array) -> Int64Array:
         """Device addresses of the file → addresses in the simulator's memory.
@@ -72,6 +75,14 @@ class Binding:
         LaunchError SPY363 for an address in a segment without argument. Arguments beyond the last
         segment cannot be addressed by baked bundles.
         """
+        return through_windows(self._of_segments(addresses), self.windows)
+
+    def origin(self, address_bytes: int) -> int:
+        """Where the tensor bound at ``address_bytes`` begins: behind a window, that of the tile."""
+        window = (address_bytes >> WINDOW_BITS) - 1
+        return self.windows[window].origin_bytes if window >= 0 else address_bytes
+
+    def _of_segments(self, addresses: Int64Array) -> Int64Array:
         if self.segments is None:
             return addresses
         bases = np.full(REGIONS, -1, np.int64)
@@ -100,4 +111,4 @@ class Binding:
         """Hashable identity: equal bindings link to equal programs."""
         segments = tuple(sorted(self.segments.items())) if self.segments is not None else None
         parameters = tuple(sorted(self.parameters.items()))
-        return (parameters, segments, self.allocations, self.scratch_addresses)
+        return (parameters, segments, self.allocations, self.scratch_addresses, self.windows)

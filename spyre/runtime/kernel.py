@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import LaunchError
+from spyre.hw.address_map import AddressWindow, window_base
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
@@ -22,6 +23,7 @@ from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.linker import Linker
 from spyre.mlir.bundle import Bundle
 from spyre.mlir.loops import Parameter
+from spyre.mlir.operation import Operation
 
 POOL = -1
 """Argument index of the pool."""
@@ -45,23 +47,36 @@ class PoolBuffer:
 class Launch:
     """What a launch is given: tensors by argument index, and the pool where there is one.
 
-    ``values``: values of `index` parameters and runtime sizes by parameter name.
+    ``values``: values of `index` parameters and runtime sizes by parameter name. ``windows``: by
+    argument index, where the kernel sees a tile of the tensor instead of the tensor.
     """
 
     arguments: Mapping[int, DeviceTensor]
     pool: PoolBuffer | None = None
     values: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[int, AddressWindow] = field(default_factory=dict)
+
+    def address_bytes(self, arg_index: int) -> int:
+        """Where the kernel finds argument ``arg_index``: in its window, or in memory."""
+        if arg_index in self.windows:
+            return window_base(list(self.windows).index(arg_index))
+        return self.arguments[arg_index].address_bytes
 
 
 class Kernel:
-    """A bundle on a device. Thread use follows the device's: one at a time."""
+    """A bundle on a device. Thread use follows the device's: one at a time.
 
-    def __init__(self, bundle: Bundle, device: Device) -> None:
+    ``operations``: by SDSC file, in place of the bundle's own (retargeted to larger tensors).
+    """
+
+    def __init__(
+        self, bundle: Bundle, device: Device, operations: Mapping[str, Operation] | None = None
+    ) -> None:
         self.bundle = bundle
         self.device = device
         self._linker = Linker(
             bundle.program,
-            bundle.operations,
+            bundle.operations if operations is None else operations,
             device.numerics.half_format,
             device.threads,
             device.numerics.chunked,
@@ -69,6 +84,12 @@ class Kernel:
         )
         self._linked: OrderedDict[tuple[object, ...], LinkedProgram] = OrderedDict()
         self._scratch: tuple[PoolBuffer, ...] | None = None
+
+    def with_operations(self, operations: Mapping[str, Operation]) -> Kernel:
+        """The same kernel with other operations, in the same device_mem_allocate memory."""
+        other = Kernel(self.bundle, self.device, operations)
+        other._scratch = self.reserve_scratch()
+        return other
 
     def link(self, launch: Launch) -> LinkedProgram:
         """Tables and dispatches for ``launch``, from the cache if its addresses were seen."""
@@ -120,6 +141,7 @@ class Kernel:
             None if self.bundle.program.parameters else _segments(launch),
             tuple(sorted(set(allocations), key=lambda a: a.address_bytes)),
             tuple(s.address_bytes for s in scratch),
+            tuple(launch.windows.values()),
         )
 
     def reserve_scratch(self) -> tuple[PoolBuffer, ...]:
@@ -166,7 +188,7 @@ def _parameter_address(parameter: Parameter, launch: Launch) -> int:
             expected=f"argument {index} for %{name}",
             found=f"arguments {sorted(launch.arguments)}",
         )
-    return launch.arguments[index].address_bytes
+    return launch.address_bytes(index)
 
 
 def require_no_size(parameter: Parameter, values: Mapping[str, int]) -> None:
@@ -194,7 +216,7 @@ def _device_dims(tensor: DeviceTensor) -> tuple[tuple[int, int], ...]:
 def _segments(launch: Launch) -> dict[int, int]:
     """Real base address per segment of a baked bundle."""
     first = 0 if launch.pool is None else 1
-    segments = {index + first: t.address_bytes for index, t in launch.arguments.items()}
+    segments = {index + first: launch.address_bytes(index) for index in launch.arguments}
     if launch.pool is not None:
         segments[0] = launch.pool.address_bytes
     return segments

@@ -35,5 +35,18 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY736": "the checker finds it first (SPY235); for programs run with check=False",
     "SPY737": "an SDSC has nine dims at most, which fit",
     "SPY738": "needs 67 million records: tests/sanitizer/test_sanitizer.py begins at the last one",
+    "SPY850": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY851": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY852": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY853": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY854": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY855": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY856": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY857": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY858": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY859": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY860": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY861": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY862": "tiled launches are made in Python: tests/runtime/tiling",
 }
 """Codes that no file and no command line provokes, or not here, with the reason."""

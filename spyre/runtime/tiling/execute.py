@@ -1,0 +1,216 @@
+"""Running a tile plan on a device, one step after another.
+
+:class:`TiledLaunch` prepares a launch, which may fail and submits nothing then; `run` walks its
+steps. The flex layer takes the launches of the tiles from it and runs them its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import numpy as np
+
+from spyre.errors import LaunchError
+from spyre.hw.address_map import AddressWindow
+from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.nest import Int64Array
+from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.tiling.accumulate import accumulator
+from spyre.runtime.tiling.launch_tensors import ActualTensor, ExpectedTensor
+from spyre.runtime.tiling.operand_uses import OperandUse, operand_uses
+from spyre.runtime.tiling.options import TilingOptions
+from spyre.runtime.tiling.retarget import retarget
+from spyre.runtime.tiling.tile_copies import CopyBox, copy_boxes, valid_shape
+from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles
+from spyre.runtime.tiling.tile_steps import (
+    Accumulate,
+    Buffer,
+    Compute,
+    CopyIn,
+    CopyOut,
+    TileStep,
+    tile_steps,
+)
+
+Temporaries = Mapping[tuple[int, Buffer], DeviceTensor]
+"""Tile-sized tensors by place in the plan and what they are for."""
+
+
+def plan_launch(
+    expected: Sequence[ExpectedTensor], launch: Launch, options: TilingOptions | None = None
+) -> TilePlan:
+    """The plan of ``launch``. LaunchError SPY363 for a missing argument, else as `plan_tiles`."""
+    missing = [e.arg_index for e in expected if e.arg_index not in launch.arguments]
+    if missing:
+        raise LaunchError(
+            "SPY363",
+            f"the kernel needs argument {missing[0]}, and it was not given",
+            expected=f"arguments {[e.arg_index for e in expected]}",
+            found=f"arguments {sorted(launch.arguments)}",
+        )
+    actual = [ActualTensor.of(launch.arguments[e.arg_index]) for e in expected]
+    return plan_tiles(expected, actual, options)
+
+
+def execute_tiles(kernel: Kernel, launch: Launch, plan: TilePlan) -> None:
+    """Run ``kernel`` over all tiles of ``plan`` and wait for it.
+
+    LaunchError before anything runs: SPY855, SPY861 (the tensors' layouts), SPY862 (overlap).
+    """
+    TiledLaunch(kernel, launch, plan).run()
+
+
+@dataclass
+class TiledLaunch:
+    """A launch ready to run tile by tile. Driven from one thread, like the kernel's device."""
+
+    kernel: Kernel
+    launch: Launch
+    plan: TilePlan
+    _uses: tuple[OperandUse, ...] = ()
+    _kernels: dict[frozenset[int], Kernel] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_overlap(self.launch, self.plan)
+        bundle, pool = self.kernel.bundle, self.launch.pool
+        self._uses = operand_uses(bundle, pool is not None, self.launch.values)
+        for step in self.steps():
+            if isinstance(step, Compute):
+                self.kernel_of(step)
+            elif not isinstance(step, Accumulate):
+                self._copies(step)
+
+    def steps(self) -> Iterator[TileStep]:
+        """What `run` does, in order."""
+        if self.plan.needs_steps:
+            return tile_steps(self.plan)
+        return (Compute(iteration) for iteration in range(self.plan.iterations))
+
+    @property
+    def addresses_bytes(self) -> Int64Array:
+        """Device address of every tile's corner, [iteration, tensor of the plan]."""
+        bases = [self._tensor(place).address_bytes for place in range(len(self.plan.tensors))]
+        addresses: Int64Array = self.plan.offsets_bytes + np.array(bases, np.int64)
+        return addresses
+
+    def kernel_of(self, step: Compute) -> Kernel:
+        """The kernel retargeted to the tensors that ``step`` binds; made once per set of them."""
+        inside = frozenset(place for place, _ in step.temporaries)
+        if inside not in self._kernels:
+            maps = {
+                tensor.expected.arg_index: tensor.map
+                for place, tensor in enumerate(self.plan.tensors)
+                if place not in inside
+            }
+            operations = retarget(self.kernel.bundle.operations, self._uses, maps)
+            self._kernels[inside] = self.kernel.with_operations(operations)
+        return self._kernels[inside]
+
+    def launch_of(self, step: Compute, temporaries: Temporaries | None = None) -> Launch:
+        """What ``step`` binds: windows on tiles, and temporaries."""
+        inside = dict(step.temporaries)
+        arguments = dict(self.launch.arguments)
+        windows: dict[int, AddressWindow] = {}
+        for place, tensor in enumerate(self.plan.tensors):
+            index = tensor.expected.arg_index
+            if place in inside:
+                arguments[index] = (temporaries or {})[place, inside[place]]
+            elif tensor.is_tiled or not tensor.map.is_identity:
+                base = self._tensor(place).address_bytes
+                corner = base + int(self.plan.offsets_bytes[step.iteration, place])
+                windows[index] = AddressWindow(tensor.map.merged, corner, base)
+        return replace(self.launch, arguments=arguments, windows=windows)
+
+    def run(self) -> None:
+        """All steps; temporaries are freed whatever happens."""
+        device = self.kernel.device
+        with _temporaries(device, self.plan, list(self.steps())) as temporaries:
+            for step in self.steps():
+                self._run_step(step, temporaries)
+
+    def _run_step(self, step: TileStep, temporaries: Temporaries) -> None:
+        match step:
+            case Compute():
+                self.kernel_of(step).launch(self.launch_of(step, temporaries))
+            case Accumulate():
+                total = temporaries[step.tensor, Buffer.TILE]
+                result = temporaries[step.tensor, Buffer.RESULT]
+                adder = accumulator(self.kernel.device, step.operation, total.layout)
+                adder.launch(Launch({0: total, 1: result}))
+            case CopyIn() | CopyOut():
+                self._copy(step, temporaries[step.tensor, Buffer.TILE])
+
+    def _copy(self, step: CopyIn | CopyOut, temporary: DeviceTensor) -> None:
+        device, whole = self.kernel.device, self._tensor(step.tensor)
+        offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
+        tile, tensor = device.bytes_of(temporary), device.bytes_of(whole)[offset:]
+        if isinstance(step, CopyIn):
+            tile[:] = 0
+        for box in self._copies(step):
+            inside, outside = box.views(tile, tensor)
+            if isinstance(step, CopyIn):
+                inside[:] = outside
+            else:
+                outside[:] = inside
+        if device.sanitizer is not None:
+            changed = temporary if isinstance(step, CopyIn) else whole
+            device.sanitizer.written(changed.address_bytes, changed.size_bytes, changed.name)
+
+    def _copies(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
+        valid = valid_shape(self.plan, step.tensor, step.iteration)
+        return copy_boxes(self.plan.tensors[step.tensor], valid)
+
+    def _tensor(self, place: int) -> DeviceTensor:
+        return self.launch.arguments[self.plan.tensors[place].expected.arg_index]
+
+
+@contextmanager
+def _temporaries(
+    device: Device, plan: TilePlan, steps: Sequence[TileStep]
+) -> Iterator[Temporaries]:
+    """The temporaries that ``steps`` speak of, freed at the end."""
+    wanted = {use for step in steps if isinstance(step, Compute) for use in step.temporaries}
+    found: dict[tuple[int, Buffer], DeviceTensor] = {}
+    try:
+        for place, buffer in sorted(wanted):
+            expected = plan.tensors[place].expected
+            address = device.allocate(expected.layout.device_bytes)
+            found[place, buffer] = DeviceTensor(
+                f"{buffer} of {expected.name}",
+                address,
+                expected.layout,
+                expected.dtype_name,
+                expected.shape,
+                expected.strides,
+            )
+        yield found
+    finally:
+        for tensor in found.values():
+            device.free(tensor.address_bytes)
+
+
+def _check_overlap(launch: Launch, plan: TilePlan) -> None:
+    """An output must not share memory with a tensor whose tiles lie elsewhere in it."""
+    if not plan.is_tiled:
+        return
+    for one, other in combinations(range(len(plan.tensors)), 2):
+        first, second = plan.tensors[one], plan.tensors[other]
+        a = launch.arguments[first.expected.arg_index]
+        b = launch.arguments[second.expected.arg_index]
+        apart = (
+            a.address_bytes + a.size_bytes <= b.address_bytes
+            or b.address_bytes + b.size_bytes <= a.address_bytes
+        )
+        same = a.address_bytes == b.address_bytes and first.map == second.map
+        same = same and bool((plan.offsets_bytes[:, one] == plan.offsets_bytes[:, other]).all())
+        if not apart and not same and (first.is_written or second.is_written):
+            raise LaunchError(
+                "SPY862",
+                f"{a.name} and {b.name} share memory, but not their tiles",
+                expected="outputs with memory of their own, or tile for tile that of an input",
+                found=f"{a.size_bytes} bytes at {a.address_bytes:#x}, {b.size_bytes} bytes at "
+                f"{b.address_bytes:#x}",
+            )
