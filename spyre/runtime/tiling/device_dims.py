@@ -1,19 +1,24 @@
 """Host dim of every device dim of a layout, size-1 dims included where the layout tells.
 
-A stride of -1 says nothing about the host dim it stands for. Layouts made by the default
-constructor have a known order (runtime reference §1.1), which fills those gaps.
+A stride of -1 says nothing about the host dim it stands for. Layouts made from a dim order have
+that dim in a known place (runtime reference §1.1): the first order that fits fills those gaps, the
+default one before others. It is a guess; :mod:`.tile_layout` compares it with the bound tensor's
+layout, in which the dims that matter are longer than 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import permutations
 
 import numpy as np
 
 from spyre.hw.nest import Int64Array
 from spyre.layout import SpyreTensorLayout, transfer_geometry
+
+_MAX_RANK = 6
 
 
 @dataclass(frozen=True)
@@ -59,23 +64,37 @@ def device_dims(
     """
     geometry = transfer_geometry(layout, shape, strides)
     found, multipliers = list(geometry.host_dims), list(geometry.multipliers)
-    default = _default_order(len(shape))
-    fits = len(default) == len(found) and all(
-        known in (-1, guess) for known, guess in zip(found, default, strict=True)
-    )
-    for k, step in enumerate(found):
-        if step >= 0 or not fits:
+    order = next((o for o in _orders(layout, shape) if _fits(o, found, layout, shape)), found)
+    for k, host_dim in enumerate(order):
+        if found[k] >= 0 or host_dim < 0:
             continue
-        stick = k < len(found) - 1 and default[k] == default[-1]
-        found[k] = default[k]
-        multipliers[k] = layout.elements_per_stick if stick else 1
-    if layout.stride_map[-1] < 0 and shape and shape[default[-1]] > 1:
-        found[-1] = -1
+        found[k] = host_dim
+        counts_sticks = k < len(found) - 1 and host_dim == order[-1]
+        multipliers[k] = layout.elements_per_stick if counts_sticks else 1
     bits = layout.data_format.bits
     steps = tuple(stride * bits // 8 for stride in layout.device_strides[:-1])
     return DeviceDims(tuple(found), tuple(multipliers), layout.device_size, steps)
 
 
-def _default_order(rank: int) -> Sequence[int]:
-    """Host dim of every device dim in the default layout."""
-    return (-1, -1) if rank == 0 else (*range(1, rank), 0, rank - 1)
+def _orders(layout: SpyreTensorLayout, shape: tuple[int, ...]) -> Iterator[Sequence[int]]:
+    """Host dim of every device dim in layouts of this many dims, the default order first."""
+    rank = len(shape)
+    if len(layout.device_size) not in (rank + 1, rank + 2) or rank > _MAX_RANK:
+        return
+    sparse = (-1,) if len(layout.device_size) == rank + 2 else ()
+    for permuted in permutations(range(rank)):
+        order = (*permuted, *sparse)
+        if order:
+            yield (*order[1:], order[0], order[-1])
+
+
+def _fits(
+    order: Sequence[int], known: Sequence[int], layout: SpyreTensorLayout, shape: tuple[int, ...]
+) -> bool:
+    """True if a layout of ``order`` could walk the host dims ``known`` (-1: not known)."""
+    last = len(known) - 1
+    for k, (guess, found) in enumerate(zip(order, known, strict=True)):
+        short = guess < 0 or shape[guess] <= 1 or (k < last and layout.device_size[k] <= 1)
+        if guess != found and not (found < 0 and short):
+            return False
+    return True

@@ -6,21 +6,26 @@ steps. The flex layer takes the launches of the tiles from it and runs them its 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 
 from spyre.errors import LaunchError
-from spyre.hw.address_map import AddressWindow
+from spyre.hw.address_map import AddressMap, AddressWindow
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.nest import Int64Array
+from spyre.hw.sanitizer import Sanitizer
+from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.tiling.accumulate import accumulator
-from spyre.runtime.tiling.launch_tensors import ActualTensor, ExpectedTensor
-from spyre.runtime.tiling.operand_uses import OperandUse, operand_uses
+from spyre.runtime.tiling.kernel_dims import expected_tensors
+from spyre.runtime.tiling.launch_tensors import ActualTensor
+from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.retarget import retarget
 from spyre.runtime.tiling.tile_copies import CopyBox, copy_boxes, valid_shape
@@ -35,27 +40,74 @@ from spyre.runtime.tiling.tile_steps import (
     tile_steps,
 )
 
+_Kept = TypeVar("_Kept")
 Temporaries = Mapping[tuple[int, Buffer], DeviceTensor]
 """Tile-sized tensors by place in the plan and what they are for."""
 
+MAX_PLANS = 64
+"""Plans, and sets of retargeted operations, a kernel keeps; the oldest goes first."""
 
-def plan_launch(
-    expected: Sequence[ExpectedTensor], launch: Launch, options: TilingOptions | None = None
-) -> TilePlan:
-    """The plan of ``launch``. LaunchError SPY363 for a missing argument, else as `plan_tiles`."""
-    missing = [e.arg_index for e in expected if e.arg_index not in launch.arguments]
-    if missing:
+
+class TilingKernel:
+    """A kernel with what tiling has to know of it, found out once.
+
+    ``values``: of runtime sizes and index parameters, which launches must give alike. Driven from
+    one thread, like the kernel's device; plans it made may be read from any.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        arguments: KernelArguments,
+        values: Mapping[str, int] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.uses = operand_uses(kernel.bundle, arguments.pool_bytes > 0, values)
+        self.expected = expected_tensors(arguments, self.uses)
+        self._plans: OrderedDict[object, TilePlan] = OrderedDict()
+        self._kernels: OrderedDict[object, Kernel] = OrderedDict()
+
+    def plan(self, launch: Launch, options: TilingOptions | None = None) -> TilePlan:
+        """The tiles of ``launch``. LaunchError SPY363 for a missing argument, else as
+        `plan_tiles`.
+        """
+        options = options if options is not None else TilingOptions()
+        tensors = [self._bound(launch, expected.arg_index) for expected in self.expected]
+        actual = [ActualTensor.of(tensor) for tensor in tensors]
+        key = (options, *(replace(tensor, name="") for tensor in actual))
+        if key not in self._plans:
+            _keep(self._plans, key, plan_tiles(self.expected, actual, options))
+        return self._plans[key]
+
+    def retargeted(self, maps: Mapping[int, AddressMap]) -> Kernel:
+        """The kernel for arguments seen through ``maps``. LaunchError SPY861."""
+        moved = {index: map_.merged for index, map_ in maps.items() if not map_.is_identity}
+        if not moved:
+            return self.kernel
+        key = tuple(sorted(moved.items()))
+        if key not in self._kernels:
+            operations = retarget(self.kernel.bundle.operations, self.uses, moved)
+            _keep(self._kernels, key, self.kernel.with_operations(operations))
+        return self._kernels[key]
+
+    def _bound(self, launch: Launch, arg_index: int) -> DeviceTensor:
+        if arg_index in launch.arguments:
+            return launch.arguments[arg_index]
         raise LaunchError(
             "SPY363",
-            f"the kernel needs argument {missing[0]}, and it was not given",
-            expected=f"arguments {[e.arg_index for e in expected]}",
+            f"the kernel needs argument {arg_index}, and it was not given",
+            expected=f"arguments {[e.arg_index for e in self.expected]}",
             found=f"arguments {sorted(launch.arguments)}",
         )
-    actual = [ActualTensor.of(launch.arguments[e.arg_index]) for e in expected]
-    return plan_tiles(expected, actual, options)
 
 
-def execute_tiles(kernel: Kernel, launch: Launch, plan: TilePlan) -> None:
+def _keep(cache: OrderedDict[object, _Kept], key: object, value: _Kept) -> None:
+    cache[key] = value
+    if len(cache) > MAX_PLANS:
+        cache.popitem(last=False)
+
+
+def execute_tiles(kernel: TilingKernel, launch: Launch, plan: TilePlan) -> None:
     """Run ``kernel`` over all tiles of ``plan`` and wait for it.
 
     LaunchError before anything runs: SPY855, SPY861 (the tensors' layouts), SPY862 (overlap).
@@ -63,25 +115,27 @@ def execute_tiles(kernel: Kernel, launch: Launch, plan: TilePlan) -> None:
     TiledLaunch(kernel, launch, plan).run()
 
 
-@dataclass
+@dataclass(frozen=True)
 class TiledLaunch:
-    """A launch ready to run tile by tile. Driven from one thread, like the kernel's device."""
+    """A launch ready to run tile by tile: what could be wrong with it was found when it was made.
 
-    kernel: Kernel
+    Driven from one thread, like the kernel's device.
+    """
+
+    kernel: TilingKernel
     launch: Launch
     plan: TilePlan
-    _uses: tuple[OperandUse, ...] = ()
-    _kernels: dict[frozenset[int], Kernel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_overlap(self.launch, self.plan)
-        bundle, pool = self.kernel.bundle, self.launch.pool
-        self._uses = operand_uses(bundle, pool is not None, self.launch.values)
+        if not self.plan.needs_steps:
+            self.kernel_of(Compute(0))
+            return
         for step in self.steps():
             if isinstance(step, Compute):
                 self.kernel_of(step)
             elif not isinstance(step, Accumulate):
-                self._copies(step)
+                self._boxes(step)
 
     def steps(self) -> Iterator[TileStep]:
         """What `run` does, in order."""
@@ -97,17 +151,15 @@ class TiledLaunch:
         return addresses
 
     def kernel_of(self, step: Compute) -> Kernel:
-        """The kernel retargeted to the tensors that ``step`` binds; made once per set of them."""
-        inside = frozenset(place for place, _ in step.temporaries)
-        if inside not in self._kernels:
-            maps = {
+        """The kernel retargeted to the tensors that ``step`` binds."""
+        inside = {place for place, _ in step.temporaries}
+        return self.kernel.retargeted(
+            {
                 tensor.expected.arg_index: tensor.map
                 for place, tensor in enumerate(self.plan.tensors)
                 if place not in inside
             }
-            operations = retarget(self.kernel.bundle.operations, self._uses, maps)
-            self._kernels[inside] = self.kernel.with_operations(operations)
-        return self._kernels[inside]
+        )
 
     def launch_of(self, step: Compute, temporaries: Temporaries | None = None) -> Launch:
         """What ``step`` binds: windows on tiles, and temporaries."""
@@ -126,7 +178,7 @@ class TiledLaunch:
 
     def run(self) -> None:
         """All steps; temporaries are freed whatever happens."""
-        device = self.kernel.device
+        device = self.kernel.kernel.device
         with _temporaries(device, self.plan, list(self.steps())) as temporaries:
             for step in self.steps():
                 self._run_step(step, temporaries)
@@ -138,28 +190,38 @@ class TiledLaunch:
             case Accumulate():
                 total = temporaries[step.tensor, Buffer.TILE]
                 result = temporaries[step.tensor, Buffer.RESULT]
-                adder = accumulator(self.kernel.device, step.operation, total.layout)
+                adder = accumulator(self.kernel.kernel.device, step.operation, total.layout)
                 adder.launch(Launch({0: total, 1: result}))
             case CopyIn() | CopyOut():
                 self._copy(step, temporaries[step.tensor, Buffer.TILE])
 
     def _copy(self, step: CopyIn | CopyOut, temporary: DeviceTensor) -> None:
-        device, whole = self.kernel.device, self._tensor(step.tensor)
+        device, whole = self.kernel.kernel.device, self._tensor(step.tensor)
         offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
         tile, tensor = device.bytes_of(temporary), device.bytes_of(whole)[offset:]
         if isinstance(step, CopyIn):
             tile[:] = 0
-        for box in self._copies(step):
+        for box in self._boxes(step):
             inside, outside = box.views(tile, tensor)
             if isinstance(step, CopyIn):
                 inside[:] = outside
             else:
                 outside[:] = inside
         if device.sanitizer is not None:
-            changed = temporary if isinstance(step, CopyIn) else whole
-            device.sanitizer.written(changed.address_bytes, changed.size_bytes, changed.name)
+            self._observe(step, temporary, device.sanitizer)
 
-    def _copies(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
+    def _observe(
+        self, step: CopyIn | CopyOut, temporary: DeviceTensor, sanitizer: Sanitizer
+    ) -> None:
+        """Tell the sanitizer what a copy wrote."""
+        if isinstance(step, CopyIn):
+            sanitizer.written(temporary.address_bytes, temporary.size_bytes, temporary.name)
+            return
+        corner = int(self.addresses_bytes[step.iteration, step.tensor])
+        for box in self._boxes(step):
+            sanitizer.written_sticks(corner + box.tensor_sticks_bytes, temporary.name)
+
+    def _boxes(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
         valid = valid_shape(self.plan, step.tensor, step.iteration)
         return copy_boxes(self.plan.tensors[step.tensor], valid)
 

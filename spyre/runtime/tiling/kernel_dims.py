@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from spyre.hw.nest import Int64Array
 from spyre.hw.ops import Family, find_op
-from spyre.mlir.bundle import Bundle
 from spyre.mlir.footprint import indexed_dims
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments
 from spyre.runtime.tiling.device_dims import DeviceDims, device_dims
@@ -21,7 +20,7 @@ from spyre.runtime.tiling.dim_classes import ArgumentDim, DimClasses, ExecuteDim
 from spyre.runtime.tiling.intermediates import link_intermediates
 from spyre.runtime.tiling.launch_tensors import ExpectedTensor, KernelDim
 from spyre.runtime.tiling.operand_dims import WalkedDim, start_coordinates, walked_dims
-from spyre.runtime.tiling.operand_uses import OperandUse, operand_uses
+from spyre.runtime.tiling.operand_uses import OperandUse
 
 ACCUMULATED_BY: Mapping[str, str] = {
     "sum": "add",
@@ -32,13 +31,12 @@ ACCUMULATED_BY: Mapping[str, str] = {
 
 
 def expected_tensors(
-    bundle: Bundle, arguments: KernelArguments, values: Mapping[str, int] | None = None
+    arguments: KernelArguments, uses: Sequence[OperandUse]
 ) -> tuple[ExpectedTensor, ...]:
-    """What ``bundle`` was compiled for, in argument order, with the dims that go together.
+    """What a kernel was compiled for, in argument order, with the dims that go together.
 
-    ``values``: of runtime sizes and index parameters. Pure.
+    ``uses``: all operands of its execute statements. Pure.
     """
-    uses = operand_uses(bundle, arguments.pool_bytes > 0, values)
     specs = {spec.arg_index: spec for spec in arguments.arguments}
     specs |= {alias.arg_index: alias for alias, _ in arguments.aliases}
     classes = DimClasses()

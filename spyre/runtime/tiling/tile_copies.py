@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
+from spyre.hw.nest import Int64Array
 from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan
 
 Bytes = npt.NDArray[np.uint8]
@@ -40,6 +41,14 @@ class CopyBox:
             _strided(tile[self.tile_bytes :], self.steps, self.tile_strides, self.nbytes),
             _strided(tensor[self.tensor_bytes :], self.steps, self.tensor_strides, self.nbytes),
         )
+
+    @property
+    def tensor_sticks_bytes(self) -> Int64Array:
+        """Byte offset of every stick in the tensor, from the tile's corner."""
+        total = np.full(1, self.tensor_bytes, np.int64)
+        for count, stride in zip(self.steps, self.tensor_strides, strict=True):
+            total = (total[:, None] + np.arange(count, dtype=np.int64) * stride).ravel()
+        return total
 
 
 def _strided(memory: Bytes, steps: tuple[int, ...], strides: tuple[int, ...], n: int) -> Bytes:

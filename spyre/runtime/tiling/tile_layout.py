@@ -83,7 +83,7 @@ def _check_device_dim(
 ) -> None:
     walked = tile.host_dims[k], tile.multipliers[k]
     found = whole.host_dims[k], whole.multipliers[k]
-    if tile.extents[k] > 1 and walked != found:
+    if max(tile.extents[k], whole.extents[k]) > 1 and walked != found:
         raise _refuse(
             expected, actual, f"device dim {k} walks {_host(found[0])} in steps of {found[1]} "
             f"instead of {_host(walked[0])} in steps of {walked[1]}",

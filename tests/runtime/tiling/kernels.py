@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -15,7 +14,6 @@ from spyre.mlir.operation import Component
 from spyre.mlir.sdsc_recipes import (
     DL16,
     Operand,
-    default_dims,
     matmul,
     pointwise,
     reduction,
@@ -235,15 +233,3 @@ def transpose(shape: Sequence[int], splits: Sizes, symbolic: bool) -> Built:
     y = maker.arg(Arg(Role.OUTPUT, shape, swapped=True))
     maker.builder.add(restickify(shape, x, y, splits))
     return maker.done()
-
-
-Recipe = Callable[[tuple[int, ...], Sizes, bool], Built]
-
-
-def dims_of(rank: int) -> tuple[str, ...]:
-    return default_dims(rank)
-
-
-@lru_cache(maxsize=256)
-def cached(recipe: Recipe, shape: tuple[int, ...], splits: tuple[tuple[str, int], ...], symbolic: bool) -> Built:
-    return recipe(shape, dict(splits), symbolic)

@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.device import Device, DeviceTensor
-from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.layout import contiguous_strides
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.placement import download, upload
-from spyre.runtime.tiling.execute import TiledLaunch, execute_tiles, plan_launch
+from spyre.runtime.tiling.execute import TilingKernel, execute_tiles
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.launch_tensors import ActualTensor
+from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles
 from tests.runtime.tiling.kernels import Arg, Built
@@ -92,29 +93,17 @@ def run_tiled(
     """A kernel built for a tile, on tensors ``args``."""
     device.reset()
     launch = launch_of(device, built, args, inputs)
-    kernel = Kernel(built.bundle, device)
-    plan = plan_launch(expected_tensors(built.bundle, built.arguments), launch, options)
+    kernel = TilingKernel(Kernel(built.bundle, device), built.arguments)
+    plan = kernel.plan(launch, options)
     execute_tiles(kernel, launch, plan)
     return outcome(device, args, launch, plan)
 
 
-def plan_for(
-    built: Built, args: Sequence[Arg], options: TilingOptions | None = None
-) -> TilePlan:
+def plan_for(built: Built, args: Sequence[Arg], options: TilingOptions | None = None) -> TilePlan:
     """The plan alone, without a device."""
     actual = [
         ActualTensor(f"t{k}", a.shape, contiguous_strides(a.shape), a.dtype, a.layout)
         for k, a in enumerate(args)
     ]
-    return plan_tiles(expected_tensors(built.bundle, built.arguments), actual, options)
-
-
-__all__ = [
-    "SpyreTensorLayout",
-    "TiledLaunch",
-    "launch_of",
-    "plan_for",
-    "random_inputs",
-    "run_tiled",
-    "run_whole",
-]
+    uses = operand_uses(built.bundle, built.arguments.pool_bytes > 0)
+    return plan_tiles(expected_tensors(built.arguments, uses), actual, options)
