@@ -160,17 +160,18 @@ def _is_looked_up(execute: Sequence[OperandUse], dim: str) -> bool:
 
 
 def _kernel_dims(classes: DimClasses, combiner: str) -> dict[tuple[int, int], KernelDim]:
-    found: dict[tuple[int, int], KernelDim] = {}
-    index = 0
+    """The dim of every (argument, host dim), numbered in the order of arguments and their dims."""
+    known = []
     for members in classes.classes():
         arguments = [node for node in members if isinstance(node, ArgumentDim)]
-        if not arguments:
-            continue
+        if arguments:
+            known.append((min(arguments), arguments, members))
+    found: dict[tuple[int, int], KernelDim] = {}
+    for index, (_, arguments, members) in enumerate(sorted(known, key=lambda row: row[0])):
         dim = _kernel_dim(classes, members, index)
         if dim.reduced_by:
             dim = replace(dim, accumulated_by=combiner)
         found |= {(node.arg_index, node.host_dim): dim for node in arguments}
-        index += 1
     return found
 
 

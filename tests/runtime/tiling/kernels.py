@@ -10,7 +10,8 @@ from pathlib import Path
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
 from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.operation import Component
+from spyre.mlir.operation import Component, Indirection
+from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
 from spyre.mlir.sdsc_recipes import (
     DL16,
     Operand,
@@ -30,7 +31,7 @@ from spyre.runtime.launch_spec import (
     write_launch_spec,
 )
 
-FORMATS = {"float16": DL16, "float32": "IEEE_FP32"}
+FORMATS = {"float16": DL16, "float32": "IEEE_FP32", "int32": "IEEE_INT32"}
 LANES = {"float16": 64, "float32": 32}
 Sizes = Mapping[str, int]
 """Elements per dim of the recipe."""
@@ -232,4 +233,34 @@ def transpose(shape: Sequence[int], splits: Sizes, symbolic: bool) -> Built:
     x = maker.arg(Arg(Role.INPUT, shape))
     y = maker.arg(Arg(Role.OUTPUT, shape, swapped=True))
     maker.builder.add(restickify(shape, x, y, splits))
+    return maker.done()
+
+
+def gather(rows: int, table_rows: int) -> Built:
+    """out[r] = table[index[r]], 128 columns."""
+    maker = Maker()
+    maker.arg(Arg(Role.INPUT, (rows,), "int32"))
+    maker.arg(Arg(Role.INPUT, (table_rows, 128)))
+    maker.arg(Arg(Role.OUTPUT, (rows, 128)))
+    index, table, out = (buffer.at() for buffer in maker.builder.arguments)
+    counts = TensorSpec(
+        ("mb",),
+        (("mb", 32),),
+        index,
+        data_format="IEEE_INT32",
+        role="KERNEL_IDX",
+        indirection=Indirection.INDEX,
+    )
+    stick = (("out", 64),)
+    value = TensorSpec(
+        ("mb", "out"),
+        stick,
+        table,
+        max_dim_sizes={"mb": 1},
+        device_dim_sizes={"mb": table_rows},
+        indirection=Indirection.VALUE,
+    )
+    target = TensorSpec(("mb", "out"), stick, out)
+    extents = {"mb": rows, "out": 128}
+    maker.builder.add(OperationSpec("identity", extents, [value], [target], index_inputs=[counts]))
     return maker.done()
