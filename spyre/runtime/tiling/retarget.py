@@ -82,8 +82,8 @@ def _check_no_carry(use: OperandUse, map_: AddressMap) -> None:
     reach = np.zeros((len(use.op.cores), len(map_.extents)), np.int64)
     for core, box in enumerate(core_boxes(use.op, use.tensor)):
         for axis in box.axes if box is not None else ():
-            end = (axis.steps - 1) * axis.pitch_bytes
-            reach[core] += map_.coordinates(np.array(end, np.int64))
+            step = map_.coordinates(np.array(axis.pitch_bytes, np.int64))
+            reach[core] += step * (axis.steps - 1)
             if axis.first_bytes < 0:
                 raise _refuse(use, f"{axis.dim} begins before a core's share")
     ends = map_.coordinates(use.offsets_bytes) + reach

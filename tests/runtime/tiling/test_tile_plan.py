@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spyre.errors import LaunchError
-from spyre.layout import device_coordinate
+from spyre.layout import SpyreTensorLayout, contiguous_strides, device_coordinate
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_plan import TilePlan
@@ -67,6 +67,25 @@ def test_tensors_that_match_are_one_pass() -> None:
     plan = plan_for(matmul(), matmul().args, TilingOptions(False))
     assert (plan.is_tiled, plan.iterations, plan.counts) == (False, 1, ())
     assert plan.offsets_bytes.tolist() == [[0, 0, 0]]
+
+
+class Padded(Arg):
+    """Four rows of padding behind the others."""
+
+    @property
+    def layout(self) -> SpyreTensorLayout:
+        layout = super().layout
+        *outer, rows, lanes = layout.device_size
+        return replace(layout, device_size=(*outer, rows + 4, lanes))
+
+
+class Turned(Arg):
+    """A tensor of three dims, the second next to the stick."""
+
+    @property
+    def layout(self) -> SpyreTensorLayout:
+        strides = contiguous_strides(self.shape)
+        return SpyreTensorLayout.from_dim_order(self.shape, strides, self.dtype, [1, 0, 2])
 
 
 def _texts() -> dict[str, tuple[Built, list[Arg], TilingOptions]]:
@@ -173,14 +192,6 @@ def test_another_stick_dim() -> None:
 def test_another_order_of_dims() -> None:
     """[x, mb] outermost first against [mb, x]: pitches nest the other way."""
     built = kernels.elementwise((4, 2, 64), {}, True, absent=((),))
-
-    class Turned(Arg):
-        @property
-        def layout(self):  # type: ignore[no-untyped-def]
-            strides = (self.shape[1] * 64, 64, 1)
-            made = type(super().layout)
-            return made.from_dim_order(self.shape, strides, self.dtype, [1, 0, 2])
-
     actual = [Turned(arg.role, arg.shape) for arg in args((8, 4, 64), (8, 4, 64))]
     refused("SPY855", "device dim 0 walks dim 0 in steps of 1 instead of dim 1", built, actual)
 
@@ -228,21 +239,21 @@ def test_dims_no_operation_walks() -> None:
     refused("SPY860", "dim 0 of t1 (arg_1)", built, actual)
 
 
-def test_room_for_the_tile() -> None:
-    """The kernel reads rows of B up to a whole stick; B itself has none of them to spare."""
+def test_a_layout_with_padding_is_one_pass() -> None:
     built = kernels.elementwise((4, 64), {}, True, absent=((),))
-
-    class Long(Arg):
-        @property
-        def layout(self):  # type: ignore[no-untyped-def]
-            layout = super().layout
-            first, rows, lanes = layout.device_size
-            return replace(layout, device_size=(first, rows + 4, lanes))
-
-    longer = [Long(arg.role, arg.shape) for arg in built.args]
-    plan = plan_for(built, longer)
+    plan = plan_for(built, [Padded(arg.role, arg.shape) for arg in built.args])
     assert not plan.is_tiled
     assert all(not tensor.is_tiled for tensor in plan.tensors)
+
+
+def test_room_for_the_tile() -> None:
+    """The kernel's memory has padding that the tensor's has not."""
+    maker = kernels.Maker()
+    operands = [maker.arg(Padded(role, (4, 64))) for role in (IN, OUT)]
+    rows = [replace(operand, gap={"mb": 4}) for operand in operands]
+    maker.builder.add(kernels.pointwise("abs", (4, 64), rows[:1], rows[1]))
+    text = "device dim 1 has 4 of the 8 steps of a tile"
+    refused("SPY855", text, maker.done(), args((4, 64), (4, 64)))
 
 
 def test_the_plan_of_many_tiles_is_arrays() -> None:
