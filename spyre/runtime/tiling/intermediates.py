@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spyre.hw.nest import Int64Array
 from spyre.mlir.footprint import footprint
+from spyre.runtime.tiling.argument_walks import Starts
 from spyre.runtime.tiling.dim_classes import DimClasses, ExecuteDim
 from spyre.runtime.tiling.operand_dims import whole_steps
 from spyre.runtime.tiling.operand_uses import OperandUse
@@ -44,11 +46,14 @@ class _Range:
         return self.use.tensor.component, self.use.owner
 
 
-def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse]) -> None:
+def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse], starts: Starts) -> None:
     """Join dims of readers and writers; ``uses``: operands outside of arguments, in textual order.
 
-    The text is walked twice, so that what a loop hands to its next iteration is linked too.
+    ``starts``: where executes start along dims they walk in arguments; what is handed over must
+    start at the same element on both sides. The text is walked twice, so that what a loop hands to
+    its next iteration is linked too.
     """
+    known = dict(starts)
     ranges = [_Range.of(use) for use in uses]
     written: list[_Range] = []
     for place in (*ranges, *ranges):
@@ -57,24 +62,50 @@ def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse]) -> None:
             continue
         for writer in reversed(written):
             if writer.overlaps(place):
-                _link(classes, writer.use, place.use)
+                _link(classes, writer, place, known)
                 if writer.covers(place):
                     break
 
 
-def _link(classes: DimClasses, writer: OperandUse, reader: OperandUse) -> None:
-    ours, theirs = _held(writer), _held(reader)
-    if _structure(writer) == _structure(reader):
-        pairs = list(zip(ours, theirs, strict=True))
+def _link(
+    classes: DimClasses, writer: _Range, reader: _Range, known: dict[ExecuteDim, Int64Array]
+) -> None:
+    one, other = writer.use, reader.use
+    same = (writer.low, writer.high) == (reader.low, reader.high)
+    if same and _structure(one) == _structure(other):
+        pairs = list(zip(_held(one), _held(other), strict=True))
     else:
-        pairs = _by_pitch(writer, reader)
-    for one, other in pairs:
-        classes.join(ExecuteDim(writer.execute, one), ExecuteDim(reader.execute, other))
-    reason = f"{writer.op.name} and {reader.op.name} see an intermediate differently"
-    for dim in set(ours) - {one for one, _ in pairs}:
-        classes.fix(ExecuteDim(writer.execute, dim), reason)
-    for dim in set(theirs) - {other for _, other in pairs}:
-        classes.fix(ExecuteDim(reader.execute, dim), reason)
+        pairs = _by_pitch(one, other) if same else []
+    reason = f"{one.op.name} and {other.op.name} see an intermediate differently"
+    for dim, dim2 in pairs:
+        ours, theirs = ExecuteDim(one.execute, dim), ExecuteDim(other.execute, dim2)
+        classes.join(ours, theirs)
+        if not _hand_over(known, ours, theirs, one.tensor.is_local):
+            classes.fix(theirs, reason)
+    for dim in set(_held(one)) - {ours for ours, _ in pairs}:
+        classes.fix(ExecuteDim(one.execute, dim), reason)
+    for dim in set(_held(other)) - {theirs for _, theirs in pairs}:
+        classes.fix(ExecuteDim(other.execute, dim), reason)
+
+
+def _hand_over(
+    known: dict[ExecuteDim, Int64Array], writer: ExecuteDim, reader: ExecuteDim, is_local: bool
+) -> bool:
+    """True if both start at the same element; a reader that does not know takes the writer's.
+
+    In memory of the cores' own each core must, else all of them together.
+    """
+    if writer not in known:
+        return True
+    ours = known[writer]
+    theirs = known.setdefault(reader, ours)
+    if not is_local:
+        ours, theirs = (starts.min(axis=1, keepdims=True) for starts in (ours, theirs))
+    if ours.shape[1] != theirs.shape[1] or (
+        len(ours) != len(theirs) and min(len(ours), len(theirs)) > 1
+    ):
+        return False
+    return bool((ours == theirs).all())
 
 
 def _held(use: OperandUse) -> list[str]:

@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spyre.hw.nest import Int64Array
 from spyre.hw.ops import Family, find_op
 from spyre.mlir.footprint import indexed_dims
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments
-from spyre.runtime.tiling.device_dims import DeviceDims, device_dims
+from spyre.runtime.tiling.argument_walks import argument_walks, check_coverage, link_arguments
 from spyre.runtime.tiling.dim_classes import ArgumentDim, DimClasses, ExecuteDim, Node
 from spyre.runtime.tiling.intermediates import link_intermediates
 from spyre.runtime.tiling.launch_tensors import ExpectedTensor, KernelDim
-from spyre.runtime.tiling.operand_dims import WalkedDim, start_coordinates, walked_dims
 from spyre.runtime.tiling.operand_uses import OperandUse
 
 ACCUMULATED_BY: Mapping[str, str] = {
@@ -40,8 +38,10 @@ def expected_tensors(
     specs = {spec.arg_index: spec for spec in arguments.arguments}
     specs |= {alias.arg_index: alias for alias, _ in arguments.aliases}
     classes = DimClasses()
-    _link_arguments(classes, uses, specs)
-    link_intermediates(classes, [use for use in uses if use.owner not in specs])
+    operands = argument_walks(uses, specs)
+    starts = link_arguments(classes, operands)
+    check_coverage(classes, operands)
+    link_intermediates(classes, [use for use in uses if use.owner not in specs], starts)
     for execute in _by_execute(uses):
         _remark_operation(classes, execute)
     dims = _kernel_dims(classes, _combiner(uses))
@@ -75,54 +75,6 @@ def _expected(spec: ArgumentSpec, dims: Mapping[tuple[int, int], KernelDim]) -> 
         spec.layout,
         tuple(dims.get((spec.arg_index, h)) for h in range(len(spec.shape))),
     )
-
-
-# --- arguments --------------------------------------------------------------------------------
-
-
-def _link_arguments(
-    classes: DimClasses, uses: Sequence[OperandUse], specs: Mapping[int, ArgumentSpec]
-) -> None:
-    for execute in _by_execute(uses):
-        walks = []
-        for use in execute:
-            spec = None if use.owner is None else specs.get(use.owner)
-            if spec is None:
-                continue
-            device = device_dims(spec.layout, spec.shape, spec.strides)
-            found = walked_dims(use, device)
-            walks.append((use, device, found))
-            for walked in found:
-                _link(classes, use, walked)
-        _require_alignment(classes, walks)
-
-
-def _link(classes: DimClasses, use: OperandUse, walked: WalkedDim) -> None:
-    node = ExecuteDim(use.execute, walked.dim)
-    assert use.owner is not None
-    for host_dim in walked.host_dims:
-        classes.join(node, ArgumentDim(use.owner, host_dim))
-    if walked.fault:
-        classes.fix(node, f"{use.op.name} {walked.fault} of {use.tensor.name}")
-
-
-def _require_alignment(
-    classes: DimClasses, walks: Sequence[tuple[OperandUse, DeviceDims, Sequence[WalkedDim]]]
-) -> None:
-    """Operands of one execute must start at the same element of a dim they share.
-
-    Otherwise a tile would need elements of its neighbour: shifted reads, concatenations.
-    """
-    first: dict[str, Int64Array] = {}
-    for use, device, found in walks:
-        for walked in found:
-            if len(walked.host_dims) != 1:
-                continue
-            starts = start_coordinates(use, device, walked.host_dims[0])
-            known = first.setdefault(walked.dim, starts)
-            if not (known == starts).all():
-                node = ExecuteDim(use.execute, walked.dim)
-                classes.fix(node, f"operands of {use.op.name} start at different places along it")
 
 
 # --- operations -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from spyre.mlir.bundle_builder import Buffer
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction, restickify
 from spyre.mlir.sdsc_window_recipes import Windows, pool
 from spyre.runtime.launch_spec import Role
@@ -128,6 +129,108 @@ def test_halves_of_a_tensor_fix_the_dim_they_divide() -> None:
     built = maker.done()
     assert "start at different places" in _fixed(built, 0, 1)
     assert _fixed(built, 0, 0) == ""
+
+
+def _rows(operand: Operand, buffer: Buffer, first: int, count: int, total: int) -> Operand:
+    """``count`` rows of one stick from row ``first`` of a tensor of ``total`` rows."""
+    return replace(operand, base=buffer.at(first * 128), gap={"mb": total - count})
+
+
+def test_a_shift_through_a_scratchpad_fixes_the_rows() -> None:
+    """y[:7] = x[1:], by way of LX: each half of the way looks innocent."""
+    maker = Maker()
+    x, y = maker.arg(Arg(IN, (8, 64))), maker.arg(Arg(OUT, (8, 64)))
+    ours, theirs = maker.builder.arguments
+    lx = kernels.in_lx(0)
+    maker.builder.add(pointwise("abs", (7, 64), [_rows(x, ours, 1, 7, 8)], lx))
+    maker.builder.add(pointwise("abs", (7, 64), [lx], _rows(y, theirs, 0, 7, 8)))
+    assert _fixed(maker.done(), 0, 0) != ""
+
+
+@pytest.mark.parametrize("symbolic", [True, False])
+def test_an_order_turned_round_through_a_scratchpad_fixes_the_rows(symbolic: bool) -> None:
+    """y[7 - i] = x[i], row by row: both are walked whole, but against each other."""
+    maker = Maker(symbolic)
+    x, y = maker.arg(Arg(IN, (8, 64))), maker.arg(Arg(OUT, (8, 64)))
+    ours, theirs = maker.builder.arguments
+    lx = kernels.in_lx(0)
+    with maker.builder.loop(8) as loop:
+        row = Operand(ours.at(0, {loop: 128}), gap={"mb": 7})
+        back = Operand(theirs.at(7 * 128, {loop: -128}), gap={"mb": 7})
+        maker.builder.add(pointwise("abs", (1, 64), [replace(x, base=row.base, gap=row.gap)], lx))
+        maker.builder.add(pointwise("abs", (1, 64), [lx], replace(y, base=back.base, gap=back.gap)))
+    built = maker.done()
+    assert "see an intermediate differently" in _fixed(built, 0, 0)
+    assert "see an intermediate differently" in _fixed(built, 1, 0)
+
+
+def test_halves_exchanged_in_the_pool_fix_the_rows() -> None:
+    """t = x; y[:4] = t[4:], y[4:] = t[:4]."""
+    maker = Maker()
+    x, y = maker.arg(Arg(IN, (8, 64))), maker.arg(Arg(OUT, (8, 64)))
+    t = maker.builder.temporary(8 * 128)
+    theirs = maker.builder.arguments[1]
+    maker.builder.add(pointwise("abs", (8, 64), [x], Operand(t.at())))
+    for first in (0, 4):
+        half = Operand(t.at((4 - first) * 128), gap={"mb": 4})
+        maker.builder.add(pointwise("abs", (4, 64), [half], _rows(y, theirs, first, 4, 8)))
+    assert "differently" in _fixed(maker.done(), 0, 0)
+
+
+def test_cores_that_read_each_others_rows_fix_them() -> None:
+    """The second execute gives its cores the slices the other way round."""
+    maker = Maker()
+    x, y = maker.arg(Arg(IN, (8, 64))), maker.arg(Arg(OUT, (8, 64)))
+    lx = kernels.in_lx(0)
+    maker.builder.add(pointwise("abs", (8, 64), [x], lx, {"mb": 2}))
+    maker.builder.add(pointwise("abs", (8, 64), [lx], y, {"mb": 2}))
+    built = maker.done()
+    name = "sdsc_1.json"
+    op = built.bundle.operations[name]
+    turned = replace(
+        op,
+        core_slices=op.core_slices[::-1],
+        outputs=tuple(replace(t, starts=t.starts[::-1]) for t in op.outputs),
+    )
+    operations = {**built.bundle.operations, name: turned}
+    built.bundle.__dict__["operations"] = operations
+    assert "differently" in _fixed(built, 0, 0)
+
+
+def test_a_first_row_of_its_own_fixes_the_rows() -> None:
+    """y[0] = |x[0]|, y[1:] = exp(x[1:]): a tile's first row is not the tensor's."""
+    maker = Maker()
+    x, y = maker.arg(Arg(IN, (8, 64))), maker.arg(Arg(OUT, (8, 64)))
+    ours, theirs = maker.builder.arguments
+    for name, first, count in (("abs", 0, 1), ("exp", 1, 7)):
+        source = _rows(x, ours, first, count, 8)
+        target = _rows(y, theirs, first, count, 8)
+        maker.builder.add(pointwise(name, (count, 64), [source], target))
+    built = maker.done()
+    assert "walks only a part" in _fixed(built, 0, 0)
+    assert _fixed(built, 0, 1) == ""
+
+
+def test_a_diagonal_of_blocks_fixes_both_dims() -> None:
+    """Rows and columns are both walked whole, but not all pairs of them."""
+    maker = Maker()
+    x, y = maker.arg(Arg(IN, (8, 128))), maker.arg(Arg(OUT, (8, 128)))
+    for block in range(2):
+        at = block * (4 + 8) * 128
+        source, target = (
+            replace(o, base=b.at(at), gap={"mb": 4})
+            for o, b in zip((x, y), maker.builder.arguments, strict=True)
+        )
+        maker.builder.add(pointwise("abs", (4, 64), [source], target))
+    built = maker.done()
+    assert all("only a part" in _fixed(built, 0, host_dim) for host_dim in (0, 1))
+
+
+@pytest.mark.parametrize("symbolic", [True, False])
+def test_an_unrolled_loop_leaves_no_part_out(symbolic: bool) -> None:
+    """Baked bundles have one execute per iteration; together they walk everything."""
+    built = kernels.looped((8, 128), {"mb": 2}, symbolic, 4)
+    assert all(dim is not None and not dim.fixed for row in dims_of(built) for dim in row)
 
 
 def test_a_matrix_added_to_its_transpose_walks_two_dims_as_one() -> None:
