@@ -37,6 +37,12 @@ class AddressMap:
         """Bytes of the tile's own memory."""
         return STICK_BYTES * prod(self.extents)
 
+    @property
+    def span_bytes(self) -> int:
+        """Bytes of the larger tensor from the tile's corner to the end of its last stick."""
+        pairs = zip(self.extents, self.strides_bytes, strict=True)
+        return STICK_BYTES + sum((extent - 1) * stride for extent, stride in pairs)
+
     @cached_property
     def tile_strides_bytes(self) -> tuple[int, ...]:
         """Distance of two steps of each device dim in the tile's own memory."""
@@ -88,12 +94,10 @@ class AddressWindow:
     """A range of addresses that no memory has, seen through a map: a tile of an argument.
 
     Window k begins at ``(k + 1) << WINDOW_BITS``. ``address_bytes``: where the tile's corner lies.
-    ``origin_bytes``: where the tensor it is cut from begins.
     """
 
     map: AddressMap
     address_bytes: int
-    origin_bytes: int
 
 
 def window_base(index: int) -> int:

@@ -78,9 +78,9 @@ class Binding:
         return through_windows(self._of_segments(addresses), self.windows)
 
     def origin(self, address_bytes: int) -> int:
-        """Where the tensor bound at ``address_bytes`` begins: behind a window, that of the tile."""
+        """Where memory bound at ``address_bytes`` begins: behind a window, at the tile's corner."""
         window = (address_bytes >> WINDOW_BITS) - 1
-        return self.windows[window].origin_bytes if window >= 0 else address_bytes
+        return self.windows[window].address_bytes if window >= 0 else address_bytes
 
     def _of_segments(self, addresses: Int64Array) -> Int64Array:
         if self.segments is None:

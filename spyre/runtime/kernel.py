@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import LaunchError
-from spyre.hw.address_map import AddressWindow, window_base
+from spyre.hw.address_map import AddressMap, AddressWindow, window_base
 from spyre.hw.binding import Allocation, Binding
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
@@ -47,33 +47,32 @@ class PoolBuffer:
 class Launch:
     """What a launch is given: tensors by argument index, and the pool where there is one.
 
-    ``values``: values of `index` parameters and runtime sizes by parameter name. ``windows``: by
-    argument index, where the kernel sees a tile of the tensor instead of the tensor.
+    ``values``: values of `index` parameters and runtime sizes by parameter name.
     """
 
     arguments: Mapping[int, DeviceTensor]
     pool: PoolBuffer | None = None
     values: Mapping[str, int] = field(default_factory=dict)
-    windows: Mapping[int, AddressWindow] = field(default_factory=dict)
-
-    def address_bytes(self, arg_index: int) -> int:
-        """Where the kernel finds argument ``arg_index``: in its window, or in memory."""
-        if arg_index in self.windows:
-            return window_base(list(self.windows).index(arg_index))
-        return self.arguments[arg_index].address_bytes
 
 
 class Kernel:
     """A bundle on a device. Thread use follows the device's: one at a time.
 
-    ``operations``: by SDSC file, in place of the bundle's own (retargeted to larger tensors).
+    ``operations``: by SDSC file, in place of the bundle's own; ``maps``: by argument index. Both
+    for a kernel retargeted to tiles of larger tensors: an argument with a map is given by the
+    address of the tile's corner, and its memory is the span of the tile.
     """
 
     def __init__(
-        self, bundle: Bundle, device: Device, operations: Mapping[str, Operation] | None = None
+        self,
+        bundle: Bundle,
+        device: Device,
+        operations: Mapping[str, Operation] | None = None,
+        maps: Mapping[int, AddressMap] | None = None,
     ) -> None:
         self.bundle = bundle
         self.device = device
+        self.maps = dict(maps or {})
         self._linker = Linker(
             bundle.program,
             bundle.operations if operations is None else operations,
@@ -85,9 +84,11 @@ class Kernel:
         self._linked: OrderedDict[tuple[object, ...], LinkedProgram] = OrderedDict()
         self._scratch: tuple[PoolBuffer, ...] | None = None
 
-    def with_operations(self, operations: Mapping[str, Operation]) -> Kernel:
-        """The same kernel with other operations, in the same device_mem_allocate memory."""
-        other = Kernel(self.bundle, self.device, operations)
+    def retargeted(
+        self, operations: Mapping[str, Operation], maps: Mapping[int, AddressMap]
+    ) -> Kernel:
+        """The same kernel for tiles of larger tensors, in the same device_mem_allocate memory."""
+        other = Kernel(self.bundle, self.device, operations, maps)
         other._scratch = self.reserve_scratch()
         return other
 
@@ -121,11 +122,11 @@ class Kernel:
             Allocation(
                 tensor.name,
                 tensor.address_bytes,
-                tensor.size_bytes,
+                self.maps[index].span_bytes if index in self.maps else tensor.size_bytes,
                 tensor.layout.element_arrangement,
                 _device_dims(tensor),
             )
-            for tensor in launch.arguments.values()
+            for index, tensor in launch.arguments.items()
         ]
         if launch.pool is not None:
             allocations.append(
@@ -138,10 +139,13 @@ class Kernel:
         ]
         return Binding(
             self._parameter_values(launch),
-            None if self.bundle.program.parameters else _segments(launch),
+            None if self.bundle.program.parameters else self._segments(launch),
             tuple(sorted(set(allocations), key=lambda a: a.address_bytes)),
             tuple(s.address_bytes for s in scratch),
-            tuple(launch.windows.values()),
+            tuple(
+                AddressWindow(map_, launch.arguments[index].address_bytes)
+                for index, map_ in self.maps.items()
+            ),
         )
 
     def reserve_scratch(self) -> tuple[PoolBuffer, ...]:
@@ -162,33 +166,46 @@ class Kernel:
         for parameter in self.bundle.program.parameters:
             if parameter.name in values:
                 continue
-            values[parameter.name] = _parameter_address(parameter, launch)
+            values[parameter.name] = self._parameter_address(parameter, launch)
         return values
 
+    def _address_of(self, launch: Launch, index: int) -> int:
+        """What the program takes for the address of argument ``index``."""
+        if index in self.maps:
+            return window_base(list(self.maps).index(index))
+        return launch.arguments[index].address_bytes
 
-def _parameter_address(parameter: Parameter, launch: Launch) -> int:
-    require_no_size(parameter, launch.values)
-    name = parameter.name
-    if name == _POOL:
-        if launch.pool is None:
-            raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
-        return launch.pool.address_bytes
-    match = _ARGUMENT.fullmatch(name)
-    if match is None:
-        raise LaunchError(
-            "SPY362",
-            f"no value for parameter %{name}",
-            expected="a value by name, or a name of the form arg_K_base_addr",
-        )
-    index = int(match[1])
-    if index not in launch.arguments:
-        raise LaunchError(
-            "SPY363",
-            f"the kernel needs argument {index}, and it was not given",
-            expected=f"argument {index} for %{name}",
-            found=f"arguments {sorted(launch.arguments)}",
-        )
-    return launch.address_bytes(index)
+    def _segments(self, launch: Launch) -> dict[int, int]:
+        """Base address per segment of a baked bundle."""
+        first = 0 if launch.pool is None else 1
+        segments = {k + first: self._address_of(launch, k) for k in launch.arguments}
+        if launch.pool is not None:
+            segments[0] = launch.pool.address_bytes
+        return segments
+
+    def _parameter_address(self, parameter: Parameter, launch: Launch) -> int:
+        require_no_size(parameter, launch.values)
+        name = parameter.name
+        if name == _POOL:
+            if launch.pool is None:
+                raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
+            return launch.pool.address_bytes
+        match = _ARGUMENT.fullmatch(name)
+        if match is None:
+            raise LaunchError(
+                "SPY362",
+                f"no value for parameter %{name}",
+                expected="a value by name, or a name of the form arg_K_base_addr",
+            )
+        index = int(match[1])
+        if index not in launch.arguments:
+            raise LaunchError(
+                "SPY363",
+                f"the kernel needs argument {index}, and it was not given",
+                expected=f"argument {index} for %{name}",
+                found=f"arguments {sorted(launch.arguments)}",
+            )
+        return self._address_of(launch, index)
 
 
 def require_no_size(parameter: Parameter, values: Mapping[str, int]) -> None:
@@ -211,15 +228,6 @@ def _device_dims(tensor: DeviceTensor) -> tuple[tuple[int, int], ...]:
     layout = tensor.layout
     strides = (stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1])
     return tuple(zip(layout.device_size[:-1], strides, strict=True))
-
-
-def _segments(launch: Launch) -> dict[int, int]:
-    """Real base address per segment of a baked bundle."""
-    first = 0 if launch.pool is None else 1
-    segments = {index + first: launch.address_bytes(index) for index in launch.arguments}
-    if launch.pool is not None:
-        segments[0] = launch.pool.address_bytes
-    return segments
 
 
 def argument_indices(bundle: Bundle) -> Sequence[int]:

@@ -10,13 +10,14 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
 
 from spyre.errors import LaunchError
-from spyre.hw.address_map import AddressMap, AddressWindow
+from spyre.hw.address_map import AddressMap
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer import Sanitizer
@@ -29,7 +30,7 @@ from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.retarget import retarget
 from spyre.runtime.tiling.tile_copies import CopyBox, copy_boxes, valid_shape
-from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles
+from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan, plan_tiles
 from spyre.runtime.tiling.tile_steps import (
     Accumulate,
     Buffer,
@@ -80,14 +81,13 @@ class TilingKernel:
         return self._plans[key]
 
     def retargeted(self, maps: Mapping[int, AddressMap]) -> Kernel:
-        """The kernel for arguments seen through ``maps``. LaunchError SPY861."""
-        moved = {index: map_.merged for index, map_ in maps.items() if not map_.is_identity}
-        if not moved:
+        """The kernel for tiles: arguments seen through ``maps``, by index. LaunchError SPY861."""
+        if not maps:
             return self.kernel
-        key = tuple(sorted(moved.items()))
+        key = tuple(sorted(maps.items()))
         if key not in self._kernels:
-            operations = retarget(self.kernel.bundle.operations, self.uses, moved)
-            _keep(self._kernels, key, self.kernel.with_operations(operations))
+            operations = retarget(self.kernel.bundle.operations, self.uses, maps)
+            _keep(self._kernels, key, self.kernel.retargeted(operations, maps))
         return self._kernels[key]
 
     def _bound(self, launch: Launch, arg_index: int) -> DeviceTensor:
@@ -143,7 +143,7 @@ class TiledLaunch:
             return tile_steps(self.plan)
         return (Compute(iteration) for iteration in range(self.plan.iterations))
 
-    @property
+    @cached_property
     def addresses_bytes(self) -> Int64Array:
         """Device address of every tile's corner, [iteration, tensor of the plan]."""
         bases = [self._tensor(place).address_bytes for place in range(len(self.plan.tensors))]
@@ -155,26 +155,24 @@ class TiledLaunch:
         inside = {place for place, _ in step.temporaries}
         return self.kernel.retargeted(
             {
-                tensor.expected.arg_index: tensor.map
+                tensor.expected.arg_index: tensor.map.merged
                 for place, tensor in enumerate(self.plan.tensors)
-                if place not in inside
+                if place not in inside and _is_seen_through(tensor)
             }
         )
 
     def launch_of(self, step: Compute, temporaries: Temporaries | None = None) -> Launch:
-        """What ``step`` binds: windows on tiles, and temporaries."""
+        """What `kernel_of` is given for ``step``: tiles by their corners, and temporaries."""
         inside = dict(step.temporaries)
+        corners = self.addresses_bytes[step.iteration].tolist()
         arguments = dict(self.launch.arguments)
-        windows: dict[int, AddressWindow] = {}
         for place, tensor in enumerate(self.plan.tensors):
             index = tensor.expected.arg_index
             if place in inside:
                 arguments[index] = (temporaries or {})[place, inside[place]]
-            elif tensor.is_tiled or not tensor.map.is_identity:
-                base = self._tensor(place).address_bytes
-                corner = base + int(self.plan.offsets_bytes[step.iteration, place])
-                windows[index] = AddressWindow(tensor.map.merged, corner, base)
-        return replace(self.launch, arguments=arguments, windows=windows)
+            else:
+                arguments[index] = replace(arguments[index], address_bytes=corners[place])
+        return replace(self.launch, arguments=arguments)
 
     def run(self) -> None:
         """All steps; temporaries are freed whatever happens."""
@@ -227,6 +225,11 @@ class TiledLaunch:
 
     def _tensor(self, place: int) -> DeviceTensor:
         return self.launch.arguments[self.plan.tensors[place].expected.arg_index]
+
+
+def _is_seen_through(tensor: TiledTensor) -> bool:
+    """True if the kernel does not find the tensor as it was compiled for."""
+    return tensor.is_tiled or not tensor.map.is_identity
 
 
 @contextmanager

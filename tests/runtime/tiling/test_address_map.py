@@ -45,6 +45,7 @@ def test_an_element_of_the_tile_is_that_element_of_the_tensor(shapes, random) ->
     assert map_.merged.apply(offsets).tolist() == expected
     assert map_.is_identity == (map_.apply(every(map_)) == every(map_)).all()
     assert map_.tile_bytes == small.device_bytes
+    assert map_.span_bytes == int(map_.apply(every(map_)).max()) + 128 == map_.merged.span_bytes
 
 
 def every(map_: AddressMap) -> np.ndarray:
@@ -59,7 +60,7 @@ def test_merging_keeps_what_memory_separates() -> None:
 
 def test_windows_leave_real_addresses_alone() -> None:
     rows = AddressMap((2, 4), (128 * 16, 128))
-    windows = (AddressWindow(rows, 1 << 20, 0), AddressWindow(rows, 1 << 21, 0))
+    windows = (AddressWindow(rows, 1 << 20), AddressWindow(rows, 1 << 21))
     addresses = np.array([[5, window_base(0) + 128 * 5 + 2, window_base(1) + 128 * 3]])
     expected = [[5, (1 << 20) + 128 * 17 + 2, (1 << 21) + 128 * 3]]
     assert through_windows(addresses, windows).tolist() == expected
