@@ -68,6 +68,18 @@ class TilingKernel:
         self._plans: OrderedDict[object, TilePlan] = OrderedDict()
         self._kernels: OrderedDict[object, Kernel] = OrderedDict()
 
+    def matches(self, launch: Launch) -> bool:
+        """True if every tensor is as the kernel was compiled for: one pass, no plan needed."""
+        for expected in self.expected:
+            tensor = launch.arguments.get(expected.arg_index)
+            if tensor is None or tensor.sizes != expected.shape:
+                return False
+            if tensor.dtype != expected.dtype_name:
+                return False
+            if tensor.layout is not expected.layout and tensor.layout != expected.layout:
+                return False
+        return True
+
     def plan(self, launch: Launch, options: TilingOptions | None = None) -> TilePlan:
         """The tiles of ``launch``. LaunchError SPY363 for a missing argument, else as
         `plan_tiles`.

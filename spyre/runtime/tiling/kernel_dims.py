@@ -85,7 +85,6 @@ def _remark_operation(classes: DimClasses, execute: Sequence[OperandUse]) -> Non
     spec = find_op(op.name)
     selects = spec is not None and spec.family is Family.TOPK
     windows = {*op.windows, *(w.window_dim for w in op.windows.values())}
-    sized = {d for use in execute for d in use.op.symbolic_dims}
     for dim in op.dims:
         node = ExecuteDim(number, dim)
         read = any(t.holds(dim) for t in op.inputs)
@@ -98,8 +97,6 @@ def _remark_operation(classes: DimClasses, execute: Sequence[OperandUse]) -> Non
             classes.fix(node, f"{op.name} selects along it")
         if op.masks.get(dim):
             classes.fix(node, f"{op.name} masks part of it")
-        if dim in sized:
-            classes.fix(node, "its extent is a runtime size")
 
 
 def _is_looked_up(execute: Sequence[OperandUse], dim: str) -> bool:

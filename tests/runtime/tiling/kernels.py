@@ -264,3 +264,40 @@ def gather(rows: int, table_rows: int) -> Built:
     extents = {"mb": rows, "out": 128}
     maker.builder.add(OperationSpec("identity", extents, [value], [target], index_inputs=[counts]))
     return maker.done()
+
+
+@dataclass(frozen=True)
+class Staggered(Arg):
+    """float32 as dl16tofp32 leaves it: a stick's elements over two sticks."""
+
+    @property
+    def layout(self) -> SpyreTensorLayout:
+        return replace(super().layout, element_arrangement="DL16_TO_FP32")
+
+
+def widen(shape: Sequence[int], symbolic: bool = True) -> Built:
+    """DL16 → float32, staggered."""
+    maker = Maker(symbolic)
+    shape = tuple(shape)
+    x = maker.arg(Arg(Role.INPUT, shape))
+    y = maker.arg(Staggered(Role.OUTPUT, shape, "float32"))
+    maker.builder.add(pointwise("dl16tofp32", shape, [x], y))
+    return maker.done()
+
+
+def sized(maximum: int, columns: int, rows: int) -> Built:
+    """y = |x| over a runtime size S of ``rows``, at most ``maximum``."""
+    maker = Maker(True)
+    size = maker.builder.size("S", maximum)
+    x, y = (maker.arg(Arg(role, (maximum, columns))) for role in (Role.INPUT, Role.OUTPUT))
+    spec = pointwise("abs", (maximum, columns), [x], y)
+    maker.builder.add(replace(spec, sizes={"mb": size}))
+    directory = Path(tempfile.mkdtemp(prefix="tile-kernel-"))
+    write_bundle(maker.builder.build(), directory)
+    arguments = tuple(
+        LaunchArgument(k, a.role, ("S", columns), a.dtype, LayoutSpec.of(a.layout))
+        for k, a in enumerate(maker.args)
+    )
+    write_launch_spec(directory / LAUNCH_SPEC_FILE, LaunchSpec(1, "k", arguments))
+    bundle = load_bundle(directory)
+    return Built(bundle, tuple(maker.args), read_arguments(bundle, {"S": rows}))

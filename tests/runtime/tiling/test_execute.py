@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from spyre.errors import LaunchError
-from spyre.hw.device import Device
+from spyre.hw.device import Device, DeviceTensor
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.bundle import load_bundle
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise
 from spyre.mlir.sdsc_window_recipes import Windows, pool
+from spyre.runtime.arguments import layout_for_largest
+from spyre.runtime.bundle_arguments import read_arguments
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.launch_spec import Role
@@ -28,10 +32,12 @@ from spyre.runtime.tiling.tile_steps import (
     tile_steps,
 )
 from spyre.runtime.twin_check import TwinCheck
+from tests.runtime import bundles
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built, Maker
 from tests.runtime.tiling.random_cases import check_case, random_case
 from tests.runtime.tiling.running import (
+    Array,
     launch_of,
     outcome,
     plan_for,
@@ -83,6 +89,10 @@ def test_an_address_offset_alone_would_be_wrong(device: Device) -> None:
 def _fresh_launch(device: Device, whole: Built, seed: int = 0) -> Launch:
     device.reset()
     return launch_of(device, whole, whole.args, random_inputs(whole.args, seed))
+
+
+def _inputs(built: Built) -> list[Array]:
+    return random_inputs(built.args, 0)
 
 
 # --- sanitizer and twin -----------------------------------------------------------------------
@@ -214,6 +224,55 @@ def test_batches_and_channels_of_a_pooling(device: Device) -> None:
     assert found.plan is not None
     assert found.plan.counts == (3, 2)
     np.testing.assert_array_equal(found.raw[0], truth.raw[0])
+
+
+def test_intermediates_in_memory_of_the_kernels_own(device: Device, tmp_path: Path) -> None:
+    """|a + b|, the sum in what device_mem_allocate gives."""
+    bundle = load_bundle(bundles.scratch(tmp_path))
+    shape = tuple(2 * n for n in bundles.SHAPE)
+    args = [Arg(IN, shape), Arg(IN, shape), Arg(OUT, shape)]
+    a, b = random_inputs(args, 16)
+    device.reset()
+    built = Built(bundle, tuple(args), read_arguments(bundle))
+    found = run_tiled(device, built, args, [a, b])
+    assert found.plan is not None
+    assert found.plan.counts == (2, 2)
+    np.testing.assert_array_equal(found.values[0], np.abs(a + b).ravel())
+
+
+def test_elements_staggered_over_two_sticks(device: Device) -> None:
+    """Tiles of pairs of sticks move as they are; half a pair is refused."""
+    whole = kernels.widen((8, 256))
+    inputs = random_inputs(whole.args, 14)
+    truth = run_whole(device, whole, inputs)
+    found = run_tiled(device, kernels.widen((4, 64)), whole.args, inputs)
+    assert found.plan is not None
+    assert found.plan.counts == (2, 4)
+    np.testing.assert_array_equal(found.raw[0], truth.raw[0])
+
+
+@pytest.mark.parametrize(("rows", "counts"), [(5, (3,)), (16, (2, 3))])
+def test_runtime_sizes(device: Device, rows: int, counts: tuple[int, ...]) -> None:
+    """Rows are a runtime size of at most 16, columns are tiled; rows too where tiles are full."""
+    device.reset()
+    total = (rows * (2 if rows == 16 else 1), 192)
+    tile = kernels.sized(16, 64, rows)
+    layout = layout_for_largest(total, (max(total[0], 16), 192), "float16")
+    (x,) = random_inputs([Arg(IN, total)], 15)
+    tensors = {
+        k: DeviceTensor(
+            f"t{k}", device.allocate(layout.device_bytes), layout, "float16", total, (192, 1)
+        )
+        for k in range(2)
+    }
+    upload(device, tensors[0], HostTensor.from_array("x", x))
+    launch = Launch(tensors, values={"S": rows})
+    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments, {"S": rows})
+    plan = kernel.plan(launch)
+    assert plan.counts == counts
+    TiledLaunch(kernel, launch, plan).run()
+    values = np.array(download(device, tensors[1]).storage).reshape(total)
+    np.testing.assert_array_equal(values, np.abs(x))
 
 
 # --- remainders and sums ----------------------------------------------------------------------
@@ -364,6 +423,13 @@ def test_plans_and_kernels_are_made_once(device: Device) -> None:
     whole = mm(32, 128, 128)
     launch = _fresh_launch(device, whole)
     kernel = TilingKernel(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
+    assert not kernel.matches(launch)
+    tile = kernel.kernel
+    same = launch_of(device, mm(8, 128, 128), mm(8, 128, 128).args, _inputs(mm(8, 128, 128)))
+    assert kernel.matches(same)
+    other = {**same.arguments, 1: replace(same.arguments[1], dtype="bfloat16")}
+    assert not kernel.matches(Launch(other))
+    assert kernel.retargeted({}) is tile
     plan = kernel.plan(launch)
     assert kernel.plan(launch) is plan
     tiled = TiledLaunch(kernel, launch, plan)
