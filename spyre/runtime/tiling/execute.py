@@ -143,10 +143,11 @@ class TiledLaunch:
         if not self.plan.needs_steps:
             self.kernel_of(Compute(0))
             return
-        for step in self.steps():
-            if isinstance(step, Compute):
-                self.kernel_of(step)
-            elif not isinstance(step, Accumulate):
+        steps = list(self.steps())
+        for compute in _one_per_kernel(steps):
+            self.kernel_of(compute)
+        for step in steps:
+            if isinstance(step, CopyIn | CopyOut):
                 self._boxes(step)
 
     def steps(self) -> Iterator[TileStep]:
@@ -187,10 +188,12 @@ class TiledLaunch:
         return replace(self.launch, arguments=arguments)
 
     def run(self) -> None:
-        """All steps; temporaries are freed whatever happens."""
-        device = self.kernel.kernel.device
-        with _temporaries(device, self.plan, list(self.steps())) as temporaries:
-            for step in self.steps():
+        """All steps; temporaries are freed whatever happens. Errors of linking come before any."""
+        steps = list(self.steps())
+        with _temporaries(self.kernel.kernel.device, self.plan, steps) as temporaries:
+            for compute in _one_per_kernel(steps):
+                self.kernel_of(compute).link(self.launch_of(compute, temporaries))
+            for step in steps:
                 self._run_step(step, temporaries)
 
     def _run_step(self, step: TileStep, temporaries: Temporaries) -> None:
@@ -237,6 +240,15 @@ class TiledLaunch:
 
     def _tensor(self, place: int) -> DeviceTensor:
         return self.launch.arguments[self.plan.tensors[place].expected.arg_index]
+
+
+def _one_per_kernel(steps: Sequence[TileStep]) -> list[Compute]:
+    """The first computation with every set of temporaries."""
+    first: dict[object, Compute] = {}
+    for step in steps:
+        if isinstance(step, Compute):
+            first.setdefault(step.temporaries, step)
+    return list(first.values())
 
 
 def _is_seen_through(tensor: TiledTensor) -> bool:

@@ -20,6 +20,7 @@ from spyre.mlir.footprint import (
     indexed_dims,
     is_local,
     stick_elements,
+    unsplit_input_extent,
     window_of,
 )
 from spyre.mlir.operation import Operation, Tensor
@@ -51,8 +52,6 @@ def walked_dims(use: OperandUse, device: DeviceDims) -> list[WalkedDim]:
     found: dict[str, WalkedDim] = {}
     for dim in held:
         steps = whole_steps(op, tensor, dim)
-        if window_of(op, tensor, dim) is not None:
-            steps = 2
         if steps > 1:
             found[dim] = _by_pitch(dim, pitches[dim], steps, device)
         elif dim in tensor.stick_dims and device.stick_host_dim >= 0:
@@ -63,8 +62,13 @@ def walked_dims(use: OperandUse, device: DeviceDims) -> list[WalkedDim]:
 
 
 def whole_steps(op: Operation, tensor: Tensor, dim: str) -> int:
-    """Sticks of a stick dim, or elements, that all cores visit of one tensor along ``dim``."""
+    """Sticks of a stick dim, or elements, that all cores visit of one tensor along ``dim``.
+
+    Under a window: of the stored input, all of it.
+    """
     extent = core_extent(op, tensor, dim) if is_local(tensor) else op.extents[dim]
+    if (window := window_of(op, tensor, dim)) is not None:
+        extent = unsplit_input_extent(tensor, dim, window)
     return -(-extent // stick_elements(tensor).get(dim, 1))
 
 

@@ -103,20 +103,12 @@ def _check_tiled_dim(
     host_dim: int,
 ) -> None:
     """Tiles of ``host_dim`` must be whole steps of every device dim they cross."""
-    size, lanes = expected.shape[host_dim], expected.layout.elements_per_stick
     if host_dim == tile.stick_host_dim:
-        arranged = expected.layout.element_arrangement != "STANDARD"
-        unit = max(lanes, COLUMNS_PER_GROUP) if arranged else lanes
-        if size % unit:
-            raise LaunchError(
-                "SPY859",
-                f"tiles of dim {host_dim} of {actual.name} end within a stick",
-                expected=f"tiles of a multiple of {unit} elements",
-                found=f"tiles of {size} in {actual.shape[host_dim]}",
-            )
+        _check_whole_sticks(expected, actual, host_dim)
     walked = whole.walked_by(host_dim)
     if not walked:
         raise _refuse(expected, actual, f"no device dim walks dim {host_dim}")
+    size = expected.shape[host_dim]
     for place, k in enumerate(walked):
         step, cycle = whole.multipliers[k], whole.multipliers[k] * whole.extents[k]
         aligned = size % step == 0 or step % size == 0
@@ -127,3 +119,17 @@ def _check_tiled_dim(
                 expected, actual, f"tiles of {size} of dim {host_dim} are no whole steps of "
                 f"device dim {k} ({tile.extents[k]} steps of {step})",
             )  # fmt: skip
+
+
+def _check_whole_sticks(expected: ExpectedTensor, actual: ActualTensor, host_dim: int) -> None:
+    layout, size = expected.layout, expected.shape[host_dim]
+    unit = layout.elements_per_stick
+    if layout.element_arrangement != "STANDARD":
+        unit = max(unit, COLUMNS_PER_GROUP)
+    if size % unit:
+        raise LaunchError(
+            "SPY859",
+            f"tiles of dim {host_dim} of {actual.name} end within a stick",
+            expected=f"tiles of a multiple of {unit} elements",
+            found=f"tiles of {size} in {actual.shape[host_dim]}",
+        )

@@ -92,7 +92,7 @@ class TiledTensor:
         return dict(self.walks).get(place)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TilePlan:
     """The loops of a launch and where every tile lies; immutable, usable from several threads.
 
@@ -168,6 +168,8 @@ def plan_tiles(
     for place, tensor in enumerate(tensors):
         starts = _starts(tensor, dims, indices)
         offsets_bytes[:, place] = tile_offsets(tensor.actual, starts)
+    for array in (indices, offsets_bytes):
+        array.setflags(write=False)
     return TilePlan(tensors, dims, indices, offsets_bytes)
 
 

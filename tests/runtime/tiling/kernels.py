@@ -20,6 +20,7 @@ from spyre.mlir.sdsc_recipes import (
     reduction,
     restickify,
 )
+from spyre.mlir.sdsc_window_recipes import Windows, pool
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.bundle_arguments import read_arguments
 from spyre.runtime.launch_spec import (
@@ -301,3 +302,14 @@ def sized(maximum: int, columns: int, rows: int) -> Built:
     write_launch_spec(directory / LAUNCH_SPEC_FILE, LaunchSpec(1, "k", arguments))
     bundle = load_bundle(directory)
     return Built(bundle, tuple(maker.args), read_arguments(bundle, {"S": rows}))
+
+
+def max_pool(shape: Sequence[int], splits: Sizes, symbolic: bool) -> Built:
+    """2x2 windows of [batch, height, width, channels], two apart."""
+    maker = Maker(symbolic)
+    batch, height, width, channels = shape
+    x = maker.arg(Arg(Role.INPUT, tuple(shape)))
+    y = maker.arg(Arg(Role.OUTPUT, (batch, height // 2, width // 2, channels)))
+    windows = Windows((2, 2), (2, 2))
+    maker.builder.add(pool("maxpoolfwd", tuple(shape), windows, x, y, splits))
+    return maker.done()

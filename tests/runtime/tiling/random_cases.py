@@ -259,10 +259,11 @@ def _matmul(rng: random.Random, name: str, seed: int) -> TileCase:
 
 
 def _with_lx(rng: random.Random, name: str, seed: int) -> TileCase:
-    """softmax: rows only; chain: rows and columns."""
-    tile = (_pick(rng, 2, 4, 8), 64 * _pick(rng, 1, 2, 3))
+    """softmax: rows only; chain: all dims of a tensor of up to four."""
+    middle = [_pick(rng, 1, 2, 3) for _ in range(_pick(rng, 0, 0, 1, 2))]
+    tile = (_pick(rng, 2, 4, 8), *(middle if name == "chain" else []), 64 * _pick(rng, 1, 2, 3))
     options = _options(rng)
-    whole = _grow(rng, tile, [0] if name == "softmax" else [0, 1], options)
+    whole = _grow(rng, tile, [0] if name == "softmax" else list(range(len(tile))), options)
     build = kernels.softmax if name == "softmax" else kernels.chain
     return _case(rng, name, seed, build, tile, whole, options, split_axes=[0])
 
@@ -307,6 +308,26 @@ def _transpose(rng: random.Random, name: str, seed: int) -> TileCase:
     return TileCase(name, seed, build, tile, whole, {}, {}, symbolic, options)
 
 
+def _pooling(rng: random.Random, name: str, seed: int) -> TileCase:
+    """Batch and channels may be tiled, the windowed dims not."""
+    tile = (_pick(rng, 1, 2), 2 * _pick(rng, 1, 2), 2 * _pick(rng, 1, 3), 64)
+    options = TilingOptions(True)
+    whole = _grow(rng, tile, [0, 3], options)
+    build, symbolic = kernels.max_pool, rng.random() < 0.5
+    return TileCase(name, seed, build, tile, whole, {}, {}, symbolic, options)
+
+
+def _widening(rng: random.Random, name: str, seed: int) -> TileCase:
+    tile = (_pick(rng, 1, 2, 4, 8), 64 * _pick(rng, 1, 2))
+    options = TilingOptions(True)
+    whole = _grow(rng, tile, [0, 1], options)
+
+    def build(shape: tuple[int, ...], splits: Mapping[str, int], symbolic: bool) -> Built:
+        return kernels.widen(shape, symbolic)
+
+    return TileCase(name, seed, build, tile, whole, {}, {}, rng.random() < 0.5, options)
+
+
 _KINDS: Mapping[str, Callable[[random.Random, str, int], TileCase]] = {
     "unary": _elementwise,
     "binary": _elementwise,
@@ -322,4 +343,6 @@ _KINDS: Mapping[str, Callable[[random.Random, str, int], TileCase]] = {
     "loop": _looped,
     "conversion": _conversion,
     "transpose": _transpose,
+    "pooling": _pooling,
+    "widening": _widening,
 }

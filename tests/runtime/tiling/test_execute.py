@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spyre.errors import LaunchError
+from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.device import Device, DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise
-from spyre.mlir.sdsc_window_recipes import Windows, pool
 from spyre.runtime.arguments import layout_for_largest
 from spyre.runtime.bundle_arguments import read_arguments
 from spyre.runtime.host_tensor import HostTensor
@@ -209,18 +208,10 @@ def test_rows_gathered_from_a_whole_table(device: Device) -> None:
 
 
 def test_batches_and_channels_of_a_pooling(device: Device) -> None:
-    def built(batch: int, channels: int) -> Built:
-        maker, windows = Maker(), Windows((2, 2), (2, 2))
-        shape = (batch, 8, 8, channels)
-        x = maker.arg(Arg(IN, shape))
-        y = maker.arg(Arg(OUT, (batch, 4, 4, channels)))
-        maker.builder.add(pool("maxpoolfwd", shape, windows, x, y))
-        return maker.done()
-
-    whole = built(6, 128)
+    whole = kernels.max_pool((6, 8, 8, 128), {}, True)
     inputs = random_inputs(whole.args, 5)
     truth = run_whole(device, whole, inputs)
-    found = run_tiled(device, built(2, 64), whole.args, inputs)
+    found = run_tiled(device, kernels.max_pool((2, 8, 8, 64), {}, True), whole.args, inputs)
     assert found.plan is not None
     assert found.plan.counts == (3, 2)
     np.testing.assert_array_equal(found.raw[0], truth.raw[0])
@@ -402,6 +393,25 @@ def test_a_missing_argument(device: Device) -> None:
     tile = mm(8, 64, 64)
     with pytest.raises(LaunchError, match="SPY363: the kernel needs argument 0"):
         TilingKernel(Kernel(tile.bundle, device), tile.arguments).plan(Launch({}))
+
+
+def test_errors_of_linking_come_before_the_first_tile(device: Device) -> None:
+    """The kernel reads 8 rows behind its argument, which only linking sees."""
+    device.reset()
+    maker = Maker()
+    x, y = maker.arg(Arg(IN, (4, 64))), maker.arg(Arg(OUT, (4, 64)))
+    far = replace(x, base=maker.builder.arguments[0].at(8 * 128))
+    maker.builder.add(pointwise("abs", (4, 64), [far], far))
+    maker.builder.add(pointwise("abs", (4, 64), [x], y))
+    tile = maker.done()
+    args = [Arg(IN, (4, 128)), Arg(OUT, (4, 128))]
+    launch = launch_of(device, tile, args, random_inputs(args, 17))
+    before = _unchanged(device, launch)
+    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    tiled = TiledLaunch(kernel, launch, kernel.plan(launch))
+    with pytest.raises(DeviceFault, match="SPY411"):
+        tiled.run()
+    assert _unchanged(device, launch) == before
 
 
 def test_an_operand_that_cannot_move(device: Device) -> None:
