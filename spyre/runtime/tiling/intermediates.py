@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from spyre.hw.nest import Int64Array
 from spyre.mlir.footprint import footprint
+from spyre.mlir.operation import Operation
 from spyre.runtime.tiling.argument_walks import Starts
 from spyre.runtime.tiling.dim_classes import DimClasses, ExecuteDim
 from spyre.runtime.tiling.operand_dims import whole_steps
@@ -80,7 +83,7 @@ def _link(
     for dim, dim2 in pairs:
         ours, theirs = ExecuteDim(one.execute, dim), ExecuteDim(other.execute, dim2)
         classes.join(ours, theirs)
-        if not _hand_over(known, ours, theirs, one.tensor.is_local):
+        if ours in known and not _agree(known[ours], other, theirs, known):
             classes.fix(theirs, reason)
     for dim in set(_held(one)) - {ours for ours, _ in pairs}:
         classes.fix(ExecuteDim(one.execute, dim), reason)
@@ -88,24 +91,27 @@ def _link(
         classes.fix(ExecuteDim(other.execute, dim), reason)
 
 
-def _hand_over(
-    known: dict[ExecuteDim, Int64Array], writer: ExecuteDim, reader: ExecuteDim, is_local: bool
+def _agree(
+    writer: Int64Array, use: OperandUse, reader: ExecuteDim, known: dict[ExecuteDim, Int64Array]
 ) -> bool:
-    """True if both start at the same element; a reader that does not know takes the writer's.
+    """True if the reader ``use`` starts at the element the writer does along its dim ``reader``.
 
-    In memory of the cores' own each core must, else all of them together.
+    In memory of the cores' own each core must, else all of them together. A reader that is not
+    known to start anywhere else starts where the writer did.
     """
-    if writer not in known:
-        return True
-    ours = known[writer]
-    theirs = known.setdefault(reader, ours)
-    if not is_local:
-        ours, theirs = (starts.min(axis=1, keepdims=True) for starts in (ours, theirs))
-    if ours.shape[1] != theirs.shape[1] or (
-        len(ours) != len(theirs) and min(len(ours), len(theirs)) > 1
-    ):
-        return False
-    return bool((ours == theirs).all())
+    local = use.tensor.is_local
+    ours = writer if local else writer.min(axis=1, keepdims=True)
+    if reader not in known:
+        known[reader] = ours if local else ours + _slice_starts(use.op, reader.dim)
+    theirs = known[reader] if local else known[reader].min(axis=1, keepdims=True)
+    repeated = len(ours) == len(theirs) or min(len(ours), len(theirs)) == 1
+    return repeated and ours.shape[1] == theirs.shape[1] and bool((ours == theirs).all())
+
+
+def _slice_starts(op: Operation, dim: str) -> Int64Array:
+    """Element of ``dim`` every core's work slice begins at, [core]."""
+    numbers = np.array([row.get(dim, 0) for row in op.core_slices], np.int64)
+    return numbers * op.core_extent(dim)
 
 
 def _held(use: OperandUse) -> list[str]:
