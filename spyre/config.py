@@ -59,6 +59,11 @@ AIU_WORLD_SIZE = Variable("AIU_WORLD_SIZE", "1", "number of simulated cards, 1 t
 SPYRE_DEVICES = Variable(
     "SPYRE_DEVICES", "", "cards to expose, such as 2,0: device 0 is card 2; default: all"
 )
+ALLOW_TILED_LAUNCH = Variable(
+    "SPYRE_ALLOW_TILED_LAUNCH",
+    "1",
+    "run kernels over tensors larger than their tiles: 1 or 0 (also true, false, on, off)",
+)
 
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """Every variable, in the order of this file."""
@@ -89,3 +94,8 @@ def cache_directory() -> Path:
         return Path(text)
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "spyre"
+
+
+def tiled_launch_allowed() -> bool:
+    """SPYRE_ALLOW_TILED_LAUNCH: whether launches over larger tensors are run tile by tile."""
+    return ALLOW_TILED_LAUNCH.read().strip().lower() not in ("0", "false", "off", "no")

@@ -324,7 +324,21 @@ SPYRECODE_CODES: dict[str, str] = {
     "SPY847": "a property is given in two spellings that differ",
 }
 
-TILING_CODES: dict[str, str] = {}
+TILING_CODES: dict[str, str] = {
+    "SPY850": "a tensor exceeds the kernel's tile, and tiled launches are not allowed",
+    "SPY851": "a tensor is smaller than the kernel's tile",
+    "SPY852": "a dim is no multiple of the kernel's tile",
+    "SPY853": "tensors disagree on a tiled dim",
+    "SPY854": "tensors of another number or rank than the kernel's",
+    "SPY855": "a tensor's layout cannot express the kernel's tiles",
+    "SPY856": "a tensor has another dtype than the kernel was compiled for",
+    "SPY857": "a dim that the kernel reduces cannot be tiled",
+    "SPY858": "this dim cannot be tiled",
+    "SPY859": "tiles end within a stick",
+    "SPY860": "no operation walks the dim that exceeds its tile",
+    "SPY861": "an operand cannot be moved to a larger tensor",
+    "SPY862": "an output shares memory with other tiles",
+}
 
 STREAM_CODES: dict[str, str] = {
     "SPY870": "work for a stream that has failed",

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
 from spyre.errors import LaunchError
+from spyre.hw.address_map import WINDOW_BITS, AddressWindow, through_windows
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGION_BYTES, REGIONS
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,14 @@ class Allocation:
 class Anchors:
     """Which allocation (index) begins at each address a program is given.
 
-    By parameter name, by segment of a baked bundle, and by device_mem_allocate. Parameters that are
-    not named hold no address that moves.
+    By parameter name, by segment of a baked bundle, by device_mem_allocate, and by window.
+    Parameters that are not named hold no address that moves.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
     segments: Mapping[int, int] = field(default_factory=dict)
     scratch: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Binding:
     ``allocations``: everything the program may touch in HBM.
     ``scratch_addresses``: one per device_mem_allocate. ``anchors``: which of these addresses are
     starts of allocations and move with them (None: nobody knows, so nothing can be moved).
+    ``windows``: tiles of larger tensors; parameters and segments may lead into them.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -80,6 +86,7 @@ class Binding:
     allocations: tuple[Allocation, ...] = ()
     scratch_addresses: tuple[int, ...] = ()
     anchors: Anchors | None = None
+    windows: tuple[AddressWindow, ...] = ()
 
     def relocate(self, addresses: Int64Array) -> Int64Array:
         """Device addresses of the file → addresses in the simulator's memory.
@@ -87,6 +94,14 @@ class Binding:
         LaunchError SPY363 for an address in a segment without argument. Arguments beyond the last
         segment cannot be addressed by baked bundles.
         """
+        return through_windows(self._of_segments(addresses), self.windows)
+
+    def origin(self, address_bytes: int) -> int:
+        """Where memory bound at ``address_bytes`` begins: behind a window, at the tile's corner."""
+        window = (address_bytes >> WINDOW_BITS) - 1
+        return self.windows[window].address_bytes if window >= 0 else address_bytes
+
+    def _of_segments(self, addresses: Int64Array) -> Int64Array:
         if self.segments is None:
             return addresses
         bases = np.full(REGIONS, -1, np.int64)
@@ -119,15 +134,26 @@ class Binding:
         assert anchors is not None
         titles = names or tuple(a.name for a in self.allocations)
         moved = zip(self.allocations, bases, titles, strict=True)
-        segments = {s: bases[k] for s, k in anchors.segments.items()}
+        segments = self.segments
         return replace(
             self,
-            parameters={**self.parameters, **_at(anchors.parameters, bases)},
-            segments=None if self.segments is None else segments,
+            parameters={
+                **self.parameters,
+                **_moved(self.parameters, anchors.parameters, bases),
+            },
+            segments=None if segments is None else _moved(segments, anchors.segments, bases),
             allocations=tuple(replace(a, address_bytes=b, name=n) for a, b, n in moved),
             scratch_addresses=tuple(bases[k] for k in anchors.scratch),
+            windows=tuple(
+                replace(window, address_bytes=bases[k])
+                for window, k in zip(self.windows, anchors.windows, strict=True)
+            ),
         )
 
 
-def _at(anchors: Mapping[str, int], bases: Sequence[int]) -> dict[str, int]:
-    return {name: bases[k] for name, k in anchors.items()}
+def _moved(values: Mapping[K, int], anchors: Mapping[K, int], bases: Sequence[int]) -> dict[K, int]:
+    """New addresses of what has an anchor; a window stays where it is, its tile moves."""
+    return {
+        name: values[name] if values[name] >> WINDOW_BITS else bases[k]
+        for name, k in anchors.items()
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeVar
@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from spyre.hw.address_map import AddressMap
 from spyre.hw.aliasing import AliasStructure, alias_rows, alias_structure, equal_runs
 from spyre.hw.binding import Binding
 from spyre.hw.device import Device
@@ -25,6 +26,7 @@ from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.linker import Linker
 from spyre.hw.nest import Int64Array
 from spyre.hw.relocation import is_movable, movable_rows, move
+from spyre.mlir.operation import Operation
 from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.launch import (
     POOL,
@@ -90,14 +92,26 @@ class Kernel:
     Any thread may link, also while another one runs what was linked; `launch` and `launch_timed`
     run, and follow the device: one thread at a time. The first use of a bundle with
     device_mem_allocate takes memory of the device; `reserve_scratch` does so beforehand.
+
+    ``operations``: by SDSC file, in place of the bundle's own; ``maps``: by argument index. Both
+    for a kernel retargeted to tiles of larger tensors: an argument with a map is given by the
+    address of the tile's corner, and its memory is the span of the tile.
     """
 
-    def __init__(self, bundle: KernelSource, device: Device) -> None:
+    def __init__(
+        self,
+        bundle: KernelSource,
+        device: Device,
+        operations: Mapping[str, Operation] | None = None,
+        maps: Mapping[int, AddressMap] | None = None,
+    ) -> None:
         self.bundle = bundle
         self.device = device
+        self.operations = bundle.operations if operations is None else operations
+        self.maps = dict(maps or {})
         self._linker = Linker(
             bundle.program,
-            bundle.operations,
+            self.operations,
             device.numerics.half_format,
             device.threads,
             device.numerics.chunked,
@@ -108,6 +122,14 @@ class Kernel:
         self._known: OrderedDict[LaunchShape, _Known] = OrderedDict()
         self._linked: OrderedDict[tuple[object, ...], LinkedProgram] = OrderedDict()
         self._scratch: tuple[PoolBuffer, ...] | None = None
+
+    def retargeted(
+        self, operations: Mapping[str, Operation], maps: Mapping[int, AddressMap]
+    ) -> Kernel:
+        """The same kernel for tiles of larger tensors, in the same device_mem_allocate memory."""
+        other = Kernel(self.bundle, self.device, operations, maps)
+        other._scratch = self.reserve_scratch()
+        return other
 
     # --- linking ------------------------------------------------------------------------------
 
@@ -124,6 +146,8 @@ class Kernel:
                 self._shapes.move_to_end(key)
                 return shape
             shape = LaunchShape.of(launch)
+            if self.maps:
+                shape = shape.seen_through(self.maps)
             _keep(self._shapes, key, shape, MAX_SHAPES)
         return shape
 
@@ -220,7 +244,7 @@ class Kernel:
     ) -> _Template:
         count, sizes = len(shape.slots), self._known_of(shape).sizes
         scratch = list(map(PoolBuffer, every[count:], sizes[count:]))
-        bound = bind(self.bundle.program, shape, every[:count], names, scratch)
+        bound = bind(self.bundle.program, shape, every[:count], names, scratch, self.maps)
         return _Template(self._linker.link(bound.binding), bound.places, every, names)
 
     def _known_of(self, shape: LaunchShape) -> _Known:
@@ -252,7 +276,8 @@ class Kernel:
     def bind(self, launch: Launch) -> Binding:
         """Parameters, segments and memory of ``launch``; LaunchError when it is incomplete."""
         shape, scratch = self.shape_of(launch), self.reserve_scratch()
-        return bind(self.bundle.program, shape, launch.addresses, launch.names, scratch).binding
+        given = (launch.addresses, launch.names, scratch, self.maps)
+        return bind(self.bundle.program, shape, *given).binding
 
     # --- memory of device_mem_allocate --------------------------------------------------------
 

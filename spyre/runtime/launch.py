@@ -7,10 +7,11 @@ is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle refe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from spyre.errors import LaunchError
+from spyre.hw.address_map import AddressMap, AddressWindow, window_base
 from spyre.hw.binding import Allocation, Anchors, Binding
 from spyre.hw.device import DeviceTensor
 from spyre.layout import SpyreTensorLayout
@@ -117,6 +118,16 @@ class LaunchShape:
             slots = (*slots, _slot(launch.pool.size_bytes))
         return cls(indices, slots, dict(launch.values), launch.names)
 
+    def seen_through(self, maps: Mapping[int, AddressMap]) -> LaunchShape:
+        """The shape where arguments with a map are tiles of larger tensors: as long as they span."""
+        slots = tuple(
+            _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
+            if index in maps
+            else slot
+            for index, slot in zip(self.indices, self.slots, strict=True)
+        )
+        return replace(self, slots=slots)
+
     @property
     def has_pool(self) -> bool:
         """True if the last address is that of a pool."""
@@ -145,28 +156,37 @@ def bind(
     addresses: Sequence[int],
     names: Sequence[str],
     scratch: Sequence[PoolBuffer],
+    maps: Mapping[int, AddressMap] | None = None,
 ) -> BoundLaunch:
     """Parameters, segments and memory of a launch; LaunchError when it is incomplete.
 
     ``addresses``, ``names``: one per slot of ``shape``; ``scratch``: memory of device_mem_allocate.
+    ``maps``: by argument index, of arguments given by the corner of a tile.
     """
+    windows = {index: k for k, index in enumerate(maps or {})}
     found = [*_allocations(shape, addresses, names), *_scratch_allocations(scratch)]
     allocations = sorted(dict.fromkeys(found), key=lambda a: a.address_bytes)
     index = {allocation: k for k, allocation in enumerate(allocations)}
     owner = [index[allocation] for allocation in found]
     at = {argument: k for k, argument in enumerate(shape.indices)}
+    given = [
+        window_base(windows[argument]) if argument in windows else address
+        for argument, address in zip(shape.indices, addresses, strict=True)
+    ]
     named = dict(_named_addresses(program, shape, at))
     anchors = Anchors(
         {name: owner[k] for name, k in named.items()},
         {} if program.parameters else {s: owner[k] for s, k in _segments(shape, at)},
         tuple(owner[len(shape.slots) :]),
+        tuple(owner[at[index]] for index in windows),
     )
     binding = Binding(
-        {**shape.values, **{name: addresses[k] for name, k in named.items()}},
-        None if program.parameters else {s: addresses[k] for s, k in _segments(shape, at)},
+        {**shape.values, **{name: given[k] for name, k in named.items()}},
+        None if program.parameters else {s: given[k] for s, k in _segments(shape, at)},
         tuple(allocations),
         tuple(buffer.address_bytes for buffer in scratch),
         anchors,
+        tuple(AddressWindow(map_, addresses[at[k]]) for k, map_ in (maps or {}).items()),
     )
     return BoundLaunch(binding, tuple(owner.index(k) for k in range(len(allocations))))
 

@@ -70,5 +70,18 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY845": "raised by spyre-compile",
     "SPY846": "a warning of spyre-compile",
     "SPY847": "found in SpyreCode directories: tests/runtime/spyrecode",
+    "SPY850": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY851": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY852": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY853": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY854": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY855": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY856": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY857": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY858": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY859": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY860": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY861": "tiled launches are made in Python: tests/runtime/tiling",
+    "SPY862": "tiled launches are made in Python: tests/runtime/tiling",
 }
 """Codes that no file and no command line provokes, or not here, with the reason."""

@@ -81,5 +81,7 @@ def _atoms(value: Value) -> Iterator[Atom]:
 
 def _at(site: Site, address: int | None) -> Allocation | None:
     """The allocation that begins at ``address``; of views of one memory the largest."""
-    found = [a for a in site.linked.binding.allocations if a.address_bytes == address]
+    binding = site.linked.binding
+    begin = None if address is None else binding.origin(address)
+    found = [a for a in binding.allocations if a.address_bytes == begin]
     return max(found, key=lambda a: a.size_bytes, default=None)

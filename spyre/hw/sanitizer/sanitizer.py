@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from spyre.errors import Severity
 from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.check_plan import CheckPlan, make_check_plan, new_results
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, grouped
@@ -38,6 +39,10 @@ class Sanitizer:
         """The host wrote a range of device memory."""
         record = self.log.add(Upload(name or f"{size_bytes} bytes at {address_bytes:#x}"))
         self.shadow.mark(address_bytes, size_bytes, record)
+
+    def written_sticks(self, addresses_bytes: Int64Array, name: str) -> None:
+        """A copy on the card wrote the sticks of HBM at ``addresses_bytes``."""
+        self.shadow.mark_sticks(addresses_bytes, self.log.add(Upload(name)))
 
     def cleared(self, address_bytes: int, size_bytes: int) -> None:
         """A range was freed."""

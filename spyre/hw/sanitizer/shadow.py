@@ -19,7 +19,17 @@ from spyre.errors import UnsupportedError
 from spyre.hw import check_table as ct
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.memory import reserve
-from spyre.hw.spec import CORES, HOST_BYTES, LX_BASE, LX_BYTES, STICK_BYTES, host_offset
+from spyre.hw.nest import Int64Array
+from spyre.hw.spec import (
+    CORES,
+    HOST_BYTES,
+    LX_BASE,
+    LX_BYTES,
+    REGION_BITS,
+    REGION_SKEW_BYTES,
+    STICK_BYTES,
+    host_offset,
+)
 
 UInt32Array = npt.NDArray[np.uint32]
 _WORD_BYTES = 4
@@ -117,6 +127,12 @@ class ShadowMemory:
         """A host write of a range."""
         self.of_range(address_bytes, size_bytes)[:] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
         self._forget_ranges(address_bytes, size_bytes)
+
+    def mark_sticks(self, addresses_bytes: Int64Array, record: int) -> None:
+        """A write of the sticks of HBM at ``addresses_bytes``."""
+        at = addresses_bytes + (addresses_bytes >> REGION_BITS) * REGION_SKEW_BYTES
+        at //= STICK_BYTES
+        self.words[at] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
 
     def clear(self, address_bytes: int, size_bytes: int) -> None:
         """Nobody has written a range; whole pages go back to the host."""

@@ -1,0 +1,100 @@
+"""Host dim of every device dim of a layout, size-1 dims included where the layout tells.
+
+A stride of -1 says nothing about the host dim it stands for. Layouts made from a dim order have
+that dim in a known place (runtime reference §1.1): the first order that fits fills those gaps, the
+default one before others. It is a guess; :mod:`.tile_layout` compares it with the bound tensor's
+layout, in which the dims that matter are longer than 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+
+import numpy as np
+
+from spyre.hw.nest import Int64Array
+from spyre.layout import SpyreTensorLayout, transfer_geometry
+
+_MAX_RANK = 6
+
+
+@dataclass(frozen=True)
+class DeviceDims:
+    """Device dims of a tensor, outermost first, the stick last.
+
+    ``host_dims``: the host dim each walks, -1 where unknown or none. ``multipliers``: host
+    coordinates per step. ``strides_bytes``: of the dims above the stick.
+    """
+
+    host_dims: tuple[int, ...]
+    multipliers: tuple[int, ...]
+    extents: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+
+    @property
+    def stick_host_dim(self) -> int:
+        """Host dim along the stick, or -1: one value per stick."""
+        return self.host_dims[-1]
+
+    def walked_by(self, host_dim: int) -> list[int]:
+        """Device dims above the stick that walk ``host_dim``, by falling multiplier."""
+        found = [k for k in range(len(self.extents) - 1) if self.host_dims[k] == host_dim]
+        return sorted(found, key=lambda k: -self.multipliers[k])
+
+    def offsets_bytes(self, host_dim: int, coordinates: Int64Array) -> Int64Array:
+        """Byte offset of the sticks at ``coordinates`` along ``host_dim``."""
+        rest = np.asarray(coordinates, np.int64)
+        total = np.zeros_like(rest)
+        for k in self.walked_by(host_dim):
+            steps, rest = np.divmod(rest, self.multipliers[k])
+            total = total + steps * self.strides_bytes[k]
+        return total
+
+
+@lru_cache(maxsize=1024)
+def device_dims(
+    layout: SpyreTensorLayout, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> DeviceDims:
+    """Device dims of a tensor of host ``shape``/``strides`` (elements) in ``layout``.
+
+    LaunchError SPY322 when the layout does not fit.
+    """
+    geometry = transfer_geometry(layout, shape, strides)
+    found, multipliers = list(geometry.host_dims), list(geometry.multipliers)
+    order = next((o for o in _orders(layout, shape) if _fits(o, found, layout, shape)), found)
+    for k, host_dim in enumerate(order):
+        if found[k] >= 0 or host_dim < 0:
+            continue
+        found[k] = host_dim
+        counts_sticks = k < len(found) - 1 and host_dim == order[-1]
+        multipliers[k] = layout.elements_per_stick if counts_sticks else 1
+    bits = layout.data_format.bits
+    steps = tuple(stride * bits // 8 for stride in layout.device_strides[:-1])
+    return DeviceDims(tuple(found), tuple(multipliers), layout.device_size, steps)
+
+
+def _orders(layout: SpyreTensorLayout, shape: tuple[int, ...]) -> Iterator[Sequence[int]]:
+    """Host dim of every device dim in layouts of this many dims, the default order first."""
+    rank = len(shape)
+    if len(layout.device_size) not in (rank + 1, rank + 2) or rank > _MAX_RANK:
+        return
+    sparse = (-1,) if len(layout.device_size) == rank + 2 else ()
+    for permuted in permutations(range(rank)):
+        order = (*permuted, *sparse)
+        if order:
+            yield (*order[1:], order[0], order[-1])
+
+
+def _fits(
+    order: Sequence[int], known: Sequence[int], layout: SpyreTensorLayout, shape: tuple[int, ...]
+) -> bool:
+    """True if a layout of ``order`` could walk the host dims ``known`` (-1: not known)."""
+    last = len(known) - 1
+    for k, (guess, found) in enumerate(zip(order, known, strict=True)):
+        short = guess < 0 or shape[guess] <= 1 or (k < last and layout.device_size[k] <= 1)
+        if guess != found and not (found < 0 and short):
+            return False
+    return True

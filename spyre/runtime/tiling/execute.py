@@ -1,0 +1,305 @@
+"""Running a tile plan on a device, one step after another.
+
+:class:`TiledLaunch` prepares a launch, which may fail and submits nothing then; `run` walks its
+steps. The flex layer takes the launches of the tiles from it and runs them its own way.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import TypeVar
+
+import numpy as np
+
+from spyre.errors import LaunchError
+from spyre.hw.address_map import AddressMap
+from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.nest import Int64Array
+from spyre.hw.sanitizer import Sanitizer
+from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.tiling.accumulate import accumulator
+from spyre.runtime.tiling.kernel_dims import expected_tensors
+from spyre.runtime.tiling.launch_tensors import ActualTensor
+from spyre.runtime.tiling.operand_uses import operand_uses
+from spyre.runtime.tiling.options import TilingOptions
+from spyre.runtime.tiling.retarget import retarget
+from spyre.runtime.tiling.tile_copies import CopyBox, copy_boxes, valid_shape
+from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan, plan_tiles
+from spyre.runtime.tiling.tile_steps import (
+    Accumulate,
+    Buffer,
+    Compute,
+    CopyIn,
+    CopyOut,
+    TileStep,
+    tile_steps,
+)
+
+_Kept = TypeVar("_Kept")
+Temporaries = Mapping[tuple[int, Buffer], DeviceTensor]
+"""Tile-sized tensors by place in the plan and what they are for."""
+
+MAX_PLANS = 64
+"""Plans, and sets of retargeted operations, a kernel keeps; the oldest goes first."""
+
+
+class TilingKernel:
+    """A kernel with what tiling has to know of it, found out once.
+
+    ``values``: of runtime sizes and index parameters, which launches must give alike. Driven from
+    one thread, like the kernel's device; plans it made may be read from any.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        arguments: KernelArguments,
+        values: Mapping[str, int] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.uses = operand_uses(kernel.bundle, arguments.pool_bytes > 0, values)
+        self.expected = expected_tensors(arguments, self.uses)
+        self._plans: OrderedDict[object, TilePlan] = OrderedDict()
+        self._kernels: OrderedDict[object, Kernel] = OrderedDict()
+
+    def matches(self, launch: Launch) -> bool:
+        """True if every tensor is as the kernel was compiled for: one pass, no plan needed."""
+        for expected in self.expected:
+            tensor = launch.arguments.get(expected.arg_index)
+            if tensor is None or tensor.sizes != expected.shape:
+                return False
+            if tensor.dtype != expected.dtype_name:
+                return False
+            if tensor.layout is not expected.layout and tensor.layout != expected.layout:
+                return False
+        return True
+
+    def plan(self, launch: Launch, options: TilingOptions | None = None) -> TilePlan:
+        """The tiles of ``launch``. LaunchError SPY363 for a missing argument, else as
+        `plan_tiles`.
+        """
+        options = options if options is not None else TilingOptions()
+        tensors = [self._bound(launch, expected.arg_index) for expected in self.expected]
+        actual = [ActualTensor.of(tensor) for tensor in tensors]
+        key = (options, *(replace(tensor, name="") for tensor in actual))
+        if key not in self._plans:
+            _keep(self._plans, key, plan_tiles(self.expected, actual, options))
+        return self._plans[key]
+
+    def retargeted(self, maps: Mapping[int, AddressMap]) -> Kernel:
+        """The kernel for tiles: arguments seen through ``maps``, by index. LaunchError SPY861."""
+        if not maps:
+            return self.kernel
+        key = tuple(sorted(maps.items()))
+        if key not in self._kernels:
+            operations = retarget(self.kernel.bundle.operations, self.uses, maps)
+            _keep(self._kernels, key, self.kernel.retargeted(operations, maps))
+        return self._kernels[key]
+
+    def _bound(self, launch: Launch, arg_index: int) -> DeviceTensor:
+        if arg_index in launch.arguments:
+            return launch.arguments[arg_index]
+        raise LaunchError(
+            "SPY363",
+            f"the kernel needs argument {arg_index}, and it was not given",
+            expected=f"arguments {[e.arg_index for e in self.expected]}",
+            found=f"arguments {sorted(launch.arguments)}",
+        )
+
+
+def _keep(cache: OrderedDict[object, _Kept], key: object, value: _Kept) -> None:
+    cache[key] = value
+    if len(cache) > MAX_PLANS:
+        cache.popitem(last=False)
+
+
+def execute_tiles(kernel: TilingKernel, launch: Launch, plan: TilePlan) -> None:
+    """Run ``kernel`` over all tiles of ``plan`` and wait for it.
+
+    LaunchError before anything runs: SPY855, SPY861 (the tensors' layouts), SPY862 (overlap).
+    """
+    TiledLaunch(kernel, launch, plan).run()
+
+
+@dataclass(frozen=True)
+class TiledLaunch:
+    """A launch ready to run tile by tile: what could be wrong with it was found when it was made.
+
+    Driven from one thread, like the kernel's device.
+    """
+
+    kernel: TilingKernel
+    launch: Launch
+    plan: TilePlan
+
+    def __post_init__(self) -> None:
+        _check_overlap(self.launch, self.plan)
+        if not self.plan.needs_steps:
+            self.kernel_of(Compute(0))
+            return
+        steps = list(self.steps())
+        for compute in _one_per_kernel(steps):
+            self.kernel_of(compute)
+        for step in steps:
+            if isinstance(step, CopyIn | CopyOut):
+                self._boxes(step)
+
+    def steps(self) -> Iterator[TileStep]:
+        """What `run` does, in order."""
+        if self.plan.needs_steps:
+            return tile_steps(self.plan)
+        return (Compute(iteration) for iteration in range(self.plan.iterations))
+
+    @cached_property
+    def addresses_bytes(self) -> Int64Array:
+        """Device address of every tile's corner, [iteration, tensor of the plan]."""
+        bases = [self._tensor(place).address_bytes for place in range(len(self.plan.tensors))]
+        addresses: Int64Array = self.plan.offsets_bytes + np.array(bases, np.int64)
+        return addresses
+
+    def kernel_of(self, step: Compute) -> Kernel:
+        """The kernel retargeted to the tensors that ``step`` binds."""
+        inside = {place for place, _ in step.temporaries}
+        return self.kernel.retargeted(
+            {
+                tensor.expected.arg_index: tensor.map.merged
+                for place, tensor in enumerate(self.plan.tensors)
+                if place not in inside and _is_seen_through(tensor)
+            }
+        )
+
+    def launch_of(self, step: Compute, temporaries: Temporaries | None = None) -> Launch:
+        """What `kernel_of` is given for ``step``: tiles by their corners, and temporaries."""
+        inside = dict(step.temporaries)
+        corners = self.addresses_bytes[step.iteration].tolist()
+        arguments = dict(self.launch.arguments)
+        for place, tensor in enumerate(self.plan.tensors):
+            index = tensor.expected.arg_index
+            if place in inside:
+                arguments[index] = (temporaries or {})[place, inside[place]]
+            else:
+                arguments[index] = replace(arguments[index], address_bytes=corners[place])
+        return replace(self.launch, arguments=arguments)
+
+    def run(self) -> None:
+        """All steps; temporaries are freed whatever happens. Errors of linking come before any."""
+        steps = list(self.steps())
+        with _temporaries(self.kernel.kernel.device, self.plan, steps) as temporaries:
+            for compute in _one_per_kernel(steps):
+                self.kernel_of(compute).link(self.launch_of(compute, temporaries))
+            for step in steps:
+                self._run_step(step, temporaries)
+
+    def _run_step(self, step: TileStep, temporaries: Temporaries) -> None:
+        match step:
+            case Compute():
+                self.kernel_of(step).launch(self.launch_of(step, temporaries))
+            case Accumulate():
+                total = temporaries[step.tensor, Buffer.TILE]
+                result = temporaries[step.tensor, Buffer.RESULT]
+                adder = accumulator(self.kernel.kernel.device, step.operation, total.layout)
+                adder.launch(Launch({0: total, 1: result}))
+            case CopyIn() | CopyOut():
+                self._copy(step, temporaries[step.tensor, Buffer.TILE])
+
+    def _copy(self, step: CopyIn | CopyOut, temporary: DeviceTensor) -> None:
+        device, whole = self.kernel.kernel.device, self._tensor(step.tensor)
+        offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
+        tile, tensor = device.bytes_of(temporary), device.bytes_of(whole)[offset:]
+        if isinstance(step, CopyIn):
+            tile[:] = 0
+        for box in self._boxes(step):
+            inside, outside = box.views(tile, tensor)
+            if isinstance(step, CopyIn):
+                inside[:] = outside
+            else:
+                outside[:] = inside
+        if device.sanitizer is not None:
+            self._observe(step, temporary, device.sanitizer)
+
+    def _observe(
+        self, step: CopyIn | CopyOut, temporary: DeviceTensor, sanitizer: Sanitizer
+    ) -> None:
+        """Tell the sanitizer what a copy wrote."""
+        if isinstance(step, CopyIn):
+            sanitizer.written(temporary.address_bytes, temporary.size_bytes, temporary.name)
+            return
+        corner = int(self.addresses_bytes[step.iteration, step.tensor])
+        for box in self._boxes(step):
+            sanitizer.written_sticks(corner + box.tensor_sticks_bytes, temporary.name)
+
+    def _boxes(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
+        valid = valid_shape(self.plan, step.tensor, step.iteration)
+        return copy_boxes(self.plan.tensors[step.tensor], valid)
+
+    def _tensor(self, place: int) -> DeviceTensor:
+        return self.launch.arguments[self.plan.tensors[place].expected.arg_index]
+
+
+def _one_per_kernel(steps: Sequence[TileStep]) -> list[Compute]:
+    """The first computation with every set of temporaries."""
+    first: dict[object, Compute] = {}
+    for step in steps:
+        if isinstance(step, Compute):
+            first.setdefault(step.temporaries, step)
+    return list(first.values())
+
+
+def _is_seen_through(tensor: TiledTensor) -> bool:
+    """True if the kernel does not find the tensor as it was compiled for."""
+    return tensor.is_tiled or not tensor.map.is_identity
+
+
+@contextmanager
+def _temporaries(
+    device: Device, plan: TilePlan, steps: Sequence[TileStep]
+) -> Iterator[Temporaries]:
+    """The temporaries that ``steps`` speak of, freed at the end."""
+    wanted = {use for step in steps if isinstance(step, Compute) for use in step.temporaries}
+    found: dict[tuple[int, Buffer], DeviceTensor] = {}
+    try:
+        for place, buffer in sorted(wanted):
+            expected = plan.tensors[place].expected
+            address = device.allocate(expected.layout.device_bytes)
+            found[place, buffer] = DeviceTensor(
+                f"{buffer} of {expected.name}",
+                address,
+                expected.layout,
+                expected.dtype_name,
+                expected.shape,
+                expected.strides,
+            )
+        yield found
+    finally:
+        for tensor in found.values():
+            device.free(tensor.address_bytes)
+
+
+def _check_overlap(launch: Launch, plan: TilePlan) -> None:
+    """An output must not share memory with a tensor whose tiles lie elsewhere in it."""
+    if not plan.is_tiled:
+        return
+    for one, other in combinations(range(len(plan.tensors)), 2):
+        first, second = plan.tensors[one], plan.tensors[other]
+        a = launch.arguments[first.expected.arg_index]
+        b = launch.arguments[second.expected.arg_index]
+        apart = (
+            a.address_bytes + a.size_bytes <= b.address_bytes
+            or b.address_bytes + b.size_bytes <= a.address_bytes
+        )
+        same = a.address_bytes == b.address_bytes and first.map == second.map
+        same = same and bool((plan.offsets_bytes[:, one] == plan.offsets_bytes[:, other]).all())
+        if not apart and not same and (first.is_written or second.is_written):
+            raise LaunchError(
+                "SPY862",
+                f"{a.name} and {b.name} share memory, but not their tiles",
+                expected="outputs with memory of their own, or tile for tile that of an input",
+                found=f"{a.size_bytes} bytes at {a.address_bytes:#x}, {b.size_bytes} bytes at "
+                f"{b.address_bytes:#x}",
+            )

@@ -1,0 +1,152 @@
+"""A kernel's operations with the pitches of the tensors bound at launch.
+
+What is compiled for a tile walks memory with the tile's pitches. An operand in an argument with an
+address map gets the stored extents that give it the larger tensor's pitches; extents, cores, loops
+and everything in the pool and in scratchpads stay. Start addresses are mapped when they are
+linked (:mod:`spyre.hw.address_map`). Pure, for symbolic and baked bundles alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from spyre.errors import JsonLocation, LaunchError
+from spyre.hw.address_map import AddressMap
+from spyre.hw.boxes import core_boxes
+from spyre.mlir.footprint import RESTICKIFY, footprint, stick_elements
+from spyre.mlir.operation import Indirection, Operation, Tensor
+from spyre.runtime.tiling.operand_dims import whole_steps
+from spyre.runtime.tiling.operand_uses import OperandUse
+
+Pitches = Mapping[str, int]
+
+
+def retarget(
+    operations: Mapping[str, Operation],
+    uses: Sequence[OperandUse],
+    maps: Mapping[int, AddressMap],
+) -> dict[str, Operation]:
+    """``operations`` (by SDSC file) for arguments seen through ``maps`` (by argument index).
+
+    LaunchError SPY861 where an operand cannot take the pitches: it does not walk its argument's
+    device dims, is looked up through an index, or one SDSC serves arguments of different layouts.
+    """
+    moved = {index: map_.merged for index, map_ in maps.items() if not map_.is_identity}
+    wanted: dict[tuple[str, int], dict[str, int] | None] = {}
+    for use in uses:
+        sizes = None if use.owner not in moved else _stored(use, moved[use.owner])
+        key = use.filename, use.operand
+        if wanted.setdefault(key, sizes) != sizes:
+            raise _refuse(use, "one SDSC serves arguments of different layouts")
+    changed = dict(operations)
+    for (filename, operand), sizes in wanted.items():
+        if sizes is not None:
+            changed[filename] = _with_stored(changed[filename], operand, sizes)
+    return changed
+
+
+def _refuse(use: OperandUse, message: str) -> LaunchError:
+    return LaunchError(
+        "SPY861",
+        f"{use.op.name}: {use.tensor.name} of argument {use.owner} cannot be moved to a larger "
+        f"tensor: {message}",
+        JsonLocation(use.op.file, use.tensor.json_path),
+        expected="an operand that walks device dims of its argument",
+        found=f"dims {list(use.tensor.dims)}",
+    )
+
+
+def _stored(use: OperandUse, map_: AddressMap) -> dict[str, int]:
+    """Stored extents (elements) per dim that give ``use`` the pitches of ``map_``."""
+    if use.tensor.indirection is Indirection.VALUE:
+        raise _refuse(use, "an index chooses its elements")
+    if use.op.name == RESTICKIFY:
+        _check_whole(use)
+    _check_no_carry(use, map_)
+    return _stored_for(use, _mapped_pitches(use, map_))
+
+
+def _check_whole(use: OperandUse) -> None:
+    """A restickify drops what lies beyond its tensors, which a larger tensor does not say."""
+    stored = footprint(use.op, use.tensor).stored
+    short = [d for d in use.tensor.dims if use.tensor.holds(d) and stored[d] < use.op.extents[d]]
+    if short:
+        raise _refuse(use, f"{use.op.name} stops at the end of {short[0]}")
+
+
+def _check_no_carry(use: OperandUse, map_: AddressMap) -> None:
+    """From every core's start the operand must stay within the steps of each device dim."""
+    reach = np.zeros((len(use.op.cores), len(map_.extents)), np.int64)
+    for core, box in enumerate(core_boxes(use.op, use.tensor)):
+        for axis in box.axes if box is not None else ():
+            step = map_.coordinates(np.array(axis.pitch_bytes, np.int64))
+            reach[core] += step * (axis.steps - 1)
+            if axis.first_bytes < 0:
+                raise _refuse(use, f"{axis.dim} begins before a core's share")
+    ends = map_.coordinates(use.offsets_bytes) + reach
+    limits = np.array(map_.extents, np.int64)
+    if (ends[..., 1:] >= limits[1:]).any():
+        raise _refuse(use, "it runs through several device dims")
+
+
+def _mapped_pitches(use: OperandUse, map_: AddressMap) -> dict[str, int]:
+    """New pitch (bytes) of every dim of several steps."""
+    pitches = footprint(use.op, use.tensor).pitch_bytes
+    moving = [
+        dim
+        for dim in use.tensor.dims
+        if use.tensor.holds(dim) and whole_steps(use.op, use.tensor, dim) > 1
+    ]
+    return {dim: int(map_.apply(np.array(pitches[dim], np.int64))) for dim in moving}
+
+
+def _stored_for(use: OperandUse, pitches: Pitches) -> dict[str, int]:
+    """Extents whose products are ``pitches``; dims of one step take any pitch.
+
+    A dim is stored as long as the next one's pitch says; the outermost as it was.
+    """
+    tensor, sticks = use.tensor, stick_elements(use.tensor)
+    before = footprint(use.op, tensor)
+    stored: dict[str, int] = {}
+    pitch = 128
+    for place, dim in enumerate(tensor.dims):
+        if pitches.get(dim, pitch) != pitch:
+            raise _refuse(use, f"no dim inside of {dim} gives it {pitches[dim]} bytes per step")
+        if not tensor.holds(dim):
+            continue
+        size = sticks.get(dim, 1)
+        following = [pitches[d] for d in tensor.dims[place + 1 :] if d in pitches]
+        steps = -(-before.stored[dim] // size)
+        if following:
+            steps, rest = divmod(following[0], pitch)
+            if rest or steps < whole_steps(use.op, tensor, dim):
+                raise _refuse(use, f"{dim} does not fit below {following[0]} bytes per step")
+        elif dim not in pitches:
+            steps = 1
+        stored[dim] = steps * size
+        pitch *= steps
+    return stored
+
+
+def _with_stored(op: Operation, operand: int, sizes: Mapping[str, int]) -> Operation:
+    """``op`` with stored extents of the operand at place ``operand``."""
+    index = op.tensors[operand].index
+
+    def changed(tensor: Tensor) -> Tensor:
+        if tensor.index != index:
+            return tensor
+        return replace(tensor, device_dim_sizes={**tensor.device_dim_sizes, **sizes})
+
+    return _replaced(op, changed)
+
+
+def _replaced(op: Operation, change: Callable[[Tensor], Tensor]) -> Operation:
+    return replace(
+        op,
+        inputs=tuple(map(change, op.inputs)),
+        index_tensors=tuple(map(change, op.index_tensors)),
+        outputs=tuple(map(change, op.outputs)),
+    )

@@ -1,0 +1,241 @@
+"""From expected and actual tensors to the list of tiles: one pure function and its result.
+
+A launch whose tensors are larger than the kernel was compiled for is a nest of loops over tiles,
+the lowest dim outermost, dims that are reduced innermost (runtime reference §6). The plan is data:
+counts per dim and a byte offset per iteration and tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from spyre.hw.address_map import AddressMap
+from spyre.hw.nest import Int64Array
+from spyre.runtime.launch_spec import Role
+from spyre.runtime.tiling.launch_tensors import ActualTensor, ExpectedTensor, KernelDim
+from spyre.runtime.tiling.options import TilingOptions
+from spyre.runtime.tiling.tile_checks import (
+    Growth,
+    check_kernel_dims,
+    check_shapes,
+    find_growth,
+)
+from spyre.runtime.tiling.tile_layout import tile_map, tile_offsets
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TiledDim:
+    """A loop over tiles: ``total`` elements in ``count`` tiles of ``tile``.
+
+    ``valid_last``: elements of the last tile that exist; ``tile`` if it is whole.
+    """
+
+    dim: KernelDim
+    tile: int
+    total: int
+    count: int
+    valid_last: int
+
+    @property
+    def name(self) -> str:
+        """Name of the dim in the operation that has it first."""
+        return self.dim.name
+
+    @property
+    def is_reduction(self) -> bool:
+        """True if results of its tiles are accumulated."""
+        return bool(self.dim.reduced_by)
+
+    @property
+    def is_partial(self) -> bool:
+        """True if the last tile is not whole."""
+        return self.valid_last < self.tile
+
+
+@dataclass(frozen=True)
+class TiledTensor:
+    """A tensor of the launch, cut into tiles.
+
+    ``map``: byte offsets in a tile's memory → in the tensor's, from the tile's corner. ``walks``:
+    (place in ``TilePlan.dims``, host dim) of the tiled dims it has.
+    """
+
+    expected: ExpectedTensor
+    actual: ActualTensor
+    map: AddressMap
+    walks: tuple[tuple[int, int], ...]
+
+    @property
+    def is_read(self) -> bool:
+        """True for inputs, in-place outputs included."""
+        return self.expected.role is not Role.OUTPUT
+
+    @property
+    def is_written(self) -> bool:
+        """True for outputs, in-place ones included."""
+        return self.expected.role is not Role.INPUT
+
+    @property
+    def is_tiled(self) -> bool:
+        """False for a tensor that every iteration uses whole."""
+        return bool(self.walks)
+
+    def host_dim(self, place: int) -> int | None:
+        """The host dim that the tiled dim at ``place`` walks, None where it does not."""
+        return dict(self.walks).get(place)
+
+
+@dataclass(frozen=True, eq=False)
+class TilePlan:
+    """The loops of a launch and where every tile lies; immutable, usable from several threads.
+
+    ``dims``: outermost first. ``indices``: int64 [iteration, dim]. ``offsets_bytes``: int64
+    [iteration, tensor], of each tile's corner from the start of its tensor.
+    """
+
+    tensors: tuple[TiledTensor, ...]
+    dims: tuple[TiledDim, ...]
+    indices: Int64Array
+    offsets_bytes: Int64Array
+
+    @property
+    def is_tiled(self) -> bool:
+        """False if the launch is one pass."""
+        return bool(self.dims)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Tiles per dim."""
+        return tuple(dim.count for dim in self.dims)
+
+    @property
+    def iterations(self) -> int:
+        """Passes over the kernel."""
+        return len(self.indices)
+
+    @property
+    def needs_steps(self) -> bool:
+        """True if there is more to do than to run the kernel per tile: copies or accumulation."""
+        return any(dim.is_partial or (dim.is_reduction and dim.count > 1) for dim in self.dims)
+
+    @property
+    def accumulation(self) -> str:
+        """The operation that combines results of tiles, '' where none does."""
+        return next((d.dim.accumulated_by for d in self.dims if d.is_reduction), "")
+
+    @cached_property
+    def partial(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """[iteration, dim]: True where the iteration's tile of the dim is not whole."""
+        last = np.array([d.count - 1 if d.is_partial else -1 for d in self.dims], np.int64)
+        found: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self.indices == last
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self)) + "\n"
+
+
+def plan_tiles(
+    expected: Sequence[ExpectedTensor],
+    actual: Sequence[ActualTensor],
+    options: TilingOptions | None = None,
+) -> TilePlan:
+    """The tiles of a launch of a kernel for ``expected`` on ``actual``, in argument order. Pure.
+
+    LaunchError, naming tensor, dim and mismatch: SPY850 (tiling is not allowed), SPY851 (smaller
+    than the tile), SPY852 (no multiple), SPY853 (tensors disagree), SPY854 (number, rank), SPY855
+    (layout), SPY856 (dtype), SPY857 (reduction), SPY858 (dim that cannot be tiled), SPY859 (tiles
+    that end within a stick), SPY860 (dim that no operation walks). Runtime reference §6.
+    """
+    options = options if options is not None else TilingOptions()
+    check_shapes(expected, actual)
+    growth = find_growth(expected, actual, options)
+    check_kernel_dims(expected, actual, growth, options)
+    ordered = sorted(growth.items(), key=lambda item: item[1].order)
+    dims = tuple(_tiled_dim(dim, found) for dim, found in ordered)
+    tensors = tuple(
+        TiledTensor(e, a, tile_map(e, a), _walks(e, dims))
+        for e, a in zip(expected, actual, strict=True)
+    )
+    indices = _indices([dim.count for dim in dims])
+    offsets_bytes = np.zeros((len(indices), len(tensors)), np.int64)
+    for place, tensor in enumerate(tensors):
+        starts = _starts(tensor, dims, indices)
+        offsets_bytes[:, place] = tile_offsets(tensor.actual, starts)
+    for array in (indices, offsets_bytes):
+        array.setflags(write=False)
+    return TilePlan(tensors, dims, indices, offsets_bytes)
+
+
+def _tiled_dim(dim: KernelDim, found: Growth) -> TiledDim:
+    tile, total = found.tile, found.total
+    return TiledDim(dim, tile, total, -(-total // tile), (total - 1) % tile + 1)
+
+
+def _walks(expected: ExpectedTensor, dims: Sequence[TiledDim]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (place, host_dim)
+        for place, tiled in enumerate(dims)
+        for host_dim, dim in enumerate(expected.dims)
+        if dim == tiled.dim
+    )
+
+
+def _starts(
+    tensor: TiledTensor, dims: Sequence[TiledDim], indices: Int64Array
+) -> dict[int, Int64Array]:
+    """First element of every iteration's tile per host dim that is tiled."""
+    return {host_dim: indices[:, place] * dims[place].tile for place, host_dim in tensor.walks}
+
+
+def _indices(counts: Sequence[int]) -> Int64Array:
+    """Every combination of tile numbers, the last one fastest: [iteration, dim]."""
+    if not counts:
+        return np.zeros((1, 0), np.int64)
+    grid = np.indices(counts, dtype=np.int64).reshape(len(counts), prod(counts))
+    return np.ascontiguousarray(grid.T)
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def _lines(plan: TilePlan) -> Iterator[str]:
+    passes = "1 iteration" if plan.iterations == 1 else f"{plan.iterations} iterations"
+    yield f"tiled launch: {passes}" if plan.is_tiled else "launch: 1 iteration"
+    for depth, dim in enumerate(plan.dims):
+        yield f"{'  ' * (depth + 1)}for {_of_dim(dim)}"
+    for place, tensor in enumerate(plan.tensors):
+        yield f"  {_of_tensor(plan, tensor, plan.offsets_bytes[:, place])}"
+
+
+def _of_dim(dim: TiledDim) -> str:
+    text = f"{dim.name} (dim {dim.dim.index}): {dim.count} tiles of {dim.tile} in {dim.total}"
+    if dim.is_partial:
+        text += f", the last padded from {dim.valid_last}"
+    if dim.is_reduction:
+        text += f", results of {dim.dim.reduced_by} accumulated by {dim.dim.accumulated_by}"
+    return text
+
+
+def _of_tensor(plan: TilePlan, tensor: TiledTensor, offsets: Int64Array) -> str:
+    expected, actual = tensor.expected, tensor.actual
+    head = f"{expected.name} {expected.role.value} {list(actual.shape)}"
+    if not tensor.is_tiled:
+        return f"{head}: reused"
+    steps = []
+    for place, _ in tensor.walks:
+        after = prod(plan.counts[place + 1 :])
+        step = int(offsets[after] - offsets[0]) if plan.counts[place] > 1 else 0
+        steps.append(f"{plan.dims[place].name} +{step}")
+    first = ", ".join(str(int(offset)) for offset in offsets[:_SHOWN])
+    dots = ", …" if len(offsets) > _SHOWN else ""
+    return (
+        f"{head} in tiles of {list(expected.shape)}: bytes per tile {', '.join(steps)}; "
+        f"offsets {first}{dots}"
+    )

@@ -1,0 +1,109 @@
+"""Running a kernel on tensors, whole or in tiles, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.hw.device import Device, DeviceTensor
+from spyre.layout import contiguous_strides
+from spyre.runtime.host_tensor import HostTensor
+from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
+from spyre.runtime.launch_spec import Role
+from spyre.runtime.placement import download, upload
+from spyre.runtime.tiling.execute import TilingKernel, execute_tiles
+from spyre.runtime.tiling.kernel_dims import expected_tensors
+from spyre.runtime.tiling.launch_tensors import ActualTensor
+from spyre.runtime.tiling.operand_uses import operand_uses
+from spyre.runtime.tiling.options import TilingOptions
+from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles
+from tests.runtime.tiling.kernels import Arg, Built
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outputs as the host sees them, and their raw device bytes."""
+
+    values: tuple[Array, ...]
+    raw: tuple[npt.NDArray[np.uint8], ...]
+    plan: TilePlan | None = None
+
+
+def random_inputs(args: Sequence[Arg], seed: int) -> list[Array]:
+    """Multiples of 1/8 between -4 and 4, one array per argument that is read."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.integers(-32, 33, arg.shape) / 8).astype(arg.dtype)
+        for arg in args
+        if arg.role is not Role.OUTPUT
+    ]
+
+
+def place(device: Device, arg: Arg, name: str, array: Array | None) -> DeviceTensor:
+    layout = arg.layout
+    address = device.allocate(layout.device_bytes)
+    strides = contiguous_strides(arg.shape)
+    tensor = DeviceTensor(name, address, layout, arg.dtype, arg.shape, strides)
+    if array is not None:
+        upload(device, tensor, HostTensor.from_array(name, np.ascontiguousarray(array)))
+    return tensor
+
+
+def launch_of(device: Device, built: Built, args: Sequence[Arg], inputs: Sequence[Array]) -> Launch:
+    """Tensors ``args`` on the device, the pool of ``built``."""
+    given = iter(inputs)
+    tensors = {
+        k: place(device, arg, f"t{k}", next(given) if arg.role is not Role.OUTPUT else None)
+        for k, arg in enumerate(args)
+    }
+    size = built.arguments.pool_bytes
+    pool = PoolBuffer(device.allocate(size), size) if size else None
+    return Launch(tensors, pool)
+
+
+def outcome(device: Device, args: Sequence[Arg], launch: Launch, plan: TilePlan | None) -> Outcome:
+    written = [k for k, arg in enumerate(args) if arg.role is not Role.INPUT]
+    return Outcome(
+        tuple(np.array(download(device, launch.arguments[k]).storage) for k in written),
+        tuple(device.bytes_of(launch.arguments[k]).copy() for k in written),
+        plan,
+    )
+
+
+def run_whole(device: Device, built: Built, inputs: Sequence[Array]) -> Outcome:
+    """One pass of a kernel built for the whole shape."""
+    device.reset()
+    launch = launch_of(device, built, built.args, inputs)
+    Kernel(built.bundle, device).launch(launch)
+    return outcome(device, built.args, launch, None)
+
+
+def run_tiled(
+    device: Device,
+    built: Built,
+    args: Sequence[Arg],
+    inputs: Sequence[Array],
+    options: TilingOptions | None = None,
+) -> Outcome:
+    """A kernel built for a tile, on tensors ``args``."""
+    device.reset()
+    launch = launch_of(device, built, args, inputs)
+    kernel = TilingKernel(Kernel(built.bundle, device), built.arguments)
+    plan = kernel.plan(launch, options)
+    execute_tiles(kernel, launch, plan)
+    return outcome(device, args, launch, plan)
+
+
+def plan_for(built: Built, args: Sequence[Arg], options: TilingOptions | None = None) -> TilePlan:
+    """The plan alone, without a device."""
+    actual = [
+        ActualTensor(f"t{k}", a.shape, contiguous_strides(a.shape), a.dtype, a.layout)
+        for k, a in enumerate(args)
+    ]
+    uses = operand_uses(built.bundle, built.arguments.pool_bytes > 0)
+    return plan_tiles(expected_tensors(built.arguments, uses), actual, options)

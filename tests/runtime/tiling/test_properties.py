@@ -1,0 +1,22 @@
+"""Tiled = untiled, for random launches; ``python -m tests.runtime.tiling.thousand`` runs more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spyre.hw.device import Device
+from tests.runtime.tiling.random_cases import check_case, random_case
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return Device(threads=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_tiled_equals_untiled(device: Device, seed: int) -> None:
+    case = random_case(seed)
+    assert check_case(case, device) == "", str(case)

@@ -1,0 +1,120 @@
+"""Operations with the pitches of larger tensors, and operands that cannot have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spyre.errors import LaunchError
+from spyre.hw.address_map import AddressMap
+from spyre.hw.boxes import core_boxes
+from spyre.mlir.footprint import footprint
+from spyre.runtime.launch_spec import Role
+from spyre.runtime.tiling.operand_uses import POOL, OperandUse, operand_uses
+from spyre.runtime.tiling.retarget import retarget
+from tests.runtime.tiling import kernels
+from tests.runtime.tiling.kernels import Arg, Built
+from tests.runtime.tiling.random_cases import random_case
+from tests.runtime.tiling.running import plan_for
+
+
+def uses_of(built: Built) -> tuple[OperandUse, ...]:
+    return operand_uses(built.bundle, built.arguments.pool_bytes > 0)
+
+
+@pytest.mark.parametrize("symbolic", [True, False])
+def test_operands_are_traced_to_their_arguments(symbolic: bool) -> None:
+    uses = uses_of(kernels.chain((8, 128), {"mb": 2}, symbolic))
+    assert [use.owner for use in uses] == [0, 1, None, None, POOL, POOL, 1, 2]
+    assert uses[0].offsets_bytes.tolist() == [[0, 4 * 128]]
+    assert [use.is_written for use in uses[:3]] == [False, False, True]
+
+
+def test_pitches_come_from_the_map_and_nothing_else_changes() -> None:
+    """Rows of [4096, 128]: the next column of sticks is 4096 rows on."""
+    built = kernels.chain((1024, 128), {"mb": 4}, True)
+    before = built.bundle.operations
+    uses = uses_of(built)
+    after = retarget(before, uses, {0: AddressMap((2, 1024), (4096 * 128, 128))})
+    first, *rest = [use.filename for use in uses if use.operand == 0]
+    a, b, lx = after[first].tensors
+    assert footprint(after[first], a).pitch_bytes == {"mb": 128, "out": 4096 * 128}
+    assert (b, lx) == before[first].tensors[1:]
+    assert replace(after[first], inputs=before[first].inputs) == before[first]
+    assert all(after[name] is before[name] for name in rest)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_stick_is_where_the_map_says(seed: int) -> None:
+    """Sticks of the tile's kernel, mapped one by one, are those of the retargeted kernel."""
+    case = random_case(seed)
+    built = case.build(case.tile, case.splits, case.symbolic)
+    whole = case.build(case.whole, case.whole_splits, case.symbolic)
+    plan = plan_for(built, whole.args, case.options)
+    maps = {tensor.expected.arg_index: tensor.map for tensor in plan.tensors}
+    uses = uses_of(built)
+    changed = retarget(built.bundle.operations, uses, maps)
+    for use in uses:
+        if use.owner not in maps:
+            continue
+        op = changed[use.filename]
+        before = core_boxes(use.op, use.tensor)
+        after = core_boxes(op, op.tensors[use.operand])
+        for core, (old, new) in enumerate(zip(before, after, strict=True)):
+            assert old is not None
+            assert new is not None
+            start = use.offsets_bytes[:, core]
+            tile = (start[:, None] + old.offsets()).ravel()
+            moved = maps[use.owner].apply(start)[:, None] + new.offsets()
+            assert sorted(maps[use.owner].apply(tile)) == sorted(moved.ravel())
+
+
+def refused(text: str, built: Built, map_: AddressMap) -> None:
+    with pytest.raises(LaunchError, match=text) as caught:
+        retarget(built.bundle.operations, uses_of(built), {0: map_})
+    assert caught.value.code == "SPY861"
+
+
+def test_a_walk_through_several_device_dims() -> None:
+    """abs sees [2, 4, 64] as 8 rows: they do not lie evenly in [2, 16, 64] any more."""
+    maker = kernels.Maker()
+    x = maker.arg(Arg(Role.INPUT, (4, 2, 64)))
+    y = maker.arg(Arg(Role.OUTPUT, (8, 64)))
+    maker.builder.add(kernels.pointwise("abs", (8, 64), [x], y))
+    built = maker.done()
+    refused("several device dims", built, AddressMap((2, 1, 4), (16 * 128, 16 * 128, 128)))
+    even = AddressMap((2, 1, 4), (4 * 128, 4 * 128, 128))
+    assert retarget(built.bundle.operations, uses_of(built), {0: even}) == built.bundle.operations
+
+
+def test_a_table_behind_an_index() -> None:
+    built = kernels.gather(32, 16)
+    with pytest.raises(LaunchError, match="an index chooses its elements"):
+        retarget(built.bundle.operations, uses_of(built), {1: AddressMap((2, 16), (32 * 128, 128))})
+
+
+def test_a_restickify_that_stops_at_the_end() -> None:
+    """It drops rows 100 to 127, of which a larger tensor has some."""
+    built = kernels.transpose((100, 128), {}, True)
+    refused("stops at the end of mb", built, AddressMap((2, 100), (200 * 128, 128)))
+
+
+def test_one_sdsc_for_arguments_of_different_layouts() -> None:
+    """Two executes of one file: one of them in a tile, the other not."""
+    built = kernels.chain((8, 128), {}, True)
+    uses = uses_of(built)
+    shared = [replace(use, filename="sdsc_0.json") for use in uses if use.operand == 0]
+    with pytest.raises(LaunchError, match="one SDSC serves arguments of different layouts"):
+        retarget(built.bundle.operations, shared, {0: AddressMap((2, 8), (32 * 128, 128))})
+
+
+def test_dims_of_one_step_take_any_pitch() -> None:
+    built = kernels.elementwise((1, 128), {}, True, absent=((),))
+    after = retarget(
+        built.bundle.operations, uses_of(built), {0: AddressMap((2, 1), (5 * 128, 128))}
+    )
+    (op,) = after.values()
+    assert footprint(op, op.inputs[0]).pitch_bytes["out"] == 5 * 128
+    assert np.diff(core_boxes(op, op.inputs[0])[0].offsets()).tolist() == [5 * 128]  # type: ignore[union-attr]
