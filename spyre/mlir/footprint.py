@@ -36,7 +36,7 @@ def footprint(op: Operation, tensor: Tensor) -> Footprint:
     sticks = stick_elements(tensor)
     stored: dict[str, int] = {}
     pitches: dict[str, int] = {}
-    pitch, span = STICK_BYTES, STICK_BYTES
+    pitch, span = tensor.first_pitch_bytes, STICK_BYTES
     for dim in tensor.dims:
         size = sticks.get(dim, 1)
         extent = stored[dim] = stored_extent(op, tensor, dim, size)

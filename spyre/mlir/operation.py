@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from spyre.dtypes import STICK_BYTES
+
 
 class Component(StrEnum):
     """Where a tensor lives."""
@@ -89,7 +91,9 @@ class Tensor:
     addresses, or negative symbol ids when ``symbolic``. ``gap_elements`` per dim, as in the file.
     ``own_slices``/``own_core_slices``: the tensor's own work slices per dim (count) and per core
     (index), set only where the allocate node carries them (``shuffle``); else the operation's hold.
-    ``padding``: per windowed dim, nothing where memory holds no padding.
+    ``padding``: per windowed dim, nothing where memory holds no padding. ``first_pitch_bytes``:
+    distance of two steps of the innermost dim; more than a stick only where a larger tensor, of
+    which this is a tile, has another dim inside of it.
     """
 
     index: int
@@ -114,6 +118,7 @@ class Tensor:
     padding: Mapping[str, Padding] = field(default_factory=dict)
     own_slices: Mapping[str, int] = field(default_factory=dict)
     own_core_slices: tuple[Mapping[str, int], ...] = ()
+    first_pitch_bytes: int = STICK_BYTES
 
     def holds(self, dim: str) -> bool:
         """True if the tensor really varies along ``dim`` (listed with scale 1)."""

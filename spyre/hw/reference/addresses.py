@@ -91,7 +91,7 @@ def _gap_means_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> boo
 def pitches(op: Operation, tensor: Tensor) -> dict[str, int]:
     """Bytes from one stick (of a stick dim) or element to the next, per dim (steps 3 and 4)."""
     result = {}
-    pitch = STICK_BYTES
+    pitch = tensor.first_pitch_bytes
     for dim in tensor.dims:
         result[dim] = pitch
         pitch *= -(-stored_elements(op, tensor, dim) // stick_elements(tensor, dim))

@@ -137,15 +137,20 @@ def _kernel_dim(classes: DimClasses, members: tuple[Node, ...], index: int) -> K
 def _unwalked_dims(
     specs: Mapping[int, ArgumentSpec], known: Mapping[tuple[int, int], KernelDim]
 ) -> dict[tuple[int, int], KernelDim]:
-    """Dims of extent 1 that no operation walks: one dim per place where no tensor has another.
+    """Dims of extent 1 that no operation walks: those at one place of all outputs and some input.
 
     Tiles of them are independent, whatever the kernel does.
     """
-    ranks = {len(spec.shape) for spec in specs.values()}
+    outputs = [spec for spec in specs.values() if spec.is_output]
+    ranks = {len(spec.shape) for spec in outputs}
     found: dict[tuple[int, int], KernelDim] = {}
-    for h in range(min(ranks, default=0)) if len(ranks) == 1 else ():
-        places = [(index, h) for index in specs]
-        if all(place not in known and specs[place[0]].shape[h] == 1 for place in places):
+    for h in range(max(ranks)) if len(ranks) == 1 else ():
+        alike = [
+            spec
+            for spec in specs.values()
+            if len(spec.shape) in ranks and spec.shape[h] == 1 and (spec.arg_index, h) not in known
+        ]
+        if all(spec in alike for spec in outputs) and any(spec.is_input for spec in alike):
             dim = KernelDim(len(known) + h, f"dim{h}")
-            found |= dict.fromkeys(places, dim)
+            found |= {(spec.arg_index, h): dim for spec in alike}
     return found

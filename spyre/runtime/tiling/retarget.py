@@ -9,10 +9,11 @@ linked (:mod:`spyre.hw.address_map`). Pure, for symbolic and baked bundles alike
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
 from spyre.hw.address_map import AddressMap
 from spyre.hw.boxes import core_boxes
@@ -35,17 +36,27 @@ def retarget(
     device dims, is looked up through an index, or one SDSC serves arguments of different layouts.
     """
     moved = {index: map_.merged for index, map_ in maps.items() if not map_.is_identity}
-    wanted: dict[tuple[str, int], dict[str, int] | None] = {}
+    wanted: dict[tuple[str, int], _Place | None] = {}
     for use in uses:
-        sizes = None if use.owner not in moved else _stored(use, moved[use.owner])
+        place = None if use.owner not in moved else _place(use, moved[use.owner])
         key = use.filename, use.operand
-        if wanted.setdefault(key, sizes) != sizes:
+        if wanted.setdefault(key, place) != place:
             raise _refuse(use, "one SDSC serves arguments of different layouts")
     changed = dict(operations)
-    for (filename, operand), sizes in wanted.items():
-        if sizes is not None:
-            changed[filename] = _with_stored(changed[filename], operand, sizes)
+    for (filename, operand), place in wanted.items():
+        if place is not None:
+            changed[filename] = _with_place(changed[filename], operand, place)
     return changed
+
+
+@dataclass(frozen=True)
+class _Place:
+    """How an operand lies in a larger tensor: ``stored`` elements per dim, and the pitch of the
+    innermost dim.
+    """
+
+    stored: dict[str, int]
+    first_pitch_bytes: int
 
 
 def _refuse(use: OperandUse, message: str) -> LaunchError:
@@ -59,14 +70,14 @@ def _refuse(use: OperandUse, message: str) -> LaunchError:
     )
 
 
-def _stored(use: OperandUse, map_: AddressMap) -> dict[str, int]:
-    """Stored extents (elements) per dim that give ``use`` the pitches of ``map_``."""
+def _place(use: OperandUse, map_: AddressMap) -> _Place:
+    """Stored extents that give ``use`` the pitches of ``map_``."""
     if use.tensor.indirection is Indirection.VALUE:
         raise _refuse(use, "an index chooses its elements")
     if use.op.name == RESTICKIFY:
         _check_whole(use)
     _check_no_carry(use, map_)
-    return _stored_for(use, _mapped_pitches(use, map_))
+    return _place_for(use, _mapped_pitches(use, map_))
 
 
 def _check_whole(use: OperandUse) -> None:
@@ -103,42 +114,40 @@ def _mapped_pitches(use: OperandUse, map_: AddressMap) -> dict[str, int]:
     return {dim: int(map_.apply(np.array(pitches[dim], np.int64))) for dim in moving}
 
 
-def _stored_for(use: OperandUse, pitches: Pitches) -> dict[str, int]:
+def _place_for(use: OperandUse, pitches: Pitches) -> _Place:
     """Extents whose products are ``pitches``; dims of one step take any pitch.
 
     A dim is stored as long as the next one's pitch says; the outermost as it was.
     """
     tensor, sticks = use.tensor, stick_elements(use.tensor)
-    before = footprint(use.op, tensor)
+    held = [dim for dim in tensor.dims if tensor.holds(dim)]
+    first = pitch = pitches.get(held[0], STICK_BYTES) if held else STICK_BYTES
     stored: dict[str, int] = {}
-    pitch = 128
-    for place, dim in enumerate(tensor.dims):
-        if pitches.get(dim, pitch) != pitch:
-            raise _refuse(use, f"no dim inside of {dim} gives it {pitches[dim]} bytes per step")
-        if not tensor.holds(dim):
-            continue
-        size = sticks.get(dim, 1)
-        following = [pitches[d] for d in tensor.dims[place + 1 :] if d in pitches]
-        steps = -(-before.stored[dim] // size)
+    for place, dim in enumerate(held):
+        size, visited = sticks.get(dim, 1), whole_steps(use.op, tensor, dim)
+        following = [pitches[d] for d in held[place + 1 :] if d in pitches]
+        steps = -(-footprint(use.op, tensor).stored[dim] // size) if dim in pitches else 1
         if following:
             steps, rest = divmod(following[0], pitch)
-            if rest or steps < whole_steps(use.op, tensor, dim):
+            if rest or steps < visited:
                 raise _refuse(use, f"{dim} does not fit below {following[0]} bytes per step")
-        elif dim not in pitches:
-            steps = 1
         stored[dim] = steps * size
         pitch *= steps
-    return stored
+    return _Place(stored, first)
 
 
-def _with_stored(op: Operation, operand: int, sizes: Mapping[str, int]) -> Operation:
-    """``op`` with stored extents of the operand at place ``operand``."""
+def _with_place(op: Operation, operand: int, place: _Place) -> Operation:
+    """``op`` with the operand at place ``operand`` in a larger tensor."""
     index = op.tensors[operand].index
 
     def changed(tensor: Tensor) -> Tensor:
         if tensor.index != index:
             return tensor
-        return replace(tensor, device_dim_sizes={**tensor.device_dim_sizes, **sizes})
+        return replace(
+            tensor,
+            device_dim_sizes={**tensor.device_dim_sizes, **place.stored},
+            first_pitch_bytes=place.first_pitch_bytes,
+        )
 
     return _replaced(op, changed)
 

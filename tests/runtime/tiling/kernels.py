@@ -313,3 +313,14 @@ def max_pool(shape: Sequence[int], splits: Sizes, symbolic: bool) -> Built:
     windows = Windows((2, 2), (2, 2))
     maker.builder.add(pool("maxpoolfwd", tuple(shape), windows, x, y, splits))
     return maker.done()
+
+
+def one_row(shape: Sequence[int], splits: Sizes, symbolic: bool) -> Built:
+    """y = |a + b| of [rows, columns] by way of LX; a single row is no dim of the operations."""
+    maker = Maker(symbolic)
+    a, b = (maker.arg(Arg(Role.INPUT, tuple(shape))) for _ in range(2))
+    y = maker.arg(Arg(Role.OUTPUT, tuple(shape)))
+    walked = tuple(shape[1:]) if shape[0] == 1 else tuple(shape)
+    maker.builder.add(pointwise("add", walked, [a, b], in_lx(0), splits))
+    maker.builder.add(pointwise("abs", walked, [in_lx(0)], y, splits))
+    return maker.done()

@@ -317,6 +317,16 @@ def _pooling(rng: random.Random, name: str, seed: int) -> TileCase:
     return TileCase(name, seed, build, tile, whole, {}, {}, symbolic, options)
 
 
+def _one_row(rng: random.Random, name: str, seed: int) -> TileCase:
+    """The row of the tile is no dim of its operations."""
+    tile = (1, 64 * _pick(rng, 1, 2, 3))
+    options = _options(rng)
+    whole = _grow(rng, tile, [0, 1], options)
+    build, symbolic = kernels.one_row, rng.random() < 0.5
+    splits = {"out": tile[1] // 64} if rng.random() < 0.5 else {}
+    return TileCase(name, seed, build, tile, whole, splits, {}, symbolic, options)
+
+
 def _widening(rng: random.Random, name: str, seed: int) -> TileCase:
     tile = (_pick(rng, 1, 2, 4, 8), 64 * _pick(rng, 1, 2))
     options = TilingOptions(True)
@@ -344,5 +354,6 @@ _KINDS: Mapping[str, Callable[[random.Random, str, int], TileCase]] = {
     "conversion": _conversion,
     "transpose": _transpose,
     "pooling": _pooling,
+    "one row": _one_row,
     "widening": _widening,
 }

@@ -134,6 +134,24 @@ def test_the_twin_agrees(device: Device, symbolic: bool) -> None:
         assert TwinCheck(device).run(linked).verified == 3
 
 
+@pytest.mark.parametrize("symbolic", [True, False])
+def test_the_twin_agrees_where_operands_lack_a_dim(device: Device, symbolic: bool) -> None:
+    """A row of the tile is no dim of the kernel; in the tensor, rows lie between its sticks."""
+    whole = kernels.one_row((3, 256), {}, symbolic)
+    tile = kernels.one_row((1, 128), {"out": 2}, symbolic)
+    launch = _fresh_launch(device, whole)
+    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    plan = kernel.plan(launch)
+    assert [dim.name for dim in plan.dims] == ["dim0", "out"]
+    tiled = TiledLaunch(kernel, launch, plan)
+    for iteration in range(plan.iterations):
+        step = Compute(iteration)
+        linked = tiled.kernel_of(step).link(tiled.launch_of(step))
+        assert TwinCheck(device).run(linked).verified == 2
+    truth = run_whole(device, whole, _inputs(whole)).raw[0]
+    np.testing.assert_array_equal(run_tiled(device, tile, whole.args, _inputs(whole)).raw[0], truth)
+
+
 # --- tensors of other layouts -----------------------------------------------------------------
 
 
