@@ -35,5 +35,7 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY736": "the checker finds it first (SPY235); for programs run with check=False",
     "SPY737": "an SDSC has nine dims at most, which fit",
     "SPY738": "needs 67 million records: tests/sanitizer/test_sanitizer.py begins at the last one",
+    "SPY811": "spyre-run copies to contiguous host tensors",
+    "SPY812": "views of device tensors are copied in Python only",
 }
 """Codes that no file and no command line provokes, or not here, with the reason."""

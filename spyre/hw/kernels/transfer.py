@@ -38,6 +38,7 @@ from spyre.hw.kernels.transfer_table import (
     DEVICE_INT16,
     DEVICE_OFFSET,
     DEVICE_STEP,
+    DEVICE_UINT32,
     END_UNIT,
     EXTENT,
     FILL,
@@ -249,7 +250,7 @@ def write_integers(code, pointer, address, count, buffer):
 
 @kernel
 def read_integers(code, pointer, address, count, buffer):
-    """Load ``count`` device neighbours, two's complement."""
+    """Load ``count`` device neighbours, two's complement but for DEVICE_UINT32."""
     if code == DEVICE_INT8:
         octets = carray(pointer_i8(pointer), FAR)[address : address + count]
         for i in range(octets.size):
@@ -262,6 +263,9 @@ def read_integers(code, pointer, address, count, buffer):
         words = carray(pointer_i32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
             buffer[i] = words[i]
+        if code == DEVICE_UINT32:
+            for i in range(words.size):
+                buffer[i] &= 0xFFFFFFFF
 
 
 @kernel
