@@ -194,6 +194,16 @@ def test_empty_tensors_touch_nothing(sizes: tuple[int, ...]):
     assert (storage == 7).all()
 
 
+def test_an_empty_host_tensor_leaves_zeros_in_a_padded_layout():
+    layout = SpyreTensorLayout((3, 2, 64), (-1, -1, -1), "SEN169_FP16")
+    memory = np.full(layout.device_bytes + 128, 0xA5, np.uint8)
+    view = HostView.dense(np.zeros(0, np.float16), "float16", (0,), (1,))
+    copy_to_device(view, layout, memory, Numerics(), shared_pool(1))
+    assert not memory[: layout.device_bytes].any()
+    assert (memory[layout.device_bytes :] == 0xA5).all()
+    copy_to_host(view, layout, memory, Numerics(), shared_pool(1))
+
+
 # --- refusals ---------------------------------------------------------------------------------
 
 

@@ -26,9 +26,9 @@ from spyre.runtime.host_tensor import HostTensor
 class DmaEngine:
     """Copies between the host and the memory of one device.
 
-    Holds no state of its own: any thread may call it, several at once for different memory; an
-    engine beside another of the same device is no other. ``record`` is told of every copy that was
-    made, on the thread that made it.
+    Holds no state of its own: any thread may call it, several at once for different memory, and a
+    device may have several engines. ``record`` is told of every copy that was made, on the thread
+    that made it, so it must be safe to call from several.
     """
 
     def __init__(self, device: Device, record: Callable[[DmaCopy], None] | None = None) -> None:
