@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.layout import (
@@ -31,6 +30,7 @@ from tests.transfer_cases import (
     arranged_case,
     cases,
     raw_case,
+    tilings,
 )
 
 
@@ -197,8 +197,8 @@ def check_against_geometry(case: Case) -> None:
     assert counts.size == prod(walked)
 
 
-@examples(120)
-@given(case=cases(most=4000))
+@examples(60)
+@given(case=cases(most=1500))
 def test_random_layouts(case: Case):
     check_against_geometry(case)
 
@@ -212,21 +212,6 @@ def test_raw_layouts(name: str):
 @pytest.mark.parametrize("sizes", ARRANGED_SIZES)
 def test_arrangements(dtype: str, device: str, arrangement: str, sizes: tuple[int, ...]):
     check_against_geometry(arranged_case(dtype, device, arrangement, sizes))
-
-
-@st.composite
-def tilings(draw: st.DrawFn) -> Case:
-    """One host dim on several device axes, each with room to spare or none, and padded rows."""
-    extents = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    steps = [64 * prod(extents[k + 1 :]) for k in range(len(extents))]
-    columns = draw(st.integers(2, 64 * prod(extents)))
-    rows, room = draw(st.integers(1, 4)), draw(st.integers(0, 2))
-    order = draw(st.permutations(range(len(extents) + 1)))
-    dims = [*zip(extents, steps, strict=True), (rows + room, columns)]
-    device = [dims[k] for k in order] + [(64, 1)]
-    layout = SpyreTensorLayout(*zip(*device, strict=True), "SEN169_FP16")
-    strides = (columns, 1)
-    return Case(layout, "float16", (rows, columns), strides, strides)
 
 
 @examples(120)
@@ -245,6 +230,7 @@ def test_several_axes_for_one_host_dim(case: Case):
         ((2, 64), (32, 1), 96, "a step of 32"),
         ((1, 64), (-1, 2), 127, "a step of 2"),
         ((2, 64), (1, 1), 65, "a step of 1 elements"),
+        ((2, 64, 64), (1, 64, 1), 4096, "a step of 1 elements"),
     ],
 )
 def test_tilings_that_skip_or_repeat_elements(device_size, stride_map, size, found):

@@ -396,6 +396,18 @@ class TestArrangements:
         back = device_to_host_reference(device, host * 0, 0, layout, [64], [1], "float16")
         np.testing.assert_array_equal(back, host)
 
+    def test_quantised_transfer(self):
+        """fp8todl16 sends position p to stick (p div 8) mod 2, lane 8·(p div 16) + p mod 8."""
+        positions = arrangement_positions("QFP8CH")
+        for p in range(128):
+            column = 64 * (p // 8 % 2) + 8 * (p // 16) + p % 8
+            assert positions[column] == p
+        layout = SpyreTensorLayout((1, 128), (-1, 1), "SEN143_FP8", "QFP8CH")
+        host = np.arange(128, dtype=np.uint8) % 0x78
+        device = host_to_device_reference(host, 0, layout, [128], [1], "float8_e4m3fn")
+        np.testing.assert_array_equal(device[8:16], host[64:72])
+        np.testing.assert_array_equal(device[positions], host)
+
     def test_one_value_per_stick_is_not_moved(self):
         layout = SpyreTensorLayout((1, 8, 32), (-1, 1, -1), "IEEE_FP32", "DL16_TO_FP32")
         assert transfer_geometry(layout, [8], [1]).arrangement == "STANDARD"

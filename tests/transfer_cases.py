@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from hypothesis import strategies as st
@@ -105,3 +106,19 @@ def _walks(
     """Strides of the padded extents as those of the unpadded ones."""
     pairs = dict(zip(contiguous_strides(whole), strides, strict=True))
     return tuple(pairs.get(step, step) for step in stride_map)
+
+
+@st.composite
+def tilings(draw: st.DrawFn) -> Case:
+    """One host dim on several device axes, each with room to spare or none, and padded rows."""
+    extents = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    steps = [64 * prod(extents[k + 1 :]) for k in range(len(extents))]
+    columns = draw(st.integers(2, 64 * prod(extents)))
+    rows, room = draw(st.integers(1, 4)), draw(st.integers(0, 2))
+    order = draw(st.permutations(range(len(extents) + 1)))
+    row_stride = 64 * prod(extents) + 1
+    dims = [*zip(extents, steps, strict=True), (rows + room, row_stride)]
+    device = [dims[k] for k in order] + [(64, 1)]
+    layout = SpyreTensorLayout(*zip(*device, strict=True), "SEN169_FP16")
+    strides = (row_stride, 1)
+    return Case(layout, "float16", (rows, columns), strides, strides)

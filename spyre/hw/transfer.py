@@ -100,7 +100,8 @@ def _copy(
     plan = plan_transfer(layout, *strides, host.dtype, numerics, to_device)
     if plan.units:
         _check_bounds(host, plan, layout, device)
-        start = host.storage.ctypes.data + host.offset * host.storage.itemsize
+        first = host.offset + plan.lowest
+        start = host.storage.ctypes.data + first * host.storage.itemsize
         _run(plan, start, device.ctypes.data, pool)
     return plan.info
 

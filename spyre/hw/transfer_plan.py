@@ -32,8 +32,9 @@ _FARTHEST = 1 << 56
 class TransferPlan:
     """A copy ready to run: its descriptor, relative to the first element of the host tensor.
 
-    ``address``: of ``table``, in host memory. ``lowest``/``highest``: host elements it touches;
-    both 0 in a copy of nothing. ``size_bytes``: of the device tensor.
+    ``address``: of ``table``, in host memory. ``lowest``/``highest``: host elements it touches,
+    both 0 in a copy of nothing; the table counts host elements from ``lowest`` on, since kernels
+    take no negative ones. ``size_bytes``: of the device tensor.
     """
 
     info: DataConversionInfo
@@ -91,7 +92,6 @@ def plan_transfer(
     info = conversion_info(layout, sizes, layout_strides, dtype, to_device, strides)
     if not info.nests and not info.zero_fill:
         return TransferPlan(info, np.zeros(1, np.int64), 0, 0, 0, 0, layout.device_bytes)
-    table = _table(info, _rows(_runs(info)), dtype, numerics)
     lowest, highest = info.host_range or (0, 0)
     if max(-lowest, highest) > _FARTHEST:
         raise LaunchError(
@@ -100,6 +100,8 @@ def plan_transfer(
             expected=f"host elements up to {_FARTHEST}",
             found=str(layout),
         )
+    rows = _rows(_runs(info.moved(-lowest)))
+    table = _table(info, rows, dtype, numerics)
     units = int(table[len(table) - tt.ROW_WORDS + tt.END_UNIT])
     address = table.ctypes.data
     return TransferPlan(info, table, address, units, lowest, highest, layout.device_bytes)

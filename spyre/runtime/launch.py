@@ -119,7 +119,7 @@ class LaunchShape:
         return cls(indices, slots, dict(launch.values), launch.names)
 
     def seen_through(self, maps: Mapping[int, AddressMap]) -> LaunchShape:
-        """The shape where arguments with a map are tiles of larger tensors: as long as they span."""
+        """The shape where arguments with a map are tiles: as long as they span."""
         slots = tuple(
             _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
             if index in maps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 
 from spyre.dtypes import decode_dl16, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
+from spyre.hw.kernels import transfer_table as tt
 from spyre.hw.numerics import Numerics
 from spyre.hw.threads import shared_pool
 from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
+from spyre.hw.transfer_plan import plan_transfer
 from spyre.layout import (
     SpyreTensorLayout,
     contiguous_strides,
+    conversion_info,
     device_to_host_reference,
     host_to_device_reference,
 )
@@ -31,6 +35,7 @@ from tests.transfer_cases import (
     arranged_case,
     cases,
     raw_case,
+    tilings,
 )
 
 GUARD = 128
@@ -189,6 +194,16 @@ def test_empty_tensors_touch_nothing(sizes: tuple[int, ...]):
     assert (storage == 7).all()
 
 
+def test_an_empty_host_tensor_leaves_zeros_in_a_padded_layout():
+    layout = SpyreTensorLayout((3, 2, 64), (-1, -1, -1), "SEN169_FP16")
+    memory = np.full(layout.device_bytes + 128, 0xA5, np.uint8)
+    view = HostView.dense(np.zeros(0, np.float16), "float16", (0,), (1,))
+    copy_to_device(view, layout, memory, Numerics(), shared_pool(1))
+    assert not memory[: layout.device_bytes].any()
+    assert (memory[layout.device_bytes :] == 0xA5).all()
+    copy_to_host(view, layout, memory, Numerics(), shared_pool(1))
+
+
 # --- refusals ---------------------------------------------------------------------------------
 
 
@@ -234,3 +249,47 @@ def test_more_padded_dims_than_a_table_holds_are_refused_or_right():
         check(case, Numerics(), 1, 0)
     except UnsupportedError as error:
         assert error.code == "SPY529"  # noqa: PT017
+
+
+def test_plans_are_kept_per_layout_strides_dtype_numerics_and_direction():
+    layout = SpyreTensorLayout.from_host((4, 100), "float16")
+    extents = ((4, 100), (100, 1), (100, 1))
+    first = plan_transfer(layout, *extents, "float16", Numerics(), True)
+    again = plan_transfer(replace(layout), *extents, "float16", Numerics(), True)
+    assert first is again
+    assert first.info == conversion_info(layout, (4, 100), (100, 1), "float16", True)
+    other = plan_transfer(layout, *extents, "float16", Numerics(), False)
+    assert not other.info.to_device
+
+
+def test_partial_sticks_share_the_row_of_the_whole_ones():
+    """Two nests and a zero fill, executed as one row: each host line is touched once."""
+    layout = SpyreTensorLayout.from_host((100, 150), "float16")
+    extents = ((100, 150), (150, 1), (150, 1))
+    plan = plan_transfer(layout, *extents, "float16", Numerics(), True)
+    assert (len(plan.info.nests), len(plan.info.zero_fill)) == (2, 1)
+    assert plan.table[tt.ROWS] == 1
+    words = plan.table[tt.HEAD_WORDS :]
+    assert [words[k] for k in (tt.COUNT, tt.FILL)] == [64, 0]
+    assert [words[k] for k in (tt.TAIL_AT, tt.TAIL_COUNT, tt.TAIL_FILL)] == [2, 22, 42]
+
+
+def test_negative_host_strides():
+    layout = SpyreTensorLayout.from_host((3, 70), "float16")
+    storage = np.arange(210).astype(np.float16)
+    device = np.zeros(layout.device_bytes, np.uint8)
+    view = HostView(storage, "float16", (3, 70), (70, 1), (70, -1), 69)
+    copy_to_device(view, layout, device, Numerics(), shared_pool(1))
+    target = HostView.dense(np.zeros(210, np.float16), "float16", (3, 70), (70, 1))
+    copy_to_host(target, layout, device, Numerics(), shared_pool(1))
+    np.testing.assert_array_equal(target.storage.reshape(3, 70), storage.reshape(3, 70)[:, ::-1])
+    short = HostView(storage, "float16", (3, 70), (70, 1), (70, -1), 68)
+    with pytest.raises(LaunchError, match="SPY324"):
+        copy_to_device(short, layout, device, Numerics(), shared_pool(1))
+
+
+@examples(40)
+@given(data=st.data(), seed=seeds)
+def test_padded_tilings(data: st.DataObject, seed: int):
+    """One host dim on several device axes with room to spare, beside padded rows."""
+    check(data.draw(tilings()), Numerics(), 2, seed)

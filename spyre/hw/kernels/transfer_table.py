@@ -57,6 +57,7 @@ DEVICE_INT32, DEVICE_INT16, DEVICE_INT8 = 3, 4, 5
 """Device codes of integers; floats use the FORMAT words of :mod:`spyre.hw.table`."""
 DEVICE_DL16_AS = 6
 """Device code of DL16 that is rounded or saturated by the table's rule, not ties away."""
+DEVICE_UINT32 = 7
 
 HOST_CODES = {
     "float16": HOST_HALF,
@@ -76,7 +77,7 @@ HOST_CODES = {
 
 DEVICE_INTEGER_CODES = {
     "IEEE_INT32": DEVICE_INT32,
-    "SENUINT32": DEVICE_INT32,
+    "SENUINT32": DEVICE_UINT32,
     "SENINT16": DEVICE_INT16,
     "SENINT8": DEVICE_INT8,
     "SEN143_FP8": DEVICE_INT8,

@@ -17,7 +17,8 @@ from spyre.errors import LaunchError
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES, REGIONS
 from spyre.hw.transfer import HostView
-from spyre.layout import DataConversionInfo, conversion_info
+from spyre.hw.transfer_plan import plan_transfer
+from spyre.layout import DataConversionInfo
 from spyre.runtime.dma.copy import DmaCopy, DmaDirection
 from spyre.runtime.host_tensor import HostTensor
 
@@ -25,9 +26,9 @@ from spyre.runtime.host_tensor import HostTensor
 class DmaEngine:
     """Copies between the host and the memory of one device.
 
-    Holds no state of its own: any thread may call it, several at once for different memory; an
-    engine beside another of the same device is no other. ``record`` is told of every copy that was
-    made, on the thread that made it.
+    Holds no state of its own: any thread may call it, several at once for different memory, and a
+    device may have several engines. ``record`` is told of every copy that was made, on the thread
+    that made it, so it must be safe to call from several.
     """
 
     def __init__(self, device: Device, record: Callable[[DmaCopy], None] | None = None) -> None:
@@ -98,20 +99,16 @@ class DmaEngine:
     ) -> DataConversionInfo:
         """Descriptor of a copy without making it, host elements counted from the storage's first.
 
-        ``host`` None: what `to_host` makes by itself. Errors of layout and strides as of
-        `to_device`.
+        ``host`` None: what `to_host` makes by itself. Errors as of `to_device`, but for SPY324.
         """
         if host is not None:
             _check_sizes(host, tensor)
-        return conversion_info(
-            tensor.layout,
-            tensor.sizes,
-            tensor.strides,
-            tensor.dtype if host is None else host.dtype_name,
-            direction is DmaDirection.TO_DEVICE,
-            tensor.strides if host is None else host.strides,
-            0 if host is None else host.storage_offset,
-        )
+        dtype = tensor.dtype if host is None else host.dtype_name
+        strides = tensor.strides if host is None else host.strides
+        to_device = direction is DmaDirection.TO_DEVICE
+        extents = (tensor.layout, tensor.sizes, tensor.strides, strides)
+        plan = plan_transfer(*extents, dtype, self.device.numerics, to_device)
+        return plan.info.moved(0 if host is None else host.storage_offset)
 
     def _made(
         self, direction: DmaDirection, tensor: DeviceTensor, info: DataConversionInfo
