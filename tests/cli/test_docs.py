@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from spyre.cli.options import make_parser
 from spyre.cli.entry import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
+from spyre.cli.options import make_parser
 from tests.cli.conftest import ROOT
 
 TEXT = (ROOT / "docs" / "cli.md").read_text()
