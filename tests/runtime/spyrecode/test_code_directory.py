@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,7 @@ def test_what_is_written_is_read(bundle: Path) -> None:
     (binary,) = read.binaries
     assert read_header(binary[:128]).digest == compile_bundle(bundle).digest
     files = unpack_bundle(binary)
-    assert files == {
-        path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()
-    }
+    assert files == {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
 
 
 def test_compiling_again_changes_nothing(bundle: Path) -> None:
@@ -217,10 +216,8 @@ class TestWriting:
             patched.setattr(os, "replace", counted(os.replace))
             patched.setattr(os, "rename", counted(os.rename))
             patched.setattr(shutil, "rmtree", lambda *arguments, **options: None)
-            try:
+            with suppress(KeyboardInterrupt):
                 compile_directory(bundle)
-            except KeyboardInterrupt:
-                pass
         found = binaries_or_none(bundle / "spyreCodeDir")
         now = read_code_directory(compile_directory(bundle).directory).binaries
         assert found in (None, old, now)

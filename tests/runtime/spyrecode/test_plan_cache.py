@@ -8,8 +8,11 @@ import random
 import subprocess
 import sys
 import threading
-import time
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -18,15 +21,18 @@ import spyre
 from spyre import cache
 from spyre.errors import SpyreError, ValidationError
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
+from spyre.mlir.bundle_builder import BundleBuilder
+from spyre.mlir.sdsc_recipes import Operand, pointwise
+from spyre.runtime.bundle_arguments import given_launch_spec
 from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.spyrecode import plan_cache
 from spyre.runtime.spyrecode.bundle_files import read_bundle_files
 from spyre.runtime.spyrecode.compiled_kernel import CompiledKernel, compile_bundle
 from spyre.runtime.spyrecode.plan_cache import PlanCache, default_cache, load_compiled, load_source
 from tests.corpus.table import CASES
-from tests.mlir.test_bundle_builder import ROOT
 from tests.runtime import bundles
 
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/bundle.mlir"))
 
 
@@ -70,27 +76,40 @@ def test_the_corpus(case, tmp_path: Path, plans: PlanCache) -> None:
     (tmp_path / "c").mkdir()
     case.make(tmp_path / "c")
     for directory in {path.parent for path in (tmp_path / "c").rglob("bundle.mlir")}:
-        fresh = outcome(directory)
+        fresh = outcome(partial(read_and_check, directory))
         for _ in range(2):
-            try:
-                kept = load_compiled(directory, plans)
-            except SpyreError as error:
-                assert str(error) == str(fresh)
+            kept = outcome(partial(load_compiled, directory, plans))
+            if isinstance(kept, SpyreError):
+                assert str(kept) == str(fresh)
             else:
                 assert isinstance(fresh, Bundle)
                 same(kept, fresh)
 
 
-def outcome(directory: Path) -> Bundle | SpyreError:
+T = TypeVar("T")
+
+
+def outcome(function: Callable[[], T]) -> T | SpyreError:
+    """What a function returns, or raises on purpose."""
     try:
-        bundle = load_bundle(directory)
-        assert (bundle.program, bundle.operations, bundle.check(raise_on_error=True))
+        return function()
     except SpyreError as error:
         return error
+
+
+def read_and_check(directory: Path) -> Bundle:
+    """What compiling does, without it."""
+    bundle = load_bundle(directory)
+    assert bundle.program is not None
+    assert bundle.operations is not None
+    bundle.check(raise_on_error=True)
+    given_launch_spec(bundle)
     return bundle
 
 
-def test_the_path_does_not_count_but_is_told(bundle: Path, tmp_path: Path, plans: PlanCache) -> None:
+def test_the_path_does_not_count_but_is_told(
+    bundle: Path, tmp_path: Path, plans: PlanCache
+) -> None:
     load_compiled(bundle, plans)
     moved = tmp_path / "moved" / "deep"
     moved.parent.mkdir()
@@ -137,8 +156,8 @@ def test_content_counts(bundle: Path, tmp_path: Path) -> None:
 
 def test_a_bundle_with_errors_is_not_kept(bundle: Path, plans: PlanCache) -> None:
     module = bundle / "bundle.mlir"
-    module.write_text(module.read_text().replace("symbol_ids\"=[-1", "symbol_ids\"=[-99"))
-    with pytest.raises(ValidationError, match="b/bundle.mlir:"):
+    module.write_text(module.read_text().replace('symbol_ids"=[-1', 'symbol_ids"=[-99'))
+    with pytest.raises(ValidationError, match=r"b/bundle\.mlir:"):
         load_compiled(bundle, plans)
     assert plans.statistics.stored == 0
     assert isinstance(load_source(bundle), Bundle)
@@ -200,7 +219,7 @@ class TestLimits:
     def test_the_oldest_go(self, tmp_path: Path, bundle: Path) -> None:
         (tmp_path / "small").mkdir()
         plans = PlanCache(tmp_path / "small", max_entries=3)
-        digests = [f"{k:064x}" for k in range(5)]
+        digests = [f"{k:02x}" * 32 for k in range(5)]
         for k, digest in enumerate(digests):
             plans.put(digest, b"x")
             os.utime(plans.path_of(digest), (k, k))
@@ -211,7 +230,7 @@ class TestLimits:
         (tmp_path / "small").mkdir()
         plans = PlanCache(tmp_path / "small", max_bytes=2500)
         for k in range(4):
-            plans.put(f"{k:064x}", bytes(1000))
+            plans.put(f"{k:02x}" * 32, bytes(1000))
         assert len(list(plans.directory.iterdir())) == 2
 
     def test_what_killed_writers_left_goes(self, tmp_path: Path, plans: PlanCache) -> None:
@@ -235,10 +254,11 @@ class TestPlaces:
         (tmp_path / "file").write_text("in the way")
         monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "file"))
         cache.warn_uncached.cache_clear()
-        with pytest.warns(RuntimeWarning, match="cannot be kept") as warned:
-            for _ in range(2):
-                same(load_compiled(bundle), load_bundle(bundle))
-        assert len(warned) == 1
+        with pytest.warns(RuntimeWarning, match="cannot be kept"):
+            same(load_compiled(bundle), load_bundle(bundle))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            same(load_compiled(bundle), load_bundle(bundle))
 
     def test_it_vanishes(self, bundle: Path, plans: PlanCache) -> None:
         plans.directory.rmdir()
@@ -253,9 +273,7 @@ def test_threads_share_a_cache(tmp_path: Path, plans: PlanCache) -> None:
     wrong: list[Path] = []
 
     def work() -> None:
-        for directory in directories * 5:
-            if load_compiled(directory, plans) != fresh[directory]:
-                wrong.append(directory)
+        wrong.extend(d for d in directories * 5 if load_compiled(d, plans) != fresh[d])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -333,27 +351,32 @@ def in_a_fresh_process(directory: Path, cache_directory: Path) -> tuple[float, i
 
 
 def five_executes(directory: Path) -> Path:
-    """Softmax's operations, on 32 cores each."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    from make import softmax  # type: ignore[import-not-found]
-
-    write_bundle(softmax(32), directory)
+    """Five additions on 32 cores, every operand's address a symbol of its own per core."""
+    shape, splits, builder = (1024, 256), {"mb": 32}, BundleBuilder()
+    a, b, y = (builder.argument(1024 * 256 * 2) for _ in range(3))
+    for _ in range(5):
+        operands = [Operand(a.at()), Operand(b.at())]
+        builder.add(pointwise("add", shape, operands, Operand(y.at()), splits))
+    write_bundle(builder.build(), directory)
     return directory
 
 
-@pytest.mark.parametrize("name", ["softmax", "matmul", "add_loop"])
+@pytest.mark.parametrize("name", ["softmax", "matmul", "add_loop", "five"])
 def test_a_second_process_finds_its_plan(name: str, tmp_path: Path) -> None:
-    directory = ROOT / "examples" / name
+    directory = ROOT / "examples" / name if name != "five" else five_executes(tmp_path / "b")
     in_a_fresh_process(directory, tmp_path)
-    runs = [in_a_fresh_process(directory, tmp_path) for _ in range(3)]
-    assert min(seconds for seconds, _, _ in runs) < 0.005
-    for _, hits, modules in runs:
+    fastest = 1.0
+    for _ in range(10):  # others use this machine too
+        seconds, hits, modules = in_a_fresh_process(directory, tmp_path)
         assert hits == 1
         assert not modules & {"lark", "spyre.mlir.parser", "spyre.mlir.bundle", "numba"}
+        fastest = min(fastest, seconds)
+        if fastest < 0.005:
+            break
+    assert fastest < 0.005
 
 
-def test_the_second_run_parses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """spyre-run itself, but for the compiled kernels' directory, which is the first one's."""
+def test_the_second_run_parses_nothing(tmp_path: Path) -> None:
     bundle = bundles.abs_of_sum(tmp_path / "b")
     code = (
         "import sys\nfrom spyre.cli.run import main\n"
@@ -375,4 +398,3 @@ def test_results_are_the_same(bundle: Path) -> None:
     read, kept = spyre.run(load_bundle(bundle), inputs), spyre.run(kernel, inputs)
     np.testing.assert_array_equal(read.outputs[0], kept.outputs[0])
     assert read.findings == kept.findings == spyre.run(bundle, inputs).findings
-    assert time.time() > 0

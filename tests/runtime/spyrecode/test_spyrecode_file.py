@@ -277,9 +277,7 @@ def codes(draw: st.DrawFn) -> SpyreCode:
     symbols = tuple(draw(st.lists(kinds, max_size=30)))
     size = -(-max(len(symbols), 1) * 8 // 128) * 128
     computes = draw(st.lists(st.integers(0, sticks - 1), min_size=1, max_size=4))
-    steps: list[Any] = [
-        ComputeOnDevice(BASE + 128 * k, draw(st.none() | names)) for k in computes
-    ]
+    steps: list[Any] = [ComputeOnDevice(BASE + 128 * k, draw(st.none() | names)) for k in computes]
     if symbols:
         hcm = Hcm({"k": draw(names)}, tuple(draw(st.lists(st.integers()))), symbols)
         steps[:0] = [
