@@ -84,7 +84,7 @@ def _diagnose(given: argparse.Namespace) -> int:
 def _print_warnings(findings: Sequence[Finding]) -> None:
     from spyre.cli.text_report import print_warnings
 
-    print_warnings(findings, show_all=False)
+    print_warnings(findings, show_all=True)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ import pytest
 
 from spyre.cli import progress as progress_module
 from spyre.cli.execute_table import MAX_ROWS, make_table, rows_of
-from spyre.cli.options import parse_options
 from spyre.cli.progress import ProgressBar
 from spyre.cli.run import main
-from spyre.cli.text_report import _print_warnings, _statistics
+from spyre.cli.text_report import _statistics, print_warnings
 from spyre.cli.units import format_bytes, format_count, format_ns
 from spyre.errors import Finding, Severity
 from spyre.hw.counters import Counters
@@ -122,9 +121,9 @@ class TestProgress:
 
 def test_warnings_are_limited(capsys):
     findings = [Finding("SPY364", Severity.WARNING, f"number {k}") for k in range(12)]
-    _print_warnings(findings, parse_options(["p"]))
+    print_warnings(findings, show_all=False)
     assert capsys.readouterr().err.endswith("number 9\n… 2 more warnings (-v shows all)\n")
-    _print_warnings(findings, parse_options(["p", "-v"]))
+    print_warnings(findings, show_all=True)
     assert capsys.readouterr().err.endswith("number 11\n")
 
 
