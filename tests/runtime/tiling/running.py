@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from spyre.hw.device import Device, DeviceTensor
 from spyre.layout import contiguous_strides
+from spyre.runtime.dma import DmaEngine
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
 from spyre.runtime.launch_spec import Role
-from spyre.runtime.placement import download, upload
 from spyre.runtime.tiling.execute import TilingKernel, execute_tiles
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.launch_tensors import ActualTensor
@@ -50,7 +50,9 @@ def place(device: Device, arg: Arg, name: str, array: Array | None) -> DeviceTen
     strides = contiguous_strides(arg.shape)
     tensor = DeviceTensor(name, address, layout, arg.dtype, arg.shape, strides)
     if array is not None:
-        upload(device, tensor, HostTensor.from_array(name, np.ascontiguousarray(array)))
+        DmaEngine(device).to_device(
+            HostTensor.from_array(name, np.ascontiguousarray(array)), tensor
+        )
     return tensor
 
 
@@ -69,7 +71,7 @@ def launch_of(device: Device, built: Built, args: Sequence[Arg], inputs: Sequenc
 def outcome(device: Device, args: Sequence[Arg], launch: Launch, plan: TilePlan | None) -> Outcome:
     written = [k for k, arg in enumerate(args) if arg.role is not Role.INPUT]
     return Outcome(
-        tuple(np.array(download(device, launch.arguments[k]).storage) for k in written),
+        tuple(np.array(DmaEngine(device).to_host(launch.arguments[k]).storage) for k in written),
         tuple(device.bytes_of(launch.arguments[k]).copy() for k in written),
         plan,
     )

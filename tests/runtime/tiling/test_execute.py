@@ -16,10 +16,10 @@ from spyre.mlir.bundle import load_bundle
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise
 from spyre.runtime.arguments import layout_for_largest
 from spyre.runtime.bundle_arguments import read_arguments
+from spyre.runtime.dma import DmaEngine
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.launch_spec import Role
-from spyre.runtime.placement import download, upload
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
@@ -183,7 +183,7 @@ def test_a_view_of_a_larger_tensor(device: Device) -> None:
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(Launch(views))
     TiledLaunch(kernel, Launch(views), plan).run()
-    values = np.array(download(device, launch.arguments[1]).storage).reshape(20, 128)
+    values = np.array(DmaEngine(device).to_host(launch.arguments[1]).storage).reshape(20, 128)
     np.testing.assert_array_equal(values[:8], np.abs(x[:8]))
     assert not values[8:].any()
 
@@ -198,7 +198,7 @@ def test_a_padded_tensor_of_the_tiles_shape_is_one_pass(device: Device) -> None:
     padded = replace(
         launch.arguments[0], layout=layout, address_bytes=device.allocate(layout.device_bytes)
     )
-    upload(device, padded, HostTensor.from_array("x", x))
+    DmaEngine(device).to_device(HostTensor.from_array("x", x), padded)
     launch = replace(launch, arguments={**launch.arguments, 0: padded})
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
@@ -274,13 +274,13 @@ def test_runtime_sizes(device: Device, rows: int, counts: tuple[int, ...]) -> No
         )
         for k in range(2)
     }
-    upload(device, tensors[0], HostTensor.from_array("x", x))
+    DmaEngine(device).to_device(HostTensor.from_array("x", x), tensors[0])
     launch = Launch(tensors, values={"S": rows})
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments, {"S": rows})
     plan = kernel.plan(launch)
     assert plan.counts == counts
     TiledLaunch(kernel, launch, plan).run()
-    values = np.array(download(device, tensors[1]).storage).reshape(total)
+    values = np.array(DmaEngine(device).to_host(tensors[1]).storage).reshape(total)
     np.testing.assert_array_equal(values, np.abs(x))
 
 
@@ -403,7 +403,7 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
     launch = replace(launch, arguments=dict.fromkeys((0, 1), launch.arguments[0]))
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     TiledLaunch(kernel, launch, kernel.plan(launch)).run()
-    values = np.array(download(device, launch.arguments[0]).storage).reshape(8, 128)
+    values = np.array(DmaEngine(device).to_host(launch.arguments[0]).storage).reshape(8, 128)
     np.testing.assert_array_equal(values, np.abs(x))
 
 
