@@ -32,10 +32,6 @@ STREAM_EXPLANATIONS: dict[str, E] = {
         "A kernel can only reach memory of the card it is loaded on.",
         "Copy the tensor to that card.",
     ),
-    "SPY880": E(
-        "A kernel is compiled for tensors of one shape and dtype.",
-        "Give tensors of that shape, or larger ones with tiled launch allowed.",
-    ),
     "SPY881": E(
         "Something wrote over the kernel's binary in program memory (segment 7).",
         "Look for raw writes to segment 7; prepare the kernel again.",

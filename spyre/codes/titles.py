@@ -349,7 +349,6 @@ STREAM_CODES: dict[str, str] = {
     "SPY877": "a job plan has no step of this index",
     "SPY878": "the number of tensors is not the number of arguments",
     "SPY879": "a tensor is not on the device of the launch",
-    "SPY880": "a tensor does not have the shape the kernel was compiled for",
     "SPY881": "program memory has been overwritten",
     "SPY882": "an instruction is not in the program",
     "SPY883": "no Spyre device has this index",

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.loops import Parameter
+from spyre.runtime.kernel import LaunchShape
 from spyre.runtime.launch import POOL, argument_index
 from spyre.runtime.spyrecode.symbols import POOL_NAME
-
-if TYPE_CHECKING:
-    from spyre.runtime.flex.kernel_program import BoundKernel
 
 
 @dataclass(frozen=True)
@@ -34,26 +31,26 @@ class Correction:
         """Bytes of one correction tensor: whole sticks."""
         return -(-8 * len(self.names) // STICK_BYTES) * STICK_BYTES
 
-    def row(self, bound: BoundKernel) -> npt.NDArray[np.int64]:
-        """The correction tensor of a launch."""
-        row = np.zeros(self.size_bytes // 8, np.int64)
-        at = dict(zip(bound.shape.indices, bound.addresses, strict=True))
+    def rows(self, shape: LaunchShape, addresses: Int64Array) -> Int64Array:
+        """The correction tensors of launches of ``shape`` at ``addresses`` [launch, address]."""
+        rows = np.zeros((len(addresses), self.size_bytes // 8), np.int64)
         for place, (name, index) in enumerate(zip(self.names, self.indices, strict=True)):
-            value = bound.shape.values.get(name)
-            if value is None and index is not None:
-                value = at.get(index)
-            row[place] = 0 if value is None else value
-        return row
+            if name in shape.values:
+                rows[:, place] = shape.values[name]
+            elif index is not None and index in shape.indices:
+                rows[:, place] = addresses[:, shape.indices.index(index)]
+        return rows
 
-    def addresses(self, bound: BoundKernel, values: Sequence[int]) -> tuple[int, ...]:
-        """Addresses of a launch whose correction tensor holds ``values``."""
-        given = {
-            index: value
-            for index, value in zip(self.indices, values, strict=False)
-            if index is not None
-        }
-        known = zip(bound.shape.indices, bound.addresses, strict=True)
-        return tuple([given.get(index, address) for index, address in known])
+    def addresses(self, shape: LaunchShape, bound: Int64Array, rows: Int64Array) -> Int64Array:
+        """Addresses [launch, address] of launches whose correction tensors hold ``rows``.
+
+        ``bound``: as the host bound them, for arguments that no symbol stands for.
+        """
+        found = bound.copy()
+        for place, (name, index) in enumerate(zip(self.names, self.indices, strict=True)):
+            if name not in shape.values and index is not None and index in shape.indices:
+                found[:, shape.indices.index(index)] = rows[:, place]
+        return found
 
 
 def correction_of(parameters: Sequence[Parameter]) -> Correction:

@@ -8,16 +8,17 @@ after it raises it, what was queued behind it is dropped, and the stream takes n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spyre.errors import SpyreError, StreamError
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.event import Event
-from spyre.runtime.flex.job import Job, JobPlan, LaunchContext, LaunchOutcome
+from spyre.runtime.flex.job import NO_VALUES, Job, JobPlan, LaunchContext, LaunchOutcome
 from spyre.runtime.flex.scheduler import StreamHasFailed
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.work import Stage, Stages, StreamQueue, Work
+from spyre.runtime.tiling.options import TilingOptions
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -43,17 +44,18 @@ class FlexStream:
         self,
         job: Job | JobPlan,
         tensors: Sequence[SpyreTensor] = (),
-        allow_tiled_launch: bool | None = None,
+        options: TilingOptions | None = None,
+        values: Mapping[str, int] = NO_VALUES,
     ) -> LaunchOutcome:
         """Enqueue a job over ``tensors`` (in argument order) and return.
 
-        Wrong tensors raise LaunchError or TilingError here, and nothing is enqueued; what goes
-        wrong later is raised by `synchronize`. ``allow_tiled_launch``: whether larger tensors
-        than the kernel was compiled for may be walked tile by tile (None: as
-        SPYRE_ALLOW_TILED_LAUNCH says).
+        Wrong tensors raise LaunchError here, and nothing is enqueued; what goes wrong later is
+        raised by `synchronize`. ``options``: whether larger tensors than the kernel was compiled
+        for may be walked tile by tile, and how (default: as SPYRE_ALLOW_TILED_LAUNCH says).
+        ``values``: runtime sizes and index parameters by name.
         """
         plan = job.job_plan if isinstance(job, Job) else job
-        return self.submit_launch(plan.bind(self.device, tensors, allow_tiled_launch))
+        return self.submit_launch(plan.bind(self.device, tensors, options, values))
 
     def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
         """Enqueue a launch that was bound."""

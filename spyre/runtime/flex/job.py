@@ -7,7 +7,7 @@ launches; a `LaunchContext` belongs to one launch. Runtime reference §5 and §8
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,13 +21,13 @@ from spyre.runtime.flex.control_block import ControlBlock, Place
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.work import Stage, Stages
+from spyre.runtime.tiling.options import TilingOptions
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
     from spyre.runtime.flex.kernel_program import KernelProgram
 
-LARGE_BYTES = 1 << 18
-"""Tensor bytes from which a job is worth a second thread."""
+NO_VALUES: Mapping[str, int] = {}
 
 
 @dataclass
@@ -116,12 +116,13 @@ class JobPlan:
         self,
         device: FlexDevice,
         tensors: Sequence[SpyreTensor],
-        allow_tiled_launch: bool | None = None,
+        options: TilingOptions | None = None,
+        values: Mapping[str, int] = NO_VALUES,
     ) -> LaunchContext:
         """A launch over ``tensors``. LaunchError or TilingError when they do not fit."""
         if self.program is None:
             return LaunchContext(self, device, tuple(tensors), is_large=True)
-        return self.program.bind(self, device, tensors, allow_tiled_launch)
+        return self.program.bind(self, device, tensors, options, values)
 
     def num_steps(self) -> int:
         """Number of steps."""

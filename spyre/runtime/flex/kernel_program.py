@@ -2,37 +2,35 @@
 
 Program correction (pipeline RFC; runtime reference §5): the host writes the values of the
 kernel's symbols, addresses among them, into a correction tensor; DMA copies it to program memory;
-the compute step reads it there and runs the kernel with what it found. Every launch has a
-correction tensor of its own, so that one launch may be prepared while another computes.
+the compute step reads it there and runs the kernel with what it found. Every launch has correction
+tensors of its own, one per iteration, so that one may be prepared while another computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from spyre.errors import DeviceFault, LaunchError
+from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.flex.control_block import Place
 from spyre.runtime.flex.correction import Correction, correction_of
-from spyre.runtime.flex.job import (
-    DMA,
-    LARGE_BYTES,
-    DeviceCompute,
-    HostOperation,
-    JobPlan,
-    LaunchContext,
-)
+from spyre.runtime.flex.job import DMA, DeviceCompute, HostOperation, JobPlan, LaunchContext
+from spyre.runtime.flex.launch_form import LaunchForm, LaunchForms
 from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.flex.step_launch import StepLaunch, temporaries_of
 from spyre.runtime.kernel import Kernel, Launch, LaunchShape, PoolBuffer
 from spyre.runtime.memory.storage import DeviceStorage
+from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.options import TilingOptions
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -41,11 +39,12 @@ CORRECTION = "correction"
 """Handle of the correction tensor."""
 MAX_FREE = 64
 """Correction tensors a kernel keeps for later launches."""
+NO_VALUES: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
 class BoundKernel:
-    """One launch as the compute engine is given it.
+    """One pass of a kernel as the compute engine is given it.
 
     ``shape``: what does not change between launches; ``addresses``: where its memory begins, bytes;
     ``names``: of that memory.
@@ -57,53 +56,61 @@ class BoundKernel:
 
 
 Runner = Callable[[Kernel, BoundKernel], Any]
-"""Runs one launch of a kernel on the compute engine; its result is kept in the outcome."""
+"""Runs one pass of a kernel on the compute engine; its result is kept in the outcome."""
 
 
 @dataclass(slots=True)
 class KernelState:
     """What a kernel keeps for one launch.
 
-    ``bound``: as the host bound it. ``memory``: the correction tensor in program memory, None for
-    a kernel without symbols. ``runner``: another way to run it.
+    ``bases``: where its memory begins, bytes. ``memory``: correction tensors in program memory,
+    None for a kernel without symbols. ``runner``: another way to run it. ``steps``, ``held``: of a
+    launch with temporaries.
     """
 
-    bound: BoundKernel
+    form: LaunchForm
+    bases: tuple[int, ...]
     memory: ProgramMemory | None = None
     runner: Runner | None = None
+    steps: StepLaunch | None = None
+    held: tuple[DeviceStorage, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What is known of launches over tensors of one signature."""
-
-    shape: LaunchShape
-    names: tuple[str, ...]
-    is_large: bool
+    def addresses(self, first: int, last: int) -> Int64Array:
+        """Where the memory of iterations ``first`` to ``last`` begins, [iteration, address]."""
+        if self.steps is not None:
+            return self.steps.addresses[first:last]
+        return self.form.addresses(self.bases, first, last)
 
 
 @dataclass(eq=False)
 class KernelProgram:
     """A kernel on a card. Launches may be bound from any thread; computing is the engine's.
 
-    ``image``: its bytes in program memory, which begin with ``header``. ``arguments``: what it was
-    compiled for. ``pool``: memory of its intermediates, kept between launches.
+    ``image``: its bytes in program memory, which begin with ``header``. ``arguments_of``: what it
+    takes, for given values of its runtime sizes and index parameters. ``pool``: memory of its
+    intermediates, kept between launches.
     """
 
     name: str
     kernel: Kernel
-    arguments: KernelArguments
+    arguments_of: Callable[[Mapping[str, int]], KernelArguments]
     image: ProgramMemory
     header: bytes
     pool: PoolBuffer | None = None
     pool_memory: DeviceStorage | None = None
     _free: list[ProgramMemory] = field(default_factory=list)
-    _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
+    _forms: dict[tuple[object, ...], tuple[LaunchForm, TilingKernel]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def correction(self) -> Correction:
         """What the correction tensor holds."""
         return correction_of(self.kernel.bundle.program.parameters)
+
+    @cached_property
+    def forms(self) -> LaunchForms:
+        """How launches run, by what they are given."""
+        return LaunchForms(self.kernel)
 
     @property
     def allocation_bytes(self) -> int:
@@ -112,8 +119,8 @@ class KernelProgram:
 
     @property
     def expected_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Host shapes of its arguments, in launch order."""
-        return tuple(a.shape for a in self.arguments.arguments)
+        """Host shapes of its arguments, in launch order; LaunchError SPY366 for a runtime size."""
+        return tuple(a.shape for a in self.arguments_of(NO_VALUES).arguments)
 
     @cached_property
     def plan(self) -> JobPlan:
@@ -134,49 +141,103 @@ class KernelProgram:
         plan: JobPlan,
         device: FlexDevice,
         tensors: Sequence[SpyreTensor],
-        allow_tiled_launch: bool | None = None,
+        options: TilingOptions | None = None,
+        values: Mapping[str, int] = NO_VALUES,
     ) -> LaunchContext:
         """A launch over ``tensors``, one per argument in launch order, checked against them."""
-        resolved = [tensor.resolved for tensor in tensors]
-        signature = tuple([tensor.signature for tensor in tensors])
-        form = self._forms.get(signature)
-        if form is None:
-            form = self._forms[signature] = self._form(device, tensors)
-        addresses = tuple([tensor.address_bytes for tensor in resolved])
+        key = (
+            options,
+            tuple(values.items()) if values else (),
+            *[tensor.signature for tensor in tensors],
+        )
+        found = self._forms.get(key)
+        if found is None:
+            found = self._find_form(key, device, tensors, options, values)
+        form, tiling = found
+        bases = tuple([tensor.resolved.address_bytes for tensor in tensors])
         if self.pool is not None:
-            addresses = (*addresses, self.pool.address_bytes)
-        bound = BoundKernel(form.shape, addresses, form.names)
-        return self._context(plan, device, bound, tensors, None, form.is_large)
+            bases = (*bases, self.pool.address_bytes)
+        state = KernelState(form, bases)
+        if form.plan is not None:
+            self._bind_tiles(device, state, tensors, tiling, values)
+        return self._context(plan, device, state, tensors)
 
     def bind_launch(
         self, device: FlexDevice, launch: Launch, runner: Runner | None = None
     ) -> LaunchContext:
         """A launch of tensors that were checked and placed; ``runner``: another way to run it."""
-        bound = BoundKernel(self.kernel.shape_of(launch), launch.addresses, launch.names)
-        return self._context(self.plan, device, bound, (), runner, True)
+        state = KernelState(self.forms.bound(launch), launch.addresses, None, runner)
+        return self._context(self.plan, device, state, ())
 
     def _context(
         self,
         plan: JobPlan,
         device: FlexDevice,
-        bound: BoundKernel,
+        state: KernelState,
         tensors: Sequence[SpyreTensor],
-        runner: Runner | None,
-        is_large: bool,
     ) -> LaunchContext:
-        memory = self._take_memory(device) if self.correction.names else None
-        state = KernelState(bound, memory, runner)
-        return LaunchContext(plan, device, tensors, 1, state, is_large)
+        iterations = state.form.iterations if state.steps is None else len(state.steps)
+        if self.correction.names:
+            state.memory = self._take_memory(device, iterations)
+        is_large = state.form.is_large or iterations > 1
+        return LaunchContext(plan, device, tensors, iterations, state, is_large)
 
-    def _form(self, device: FlexDevice, tensors: Sequence[SpyreTensor]) -> _Form:
-        self._check(device, tensors)
-        arguments = zip(self.arguments.arguments, tensors, strict=True)
-        launch = Launch({a.arg_index: tensor.resolved for a, tensor in arguments}, self.pool)
-        size_bytes = sum(tensor.size_bytes for tensor in tensors)
-        return _Form(self.kernel.shape_of(launch), launch.names, size_bytes > LARGE_BYTES)
+    def _find_form(
+        self,
+        key: tuple[object, ...],
+        device: FlexDevice,
+        tensors: Sequence[SpyreTensor],
+        options: TilingOptions | None,
+        values: Mapping[str, int],
+    ) -> tuple[LaunchForm, TilingKernel]:
+        arguments = self.arguments_of(values)
+        self._check(device, arguments, tensors)
+        launch = self._launch(arguments, tensors, values)
+        with self._lock:
+            found = self.forms.find(launch, arguments, options or TilingOptions())
+            self._forms[key] = found
+        return found
 
-    def _check(self, device: FlexDevice, tensors: Sequence[SpyreTensor]) -> None:
-        expected = self.arguments.arguments
+    def _launch(
+        self,
+        arguments: KernelArguments,
+        tensors: Sequence[SpyreTensor],
+        values: Mapping[str, int],
+    ) -> Launch:
+        pairs = zip(arguments.arguments, tensors, strict=True)
+        names = {parameter.name for parameter in self.kernel.bundle.program.parameters}
+        given = {name: value for name, value in values.items() if name in names}
+        return Launch({a.arg_index: tensor.resolved for a, tensor in pairs}, self.pool, given)
+
+    def _bind_tiles(
+        self,
+        device: FlexDevice,
+        state: KernelState,
+        tensors: Sequence[SpyreTensor],
+        tiling: TilingKernel,
+        values: Mapping[str, int],
+    ) -> None:
+        """What a tiled launch needs beside its form: a look at its addresses, temporaries."""
+        plan = state.form.plan
+        assert plan is not None
+        launch = self._launch(self.arguments_of(values), tensors, values)
+        tiled = TiledLaunch(tiling, launch, plan)
+        if not plan.needs_steps:
+            return
+        held: list[DeviceStorage] = []
+
+        def allocate(size_bytes: int) -> int:
+            held.append(device.allocate(size_bytes))
+            return device.allocator.device_address(held[-1].index)
+
+        temporaries = temporaries_of(plan, tiled.steps(), allocate)
+        state.steps = StepLaunch(tiled, temporaries)
+        state.held = tuple(held)
+
+    def _check(
+        self, device: FlexDevice, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
+    ) -> None:
+        expected = arguments.arguments
         if len(tensors) != len(expected):
             raise LaunchError(
                 "SPY878",
@@ -184,22 +245,17 @@ class KernelProgram:
                 expected=", ".join(str(a.host_spec) for a in expected),
                 found=f"{len(tensors)} tensors",
             )
-        for k, (argument, tensor) in enumerate(zip(expected, tensors, strict=True)):
+        for k, tensor in enumerate(tensors):
             if tensor.storage.allocator is not device.allocator:
                 raise LaunchError(
                     "SPY879",
                     f"argument {k} must be on Spyre device {device.index}",
                     found=repr(tensor),
                 )
-            if (tensor.shape, tensor.dtype) != (argument.shape, argument.dtype_name):
-                raise LaunchError(
-                    "SPY880",
-                    f"argument {k} does not have the shape {self.name} was compiled for",
-                    expected=str(argument.host_spec),
-                    found=f"{list(tensor.shape)} of {tensor.dtype}",
-                )
 
-    def _take_memory(self, device: FlexDevice) -> ProgramMemory:
+    def _take_memory(self, device: FlexDevice, iterations: int) -> ProgramMemory:
+        if iterations > 1:
+            return device.allocate_program(self.correction.size_bytes * iterations)
         try:
             return self._free.pop()
         except IndexError:
@@ -208,31 +264,61 @@ class KernelProgram:
     def release(self, context: LaunchContext) -> None:
         """A launch has ended: its correction tensor serves another one."""
         memory = _state(context).memory
-        if memory is not None and len(self._free) < MAX_FREE:
+        if memory is not None and context.iterations == 1 and len(self._free) < MAX_FREE:
             self._free.append(memory)
 
     # --- running ---------------------------------------------------------------------------------
 
     def compute(self, context: LaunchContext, first: int, last: int) -> None:
         """Run iterations ``first`` .. ``last`` with the symbols that program memory holds."""
-        state, device = _state(context), context.device
-        self._check_image(device)
-        bound = state.bound
-        if state.memory is not None:
-            bound = self._corrected(device, bound, state.memory)
-        runner = state.runner or device.runner
-        if runner is not None:
-            context.outcome.detail = runner(self.kernel, bound)
+        state = _state(context)
+        self._check_image(context.device)
+        if first == last:
             return
-        linked = self.kernel.link_at(bound.shape, bound.addresses, bound.names)
-        device.device.executor.run(linked)
+        addresses = state.addresses(first, last)
+        if state.memory is not None:
+            rows = self._read_correction(context.device, state.memory, first, last)
+            addresses = self.correction.addresses(state.form.shape, addresses, rows)
+        run = partial(self._run_one, context, state)
+        if state.steps is not None:
+            state.steps.run(first, addresses, run)
+        elif last - first == 1:
+            run(state.form.kernel, state.form.shape, tuple(addresses[0].tolist()))
+        else:
+            self._run_tiles(context, state, addresses)
 
-    def _corrected(
-        self, device: FlexDevice, bound: BoundKernel, memory: ProgramMemory
-    ) -> BoundKernel:
-        found = device.device.memory.view(memory.address_bytes, self.correction.size_bytes)
-        values = found.view(np.int64).tolist()
-        return BoundKernel(bound.shape, self.correction.addresses(bound, values), bound.names)
+    def _run_one(
+        self,
+        context: LaunchContext,
+        state: KernelState,
+        kernel: Kernel,
+        shape: LaunchShape,
+        addresses: tuple[int, ...],
+    ) -> None:
+        names = state.form.names
+        runner = state.runner or context.device.runner
+        if runner is not None:
+            context.outcome.detail = runner(kernel, BoundKernel(shape, addresses, names))
+            return
+        context.device.device.executor.run(kernel.link_at(shape, addresses, names))
+
+    def _run_tiles(self, context: LaunchContext, state: KernelState, addresses: Int64Array) -> None:
+        kernel, shape = state.form.kernel, state.form.shape
+        if state.runner is not None or context.device.runner is not None:
+            for row in addresses.tolist():
+                self._run_one(context, state, kernel, shape, tuple(row))
+            return
+        batch = kernel.link_batch_at(shape, addresses)
+        context.device.device.executor.run_batch(batch)
+
+    def _read_correction(
+        self, device: FlexDevice, memory: ProgramMemory, first: int, last: int
+    ) -> Int64Array:
+        size_bytes = self.correction.size_bytes
+        at = memory.address_bytes + first * size_bytes
+        found = device.device.memory.view(at, (last - first) * size_bytes)
+        rows: Int64Array = found.view(np.int64).reshape(last - first, size_bytes // 8)
+        return rows
 
     def _check_image(self, device: FlexDevice) -> None:
         found = device.device.memory.view(self.image.address_bytes, STICK_BYTES)
@@ -250,10 +336,10 @@ class KernelProgram:
         resolve = context.device.allocator.virtual_address
         places = [Place("program", self.image.virtual_address)]
         if state.memory is not None:
-            places.append(Place(CORRECTION, state.memory.virtual_address))
-        bound = state.bound
-        names = zip(bound.names, bound.addresses, strict=True)
-        return (*places, *(Place(name, resolve(address)) for name, address in names))
+            places += _correction_places(context, iteration)
+        addresses = state.addresses(iteration, iteration + 1)[0].tolist()
+        pairs = zip(state.form.names, addresses, strict=True)
+        return (*places, *(Place(name, resolve(address)) for name, address in pairs))
 
 
 def _state(context: LaunchContext) -> KernelState:
@@ -262,12 +348,17 @@ def _state(context: LaunchContext) -> KernelState:
     return state
 
 
-def _correction_rows(context: LaunchContext, first: int, last: int) -> npt.NDArray[np.int64]:
-    """Symbol values of iterations ``first`` .. ``last``, one row each."""
+def _program(context: LaunchContext) -> KernelProgram:
     program = context.plan.program
     assert program is not None
-    row = program.correction.row(_state(context).bound)
-    return np.broadcast_to(row, (last - first, row.size))
+    return program
+
+
+def _correction_rows(context: LaunchContext, first: int, last: int) -> Int64Array:
+    """Symbol values of iterations ``first`` .. ``last``, one row each."""
+    state = _state(context)
+    addresses = state.addresses(first, last)
+    return _program(context).correction.rows(state.form.shape, addresses)
 
 
 def _copy_correction(context: LaunchContext, first: int, last: int) -> None:
@@ -281,4 +372,6 @@ def _copy_correction(context: LaunchContext, first: int, last: int) -> None:
 def _correction_places(context: LaunchContext, iteration: int) -> tuple[Place, ...]:
     memory = _state(context).memory
     assert memory is not None
-    return (Place(CORRECTION, memory.virtual_address),)
+    offset = iteration * _program(context).correction.size_bytes
+    resolve = context.device.allocator.virtual_address
+    return (Place(CORRECTION, resolve(memory.address_bytes + offset)),)

@@ -5,6 +5,7 @@ Pipeline RFC, workflow 2: space in segment 7, one DMA, then any number of launch
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,20 +21,29 @@ if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
 
 
+ArgumentsOf = Callable[[Mapping[str, int]], KernelArguments]
+"""What a kernel takes, for given values of its runtime sizes and index parameters."""
+
+
 def load_kernel(
-    device: FlexDevice, kernel: Kernel, arguments: KernelArguments, binary: bytes, name: str
+    device: FlexDevice,
+    kernel: Kernel,
+    arguments_of: ArgumentsOf,
+    binary: bytes,
+    name: str,
+    pool_bytes: int = 0,
 ) -> tuple[JobPlan, JobPlan]:
     """The plan of ``kernel``, and the one that copies ``binary`` to program memory before.
 
-    ``arguments``: what it was compiled for. ``binary`` begins with a header stick that identifies
-    it. The kernel's pool, where it has one, is allocated here and kept between launches.
+    ``binary`` begins with a header stick that identifies it. The kernel's pool, where it has one,
+    is allocated here and kept between launches.
     """
     memory = device.allocate_program(len(binary))
     pool = storage = None
-    if arguments.pool_bytes:
-        storage = device.allocate(arguments.pool_bytes)
-        pool = PoolBuffer(device.allocator.device_address(storage.index), arguments.pool_bytes)
+    if pool_bytes:
+        storage = device.allocate(pool_bytes)
+        pool = PoolBuffer(device.allocator.device_address(storage.index), pool_bytes)
     header = binary[:STICK_BYTES]
-    program = KernelProgram(name, kernel, arguments, memory, header, pool, storage)
+    program = KernelProgram(name, kernel, arguments_of, memory, header, pool, storage)
     content = np.frombuffer(binary, np.uint8)
     return program.plan, bytes_to_device(content, memory.address_bytes, f"binary of {name}")

@@ -14,6 +14,7 @@ from spyre.errors import LaunchError
 from spyre.runtime.flex.flex_stream import FlexStream
 from spyre.runtime.flex.job import ExecutionPlan, JobPlan
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.tiling.options import TilingOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +46,9 @@ class Program:
     def launch(self, tensors: Sequence[SpyreTensor], stream: FlexStream) -> None:
         """Enqueue all instructions over tensors of exactly the compiled shapes."""
         for instruction in self.instructions:
-            stream.launch(instruction.plan, tensors, allow_tiled_launch=False)
+            stream.launch(instruction.plan, tensors, TilingOptions(allow_tiled_launch=False))
 
     def launch_tiled(self, tensors: Sequence[SpyreTensor], stream: FlexStream) -> None:
         """Enqueue all instructions, tile by tile where tensors are larger than compiled for."""
         for instruction in self.instructions:
-            stream.launch(instruction.plan, tensors, allow_tiled_launch=True)
+            stream.launch(instruction.plan, tensors, TilingOptions(allow_tiled_launch=True))

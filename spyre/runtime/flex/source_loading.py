@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.bundle_arguments import read_arguments
 from spyre.runtime.flex.blocking_stream import BlockingStream
 from spyre.runtime.flex.job import JobPlan
 from spyre.runtime.flex.loading import load_kernel
@@ -25,7 +26,8 @@ def load_source_on(stream: BlockingStream, kernel: Kernel) -> JobPlan:
     """
     header = format_header(_digest(kernel.bundle))
     name = kernel.bundle.directory.resolve().name or "bundle"
-    plan, copy = load_kernel(stream.device, kernel, KernelArguments(()), header, name)
+    arguments_of = partial(read_arguments, kernel.bundle)
+    plan, copy = load_kernel(stream.device, kernel, arguments_of, header, name)
     stream.load(copy)
     return plan
 

@@ -7,7 +7,7 @@ steps. The flex layer takes the launches of the tiles from it and runs them its 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -194,9 +194,10 @@ class TiledLaunch:
             for compute in _one_per_kernel(steps):
                 self.kernel_of(compute).link(self.launch_of(compute, temporaries))
             for step in steps:
-                self._run_step(step, temporaries)
+                self.run_step(step, temporaries)
 
-    def _run_step(self, step: TileStep, temporaries: Temporaries) -> None:
+    def run_step(self, step: TileStep, temporaries: Temporaries) -> None:
+        """Run one step of `steps`, which are to run in order."""
         match step:
             case Compute():
                 self.kernel_of(step).launch(self.launch_of(step, temporaries))
@@ -261,24 +262,36 @@ def _temporaries(
     device: Device, plan: TilePlan, steps: Sequence[TileStep]
 ) -> Iterator[Temporaries]:
     """The temporaries that ``steps`` speak of, freed at the end."""
+    addresses: list[int] = []
+
+    def allocate(size_bytes: int) -> int:
+        addresses.append(device.allocate(size_bytes))
+        return addresses[-1]
+
+    try:
+        yield temporaries_of(plan, steps, allocate)
+    finally:
+        for address in addresses:
+            device.free(address)
+
+
+def temporaries_of(
+    plan: TilePlan, steps: Iterable[TileStep], allocate: Callable[[int], int]
+) -> Temporaries:
+    """The temporaries that ``steps`` speak of, where ``allocate(bytes)`` puts them."""
     wanted = {use for step in steps if isinstance(step, Compute) for use in step.temporaries}
     found: dict[tuple[int, Buffer], DeviceTensor] = {}
-    try:
-        for place, buffer in sorted(wanted):
-            expected = plan.tensors[place].expected
-            address = device.allocate(expected.layout.device_bytes)
-            found[place, buffer] = DeviceTensor(
-                f"{buffer} of {expected.name}",
-                address,
-                expected.layout,
-                expected.dtype_name,
-                expected.shape,
-                expected.strides,
-            )
-        yield found
-    finally:
-        for tensor in found.values():
-            device.free(tensor.address_bytes)
+    for place, buffer in sorted(wanted):
+        expected = plan.tensors[place].expected
+        found[place, buffer] = DeviceTensor(
+            f"{buffer} of {expected.name}",
+            allocate(expected.layout.device_bytes),
+            expected.layout,
+            expected.dtype_name,
+            expected.shape,
+            expected.strides,
+        )
+    return found
 
 
 def _check_overlap(launch: Launch, plan: TilePlan) -> None:

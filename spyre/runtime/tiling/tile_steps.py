@@ -2,8 +2,8 @@
 
 Most plans are one `Compute` per iteration on the tensors themselves; then the plan's arrays are all
 there is to know. Tiles that are not whole go through temporaries in the kernel's own layout, and
-results of reduced tiles are added up in one (policies of the issue's item 6; runtime reference §6
-leaves both open). Flex walks these steps; :mod:`.execute` does so synchronously.
+results of reduced tiles are added up in one (the pipeline RFC and runtime reference §6 leave both
+open). The flex layer walks these steps; :mod:`.execute` does so synchronously.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from spyre.layout import SpyreTensorLayout
@@ -79,6 +80,8 @@ def load(device: FlexDevice, directory: Path) -> JobPlan:
     bundle = load_bundle(directory)
     binary = directory.name.encode().ljust(128, b"\0")
     kernel = Kernel(bundle, device.device)
-    plan, copy = load_kernel(device, kernel, read_arguments(bundle), binary, directory.name)
+    pool_bytes = read_arguments(bundle).pool_bytes
+    arguments_of = partial(read_arguments, bundle)
+    plan, copy = load_kernel(device, kernel, arguments_of, binary, directory.name, pool_bytes)
     device.streams.current.launch(copy)
     return plan

@@ -166,7 +166,7 @@ def test_wrong_tensors_are_refused_at_once(card, bundle):
     a = card.to_device(ONES)
     with pytest.raises(LaunchError, match="SPY878: add takes 3 tensors"):
         card.default_stream.launch(plan, [a, a])
-    with pytest.raises(LaunchError, match="SPY880: argument 1 does not have the shape"):
+    with pytest.raises(LaunchError, match="SPY853"):
         card.default_stream.launch(plan, [a, card.empty((2, 64)), a])
     elsewhere = FlexDevice(Device(threads=1), 1).empty(kernels.STICK)
     with pytest.raises(LaunchError, match="SPY879: argument 2 must be on Spyre device 0"):

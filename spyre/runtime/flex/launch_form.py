@@ -1,0 +1,104 @@
+"""What launches over tensors of one signature have in common: how the kernel runs over them.
+
+A form is found once per signature: the kernel as it is, or retargeted to tiles of larger tensors
+with the offset of every tile. Launches of a form differ by addresses only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spyre.hw.nest import Int64Array
+from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.kernel import Kernel, Launch, LaunchShape
+from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.options import TilingOptions
+from spyre.runtime.tiling.tile_plan import TilePlan
+from spyre.runtime.tiling.tile_steps import Compute
+
+LARGE_BYTES = 1 << 18
+"""Tensor bytes from which a job is worth a second thread."""
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchForm:
+    """Immutable; any thread may use it.
+
+    ``kernel``: what runs, once per iteration. ``offsets_bytes``: int64 [iteration, address], of
+    each tile's corner from the start of its tensor; None for one pass. ``plan``: the tiles, None
+    for one pass of the kernel as it is. ``names``: of the memory at each address.
+    """
+
+    kernel: Kernel
+    shape: LaunchShape
+    names: tuple[str, ...]
+    is_large: bool
+    offsets_bytes: Int64Array | None = None
+    plan: TilePlan | None = None
+
+    @property
+    def iterations(self) -> int:
+        """Passes over the kernel."""
+        return 1 if self.offsets_bytes is None else len(self.offsets_bytes)
+
+    def addresses(self, bases: Sequence[int], first: int, last: int) -> Int64Array:
+        """Where the memory of iterations ``first`` to ``last`` begins, [iteration, address]."""
+        row = np.array(bases, np.int64)[None]
+        if self.offsets_bytes is None:
+            return row[first:last]
+        found: Int64Array = row + self.offsets_bytes[first:last]
+        return found
+
+
+class LaunchForms:
+    """The forms of one kernel's launches. One thread at a time (whoever binds holds a lock)."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._tiling: dict[tuple[tuple[str, int], ...], TilingKernel] = {}
+
+    def bound(self, launch: Launch) -> LaunchForm:
+        """One pass over tensors that somebody else has checked."""
+        return _one_pass(self.kernel, launch)
+
+    def find(
+        self, launch: Launch, arguments: KernelArguments, options: TilingOptions
+    ) -> tuple[LaunchForm, TilingKernel]:
+        """The form of ``launch``; TilingError and LaunchError SPY850-SPY862 when there is none."""
+        tiling = self._tiling_of(arguments, launch.values)
+        if tiling.matches(launch):
+            return _one_pass(self.kernel, launch), tiling
+        plan = tiling.plan(launch, options)
+        if not plan.is_tiled and all(tensor.map.is_identity for tensor in plan.tensors):
+            return _one_pass(self.kernel, launch), tiling
+        return _tiles(TiledLaunch(tiling, launch, plan)), tiling
+
+    def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
+        key = tuple(sorted(values.items()))
+        if key not in self._tiling:
+            self._tiling[key] = TilingKernel(self.kernel, arguments, values)
+        return self._tiling[key]
+
+
+def _one_pass(kernel: Kernel, launch: Launch) -> LaunchForm:
+    return LaunchForm(kernel, kernel.shape_of(launch), launch.names, _is_large(launch))
+
+
+def _tiles(tiled: TiledLaunch) -> LaunchForm:
+    plan, launch = tiled.plan, tiled.launch
+    first = Compute(0)
+    kernel = tiled.kernel_of(first)
+    shape = kernel.shape_of(tiled.launch_of(first))
+    place = {tensor.expected.arg_index: k for k, tensor in enumerate(plan.tensors)}
+    offsets_bytes = np.zeros((plan.iterations, len(shape.indices)), np.int64)
+    for column, index in enumerate(shape.indices):
+        if index in place:
+            offsets_bytes[:, column] = plan.offsets_bytes[:, place[index]]
+    return LaunchForm(kernel, shape, launch.names, _is_large(launch), offsets_bytes, plan)
+
+
+def _is_large(launch: Launch) -> bool:
+    return sum(tensor.size_bytes for tensor in launch.arguments.values()) > LARGE_BYTES
