@@ -148,7 +148,7 @@ class TiledLaunch:
             self.kernel_of(compute)
         for step in steps:
             if isinstance(step, CopyIn | CopyOut):
-                self._boxes(step)
+                self.boxes_of(step)
 
     def steps(self) -> Iterator[TileStep]:
         """What `run` does, in order."""
@@ -190,7 +190,7 @@ class TiledLaunch:
     def run(self) -> None:
         """All steps; temporaries are freed whatever happens. Errors of linking come before any."""
         steps = list(self.steps())
-        with _temporaries(self.kernel.kernel.device, self.plan, steps) as temporaries:
+        with tile_temporaries(self.kernel.kernel.device, self.plan, steps) as temporaries:
             for compute in _one_per_kernel(steps):
                 self.kernel_of(compute).link(self.launch_of(compute, temporaries))
             for step in steps:
@@ -215,7 +215,7 @@ class TiledLaunch:
         tile, tensor = device.bytes_of(temporary), device.bytes_of(whole)[offset:]
         if isinstance(step, CopyIn):
             tile[:] = 0
-        for box in self._boxes(step):
+        for box in self.boxes_of(step):
             inside, outside = box.views(tile, tensor)
             if isinstance(step, CopyIn):
                 inside[:] = outside
@@ -232,10 +232,11 @@ class TiledLaunch:
             sanitizer.written(temporary.address_bytes, temporary.size_bytes, temporary.name)
             return
         corner = int(self.addresses_bytes[step.iteration, step.tensor])
-        for box in self._boxes(step):
+        for box in self.boxes_of(step):
             sanitizer.written_sticks(corner + box.tensor_sticks_bytes, temporary.name)
 
-    def _boxes(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
+    def boxes_of(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
+        """What a copy moves, from the corners of the temporary and of the tile."""
         valid = valid_shape(self.plan, step.tensor, step.iteration)
         return copy_boxes(self.plan.tensors[step.tensor], valid)
 
@@ -258,7 +259,7 @@ def _is_seen_through(tensor: TiledTensor) -> bool:
 
 
 @contextmanager
-def _temporaries(
+def tile_temporaries(
     device: Device, plan: TilePlan, steps: Sequence[TileStep]
 ) -> Iterator[Temporaries]:
     """The temporaries that ``steps`` speak of, freed at the end."""

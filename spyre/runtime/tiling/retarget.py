@@ -18,7 +18,7 @@ from spyre.errors import JsonLocation, LaunchError
 from spyre.hw.address_map import AddressMap
 from spyre.hw.boxes import core_boxes
 from spyre.mlir.footprint import RESTICKIFY, footprint, stick_elements
-from spyre.mlir.operation import Indirection, Operation, Tensor
+from spyre.mlir.operation import Component, Indirection, Operation, Tensor
 from spyre.runtime.tiling.operand_dims import whole_steps
 from spyre.runtime.tiling.operand_uses import OperandUse
 
@@ -38,6 +38,8 @@ def retarget(
     moved = {index: map_.merged for index, map_ in maps.items() if not map_.is_identity}
     wanted: dict[tuple[str, int], _Place | None] = {}
     for use in uses:
+        if maps and use.owner is None and use.tensor.component is Component.HBM:
+            raise _refuse(use, "its cores or iterations lie in several arguments")
         place = None if use.owner not in moved else _place(use, moved[use.owner])
         key = use.filename, use.operand
         if wanted.setdefault(key, place) != place:
@@ -62,12 +64,16 @@ class _Place:
 def _refuse(use: OperandUse, message: str) -> LaunchError:
     return LaunchError(
         "SPY861",
-        f"{use.op.name}: {use.tensor.name} of argument {use.owner} cannot be moved to a larger "
+        f"{use.op.name}: {use.tensor.name}{_of_argument(use)} cannot be moved to a larger "
         f"tensor: {message}",
         JsonLocation(use.op.file, use.tensor.json_path),
         expected="an operand that walks device dims of its argument",
         found=f"dims {list(use.tensor.dims)}",
     )
+
+
+def _of_argument(use: OperandUse) -> str:
+    return "" if use.owner is None else f" of argument {use.owner}"
 
 
 def _place(use: OperandUse, map_: AddressMap) -> _Place:

@@ -20,6 +20,7 @@ from spyre.runtime.tiling.launch_tensors import ActualTensor
 from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles
+from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
 
 Array = npt.NDArray[np.generic]
@@ -109,3 +110,16 @@ def plan_for(built: Built, args: Sequence[Arg], options: TilingOptions | None = 
     ]
     uses = operand_uses(built.bundle, built.arguments.pool_bytes > 0)
     return plan_tiles(expected_tensors(built.arguments, uses), actual, options)
+
+
+def mm(m: int, k: int, n: int, symbolic: bool = True, **splits: int) -> Built:
+    return kernels.mm({"m": m, "k": k, "n": n}, splits, symbolic)
+
+
+def fresh_launch(device: Device, whole: Built, seed: int = 0) -> Launch:
+    device.reset()
+    return launch_of(device, whole, whole.args, random_inputs(whole.args, seed))
+
+
+def inputs_of(built: Built) -> list[Array]:
+    return random_inputs(built.args, 0)

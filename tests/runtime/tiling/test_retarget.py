@@ -110,6 +110,34 @@ def test_one_sdsc_for_arguments_of_different_layouts() -> None:
         retarget(built.bundle.operations, shared, {0: AddressMap((2, 8), (32 * 128, 128))})
 
 
+def test_an_operand_in_several_arguments() -> None:
+    """Cores that read different arguments: one of them may be a tile, the other not."""
+    built = kernels.elementwise((8, 128), {"mb": 2}, False, absent=((),))
+    name, op = next(iter(built.bundle.operations.items()))
+    source = replace(op.inputs[0], starts=(0, (1 << 34) + 4 * 128))
+    built.bundle.__dict__["operations"] = {name: replace(op, inputs=(source,))}
+    uses = uses_of(built)
+    assert [use.owner for use in uses] == [None, 1]
+    assert retarget(built.bundle.operations, uses, {}) == built.bundle.operations
+    with pytest.raises(LaunchError, match=r"Tensor0 cannot be moved .* several arguments"):
+        retarget(built.bundle.operations, uses, {1: AddressMap((2, 8), (32 * 128, 128))})
+
+
+def test_one_sdsc_run_for_several_arguments() -> None:
+    """z = |x| and w = |y| by one SDSC, all of them tiles of tensors alike."""
+    maker = kernels.Maker()
+    x, y = (maker.arg(Arg(Role.INPUT, (8, 128))) for _ in range(2))
+    z, w = (maker.arg(Arg(Role.OUTPUT, (8, 128))) for _ in range(2))
+    maker.builder.add(kernels.pointwise("abs", (8, 128), [x], z))
+    maker.builder.add(kernels.pointwise("abs", (8, 128), [y], w))
+    built = maker.done()
+    uses = [replace(use, filename="sdsc_0.json") for use in uses_of(built)]
+    wide = AddressMap((2, 8), (32 * 128, 128))
+    after = retarget(built.bundle.operations, uses, dict.fromkeys(range(4), wide))
+    op = after["sdsc_0.json"]
+    assert [footprint(op, t).pitch_bytes["out"] for t in op.tensors] == [32 * 128] * 2
+
+
 def test_dims_of_one_step_take_any_pitch() -> None:
     built = kernels.elementwise((1, 128), {}, True, absent=((),))
     after = retarget(

@@ -1,0 +1,123 @@
+"""Tiles that are not whole, and sums over tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spyre.hw.device import Device
+from spyre.runtime.kernel import Kernel
+from spyre.runtime.launch_spec import Role
+from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.options import TilingOptions
+from spyre.runtime.tiling.tile_steps import (
+    Accumulate,
+    Buffer,
+    Compute,
+    CopyIn,
+    CopyOut,
+    tile_steps,
+)
+from tests.runtime.tiling import kernels
+from tests.runtime.tiling.kernels import Arg
+from tests.runtime.tiling.running import (
+    launch_of,
+    mm,
+    outcome,
+    plan_for,
+    random_inputs,
+    run_tiled,
+)
+
+IN, OUT, BOTH = Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT
+PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
+EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return Device(threads=1)
+
+
+def test_what_lies_behind_a_padded_tile_stays(device: Device) -> None:
+    """The last tile ends within a stick; the bytes behind it are not the kernel's."""
+    device.reset()
+    tile = kernels.elementwise((4, 64), {}, True, absent=((),), name="exp")
+    args = [Arg(IN, (6, 100)), Arg(OUT, (6, 100))]
+    (x,) = random_inputs(args, 6)
+    launch = launch_of(device, tile, args, [x])
+    device.bytes_of(launch.arguments[1])[:] = 0xAB
+    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    plan = kernel.plan(launch, PAD)
+    TiledLaunch(kernel, launch, plan).run()
+    raw = device.bytes_of(launch.arguments[1]).reshape(2, 6, 128)
+    assert (raw[1, :, 36 * 2 :] == 0xAB).all()
+    assert not (raw[1, :, : 36 * 2] == 0xAB).all(axis=1).any()
+
+
+def test_garbage_behind_a_reduced_remainder_does_not_count(device: Device) -> None:
+    """Padding of the input holds 0xAB; the copy is padded with zeros, which add nothing."""
+    device.reset()
+    tile = kernels.reduce((4, 128), {}, True, (1,))
+    args = [Arg(IN, (4, 200)), Arg(OUT, (4,), sparse=True)]
+    (x,) = random_inputs(args, 7)
+    launch = launch_of(device, tile, args, [x])
+    raw = device.bytes_of(launch.arguments[0]).reshape(4, 4, 128)
+    raw[3, :, 8 * 2 :] = 0x3C
+    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    plan = kernel.plan(launch, EVERYTHING)
+    TiledLaunch(kernel, launch, plan).run()
+    found = outcome(device, args, launch, plan).values[0]
+    np.testing.assert_allclose(found, x.astype(np.float64).sum(axis=1), rtol=2**-8, atol=2**-5)
+
+
+def test_a_matmul_over_tiles_of_its_inner_dim(device: Device) -> None:
+    """Within what rounding to DL16 once per tile costs, against double precision."""
+    args = [Arg(IN, (12, 320)), Arg(IN, (320, 128)), Arg(OUT, (12, 128))]
+    a, b = random_inputs(args, 8)
+    found = run_tiled(device, mm(4, 64, 64), args, [a, b], EVERYTHING)
+    truth = a.astype(np.float64) @ b.astype(np.float64)
+    error = np.abs(found.values[0].reshape(12, 128) - truth).max()
+    assert error <= 5 * 2**-9 * np.abs(truth).max()
+
+
+def test_the_steps_of_padded_and_accumulated_tiles() -> None:
+    """Two tiles of rows, the last padded, times two of the inner dim."""
+    plan = plan_for(mm(4, 64, 64), [Arg(IN, (6, 128)), Arg(IN, (128, 64)), Arg(OUT, (6, 64))],
+                    EVERYTHING)  # fmt: skip
+    tile, result = Buffer.TILE, Buffer.RESULT
+    assert list(tile_steps(plan)) == [
+        Compute(0, ((2, tile),)),
+        Compute(1, ((2, result),)),
+        Accumulate(1, 2, "add"),
+        CopyOut(1, 2),
+        CopyIn(2, 0),
+        Compute(2, ((0, tile), (2, tile))),
+        CopyIn(3, 0),
+        Compute(3, ((0, tile), (2, result))),
+        Accumulate(3, 2, "add"),
+        CopyOut(3, 2),
+    ]
+
+
+def test_temporaries_are_freed(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the kernel fails."""
+    args = [Arg(IN, (6, 128)), Arg(IN, (128, 64)), Arg(OUT, (6, 64))]
+    tile = mm(4, 64, 64)
+    device.reset()
+    launch = launch_of(device, tile, args, random_inputs(args, 9))
+    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    tiled = TiledLaunch(kernel, launch, kernel.plan(launch, EVERYTHING))
+    taken: list[int] = []
+    freed: list[int] = []
+    allocate, free = device.allocate, device.free
+    monkeypatch.setattr(device, "allocate", lambda n: taken.append(allocate(n)) or taken[-1])
+    monkeypatch.setattr(device, "free", lambda address: freed.append(address) or free(address))
+    tiled.run()
+    assert len(taken) == 3
+    assert sorted(freed) == sorted(taken)
+    monkeypatch.setattr(Kernel, "launch", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        tiled.run()
+    assert sorted(freed) == sorted(taken)
+    assert len(taken) == 6
