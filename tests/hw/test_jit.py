@@ -97,7 +97,7 @@ from spyre.hw.kernels.opcodes import KERNEL_MODULES
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.kernels.transfer import run
 assert (entry_addresses(range(len(KERNEL_MODULES))) != 0).all() and run.address
-print("light" if "numba.cpython.unicode" not in sys.modules else "all")
+print("light" if "numba.np.npyimpl" not in sys.modules else "all")
 """
 COMPILE_MORE = """
 import numba
