@@ -20,7 +20,7 @@ from numba import types
 from numba.core.ccallback import CFunc
 
 from spyre import config
-from spyre.cache import digest_of_sources, writable_directory
+from spyre.cache import digest_of_found_sources, writable_directory
 from spyre.hw.light_loading import load_lightly
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,7 +67,7 @@ def cache_directory(module: str) -> str | None:
 
     None, with one warning, where it cannot be made: kernels then compile anew in every process.
     """
-    sources = digest_of_sources(map(str, imported_sources(module)))
+    sources = digest_of_found_sources(module, lambda: map(str, imported_sources(module)))
     key = f"{numba.__version__} {sources} {config.VECTOR_WIDTH.read()}"
     directory = writable_directory(f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}")
     return None if directory is None else str(directory)

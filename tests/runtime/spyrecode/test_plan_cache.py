@@ -342,6 +342,34 @@ class TestSources:
         kept.write_text(text)
         assert cache.digest_of_sources([str(file)]) == first
 
+    def test_a_list_is_made_again_after_an_edit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "cache"))
+        first, second = tmp_path / "a.py", tmp_path / "b.py"
+        first.write_text("")
+        second.write_text("")
+        found: list[int] = []
+
+        def find() -> list[str]:
+            found.append(1)
+            return [str(first), *([str(second)] if "b" in first.read_text() else [])]
+
+        def digest() -> str:
+            return cache.digest_of_found_sources("a", find)
+
+        seen = {digest(), digest()}
+        assert (len(seen), len(found)) == (1, 1)
+        first.write_text("import b")
+        seen |= {digest(), digest()}
+        assert (len(seen), len(found)) == (2, 2)
+        second.write_text("x = 1")
+        seen |= {digest(), digest()}
+        assert (len(seen), len(found)) == (3, 3)
+        first.write_text("")
+        second.unlink()
+        assert digest() in seen
+
     def test_the_key_covers_what_a_plan_needs(self) -> None:
         """What Python imports to compile a bundle, against the sources of the version key."""
         code = (
