@@ -11,7 +11,7 @@ import hashlib
 import os
 import uuid
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from spyre import config
 PACKAGE = Path(__file__).parent
 _FOLDER = "sources"
 _HEX_DIGITS = 64
+_TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
 def writable_directory(name: str) -> Path | None:
@@ -71,14 +72,22 @@ def digest_of_sources(paths: Iterable[str]) -> str:
     OSError when a file cannot be read. Where nothing can be kept, all are read every time.
     """
     given = tuple(paths)
-    stamp, kept = _stamp(given), _kept_file(given)
-    if kept is None:
-        return _digest(given)
-    digest = _read_kept(kept, stamp)
-    if digest is None:
-        digest = _digest(given)
-        _keep(kept, f"{stamp} {digest}")
-    return digest
+    kept = _kept_file("\0".join(given))
+    return _known_digest(kept, given) or _keep(kept, given)
+
+
+def digest_of_found_sources(name: str, find: Callable[[], Iterable[str]]) -> str:
+    """As `digest_of_sources`, of what ``find`` lists; it is called again only after an edit.
+
+    ``name``: what is looked for. The list may depend on nothing but the contents of its files.
+    """
+    kept = _kept_file(f"{PACKAGE}\0{name}")
+    listed = _kept_lines(kept)[1:]
+    if listed and all(map(os.path.exists, listed)):
+        digest = _known_digest(kept, tuple(listed))
+        if digest is not None:
+            return digest
+    return _keep(kept, tuple(find()))
 
 
 def _digest(paths: tuple[str, ...]) -> str:
@@ -98,32 +107,47 @@ def _stamp(paths: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _kept_file(paths: tuple[str, ...]) -> Path | None:
+def _kept_file(what: str) -> Path | None:
     """One file per list of sources, which another state of them overwrites."""
-    name = hashlib.sha256("\0".join(paths).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    name = hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     try:
         return config.cache_directory() / _FOLDER / name
     except RuntimeError:  # no home directory
         return None
 
 
-def _read_kept(path: Path, stamp: str) -> str | None:
-    """The digest of ``stamp``, if that is what was kept last."""
+def _kept_lines(path: Path | None) -> list[str]:
+    """Stamp and digest, then the files; nothing if nothing was kept."""
     try:
-        text = path.read_text("ascii")
+        return [] if path is None else path.read_text(**_TEXT).split("\n")
     except (OSError, ValueError):
+        return []
+
+
+def _known_digest(path: Path | None, sources: tuple[str, ...]) -> str | None:
+    """The digest that was kept for the files as they are now."""
+    lines = _kept_lines(path)
+    stamp, _, digest = lines[0].partition(" ") if lines else ("", "", "")
+    if len(digest) != _HEX_DIGITS or tuple(lines[1:]) != sources:
         return None
-    known, _, digest = text.partition(" ")
-    return digest if known == stamp and len(digest) == _HEX_DIGITS else None
+    return digest if stamp == _stamp(sources) else None
 
 
-def _keep(path: Path, text: str) -> None:
-    """Written whole or not at all; who cannot write learns so from `writable_directory`."""
+def _keep(path: Path | None, sources: tuple[str, ...]) -> str:
+    """The digest, kept whole or not at all; who cannot write learns so from `writable_directory`.
+
+    The stamp is taken first: an edit while the files are read makes it one of the past.
+    """
+    stamp = _stamp(sources)
+    digest = _digest(sources)
+    if path is None:
+        return digest
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, "ascii")
+        temporary.write_text("\n".join((f"{stamp} {digest}", *sources)), **_TEXT)
         os.replace(temporary, path)
     except OSError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+    return digest

@@ -35,7 +35,6 @@ from spyre.hw.plans.windowing import plan_windowing
 from spyre.hw.spec import LX_BYTES
 from spyre.hw.touched import touched_bytes
 from spyre.mlir.operation import Component, Operation, Padding
-from spyre.mlir.sdsc_builder import slice_offsets
 
 _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
@@ -206,6 +205,8 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
 
 def _regular_starts(op: Operation) -> Int64Array:
     """Bytes, [operand, core], of tensors that begin at 0."""
+    from spyre.mlir.sdsc_builder import slice_offsets
+
     starts = np.array([slice_offsets(op, tensor) for tensor in op.tensors], np.int64)
     for operand, tensor in enumerate(op.tensors):
         if tensor.component is Component.LX:

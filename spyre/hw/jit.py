@@ -18,9 +18,11 @@ from typing import Any, TypeVar
 
 import numba
 from numba import types
+from numba.core.ccallback import CFunc
 
 from spyre import config
-from spyre.cache import digest_of_sources, writable_directory
+from spyre.cache import digest_of_found_sources, writable_directory
+from spyre.hw.light_loading import load_lightly
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,7 +70,7 @@ def cache_directory(module: str) -> str | None:
 
     None, with one warning, where it cannot be made: kernels then compile anew in every process.
     """
-    sources = digest_of_sources(map(str, imported_sources(module)))
+    sources = digest_of_found_sources(module, lambda: map(str, imported_sources(module)))
     key = f"{numba.__version__} {sources} {config.VECTOR_WIDTH.read()}"
     directory = writable_directory(f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}")
     return None if directory is None else str(directory)
@@ -92,9 +94,14 @@ def _cached(function: Callable[..., Any], decorate: Callable[[bool], Any]) -> An
 def kernel(function: F) -> F:
     """Compile a kernel body (arrays and integers only), cached on disk."""
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-    result: F = _cached(
-        function, lambda cache: numba.njit(cache=cache, fastmath=FASTMATH, **options)(function)
-    )
+
+    def decorate(cache: bool) -> Any:
+        compiled = numba.njit(cache=cache, fastmath=FASTMATH, **options)(function)
+        if cache:
+            load_lightly(compiled._cache)
+        return compiled
+
+    result: F = _cached(function, decorate)
     return result
 
 
@@ -106,7 +113,15 @@ def inline(function: F) -> F:
 
 def entry(function: F) -> Any:
     """Compile a kernel's C entry point with :data:`ENTRY_SIGNATURE`, cached on disk."""
-    return _cached(
-        function,
-        lambda cache: numba.cfunc(ENTRY_SIGNATURE, nopython=True, cache=cache)(function),
-    )
+
+    def decorate(cache: bool) -> Any:
+        if not cache:
+            return numba.cfunc(ENTRY_SIGNATURE, nopython=True)(function)
+        signature = (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type)
+        compiled: Any = CFunc(function, signature, {}, {"nopython": True})
+        compiled.enable_caching()
+        load_lightly(compiled._cache)
+        compiled.compile()
+        return compiled
+
+    return _cached(function, decorate)

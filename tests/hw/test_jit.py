@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numba
 import pytest
 
 from spyre.cache import warn_uncached
 from spyre.hw import jit
+from spyre.hw.light_loading import TESTED_VERSIONS
 
 KERNELS = "spyre.hw.kernels.elementwise"
 
@@ -86,3 +88,30 @@ def test_no_home_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.warns(RuntimeWarning, match="Could not determine home directory"):
         assert jit.cache_directory(KERNELS) is None
+
+
+LOAD_ALL = """
+import sys
+from spyre.hw.kernels import driver, sanitizing, pool
+from spyre.hw.kernels.opcodes import KERNEL_MODULES
+from spyre.hw.kernels.registry import entry_addresses
+from spyre.hw.kernels.transfer import run
+assert (entry_addresses(range(len(KERNEL_MODULES))) != 0).all() and run.address
+print("light" if "numba.np.npyimpl" not in sys.modules else "all")
+"""
+COMPILE_MORE = """
+import numba
+@numba.njit
+def joined(words):
+    return "-".join([w.upper() for w in words])
+assert joined(["a", "b"]) == "A-B"
+"""
+RUN = "import spyre; spyre.run('examples/softmax', device=spyre.Device(threads=2, sanitize=True))"
+
+
+def test_kept_kernels_load_without_what_numba_compiles_with() -> None:
+    """All of them, twice: the first process may have to compile."""
+    light = numba.__version__.startswith(TESTED_VERSIONS)
+    for code in (LOAD_ALL, LOAD_ALL, LOAD_ALL + RUN, LOAD_ALL + COMPILE_MORE + RUN):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.decode().split() == ["light" if light else "all"]

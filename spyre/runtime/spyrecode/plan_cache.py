@@ -25,6 +25,7 @@ import numpy as np
 from spyre import config
 from spyre.cache import digest_of_sources, package_sources, warn_uncached, writable_directory
 from spyre.errors import SpyreError
+from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.spyrecode.bundle_files import BundleFiles, read_bundle_files
 from spyre.runtime.spyrecode.compiled_kernel import (
@@ -35,6 +36,7 @@ from spyre.runtime.spyrecode.compiled_kernel import (
     dump_plan,
     load_plan,
 )
+from spyre.runtime.spyrecode.init_binary import INIT_BINARY_FILE, check_binary, unpack_bundle
 
 MAGIC = b"SPYREPLN"
 _HEADER = struct.Struct("<8s32s32s32sQ")
@@ -230,6 +232,23 @@ def load_compiled_files(files: BundleFiles, plans: PlanCache | None = None) -> C
     if used is None:
         return compile_files(files)
     return used.get(files.digest, files.directory) or _build(files, used)
+
+
+def load_program(
+    data: bytes, directory: Path, plans: PlanCache | None = None, file: str = INIT_BINARY_FILE
+) -> CompiledKernel:
+    """The compiled kernel of a program binary, as it stands in program memory.
+
+    ``directory``: where messages say the bundle is; ``file``: how they name the binary.
+    BundleError SPY840, SPY841 for bytes that are no whole program, else as `compile_bundle`.
+    """
+    header = check_binary(data, file)
+    used = plans if plans is not None else default_cache()
+    found = None if used is None else used.get(header.digest, directory)
+    if found is not None:
+        return found
+    files = BundleFiles(directory, MODULE_FILE, unpack_bundle(data, file))
+    return compile_files(files) if used is None else _build(files, used)
 
 
 def _build(files: BundleFiles, plans: PlanCache) -> CompiledKernel:

@@ -28,7 +28,14 @@ from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.spyrecode import plan_cache
 from spyre.runtime.spyrecode.bundle_files import read_bundle_files
 from spyre.runtime.spyrecode.compiled_kernel import CompiledKernel, compile_bundle
-from spyre.runtime.spyrecode.plan_cache import PlanCache, default_cache, load_compiled, load_source
+from spyre.runtime.spyrecode.init_binary import pack_bundle
+from spyre.runtime.spyrecode.plan_cache import (
+    PlanCache,
+    default_cache,
+    load_compiled,
+    load_program,
+    load_source,
+)
 from tests.corpus.table import CASES
 from tests.runtime import bundles
 
@@ -170,6 +177,32 @@ def test_names_with_escapes_are_not_kept(bundle: Path, plans: PlanCache) -> None
     assert plans.statistics == PlanCache(plans.directory).statistics
 
 
+class TestPrograms:
+    def test_a_binary_is_its_bundle(self, bundle: Path, plans: PlanCache) -> None:
+        files = read_bundle_files(bundle)
+        assert files is not None
+        binary = pack_bundle(files.files)
+        for memory in (binary, binary + bytes(999)):
+            same(load_program(memory, bundle, plans), load_bundle(bundle))
+        assert load_program(binary, bundle, plans) == load_compiled(bundle, plans)
+        assert (plans.statistics.stored, plans.statistics.misses) == (1, 1)
+
+    def test_damage_is_found_though_the_plan_is_kept(self, bundle: Path, plans: PlanCache) -> None:
+        files = read_bundle_files(bundle)
+        assert files is not None
+        binary = bytearray(pack_bundle(files.files))
+        load_program(bytes(binary), bundle, plans)
+        binary[200] ^= 4
+        with pytest.raises(SpyreError, match=r"segment 7 at .*SPY840"):
+            load_program(bytes(binary), bundle, plans, "segment 7")
+
+    def test_without_a_cache(self, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SPYRE_PLAN_CACHE", "0")
+        files = read_bundle_files(bundle)
+        assert files is not None
+        assert load_program(pack_bundle(files.files), bundle) == compile_bundle(bundle)
+
+
 class TestDamage:
     @pytest.fixture
     def entry(self, bundle: Path, plans: PlanCache) -> Path:
@@ -308,6 +341,34 @@ class TestSources:
         (kept,) = (tmp_path / "cache" / "sources").iterdir()
         kept.write_text(text)
         assert cache.digest_of_sources([str(file)]) == first
+
+    def test_a_list_is_made_again_after_an_edit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "cache"))
+        first, second = tmp_path / "a.py", tmp_path / "b.py"
+        first.write_text("")
+        second.write_text("")
+        found: list[int] = []
+
+        def find() -> list[str]:
+            found.append(1)
+            return [str(first), *([str(second)] if "b" in first.read_text() else [])]
+
+        def digest() -> str:
+            return cache.digest_of_found_sources("a", find)
+
+        seen = {digest(), digest()}
+        assert (len(seen), len(found)) == (1, 1)
+        first.write_text("import b")
+        seen |= {digest(), digest()}
+        assert (len(seen), len(found)) == (2, 2)
+        second.write_text("x = 1")
+        seen |= {digest(), digest()}
+        assert (len(seen), len(found)) == (3, 3)
+        first.write_text("")
+        second.unlink()
+        assert digest() in seen
 
     def test_the_key_covers_what_a_plan_needs(self) -> None:
         """What Python imports to compile a bundle, against the sources of the version key."""
