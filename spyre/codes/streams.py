@@ -40,6 +40,15 @@ STREAM_EXPLANATIONS: dict[str, E] = {
         "The instruction was never added, or was removed before.",
         "Remove the object that was added.",
     ),
+    "SPY884": E(
+        "spyrecode.json gives the correction tensor a size that does not follow from the program: "
+        "8 bytes per parameter of bundle.mlir, whole sticks.",
+        "Compile the bundle again with spyre-compile.",
+    ),
+    "SPY885": E(
+        "The execution plan has steps that only the closed runtime knows how to run.",
+        "Compile the bundle with spyre-compile, whose plans are run.",
+    ),
     "SPY883": E(
         "AIU_WORLD_SIZE and SPYRE_DEVICES say how many cards there are.",
         "Ask for an index below their number, or make more cards visible.",

@@ -352,6 +352,8 @@ STREAM_CODES: dict[str, str] = {
     "SPY881": "program memory has been overwritten",
     "SPY882": "an instruction is not in the program",
     "SPY883": "no Spyre device has this index",
+    "SPY884": "the correction tensor has another size than the symbols need",
+    "SPY885": "an execution plan of another form than spyre-compile writes",
 }
 
 CODES: dict[str, str] = {

@@ -18,7 +18,7 @@ from spyre.runtime.dma.engine import DmaEngine
 from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.flex.copies import host_like, to_device_plan, to_host_plan
 from spyre.runtime.flex.flex_stream import FlexStream, dependent_error
-from spyre.runtime.flex.job import LaunchContext
+from spyre.runtime.flex.job import JobPlan, LaunchContext
 from spyre.runtime.flex.kernel_program import Runner
 from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.scheduler import Scheduler
@@ -39,6 +39,7 @@ class FlexDevice:
     ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards
     of the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
     ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
+    ``runner``: how launches run, if not plainly. ``prepared``: plans of directories, by content.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class FlexDevice:
         self.is_blocking = config.launch_blocking() if is_blocking is None else is_blocking
         self.runner: Runner | None = None
         self.streams = StreamPool(self)
+        self.prepared: dict[tuple[object, ...], JobPlan] = {}
         self._recorder = threading.Lock()
 
     # --- memory ----------------------------------------------------------------------------------
