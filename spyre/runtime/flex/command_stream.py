@@ -19,9 +19,10 @@ class Command:
 
     ``label``: ``cb N`` or ``host N``, numbered per card in order of submission. ``after``: labels
     of what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``detail``: what the
-    launch's way of running recorded.
+    launch's way of running recorded. ``order``: of submission: job, iteration, step.
     """
 
+    order: tuple[int, int, int]
     label: str
     stream_id: int
     engine: Engine
@@ -38,18 +39,23 @@ class Command:
 
 
 class CommandStream:
-    """What a card did while it was watched; `str` is the golden form. Read it when nothing runs."""
+    """What a card did while it was watched. Read it when nothing runs.
+
+    In order of submission, which is the order of every stream; when each ran, its times say: the
+    preparation of later iterations and jobs may be ahead. `str` is the golden form.
+    """
 
     def __init__(self) -> None:
-        self.commands: list[Command] = []
+        self._dispatched: list[Command] = []
 
     def observe(self, unit: Unit, begin_ns: int, end_ns: int) -> None:
         """Note a unit: one iteration of one stage."""
         work, place = unit.work, unit.stage
         assert work.stream is not None
         for iteration in range(unit.first, unit.last):
-            self.commands.append(
+            self._dispatched.append(
                 Command(
+                    (work.number, iteration, place),
                     label_text(work.label(place, iteration)),
                     work.stream.stream_id,
                     work.stages.engines[place],
@@ -61,6 +67,16 @@ class CommandStream:
                     _detail(work, place),
                 )
             )
+
+    @property
+    def commands(self) -> list[Command]:
+        """All of them, in order of submission."""
+        return sorted(self._dispatched, key=lambda command: command.order)
+
+    @property
+    def dispatched(self) -> list[Command]:
+        """All of them, in the order in which they ended."""
+        return list(self._dispatched)
 
     @property
     def control_blocks(self) -> list[Command]:
@@ -76,7 +92,7 @@ class CommandStream:
         return iter(self.commands)
 
     def __len__(self) -> int:
-        return len(self.commands)
+        return len(self._dispatched)
 
     def __str__(self) -> str:
         return "".join(f"{command}\n" for command in self.commands)

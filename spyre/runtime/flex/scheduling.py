@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.work import EventRecord, State, StreamQueue, Work
+from spyre.runtime.flex.work import EventRecord, Stage, State, StreamQueue, Work
 
 WHOLE = -1
 """Stage number of a unit that is a whole job."""
@@ -44,13 +44,28 @@ class Unit:
         self.last = last
 
     def run(self) -> None:
-        """Run it; raises what the stage raises."""
+        """Run it; raises what the stage raises.
+
+        A range of preparation that fails is run again one by one, so that ``last`` says where.
+        """
         work = self.work
         if self.stage != WHOLE:
-            work.stages.all[self.stage].run(work.payload, self.first, self.last)
+            stage = work.stages.all[self.stage]
+            try:
+                stage.run(work.payload, self.first, self.last)
+            except Exception:
+                if not stage.is_prep:
+                    raise
+                self._run_singly(stage)
             return
         for stage in work.stages.all:
             stage.run(work.payload, 0, self.last)
+
+    def _run_singly(self, stage: Stage) -> None:
+        end = self.last
+        for self.last in range(self.first, end):
+            stage.run(self.work.payload, self.last, self.last + 1)
+        self.last = end
 
 
 def _nothing(work: Work) -> None:
@@ -185,7 +200,7 @@ class Scheduling:
             if not stream.work or stream.work[0].number != entry[1]:
                 continue
             work = stream.work[0]
-            if work.error is not None:
+            if work.error is not None and work.limit == 0:
                 self._fail_at(work, work.error)
                 continue
             unit = self._first_unit(work)
@@ -212,12 +227,10 @@ class Scheduling:
 
     def _unit_of(self, work: Work, prep_only: bool) -> Unit | None:
         """The latest stage of ``work`` that can go on."""
-        if work.error is not None:
-            return None
         for place in range(len(work.stages.all) - 1, -1, -1):
             stage = work.stages.all[place]
             done = work.done[place]
-            available = work.iterations if place == 0 else work.done[place - 1]
+            available = work.limit if place == 0 else min(work.done[place - 1], work.limit)
             if work.running[place] or done >= available or self._busy[stage.engine]:
                 continue
             if prep_only and not stage.is_prep:
@@ -258,20 +271,26 @@ class Scheduling:
         work = unit.work
         work.in_flight -= 1
         self._release(unit)
-        if error is None:
+        in_preparation = unit.stage != WHOLE and work.stages.all[unit.stage].is_prep
+        if error is None or in_preparation:
             self._progress(unit)
         if work.state is State.DROPPED or work.state is State.FAILED:
             if work.in_flight == 0:
                 self._ended(work)
-        elif error is not None and work.state is State.QUEUED:
-            work.error = error
+            return
+        if error is not None and in_preparation:
+            work.error, work.limit = error, unit.last
         elif error is not None:
             self._fail_at(work, error)
-        elif work.state is State.ACTIVE and all(n == work.iterations for n in work.done):
+            return
+        if work.state is State.ACTIVE and min(work.done) >= work.limit:
             self._finish(work)
 
     def _finish(self, work: Work) -> None:
         assert work.stream is not None
+        if work.error is not None:
+            self._fail_at(work, work.error)
+            return
         self._active.remove(work)
         self._end_head(work.stream, State.DONE)
         self._advance(work.stream)

@@ -92,7 +92,8 @@ class Work:
     a wait of ``event``. ``is_large``: worth a second thread. ``payload``: what made it, for
     reports; given up, with the memory it holds, when the work ends. ``number``: in order of
     submission.
-    ``error``: what its preparation raised before its turn came. ``has_ended``: nothing of it runs
+    ``error``: what its preparation raised, at iteration ``limit``; those before it still run.
+    ``has_ended``: nothing of it runs
     any more, and what it held has been given up. ``first_block``/``first_host``:
     numbers of its first control block and host operation; ``after``: labels of the blocks in
     front of it.
@@ -110,6 +111,7 @@ class Work:
         "is_large",
         "is_wait",
         "iterations",
+        "limit",
         "number",
         "payload",
         "running",
@@ -130,6 +132,7 @@ class Work:
     ) -> None:
         self.stages = stages
         self.iterations = iterations
+        self.limit = iterations
         self.payload = payload
         self.is_large = is_large
         self.event = event

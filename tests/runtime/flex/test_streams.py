@@ -14,10 +14,10 @@ from spyre.hw.device import Device
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.event import Event
 from spyre.runtime.flex.flex_device import FlexDevice
-from spyre.runtime.flex.job import Job, JobPlan
+from spyre.runtime.flex.job import Job
 from spyre.runtime.flex.program import Instruction, Program
-from spyre.runtime.flex.work import Stage
 from tests.runtime.flex import kernels
+from tests.runtime.flex.faults import failing
 from tests.runtime.flex.stress import check_seed
 
 ONES = np.ones(kernels.STICK, np.float16)
@@ -38,33 +38,6 @@ def card():
 @pytest.fixture(scope="module")
 def bundle(directory):
     return kernels.add(directory / "add")
-
-
-class Failing:
-    """A step that raises at one iteration, else does what the step it wraps does."""
-
-    def __init__(self, step, iteration=0):
-        self.step, self.iteration = step, iteration
-        self.step_type = step.step_type
-        self.describe = step.describe
-
-    @property
-    def stage(self):
-        inner = self.step.stage
-
-        def run(context, first, last):
-            if first <= self.iteration < last:
-                inner.run(context, first, self.iteration)
-                raise RuntimeError(f"{self.step_type} {self.iteration}")
-            inner.run(context, first, last)
-
-        return Stage(inner.engine, run, inner.is_prep)
-
-
-def failing(plan: JobPlan, place: int, iteration: int = 0) -> JobPlan:
-    steps = list(plan.steps)
-    steps[place] = Failing(steps[place], iteration)
-    return replace(plan, steps=tuple(steps))
 
 
 def values(card, tensor, stream=None):
