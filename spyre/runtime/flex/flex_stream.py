@@ -59,8 +59,9 @@ class FlexStream:
 
     def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
         """Enqueue a launch that was bound."""
-        stages = context.plan.stages
-        self.submit(Work(stages, context.iterations, context, is_large=context.is_large))
+        stages, size = context.plan.stages, context.is_large
+        work = Work(stages, context.iterations, context, is_large=size, chunk=context.chunk)
+        self.submit(work)
         return context.outcome
 
     def add_callback(self, function: Callable[[], None]) -> None:

@@ -40,13 +40,14 @@ class LaunchOutcome:
 class LaunchContext:
     """One launch of a plan: its tensors, buffers and results.
 
-    ``iterations``: tiles. ``buffers``: host buffers by handle, int64 rows [iteration, word], made
-    by the host operations that fill them.
+    ``iterations``: tiles; ``chunk``: how many run in one go. ``buffers``: host buffers by handle,
+    int64 rows [iteration, word], made by the host operations that fill them.
     ``state``: what the kernel's program keeps for this launch.
     """
 
     __slots__ = (
         "buffers",
+        "chunk",
         "device",
         "is_large",
         "iterations",
@@ -65,6 +66,7 @@ class LaunchContext:
         iterations: int = 1,
         state: object = None,
         is_large: bool = False,
+        chunk: int = 64,
     ) -> None:
         self.plan = plan
         self.device = device
@@ -75,6 +77,7 @@ class LaunchContext:
         self.state = state
         self.stream_id = -1
         self.is_large = is_large
+        self.chunk = chunk
 
 
 class JobPlanStep(Protocol):

@@ -180,7 +180,8 @@ class KernelProgram:
         if self.correction.names:
             state.memory = self._take_memory(device, iterations)
         is_large = state.form.is_large or iterations > 1
-        return LaunchContext(plan, device, tensors, iterations, state, is_large)
+        chunk = state.form.chunk
+        return LaunchContext(plan, device, tensors, iterations, state, is_large, chunk)
 
     def _find_form(
         self,

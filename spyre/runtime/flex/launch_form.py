@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from spyre.runtime.tiling.tile_steps import Compute
 
 LARGE_BYTES = 1 << 18
 """Tensor bytes from which a job is worth a second thread."""
+CHUNK_BYTES = 1 << 26
+"""Tensor bytes that tiles run over in one go: some milliseconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +38,19 @@ class LaunchForm:
     kernel: Kernel
     shape: LaunchShape
     names: tuple[str, ...]
-    is_large: bool
+    size_bytes: int
     offsets_bytes: Int64Array | None = None
     plan: TilePlan | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """True if a launch is worth a second thread."""
+        return self.size_bytes > LARGE_BYTES
+
+    @cached_property
+    def chunk(self) -> int:
+        """Iterations that run in one go."""
+        return min(max(CHUNK_BYTES * self.iterations // max(self.size_bytes, 1), 1), 4096)
 
     @property
     def iterations(self) -> int:
@@ -84,7 +97,7 @@ class LaunchForms:
 
 
 def _one_pass(kernel: Kernel, launch: Launch) -> LaunchForm:
-    return LaunchForm(kernel, kernel.shape_of(launch), launch.names, _is_large(launch))
+    return LaunchForm(kernel, kernel.shape_of(launch), launch.names, _size_bytes(launch))
 
 
 def _tiles(tiled: TiledLaunch) -> LaunchForm:
@@ -97,8 +110,8 @@ def _tiles(tiled: TiledLaunch) -> LaunchForm:
     for column, index in enumerate(shape.indices):
         if index in place:
             offsets_bytes[:, column] = plan.offsets_bytes[:, place[index]]
-    return LaunchForm(kernel, shape, launch.names, _is_large(launch), offsets_bytes, plan)
+    return LaunchForm(kernel, shape, launch.names, _size_bytes(launch), offsets_bytes, plan)
 
 
-def _is_large(launch: Launch) -> bool:
-    return sum(tensor.size_bytes for tensor in launch.arguments.values()) > LARGE_BYTES
+def _size_bytes(launch: Launch) -> int:
+    return sum(tensor.size_bytes for tensor in launch.arguments.values())

@@ -22,6 +22,8 @@ THREADS = 2
 """Own threads at most: one for the cores, one that prepares or copies meanwhile."""
 IDLE_SECONDS = 2.0
 """How long an own thread waits for work before it ends."""
+LINGER_SECONDS = 0.0003
+"""How long an own thread leaves small work to whoever may be about to wait for it."""
 
 Observer = Callable[[Unit, int, int], None]
 """Told of every unit that ran, with the host clock at its begin and end (ns), under the lock."""
@@ -44,6 +46,7 @@ class Scheduler:
         self._state = Scheduling(policy, self._finished.append, **arguments)
         self._waiting: list[threading.Lock] = []
         self._idle: list[threading.Lock] = []
+        self._lingering: list[threading.Lock] = []
         self._threads = 0
         self._running = 0
         self._large = 0
@@ -70,8 +73,16 @@ class Scheduler:
         with stream.lock:
             stream.last = work
             self._inbox.append(work)
-        if self._running <= self._large:
-            self._wake()
+        if self._running <= self._large and self._wants_thread(work.is_large):
+            self._wake(work.is_large)
+
+    def _wants_thread(self, at_once: bool) -> bool:
+        """Whether a thread must be called; needs no lock, for a thread that is about to sleep looks
+        at the inbox once more.
+        """
+        if not self._threads or self._idle:
+            return True
+        return bool(self._lingering) and at_once
 
     def _empty_inbox(self) -> None:
         """Submit what came in; under the lock."""
@@ -102,7 +113,7 @@ class Scheduler:
 
     def _run(self, unit: Unit) -> None:
         """Run a unit that was taken. Only what is no Exception (an interrupt) is raised."""
-        if unit.work.is_large:
+        if unit.work.is_large and self._state.pending > 1:
             self._wake()
         observed = self.observer is not None
         begin = self._state.clock() if observed else 0
@@ -195,22 +206,25 @@ class Scheduler:
                 self._state.held = before
             self._wake()
 
-    def _wake(self) -> None:
+    def _wake(self, at_once: bool = True) -> None:
         with self._lock:
-            call = self._call_thread()
+            call = self._call_thread(at_once)
         call()
 
     # --- threads ---------------------------------------------------------------------------------
 
-    def _call_thread(self) -> Callable[[], None]:
+    def _call_thread(self, at_once: bool) -> Callable[[], None]:
         """What makes an own thread look for work, if one should; under the lock, to call after it.
 
-        One is enough while units are small: two would only contend for the interpreter.
+        One is enough while units are small: two would only contend for the interpreter. ``at_once``:
+        one that lingers is to begin.
         """
         if self._state.held or self._running > self._large:
             return _nothing
         if not self._state.pending and not self._inbox:
             return _nothing
+        if self._lingering:
+            return self._lingering.pop().release if at_once else _nothing
         if self._idle:
             return self._idle.pop().release
         if self._threads >= min(THREADS, 1 + self._large) or self._closed:
@@ -239,6 +253,21 @@ class Scheduler:
                 waker.release()
             return waker
 
+    def _linger(self) -> threading.Lock | None:
+        """A lock to wait on for a moment, if what there is to do is small; else None."""
+        with self._lock:
+            if self._closed or self._large or not self._inbox or self._inbox[0].is_large:
+                return None
+            waker = threading.Lock()
+            waker.acquire()
+            self._lingering.append(waker)
+            return waker
+
+    def _end_lingering(self, waker: threading.Lock) -> None:
+        with self._lock:
+            if waker in self._lingering:
+                self._lingering.remove(waker)
+
     def _leave(self, waker: threading.Lock) -> bool:
         """A thread has slept long enough and ends; False if it was woken at the last moment."""
         with self._lock:
@@ -253,6 +282,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._threads = self._running = self._large = 0
         self._idle.clear()
+        self._lingering.clear()
         self._waiting.clear()
 
     def close(self) -> None:
@@ -293,6 +323,10 @@ def _serve(reference: weakref.ref[Scheduler]) -> None:
         scheduler = reference()
         if scheduler is None or (not woken and scheduler._leave(found)):
             return
+        waker = scheduler._linger()
+        if waker is not None:
+            waker.acquire(timeout=LINGER_SECONDS)
+            scheduler._end_lingering(waker)
 
 
 _SCHEDULERS: weakref.WeakSet[Scheduler] = weakref.WeakSet()

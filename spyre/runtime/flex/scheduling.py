@@ -19,8 +19,6 @@ from spyre.runtime.flex.work import EventRecord, Stage, State, StreamQueue, Work
 
 WHOLE = -1
 """Stage number of a unit that is a whole job."""
-CHUNK = 64
-"""Iterations that run in one unit at most: so long may a job of higher priority wait."""
 LOOK_AHEAD = 4
 """Jobs behind the running one, per stream, whose preparation may begin."""
 
@@ -62,10 +60,10 @@ class Unit:
             stage.run(work.payload, 0, self.last)
 
     def _run_singly(self, stage: Stage) -> None:
-        end = self.last
-        for self.last in range(self.first, end):
+        end, self.last = self.last, self.first
+        while self.last < end:
             stage.run(self.work.payload, self.last, self.last + 1)
-        self.last = end
+            self.last += 1
 
 
 def _nothing(work: Work) -> None:
@@ -235,7 +233,8 @@ class Scheduling:
                 continue
             if prep_only and not stage.is_prep:
                 continue
-            last = min(available, done + (1 if self.one_by_one else CHUNK))
+            chunk = available if stage.is_prep else work.chunk
+            last = min(available, done + (1 if self.one_by_one else chunk))
             work.running[place] = True
             work.in_flight += 1
             self._busy[stage.engine] = True

@@ -89,7 +89,8 @@ class Work:
     """One entry of a stream.
 
     ``stages`` are in order, each for ``iterations`` iterations; work without stages is a record or
-    a wait of ``event``. ``is_large``: worth a second thread. ``payload``: what made it, for
+    a wait of ``event``. ``chunk``: iterations that run in one unit at most, which is how long work of
+    higher priority may wait. ``is_large``: worth a second thread. ``payload``: what made it, for
     reports; given up, with the memory it holds, when the work ends. ``number``: in order of
     submission.
     ``error``: what its preparation raised, at iteration ``limit``; those before it still run.
@@ -101,6 +102,7 @@ class Work:
 
     __slots__ = (
         "after",
+        "chunk",
         "done",
         "error",
         "event",
@@ -127,6 +129,7 @@ class Work:
         payload: Any = None,
         *,
         is_large: bool = False,
+        chunk: int = 64,
         event: EventRecord | None = None,
         is_wait: bool = False,
     ) -> None:
@@ -134,6 +137,7 @@ class Work:
         self.iterations = iterations
         self.limit = iterations
         self.payload = payload
+        self.chunk = chunk
         self.is_large = is_large
         self.event = event
         self.is_wait = is_wait
