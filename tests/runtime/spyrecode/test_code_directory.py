@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -222,6 +223,36 @@ class TestWriting:
         now = read_code_directory(compile_directory(bundle).directory).binaries
         assert found in (None, old, now)
         assert not [name for name in names(bundle) if name.endswith(".tmp")]
+
+
+def test_compilers_and_readers_at_once(bundle: Path) -> None:
+    """Every reader finds a whole directory, the first one or a later one."""
+    compiled = compile_directory(bundle)
+    (binary,) = read_code_directory(compiled.directory).binaries
+    states = [binary + bytes([k]) * 128 for k in range(3)]
+    found: list[bytes] = []
+
+    def compile_often(state: bytes) -> None:
+        for _ in range(8):
+            code_directory.write_code_directory(bundle, compiled.code, {"init_binary.bin": state})
+
+    def read_often() -> None:
+        found.extend(read_whole(compiled.directory) for _ in range(30))
+
+    threads = [threading.Thread(target=compile_often, args=(state,)) for state in states]
+    threads += [threading.Thread(target=read_often) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 60
+    assert set(found) <= {binary, *states}
+
+
+def read_whole(directory: Path) -> bytes:
+    """The binary's file, as a reader that was let in finds it."""
+    read_code_directory(directory)
+    return (directory / "init_binary.bin").read_bytes()
 
 
 def binaries_or_none(directory: Path) -> tuple[bytes, ...] | None:
