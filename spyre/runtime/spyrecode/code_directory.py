@@ -155,24 +155,26 @@ def _make_directory(target: Path, files: Mapping[str, bytes], record: bytes) -> 
 
 
 def _replace_files(target: Path, files: Mapping[str, bytes], record: bytes) -> None:
-    """The record goes first and comes last; in between the directory is not complete."""
+    """The record goes first and comes last; in between, which is short, nothing is complete."""
     whole = {**files, SPYRECODE_FILE: record}
     if all(_holds(target / name, data) for name, data in whole.items()):
         return
-    (target / SPYRECODE_FILE).unlink(missing_ok=True)
-    _sync(target)
-    for name, data in whole.items():
-        temporary = target / f".{name}.{uuid.uuid4().hex}.tmp"
-        try:
-            _write(temporary, data)
-            if name == SPYRECODE_FILE:
-                _sync(target)
-            os.replace(temporary, target / name)
-        finally:
+    written = {name: target / f".{name}.{uuid.uuid4().hex}.tmp" for name in whole}
+    try:
+        for name, data in whole.items():
+            _write(written[name], data)
+        (target / SPYRECODE_FILE).unlink(missing_ok=True)
+        _sync(target)
+        for name in files:
+            os.replace(written[name], target / name)
+        if LAUNCH_SPEC_FILE not in files:
+            (target / LAUNCH_SPEC_FILE).unlink(missing_ok=True)
+        _sync(target)
+        os.replace(written[SPYRECODE_FILE], target / SPYRECODE_FILE)
+        _sync(target)
+    finally:
+        for temporary in written.values():
             temporary.unlink(missing_ok=True)
-    for name in {LAUNCH_SPEC_FILE} - files.keys():
-        (target / name).unlink(missing_ok=True)
-    _sync(target)
 
 
 def _holds(path: Path, data: bytes) -> bool:
