@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spyre.errors import BundleError
+from spyre.errors import BundleError, SpyreError
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.launch_spec import DERIVED_EMITTER
 from spyre.runtime.spyrecode import code_directory
@@ -28,6 +28,9 @@ from spyre.runtime.spyrecode.compile import compile_directory
 from spyre.runtime.spyrecode.compiled_kernel import compile_bundle
 from spyre.runtime.spyrecode.init_binary import read_header, unpack_bundle
 from spyre.runtime.spyrecode.init_text import format_init_text
+from spyre.runtime.spyrecode.plan_cache import load_program
+from tests.corpus.making import CorpusCase
+from tests.corpus.table import CASES
 from tests.runtime import bundles
 
 
@@ -277,3 +280,21 @@ def test_an_sdsc_of_another_name(bundle: Path) -> None:
         files = unpack_bundle(read_code_directory(compile_directory(bundle).directory).binaries[0])
         assert set(files) == {"bundle.mlir", "sdsc_0.json", "parts/a b.json", "launch_spec.json"}
         module.write_text(text)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_corpus(case: CorpusCase, tmp_path: Path) -> None:
+    """Compiled and readable, or refused on purpose with nothing written."""
+    case.make(tmp_path)
+    for directory in [path.parent for path in tmp_path.rglob("bundle.mlir") if path.is_file()]:
+        before = names(directory)
+        try:
+            compiled = compile_directory(directory)
+        except SpyreError:
+            assert names(directory) == before
+            continue
+        read = read_code_directory(compiled.directory)
+        assert read.code.findings == ()
+        digest = read_header(read.binaries[0]).digest
+        assert load_program(read.binaries[0], directory).digest == digest
+        assert load_program(read.binaries[0], directory).check() == load_bundle(directory).check()
