@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +52,16 @@ class CodeDirectory:
 def read_code_directory(directory: str | os.PathLike[str]) -> CodeDirectory:
     """A SpyreCode directory, every file compared with what spyrecode.json records of it.
 
+    Waits for a compiler that is writing it.
     BundleError as of `read_spyrecode`; SPY844 for a file that is missing or another one, SPY843
     for a malformed init.txt, SPY302 and SPY303 for launch_spec.json.
     """
     place = Path(directory)
-    path = spyrecode_path(place)
+    with _waiting(place.absolute().parent):
+        return _read_directory(place, spyrecode_path(place))
+
+
+def _read_directory(place: Path, path: Path) -> CodeDirectory:
     code = parse_spyrecode(_read(path, path), str(path))
     recorded = {name: _recorded(place / name, record, path) for name, record in code.files.items()}
     binaries = tuple(_binary(place, transfer, recorded, path) for transfer in code.init_transfers)
@@ -150,24 +155,26 @@ def _make_directory(target: Path, files: Mapping[str, bytes], record: bytes) -> 
 
 
 def _replace_files(target: Path, files: Mapping[str, bytes], record: bytes) -> None:
-    """The record goes first and comes last; in between the directory is not complete."""
+    """The record goes first and comes last; in between, which is short, nothing is complete."""
     whole = {**files, SPYRECODE_FILE: record}
     if all(_holds(target / name, data) for name, data in whole.items()):
         return
-    (target / SPYRECODE_FILE).unlink(missing_ok=True)
-    _sync(target)
-    for name, data in whole.items():
-        temporary = target / f".{name}.{uuid.uuid4().hex}.tmp"
-        try:
-            _write(temporary, data)
-            if name == SPYRECODE_FILE:
-                _sync(target)
-            os.replace(temporary, target / name)
-        finally:
+    written = {name: target / f".{name}.{uuid.uuid4().hex}.tmp" for name in whole}
+    try:
+        for name, data in whole.items():
+            _write(written[name], data)
+        (target / SPYRECODE_FILE).unlink(missing_ok=True)
+        _sync(target)
+        for name in files:
+            os.replace(written[name], target / name)
+        if LAUNCH_SPEC_FILE not in files:
+            (target / LAUNCH_SPEC_FILE).unlink(missing_ok=True)
+        _sync(target)
+        os.replace(written[SPYRECODE_FILE], target / SPYRECODE_FILE)
+        _sync(target)
+    finally:
+        for temporary in written.values():
             temporary.unlink(missing_ok=True)
-    for name in {LAUNCH_SPEC_FILE} - files.keys():
-        (target / name).unlink(missing_ok=True)
-    _sync(target)
 
 
 def _holds(path: Path, data: bytes) -> bool:
@@ -202,6 +209,17 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _waiting(directory: Path) -> Iterator[None]:
+    """No compiler writes meanwhile. Where there are no locks, sizes and SHA-256 have to do."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            handle = os.open(directory, os.O_RDONLY)
+            held.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
 
 
 def _remove_abandoned(parent: Path) -> None:

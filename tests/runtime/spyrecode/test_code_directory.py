@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from spyre.errors import BundleError
+from spyre.errors import BundleError, SpyreError
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.launch_spec import DERIVED_EMITTER
 from spyre.runtime.spyrecode import code_directory
@@ -27,6 +28,9 @@ from spyre.runtime.spyrecode.compile import compile_directory
 from spyre.runtime.spyrecode.compiled_kernel import compile_bundle
 from spyre.runtime.spyrecode.init_binary import read_header, unpack_bundle
 from spyre.runtime.spyrecode.init_text import format_init_text
+from spyre.runtime.spyrecode.plan_cache import load_program
+from tests.corpus.making import CorpusCase
+from tests.corpus.table import CASES
 from tests.runtime import bundles
 
 
@@ -224,6 +228,36 @@ class TestWriting:
         assert not [name for name in names(bundle) if name.endswith(".tmp")]
 
 
+def test_compilers_and_readers_at_once(bundle: Path) -> None:
+    """Every reader finds a whole directory, the first one or a later one."""
+    compiled = compile_directory(bundle)
+    (binary,) = read_code_directory(compiled.directory).binaries
+    states = [binary + bytes([k]) * 128 for k in range(3)]
+    found: list[bytes] = []
+
+    def compile_often(state: bytes) -> None:
+        for _ in range(8):
+            code_directory.write_code_directory(bundle, compiled.code, {"init_binary.bin": state})
+
+    def read_often() -> None:
+        found.extend(read_whole(compiled.directory) for _ in range(30))
+
+    threads = [threading.Thread(target=compile_often, args=(state,)) for state in states]
+    threads += [threading.Thread(target=read_often) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 60
+    assert set(found) <= {binary, *states}
+
+
+def read_whole(directory: Path) -> bytes:
+    """The binary's file, as a reader that was let in finds it."""
+    read_code_directory(directory)
+    return (directory / "init_binary.bin").read_bytes()
+
+
 def binaries_or_none(directory: Path) -> tuple[bytes, ...] | None:
     """What a reader gets; None for a directory that is not there, or not yet complete."""
     try:
@@ -246,3 +280,21 @@ def test_an_sdsc_of_another_name(bundle: Path) -> None:
         files = unpack_bundle(read_code_directory(compile_directory(bundle).directory).binaries[0])
         assert set(files) == {"bundle.mlir", "sdsc_0.json", "parts/a b.json", "launch_spec.json"}
         module.write_text(text)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_corpus(case: CorpusCase, tmp_path: Path) -> None:
+    """Compiled and readable, or refused on purpose with nothing written."""
+    case.make(tmp_path)
+    for directory in [path.parent for path in tmp_path.rglob("bundle.mlir") if path.is_file()]:
+        before = names(directory)
+        try:
+            compiled = compile_directory(directory)
+        except SpyreError:
+            assert names(directory) == before
+            continue
+        read = read_code_directory(compiled.directory)
+        assert read.code.findings == ()
+        digest = read_header(read.binaries[0]).digest
+        assert load_program(read.binaries[0], directory).digest == digest
+        assert load_program(read.binaries[0], directory).check() == load_bundle(directory).check()
