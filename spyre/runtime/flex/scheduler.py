@@ -214,7 +214,7 @@ class Scheduler:
     # --- threads ---------------------------------------------------------------------------------
 
     def _call_thread(self, at_once: bool) -> Callable[[], None]:
-        """What makes an own thread look for work, if one should; under the lock, to call after it.
+        """What makes an own thread look for work, if one should: to call without the lock, held now.
 
         One is enough while units are small: two would only contend for the interpreter. ``at_once``:
         one that lingers is to begin.

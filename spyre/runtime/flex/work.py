@@ -89,8 +89,8 @@ class Work:
     """One entry of a stream.
 
     ``stages`` are in order, each for ``iterations`` iterations; work without stages is a record or
-    a wait of ``event``. ``chunk``: iterations that run in one unit at most, which is how long work of
-    higher priority may wait. ``is_large``: worth a second thread. ``payload``: what made it, for
+    a wait of ``event``. ``chunk``: iterations that run in one unit at most, which is how long work
+    of higher priority may wait. ``is_large``: worth a second thread. ``payload``: what made it, for
     reports; given up, with the memory it holds, when the work ends. ``number``: in order of
     submission.
     ``error``: what its preparation raised, at iteration ``limit``; those before it still run.
