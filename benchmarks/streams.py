@@ -2,8 +2,8 @@
 
 Enqueue: time until `launch` returns. Completion: launch and synchronize of a one-stick add, less
 the time of the same linked kernel in the driver. Tiles: a launch of 1,000 tiles against the sum of
-its kernels, each run by itself, alternating. Plan: `load_compiled` of an example in new processes that
-find it on disk. Medians; targets in brackets.
+its kernels, each run by itself, alternating. Plan: `load_compiled` of an example in new processes
+that find it on disk. Medians; targets in brackets.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from examples.make import EXAMPLES
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import BundleParts
@@ -129,7 +131,7 @@ def case_with(**changes: Any) -> tuple[Edit, ...]:
         "launches": [{"bundle": ".", "args": ["x", "y"], "arg_index": [0, 1]}],
         "outputs": [],
     }
-    values = {"x": [[1.0] * 128] * 32}
+    values = {"x": np.ones((32, 128), np.float16)}
     return write("case.json", json.dumps({**content, **changes})), arrays("values.npz", **values)
 
 

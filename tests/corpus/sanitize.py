@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spyre.mlir.bundle import BundleParts
 from spyre.mlir.bundle_builder import BundleBuilder
 from spyre.mlir.sdsc_recipes import Operand, pointwise
@@ -84,7 +86,7 @@ def neighbours(*names: str) -> tuple[Edit, Edit]:
         "launches": [{"bundle": ".", "args": list(names), "arg_index": ARGUMENTS[names]}],
         "outputs": [],
     }
-    values = {"x": [[1.0] * 128] * 32}
+    values = {"x": np.ones((32, 128), np.float16)}
     return write("case.json", json.dumps(content)), arrays("values.npz", **values)
 
 

@@ -214,10 +214,10 @@ class Scheduler:
     # --- threads ---------------------------------------------------------------------------------
 
     def _call_thread(self, at_once: bool) -> Callable[[], None]:
-        """What makes an own thread look for work, if one should: to call without the lock, held now.
+        """What makes an own thread look for work, if one should; call it without the lock.
 
-        One is enough while units are small: two would only contend for the interpreter. ``at_once``:
-        one that lingers is to begin.
+        One is enough while units are small: two would only contend for the interpreter.
+        ``at_once``: one that lingers is to begin.
         """
         if self._state.held or self._running > self._large:
             return _nothing

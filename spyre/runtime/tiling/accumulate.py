@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from spyre.hw.device import Device
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.bundle import Bundle
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.sdsc_recipes import Operand, pointwise
 from spyre.runtime.kernel import Kernel
+
+if TYPE_CHECKING:
+    from spyre.mlir.bundle import Bundle
 
 _KERNELS: WeakKeyDictionary[Device, dict[tuple[str, str, int], Kernel]] = WeakKeyDictionary()
 
@@ -34,7 +35,11 @@ def accumulator(device: Device, operation: str, layout: SpyreTensorLayout) -> Ke
 
 @lru_cache(maxsize=256)
 def _bundle(operation: str, data_format: str, num_sticks: int) -> Bundle:
-    """A bundle over ``num_sticks`` rows of one stick."""
+    """A bundle over ``num_sticks`` rows of one stick; the writers are imported when needed."""
+    from spyre.mlir.bundle import Bundle
+    from spyre.mlir.bundle_builder import BundleBuilder
+    from spyre.mlir.sdsc_recipes import Operand, pointwise
+
     builder = BundleBuilder()
     total, result = (builder.argument(num_sticks * 128) for _ in range(2))
     target = Operand(total.at(), data_format=data_format)
