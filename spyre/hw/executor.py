@@ -55,7 +55,7 @@ class Executor:
     def run(self, linked: LinkedProgram) -> None:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""
         self._begin(linked)
-        self._drive(linked, 0, len(linked.dispatch))
+        self._drive(linked, 0, len(linked.host_dispatch))
 
     def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
         """Run the dispatches ``first`` to ``last`` (excluded); raises DeviceFault as `run`."""
@@ -99,7 +99,7 @@ class Executor:
         self, linked: LinkedProgram, progress: Progress | None = None
     ) -> npt.NDArray[np.int64]:
         """Run dispatch by dispatch; returns host nanoseconds per dispatch."""
-        count = len(linked.dispatch)
+        count = len(linked.host_dispatch)
         elapsed = np.zeros(count, np.int64)
         self._begin(linked)
         for e in range(count):

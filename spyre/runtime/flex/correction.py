@@ -7,7 +7,9 @@ bundles, so a symbol's value is all the correction there is (runtime reference Â
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,25 +22,39 @@ from spyre.runtime.spyrecode.symbols import POOL_NAME
 
 
 @dataclass(frozen=True)
+class _Columns:
+    """For launches of one shape: which words of a correction tensor are which addresses.
+
+    ``row``: the tensor with every address 0.
+    """
+
+    row: Int64Array
+    words: Int64Array
+    addresses: Int64Array
+
+
+@dataclass(frozen=True)
 class Correction:
-    """The symbols of a kernel. ``indices``: argument index of each, POOL, or None for a value."""
+    """The symbols of a kernel. Immutable but for what it remembers; any thread may use it.
+
+    ``indices``: argument index of each symbol, POOL, or None for a value.
+    """
 
     names: tuple[str, ...]
     indices: tuple[int | None, ...]
+    _columns: WeakKeyDictionary[LaunchShape, _Columns] = field(default_factory=WeakKeyDictionary)
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Bytes of one correction tensor: whole sticks."""
         return -(-8 * len(self.names) // STICK_BYTES) * STICK_BYTES
 
     def rows(self, shape: LaunchShape, addresses: Int64Array) -> Int64Array:
         """The correction tensors of launches of ``shape`` at ``addresses`` [launch, address]."""
-        rows = np.zeros((len(addresses), self.size_bytes // 8), np.int64)
-        for place, (name, index) in enumerate(zip(self.names, self.indices, strict=True)):
-            if name in shape.values:
-                rows[:, place] = shape.values[name]
-            elif index is not None and index in shape.indices:
-                rows[:, place] = addresses[:, shape.indices.index(index)]
+        columns = self._columns_of(shape)
+        rows = np.empty((len(addresses), columns.row.size), np.int64)
+        rows[:] = columns.row
+        rows[:, columns.words] = addresses[:, columns.addresses]
         return rows
 
     def addresses(self, shape: LaunchShape, bound: Int64Array, rows: Int64Array) -> Int64Array:
@@ -46,11 +62,27 @@ class Correction:
 
         ``bound``: as the host bound them, for arguments that no symbol stands for.
         """
+        columns = self._columns_of(shape)
         found = bound.copy()
-        for place, (name, index) in enumerate(zip(self.names, self.indices, strict=True)):
-            if name not in shape.values and index is not None and index in shape.indices:
-                found[:, shape.indices.index(index)] = rows[:, place]
+        found[:, columns.addresses] = rows[:, columns.words]
         return found
+
+    def _columns_of(self, shape: LaunchShape) -> _Columns:
+        found = self._columns.get(shape)
+        if found is None:
+            found = self._columns[shape] = self._find_columns(shape)
+        return found
+
+    def _find_columns(self, shape: LaunchShape) -> _Columns:
+        row = np.zeros(self.size_bytes // 8, np.int64)
+        words, addresses = [], []
+        for word, (name, index) in enumerate(zip(self.names, self.indices, strict=True)):
+            if name in shape.values:
+                row[word] = shape.values[name]
+            elif index is not None and index in shape.indices:
+                words.append(word)
+                addresses.append(shape.indices.index(index))
+        return _Columns(row, np.array(words, np.int64), np.array(addresses, np.int64))
 
 
 def correction_of(parameters: Sequence[Parameter]) -> Correction:

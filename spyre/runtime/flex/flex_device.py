@@ -85,7 +85,7 @@ class FlexDevice:
         """Fresh program memory (segment 7)."""
         index = self.allocator.allocate(size_bytes, PROGRAM)
         storage = DeviceStorage(self.allocator, index, size_bytes, self.index)
-        return ProgramMemory(storage)
+        return ProgramMemory.whole(storage)
 
     def empty(
         self,

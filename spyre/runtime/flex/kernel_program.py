@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 CORRECTION = "correction"
 """Handle of the correction tensor."""
-MAX_FREE = 64
+MAX_FREE = 1024
 """Correction tensors a kernel keeps for later launches."""
+SLAB = 64
+"""Correction tensors it allocates at a time."""
 NO_VALUES: Mapping[str, int] = {}
 
 
@@ -260,7 +262,9 @@ class KernelProgram:
         try:
             return self._free.pop()
         except IndexError:
-            return device.allocate_program(self.correction.size_bytes)
+            slab = device.allocate_program(self.correction.size_bytes * SLAB).split(SLAB)
+            self._free += slab[1:]
+            return slab[0]
 
     def release(self, context: LaunchContext) -> None:
         """A launch has ended: its correction tensor serves another one."""
@@ -327,7 +331,7 @@ class KernelProgram:
             raise DeviceFault(
                 "SPY881",
                 f"program memory does not hold {self.name} any more",
-                expected=f"the header of its binary at {self.image.virtual_address}",
+                expected=f"the header of its binary at {self.image.address_bytes:#x}",
                 found=found[:16].tobytes().hex(),
             )
 
@@ -335,7 +339,7 @@ class KernelProgram:
         """Device memory one compute control block names: program, correction, arguments, pool."""
         state = _state(context)
         resolve = context.device.allocator.virtual_address
-        places = [Place("program", self.image.virtual_address)]
+        places = [Place("program", resolve(self.image.address_bytes))]
         if state.memory is not None:
             places += _correction_places(context, iteration)
         addresses = state.addresses(iteration, iteration + 1)[0].tolist()

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from spyre.runtime.memory.address import VirtualAddress
 from spyre.runtime.memory.storage import DeviceStorage
 
 
 class ProgramMemory:
-    """An allocation in segment 7, kept alive. For the flex layer: it shows its address."""
+    """Bytes of an allocation in segment 7, kept alive. For the flex layer: it knows its address."""
 
-    __slots__ = ("address_bytes", "size_bytes", "storage", "virtual_address")
+    __slots__ = ("address_bytes", "size_bytes", "storage")
 
-    def __init__(self, storage: DeviceStorage) -> None:
+    def __init__(self, storage: DeviceStorage, address_bytes: int, size_bytes: int) -> None:
         self.storage = storage
-        self.size_bytes = storage.size_bytes
-        self.address_bytes = storage.allocator.device_address(storage.index)
-        self.virtual_address: VirtualAddress = storage.allocator.resolve(storage.index)
+        self.address_bytes = address_bytes
+        self.size_bytes = size_bytes
+
+    @classmethod
+    def whole(cls, storage: DeviceStorage) -> ProgramMemory:
+        """All of an allocation."""
+        address_bytes = storage.allocator.device_address(storage.index)
+        return cls(storage, address_bytes, storage.size_bytes)
+
+    def split(self, count: int) -> list[ProgramMemory]:
+        """``count`` equal pieces; the allocation lives as long as any of them."""
+        size_bytes = self.size_bytes // count
+        return [
+            ProgramMemory(self.storage, self.address_bytes + k * size_bytes, size_bytes)
+            for k in range(count)
+        ]
