@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.event import Event
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.job import Job
+from spyre.runtime.flex.kernel_program import MAX_FREE, SLAB
 from spyre.runtime.flex.program import Instruction, Program
 from tests.runtime.flex import kernels
 from tests.runtime.flex.faults import failing
@@ -287,26 +290,44 @@ def test_many_streams_equal_one(directory, seed):
     assert agree
 
 
-def test_launches_leak_nothing(card, bundle):
+def resident_bytes():
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGESIZE")
+
+
+def test_ten_thousand_launches_leak_nothing(card, bundle):
+    """Allocator counters and threads do not grow at all, resident memory by less than 2 MiB."""
+    plan = kernels.load(card, bundle)
+    tensors = [card.to_device(ONES) for _ in range(3)]
+
+    def measure(rounds):
+        for _ in range(rounds):
+            for _ in range(100):
+                card.default_stream.launch(plan, tensors)
+            card.synchronize()
+        gc.collect()
+        statistics = card.allocator.statistics()
+        counters = statistics.allocated_bytes.current, statistics.allocations.current
+        return counters, threading.active_count(), resident_bytes()
+
+    before = measure(20)
+    after = measure(100)
+    assert after[0] == before[0]
+    assert after[1] <= before[1]
+    assert after[2] <= before[2] + (2 << 20)
+
+
+def test_a_long_queue_keeps_some_corrections_only(card, bundle):
     plan = kernels.load(card, bundle)
     tensors = [card.to_device(ONES) for _ in range(3)]
     card.synchronize()
-
-    def some(count):
-        for _ in range(count):
-            card.default_stream.launch(plan, tensors)
-        card.synchronize()
-        return card.allocator.statistics().allocated_bytes.current, threading.active_count()
-
-    some(200)
+    before = card.allocator.statistics().allocated_bytes.current
     with card.scheduler.held():
-        for _ in range(50):
+        for _ in range(3000):
             card.default_stream.launch(plan, tensors)
     card.synchronize()
-    before = some(200)
-    after = some(1000)
-    assert after[0] <= before[0] + 64 * 128
-    assert after[1] <= before[1] + 1
+    kept = MAX_FREE + SLAB
+    assert card.allocator.statistics().allocated_bytes.current <= before + kept * 128
 
 
 def test_errors_are_ours():
