@@ -50,6 +50,7 @@ class Scheduler:
         self._threads = 0
         self._running = 0
         self._large = 0
+        self._helpers = 0
         self._closed = False
         self.observer: Observer | None = None
         _SCHEDULERS.add(self)
@@ -157,6 +158,7 @@ class Scheduler:
 
     def wait_until(self, done: Callable[[], bool]) -> None:
         """Return once ``done()``, running units meanwhile; ``done`` only reads states."""
+        self._count_helper(1)
         try:
             while not done():
                 if self.step():
@@ -164,15 +166,31 @@ class Scheduler:
                 if self._finished:
                     self._report_ends()
                     continue
-                waiter = threading.Lock()
-                waiter.acquire()
-                with self._lock:
-                    self._waiting.append(waiter)
-                if not done() and not self._inbox:
-                    waiter.acquire()
+                self._sleep_until_some_end(done)
         finally:
+            self._count_helper(-1)
             if self._state.pending or self._inbox:
                 self._wake()
+
+    def _sleep_until_some_end(self, done: Callable[[], bool]) -> None:
+        """Sleep, but for what became ready or came in while this thread made itself known: own
+        threads may have left that to it.
+        """
+        waiter = threading.Lock()
+        waiter.acquire()
+        with self._lock:
+            self._waiting.append(waiter)
+        if done() or self.step():
+            return
+        self._count_helper(-1)
+        if self._inbox:
+            self._wake()
+        waiter.acquire()
+        self._count_helper(1)
+
+    def _count_helper(self, change: int) -> None:
+        with self._lock:
+            self._helpers += change
 
     @property
     def is_idle(self) -> bool:
@@ -242,13 +260,14 @@ class Scheduler:
             if self._closed:
                 self._threads -= 1
                 return None
-            unit = self._take()
+            # Beside a waiting thread that runs small units a second one would only be in its way.
+            unit = self._take() if self._large or not self._helpers else None
             if unit is not None:
                 return unit
             waker = threading.Lock()
             waker.acquire()
             self._idle.append(waker)
-            if self._inbox and waker in self._idle:
+            if self._inbox and not self._helpers and waker in self._idle:
                 self._idle.remove(waker)
                 waker.release()
             return waker
@@ -280,7 +299,7 @@ class Scheduler:
     def _forget_threads(self) -> None:
         """After a fork there are none: the child starts its own."""
         self._lock = threading.Lock()
-        self._threads = self._running = self._large = 0
+        self._threads = self._running = self._large = self._helpers = 0
         self._idle.clear()
         self._lingering.clear()
         self._waiting.clear()
