@@ -82,10 +82,15 @@ def test_tiled_launch_is_eight_control_blocks_and_four_host_operations(run):
     assert "equals the untiled result bit for bit: True" in text
 
 
-def test_second_launch_finds_the_binary_on_the_card(run):
+def test_end_to_end_is_all_on_the_default_stream(run):
     text = run("workflow_5_end_to_end")
-    assert text.count("dma to device binary") == 1
-    assert text.count("dma to device correction") == 8
+    found = commands(text)
+    assert {stream for stream, *_ in found} == {0}
+    assert [kind for *_, kind in found] == [
+        *["dma to device"] * 3,
+        *["host", "dma to device", "compute"] * 4,
+        "dma from device",
+    ]
     assert "within half a unit of the last place: True" in text
 
 
