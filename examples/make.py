@@ -1,8 +1,9 @@
-"""Writes the example bundles: softmax, matmul and add_loop.
+"""Writes the example bundles: softmax, matmul, matmul_tile and add_loop.
 
 `python examples/make.py [DIRECTORY]` regenerates them, byte for byte (a test checks that), below
 DIRECTORY (default: this one). Each shows one thing: work split over cores with intermediates in
-the scratchpads, a matmul whose inner dim is split, a loop over tiles of larger tensors.
+the scratchpads, a matmul whose inner dim is split, one that is launched as a tile of larger ones, a
+loop over tiles of larger tensors. `workflows/` launches some of them on streams.
 """
 
 from __future__ import annotations
@@ -59,6 +60,16 @@ def matmul_split() -> BundleParts:
     return with_launch_spec(builder, "matmul", [left, right], product)
 
 
+def matmul_tile(rows: int = 1024) -> BundleParts:
+    """C = A·B, ``rows``x256 times 256x128, rows split over 8 cores."""
+    left, right, product = (rows, 256), (256, 128), (rows, 128)
+    builder = BundleBuilder()
+    a, b, c = (builder.argument(size_bytes(shape)) for shape in (left, right, product))
+    operands = Operand(a.at()), Operand(b.at()), Operand(c.at())
+    builder.add(matmul(rows, 256, 128, *operands, splits={"mb": 8}))
+    return with_launch_spec(builder, "matmul_tile", [left, right], product)
+
+
 def add_loop() -> BundleParts:
     """y = a + b of 256x512, 64 rows per iteration of an scf.for, on 4 cores.
 
@@ -77,7 +88,12 @@ def add_loop() -> BundleParts:
     return with_launch_spec(builder, "add_loop", [shape, shape], shape)
 
 
-EXAMPLES = {"softmax": softmax, "matmul": matmul_split, "add_loop": add_loop}
+EXAMPLES = {
+    "softmax": softmax,
+    "matmul": matmul_split,
+    "matmul_tile": matmul_tile,
+    "add_loop": add_loop,
+}
 
 
 def size_bytes(shape: Shape) -> int:

@@ -1,6 +1,7 @@
 """spyre: the open, hardware-free IBM Spyre accelerator.
 
 `run` runs a bundle, `load_bundle` reads one, `Device` is a card, `errors` holds what can go wrong.
+`FlexDevice` is a card with streams; `prepare_kernel` and `launch_kernel` run kernels on it.
 Everything is imported on first use: ``import spyre`` itself loads neither numpy nor numba.
 """
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from spyre.hw.numerics import Numerics as Numerics
     from spyre.mlir.bundle import Bundle as Bundle
     from spyre.mlir.bundle import load_bundle as load_bundle
+    from spyre.runtime.flex.event import Event as Event
+    from spyre.runtime.flex.flex_device import FlexDevice as FlexDevice
+    from spyre.runtime.flex.preparing import launch_jobplan as launch_jobplan
+    from spyre.runtime.flex.preparing import launch_kernel as launch_kernel
+    from spyre.runtime.flex.preparing import prepare_kernel as prepare_kernel
+    from spyre.runtime.flex.spyre_tensor import SpyreTensor as SpyreTensor
     from spyre.runtime.run_result import RunResult as RunResult
     from spyre.runtime.session import Session as Session
     from spyre.runtime.session import run as run
@@ -25,24 +32,36 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "Bundle": "spyre.mlir.bundle",
     "Device": "spyre.hw.device",
+    "Event": "spyre.runtime.flex.event",
+    "FlexDevice": "spyre.runtime.flex.flex_device",
     "Numerics": "spyre.hw.numerics",
     "RunResult": "spyre.runtime.run_result",
     "Session": "spyre.runtime.session",
     "SpyreError": "spyre.errors",
+    "SpyreTensor": "spyre.runtime.flex.spyre_tensor",
+    "launch_jobplan": "spyre.runtime.flex.preparing",
+    "launch_kernel": "spyre.runtime.flex.preparing",
     "load_bundle": "spyre.mlir.bundle",
+    "prepare_kernel": "spyre.runtime.flex.preparing",
     "run": "spyre.runtime.session",
 }
 
 __all__ = [
     "Bundle",
     "Device",
+    "Event",
+    "FlexDevice",
     "Numerics",
     "RunResult",
     "Session",
     "SpyreError",
+    "SpyreTensor",
     "__version__",
     "errors",
+    "launch_jobplan",
+    "launch_kernel",
     "load_bundle",
+    "prepare_kernel",
     "run",
 ]
 

@@ -1,4 +1,4 @@
-"""The command stream: every control block that was dispatched, in order, with what it waits for."""
+"""The command stream: every control block that was dispatched, with what it waits for."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ class Command:
     """One control block or host operation that ran.
 
     ``label``: ``cb N`` or ``host N``, numbered per card in order of submission. ``after``: labels
+<<<<<<< HEAD
     of what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``detail``: what the
     launch's way of running recorded. ``order``: of submission: job, iteration, step.
+=======
+    of what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``order``: number of its
+    job by submission, iteration, step. ``detail``: what the launch's way of running recorded.
+>>>>>>> wf
     """
 
     order: tuple[int, int, int]
@@ -31,6 +36,7 @@ class Command:
     iteration: int
     begin_ns: int
     end_ns: int
+    order: tuple[int, int, int] = (0, 0, 0)
     detail: Any = None
 
     def __str__(self) -> str:
@@ -39,10 +45,16 @@ class Command:
 
 
 class CommandStream:
+<<<<<<< HEAD
     """What a card did while it was watched. Read it when nothing runs.
 
     In order of submission, which is the order of every stream; when each ran, its times say: the
     preparation of later iterations and jobs may be ahead. `str` is the golden form.
+=======
+    """What a card did while it was watched, in order of completion. Read it when nothing runs.
+
+    `str` prints it in order of submission, which does not depend on how engines overlapped.
+>>>>>>> wf
     """
 
     def __init__(self) -> None:
@@ -64,6 +76,7 @@ class CommandStream:
                     iteration,
                     begin_ns,
                     end_ns,
+                    (work.number, iteration, place),
                     _detail(work, place),
                 )
             )
@@ -88,6 +101,11 @@ class CommandStream:
         """Commands the host does."""
         return [c for c in self.commands if c.engine is Engine.HOST]
 
+    @property
+    def by_submission(self) -> list[Command]:
+        """Commands as they were submitted: job by job, tile by tile, step by step."""
+        return sorted(self.commands, key=lambda command: command.order)
+
     def __iter__(self) -> Iterator[Command]:
         return iter(self.commands)
 
@@ -95,7 +113,7 @@ class CommandStream:
         return len(self._dispatched)
 
     def __str__(self) -> str:
-        return "".join(f"{command}\n" for command in self.commands)
+        return "".join(f"{command}\n" for command in self.by_submission)
 
 
 def _block(work: Work, place: int, iteration: int) -> ControlBlock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.runtime.dma.engine import DmaEngine
 from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.flex.copies import host_like, to_device_plan, to_host_plan
+from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.flex_stream import FlexStream, dependent_error
 from spyre.runtime.flex.job import JobPlan, LaunchContext
 from spyre.runtime.flex.kernel_program import Runner
@@ -25,6 +26,7 @@ from spyre.runtime.flex.scheduler import Scheduler
 from spyre.runtime.flex.scheduling import Policy
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.stream_pool import StreamPool
+from spyre.runtime.flex.virtual_time import VirtualTime
 from spyre.runtime.flex.work import Work
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.memory.address import AllocationIndex
@@ -159,6 +161,21 @@ class FlexDevice:
                 self.synchronize()
             finally:
                 self.scheduler.watch(None)
+
+    @contextmanager
+    def virtual_time(self, durations: Mapping[Engine, int]) -> Iterator[VirtualTime]:
+        """Run what is submitted in the block on the calling thread, in virtual time.
+
+        The object yielded has the spans afterwards: which engine did what from when to when, if
+        every step took ``durations`` (of its engine, in any unit; events take it for nanoseconds).
+        Everything really runs, at the end of the block or when the block waits for it. What was
+        submitted before runs first. One block at a time.
+        """
+        self.synchronize()
+        with self.scheduler.virtual_time(
+            lambda unit: durations[unit.work.stages.engines[unit.stage]]
+        ) as time:
+            yield time
 
     def close(self) -> None:
         """End the scheduler's threads; the card takes no more asynchronous work."""

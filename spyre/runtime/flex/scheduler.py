@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spyre.runtime.flex.scheduling import Policy, Scheduling, Unit
+from spyre.runtime.flex.virtual_time import VirtualTime
 from spyre.runtime.flex.work import StreamQueue, Work
 
 THREADS = 2
@@ -52,6 +53,8 @@ class Scheduler:
         self._large = 0
         self._helpers = 0
         self._closed = False
+        self._virtual: tuple[int, VirtualTime] | None = None
+        self._virtual_owner = threading.Lock()
         self.observer: Observer | None = None
         _SCHEDULERS.add(self)
 
@@ -158,7 +161,13 @@ class Scheduler:
 
     def wait_until(self, done: Callable[[], bool]) -> None:
         """Return once ``done()``, running units meanwhile; ``done`` only reads states."""
+<<<<<<< HEAD
         self._count_helper(1)
+=======
+        virtual = self._virtual
+        if virtual is not None and virtual[0] == threading.get_ident():
+            virtual[1].run()
+>>>>>>> wf
         try:
             while not done():
                 if self.step():
@@ -224,7 +233,42 @@ class Scheduler:
                 self._state.held = before
             self._wake()
 
+<<<<<<< HEAD
     def _wake(self, at_once: bool = True) -> None:
+=======
+    @contextmanager
+    def virtual_time(self, duration: Callable[[Unit], int]) -> Iterator[VirtualTime]:
+        """Run what is submitted in the block in virtual time, at its end or when it waits.
+
+        Only the calling thread runs units then, single iterations of single stages; ``duration``
+        says how long each takes. Other threads may submit and wait. What an exception leaves
+        behind runs as usual. One block at a time.
+        """
+        with self._virtual_owner, self.held():
+            self.wait_until(lambda: self._running == 0)
+            time = VirtualTime(self._take_though_held, self._complete, duration)
+            with self._lock:
+                clock, self._state.clock = self._state.clock, lambda: time.now
+            self._virtual = threading.get_ident(), time
+            try:
+                yield time
+                time.run()
+            finally:
+                self._virtual = None
+                with self._lock:
+                    self._state.clock = clock
+                    self._state.one_by_one = self.observer is not None
+
+    def _take_though_held(self) -> Unit | None:
+        with self._lock:
+            self._state.one_by_one, self._state.held = True, False
+            try:
+                return self._take()
+            finally:
+                self._state.held = True
+
+    def _wake(self) -> None:
+>>>>>>> wf
         with self._lock:
             call = self._call_thread(at_once)
         call()

@@ -14,6 +14,11 @@ from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.scheduling import Scheduling, Unit
 from spyre.runtime.flex.work import label_text
 
+Take = Callable[[], Unit | None]
+"""The next unit that may run, with its engines taken; None if there is none."""
+Complete = Callable[[Unit, BaseException | None, int, int], None]
+"""Told that a unit has run: what it raised, its virtual begin and end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -30,30 +35,74 @@ class Span:
         return f"{self.begin:>4} - {self.end:<4} {engine:<8}stream {self.stream_id}  {self.label}"
 
 
+class VirtualTime:
+    """A virtual clock that runs work, on the thread that calls `run`, one unit after another.
+
+    ``duration``: how long a unit takes. ``now``: the time, 0 at first. Read it from that thread, or
+    when it has run.
+    """
+
+    def __init__(self, take: Take, complete: Complete, duration: Callable[[Unit], int]) -> None:
+        self._take = take
+        self._complete = complete
+        self._duration = duration
+        self._running: list[tuple[int, int, int, Unit]] = []
+        self._spans: list[Span] = []
+        self.now = 0
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What has been dispatched, in order of begin, then engine."""
+        return tuple(sorted(self._spans, key=lambda s: (s.begin, s.engine, s.label)))
+
+    def run(self) -> None:
+        """Run until nothing that was submitted can go on. An interrupt is raised."""
+        while True:
+            while (unit := self._take()) is not None:
+                self._begin(unit)
+            if not self._running:
+                return
+            self.now, _, begin, unit = heapq.heappop(self._running)
+            error = _error_of(unit)
+            self._complete(unit, error, begin, self.now)
+            if error is not None and not isinstance(error, Exception):
+                self._give_up(error)
+                raise error
+
+    def _begin(self, unit: Unit) -> None:
+        end = self.now + self._duration(unit)
+        heapq.heappush(self._running, (end, len(self._spans), self.now, unit))
+        self._spans.append(_span(unit, self.now, end))
+
+    def _give_up(self, error: BaseException) -> None:
+        """What has begun and will not run has failed."""
+        while self._running:
+            _, _, begin, unit = heapq.heappop(self._running)
+            self._complete(unit, error, begin, self.now)
+
+    def __str__(self) -> str:
+        return "".join(f"{span}\n" for span in self.spans)
+
+
 def run_in_virtual_time(state: Scheduling, duration: Callable[[Unit], int]) -> tuple[Span, ...]:
     """Run everything submitted to ``state``; the spans in order of their begin, then engine.
 
     ``duration``: how long a unit takes. Nothing else may drive ``state`` meanwhile.
     """
-    now = [0]
-    state.one_by_one, state.clock = True, lambda: now[0]
-    running: list[tuple[int, int, Unit]] = []
-    spans: list[Span] = []
-    while True:
-        while (unit := state.next_unit()) is not None:
-            end = now[0] + duration(unit)
-            heapq.heappush(running, (end, len(spans), unit))
-            spans.append(_span(unit, now[0], end))
-        if not running:
-            return tuple(sorted(spans, key=lambda s: (s.begin, s.engine, s.label)))
-        now[0], _, unit = heapq.heappop(running)
-        state.complete(unit, _error_of(unit))
+
+    def complete(unit: Unit, error: BaseException | None, begin: int, end: int) -> None:
+        state.complete(unit, error)
+
+    time = VirtualTime(state.next_unit, complete, duration)
+    state.one_by_one, state.clock = True, lambda: time.now
+    time.run()
+    return time.spans
 
 
 def _error_of(unit: Unit) -> BaseException | None:
     try:
         unit.run()
-    except Exception as error:
+    except BaseException as error:
         return error
     return None
 
