@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from spyre.errors import SpyreError
 from spyre.runtime.flex.control_block import ControlBlock
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.job import LaunchContext
@@ -19,7 +20,7 @@ class Command:
 
     ``label``: ``cb N`` or ``host N``, numbered per card in order of submission. ``after``: labels
     of what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``detail``: what the
-    launch's way of running recorded.
+    launch's way of running recorded. ``error``: code or type of what it raised, "" if nothing.
     """
 
     label: str
@@ -31,10 +32,12 @@ class Command:
     begin_ns: int
     end_ns: int
     detail: Any = None
+    error: str = ""
 
     def __str__(self) -> str:
         after = f"  after {', '.join(self.after)}" if self.after else ""
-        return f"stream {self.stream_id}  {self.label:<8}{self.block}{after}"
+        failed = f"  failed: {self.error}" if self.error else ""
+        return f"stream {self.stream_id}  {self.label:<8}{self.block}{after}{failed}"
 
 
 class CommandStream:
@@ -43,8 +46,10 @@ class CommandStream:
     def __init__(self) -> None:
         self.commands: list[Command] = []
 
-    def observe(self, unit: Unit, begin_ns: int, end_ns: int) -> None:
-        """Note a unit: one iteration of one stage."""
+    def observe(
+        self, unit: Unit, begin_ns: int, end_ns: int, error: BaseException | None = None
+    ) -> None:
+        """Note a unit: one iteration of one stage. ``error``: what it raised."""
         work, place = unit.work, unit.stage
         assert work.stream is not None
         for iteration in range(unit.first, unit.last):
@@ -58,7 +63,8 @@ class CommandStream:
                     iteration,
                     begin_ns,
                     end_ns,
-                    _detail(work, place),
+                    _detail(work, place) if error is None else None,
+                    _error_name(error),
                 )
             )
 
@@ -93,6 +99,12 @@ def _detail(work: Work, place: int) -> Any:
     context = work.payload
     compute = work.stages.engines[place] is Engine.COMPUTE
     return context.outcome.detail if compute and isinstance(context, LaunchContext) else None
+
+
+def _error_name(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return error.code if isinstance(error, SpyreError) else type(error).__name__
 
 
 def _dependencies(work: Work, place: int, iteration: int) -> tuple[str, ...]:

@@ -23,8 +23,9 @@ THREADS = 2
 IDLE_SECONDS = 2.0
 """How long an own thread waits for work before it ends."""
 
-Observer = Callable[[Unit, int, int], None]
-"""Told of every unit that ran, with the host clock at its begin and end (ns), under the lock."""
+Observer = Callable[[Unit, int, int, BaseException | None], None]
+"""Told of every unit that ran, with the host clock at its begin and end (ns) and what it raised,
+under the lock."""
 
 
 class Scheduler:
@@ -120,7 +121,7 @@ class Scheduler:
             self._running -= 1
             self._large -= unit.work.is_large
             if self.observer is not None:
-                self.observer(unit, begin, end)
+                self.observer(unit, begin, end, error)
             self._state.complete(unit, error)
         self._report_ends()
 
