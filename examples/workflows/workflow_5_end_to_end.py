@@ -28,7 +28,7 @@ def main() -> None:
     # Products are summed in float32 and rounded once, to the 9 bits of a DL16 number's mantissa.
     exact = a.astype(np.float64) @ b.astype(np.float64)
     print("within half a unit of the last place:", bool(np.allclose(c, exact, 2**-10, 0)))
-    kinds = [command.block.kind for command in commands.by_submission]
+    kinds = [command.block.kind for command in commands]
     for kind in dict.fromkeys(kinds):
         print(kinds.count(kind), kind)
     print(commands, end="")

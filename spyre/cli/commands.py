@@ -1,7 +1,8 @@
 """What ``spyre-run`` does: diagnose, explain, or run and compare.
 
 Every command gathers frozen results and hands them to a report; nothing is printed here but
-through :mod:`.text_report` and :mod:`.json_report`. Diagnosing and explaining import no numba.
+through :mod:`.text_report`, :mod:`.json_report` and the :mod:`.recorder`. Diagnosing and explaining
+import no numba.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spyre.cli.diagnose import diagnose
 from spyre.cli.options import Options
 from spyre.cli.outcomes import ComparedRun, Diagnosis
-from spyre.errors import Finding, Severity, SpyreError, ValidationError
+from spyre.cli.recorder import Recorder
+from spyre.errors import SpyreError
 from spyre.runtime.case_file import (
     CASE_FILE,
     CaseTolerance,
@@ -26,9 +29,9 @@ from spyre.runtime.case_file import (
 if TYPE_CHECKING:
     from spyre.cli.dump import Dump
     from spyre.hw.device import Device
-    from spyre.mlir.bundle import Bundle
     from spyre.runtime.host_tensor import HostTensor
     from spyre.runtime.run_result import RunResult
+    from spyre.runtime.session import RunOptions, Session
     from spyre.runtime.verify import Comparison, Tolerance
 
 
@@ -42,21 +45,27 @@ def execute(options: Options) -> int:
         from spyre.cli.against import run_against
 
         return run_against(options)
-    compared = _run_and_dump(options)
-    _print_run(compared)
+    recorder = Recorder(options)
+    try:
+        compared = _run_and_dump(options, recorder)
+    except SpyreError as error:
+        recorder.report_after(error)
+        raise
+    recorder.write_trace()
+    _print_run(compared, recorder)
     return compared.exit_code
 
 
-def _run_and_dump(options: Options) -> ComparedRun:
+def _run_and_dump(options: Options, recorder: Recorder) -> ComparedRun:
     """Run; with ``--dump`` write what was run and what became of it, whatever that is."""
     if options.dump is None:
-        return run_and_compare(options)
+        return run_and_compare(options, recorder)
     from spyre.cli.dump import Dump
     from spyre.cli.json_report import error_object, run_object
 
     dump = Dump(options.dump)
     try:
-        compared = run_and_compare(options, dump)
+        compared = run_and_compare(options, recorder, dump)
     except SpyreError as error:
         dump.write(error_object(error))
         raise
@@ -75,98 +84,30 @@ def _print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
         print_diagnosis(diagnosis, options)
 
 
-def _print_run(compared: ComparedRun) -> None:
+def _print_run(compared: ComparedRun, recorder: Recorder) -> None:
     if compared.options.json:
         from spyre.cli.json_report import print_object, run_object
 
-        print_object(run_object(compared))
+        print_object(run_object(compared) | recorder.json_object())
     else:
         from spyre.cli.text_report import print_run
 
         print_run(compared)
+        recorder.print_commands()
 
 
-# --- diagnosing -------------------------------------------------------------------------------
-
-
-def diagnose(options: Options) -> Diagnosis:
-    """All findings of a bundle, or of every kernel of a case."""
-    directory = case_directory(options.path)
-    if directory is None or (directory / "bundle.mlir").is_file():
-        return diagnose_bundle(options.path, options)
-    try:
-        launches = read_case(directory).spec.launches
-    except SpyreError as error:
-        return Diagnosis(options.path, (error.finding,))
-    bundles = dict.fromkeys(launch.bundle for launch in launches)
-    found = [diagnose_bundle(str(directory / name), options) for name in bundles]
-    explanations = tuple(
-        (f"{name}/{sdsc}", text)
-        for name, diagnosis in zip(bundles, found, strict=True)
-        for sdsc, text in diagnosis.explanations
-    )
-    return Diagnosis(options.path, tuple(f for d in found for f in d.findings), explanations)
-
-
-def diagnose_bundle(path: str, options: Options) -> Diagnosis:
-    """All findings of a bundle, those that keep it from being read included."""
-    from spyre.mlir.bundle import load_bundle
-
-    try:
-        bundle = load_bundle(path)
-    except ValidationError as error:
-        return Diagnosis(path, error.findings)
-    except SpyreError as error:
-        return Diagnosis(path, (error.finding,))
-    findings = bundle.check() if options.check else ()
-    if any(f.severity is Severity.ERROR for f in findings):
-        return Diagnosis(path, findings)
-    findings += _argument_findings(bundle, options) if options.check else ()
-    return Diagnosis(path, findings, _explanations(bundle) if options.explain else ())
-
-
-def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
-    """What a run would meet before it starts: operations and arguments that do not fit."""
-    from spyre.hw.core_plan import check_operation
-    from spyre.runtime.arrangement_check import arrangement_findings
-    from spyre.runtime.bundle_arguments import read_arguments
-
-    findings: list[Finding] = []
-    for name in bundle.sdscs:
-        try:
-            findings += check_operation(bundle.operation(name))
-        except SpyreError as error:
-            findings.append(replace(error.finding, severity=Severity.WARNING))
-    try:
-        arguments = read_arguments(bundle, dict(options.values))
-        findings += arguments.findings
-        findings += arrangement_findings(bundle, arguments, dict(options.values))
-    except SpyreError as error:
-        findings.append(error.finding)
-    return tuple(dict.fromkeys(findings))
-
-
-def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:
-    from spyre.mlir.explain import explain_operation
-
-    return tuple((name, str(explain_operation(bundle.operation(name)))) for name in bundle.sdscs)
-
-
-# --- running ----------------------------------------------------------------------------------
-
-
-def run_and_compare(options: Options, dump: Dump | None = None) -> ComparedRun:
-    """Run a case, or a bundle, and compare; saves the outputs if asked to. ``dump`` is told what
-    runs before it does.
+def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = None) -> ComparedRun:
+    """Run a case, or a bundle, and compare; saves the outputs if asked to. ``recorder`` watches
+    the card; ``dump`` is told what runs before it does.
 
     A directory with a ``case.json`` is a case unless tensors are given for its one kernel.
     SpyreErrors as of `spyre.runtime.session.run` and of the files.
     """
     directory = case_directory(options.path)
     if directory is not None and not (options.inputs or options.expected or options.shapes):
-        compared = replay_case(directory, options, dump)
+        compared = replay_case(directory, options, recorder, dump)
     else:
-        compared = run_bundle(options, dump)
+        compared = run_bundle(options, recorder, dump)
     if options.save_output is not None:
         from spyre.cli.tensors import save_outputs
 
@@ -187,7 +128,9 @@ def make_device(options: Options) -> Device:
     )
 
 
-def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> ComparedRun:
+def replay_case(
+    directory: Path, options: Options, recorder: Recorder, dump: Dump | None = None
+) -> ComparedRun:
     """Launch the kernels of a case in order and compare with the outputs it expects.
 
     Options the case has recorded hold where the command line does not give them.
@@ -198,12 +141,13 @@ def replay_case(directory: Path, options: Options, dump: Dump | None = None) -> 
 
     case = read_case(directory)
     options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))
+    recorder.require_times(options, directory / CASE_FILE)
     device = make_device(options)
     case = with_tolerances(case, partial(_override_limits, options))
     if dump is not None:
         recorded = replayed_options(replace(options, numerics=str(device.numerics)))
         dump.record(with_options(case, recorded))
-    with ProgressBar(enabled=not options.quiet) as bar:
+    with recorder.watching(device), ProgressBar(enabled=not options.quiet) as bar:
         done = run_case(
             case,
             device,
@@ -220,25 +164,20 @@ def _verify_points(options: Options) -> int:
     return DEFAULT_POINTS if options.verify_points is None else options.verify_points
 
 
-def run_bundle(options: Options, dump: Dump | None = None) -> ComparedRun:
+def run_bundle(options: Options, recorder: Recorder, dump: Dump | None = None) -> ComparedRun:
     """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
+    from spyre.runtime.session import Session
+
+    session = Session(make_device(options))
+    with recorder.watching(session.device):
+        return _run_in(session, options, dump)
+
+
+def _run_in(session: Session, options: Options, dump: Dump | None) -> ComparedRun:
     from spyre.cli.progress import ProgressBar
     from spyre.cli.tensors import load_expected, load_inputs
-    from spyre.runtime.host_tensor import parse_tensor_spec
-    from spyre.runtime.session import RunOptions, Session
 
-    shapes = tuple(parse_tensor_spec(text) for text in options.shapes)
-    session = Session(make_device(options))
-    run = RunOptions(
-        seed=options.seed,
-        values=dict(options.values),
-        timed=True,
-        shapes=shapes,
-        strides=dict(options.strides),
-        aliases=dict(options.aliases),
-        verify=options.verify,
-        verify_points=_verify_points(options),
-    )
+    run = _run_options(options)
     arguments = session.arguments(options.path, run)
     inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
     expected = load_expected(options.expected, arguments.outputs) if options.expected else ()
@@ -253,6 +192,22 @@ def run_bundle(options: Options, dump: Dump | None = None) -> ComparedRun:
         compare_output(options, result, k, tensor) for k, tensor in enumerate(expected)
     )
     return ComparedRun(options, result, comparisons, str(session.device.numerics))
+
+
+def _run_options(options: Options) -> RunOptions:
+    from spyre.runtime.host_tensor import parse_tensor_spec
+    from spyre.runtime.session import RunOptions
+
+    return RunOptions(
+        seed=options.seed,
+        values=dict(options.values),
+        timed=True,
+        shapes=tuple(parse_tensor_spec(text) for text in options.shapes),
+        strides=dict(options.strides),
+        aliases=dict(options.aliases),
+        verify=options.verify,
+        verify_points=_verify_points(options),
+    )
 
 
 def compare_output(options: Options, result: RunResult, k: int, expected: HostTensor) -> Comparison:

@@ -71,7 +71,7 @@ def _compile(given: argparse.Namespace) -> int:
 
 def _diagnose(given: argparse.Namespace) -> int:
     """What ``spyre-run --check`` prints."""
-    from spyre.cli.commands import diagnose_bundle
+    from spyre.cli.diagnose import diagnose_bundle
     from spyre.cli.options import Options
     from spyre.cli.text_report import print_diagnosis
 

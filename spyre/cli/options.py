@@ -55,6 +55,8 @@ class Options:
     core_order: str | None = None
     check: bool = False
     explain: bool = False
+    trace: str | None = None
+    commands: bool = False
     json: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -65,16 +67,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser = make_parser()
     given = sys.argv[1:] if arguments is None else arguments
     parsed = parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in given])
-    if parsed.exact and (parsed.rtol is not None or parsed.atol is not None):
-        parser.error("--exact allows no tolerance: leave out --rtol and --atol")
-    if parsed.verify_points is not None and not parsed.verify:
-        parser.error("--verify-points is nothing without --verify")
-    if parsed.dump is not None and (parsed.check or parsed.explain):
-        parser.error("--check and --explain run nothing that --dump could write")
-    if parsed.sanitize is not None and (parsed.verify or parsed.against is not None):
-        parser.error("--sanitize watches one plain run: leave out --verify and --against")
-    if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
-        parser.error("--against runs and compares: leave out --check, --explain, --save-output")
+    _check_combination(parser, parsed)
     return Options(
         path=parsed.path,
         inputs=tuple(parsed.input),
@@ -99,10 +92,33 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         core_order=parsed.core_order,
         check=parsed.check,
         explain=parsed.explain,
+        trace=parsed.trace,
+        commands=parsed.commands,
         json=parsed.json,
         quiet=parsed.quiet,
         verbose=parsed.verbose,
     )
+
+
+def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """SystemExit 2 with usage for options that contradict each other."""
+    if parsed.exact and (parsed.rtol is not None or parsed.atol is not None):
+        parser.error("--exact allows no tolerance: leave out --rtol and --atol")
+    if parsed.verify_points is not None and not parsed.verify:
+        parser.error("--verify-points is nothing without --verify")
+    if parsed.dump is not None and (parsed.check or parsed.explain):
+        parser.error("--check and --explain run nothing that --dump could write")
+    if parsed.sanitize is not None and (parsed.verify or parsed.against is not None):
+        parser.error("--sanitize watches one plain run: leave out --verify and --against")
+    if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
+        parser.error("--against runs and compares: leave out --check, --explain, --save-output")
+    is_idle = parsed.check or parsed.explain
+    if parsed.trace is not None and (is_idle or parsed.against is not None or parsed.verify):
+        parser.error(
+            "--trace times one plain run: leave out --check, --explain, --against, --verify"
+        )
+    if parsed.commands and (is_idle or parsed.against is not None):
+        parser.error("--commands shows one run: leave out --check, --explain and --against")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -242,6 +258,12 @@ def _add_verifying(group: argparse._ArgumentGroup) -> None:
 def _add_reporting(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reporting")
     group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    group.add_argument(
+        "--trace", metavar="FILE", help="write what every stream, engine and core did, for Perfetto"
+    )
+    group.add_argument(
+        "--commands", action="store_true", help="print every control block, in the order they ran"
+    )
     group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     group.add_argument("-v", "--verbose", action="store_true", help="arguments and every execute")
 

@@ -49,6 +49,16 @@ STREAM_EXPLANATIONS: dict[str, E] = {
         "The execution plan has steps that only the closed runtime knows how to run.",
         "Compile the bundle with spyre-compile, whose plans are run.",
     ),
+    "SPY886": E(
+        "The directory is missing or may not be written, or the name is that of something other "
+        "than a file.",
+        "Give --trace a file name in a directory of yours.",
+    ),
+    "SPY887": E(
+        "The case was recorded with --verify, where launches run beside the reference "
+        "implementation and their executes are not timed; a trace is made of those times.",
+        "Take verify out of the run section of case.json, or leave out --trace.",
+    ),
     "SPY883": E(
         "AIU_WORLD_SIZE and SPYRE_DEVICES say how many cards there are.",
         "Ask for an index below their number, or make more cards visible.",

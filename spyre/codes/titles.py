@@ -354,6 +354,8 @@ STREAM_CODES: dict[str, str] = {
     "SPY883": "no Spyre device has this index",
     "SPY884": "the correction tensor has another size than the symbols need",
     "SPY885": "an execution plan of another form than spyre-compile writes",
+    "SPY886": "the trace cannot be written",
+    "SPY887": "a case to be verified takes no times to trace",
 }
 
 CODES: dict[str, str] = {

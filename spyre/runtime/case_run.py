@@ -18,6 +18,7 @@ from spyre.hw.counters import Counters
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
 from spyre.hw.sanitizer.cover import Expected
+from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.case_file import (
     Case,
@@ -169,7 +170,8 @@ def _launch(
     kernel, launch = checked.kernel, bind_launch(spec, placed)
     label_launch(kernel.device, first_execute, spec.bundle)
     stream = blocking_stream_of(flex_device_of(kernel.device))
-    runner = runner_of(mode.timed, mode.progress, mode.check)
+    label = LaunchLabel(first_execute, spec.bundle)
+    runner = runner_of(mode.timed, mode.progress, mode.check, label)
     detail = stream.launch(checked.plan, launch, runner)
     linked = kernel.link(launch)
     verification = detail if isinstance(detail, Verification) else None

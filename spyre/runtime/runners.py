@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from spyre.hw.executor import Progress
+from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.runtime.flex.kernel_program import BoundKernel, Runner
-from spyre.runtime.flex.timed_launch import TimedLaunch, run_timed
+from spyre.runtime.flex.timed_launch import UNLABELLED, TimedLaunch, run_timed
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.twin_check import TwinCheck, Verification
 
 
-def runner_of(timed: bool, progress: Progress | None, check: TwinCheck | None) -> Runner | None:
-    """How to run a launch: verified by ``check`` if there is one, else timed, else plainly."""
+def runner_of(
+    timed: bool,
+    progress: Progress | None,
+    check: TwinCheck | None,
+    label: LaunchLabel = UNLABELLED,
+) -> Runner | None:
+    """How to run a launch: verified by ``check`` if there is one, else timed, else plainly.
+
+    ``label``: how a timed launch numbers its executes.
+    """
     if check is not None:
         return _verified(check)
-    return _timed(progress) if timed else None
+    return _timed(progress, label) if timed else None
 
 
 def _verified(check: TwinCheck) -> Runner:
@@ -23,8 +32,8 @@ def _verified(check: TwinCheck) -> Runner:
     return run
 
 
-def _timed(progress: Progress | None) -> Runner:
+def _timed(progress: Progress | None, label: LaunchLabel) -> Runner:
     def run(kernel: Kernel, bound: BoundKernel) -> TimedLaunch:
-        return run_timed(kernel, bound, progress)
+        return run_timed(kernel, bound, progress, label)
 
     return run

@@ -43,3 +43,9 @@ def test_shown_texts_are_printed(cli, examples):
     for line in without_time:
         assert line in TEXT
     assert cli(examples / "matmul", "--explain").out.splitlines()[1] in TEXT
+
+
+def test_shown_commands_are_printed(cli, examples):
+    commands = cli(examples / "softmax", "-q", "--commands").out
+    assert len(commands.splitlines()) == 6
+    assert commands in TEXT

@@ -266,6 +266,8 @@ FILES = (
     ),
     launch("save_unknown_kind", "SPY331", words="-q --save-output bundle/y.csv"),
     launch("save_nowhere", "SPY370", words="-q --save-output bundle/no/y.npy"),
+    launch("trace_nowhere", "SPY886", words="-q --trace bundle/no/t.json"),
+    launch("trace_to_a_directory", "SPY886", words="-q --trace bundle"),
     launch("save_two_in_one", "SPY336", words="-q --save-output bundle/y.npy", bundle=two_outputs),
     launch("dump_on_other_files", "SPY380", words="--dump bundle"),
     launch("dump_nowhere", "SPY381", words="-q --dump bundle/bundle.mlir/dump"),
@@ -278,6 +280,7 @@ REPLAYED = (
     ]),
     case("case_without_array", "SPY371", buffers={"x": buffer("w"), "y": buffer()}),
     case("case_of_unknown_option", "SPY371", run={"tomorrow": True}),
+    case("case_verified_and_traced", "SPY887", "--trace t.json", run={"verify": True}),
     case("case_of_mixed_outputs", "SPY371", outputs=[
         {"buffer": "y", "value": value, "shape": [1], "stride": [1], "storage_offset": 0,
          "dtype": "float16"} for value in ("y", None)

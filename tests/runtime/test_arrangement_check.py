@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spyre.cli.commands import diagnose
+from spyre.cli.diagnose import diagnose
 from spyre.cli.options import parse_options
 from spyre.errors import Severity
 from spyre.layout import SpyreTensorLayout

@@ -1,4 +1,4 @@
-"""The command stream: every control block that was dispatched, with what it waits for."""
+"""The command stream: every control block that was dispatched, in order, with what it waits for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from spyre.errors import SpyreError
 from spyre.runtime.flex.control_block import ControlBlock
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.job import LaunchContext
@@ -17,17 +18,14 @@ from spyre.runtime.flex.work import Label, Work, label_text
 class Command:
     """One control block or host operation that ran.
 
-    ``label``: ``cb N`` or ``host N``, numbered per card in order of submission. ``after``: labels
-<<<<<<< HEAD
-    of what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``detail``: what the
-    launch's way of running recorded. ``order``: of submission: job, iteration, step.
-=======
-    of what had to be complete before. ``begin_ns``/``end_ns``: host clock. ``order``: number of its
-    job by submission, iteration, step. ``detail``: what the launch's way of running recorded.
->>>>>>> wf
+    ``order``: of submission: job, iteration, step. ``label``: ``cb N`` or ``host N``, numbered per
+    card in order of submission. ``after``: labels of what had to be complete before.
+    ``begin_ns``/``end_ns``: host clock. ``detail``: what the launch's way of running recorded.
+    ``error``: code or type of what it raised, "" if nothing.
     """
 
     order: tuple[int, int, int]
+
     label: str
     stream_id: int
     engine: Engine
@@ -36,50 +34,50 @@ class Command:
     iteration: int
     begin_ns: int
     end_ns: int
-    order: tuple[int, int, int] = (0, 0, 0)
     detail: Any = None
+    error: str = ""
 
     def __str__(self) -> str:
         after = f"  after {', '.join(self.after)}" if self.after else ""
-        return f"stream {self.stream_id}  {self.label:<8}{self.block}{after}"
+        failed = f"  failed: {self.error}" if self.error else ""
+        return f"stream {self.stream_id}  {self.label:<8}{self.block}{after}{failed}"
 
 
 class CommandStream:
-<<<<<<< HEAD
     """What a card did while it was watched. Read it when nothing runs.
 
     In order of submission, which is the order of every stream; when each ran, its times say: the
     preparation of later iterations and jobs may be ahead. `str` is the golden form.
-=======
-    """What a card did while it was watched, in order of completion. Read it when nothing runs.
-
-    `str` prints it in order of submission, which does not depend on how engines overlapped.
->>>>>>> wf
     """
 
     def __init__(self) -> None:
         self._dispatched: list[Command] = []
 
-    def observe(self, unit: Unit, begin_ns: int, end_ns: int) -> None:
-        """Note a unit: one iteration of one stage."""
-        work, place = unit.work, unit.stage
+    def observe(
+        self, unit: Unit, begin_ns: int, end_ns: int, error: BaseException | None = None
+    ) -> None:
+        """Note a unit: one iteration of one stage. ``error``: what it raised."""
+        work, place, iteration = unit.work, unit.stage, unit.first
         assert work.stream is not None
-        for iteration in range(unit.first, unit.last):
-            self._dispatched.append(
-                Command(
-                    (work.number, iteration, place),
-                    label_text(work.label(place, iteration)),
-                    work.stream.stream_id,
-                    work.stages.engines[place],
-                    _block(work, place, iteration),
-                    _dependencies(work, place, iteration),
-                    iteration,
-                    begin_ns,
-                    end_ns,
-                    (work.number, iteration, place),
-                    _detail(work, place),
-                )
+        self.add(
+            Command(
+                (work.number, iteration, place),
+                label_text(work.label(place, iteration)),
+                work.stream.stream_id,
+                work.stages.engines[place],
+                _block(work, place, iteration),
+                _dependencies(work, place, iteration),
+                iteration,
+                begin_ns,
+                end_ns,
+                _detail(work, place) if error is None else None,
+                _error_name(error),
             )
+        )
+
+    def add(self, command: Command) -> None:
+        """Note a command that has ended."""
+        self._dispatched.append(command)
 
     @property
     def commands(self) -> list[Command]:
@@ -101,11 +99,6 @@ class CommandStream:
         """Commands the host does."""
         return [c for c in self.commands if c.engine is Engine.HOST]
 
-    @property
-    def by_submission(self) -> list[Command]:
-        """Commands as they were submitted: job by job, tile by tile, step by step."""
-        return sorted(self.commands, key=lambda command: command.order)
-
     def __iter__(self) -> Iterator[Command]:
         return iter(self.commands)
 
@@ -113,7 +106,7 @@ class CommandStream:
         return len(self._dispatched)
 
     def __str__(self) -> str:
-        return "".join(f"{command}\n" for command in self.by_submission)
+        return "".join(f"{command}\n" for command in self.commands)
 
 
 def _block(work: Work, place: int, iteration: int) -> ControlBlock:
@@ -127,6 +120,12 @@ def _detail(work: Work, place: int) -> Any:
     context = work.payload
     compute = work.stages.engines[place] is Engine.COMPUTE
     return context.outcome.detail if compute and isinstance(context, LaunchContext) else None
+
+
+def _error_name(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return error.code if isinstance(error, SpyreError) else type(error).__name__
 
 
 def _dependencies(work: Work, place: int, iteration: int) -> tuple[str, ...]:

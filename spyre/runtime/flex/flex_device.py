@@ -150,7 +150,8 @@ class FlexDevice:
     def recording(self) -> Iterator[CommandStream]:
         """Record every control block that runs in the block; launches run one iteration at a time.
 
-        What was submitted before runs first. One recording at a time.
+        What was submitted to streams of the pools before runs first, and what they still have at
+        the end of the block is waited for. One recording at a time.
         """
         with self._recorder:
             self.synchronize()

@@ -26,8 +26,9 @@ IDLE_SECONDS = 2.0
 LINGER_SECONDS = 0.0003
 """How long an own thread leaves small work to whoever may be about to wait for it."""
 
-Observer = Callable[[Unit, int, int], None]
-"""Told of every unit that ran, with the host clock at its begin and end (ns), under the lock."""
+Observer = Callable[[Unit, int, int, BaseException | None], None]
+"""Told of every unit that ran, with the host clock at its begin and end (ns) and what it raised,
+under the lock."""
 
 
 class Scheduler:
@@ -135,7 +136,7 @@ class Scheduler:
             self._running -= 1
             self._large -= unit.work.is_large
             if self.observer is not None:
-                self.observer(unit, begin, end)
+                self.observer(unit, begin, end, error)
             self._state.complete(unit, error)
         self._report_ends()
 
@@ -161,13 +162,10 @@ class Scheduler:
 
     def wait_until(self, done: Callable[[], bool]) -> None:
         """Return once ``done()``, running units meanwhile; ``done`` only reads states."""
-<<<<<<< HEAD
-        self._count_helper(1)
-=======
         virtual = self._virtual
         if virtual is not None and virtual[0] == threading.get_ident():
             virtual[1].run()
->>>>>>> wf
+        self._count_helper(1)
         try:
             while not done():
                 if self.step():
@@ -233,9 +231,6 @@ class Scheduler:
                 self._state.held = before
             self._wake()
 
-<<<<<<< HEAD
-    def _wake(self, at_once: bool = True) -> None:
-=======
     @contextmanager
     def virtual_time(self, duration: Callable[[Unit], int]) -> Iterator[VirtualTime]:
         """Run what is submitted in the block in virtual time, at its end or when it waits.
@@ -267,8 +262,7 @@ class Scheduler:
             finally:
                 self._state.held = True
 
-    def _wake(self) -> None:
->>>>>>> wf
+    def _wake(self, at_once: bool = True) -> None:
         with self._lock:
             call = self._call_thread(at_once)
         call()

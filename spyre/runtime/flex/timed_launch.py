@@ -10,23 +10,36 @@ import numpy.typing as npt
 
 from spyre.hw.executor import Progress
 from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.runtime.flex.kernel_program import BoundKernel
 from spyre.runtime.kernel import Kernel
+
+UNLABELLED = LaunchLabel()
+"""Executes numbered from 0, SDSC files without a directory."""
 
 
 @dataclass(frozen=True)
 class TimedLaunch:
-    """A launch that was timed: ``begin_ns`` on the host's clock, ``elapsed_ns`` per dispatch."""
+    """A launch that was timed: ``begin_ns`` on the host's clock, ``elapsed_ns`` per dispatch.
+
+    ``label``: how its executes are numbered and its SDSC files named.
+    """
 
     linked: LinkedProgram
     begin_ns: int
     elapsed_ns: npt.NDArray[np.int64]
+    label: LaunchLabel = UNLABELLED
 
 
-def run_timed(kernel: Kernel, bound: BoundKernel, progress: Progress | None = None) -> TimedLaunch:
+def run_timed(
+    kernel: Kernel,
+    bound: BoundKernel,
+    progress: Progress | None = None,
+    label: LaunchLabel = UNLABELLED,
+) -> TimedLaunch:
     """Run a launch dispatch by dispatch; its kernels are compiled or loaded before."""
     linked = kernel.link_at(bound.shape, bound.addresses, bound.names)
     executor = kernel.device.executor
     executor.warm(linked)
     begin = time.perf_counter_ns()
-    return TimedLaunch(linked, begin, executor.run_timed(linked, progress))
+    return TimedLaunch(linked, begin, executor.run_timed(linked, progress), label)

@@ -1,99 +1,177 @@
-"""A command stream as a Chrome trace: one track per stream, engine and core, for Perfetto."""
+"""Command streams as a Chrome trace, for Perfetto: a process per card, tracks in it.
+
+Times are the host's, in microseconds from the first command of all cards. A card's tracks are its
+streams, engines and cores, as far as they did something. Files of any length are written piece by
+piece.
+"""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from spyre.hw.spec import CORES
+from spyre.errors import LaunchError
 from spyre.runtime.flex.command_stream import Command, CommandStream
-from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.timed_launch import TimedLaunch
+from spyre.runtime.flex.trace_cores import core_spans
+from spyre.runtime.flex.trace_tracks import Track, core_track, engine_track, lanes_of, used_tracks
 
-_STREAM_TRACK = 100
-_CORE_TRACK = 1000
 Event = dict[str, Any]
+Recordings = Mapping[int, CommandStream]
+"""What was recorded, by index of the card."""
+_PIECE = 4096
+"""Events that are encoded at once."""
 
 
-def chrome_trace(commands: CommandStream, device_index: int = 0) -> dict[str, Any]:
-    """The trace as the JSON object Perfetto reads; times in microseconds from the first command."""
-    start = min((c.begin_ns for c in commands), default=0)
-    events = list(_tracks(commands, device_index))
-    for command in commands:
-        events += _command_events(command, start, device_index)
-    return {"traceEvents": events, "displayTimeUnit": "ns"}
+def chrome_trace(recordings: Recordings) -> dict[str, Any]:
+    """The trace as the JSON object that Perfetto reads."""
+    return {"displayTimeUnit": "ns", "traceEvents": list(trace_events(recordings))}
 
 
-def write_trace(path: Path | str, trace: dict[str, Any]) -> None:
-    """Write a trace; the file appears whole or not at all."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+def trace_events(recordings: Recordings) -> Iterator[Event]:
+    """Names of all processes and tracks, spans, and arrows to what waited for them."""
+    start = min((c.begin_ns for r in recordings.values() for c in r), default=0)
+    arrows = 0
+    for index, commands in recordings.items():
+        card = _CardTrace(index, commands, start, arrows)
+        yield from card.events()
+        arrows = card.arrows
+
+
+def check_trace_file(path: Path | str) -> Path:
+    """Where a trace goes, symbolic links followed. LaunchError SPY886 when nothing can be there."""
     try:
-        temporary.write_bytes(msgspec.json.encode(trace))
+        target = Path(path).resolve()
+        exists = os.path.lexists(target)
+    except (OSError, RuntimeError) as error:  # names too long, links in a circle
+        raise _refusal(path, str(error)) from error
+    if exists and not target.is_file():
+        raise _refusal(path, "something other than a file")
+    if not target.parent.is_dir():
+        raise _refusal(path, "a directory that does not exist")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise _refusal(path, "a directory that may not be written")
+    return target
+
+
+def write_trace(path: Path | str, recordings: Recordings) -> None:
+    """Write a trace; the file appears whole or not at all.
+
+    LaunchError SPY886 when it cannot be written.
+    """
+    target = check_trace_file(path)
+    temporary = target.with_name(f".trace.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(_encoded(trace_events(recordings)))
         os.replace(temporary, target)
+    except OSError as error:
+        raise _refusal(path, str(error.strerror)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _tracks(commands: CommandStream, process: int) -> Iterator[Event]:
-    """Names of the process and of every track."""
-    yield _name("process_name", process, 0, f"spyre {process}")
-    for engine in Engine:
-        yield _name("thread_name", process, 1 + engine, f"engine {engine.name.lower()}")
-    for stream in sorted({c.stream_id for c in commands}):
-        yield _name("thread_name", process, _STREAM_TRACK + stream, f"stream {stream}")
-    for core in range(CORES):
-        yield _name("thread_name", process, _CORE_TRACK + core, f"core {core}")
+def _refusal(path: Path | str, found: str) -> LaunchError:
+    return LaunchError(
+        "SPY886",
+        f"cannot write the trace {path}",
+        expected="a file in a directory that may be written",
+        found=found,
+    )
 
 
-def _name(kind: str, process: int, track: int, name: str) -> Event:
-    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+def _encoded(events: Iterable[Event]) -> Iterator[bytes]:
+    """The JSON text of the trace, in pieces."""
+    source = iter(events)
+    separator = b'{"displayTimeUnit":"ns","traceEvents":['
+    while piece := list(islice(source, _PIECE)):
+        yield separator + msgspec.json.encode(piece)[1:-1]
+        separator = b",\n"
+    yield b"]}\n" if separator == b",\n" else separator + b"]}\n"
 
 
-def _command_events(command: Command, start: int, process: int) -> Iterator[Event]:
-    details = {
-        "block": command.label,
-        "iteration": command.iteration,
-        "after": list(command.after),
-        "bytes": command.block.size_bytes,
-        "places": [str(place) for place in command.block.places],
-    }
-    name = f"{command.block.kind} {command.block.name}"
-    span = (command.begin_ns - start, command.end_ns - start)
-    for track in (1 + command.engine, _STREAM_TRACK + command.stream_id):
-        yield _span(name, process, track, span, details)
-    if isinstance(command.detail, TimedLaunch):
-        yield from _core_events(command.detail, start, process)
+class _CardTrace:
+    """The events of one card. ``arrows``: numbers given to arrows until now."""
 
+    def __init__(self, index: int, commands: CommandStream, start_ns: int, arrows: int) -> None:
+        self.arrows = arrows
+        self._index = index
+        self._commands = commands
+        self._start_ns = start_ns
+        self._lanes = lanes_of(commands)
+        self._process = index + 1  # Perfetto takes process 0 for the idle one
+        self._sources: dict[str, tuple[Command, Track]] = {}
 
-def _core_events(timed: TimedLaunch, start: int, process: int) -> Iterator[Event]:
-    """One span per dispatch on each core that takes part in it."""
-    ends = np.cumsum(timed.elapsed_ns) + (timed.begin_ns - start)
-    linked = timed.linked
-    for k, end in enumerate(ends.tolist()):
-        static = int(linked.dispatch[k, 1])
-        op = linked.runs[static][0].plan.op
-        details = {"execute": static, "instance": int(linked.dispatch[k, 2]), "sdsc": op.file}
-        for core in op.cores:
-            span = (end - int(timed.elapsed_ns[k]), end)
-            yield _span(op.name, process, _CORE_TRACK + core, span, details)
+    def events(self) -> Iterator[Event]:
+        """Everything about the card."""
+        yield self._name("process_name", 0, name=f"Spyre device {self._index}")
+        yield self._name("process_sort_index", 0, sort_index=self._index)
+        for track in used_tracks(self._commands, self._lanes):
+            yield self._name("thread_name", track.number, name=track.name)
+            yield self._name("thread_sort_index", track.number, sort_index=track.number)
+        for command, lane in zip(self._commands, self._lanes, strict=True):
+            yield from self._spans(command, lane)
+            yield from self._arrows(command, lane)
+            self._sources[command.label] = (command, lane)
 
+    def _name(self, kind: str, track: int, **content: object) -> Event:
+        head = {"ph": "M", "name": kind, "pid": self._process, "tid": track, "ts": 0}
+        return {**head, "args": content}
 
-def _span(
-    name: str, process: int, track: int, span_ns: tuple[int, int], details: dict[str, Any]
-) -> Event:
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": process,
-        "tid": track,
-        "ts": span_ns[0] / 1000,
-        "dur": (span_ns[1] - span_ns[0]) / 1000,
-        "args": details,
-    }
+    def _spans(self, command: Command, lane: Track) -> Iterator[Event]:
+        block = command.block
+        details = {
+            "block": command.label,
+            "stream": command.stream_id,
+            "iteration": command.iteration,
+            "after": list(command.after),
+            "bytes": block.size_bytes,
+            "addresses": [str(place) for place in block.places],
+        }
+        if command.error:
+            details["error"] = command.error
+        name, span = f"{block.kind} {block.name}", (command.begin_ns, command.end_ns)
+        for track in (lane, engine_track(command.engine)):
+            yield self._span(name, block.kind, track, span, details)
+        for part in core_spans(command):
+            for core in part.cores:
+                yield self._span(part.name, "execute", core_track(core), part.span_ns, part.details)
+
+    def _span(
+        self,
+        name: str,
+        category: str,
+        track: Track,
+        span_ns: tuple[int, int],
+        details: Mapping[str, object],
+    ) -> Event:
+        return {
+            "ph": "X",
+            "name": name,
+            "cat": category,
+            "pid": self._process,
+            "tid": track.number,
+            "ts": self._microseconds(span_ns[0]),
+            "dur": (span_ns[1] - span_ns[0]) / 1000,
+            "args": details,
+        }
+
+    def _arrows(self, command: Command, lane: Track) -> Iterator[Event]:
+        """From each recorded block that ``command`` waited for, on the tracks of the streams."""
+        for label in command.after:
+            if label not in self._sources:
+                continue  # it ran before the recording
+            source, source_lane = self._sources[label]
+            self.arrows += 1
+            head = {"name": "after", "cat": "after", "id": self.arrows, "pid": self._process}
+            begin, end = self._microseconds(source.begin_ns), self._microseconds(command.begin_ns)
+            yield {"ph": "s", **head, "tid": source_lane.number, "ts": begin}
+            yield {"ph": "f", "bp": "e", **head, "tid": lane.number, "ts": end}
+
+    def _microseconds(self, clock_ns: int) -> float:
+        return (clock_ns - self._start_ns) / 1000

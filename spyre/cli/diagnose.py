@@ -1,0 +1,80 @@
+"""``--check`` and ``--explain``: what can be said about a bundle or a case without running it.
+
+No numba is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from spyre.cli.options import Options
+from spyre.cli.outcomes import Diagnosis
+from spyre.errors import Finding, Severity, SpyreError, ValidationError
+from spyre.runtime.case_file import case_directory, read_case
+
+if TYPE_CHECKING:
+    from spyre.mlir.bundle import Bundle
+
+
+def diagnose(options: Options) -> Diagnosis:
+    """All findings of a bundle, or of every kernel of a case."""
+    directory = case_directory(options.path)
+    if directory is None or (directory / "bundle.mlir").is_file():
+        return diagnose_bundle(options.path, options)
+    try:
+        launches = read_case(directory).spec.launches
+    except SpyreError as error:
+        return Diagnosis(options.path, (error.finding,))
+    bundles = dict.fromkeys(launch.bundle for launch in launches)
+    found = [diagnose_bundle(str(directory / name), options) for name in bundles]
+    explanations = tuple(
+        (f"{name}/{sdsc}", text)
+        for name, diagnosis in zip(bundles, found, strict=True)
+        for sdsc, text in diagnosis.explanations
+    )
+    return Diagnosis(options.path, tuple(f for d in found for f in d.findings), explanations)
+
+
+def diagnose_bundle(path: str, options: Options) -> Diagnosis:
+    """All findings of a bundle, those that keep it from being read included."""
+    from spyre.mlir.bundle import load_bundle
+
+    try:
+        bundle = load_bundle(path)
+    except ValidationError as error:
+        return Diagnosis(path, error.findings)
+    except SpyreError as error:
+        return Diagnosis(path, (error.finding,))
+    findings = bundle.check() if options.check else ()
+    if any(f.severity is Severity.ERROR for f in findings):
+        return Diagnosis(path, findings)
+    findings += _argument_findings(bundle, options) if options.check else ()
+    return Diagnosis(path, findings, _explanations(bundle) if options.explain else ())
+
+
+def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
+    """What a run would meet before it starts: operations and arguments that do not fit."""
+    from spyre.hw.core_plan import check_operation
+    from spyre.runtime.arrangement_check import arrangement_findings
+    from spyre.runtime.bundle_arguments import read_arguments
+
+    findings: list[Finding] = []
+    for name in bundle.sdscs:
+        try:
+            findings += check_operation(bundle.operation(name))
+        except SpyreError as error:
+            findings.append(replace(error.finding, severity=Severity.WARNING))
+    try:
+        arguments = read_arguments(bundle, dict(options.values))
+        findings += arguments.findings
+        findings += arrangement_findings(bundle, arguments, dict(options.values))
+    except SpyreError as error:
+        findings.append(error.finding)
+    return tuple(dict.fromkeys(findings))
+
+
+def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:
+    from spyre.mlir.explain import explain_operation
+
+    return tuple((name, str(explain_operation(bundle.operation(name)))) for name in bundle.sdscs)
