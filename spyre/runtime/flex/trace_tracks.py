@@ -7,6 +7,7 @@ stream may, where preparation of later jobs looks ahead: it gets further lines t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from spyre.runtime.flex.command_stream import Command, CommandStream
@@ -27,17 +28,20 @@ class Track(NamedTuple):
     name: str
 
 
+@cache
 def stream_track(stream_id: int, line: int) -> Track:
     """A line of a stream; a stream has further ones where its spans overlap."""
     name = f"stream {stream_id}" if line == 0 else f"stream {stream_id} ({line + 1})"
     return Track(_STREAMS + stream_id * _LINES + line, name)
 
 
+@cache
 def engine_track(engine: Engine) -> Track:
     """The track of an engine."""
     return Track(_ENGINES + engine, f"engine {engine.name.lower()}")
 
 
+@cache
 def core_track(core: int) -> Track:
     """The track of a core."""
     return Track(_CORES + core, f"core {core}")

@@ -16,7 +16,7 @@ from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.timed_launch import run_timed
 from spyre.runtime.flex.trace import chrome_trace, write_trace
-from spyre.runtime.tiling.options import TilingOptions
+from spyre.runtime.tiling.options import Remainder, TilingOptions
 from tests.runtime.flex import kernels
 from tests.runtime.flex.trace_reader import Trace, span_ns
 
@@ -92,6 +92,38 @@ def test_tiles_are_iterations(card, tmp_path):
     assert len({s["args"]["block"] for s in computed}) == 3
     assert len({s["args"]["addresses"][-1] for s in computed}) == 3
     assert {s["args"]["iteration"] for s in trace.on("core 0")} == {0, 1, 2}
+
+
+def test_steps_that_only_copy_have_no_cores(card, tmp_path):
+    """The last tile is padded: it is copied to temporaries and back."""
+    plan = kernels.load(card, kernels.add(tmp_path / "k", ROWS))
+    uneven = (ROWS[0] + 2, ROWS[1])
+    a, b = (card.to_device(np.ones(uneven, np.float16), name) for name in "ab")
+    y = card.empty(uneven, name="y")
+    with card.recording() as commands:
+        options = TilingOptions(allow_tiled_launch=True, remainder=Remainder.PAD)
+        card.default_stream.launch(plan, [a, b, y], options)
+    trace = Trace(chrome_trace({0: commands}))
+    trace.check()
+    assert (card.to_host(y).to_array() == 2).all()
+    with_cores = {s["args"]["iteration"] for s in trace.on("core 0")}
+    assert len(with_cores) == len(trace.on("core 0")) == 2
+    assert len(trace.on("engine compute")) > 2
+
+
+def test_a_failed_block_is_named(card):
+    def fail():
+        raise ValueError("no")
+
+    stream = card.streams.take()
+    with card.recording() as commands:
+        stream.add_callback(fail)
+        with pytest.raises(ValueError, match="no"):
+            stream.synchronize()
+    assert str(commands).strip().endswith("host callback  failed: ValueError")
+    trace = Trace(chrome_trace({0: commands}))
+    trace.check()
+    assert trace.spans[0]["args"]["error"] == "ValueError"
 
 
 def made(*spans: tuple[int, int, int]) -> CommandStream:
