@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from spyre.runtime.flex.scheduling import Policy, Scheduling, Unit
+from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, Unit
 from spyre.runtime.flex.virtual_time import VirtualTime
 from spyre.runtime.flex.work import StreamQueue, Work
 
@@ -120,7 +120,7 @@ class Scheduler:
         """Run a unit that was taken. Only what is no Exception (an interrupt) is raised."""
         if unit.work.is_large and self._state.pending > 1:
             self._wake()
-        observed = self.observer is not None
+        observed = unit.stage != WHOLE
         begin = self._state.clock() if observed else 0
         error: BaseException | None = None
         try:
@@ -135,7 +135,7 @@ class Scheduler:
         with self._lock:
             self._running -= 1
             self._large -= unit.work.is_large
-            if self.observer is not None:
+            if self.observer is not None and unit.stage != WHOLE:
                 self.observer(unit, begin, end, error)
             self._state.complete(unit, error)
         self._report_ends()
