@@ -14,7 +14,7 @@ from typing import Any
 import numba
 from numba.core.runtime import rtsys
 
-TESTED_VERSIONS = ("0.68.",)
+TESTED_VERSIONS = ("0.68.1",)
 
 
 def load_lightly(cache: Any) -> None:
@@ -22,7 +22,7 @@ def load_lightly(cache: Any) -> None:
 
     ``cache``: the function's `numba.core.caching.FunctionCache`.
     """
-    if not numba.__version__.startswith(TESTED_VERSIONS):
+    if numba.__version__ not in TESTED_VERSIONS:
         return
 
     def load_overload(signature: Any, target_context: Any) -> Any:
