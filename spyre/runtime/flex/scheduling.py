@@ -64,7 +64,8 @@ def _same_error(error: BaseException, stream: StreamQueue) -> BaseException:
 class Scheduling:
     """The state: streams, active jobs, busy engines. Not thread-safe; its owner locks.
 
-    ``holds``: nothing is dispatched while there are any. ``one_by_one``: units are single iterations of single stages, so that each can be observed.
+    ``holds``: nothing is dispatched while there are any. ``one_by_one``: units are single
+    iterations of single stages, so that each can be observed.
     ``ended`` is called with every piece of work once nothing of it runs any more; ``dependent``
     makes the error of a stream that waits for a failed one.
     """
