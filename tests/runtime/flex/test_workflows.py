@@ -11,6 +11,7 @@ import pytest
 
 from examples.workflows.compiled_example import compiled
 from spyre import FlexDevice, launch_kernel, prepare_kernel
+from spyre.config import VARIABLES
 
 GOLDEN = Path(__file__).parent / "golden"
 WORKFLOWS = (
@@ -21,13 +22,14 @@ WORKFLOWS = (
     "workflow_5_end_to_end",
     "workflow_6_two_streams",
 )
+HOST_SETTINGS = {"SPYRE_CACHE_DIR", "SPYRE_NUM_THREADS", "SPYRE_VECTOR_WIDTH", "SPYRE_PLAN_CACHE"}
 LINE = re.compile(r"^stream (\d+)  (cb|host) (\d+) +(dma to device|dma from device|compute|host)")
 
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """What the ``main`` of a workflow prints, with the environment's default policies."""
-    for name in ("SPYRE_SCHEDULER", "SPYRE_LAUNCH_BLOCKING", "SPYRE_ALLOW_TILED_LAUNCH"):
+    """What the ``main`` of a workflow prints, whatever the environment says of cards."""
+    for name in {variable.name for variable in VARIABLES} - HOST_SETTINGS:
         monkeypatch.delenv(name, raising=False)
 
     def main(name: str) -> str:
