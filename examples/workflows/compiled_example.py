@@ -1,23 +1,22 @@
-"""Example bundles, compiled for the runtime."""
+"""Bundles, compiled for the runtime."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from examples.make import EXAMPLES
+from spyre.mlir.bundle import BundleParts, write_bundle
 from spyre.runtime.spyrecode.compile import compile_directory
-
-EXAMPLES = Path(__file__).parents[1]
 
 
 @contextmanager
-def compiled(name: str) -> Iterator[Path]:
-    """A temporary copy of example ``name`` with what `spyre-compile` makes of it."""
+def compiled(name: str, parts: BundleParts | None = None) -> Iterator[Path]:
+    """A temporary directory with a bundle, example ``name`` if not ``parts``, and its SpyreCode."""
     with TemporaryDirectory() as parent:
         directory = Path(parent) / name
-        shutil.copytree(EXAMPLES / name, directory)
+        write_bundle(EXAMPLES[name]() if parts is None else parts, directory)
         compile_directory(directory)
         yield directory

@@ -221,14 +221,14 @@ class Scheduler:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Submit without anything being dispatched until the end of the block."""
+        """Submit without anything being dispatched until the end of all such blocks."""
         with self._lock:
-            before, self._state.held = self._state.held, True
+            self._state.holds += 1
         try:
             yield
         finally:
             with self._lock:
-                self._state.held = before
+                self._state.holds -= 1
             self._wake()
 
     @contextmanager
@@ -256,11 +256,12 @@ class Scheduler:
 
     def _take_though_held(self) -> Unit | None:
         with self._lock:
-            self._state.one_by_one, self._state.held = True, False
+            self._state.one_by_one = True
+            self._state.holds -= 1
             try:
                 return self._take()
             finally:
-                self._state.held = True
+                self._state.holds += 1
 
     def _wake(self, at_once: bool = True) -> None:
         with self._lock:
@@ -275,7 +276,7 @@ class Scheduler:
         One is enough while units are small: two would only contend for the interpreter.
         ``at_once``: one that lingers is to begin.
         """
-        if self._state.held or self._running > self._large:
+        if self._state.holds or self._running > self._large:
             return _nothing
         if not self._state.pending and not self._inbox:
             return _nothing

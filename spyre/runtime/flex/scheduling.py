@@ -77,7 +77,8 @@ def _same_error(error: BaseException, stream: StreamQueue) -> BaseException:
 class Scheduling:
     """The state: streams, active jobs, busy engines. Not thread-safe; its owner locks.
 
-    ``one_by_one``: units are single iterations of single stages, so that each can be observed.
+    ``holds``: nothing is dispatched while there are any. ``one_by_one``: units are single
+    iterations of single stages, so that each can be observed.
     ``ended`` is called with every piece of work once nothing of it runs any more; ``dependent``
     makes the error of a stream that waits for a failed one.
     """
@@ -90,7 +91,7 @@ class Scheduling:
     ) -> None:
         self.policy = policy
         self.one_by_one = False
-        self.held = False
+        self.holds = 0
         self.clock: Callable[[], int] = time.perf_counter_ns
         self._ended = ended
         self._dependent = dependent
@@ -176,7 +177,7 @@ class Scheduling:
 
     def next_unit(self) -> Unit | None:
         """Something that may run now, with its engines taken; None if there is nothing."""
-        if self.held:
+        if self.holds:
             return None
         for work in self._active:
             unit = self._unit_of(work, prep_only=False)

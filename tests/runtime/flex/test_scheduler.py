@@ -116,6 +116,18 @@ def test_failed_stream_takes_nothing_more():
         scheduler.submit(queue, job(_nothing))
 
 
+def test_holds_of_several_threads_may_end_in_any_order():
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    first, second = scheduler.held(), scheduler.held()
+    first.__enter__()
+    second.__enter__()
+    scheduler.submit(queue, job(_nothing))
+    first.__exit__(None, None, None)
+    assert not scheduler.step()
+    second.__exit__(None, None, None)
+    wait(scheduler, queue)
+
+
 def test_interrupt_in_a_waiting_thread_reaches_it_and_fails_the_stream():
     scheduler, queue = Scheduler(), StreamQueue(0)
     scheduler.close()

@@ -185,10 +185,10 @@ def test_failure_reaches_those_who_wait_for_its_event():
 
 def test_held_work_does_not_run():
     state, stream, log = Scheduling(), StreamQueue(0), Log()
-    state.held = True
+    state.holds = 1
     state.submit(stream, log.job("a"))
     assert state.next_unit() is None
-    state.held = False
+    state.holds = 0
     assert state.next_unit() is not None
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from examples.workflows.compiled_example import compiled
+from spyre import FlexDevice, launch_kernel, prepare_kernel
+from spyre.config import VARIABLES
+
 GOLDEN = Path(__file__).parent / "golden"
 WORKFLOWS = (
     "workflow_1_transfer",
@@ -18,13 +22,14 @@ WORKFLOWS = (
     "workflow_5_end_to_end",
     "workflow_6_two_streams",
 )
+HOST_SETTINGS = {"SPYRE_CACHE_DIR", "SPYRE_NUM_THREADS", "SPYRE_VECTOR_WIDTH", "SPYRE_PLAN_CACHE"}
 LINE = re.compile(r"^stream (\d+)  (cb|host) (\d+) +(dma to device|dma from device|compute|host)")
 
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """What the ``main`` of a workflow prints, with the environment's default policies."""
-    for name in ("SPYRE_SCHEDULER", "SPYRE_LAUNCH_BLOCKING", "SPYRE_ALLOW_TILED_LAUNCH"):
+    """What the ``main`` of a workflow prints, whatever the environment says of cards."""
+    for name in {variable.name for variable in VARIABLES} - HOST_SETTINGS:
         monkeypatch.delenv(name, raising=False)
 
     def main(name: str) -> str:
@@ -79,7 +84,26 @@ def test_tiled_launch_is_eight_control_blocks_and_four_host_operations(run):
     blocks = [number for _, label, number, _ in found if label == "cb"]
     assert blocks == list(range(blocks[0], blocks[0] + 8))
     assert [number for _, label, number, _ in found if label == "host"] == [0, 1, 2, 3]
+    assert "HOST host 0 host 1 host 2 host 3\nDMA cb 3 cb 5 cb 7 cb 9\n" in text
+    assert "COMPUTE cb 4 cb 6 cb 8 cb 10\n" in text
     assert "equals the untiled result bit for bit: True" in text
+
+
+def test_commands_begin_after_what_they_come_after():
+    card = FlexDevice()
+    with compiled("matmul_tile") as directory:
+        plan = prepare_kernel(directory, card)
+    tensors = [card.empty(shape) for shape in ((4096, 256), (256, 128), (4096, 128))]
+    with card.recording() as stream:
+        for _ in range(2):
+            launch_kernel(plan, tensors, card.default_stream)
+    assert (len(stream.control_blocks), len(stream.host_operations)) == (16, 8)
+    ends = {command.label: command.end_ns for command in stream}
+    pairs = [
+        (command, ends[label]) for command in stream for label in command.after if label in ends
+    ]
+    assert len(pairs) == 8 + 8 + 7
+    assert all(end <= command.begin_ns for command, end in pairs)
 
 
 def test_end_to_end_is_all_on_the_default_stream(run):
