@@ -179,40 +179,35 @@ class Scheduling:
         """Something that may run now, with its engines taken; None if there is nothing."""
         if self.holds:
             return None
-        for work in self._active:
-            unit = self._unit_of(work, prep_only=False)
-            if unit is not None:
-                return unit
-        if self._ready and (self.policy is Policy.CONCURRENT or not self._active):
-            unit = self._activate()
-            if unit is not None:
-                return unit
-        return self._look_ahead()
+        while self._ready and (self.policy is Policy.CONCURRENT or not self._active):
+            self._activate()
+        return self._next_of_active() or self._look_ahead()
 
-    def _activate(self) -> Unit | None:
-        """Begin the first ready job; under CONCURRENT any whose first engine is idle."""
-        passed = []
-        unit = None
-        while self._ready and unit is None:
-            entry = heapq.heappop(self._ready)
-            stream = entry[2]
-            if not stream.work or stream.work[0].number != entry[1]:
-                continue
-            work = stream.work[0]
-            if work.error is not None and work.limit == 0:
-                self._fail_at(work, work.error)
-                continue
-            unit = self._first_unit(work)
-            if unit is None and self.policy is Policy.CONCURRENT:
-                passed.append(entry)
-                continue
-            work.state = State.ACTIVE
-            self._active.append(work)
-            if unit is None:
-                break
-        for entry in passed:
-            heapq.heappush(self._ready, entry)
-        return unit
+    def _activate(self) -> None:
+        """Begin the first ready job: the turn of what is queued in its stream has come."""
+        _, number, stream = heapq.heappop(self._ready)
+        if not stream.work or stream.work[0].number != number:
+            return
+        work = stream.work[0]
+        if work.error is not None and work.limit == 0:
+            self._fail_at(work, work.error)
+            return
+        work.state = State.ACTIVE
+        self._active.append(work)
+
+    def _next_of_active(self) -> Unit | None:
+        """Active jobs of high priority first, then those that have waited longest for the cores."""
+        for rank in (0, 1):
+            for place, work in enumerate(self._active):
+                assert work.stream is not None
+                if work.stream.rank != rank:
+                    continue
+                unit = self._first_unit(work)
+                if unit is not None:
+                    if unit.stage in (WHOLE, len(work.done) - 1):
+                        self._active.append(self._active.pop(place))
+                    return unit
+        return None
 
     def _first_unit(self, work: Work) -> Unit | None:
         """The whole job if it is small, untouched and all engines are idle; else a first stage."""

@@ -102,8 +102,8 @@ def test_concurrent_policy_interleaves_streams():
         "   2 - 5    dma     stream 1  cb 0\n"
         "   5 - 8    dma     stream 1  cb 2\n"
         "  10 - 20   compute stream 1  cb 1\n"
-        "  20 - 30   compute stream 1  cb 3\n"
-        "  30 - 40   compute stream 2  cb 5\n"
+        "  20 - 30   compute stream 2  cb 5\n"
+        "  30 - 40   compute stream 1  cb 3\n"
     )
 
 
