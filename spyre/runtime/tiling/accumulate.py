@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from spyre.hw.device import Device
 from spyre.layout import SpyreTensorLayout
@@ -18,15 +17,13 @@ from spyre.runtime.kernel import Kernel
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
 
-_KERNELS: WeakKeyDictionary[Device, dict[tuple[str, str, int], Kernel]] = WeakKeyDictionary()
-
 
 def accumulator(device: Device, operation: str, layout: SpyreTensorLayout) -> Kernel:
     """argument 0 ← argument 0 ``operation`` argument 1, both dense in ``layout``.
 
-    Kept per device; call it from the device's thread.
+    Kept in the device itself, to end with it; call it from the device's thread.
     """
-    kernels = _KERNELS.setdefault(device, {})
+    kernels: dict[tuple[str, str, int], Kernel] = vars(device).setdefault("_accumulators", {})
     key = operation, layout.device_dtype, layout.num_sticks
     if key not in kernels:
         kernels[key] = Kernel(_bundle(*key), device)
