@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from spyre.runtime.flex.kernel_program import KernelProgram
 
 NO_VALUES: Mapping[str, int] = {}
+LARGE_BYTES = 1 << 18
+"""Tensor bytes from which a job is worth a second thread."""
 
 
 @dataclass
@@ -124,8 +126,13 @@ class JobPlan:
     ) -> LaunchContext:
         """A launch over ``tensors``. LaunchError or TilingError when they do not fit."""
         if self.program is None:
-            return LaunchContext(self, device, tuple(tensors), is_large=True)
+            return LaunchContext(self, device, tuple(tensors), is_large=self._moves_much)
         return self.program.bind(self, device, tensors, options, values)
+
+    @cached_property
+    def _moves_much(self) -> bool:
+        sizes = (step.size_bytes for step in self.steps if isinstance(step, DMA))
+        return sum(sizes) > LARGE_BYTES
 
     def num_steps(self) -> int:
         """Number of steps."""

@@ -14,14 +14,13 @@ import numpy as np
 
 from spyre.hw.nest import Int64Array
 from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.flex.job import LARGE_BYTES
 from spyre.runtime.kernel import Kernel, Launch, LaunchShape
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_plan import TilePlan
 from spyre.runtime.tiling.tile_steps import Compute
 
-LARGE_BYTES = 1 << 18
-"""Tensor bytes from which a job is worth a second thread."""
 CHUNK_BYTES = 1 << 26
 """Tensor bytes that tiles run over in one go: some milliseconds."""
 
