@@ -18,6 +18,11 @@ STREAM_EXPLANATIONS: dict[str, E] = {
         "Streams are known by ids that were handed out: 0, and those of streams taken from a pool.",
         "Take the stream from its pool first.",
     ),
+    "SPY873": E(
+        "Tensors of one launch, or a tensor and the values given, disagree about a runtime size "
+        "that launch_spec.json names.",
+        "Give tensors whose shapes agree.",
+    ),
     "SPY875": E(
         "One of the events was made without timing, was never recorded or is not complete.",
         "Make both with enable_timing, record them, and synchronize the second.",

@@ -344,6 +344,7 @@ STREAM_CODES: dict[str, str] = {
     "SPY870": "work for a stream that has failed",
     "SPY871": "a stream waits for an event of a failed stream",
     "SPY872": "no stream has this id",
+    "SPY873": "a runtime size has two values",
     "SPY875": "the time between two events is not known",
     "SPY876": "a job plan has no steps",
     "SPY877": "a job plan has no step of this index",

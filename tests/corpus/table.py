@@ -17,7 +17,7 @@ CASES: tuple[CorpusCase, ...] = (
 WITHOUT_CASE: dict[str, str] = {
     **{
         f"SPY{number}": "jobs and streams are used from Python only: tests/runtime/flex"
-        for number in (870, 871, 872, 875, 876, 877, 878, 879, 881, 882, 883, 884, 885)
+        for number in (870, 871, 872, 873, 875, 876, 877, 878, 879, 881, 882, 883, 884, 885)
     },
     "SPY156": "only check_module(strict=True) of Python asks for constant bounds",
     "SPY170": "the runtime finds a parameter without value first (SPY362)",

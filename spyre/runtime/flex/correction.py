@@ -7,7 +7,7 @@ bundles, so a symbol's value is all the correction there is (runtime reference Â
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -25,12 +25,15 @@ from spyre.runtime.spyrecode.symbols import POOL_NAME
 class _Columns:
     """For launches of one shape: which words of a correction tensor are which addresses.
 
-    ``row``: the tensor with every address 0.
+    ``row``: the tensor with every address 0. ``value_words``: words of runtime sizes and indices;
+    ``value_names``: what they are called.
     """
 
     row: Int64Array
     words: Int64Array
     addresses: Int64Array
+    value_words: Int64Array
+    value_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,15 @@ class Correction:
         found[:, columns.addresses] = rows[:, columns.words]
         return found
 
+    def shape(self, bound: LaunchShape, row: Int64Array) -> LaunchShape:
+        """The shape of the launch that ``row`` describes: ``bound``, unless its values differ."""
+        columns = self._columns_of(bound)
+        words = columns.value_words
+        if not words.size or (row[words] == columns.row[words]).all():
+            return bound
+        found = dict(zip(columns.value_names, row[words].tolist(), strict=True))
+        return replace(bound, values={**bound.values, **found})
+
     def _columns_of(self, shape: LaunchShape) -> _Columns:
         found = self._columns.get(shape)
         if found is None:
@@ -76,13 +88,20 @@ class Correction:
     def _find_columns(self, shape: LaunchShape) -> _Columns:
         row = np.zeros(self.size_bytes // 8, np.int64)
         words, addresses = [], []
+        values = {self.names.index(name): name for name in shape.values if name in self.names}
         for word, (name, index) in enumerate(zip(self.names, self.indices, strict=True)):
             if name in shape.values:
                 row[word] = shape.values[name]
             elif index is not None and index in shape.indices:
                 words.append(word)
                 addresses.append(shape.indices.index(index))
-        return _Columns(row, np.array(words, np.int64), np.array(addresses, np.int64))
+        return _Columns(
+            row,
+            np.array(words, np.int64),
+            np.array(addresses, np.int64),
+            np.array([*values], np.int64),
+            tuple(values.values()),
+        )
 
 
 def correction_of(parameters: Sequence[Parameter]) -> Correction:

@@ -20,11 +20,13 @@ from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.bundle_arguments import given_launch_spec
 from spyre.runtime.flex.control_block import Place
 from spyre.runtime.flex.correction import Correction, correction_of
 from spyre.runtime.flex.job import DMA, DeviceCompute, HostOperation, JobPlan, LaunchContext
 from spyre.runtime.flex.launch_form import LaunchForm, LaunchForms
 from spyre.runtime.flex.program_memory import ProgramMemory
+from spyre.runtime.flex.size_values import Shapes, named_shapes, sizes_of_tensors
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.step_launch import StepLaunch, temporaries_of
 from spyre.runtime.kernel import Kernel, Launch, LaunchShape, PoolBuffer
@@ -110,6 +112,10 @@ class KernelProgram:
         return correction_of(self.kernel.bundle.program.parameters)
 
     @cached_property
+    def _named_shapes(self) -> Shapes:
+        return named_shapes(given_launch_spec(self.kernel.bundle))
+
+    @cached_property
     def forms(self) -> LaunchForms:
         """How launches run, by what they are given."""
         return LaunchForms(self.kernel)
@@ -146,7 +152,13 @@ class KernelProgram:
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
     ) -> LaunchContext:
-        """A launch over ``tensors``, one per argument in launch order, checked against them."""
+        """A launch over ``tensors``, one per argument in launch order, checked against them.
+
+        Runtime sizes that the launch spec names are those of the tensors (SPY873 when they differ);
+        ``values``: others, and index parameters, by name.
+        """
+        if self._named_shapes:
+            values = sizes_of_tensors(self._named_shapes, tensors, values)
         key = (
             options,
             tuple(values.items()) if values else (),
@@ -280,17 +292,18 @@ class KernelProgram:
         self._check_image(context.device)
         if first == last:
             return
-        addresses = state.addresses(first, last)
+        addresses, shape = state.addresses(first, last), state.form.shape
         if state.memory is not None:
             rows = self._read_correction(context.device, state.memory, first, last)
-            addresses = self.correction.addresses(state.form.shape, addresses, rows)
+            addresses = self.correction.addresses(shape, addresses, rows)
+            shape = self.correction.shape(shape, rows[0])
         run = partial(self._run_one, context, state)
         if state.steps is not None:
             state.steps.run(first, addresses, run)
         elif last - first == 1:
-            run(state.form.kernel, state.form.shape, tuple(addresses[0].tolist()))
+            run(state.form.kernel, shape, tuple(addresses[0].tolist()))
         else:
-            self._run_tiles(context, state, addresses)
+            self._run_tiles(context, state, shape, addresses)
 
     def _run_one(
         self,
@@ -307,8 +320,14 @@ class KernelProgram:
             return
         context.device.device.executor.run(kernel.link_at(shape, addresses, names))
 
-    def _run_tiles(self, context: LaunchContext, state: KernelState, addresses: Int64Array) -> None:
-        kernel, shape = state.form.kernel, state.form.shape
+    def _run_tiles(
+        self,
+        context: LaunchContext,
+        state: KernelState,
+        shape: LaunchShape,
+        addresses: Int64Array,
+    ) -> None:
+        kernel = state.form.kernel
         if state.runner is not None or context.device.runner is not None:
             for row in addresses.tolist():
                 self._run_one(context, state, kernel, shape, tuple(row))

@@ -23,8 +23,12 @@ THREADS = 2
 """Own threads at most: one for the cores, one that prepares or copies meanwhile."""
 IDLE_SECONDS = 2.0
 """How long an own thread waits for work before it ends."""
-LINGER_SECONDS = 0.0003
-"""How long an own thread leaves small work to whoever may be about to wait for it."""
+DOZE_SECONDS = 0.0005
+"""How long an own thread leaves small work to whoever may be about to wait for it: being woken for
+every launch would cost that one more than the launch.
+"""
+DOZES = 40
+"""Times it looks for work in vain before it sleeps until it is woken."""
 
 Observer = Callable[[Unit, int, int, BaseException | None], None]
 """Told of every unit that ran, with the host clock at its begin and end (ns) and what it raised,
@@ -48,7 +52,7 @@ class Scheduler:
         self._state = Scheduling(policy, self._finished.append, **arguments)
         self._waiting: list[threading.Lock] = []
         self._idle: list[threading.Lock] = []
-        self._lingering: list[threading.Lock] = []
+        self._dozing: list[threading.Lock] = []
         self._threads = 0
         self._running = 0
         self._large = 0
@@ -87,7 +91,7 @@ class Scheduler:
         """
         if not self._threads or self._idle:
             return True
-        return bool(self._lingering) and at_once
+        return bool(self._dozing) and at_once
 
     def _empty_inbox(self) -> None:
         """Submit what came in; under the lock."""
@@ -274,14 +278,14 @@ class Scheduler:
         """What makes an own thread look for work, if one should; call it without the lock.
 
         One is enough while units are small: two would only contend for the interpreter.
-        ``at_once``: one that lingers is to begin.
+        ``at_once``: one that dozes is to begin.
         """
         if self._state.holds or self._running > self._large:
             return _nothing
         if not self._state.pending and not self._inbox:
             return _nothing
-        if self._lingering:
-            return self._lingering.pop().release if at_once else _nothing
+        if self._dozing:
+            return self._dozing.pop().release if at_once else _nothing
         if self._idle:
             return self._idle.pop().release
         if self._threads >= min(THREADS, 1 + self._large) or self._closed:
@@ -293,62 +297,58 @@ class Scheduler:
         arguments = (weakref.ref(self),)
         threading.Thread(target=_serve, args=arguments, name="spyre-scheduler", daemon=True).start()
 
-    def _take_or_rest(self) -> Unit | threading.Lock | None:
-        """A unit, or a lock to sleep on until there may be one, or None: the thread is to end."""
+    def _take_or_rest(self, take: bool, doze: bool) -> Unit | threading.Lock | None:
+        """A unit if one is to be taken, else a lock to rest on, or None: the thread is to end.
+
+        ``doze``: only large work wakes it.
+        """
         with self._lock:
             if self._closed:
                 self._threads -= 1
                 return None
             # Beside a waiting thread that runs small units a second one would only be in its way.
-            unit = self._take() if self._large or not self._helpers else None
+            unit = self._take() if take and (self._large or not self._helpers) else None
             if unit is not None:
                 return unit
             waker = threading.Lock()
             waker.acquire()
-            self._idle.append(waker)
-            if self._inbox and not self._helpers and waker in self._idle:
+            (self._dozing if doze else self._idle).append(waker)
+            if not doze and self._inbox:
                 self._idle.remove(waker)
                 waker.release()
             return waker
 
-    def _linger(self) -> threading.Lock | None:
-        """A lock to wait on for a moment, if what there is to do is small; else None."""
+    def _rested(self, waker: threading.Lock, ends: bool) -> bool:
+        """A thread was not woken. True if it has slept long enough and ``ends`` now."""
         with self._lock:
-            if self._closed or self._large or not self._inbox or self._inbox[0].is_large:
-                return None
-            waker = threading.Lock()
-            waker.acquire()
-            self._lingering.append(waker)
-            return waker
+            if waker in self._dozing:
+                self._dozing.remove(waker)
+            elif waker in self._idle:
+                self._idle.remove(waker)
+                self._threads -= ends
+                return ends
+            return False
 
-    def _end_lingering(self, waker: threading.Lock) -> None:
-        with self._lock:
-            if waker in self._lingering:
-                self._lingering.remove(waker)
-
-    def _leave(self, waker: threading.Lock) -> bool:
-        """A thread has slept long enough and ends; False if it was woken at the last moment."""
-        with self._lock:
-            if waker not in self._idle:
-                return False
-            self._idle.remove(waker)
-            self._threads -= 1
-            return True
+    @property
+    def _has_large_work(self) -> bool:
+        inbox = list(self._inbox)
+        return self._large > 0 or any(work.is_large for work in inbox)
 
     def _forget_threads(self) -> None:
         """After a fork there are none: the child starts its own."""
         self._lock = threading.Lock()
         self._threads = self._running = self._large = self._helpers = 0
         self._idle.clear()
-        self._lingering.clear()
+        self._dozing.clear()
         self._waiting.clear()
 
     def close(self) -> None:
         """End the own threads; queued work stays undone. May be called twice."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for waker in idle:
+            resting = [*self._idle, *self._dozing]
+            self._idle, self._dozing = [], []
+        for waker in resting:
             waker.release()
 
 
@@ -365,26 +365,26 @@ class StreamHasFailed(Exception):
 
 
 def _serve(reference: weakref.ref[Scheduler]) -> None:
-    """Body of an own thread: run units while there are any, sleep, end when idle or unneeded."""
+    """Body of an own thread: run units while there are any, rest, end when idle or unneeded."""
+    dozes, take = 0, True
     while True:
         scheduler = reference()
         if scheduler is None:
             return
-        found = scheduler._take_or_rest()
+        asleep = dozes >= DOZES
+        found = scheduler._take_or_rest(take, not asleep)
         if found is None:
             return
         if isinstance(found, Unit):
             scheduler._run(found)
+            dozes, take = 0, True
             continue
         del scheduler
-        woken = found.acquire(timeout=IDLE_SECONDS)
+        woken = found.acquire(timeout=IDLE_SECONDS if asleep else DOZE_SECONDS)
         scheduler = reference()
-        if scheduler is None or (not woken and scheduler._leave(found)):
+        if scheduler is None or (not woken and scheduler._rested(found, asleep)):
             return
-        waker = scheduler._linger()
-        if waker is not None:
-            waker.acquire(timeout=LINGER_SECONDS)
-            scheduler._end_lingering(waker)
+        dozes, take = (0, scheduler._has_large_work) if asleep else (dozes + 1, True)
 
 
 _SCHEDULERS: weakref.WeakSet[Scheduler] = weakref.WeakSet()

@@ -10,7 +10,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.mlir.bundle_builder import BundleBuilder
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise
-from spyre.runtime.bundle_arguments import read_arguments
+from spyre.runtime.bundle_arguments import given_launch_spec, read_arguments
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
 from spyre.runtime.flex.loading import load_kernel
@@ -80,7 +80,8 @@ def load(device: FlexDevice, directory: Path) -> JobPlan:
     bundle = load_bundle(directory)
     binary = directory.name.encode().ljust(128, b"\0")
     kernel = Kernel(bundle, device.device)
-    pool_bytes = read_arguments(bundle).pool_bytes
+    spec = given_launch_spec(bundle)
+    pool_bytes = 0 if spec is None else spec.pool_size
     arguments_of = partial(read_arguments, bundle)
     plan, copy = load_kernel(device, kernel, arguments_of, binary, directory.name, pool_bytes)
     device.streams.current.launch(copy)
