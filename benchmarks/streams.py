@@ -24,7 +24,7 @@ import numpy as np
 from spyre.hw.device import Device
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.kernel_program import KernelState
+from spyre.runtime.flex.kernel_state import KernelState
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from tests.runtime.flex import kernels
 

@@ -14,7 +14,7 @@ from spyre.runtime.flex.copies import bytes_to_device, host_like, to_device_plan
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.flex_stream import FlexStream
 from spyre.runtime.flex.job import JobPlan, LaunchContext
-from spyre.runtime.flex.kernel_program import Runner
+from spyre.runtime.flex.kernel_state import Runner
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Launch
 

@@ -12,9 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.nest import Int64Array
@@ -23,7 +21,13 @@ from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.bundle_arguments import given_launch_spec
 from spyre.runtime.flex.control_block import Place
 from spyre.runtime.flex.correction import Correction, correction_of
-from spyre.runtime.flex.job import DMA, DeviceCompute, HostOperation, JobPlan, LaunchContext
+from spyre.runtime.flex.correction_steps import (
+    CorrectionMemory,
+    correction_places,
+    correction_steps,
+)
+from spyre.runtime.flex.job import DeviceCompute, JobPlan, LaunchContext
+from spyre.runtime.flex.kernel_state import BoundKernel, KernelState, Runner, state_of
 from spyre.runtime.flex.launch_form import LaunchForm, LaunchForms
 from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.size_values import Shapes, named_shapes, sizes_of_tensors
@@ -37,53 +41,9 @@ from spyre.runtime.tiling.options import TilingOptions
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
 
-CORRECTION = "correction"
-"""Handle of the correction tensor."""
-MAX_FREE = 1024
-"""Correction tensors a kernel keeps for later launches."""
-SLAB = 64
-"""Correction tensors it allocates at a time."""
 NO_VALUES: Mapping[str, int] = {}
-
-
-@dataclass(slots=True)
-class BoundKernel:
-    """One pass of a kernel as the compute engine is given it.
-
-    ``shape``: what does not change between launches; ``addresses``: where its memory begins, bytes;
-    ``names``: of that memory.
-    """
-
-    shape: LaunchShape
-    addresses: tuple[int, ...]
-    names: tuple[str, ...]
-
-
-Runner = Callable[[Kernel, BoundKernel], Any]
-"""Runs one pass of a kernel on the compute engine; its result is kept in the outcome."""
-
-
-@dataclass(slots=True)
-class KernelState:
-    """What a kernel keeps for one launch.
-
-    ``bases``: where its memory begins, bytes. ``memory``: correction tensors in program memory,
-    None for a kernel without symbols. ``runner``: another way to run it. ``steps``, ``held``: of a
-    launch with temporaries.
-    """
-
-    form: LaunchForm
-    bases: tuple[int, ...]
-    memory: ProgramMemory | None = None
-    runner: Runner | None = None
-    steps: StepLaunch | None = None
-    held: tuple[DeviceStorage, ...] = ()
-
-    def addresses(self, first: int, last: int) -> Int64Array:
-        """Where the memory of iterations ``first`` to ``last`` begins, [iteration, address]."""
-        if self.steps is not None:
-            return self.steps.addresses[first:last]
-        return self.form.addresses(self.bases, first, last)
+MAX_FORMS = 1024
+"""Signatures of tensors a kernel remembers; the oldest goes first."""
 
 
 @dataclass(eq=False)
@@ -102,7 +62,6 @@ class KernelProgram:
     header: bytes
     pool: PoolBuffer | None = None
     pool_memory: DeviceStorage | None = None
-    _free: list[ProgramMemory] = field(default_factory=list)
     _forms: dict[tuple[object, ...], tuple[LaunchForm, TilingKernel]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -110,6 +69,10 @@ class KernelProgram:
     def correction(self) -> Correction:
         """What the correction tensor holds."""
         return correction_of(self.kernel.bundle.program.parameters)
+
+    @cached_property
+    def _corrections(self) -> CorrectionMemory:
+        return CorrectionMemory(self.correction)
 
     @cached_property
     def _named_shapes(self) -> Shapes:
@@ -136,11 +99,7 @@ class KernelProgram:
         compute = DeviceCompute(self)
         if not self.correction.names:
             return JobPlan(self.name, (compute,), self)
-        size_bytes = self.correction.size_bytes
-        correct = HostOperation(_correction_rows, CORRECTION, size_bytes // 8, CORRECTION)
-        label = f"{CORRECTION} of {self.name}"
-        copy = DMA(_copy_correction, _correction_places, size_bytes, True, True, label)
-        return JobPlan(self.name, (correct, copy, compute), self)
+        return JobPlan(self.name, (*correction_steps(self.name, self.correction), compute), self)
 
     # --- binding ---------------------------------------------------------------------------------
 
@@ -192,7 +151,7 @@ class KernelProgram:
     ) -> LaunchContext:
         iterations = state.form.iterations if state.steps is None else len(state.steps)
         if self.correction.names:
-            state.memory = self._take_memory(device, iterations)
+            state.memory = self._corrections.take(device, iterations)
         is_large = state.form.is_large or iterations > 1
         chunk = state.form.chunk
         return LaunchContext(plan, device, tensors, iterations, state, is_large, chunk)
@@ -211,6 +170,8 @@ class KernelProgram:
         with self._lock:
             found = self.forms.find(launch, arguments, options or TilingOptions())
             self._forms[key] = found
+            if len(self._forms) > MAX_FORMS:
+                del self._forms[next(iter(self._forms))]
         return found
 
     def _launch(
@@ -236,7 +197,8 @@ class KernelProgram:
         plan = state.form.plan
         assert plan is not None
         launch = self._launch(self.arguments_of(values), tensors, values)
-        tiled = TiledLaunch(tiling, launch, plan)
+        with self._lock:
+            tiled = TiledLaunch(tiling, launch, plan)
         if not plan.needs_steps:
             return
         held: list[DeviceStorage] = []
@@ -268,33 +230,23 @@ class KernelProgram:
                     found=repr(tensor),
                 )
 
-    def _take_memory(self, device: FlexDevice, iterations: int) -> ProgramMemory:
-        if iterations > 1:
-            return device.allocate_program(self.correction.size_bytes * iterations)
-        try:
-            return self._free.pop()
-        except IndexError:
-            slab = device.allocate_program(self.correction.size_bytes * SLAB).split(SLAB)
-            self._free += slab[1:]
-            return slab[0]
-
     def release(self, context: LaunchContext) -> None:
         """A launch has ended: its correction tensor serves another one."""
-        memory = _state(context).memory
-        if memory is not None and context.iterations == 1 and len(self._free) < MAX_FREE:
-            self._free.append(memory)
+        memory = state_of(context).memory
+        if memory is not None:
+            self._corrections.give_back(memory)
 
     # --- running ---------------------------------------------------------------------------------
 
     def compute(self, context: LaunchContext, first: int, last: int) -> None:
         """Run iterations ``first`` .. ``last`` with the symbols that program memory holds."""
-        state = _state(context)
+        state = state_of(context)
         self._check_image(context.device)
         if first == last:
             return
         addresses, shape = state.addresses(first, last), state.form.shape
         if state.memory is not None:
-            rows = self._read_correction(context.device, state.memory, first, last)
+            rows = self._corrections.read(context.device, state.memory, first, last)
             addresses = self.correction.addresses(shape, addresses, rows)
             shape = self.correction.shape(shape, rows[0])
         run = partial(self._run_one, context, state)
@@ -335,15 +287,6 @@ class KernelProgram:
         batch = kernel.link_batch_at(shape, addresses)
         context.device.device.executor.run_batch(batch)
 
-    def _read_correction(
-        self, device: FlexDevice, memory: ProgramMemory, first: int, last: int
-    ) -> Int64Array:
-        size_bytes = self.correction.size_bytes
-        at = memory.address_bytes + first * size_bytes
-        found = device.device.memory.view(at, (last - first) * size_bytes)
-        rows: Int64Array = found.view(np.int64).reshape(last - first, size_bytes // 8)
-        return rows
-
     def _check_image(self, device: FlexDevice) -> None:
         found = device.device.memory.view(self.image.address_bytes, STICK_BYTES)
         if found.tobytes() != self.header:
@@ -356,46 +299,11 @@ class KernelProgram:
 
     def places(self, context: LaunchContext, iteration: int) -> tuple[Place, ...]:
         """Device memory one compute control block names: program, correction, arguments, pool."""
-        state = _state(context)
+        state = state_of(context)
         resolve = context.device.allocator.virtual_address
         places = [Place("program", resolve(self.image.address_bytes))]
         if state.memory is not None:
-            places += _correction_places(context, iteration)
+            places += correction_places(context, iteration, self.correction.size_bytes)
         addresses = state.addresses(iteration, iteration + 1)[0].tolist()
         pairs = zip(state.form.names, addresses, strict=True)
         return (*places, *(Place(name, resolve(address)) for name, address in pairs))
-
-
-def _state(context: LaunchContext) -> KernelState:
-    state = context.state
-    assert isinstance(state, KernelState)
-    return state
-
-
-def _program(context: LaunchContext) -> KernelProgram:
-    program = context.plan.program
-    assert program is not None
-    return program
-
-
-def _correction_rows(context: LaunchContext, first: int, last: int) -> Int64Array:
-    """Symbol values of iterations ``first`` .. ``last``, one row each."""
-    state = _state(context)
-    addresses = state.addresses(first, last)
-    return _program(context).correction.rows(state.form.shape, addresses)
-
-
-def _copy_correction(context: LaunchContext, first: int, last: int) -> None:
-    memory = _state(context).memory
-    assert memory is not None
-    rows = context.buffers[CORRECTION][first:last]
-    address = memory.address_bytes + first * rows.shape[1] * 8
-    context.device.dma.write_bytes(address, rows.reshape(-1).view(np.uint8), CORRECTION)
-
-
-def _correction_places(context: LaunchContext, iteration: int) -> tuple[Place, ...]:
-    memory = _state(context).memory
-    assert memory is not None
-    offset = iteration * _program(context).correction.size_bytes
-    resolve = context.device.allocator.virtual_address
-    return (Place(CORRECTION, resolve(memory.address_bytes + offset)),)

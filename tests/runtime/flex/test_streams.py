@@ -13,11 +13,11 @@ import pytest
 
 from spyre.errors import DeviceFault, LaunchError, SpyreError, StreamError
 from spyre.hw.device import Device
+from spyre.runtime.flex.correction_steps import MAX_FREE, SLAB
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.event import Event
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.job import Job
-from spyre.runtime.flex.kernel_program import MAX_FREE, SLAB
 from spyre.runtime.flex.program import Instruction, Program
 from tests.runtime.flex import kernels
 from tests.runtime.flex.faults import failing

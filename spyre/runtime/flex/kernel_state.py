@@ -1,0 +1,62 @@
+"""What a kernel keeps for one launch, and what the compute engine is given of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spyre.hw.nest import Int64Array
+from spyre.runtime.flex.job import LaunchContext
+from spyre.runtime.flex.launch_form import LaunchForm
+from spyre.runtime.flex.program_memory import ProgramMemory
+from spyre.runtime.flex.step_launch import StepLaunch
+from spyre.runtime.kernel import Kernel, LaunchShape
+from spyre.runtime.memory.storage import DeviceStorage
+
+
+@dataclass(slots=True)
+class BoundKernel:
+    """One pass of a kernel as the compute engine is given it.
+
+    ``shape``: what does not change between launches; ``addresses``: where its memory begins, bytes;
+    ``names``: of that memory.
+    """
+
+    shape: LaunchShape
+    addresses: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+Runner = Callable[[Kernel, BoundKernel], Any]
+"""Runs one pass of a kernel on the compute engine; its result is kept in the outcome."""
+
+
+@dataclass(slots=True)
+class KernelState:
+    """What a kernel keeps for one launch.
+
+    ``bases``: where its memory begins, bytes. ``memory``: correction tensors in program memory,
+    None for a kernel without symbols. ``runner``: another way to run it. ``steps``, ``held``: of a
+    launch with temporaries.
+    """
+
+    form: LaunchForm
+    bases: tuple[int, ...]
+    memory: ProgramMemory | None = None
+    runner: Runner | None = None
+    steps: StepLaunch | None = None
+    held: tuple[DeviceStorage, ...] = ()
+
+    def addresses(self, first: int, last: int) -> Int64Array:
+        """Where the memory of iterations ``first`` to ``last`` begins, [iteration, address]."""
+        if self.steps is not None:
+            return self.steps.addresses[first:last]
+        return self.form.addresses(self.bases, first, last)
+
+
+def state_of(context: LaunchContext) -> KernelState:
+    """The state of a kernel's launch."""
+    state = context.state
+    assert isinstance(state, KernelState)
+    return state
