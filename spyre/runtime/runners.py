@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spyre.hw.executor import Progress
 from spyre.hw.sanitizer.shadow import LaunchLabel
-from spyre.runtime.flex.kernel_state import BoundKernel, Runner
+from spyre.runtime.flex.runner import BoundKernel, Runner
 from spyre.runtime.flex.timed_launch import UNLABELLED, TimedLaunch, run_timed
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.twin_check import TwinCheck, Verification

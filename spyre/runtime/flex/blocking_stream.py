@@ -14,7 +14,8 @@ from spyre.runtime.flex.copies import bytes_to_device, host_like, to_device_plan
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.flex_stream import FlexStream
 from spyre.runtime.flex.job import JobPlan, LaunchContext
-from spyre.runtime.flex.kernel_state import Runner
+from spyre.runtime.flex.kernel_program import KernelProgram
+from spyre.runtime.flex.runner import Runner
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Launch
 
@@ -46,7 +47,7 @@ class BlockingStream:
 
     def launch(self, plan: JobPlan, launch: Launch, runner: Runner | None = None) -> object:
         """Run a kernel over tensors that were placed; what ``runner`` returned."""
-        assert plan.program is not None
+        assert isinstance(plan.program, KernelProgram)
         return self._wait(plan.program.bind_launch(self.device, launch, runner))
 
     def _run(self, plan: JobPlan) -> None:

@@ -4,19 +4,15 @@ them to program memory. Every launch has tensors of its own, one per iteration.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from spyre.hw.nest import Int64Array
+from spyre.runtime.flex.card import Card
 from spyre.runtime.flex.control_block import Place
 from spyre.runtime.flex.correction import Correction
 from spyre.runtime.flex.job import DMA, HostOperation, LaunchContext
 from spyre.runtime.flex.kernel_state import state_of
 from spyre.runtime.flex.program_memory import ProgramMemory
-
-if TYPE_CHECKING:
-    from spyre.runtime.flex.flex_device import FlexDevice
 
 CORRECTION = "correction"
 """Handle of the correction tensors on the host."""
@@ -33,7 +29,7 @@ class CorrectionMemory:
         self.correction = correction
         self._free: list[ProgramMemory] = []
 
-    def take(self, device: FlexDevice, iterations: int) -> ProgramMemory:
+    def take(self, device: Card, iterations: int) -> ProgramMemory:
         """Memory for the tensors of a launch, one behind the other."""
         size_bytes = self.correction.size_bytes
         if iterations > 1:
@@ -50,7 +46,7 @@ class CorrectionMemory:
         if memory.size_bytes == self.correction.size_bytes and len(self._free) < MAX_FREE:
             self._free.append(memory)
 
-    def read(self, device: FlexDevice, memory: ProgramMemory, first: int, last: int) -> Int64Array:
+    def read(self, device: Card, memory: ProgramMemory, first: int, last: int) -> Int64Array:
         """Tensors ``first`` to ``last`` as program memory has them, [tensor, word]."""
         size_bytes = self.correction.size_bytes
         at = memory.address_bytes + first * size_bytes

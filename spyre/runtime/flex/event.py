@@ -6,13 +6,20 @@ counts, waiting for an event that was never recorded does nothing, times come fr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from spyre.errors import LaunchError
+from spyre.runtime.flex.card import Card
 from spyre.runtime.flex.work import EventRecord, Work
 
-if TYPE_CHECKING:
-    from spyre.runtime.flex.flex_stream import FlexStream
+
+class Stream(Protocol):
+    """What an event needs of a stream: `FlexStream` is one."""
+
+    device: Card
+
+    def submit(self, work: Work) -> None:
+        """Append work."""
 
 
 class Event:
@@ -24,15 +31,15 @@ class Event:
     def __init__(self, enable_timing: bool = False) -> None:
         self.enable_timing = enable_timing
         self._record: EventRecord | None = None
-        self._stream: FlexStream | None = None
+        self._stream: Stream | None = None
 
-    def record(self, stream: FlexStream) -> None:
+    def record(self, stream: Stream) -> None:
         """Complete once everything submitted to ``stream`` until now has completed."""
         record = EventRecord()
         stream.submit(Work(event=record))
         self._record, self._stream = record, stream
 
-    def wait(self, stream: FlexStream) -> None:
+    def wait(self, stream: Stream) -> None:
         """What ``stream`` gets from now on waits for the event; the host does not.
 
         A failure of the recorded stream fails ``stream`` too.

@@ -20,8 +20,8 @@ from spyre.runtime.flex.copies import host_like, to_device_plan, to_host_plan
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.flex_stream import FlexStream, dependent_error
 from spyre.runtime.flex.job import JobPlan, LaunchContext
-from spyre.runtime.flex.kernel_state import Runner
 from spyre.runtime.flex.program_memory import ProgramMemory
+from spyre.runtime.flex.runner import Runner
 from spyre.runtime.flex.scheduler import Scheduler
 from spyre.runtime.flex.scheduling import Policy
 from spyre.runtime.flex.spyre_tensor import SpyreTensor

@@ -9,9 +9,9 @@ after it raises it, what was queued behind it is dropped, and the stream takes n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from spyre.errors import SpyreError, StreamError
+from spyre.runtime.flex.card import Card
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.event import Event
 from spyre.runtime.flex.job import NO_VALUES, Job, JobPlan, LaunchContext, LaunchOutcome
@@ -20,9 +20,6 @@ from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.work import Stage, Stages, StreamQueue, Work
 from spyre.runtime.tiling.options import TilingOptions
 
-if TYPE_CHECKING:
-    from spyre.runtime.flex.flex_device import FlexDevice
-
 
 class FlexStream:
     """A stream of one card. Usable from any thread; jobs run in the order they were submitted.
@@ -30,7 +27,7 @@ class FlexStream:
     ``stream_id``: 0 the default, 1-32 low priority, 33-64 high priority (runtime reference §7).
     """
 
-    def __init__(self, device: FlexDevice, stream_id: int, is_high_priority: bool = False) -> None:
+    def __init__(self, device: Card, stream_id: int, is_high_priority: bool = False) -> None:
         self.device = device
         self.stream_id = stream_id
         self._queue = StreamQueue(stream_id, 0 if is_high_priority else 1)

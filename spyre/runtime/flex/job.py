@@ -11,21 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import LaunchError
+from spyre.runtime.flex.card import Card
 from spyre.runtime.flex.control_block import ControlBlock, Place
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.work import Stage, Stages
 from spyre.runtime.tiling.options import TilingOptions
-
-if TYPE_CHECKING:
-    from spyre.runtime.flex.flex_device import FlexDevice
-    from spyre.runtime.flex.kernel_program import KernelProgram
 
 NO_VALUES: Mapping[str, int] = {}
 LARGE_BYTES = 1 << 18
@@ -63,7 +60,7 @@ class LaunchContext:
     def __init__(
         self,
         plan: JobPlan,
-        device: FlexDevice,
+        device: Card,
         tensors: Sequence[SpyreTensor],
         iterations: int = 1,
         state: object = None,
@@ -97,6 +94,37 @@ class JobPlanStep(Protocol):
         """What one iteration of it is, for the command stream."""
 
 
+class ComputeProgram(Protocol):
+    """A program in program memory that compute steps run: a `KernelProgram`."""
+
+    @property
+    def allocation_bytes(self) -> int:
+        """Bytes of program memory it holds."""
+
+    @property
+    def expected_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Host shapes it was compiled for, in launch order."""
+
+    def bind(
+        self,
+        plan: JobPlan,
+        device: Card,
+        tensors: Sequence[SpyreTensor],
+        options: TilingOptions | None,
+        values: Mapping[str, int],
+    ) -> LaunchContext:
+        """A launch of ``plan`` over ``tensors``."""
+
+    def compute(self, context: LaunchContext, first: int, last: int) -> None:
+        """Run iterations ``first`` .. ``last``."""
+
+    def places(self, context: LaunchContext, iteration: int) -> tuple[Place, ...]:
+        """Device memory one compute control block names."""
+
+    def release(self, context: LaunchContext) -> None:
+        """The launch has ended."""
+
+
 @dataclass(frozen=True)
 class JobPlan:
     """The steps of a job, in order.
@@ -106,7 +134,7 @@ class JobPlan:
 
     name: str
     steps: tuple[JobPlanStep, ...]
-    program: KernelProgram | None = None
+    program: ComputeProgram | None = None
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -119,7 +147,7 @@ class JobPlan:
 
     def bind(
         self,
-        device: FlexDevice,
+        device: Card,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
@@ -237,7 +265,7 @@ class DMA:
 class DeviceCompute:
     """A run of the program in program memory, iteration by iteration."""
 
-    program: KernelProgram
+    program: ComputeProgram
 
     @property
     def step_type(self) -> str:

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.bundle_arguments import given_launch_spec
+from spyre.runtime.flex.card import Card
 from spyre.runtime.flex.control_block import Place
 from spyre.runtime.flex.correction import Correction, correction_of
 from spyre.runtime.flex.correction_steps import (
@@ -27,9 +27,10 @@ from spyre.runtime.flex.correction_steps import (
     correction_steps,
 )
 from spyre.runtime.flex.job import DeviceCompute, JobPlan, LaunchContext
-from spyre.runtime.flex.kernel_state import BoundKernel, KernelState, Runner, state_of
+from spyre.runtime.flex.kernel_state import KernelState, state_of
 from spyre.runtime.flex.launch_form import LaunchForm, LaunchForms
 from spyre.runtime.flex.program_memory import ProgramMemory
+from spyre.runtime.flex.runner import BoundKernel, Runner
 from spyre.runtime.flex.size_values import Shapes, named_shapes, sizes_of_tensors
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.flex.step_launch import StepLaunch, temporaries_of
@@ -37,9 +38,6 @@ from spyre.runtime.kernel import Kernel, Launch, LaunchShape, PoolBuffer
 from spyre.runtime.memory.storage import DeviceStorage
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.options import TilingOptions
-
-if TYPE_CHECKING:
-    from spyre.runtime.flex.flex_device import FlexDevice
 
 NO_VALUES: Mapping[str, int] = {}
 MAX_FORMS = 1024
@@ -106,7 +104,7 @@ class KernelProgram:
     def bind(
         self,
         plan: JobPlan,
-        device: FlexDevice,
+        device: Card,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
@@ -136,7 +134,7 @@ class KernelProgram:
         return self._context(plan, device, state, tensors)
 
     def bind_launch(
-        self, device: FlexDevice, launch: Launch, runner: Runner | None = None
+        self, device: Card, launch: Launch, runner: Runner | None = None
     ) -> LaunchContext:
         """A launch of tensors that were checked and placed; ``runner``: another way to run it."""
         state = KernelState(self.forms.bound(launch), launch.addresses, None, runner)
@@ -145,7 +143,7 @@ class KernelProgram:
     def _context(
         self,
         plan: JobPlan,
-        device: FlexDevice,
+        device: Card,
         state: KernelState,
         tensors: Sequence[SpyreTensor],
     ) -> LaunchContext:
@@ -159,7 +157,7 @@ class KernelProgram:
     def _find_form(
         self,
         key: tuple[object, ...],
-        device: FlexDevice,
+        device: Card,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None,
         values: Mapping[str, int],
@@ -187,7 +185,7 @@ class KernelProgram:
 
     def _bind_tiles(
         self,
-        device: FlexDevice,
+        device: Card,
         state: KernelState,
         tensors: Sequence[SpyreTensor],
         tiling: TilingKernel,
@@ -212,7 +210,7 @@ class KernelProgram:
         state.held = tuple(held)
 
     def _check(
-        self, device: FlexDevice, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
+        self, device: Card, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
     ) -> None:
         expected = arguments.arguments
         if len(tensors) != len(expected):
@@ -287,7 +285,7 @@ class KernelProgram:
         batch = kernel.link_batch_at(shape, addresses)
         context.device.device.executor.run_batch(batch)
 
-    def _check_image(self, device: FlexDevice) -> None:
+    def _check_image(self, device: Card) -> None:
         found = device.device.memory.view(self.image.address_bytes, STICK_BYTES)
         if found.tobytes() != self.header:
             raise DeviceFault(

@@ -1,35 +1,16 @@
-"""What a kernel keeps for one launch, and what the compute engine is given of it."""
+"""What a kernel keeps for one launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from spyre.hw.nest import Int64Array
 from spyre.runtime.flex.job import LaunchContext
 from spyre.runtime.flex.launch_form import LaunchForm
 from spyre.runtime.flex.program_memory import ProgramMemory
+from spyre.runtime.flex.runner import Runner
 from spyre.runtime.flex.step_launch import StepLaunch
-from spyre.runtime.kernel import Kernel, LaunchShape
 from spyre.runtime.memory.storage import DeviceStorage
-
-
-@dataclass(slots=True)
-class BoundKernel:
-    """One pass of a kernel as the compute engine is given it.
-
-    ``shape``: what does not change between launches; ``addresses``: where its memory begins, bytes;
-    ``names``: of that memory.
-    """
-
-    shape: LaunchShape
-    addresses: tuple[int, ...]
-    names: tuple[str, ...]
-
-
-Runner = Callable[[Kernel, BoundKernel], Any]
-"""Runs one pass of a kernel on the compute engine; its result is kept in the outcome."""
 
 
 @dataclass(slots=True)

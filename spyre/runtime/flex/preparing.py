@@ -18,6 +18,7 @@ from spyre.runtime.flex.devices import devices
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.flex_stream import FlexStream
 from spyre.runtime.flex.job import NO_VALUES, ExecutionPlan, Job, JobPlan, LaunchOutcome
+from spyre.runtime.flex.kernel_program import KernelProgram
 from spyre.runtime.flex.loading import load_kernel
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.kernel import Kernel
@@ -115,10 +116,12 @@ def _prepared(directory: CodePath, stream: FlexStream) -> JobPlan:
         stamp = (place / SPYRECODE_FILE).stat().st_mtime_ns
     except OSError:
         stamp = 0  # reading it says what is wrong
-    kept = stream.device.prepared
-    key = (str(place), stamp, stream.device.device.resets)
+    device = stream.device
+    assert isinstance(device, FlexDevice)
+    kept = device.prepared
+    key = (str(place), stamp, device.device.resets)
     if key not in kept:
-        kept[key] = prepare_kernel(place, stream.device, stream)
+        kept[key] = prepare_kernel(place, device, stream)
     return kept[key]
 
 
@@ -151,7 +154,7 @@ def _check_execution_plan(found: CodeDirectory, plan: JobPlan) -> None:
         raise _unsupported(found, ", ".join(kind.__name__ for kind in kinds), listed)
     _check_pointers(found, commands)
     program = plan.program
-    assert program is not None
+    assert isinstance(program, KernelProgram)
     for command in commands:
         if isinstance(command, ComputeOnDevice):
             continue

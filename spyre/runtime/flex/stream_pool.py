@@ -9,13 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from spyre.errors import LaunchError
+from spyre.runtime.flex.card import Card
 from spyre.runtime.flex.flex_stream import FlexStream
-
-if TYPE_CHECKING:
-    from spyre.runtime.flex.flex_device import FlexDevice
 
 POOL_STREAMS = 32
 """Streams of each pool."""
@@ -24,7 +21,7 @@ POOL_STREAMS = 32
 class StreamPool:
     """Streams of one card. Usable from any thread."""
 
-    def __init__(self, device: FlexDevice) -> None:
+    def __init__(self, device: Card) -> None:
         self._device = device
         self._lock = threading.Lock()
         self._next = {False: 0, True: 0}

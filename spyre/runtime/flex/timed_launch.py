@@ -11,7 +11,7 @@ import numpy.typing as npt
 from spyre.hw.executor import Progress
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.sanitizer.shadow import LaunchLabel
-from spyre.runtime.flex.kernel_state import BoundKernel
+from spyre.runtime.flex.runner import BoundKernel
 from spyre.runtime.kernel import Kernel
 
 UNLABELLED = LaunchLabel()
