@@ -149,9 +149,7 @@ class Scheduler:
 
         Then those who wait look again.
         """
-        finished = self._finished
-        while finished:
-            work = finished.popleft()
+        while (work := self._next_finished()) is not None:
             if self._note_end is not None:
                 self._note_end(work)
             work.payload = None
@@ -161,6 +159,12 @@ class Scheduler:
                 waiting, self._waiting = self._waiting, []
             for waiter in waiting:
                 waiter.release()
+
+    def _next_finished(self) -> Work | None:
+        try:
+            return self._finished.popleft()
+        except IndexError:  # another thread was faster
+            return None
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -194,10 +198,12 @@ class Scheduler:
         if done() or self.step():
             return
         self._count_helper(-1)
-        if self._inbox:
-            self._wake()
-        waiter.acquire()
-        self._count_helper(1)
+        try:
+            if self._inbox:
+                self._wake()
+            waiter.acquire()
+        finally:
+            self._count_helper(1)
 
     def _count_helper(self, change: int) -> None:
         with self._lock:

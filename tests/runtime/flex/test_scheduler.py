@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import threading
 import time
 
@@ -234,3 +235,44 @@ def test_many_streams_from_many_threads_lose_nothing(policy, seed):
     wait(scheduler, *queues)
     assert counters == [100] * len(queues)
     until(lambda: scheduler.is_idle)
+
+
+def test_an_interrupted_wait_leaves_the_scheduler_usable():
+    """Ctrl-C while the thread sleeps: own threads go on."""
+    scheduler, queue, go = Scheduler(), StreamQueue(0), threading.Event()
+    scheduler.submit(queue, job(lambda payload, first, last: go.wait(10), large=True))
+    until(lambda: scheduler._running == 1)
+    interrupt = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        wait(scheduler, queue)
+    interrupt.join()
+    assert scheduler._helpers == 0
+    go.set()
+    scheduler.submit(queue, job(_nothing))
+    until(lambda: is_done(queue))
+
+
+def test_ends_may_be_reported_by_several_threads_at_once():
+    """Threads that find the same last one: nobody fails, everything is told once."""
+    told = []
+    scheduler = Scheduler(ended=lambda work: told.append(work.payload))
+    works = [job(_nothing) for _ in range(20000)]
+    for k, work in enumerate(works):
+        work.payload = k
+        scheduler._finished.append(work)
+    errors = []
+
+    def report():
+        try:
+            scheduler._report_ends()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=report) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sorted(told) == list(range(20000))
