@@ -139,9 +139,11 @@ class Scheduler:
         with self._lock:
             self._running -= 1
             self._large -= unit.work.is_large
-            if self.observer is not None and unit.stage != WHOLE:
-                self.observer(unit, begin, end, error)
-            self._state.complete(unit, error)
+            try:
+                if self.observer is not None and unit.stage != WHOLE:
+                    self.observer(unit, begin, end, error)
+            finally:
+                self._state.complete(unit, error)
         self._report_ends()
 
     def _report_ends(self) -> None:
