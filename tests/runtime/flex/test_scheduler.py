@@ -242,7 +242,8 @@ def test_an_interrupted_wait_leaves_the_scheduler_usable():
     scheduler, queue, go = Scheduler(), StreamQueue(0), threading.Event()
     scheduler.submit(queue, job(lambda payload, first, last: go.wait(10), large=True))
     until(lambda: scheduler._running == 1)
-    interrupt = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    this = threading.get_ident()
+    interrupt = threading.Timer(0.1, signal.pthread_kill, [this, signal.SIGINT])
     interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         wait(scheduler, queue)
