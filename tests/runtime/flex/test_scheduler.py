@@ -237,7 +237,15 @@ def test_many_streams_from_many_threads_lose_nothing(policy, seed):
     until(lambda: scheduler.is_idle)
 
 
-def test_an_interrupted_wait_leaves_the_scheduler_usable():
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt; processes in the background are started deaf to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupted_wait_leaves_the_scheduler_usable(interruptible):
     """Ctrl-C while the thread sleeps: own threads go on."""
     scheduler, queue, go = Scheduler(), StreamQueue(0), threading.Event()
     scheduler.submit(queue, job(lambda payload, first, last: go.wait(10), large=True))
