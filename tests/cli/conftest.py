@@ -22,20 +22,27 @@ class Ran:
     err: str
 
 
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """``cli(*arguments)`` runs the command line in this process."""
+def runner_of(
+    command: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ran]:
+    """Runs a command line in this process: ``run(*arguments)``."""
 
     def run(*arguments: object) -> Ran:
         capsys.readouterr()
         try:
-            code = main([str(a) for a in arguments])
+            code = command([str(a) for a in arguments])
         except SystemExit as end:
             code = int(end.code or 0)
         captured = capsys.readouterr()
         return Ran(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """``cli(*arguments)`` runs spyre-run."""
+    return runner_of(main, capsys)
 
 
 @pytest.fixture

@@ -11,24 +11,14 @@ import pytest
 
 from spyre.cli.compile import main, make_parser
 from spyre.runtime.spyrecode.code_directory import read_code_directory
-from tests.cli.conftest import ROOT, Ran
+from tests.cli.conftest import ROOT, Ran, runner_of
 from tests.runtime import bundles
 
 
 @pytest.fixture
 def compiler(capsys: pytest.CaptureFixture[str]):
-    """``compiler(*arguments)`` runs the command line in this process."""
-
-    def run(*arguments: object) -> Ran:
-        capsys.readouterr()
-        try:
-            code = main([str(a) for a in arguments])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return Ran(code, captured.out, captured.err)
-
-    return run
+    """``compiler(*arguments)`` runs spyre-compile."""
+    return runner_of(main, capsys)
 
 
 @pytest.fixture

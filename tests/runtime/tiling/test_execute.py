@@ -40,11 +40,6 @@ PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
 EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return Device(threads=1)
-
-
 @pytest.mark.parametrize("symbolic", [True, False])
 def test_4096_rows_on_a_tile_of_1024(device: Device, symbolic: bool) -> None:
     """The documents' matmul, bit for bit (runtime reference §6)."""

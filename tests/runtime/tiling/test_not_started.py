@@ -35,11 +35,6 @@ PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
 EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return Device(threads=1)
-
-
 def _unchanged(device: Device, launch: Launch) -> Mapping[int, bytes]:
     return {k: device.bytes_of(t).tobytes() for k, t in launch.arguments.items()}
 

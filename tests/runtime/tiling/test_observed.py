@@ -31,11 +31,6 @@ PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
 EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return Device(threads=1)
-
-
 @pytest.mark.parametrize("seed", [0, 3, 5, 8, 9, 11, 12, 14, 17, 20, 31, 40])
 def test_the_sanitizer_finds_nothing(seed: int) -> None:
     sanitized = Device(threads=1, sanitize=True, poison=True)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.hw.device import Device
 from tests.runtime.tiling.random_cases import check_case, random_case
-
-
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return Device(threads=1)
 
 
 @settings(max_examples=60, deadline=None)

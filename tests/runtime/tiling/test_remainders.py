@@ -34,11 +34,6 @@ PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
 EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return Device(threads=1)
-
-
 def test_what_lies_behind_a_padded_tile_stays(device: Device) -> None:
     """The last tile ends within a stick; the bytes behind it are not the kernel's."""
     device.reset()

@@ -1,0 +1,12 @@
+"""What the tests of tiled launches share."""
+
+from __future__ import annotations
+
+import pytest
+
+from spyre.hw.device import Device
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return Device(threads=1)
