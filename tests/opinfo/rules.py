@@ -34,7 +34,6 @@ RANDOM_WITH = {
 
 RANGES = {
     "bernoulli": (0.0, 1.0),
-    "rand_like": (0.0, 1.0),
     "exponential": (0.0, float("inf")),
     "geometric": (1.0, float("inf")),
     "log_normal": (0.0, float("inf")),

@@ -93,4 +93,4 @@ def _viewed(storage: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _cloned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.preserve_format)
+    return tensor.detach().clone()
