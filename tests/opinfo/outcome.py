@@ -11,7 +11,7 @@ RAISED, WRONG, TIMEOUT, CRASHED = "raised", "wrong", "timeout", "crashed"
 SEVERITY = (UNREFERENCED, PASSED, REFUSED, RAISED, WRONG, TIMEOUT, CRASHED)
 """Outcomes from harmless to worst; an operator has the worst of its samples.
 
-``unreferenced``: the CPU itself raises, so there is nothing to compare with. ``refused``: the
+``unreferenced``: no CPU can run the operator, so there is nothing to compare with. ``refused``: the
 device says it does not support a dtype that the documents say it does not support, and the sample
 needs that dtype; it counts as a pass.
 """

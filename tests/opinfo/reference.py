@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from tests.opinfo.compare import Expected
 from tests.opinfo.samples import Sample, seed_all
+from tests.opinfo.stored import StoredResults
 from tests.opinfo.trees import leaves, mapped
 
 Operator = Callable[..., Any]
@@ -34,9 +36,11 @@ class Run:
         return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
 
 
-def run_native(function: Operator, sample: Sample) -> Run:
-    """The CPU's result in the dtype under test."""
-    return _run(function, mapped(sample.args, _copied), mapped(sample.kwargs, _copied), NATIVE_SEED)
+def run_native(function: Operator, sample: Sample, *, stored: bool) -> Run:
+    """The CPU's result in the dtype under test; ``stored``: as if in the device's formats."""
+    args, kwargs = mapped((sample.args, sample.kwargs), _copied)
+    with StoredResults() if stored else nullcontext():
+        return _run(function, args, kwargs, NATIVE_SEED)
 
 
 def run_reference(function: Operator, sample: Sample) -> Run:

@@ -45,3 +45,13 @@ def is_random(op: str, described: str) -> bool:
     """Whether the result of this sample depends on a generator."""
     pattern = RANDOM_WITH.get(op)
     return op in RANDOM or (pattern is not None and pattern.search(described) is not None)
+
+
+HOST_ARGUMENTS = {"tensor_split": (1,)}
+"""Positions of tensors that torch takes on the CPU only, whatever the device of the others."""
+
+WITHOUT_REFERENCE = re.compile(r"jiterator_.*")
+"""Operators that no CPU can run: they compile for another kind of device. They do not count.
+
+Every other sample for which the CPU raises is a failure: the device may have broken the CPU.
+"""

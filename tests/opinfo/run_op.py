@@ -27,7 +27,7 @@ from tests.opinfo.reference import (
     run_reference,
 )
 from tests.opinfo.refusals import dtypes_met, refused_dtype
-from tests.opinfo.rules import EMPTY, RANGES, is_random
+from tests.opinfo.rules import EMPTY, HOST_ARGUMENTS, RANGES, WITHOUT_REFERENCE, is_random
 from tests.opinfo.samples import DTYPES, Sample, key_of, make_samples, seed_all
 from tests.opinfo.selection import selects_same
 from tests.opinfo.structure import structure_difference
@@ -86,7 +86,7 @@ class _Trial:
     def _error(self) -> float:
         """Largest error in units of what is allowed; _Failure for every other outcome."""
         held = self._held()
-        native = self._reference(lambda: run_native(self.op, held))
+        native = self._reference(lambda: run_native(self.op, held, stored=self.target.stores_dl16))
         random = is_random(self.key, self.sample.described())
         empty = self.key in EMPTY
         found = self._on_device(held)
@@ -105,7 +105,9 @@ class _Trial:
         try:
             return call()
         except Exception as error:
-            raise _Failure(o.UNREFERENCED, f"on the CPU: {_first_line(error)}") from error
+            known = WITHOUT_REFERENCE.fullmatch(self.key) is not None
+            outcome = o.UNREFERENCED if known else o.RAISED
+            raise _Failure(outcome, f"on the CPU: {_first_line(error)}") from error
 
     def _held(self) -> Sample:
         """The sample as the device holds it."""
@@ -127,7 +129,7 @@ class _Trial:
 
     def _on_device(self, held: Sample) -> Run:
         """The call on the device, with what fell back to the CPU during it noted."""
-        args, kwargs = self._guarded(lambda: self.target.arguments((held.args, held.kwargs)))
+        args, kwargs = self._guarded(lambda: self._arguments(held))
         before = Counter(self.target.fallbacks())
         seed_all(DEVICE_SEED)
         try:
@@ -135,6 +137,13 @@ class _Trial:
         finally:
             self.fallbacks = Counter(self.target.fallbacks()) - before
         return Run(result, args, kwargs)
+
+    def _arguments(self, held: Sample) -> Any:
+        """Arguments on the device, but for those torch wants on the CPU for every device."""
+        args, kwargs = self.target.arguments((held.args, held.kwargs))
+        on_host = HOST_ARGUMENTS.get(self.key, ())
+        pairs = enumerate(zip(args, held.args, strict=True))
+        return tuple(own if place in on_host else put for place, (put, own) in pairs), kwargs
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """``call()``; what it raises becomes an outcome."""

@@ -16,18 +16,20 @@ class Target:
     """A torch device. Tests replace :meth:`run` to make a device that computes something wrong."""
 
     def __init__(self, name: str) -> None:
+        register(name)
         self.name = name
         self.type = torch.device(name).type
+        self.stores_dl16 = self.type == "spyre"
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the device with the same strides; views with holes become views there too."""
-        if tensor.layout is not torch.strided or _is_dense(tensor):
+        """A copy on the device with the same strides; views become views there too."""
+        if tensor.layout is not torch.strided or _fills_storage(tensor):
             return self._copied(tensor)
         return _viewed(self._copied(_whole_storage(tensor)), tensor)
 
     def held(self, tensor: torch.Tensor) -> torch.Tensor:
         """``tensor`` on the CPU, with the values the device holds after a copy to it."""
-        if tensor.layout is not torch.strided or _is_dense(tensor):
+        if tensor.layout is not torch.strided or _fills_storage(tensor):
             return self.fetch(self._copied(tensor))
         return _viewed(self.fetch(self._copied(_whole_storage(tensor))), tensor)
 
@@ -60,15 +62,25 @@ class Target:
         return _cloned(tensor) if self.type == "cpu" else tensor.to(self.name)
 
 
+def register(name: str) -> None:
+    """Make the device "spyre" known to torch where it is not installed; others are known."""
+    if name.partition(":")[0] == "spyre" and not hasattr(torch, "spyre"):
+        from spyre.torch_backend import autoload
+
+        autoload()
+
+
 def _module(target: Target) -> Any:
     return getattr(torch, target.type)
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill one range of memory without overlap, in any order of dims.
+def _fills_storage(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill the storage without overlap or rest, in any order of dims.
 
-    A copy to another device keeps the strides of such tensors and of no others.
+    A copy to another device keeps the strides of such tensors and loses nothing behind them.
     """
+    if tensor.numel() != _storage_count(tensor):
+        return tensor.numel() == 0
     dims = sorted(
         (stride, size)
         for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
@@ -77,15 +89,19 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     expected = 1
     for stride, size in dims:
         if stride != expected:
-            return tensor.numel() == 0
+            return False
         expected *= size
     return True
 
 
 def _whole_storage(tensor: torch.Tensor) -> torch.Tensor:
     """All elements of the storage of ``tensor``, one-dimensional."""
-    count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.detach().as_strided((count,), (1,), 0)
+    return tensor.detach().as_strided((_storage_count(tensor),), (1,), 0)
+
+
+def _storage_count(tensor: torch.Tensor) -> int:
+    """Elements of the tensor's dtype that its storage holds."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
 def _viewed(storage: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
