@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,7 +29,7 @@ def as_stored(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone()
     codes = encode_device(tensor.float().numpy(), "SEN169_FP16")
     bits = encode_host(decode_device(codes, "SEN169_FP16"), name)
-    stored = torch.from_numpy(bits.view("int16").reshape(tensor.shape))
+    stored = torch.from_numpy(np.asarray(bits).view(np.int16).reshape(tensor.shape))
     return stored.view(tensor.dtype)
 
 

@@ -83,6 +83,8 @@ OVERRIDES: dict[str, Override] = {
             "nn.functional.softmin", "nn.functional.softmin/with_dtype", "masked.softmax",
             "masked.log_softmax", "masked.softmin", "torch.ops.aten._safe_softmax.default",
             "nn.functional.scaled_dot_product_attention", "nn.functional.cross_entropy",
+            "nn.functional.linear_cross_entropy", "nn.functional.linear_cross_entropy/chunked",
+            "nn.functional.linear_cross_entropy/chunked_none",
             "nn.functional.multi_head_attention_forward",
         ),
         Override(4, 4, _EXP),
