@@ -12,6 +12,7 @@ import torch
 from tests.opinfo.compare import Expected
 from tests.opinfo.samples import Sample, seed_all
 from tests.opinfo.stored import StoredResults
+from tests.opinfo.target import whole_storage
 from tests.opinfo.trees import leaves, mapped
 
 Operator = Callable[..., Any]
@@ -106,8 +107,7 @@ def _like_strides(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A copy in ``dtype`` with the strides and the place in its storage of ``tensor``."""
     if tensor.layout is not torch.strided:
         return tensor.clone().to(dtype)
-    count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    storage = tensor.detach().as_strided((count,), (1,), 0).clone().to(dtype)
+    storage = whole_storage(tensor).clone().to(dtype)
     return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 

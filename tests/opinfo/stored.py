@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spyre.dtypes.conversion import decode_device, encode_device, encode_host
+from tests.opinfo.target import whole_storage
 from tests.opinfo.trees import leaves
 
 FORMATS = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -47,9 +48,12 @@ class StoredResults(TorchDispatchMode):
 
 
 def _store(tensor: torch.Tensor) -> None:
-    """Round ``tensor`` in place where it must be; a view of rounded elements never must."""
+    """Round the storage of ``tensor`` where an element of it must be.
+
+    Elements of a view of rounded elements never must; elements of an expanded tensor are one.
+    """
     if tensor.dtype not in FORMATS and tensor.dtype is not torch.int64:
         return
-    stored = as_stored(tensor.detach())
-    if not torch.equal(stored, tensor):
-        tensor.detach().copy_(stored)
+    if not torch.equal(as_stored(tensor.detach()), tensor):
+        storage = whole_storage(tensor)
+        storage.copy_(as_stored(storage))

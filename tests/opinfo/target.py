@@ -25,13 +25,13 @@ class Target:
         """A copy on the device with the same strides; views become views there too."""
         if tensor.layout is not torch.strided or _fills_storage(tensor):
             return self._copied(tensor)
-        return _viewed(self._copied(_whole_storage(tensor)), tensor)
+        return _viewed(self._copied(whole_storage(tensor)), tensor)
 
     def held(self, tensor: torch.Tensor) -> torch.Tensor:
         """``tensor`` on the CPU, with the values the device holds after a copy to it."""
         if tensor.layout is not torch.strided or _fills_storage(tensor):
             return self.fetch(self._copied(tensor))
-        return _viewed(self.fetch(self._copied(_whole_storage(tensor))), tensor)
+        return _viewed(self.fetch(self._copied(whole_storage(tensor))), tensor)
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         """``tensor`` on the CPU, never an alias of it."""
@@ -94,7 +94,7 @@ def _fills_storage(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _whole_storage(tensor: torch.Tensor) -> torch.Tensor:
+def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
     """All elements of the storage of ``tensor``, one-dimensional."""
     return tensor.detach().as_strided((_storage_count(tensor),), (1,), 0)
 

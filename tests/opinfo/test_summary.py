@@ -64,8 +64,8 @@ def test_the_tables_name_what_fails() -> None:
     results = [*passing(1), result("bad", o.WRONG), result("mm", o.PASSED, neg=3)]
     text = io.StringIO()
     print_report(results, Console(file=text, width=200))
-    for part in ("why [bad]", "falls back", "neg 3", "float32[2]", "2 operators: wrong", "adds"):
-        assert (part in text.getvalue()) is (part != "2 operators: wrong")
+    for part in ("why [bad]", "falls back", "neg 3", "float32[2]", "1 operators: wrong", "cancel"):
+        assert part in text.getvalue()
 
 
 def test_the_file_is_whole_or_not_there(tmp_path: Path) -> None:
