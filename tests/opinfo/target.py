@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.opinfo.trees import mapped
+from tests.opinfo.trees import leaves, mapped
 
 CPU_NAMES = ("cpu", "cpu:0")
 
@@ -42,8 +42,14 @@ class Target:
         return mapped(tree, self._argument)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """What ``function`` returns for arguments on the device."""
-        return function(*args, **kwargs)
+        """What ``function`` returns for arguments on the device.
+
+        Where none of them says which device, it becomes torch's default.
+        """
+        if any(isinstance(leaf, torch.Tensor | torch.device) for leaf in leaves((args, kwargs))):
+            return function(*args, **kwargs)
+        with torch.device(self.name):
+            return function(*args, **kwargs)
 
     def fallbacks(self) -> dict[str, int]:
         """How often each operator fell back to the CPU so far; nothing where it is the CPU."""

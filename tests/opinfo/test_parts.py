@@ -81,6 +81,10 @@ def test_device_arguments_are_renamed() -> None:
     assert arguments == ({"device": torch.device("meta")}, torch.device("meta"), "cpus")
 
 
+def test_a_call_that_names_no_device_runs_on_the_default_one() -> None:
+    assert Target("meta").run(torch.arange, (3,), {}).device.type == "meta"
+
+
 def test_structure() -> None:
     one = torch.zeros(2, 3)
     same = structure_difference([one, 1], [one, 2], "cpu", strides=True)
