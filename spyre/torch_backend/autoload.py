@@ -37,12 +37,12 @@ _FACTORIES = {
     "_copy_from": "copy_from",
     "_copy_from_and_resize": "copy_from_and_resize",
     "_local_scalar_dense": "local_scalar_dense",
-    "resize_": "resize",
 }
 
 
 def _lazy_kernels() -> dict[str, Callable[..., Any]]:
-    return {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
+    found = {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
+    return {**found, "resize_": _lazy("resizing", "resize")}
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
@@ -53,6 +53,7 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
         nonlocal found
         if found is None:
             imported = importlib.import_module(f"spyre.torch_backend.{module}")
+            importlib.import_module("spyre.torch_backend.eager.registry").register()
             found = getattr(imported, function)
         return found(*args, **kwargs)
 

@@ -21,9 +21,9 @@ from spyre.layout import contiguous_strides
 from spyre.torch_backend.allocation import allocate
 from spyre.torch_backend.compat import schema_of, storage_key
 from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
-from spyre.torch_backend.factories import is_spyre, resize, set_storage
 from spyre.torch_backend.host_copies import from_host, host_storage, view_of, write_storage
 from spyre.torch_backend.random_state import cpu_generator, is_random
+from spyre.torch_backend.resizing import is_spyre, resize, set_storage
 
 _counts: Counter[str] = Counter()
 _warned: set[str] = set()
