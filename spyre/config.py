@@ -71,6 +71,20 @@ FALLBACK = Variable(
     "`silent`, or `error`",
 )
 
+SENCORES = Variable(
+    "SENCORES", "32", "cores that one operation of the PyTorch device may use, 1 to 32"
+)
+DOWNCAST_WARN = Variable(
+    "TORCH_SPYRE_DOWNCAST_WARN",
+    "1",
+    "0: no warning when the first int64 tensor is put on the card, which holds it as int32",
+)
+TORCH_DEBUG = Variable(
+    "TORCH_SPYRE_DEBUG",
+    "0",
+    "1: log every operation and copy of the PyTorch device to the logger `spyre.torch`",
+)
+
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """Every variable, in the order of this file."""
 
@@ -105,3 +119,13 @@ def cache_directory() -> Path:
 def tiled_launch_allowed() -> bool:
     """SPYRE_ALLOW_TILED_LAUNCH: whether launches over larger tensors are run tile by tile."""
     return ALLOW_TILED_LAUNCH.read().strip().lower() not in ("0", "false", "off", "no")
+
+
+def warns_of_downcasts() -> bool:
+    """TORCH_SPYRE_DOWNCAST_WARN: whether the first int64 tensor on a card gets a warning."""
+    return DOWNCAST_WARN.read().strip().lower() not in ("0", "false", "off", "no")
+
+
+def logs_torch_operations() -> bool:
+    """TORCH_SPYRE_DEBUG: whether operations and copies of the PyTorch device are logged."""
+    return TORCH_DEBUG.read().strip().lower() not in ("0", "false", "off", "no")

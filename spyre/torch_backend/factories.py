@@ -109,6 +109,13 @@ def resize(
     return set_storage(tensor, storage, offset, size, stride)
 
 
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """aten::record_stream: nothing to do.
+
+    Whatever is submitted to a stream keeps the memory it uses until it has run.
+    """
+
+
 def set_storage(
     tensor: torch.Tensor,
     storage: torch.UntypedStorage,
