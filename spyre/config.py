@@ -64,6 +64,12 @@ ALLOW_TILED_LAUNCH = Variable(
     "1",
     "run kernels over tensors larger than their tiles: 1 or 0 (also true, false, on, off)",
 )
+FALLBACK = Variable(
+    "SPYRE_FALLBACK",
+    "warn",
+    "PyTorch operations without a kernel on the card: `warn` once each and run on the CPU, "
+    "`silent`, or `error`",
+)
 
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """Every variable, in the order of this file."""

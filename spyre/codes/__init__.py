@@ -20,6 +20,7 @@ from spyre.codes.streams import STREAM_EXPLANATIONS
 from spyre.codes.tiling import TILING_EXPLANATIONS
 from spyre.codes.titles import *  # noqa: F403
 from spyre.codes.titles import CODES
+from spyre.codes.torch import TORCH_EXPLANATIONS
 from spyre.codes.unsupported import UNSUPPORTED_EXPLANATIONS
 
 EXPLANATIONS: dict[str, Explanation] = {
@@ -35,6 +36,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     **SPYRECODE_EXPLANATIONS,
     **DMA_EXPLANATIONS,
     **MEMORY_EXPLANATIONS,
+    **TORCH_EXPLANATIONS,
 }
 
 

@@ -2,7 +2,7 @@
 
 1xx bundle.mlir · 2xx SDSC JSON and bundle directory · 3xx arguments, launch, command line ·
 4xx faults on the device · 5xx not simulated · 6xx comparison of results · 7xx sanitizer ·
-8xx the runtime.
+8xx the runtime · 9xx the PyTorch device.
 """
 
 from __future__ import annotations
@@ -359,6 +359,10 @@ STREAM_CODES: dict[str, str] = {
     "SPY887": "a case to be verified takes no times to trace",
 }
 
+TORCH_CODES: dict[str, str] = {
+    "SPY900": "a PyTorch operation has no kernel on the card",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -372,4 +376,5 @@ CODES: dict[str, str] = {
     **SPYRECODE_CODES,
     **TILING_CODES,
     **STREAM_CODES,
+    **TORCH_CODES,
 }

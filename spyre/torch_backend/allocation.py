@@ -1,0 +1,102 @@
+"""New tensors on the card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.runtime.flex.devices import devices
+from spyre.torch_backend.capsule import tensor_at
+from spyre.torch_backend.device_buffer import DeviceBuffer, attach
+from spyre.torch_backend.dtypes import name_of
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.flex_device import FlexDevice
+
+Ints = tuple[int, ...]
+
+
+def allocate(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    device_index: int = -1,
+    layout: SpyreTensorLayout | None = None,
+) -> torch.Tensor:
+    """A tensor of zeros; ``device_index`` -1: the current card.
+
+    ``layout``: default that of `default_base`. UnsupportedError SPY311 for the dtype,
+    DeviceOutOfMemory when there is no room.
+    """
+    card = devices()[device_index]
+    return allocate_on(card, tuple(size), tuple(stride), dtype, layout)
+
+
+def allocate_on(
+    card: FlexDevice,
+    size: Ints,
+    stride: Ints,
+    dtype: torch.dtype,
+    layout: SpyreTensorLayout | None = None,
+) -> torch.Tensor:
+    """As `allocate`, on ``card``."""
+    name = name_of(dtype)
+    elements = storage_elements(size, stride)
+    buffer = DeviceBuffer(card, elements * dtype.itemsize)
+    if elements:
+        base = default_base(size, stride, name) if layout is None else Base(size, stride, layout)
+        buffer.place(base.shape, base.strides, name, base.layout)
+    found = tensor_at(buffer.pointer, size, stride, dtype, card.index)
+    attach(found.untyped_storage(), buffer)
+    return found
+
+
+def allocate_raw(content: npt.NDArray[np.uint8], device_index: int = -1) -> torch.Tensor:
+    """A byte tensor whose storage holds ``content``, to be laid out by whoever reads it first."""
+    card = devices()[device_index]
+    buffer = DeviceBuffer(card, content.size)
+    if content.size:
+        buffer.hold(content)
+    found = tensor_at(buffer.pointer, (content.size,), (1,), torch.uint8, card.index)
+    attach(found.untyped_storage(), buffer)
+    return found
+
+
+def storage_elements(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of the smallest storage that holds a tensor of these extents from its first on."""
+    if 0 in size:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a new storage is laid out for: host extents (elements) and the layout."""
+
+    shape: Ints
+    strides: Ints
+    layout: SpyreTensorLayout
+
+
+@lru_cache(4096)
+def default_base(size: Ints, stride: Ints, dtype: str) -> Base:
+    """The base of a new tensor's storage.
+
+    For dense tensors the dims by falling stride, in the default layout of runtime reference §1.1;
+    so a transposed tensor is laid out as the contiguous one it is a view of. Storages of tensors
+    with gaps or overlapping elements are laid out as a row.
+    """
+    order = sorted(range(len(size)), key=lambda dim: -stride[dim])
+    shape = tuple(size[dim] for dim in order)
+    if stride == contiguous_strides(size):
+        shape = size
+    elif contiguous_strides(shape) != tuple(stride[dim] for dim in order):
+        shape = (storage_elements(size, stride),)
+    return Base(shape, contiguous_strides(shape), SpyreTensorLayout.from_host(shape, dtype))

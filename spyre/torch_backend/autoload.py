@@ -1,0 +1,59 @@
+"""What ``import torch`` runs: the device gets its name, its module and its kernels.
+
+Kernels that need the simulated card are imported when they are first called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+_loaded = False
+
+
+def autoload() -> None:
+    """Register the device "spyre"; does nothing the second time."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    from spyre.torch_backend import compat, device_module, patches
+    from spyre.torch_backend.registration import (
+        register_fallback,
+        register_kernels,
+        view_kernels,
+    )
+
+    compat.register_device("spyre", device_module.make_module())
+    register_kernels({**view_kernels(), **_lazy_kernels()})
+    register_fallback(_lazy("fallback", "cpu_fallback"))
+    patches.install()
+
+
+_FACTORIES = {
+    "empty.memory_format": "empty",
+    "empty_strided": "empty_strided",
+    "_copy_from": "copy_from",
+    "_copy_from_and_resize": "copy_from_and_resize",
+    "_local_scalar_dense": "local_scalar_dense",
+    "resize_": "resize",
+}
+
+
+def _lazy_kernels() -> dict[str, Callable[..., Any]]:
+    return {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
+
+
+def _lazy(module: str, function: str) -> Callable[..., Any]:
+    """The function of a module of this package that is imported by the first call."""
+    found: Callable[..., Any] | None = None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal found
+        if found is None:
+            imported = importlib.import_module(f"spyre.torch_backend.{module}")
+            found = getattr(imported, function)
+        return found(*args, **kwargs)
+
+    return call

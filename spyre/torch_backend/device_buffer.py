@@ -1,0 +1,123 @@
+"""`DeviceBuffer`: the device memory behind one torch storage.
+
+A storage is a row of host elements to torch, and sticks on the card. The buffer knows which
+tensor it was laid out for (its *base*: shape, strides, dtype, layout); tensors that share the
+storage are views of that row. A storage that came as raw bytes (``UntypedStorage(n,
+device="spyre")``, a loaded checkpoint) has no base until the first tensor reads it: until then its
+bytes wait on the host.
+
+The buffer is an attribute of the Python object of the storage, which lives as long as the C++
+storage. Where C++ wraps a data_ptr again, it is found by that pointer; so pointers are unique, and
+valid on the host.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spyre.hw.spec import STICK_BYTES, host_offset
+from spyre.layout import SpyreTensorLayout, storage_bytes
+from spyre.runtime.flex.devices import devices
+from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.memory.storage import DeviceStorage
+from spyre.torch_backend.tensor_memory import tensor_memory
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.flex_device import FlexDevice
+
+Ints = tuple[int, ...]
+
+_by_pointer: weakref.WeakValueDictionary[int, DeviceBuffer] = weakref.WeakValueDictionary()
+
+
+class DeviceBuffer:
+    """Memory of one storage. Whoever changes ``base`` does so on the thread that uses the tensor.
+
+    ``host_bytes``: of the storage, as torch sees it. ``pointer``: its data_ptr. ``base``: the
+    tensor on the card; None while the content is ``raw`` host bytes, or empty. ``zero_padded``:
+    what lies beyond the host elements in its sticks is known to be zero.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_anchor",
+        "_counted_bytes",
+        "base",
+        "card",
+        "host_bytes",
+        "pointer",
+        "raw",
+        "zero_padded",
+    )
+
+    def __init__(self, card: FlexDevice, host_bytes: int) -> None:
+        self.card = card
+        self.host_bytes = host_bytes
+        self.base: SpyreTensor | None = None
+        self.raw: npt.NDArray[np.uint8] | None = None
+        self.zero_padded = False
+        self._anchor: DeviceStorage | None = None
+        self._counted_bytes = 0
+        self.pointer = 0
+
+    def place(self, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> None:
+        """Give it fresh memory (zeros) for a base of these host extents."""
+        storage = self.card.allocate(storage_bytes(layout, shape, dtype))
+        self._take(storage, storage.size_bytes)
+        self.base = SpyreTensor("tensor", shape, dtype, layout, storage, strides)
+        self.zero_padded = True
+
+    def hold(self, content: npt.NDArray[np.uint8]) -> None:
+        """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
+        self._take(self.card.allocate(STICK_BYTES), STICK_BYTES)
+        self.raw = content
+
+    def _take(self, storage: DeviceStorage, counted_bytes: int) -> None:
+        """The first memory gives the pointer, and is kept for it."""
+        if self._anchor is None:
+            self._anchor = storage
+            address = self.card.allocator.device_address(storage.index)
+            memory = self.card.device.memory
+            self.pointer = memory.pointer + host_offset(address)
+            _by_pointer[self.pointer] = self
+        tensor_memory(self.card).replace(self._counted_bytes, counted_bytes)
+        self._counted_bytes = counted_bytes
+
+    def __del__(self) -> None:
+        if getattr(self, "_counted_bytes", 0):
+            tensor_memory(self.card).give_back(self._counted_bytes)
+
+
+def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:
+    """The buffer behind a spyre tensor."""
+    return buffer_of_storage(tensor.untyped_storage())
+
+
+def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
+    """The buffer behind a storage on the card."""
+    try:
+        found: DeviceBuffer = storage._spyre_buffer  # type: ignore[attr-defined]
+    except AttributeError:
+        again = _by_pointer.get(storage.data_ptr())
+        found = again if again is not None else _empty_buffer(storage)
+        attach(storage, found)
+    return found
+
+
+def attach(storage: torch.UntypedStorage, buffer: DeviceBuffer) -> None:
+    """Keep ``buffer`` for as long as ``storage`` lives."""
+    storage._spyre_buffer = buffer  # type: ignore[attr-defined]
+
+
+def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
+    """Storages that ATen made by itself have no bytes."""
+    if storage.nbytes():
+        raise RuntimeError(
+            f"a spyre storage of {storage.nbytes()} bytes was not allocated by this backend"
+        )
+    return DeviceBuffer(devices()[storage.device.index or 0], 0)

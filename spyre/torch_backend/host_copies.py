@@ -1,0 +1,170 @@
+"""Copies between CPU tensors and the card.
+
+Copies run on the current stream of the tensor's card. On the way down the whole storage is copied
+and viewed on the host; on the way up a tensor that is its whole storage is converted by DMA
+directly, a view is merged into its storage on the host.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from spyre.hw.device import DeviceTensor
+from spyre.layout import contiguous_strides
+from spyre.runtime.flex.copies import host_like, to_device_plan, to_host_plan
+from spyre.runtime.host_tensor import HostTensor
+from spyre.torch_backend.allocation import Base, default_base, storage_elements
+from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
+from spyre.torch_backend.dtypes import DTYPES, name_of
+
+SMALL_BYTES = 1 << 20
+"""Sources up to this size are copied on the host, so that the caller need not wait."""
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor with the elements, sizes, strides and offset of ``tensor``; waits."""
+    return view_of(host_storage(buffer_of(tensor)), tensor)
+
+
+def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    """The CPU tensor over ``storage`` with dtype, sizes, strides and offset of ``like``."""
+    empty = torch.empty(0, dtype=like.dtype)
+    return empty.set_(storage, like.storage_offset(), like.size(), like.stride())
+
+
+def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
+    """A copy of a whole storage on the host, in the bytes torch expects there; waits."""
+    if buffer.raw is not None:
+        return _bytes_storage(buffer.raw.copy(), buffer.host_bytes)
+    if buffer.base is None:
+        return torch.UntypedStorage(buffer.host_bytes)
+    resolved = buffer.base.resolved
+    host = host_like(resolved)
+    stream = buffer.card.streams.current
+    stream.launch(to_host_plan(resolved, host), [buffer.base])
+    stream.synchronize()
+    return _bytes_storage(host.storage.view(np.uint8), buffer.host_bytes)
+
+
+def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:
+    if content.size < host_bytes:
+        content = np.concatenate([content, np.zeros(host_bytes - content.size, np.uint8)])
+    return torch.from_numpy(content).untyped_storage()
+
+
+def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
+    """Overwrite ``tensor`` (on the card) with ``source`` (on the CPU), broadcast to its sizes.
+
+    Values are converted to the tensor's dtype first, as torch does. Without ``non_blocking`` the
+    source may change as soon as this returns.
+    """
+    if tensor.numel() == 0:
+        return
+    source = source.detach().resolve_conj().resolve_neg()
+    if source.dtype != tensor.dtype:
+        source = source.to(tensor.dtype)
+    source = source.expand(tensor.size())
+    buffer = buffer_of(tensor)
+    if buffer.base is None:
+        lay_out_for(buffer, tensor)
+    target = whole_target(buffer, tensor)
+    if target is not None:
+        _upload(buffer, target, source, non_blocking)
+    else:
+        merged = host_storage(buffer)
+        view_of(merged, tensor).copy_(source)
+        write_storage(buffer, merged)
+
+
+def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
+    """Overwrite a whole storage; ``content`` is not looked at after this returns."""
+    base = buffer.base
+    if base is None:
+        if buffer.host_bytes:
+            buffer.raw = torch.empty(0, dtype=torch.uint8).set_(content).numpy().copy()
+        return
+    elements = storage_elements(base.shape, base.strides)
+    flat = torch.empty(0, dtype=DTYPES[base.dtype]).set_(content, 0, (elements,), (1,))
+    view = flat.as_strided(base.shape, base.strides)
+    _upload(buffer, base.resolved, view, True)
+
+
+def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
+    """Give a storage without a base one that suits ``tensor``, with what it holds."""
+    content = buffer.raw
+    name = name_of(tensor.dtype)
+    base = _base_for(buffer, tensor, name)
+    buffer.place(base.shape, base.strides, name, base.layout)
+    buffer.raw = None
+    if content is not None:
+        write_storage(buffer, _bytes_storage(content, buffer.host_bytes))
+
+
+def _base_for(buffer: DeviceBuffer, tensor: torch.Tensor, name: str) -> Base:
+    size, stride = tuple(tensor.size()), tuple(tensor.stride())
+    elements = buffer.host_bytes // tensor.dtype.itemsize
+    if tensor.storage_offset() == 0 and storage_elements(size, stride) == elements:
+        return default_base(size, stride, name)
+    return default_base((elements,), (1,), name)
+
+
+def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | None:
+    """The base as a copy onto ``tensor`` sees it, if the tensor is all of its storage."""
+    base = buffer.base
+    if base is None or DTYPES[base.dtype] != tensor.dtype or tensor.storage_offset():
+        return None
+    size, stride = tuple(tensor.size()), tuple(tensor.stride())
+    if (size, stride) == (base.shape, base.strides):
+        return base.resolved
+    return None
+
+
+def _upload(
+    buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
+) -> None:
+    base = buffer.base
+    assert base is not None
+    wait = False
+    if not non_blocking:
+        if source.untyped_storage().nbytes() <= SMALL_BYTES:
+            source = source.clone()
+        else:
+            wait = True
+    stream = buffer.card.streams.current
+    stream.launch(to_device_plan(host_tensor(source), target), [base])
+    buffer.zero_padded = True
+    if wait:
+        stream.synchronize()
+
+
+def host_tensor(source: torch.Tensor) -> HostTensor:
+    """A CPU tensor as the runtime sees it, sharing its memory."""
+    name = name_of(source.dtype)
+    bits = _BIT_PATTERNS.get(source.dtype)
+    elements = storage_elements(tuple(source.size()), tuple(source.stride()))
+    flat = source.as_strided((elements,), (1,), source.storage_offset())
+    storage = (flat if bits is None else flat.view(bits)).numpy()
+    if bits is not None:
+        storage = storage.view(np.dtype(_UNSIGNED[storage.dtype.itemsize]))
+    return HostTensor("tensor", name, tuple(source.size()), tuple(source.stride()), 0, storage)
+
+
+_BIT_PATTERNS = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.int8,
+    torch.float8_e5m2fnuz: torch.int8,
+}
+_UNSIGNED = {1: "uint8", 2: "uint16"}
+
+__all__ = [
+    "contiguous_strides",
+    "from_host",
+    "host_storage",
+    "host_tensor",
+    "lay_out_for",
+    "to_host",
+    "view_of",
+    "whole_target",
+    "write_storage",
+]
