@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from spyre.torch_backend import autoload
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture(scope="session", autouse=True)
 def device() -> str:
-    """Name of the device under test, registered with PyTorch."""
-    return "cpu"
+    """Name of the device under test, registered with PyTorch, installed or not."""
+    autoload()
+    return "spyre"
