@@ -12,7 +12,7 @@ from tests.torch_backend.models import configurations
 from tests.torch_backend.models.comparison import assert_logits_close, assert_tokens_agree
 from tests.torch_backend.models.configurations import ATTENTION, CAUSAL, SEQUENCE, Family, Inputs
 
-NEW_TOKENS = 8
+NEW_TOKENS = 6
 
 
 def generated(model: nn.Module, inputs: Inputs, device: str, **options: object) -> Any:
@@ -63,36 +63,28 @@ def assert_greedy(found: Any, reference: nn.Module, inputs: Inputs) -> None:
     assert_tokens_agree(sequences[:, prompt.shape[1] :], expected)
 
 
-@pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("family", CAUSAL, ids=str)
-def test_greedy(family: Family, attention: str, device: str):
-    inputs = family.inputs()
-    found = generated(family.build(attention), inputs, device)
-    assert_greedy(found, family.build(attention), inputs)
-
-
-@pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize("family", CAUSAL, ids=str)
-def test_greedy_with_padding_on_the_left(family: Family, attention: str, device: str):
-    inputs = configurations.padded_inputs("left")
-    found = generated(family.build(attention), inputs, device)
-    assert_greedy(found, family.build(attention), inputs)
-
-
-@pytest.mark.parametrize("family", CAUSAL, ids=str)
-def test_cache_equals_no_cache_on_the_device(family: Family, device: str):
-    inputs = family.inputs()
+@pytest.fixture(scope="module", params=CAUSAL, ids=str)
+def run(request: pytest.FixtureRequest, device: str) -> tuple[Family, Any, torch.Tensor]:
+    """A family, what it generated on the device, and its logits there without a cache."""
+    family = request.param
     model = family.build("sdpa")
-    found = generated(model, inputs, device)
-    without = logits_of_steps(model, inputs, found.sequences.cpu())
-    assert_logits_close(steps_of(found), without)
+    found = generated(model, family.inputs(), device)
+    return family, found, logits_of_steps(model, family.inputs(), found.sequences.cpu())
 
 
-@pytest.mark.parametrize("family", CAUSAL, ids=str)
-def test_cache_holds_keys_and_values(family: Family, device: str):
-    inputs = family.inputs()
-    found = generated(family.build("sdpa"), inputs, device)
-    whole = full_inputs(inputs, found.sequences.cpu()[:, :-1])
+def test_greedy(run: tuple[Family, Any, torch.Tensor]):
+    family, found, _ = run
+    assert_greedy(found, family.build("sdpa"), family.inputs())
+
+
+def test_cache_equals_no_cache_on_the_device(run: tuple[Family, Any, torch.Tensor]):
+    _, found, without_cache = run
+    assert_logits_close(steps_of(found), without_cache)
+
+
+def test_cache_holds_keys_and_values(run: tuple[Family, Any, torch.Tensor], device: str):
+    family, found, _ = run
+    whole = full_inputs(family.inputs(), found.sequences.cpu()[:, :-1])
     with torch.no_grad():
         expected = family.build("sdpa")(**whole, use_cache=True).past_key_values
     cache = found.past_key_values
@@ -102,6 +94,14 @@ def test_cache_holds_keys_and_values(family: Family, device: str):
         assert layer.keys.dtype == torch.float16
         assert_logits_close(layer.keys, reference.keys)
         assert_logits_close(layer.values, reference.values)
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("family", CAUSAL, ids=str)
+def test_greedy_with_padding_on_the_left(family: Family, attention: str, device: str):
+    inputs = configurations.padded_inputs("left")
+    found = generated(family.build(attention), inputs, device)
+    assert_greedy(found, family.build(attention), inputs)
 
 
 def test_without_cache(device: str):
@@ -137,7 +137,8 @@ def test_sampling_follows_the_seed(device: str):
 
     def sampled(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        return generated(model, inputs, device, do_sample=True, top_k=50).sequences.cpu()
+        options = {"do_sample": True, "top_k": 50, "max_new_tokens": 3}
+        return generated(model, inputs, device, **options).sequences.cpu()
 
     first = sampled(0)
     assert torch.equal(first, sampled(0))
