@@ -15,7 +15,7 @@ config = ViTConfig(
     initializer_range=0.1,
 )
 model = ViTForImageClassification(config).eval()
-images = torch.randn(4, 3, 32, 32)
+images = torch.randn(4, 3, 1, 1) + torch.randn(4, 3, 32, 32)
 
 with torch.no_grad():
     on_cpu = model(images).logits

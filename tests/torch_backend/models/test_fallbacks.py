@@ -9,14 +9,29 @@ import torch
 
 from tests.torch_backend.models.configurations import FAMILIES, Family
 
-MATRICES = {"mm", "bmm", "addmm", "embedding"}
-ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "rsqrt", "tanh", "gelu", "silu", "where"}
+MATRICES = {"mm", "bmm", "addmm", "embedding", "index_select"}
+ELEMENTWISE = {
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "rsqrt",
+    "tanh",
+    "gelu",
+    "silu",
+    "where",
+    "addcmul",
+}
 COMPARISONS = {"le", "gt", "ge", "eq", "ne"}
-OVER_DIMS = {"mean", "_softmax", "_safe_softmax", "native_layer_norm"}
-MOVES = {"cat", "_to_copy", "clone", "copy_", "fill_"}
+OVER_DIMS = {"mean", "_softmax", "_safe_softmax", "native_layer_norm", "native_batch_norm"}
+MOVES = {"zero_", "cat", "_to_copy", "clone", "copy_", "fill_"}
 NEW = {"full", "ones", "zeros", "arange", "scalar_tensor", "tril"}
 ON_THE_CARD = MATRICES | ELEMENTWISE | COMPARISONS | OVER_DIMS | MOVES | NEW
-"""Of what the families call, all that is no long tail; aten names without overload."""
+"""Of what the families call, all that is no long tail; aten names without overload.
+
+native_batch_norm and addcmul are what layer_norm becomes without a kernel of its own.
+"""
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

@@ -88,6 +88,23 @@ def test_deep_copy_keeps_the_tie_and_shares_nothing(device: str):
     assert model.transformer.wte.weight.abs().sum().item() > 0
 
 
+def test_made_on_the_device(device: str):
+    with torch.device(device):
+        model = configurations.gpt2()
+    assert {parameter.device.type for parameter in model.parameters()} == {device}
+    assert model.device == torch.device(device, 0)
+    assert model.lm_head.weight is model.transformer.wte.weight
+
+
+def test_made_on_meta_and_filled(device: str):
+    with torch.device("meta"):
+        model = TRANSFORMER.build()
+    reference = TRANSFORMER.build()
+    model = model.to_empty(device=device)
+    model.load_state_dict(reference.state_dict())
+    assert_states_equal(model, reference)
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_memory_of_a_forward_pass_is_given_back(family: Family, device: str):
     before = allocated()

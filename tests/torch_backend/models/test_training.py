@@ -8,11 +8,12 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from spyre.errors import UnsupportedError
 from tests.torch_backend.models import configurations
 from tests.torch_backend.models.comparison import DL16
-from tests.torch_backend.models.tasks import MLP, TASKS, Batch, Task
+from tests.torch_backend.models.tasks import LLAMA, MLP, TASKS, Batch, Task
 
 OptimizerOf = Callable[..., torch.optim.Optimizer]
 # A large eps makes AdamW's first updates a smooth function of the gradient, not its sign.
@@ -162,3 +163,20 @@ def test_dropout_follows_the_seed(device: str):
 
     assert loss(0) == loss(0)
     assert loss(0) != loss(1)
+
+
+def test_gradient_checkpointing(device: str):
+    model, reference = configurations.llama().train().to(device), configurations.llama().train()
+    model.gradient_checkpointing_enable()
+    LLAMA.loss(model, on(device, LLAMA.batch())).backward()
+    LLAMA.loss(reference, LLAMA.batch()).backward()
+    for name, gradient in gradients(model).items():
+        assert_close(gradient, gradients(reference)[name], FLOAT32_TOLERANCE)
+
+
+def test_checkpointing_repeats_random_numbers(device: str):
+    """With weights of one the gradient is the noise that the forward pass drew."""
+    weight = torch.ones(64, device=device, requires_grad=True)
+    result = checkpoint(lambda x: x * torch.rand_like(x), weight, use_reentrant=False)
+    result.sum().backward()
+    assert torch.equal(weight.grad.cpu(), result.detach().cpu())
