@@ -70,6 +70,7 @@ FALLBACK = Variable(
     "PyTorch operations without a kernel on the card: `warn` once each and run on the CPU, "
     "`silent`, or `error`",
 )
+SENCORES = Variable("SENCORES", "32", "cores that eager kernels and compiled code use, 1 to 32")
 
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """Every variable, in the order of this file."""
@@ -105,3 +106,9 @@ def cache_directory() -> Path:
 def tiled_launch_allowed() -> bool:
     """SPYRE_ALLOW_TILED_LAUNCH: whether launches over larger tensors are run tile by tile."""
     return ALLOW_TILED_LAUNCH.read().strip().lower() not in ("0", "false", "off", "no")
+
+
+def sencores() -> int:
+    """SENCORES: cores an operation may be divided over."""
+    text = SENCORES.read()
+    return min(max(int(text), 1), 32) if text.isdigit() else 32

@@ -11,17 +11,25 @@ import numpy as np
 from spyre.hw.access import Access, per_core
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.footprint import implied_front, unsplit_input_extent, window_of, window_span
+from spyre.mlir.footprint import (
+    implied_front,
+    is_local,
+    unsplit_input_extent,
+    window_of,
+    window_span,
+)
 from spyre.mlir.operation import Operation
 
 
 def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[int, int]:
     """First byte and end of what all cores touch; ``starts``: a start per core.
 
-    A core's share of an index tensor may start inside a stick, at whose end it ends.
+    A core's share of an index tensor may start inside a stick, at whose end it ends. Where memory
+    is shorter than the iteration (ReStickifyOpHBM), the last cores touch less than their share.
     """
     windowed = [d for d in access.tensor.dims if window_of(op, access.tensor, d) is not None]
-    if not windowed:
+    short = [d for d in _divided(op, access) if access.stored[d] < op.extents[d]]
+    if not windowed and not short:
         inside = starts % STICK_BYTES if access.tensor in op.index_tensors else 0
         return int(starts.min()), int((starts - inside).max()) + access.span_bytes
     low, high = starts.copy(), starts + STICK_BYTES
@@ -29,10 +37,29 @@ def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[in
         if not access.tensor.holds(dim):
             continue
         size, pitch = access.sticks.get(dim, 1), access.pitch_bytes[dim]
-        first, end = _window_range(op, access, dim) if dim in windowed else (0, per_core(op, dim))
-        low += np.asarray(first) // size * pitch
-        high += (np.maximum(-(-np.asarray(end) // size), 1) - 1) * pitch
+        if dim in windowed:
+            first, end = _window_range(op, access, dim)
+        else:
+            first, end = np.int64(0), _stored_share(op, access, dim, dim in short)
+        low += first // size * pitch
+        high += (np.maximum(-(-end // size), 1) - 1) * pitch
     return int(low.min()), int(high.max())
+
+
+def _divided(op: Operation, access: Access) -> list[str]:
+    """Dims along which the cores have slices of one tensor in HBM."""
+    if is_local(access.tensor):
+        return []
+    return [d for d in access.tensor.dims if access.tensor.holds(d) and op.slices.get(d, 1) > 1]
+
+
+def _stored_share(op: Operation, access: Access, dim: str, is_short: bool) -> Int64Array:
+    """Elements of ``dim`` that each core has in memory."""
+    share = np.full(len(op.core_slices), per_core(op, dim), np.int64)
+    if not is_short:
+        return np.minimum(share, access.stored[dim])
+    origins = np.array([core.get(dim, 0) for core in op.core_slices], np.int64) * share
+    return np.clip(access.stored[dim] - origins, 1, share)
 
 
 def _window_range(op: Operation, access: Access, dim: str) -> tuple[Int64Array, Int64Array]:

@@ -40,7 +40,8 @@ class DeviceBuffer:
 
     ``host_bytes``: of the storage, as torch sees it. ``pointer``: its data_ptr. ``base``: the
     tensor on the card; None while the content is ``raw`` host bytes, or empty. ``zero_padded``:
-    what lies beyond the host elements in its sticks is known to be zero.
+    what lies beyond the host elements in its sticks is known to be zero. ``layout_id``: equal for
+    buffers whose bases differ by their place only.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class DeviceBuffer:
         "base",
         "card",
         "host_bytes",
+        "layout_id",
         "pointer",
         "raw",
         "zero_padded",
@@ -61,6 +63,7 @@ class DeviceBuffer:
         self.base: SpyreTensor | None = None
         self.raw: npt.NDArray[np.uint8] | None = None
         self.zero_padded = False
+        self.layout_id = 0
         self._anchor: DeviceStorage | None = None
         self._counted_bytes = 0
         self.pointer = 0
@@ -71,6 +74,7 @@ class DeviceBuffer:
         self._take(storage, storage.size_bytes)
         self.base = SpyreTensor("tensor", shape, dtype, layout, storage, strides)
         self.zero_padded = True
+        self.layout_id = _layout_id(self.base.signature)
 
     def hold(self, content: npt.NDArray[np.uint8]) -> None:
         """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
@@ -91,6 +95,14 @@ class DeviceBuffer:
     def __del__(self) -> None:
         if getattr(self, "_counted_bytes", 0):
             tensor_memory(self.card).give_back(self._counted_bytes)
+
+
+def _layout_id(signature: tuple[object, ...]) -> int:
+    """A number for a base's extents, dtype and layout."""
+    return _layout_ids.setdefault(signature, len(_layout_ids) + 1)
+
+
+_layout_ids: dict[tuple[object, ...], int] = {}
 
 
 def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:

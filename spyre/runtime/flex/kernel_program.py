@@ -140,6 +140,16 @@ class KernelProgram:
         state = KernelState(self.forms.bound(launch), launch.addresses, None, runner)
         return self._context(self.plan, device, state, ())
 
+    def bind_addresses(
+        self,
+        device: Card,
+        form: LaunchForm,
+        addresses: Sequence[int],
+        held: Sequence[SpyreTensor],
+    ) -> LaunchContext:
+        """A launch of a known form at ``addresses``; ``held`` lives until it has ended."""
+        return self._context(self.plan, device, KernelState(form, tuple(addresses)), held)
+
     def _context(
         self,
         plan: JobPlan,

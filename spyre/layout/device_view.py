@@ -1,0 +1,336 @@
+"""Strided host views as places in device memory.
+
+torch sees a tensor as sizes, strides and an offset over a row of host elements; on the card that
+row is tiled into sticks. `device_view` says, where it can be said by pitches, where the elements
+of a view lie. Whatever computes on views reads this: eager kernels and the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from spyre.dtypes import STICK_BYTES, find_stored_format
+from spyre.layout.tensor_layout import SpyreTensorLayout
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A piece of a dim that one pitch describes.
+
+    ``extent``: elements. ``pitch_bytes``: from one element to the next; 0 where all steps read the
+    same element; with ``lane`` elements lie side by side in sticks, and it is from stick to stick.
+    """
+
+    extent: int
+    pitch_bytes: int
+    lane: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """Where the elements of a tensor lie on the card.
+
+    ``dims``: per host dim its factors, the outermost first, none for a dim of size 1.
+    ``device_format``: of an element. ``offset_bytes``: of element 0 from the start of the storage;
+    always the first of its stick. Without a lane factor every element is the first of a stick of
+    its own. ``writable``: the sticks hold nothing but elements of this view, and padding.
+    """
+
+    dims: tuple[tuple[Factor, ...], ...]
+    device_format: str
+    offset_bytes: int = 0
+    writable: bool = True
+
+    @property
+    def sizes(self) -> Ints:
+        """Host extents, elements."""
+        return tuple(prod(f.extent for f in dim) for dim in self.dims)
+
+    @property
+    def elements_per_stick(self) -> int:
+        """Elements of its format in a stick."""
+        return find_stored_format(self.device_format).elements_per_stick
+
+    @property
+    def lane_dim(self) -> int:
+        """The host dim along the lanes of the sticks; -1 where there is none."""
+        for k, dim in enumerate(self.dims):
+            if dim and dim[-1].lane:
+                return k
+        return -1
+
+    @property
+    def lane_extent(self) -> int:
+        """Elements of the lane factor; 1 where there is none."""
+        k = self.lane_dim
+        return 1 if k < 0 else self.dims[k][-1].extent
+
+    @property
+    def span_bytes(self) -> int:
+        """From its first stick to the end of its last."""
+        span = STICK_BYTES
+        for factor in (f for dim in self.dims for f in dim):
+            steps = -(-factor.extent // self.elements_per_stick) if factor.lane else factor.extent
+            span += (steps - 1) * factor.pitch_bytes
+        return span
+
+    def permuted(self, order: Sequence[int]) -> DeviceView:
+        """The view with its dims in ``order``."""
+        return replace(self, dims=tuple(self.dims[k] for k in order))
+
+    def unsqueezed(self, dim: int) -> DeviceView:
+        """A dim of size 1 more, in front of ``dim``."""
+        return replace(self, dims=(*self.dims[:dim], (), *self.dims[dim:]))
+
+    def expanded(self, sizes: Sequence[int]) -> DeviceView:
+        """Broadcast to ``sizes``: dims of size 1 are repeated, missing ones stand in front."""
+        missing = len(sizes) - len(self.dims)
+        dims = ((),) * missing + self.dims
+        found = tuple(
+            (Factor(n, 0),) if not dim and n != 1 else dim
+            for n, dim in zip(sizes, dims, strict=True)
+        )
+        return replace(self, dims=found, writable=self.writable and found == dims)
+
+    def reshaped(self, sizes: Sequence[int]) -> DeviceView | None:
+        """The same elements in row-major order under other ``sizes``; None if pitches cannot."""
+        factors = [f for dim in self.dims for f in dim]
+        dims: list[tuple[Factor, ...]] = []
+        for size in reversed(sizes):
+            taken = _take(factors, size, self.elements_per_stick)
+            if taken is None:
+                return None
+            dims.append(taken)
+        return replace(self, dims=tuple(reversed(dims)))
+
+
+def _take(factors: list[Factor], size: int, lanes: int) -> tuple[Factor, ...] | None:
+    """The innermost ``size`` elements, taken off the end of ``factors``."""
+    found: list[Factor] = []
+    while size > 1:
+        last = factors.pop()
+        if size % last.extent == 0:
+            found.append(last)
+            size //= last.extent
+            continue
+        parts = split(last, size, lanes)
+        if parts is None:
+            return None
+        factors.append(parts[0])
+        found.append(parts[1])
+        size = 1
+    return tuple(reversed(found))
+
+
+def split(factor: Factor, inner: int, lanes: int) -> tuple[Factor, Factor] | None:
+    """Two factors, of which the inner one has ``inner`` elements; None if pitches cannot."""
+    if factor.extent % inner:
+        return None
+    outer = factor.extent // inner
+    if not factor.lane:
+        return Factor(outer, factor.pitch_bytes * inner), replace(factor, extent=inner)
+    if inner % lanes:
+        return None
+    pitch = factor.pitch_bytes * (inner // lanes)
+    return Factor(outer, pitch), replace(factor, extent=inner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """How the elements of one host dim lie on the card: ``stride`` host elements per step."""
+
+    stride: int
+    extent: int
+    pitch_bytes: int
+    lane: bool
+
+
+@lru_cache(maxsize=8192)
+def device_view(
+    layout: SpyreTensorLayout,
+    base_sizes: Ints,
+    base_strides: Ints,
+    sizes: Ints,
+    strides: Ints,
+    offset: int,
+) -> DeviceView | None:
+    """The view ``sizes``, ``strides``, ``offset`` (host elements) of a tensor with ``layout``.
+
+    ``base_sizes``, ``base_strides``: what the layout was made for. None where no pitches describe
+    it: elements that begin within a stick, dims that cross rows, unusual layouts.
+    """
+    walks = _walks(layout, base_sizes, base_strides)
+    if walks is None:
+        return None
+    lanes = layout.elements_per_stick
+    reached, offset_bytes = _begin(walks, offset)
+    dims: list[tuple[Factor, ...]] = []
+    for size, stride in zip(sizes, strides, strict=True):
+        found = _factors(walks, size, stride, lanes, reached)
+        if found is None:
+            return None
+        dims.append(found)
+    return _checked(walks, reached, dims, layout, offset_bytes, offset)
+
+
+def _walks(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> list[_Walk] | None:
+    """Host dims by falling stride; None for layouts that are not one device dim per host dim."""
+    if layout.element_arrangement != "STANDARD":
+        return None
+    item_bytes = layout.data_format.bits // 8
+    lanes, steps = layout.elements_per_stick, layout.device_strides
+    pitches = {
+        stride: step * item_bytes
+        for stride, step, size in zip(
+            layout.stride_map[:-1], steps[:-1], layout.device_size[:-1], strict=True
+        )
+        if size > 1 and stride > 0
+    }
+    lane_stride = layout.stride_map[-1]
+    found = []
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 1:
+            continue
+        if stride == lane_stride:
+            pitch = pitches.pop(stride * lanes, 0)
+            if size > lanes and not pitch:
+                return None
+            found.append(_Walk(stride, size, pitch or STICK_BYTES, True))
+        elif stride in pitches:
+            found.append(_Walk(stride, size, pitches.pop(stride), False))
+        else:
+            return None
+    return None if pitches else sorted(found, key=lambda walk: -walk.stride)
+
+
+def _begin(walks: list[_Walk], offset: int) -> tuple[dict[int, int], int]:
+    """Coordinate of the first element along every walk, by stride."""
+    begin = {}
+    for walk in walks:
+        begin[walk.stride], offset = divmod(offset, walk.stride)
+    return begin, offset
+
+
+def _factors(
+    walks: list[_Walk], size: int, stride: int, lanes: int, reached: dict[int, int]
+) -> tuple[Factor, ...] | None:
+    """Factors of one dim of a view; ``reached`` grows by the coordinates it takes."""
+    if size == 1:
+        return ()
+    if stride == 0:
+        return (Factor(size, 0),)
+    walk = next((w for w in walks if w.stride <= stride), None)
+    if walk is None or stride % walk.stride:
+        return None
+    step = stride // walk.stride
+    inside = -(-walk.extent // step)
+    outer: tuple[Factor, ...] = ()
+    if size > inside:
+        if walk.extent % step or size % inside:
+            return None
+        found = _factors(walks, size // inside, stride * inside, lanes, reached)
+        if found is None:
+            return None
+        outer, size = found, inside
+    factor = _factor(walk, size, step, lanes)
+    if factor is None:
+        return None
+    reached[walk.stride] += (size - 1) * step
+    return (*outer, *((factor,) if size > 1 else ()))
+
+
+def _factor(walk: _Walk, size: int, step: int, lanes: int) -> Factor | None:
+    if not walk.lane:
+        return Factor(size, walk.pitch_bytes * step)
+    if step == 1:
+        return Factor(size, walk.pitch_bytes, True)
+    if step % lanes:
+        return None
+    return Factor(size, walk.pitch_bytes * (step // lanes))
+
+
+def _checked(
+    walks: list[_Walk],
+    reached: dict[int, int],
+    dims: list[tuple[Factor, ...]],
+    layout: SpyreTensorLayout,
+    rest: int,
+    offset: int,
+) -> DeviceView | None:
+    """The view, if it stays within every dim and begins with a stick."""
+    if rest or any(reached[walk.stride] >= walk.extent for walk in walks):
+        return None
+    begin, _ = _begin(walks, offset)
+    lanes, offset_bytes, writable = layout.elements_per_stick, 0, True
+    for walk in walks:
+        first = begin[walk.stride]
+        if not walk.lane:
+            offset_bytes += first * walk.pitch_bytes
+            continue
+        if first % lanes:
+            return None
+        offset_bytes += first // lanes * walk.pitch_bytes
+        end = reached[walk.stride] + 1
+        writable = end == walk.extent or end % lanes == 0
+        writable = writable and _covers_lanes(dims, end - first, lanes)
+    view = DeviceView(tuple(dims), layout.device_dtype, offset_bytes, writable)
+    return view if _is_nested(view) else None
+
+
+def _covers_lanes(dims: list[tuple[Factor, ...]], extent: int, lanes: int) -> bool:
+    """True if all elements of the view's sticks belong to the view."""
+    lane = next((f for dim in dims for f in dim if f.lane), None)
+    if lane is None:
+        return extent == 1
+    return lane.extent == extent or lane.extent % lanes == 0
+
+
+def _is_nested(view: DeviceView) -> bool:
+    """True if sorted pitches divide each other, so that no two elements share a place."""
+    lanes = view.elements_per_stick
+    steps = sorted(
+        (f.pitch_bytes, -(-f.extent // lanes) if f.lane else f.extent)
+        for dim in view.dims
+        for f in dim
+        if f.pitch_bytes
+    )
+    reach = STICK_BYTES
+    for pitch, count in steps:
+        if count == 1:
+            continue
+        if pitch < reach or pitch % STICK_BYTES:
+            return False
+        reach = pitch * count
+    return all(
+        larger[0] % smaller[0] == 0 for smaller, larger in zip(steps, steps[1:], strict=False)
+    )
+
+
+def row_major_view(
+    sizes: Sequence[int],
+    device_format: str,
+    order: Sequence[int],
+    lane_dim: int,
+    lane_elements: int = 0,
+) -> DeviceView:
+    """The view of a fresh tensor: dims of ``order`` from the innermost outwards, lanes innermost.
+
+    ``lane_dim`` -1: every element is the first of a stick of its own. Sticks of the lane dim stand
+    at its place in ``order``. ``lane_elements``: round the lane dim up to a multiple of this
+    (default: a stick); without a lane dim, the elements of each one's place.
+    """
+    lanes = find_stored_format(device_format).elements_per_stick
+    unit = lane_elements or lanes
+    pitch = STICK_BYTES if lane_dim >= 0 else STICK_BYTES * -(-unit // lanes)
+    dims: list[tuple[Factor, ...]] = [()] * len(sizes)
+    for k in order:
+        if sizes[k] == 1:
+            continue
+        dims[k] = (Factor(sizes[k], pitch, k == lane_dim),)
+        pitch *= -(-sizes[k] // unit) * (unit // lanes) if k == lane_dim else sizes[k]
+    return DeviceView(tuple(dims), device_format)

@@ -1,0 +1,1 @@
+"""Eager operations: aten kernels that run on the simulated cores."""

@@ -1,0 +1,112 @@
+"""Running eager operations: found in the cache, or lowered, compiled and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spyre.layout import contiguous_strides
+from spyre.torch_backend.allocation import allocate_on
+from spyre.torch_backend.card_copies import relaid
+from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
+from spyre.torch_backend.dtypes import DTYPES
+from spyre.torch_backend.eager.operands import Key, Number, Operand, key_of, ready_buffer
+from spyre.torch_backend.eager.prepare import Call, LoweringFunction, Prepared, Relay, prepare
+from spyre.torch_backend.eager.scalars import number_on_card
+from spyre.torch_backend.eager.scratch_memory import scratch_memory
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.flex_device import FlexDevice
+    from spyre.runtime.flex.spyre_tensor import SpyreTensor
+
+_prepared: dict[Key, Prepared | Relay] = {}
+
+
+def run(
+    name: str,
+    lowering: LoweringFunction,
+    operands: Sequence[Operand],
+    parameters: tuple[Any, ...] = (),
+    target: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """The results of an operation as new tensors; ``target`` takes the one result if it can.
+
+    An empty tuple says that the target has it. At least one operand is a tensor, none is empty.
+    """
+    buffers = [ready_buffer(o) if isinstance(o, torch.Tensor) else None for o in operands]
+    card = next(b.card for b in buffers if b is not None)
+    target_buffer = None if target is None else ready_buffer(target)
+    key = _key(name, parameters, operands, buffers, card, target, target_buffer)
+    found = _prepared.get(key)
+    if found is None:
+        call = Call(name, lowering, parameters, operands, buffers, card, target, target_buffer)
+        found = _prepared[key] = prepare(call)
+    if isinstance(found, Relay):
+        again = [_relaid(o) if k in found.operands else o for k, o in enumerate(operands)]
+        return run(name, lowering, again, parameters, target)
+    return _launch(found, card, operands, buffers, target_buffer)
+
+
+def _key(
+    name: str,
+    parameters: tuple[Any, ...],
+    operands: Sequence[Operand],
+    buffers: Sequence[DeviceBuffer | None],
+    card: FlexDevice,
+    target: torch.Tensor | None,
+    target_buffer: DeviceBuffer | None,
+) -> Key:
+    parts: list[object] = [name, parameters, card.index, card.device.resets]
+    for operand, buffer in zip(operands, buffers, strict=True):
+        if isinstance(operand, Number):
+            parts.append(operand.dtype)
+        elif buffer is not None:
+            parts.append(key_of(operand, buffer))
+    if target is not None and target_buffer is not None:
+        aliases = tuple(k for k, b in enumerate(buffers) if b is target_buffer)
+        parts.append((*key_of(target, target_buffer), aliases))
+    return tuple(parts)
+
+
+def _relaid(operand: Operand) -> Operand:
+    return operand if isinstance(operand, Number) else relaid(operand)
+
+
+def _launch(
+    prepared: Prepared,
+    card: FlexDevice,
+    operands: Sequence[Operand],
+    buffers: Sequence[DeviceBuffer | None],
+    target_buffer: DeviceBuffer | None,
+) -> tuple[torch.Tensor, ...]:
+    recipe = prepared.recipe
+    memory: list[SpyreTensor] = []
+    for operand, buffer in zip(operands, buffers, strict=True):
+        if isinstance(operand, Number):
+            memory.append(number_on_card(card, operand.value, operand.dtype))
+        elif buffer is not None and buffer.base is not None:
+            memory.append(buffer.base)
+    memory += [number_on_card(card, c.number, c.dtype) for c in recipe.constants]
+    offsets = [*prepared.offsets_bytes[: len(operands)], *[0] * len(recipe.constants)]
+    results = tuple(
+        allocate_on(card, r.sizes, contiguous_strides(r.sizes), DTYPES[r.dtype], r.layout)
+        for r in recipe.results
+    )
+    if recipe.into_target:
+        assert target_buffer is not None and target_buffer.base is not None
+        memory.append(target_buffer.base)
+        offsets.append(prepared.offsets_bytes[-1])
+        target_buffer.zero_padded = False
+    for result in results:
+        buffer = buffer_of(result)
+        assert buffer.base is not None
+        buffer.zero_padded = False
+        memory.append(buffer.base)
+    if recipe.scratch_bytes:
+        memory.append(scratch_memory(card, recipe.scratch_bytes))
+    offsets += [0] * (len(memory) - len(offsets))
+    addresses = [m.resolved.address_bytes + o for m, o in zip(memory, offsets, strict=True)]
+    recipe.program.launch(card.streams.current, addresses, memory)
+    return results

@@ -1,0 +1,45 @@
+"""Numbers on the card: one stick each, kept for the next operation that needs them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spyre.dtypes import encode_device
+from spyre.layout import SpyreTensorLayout
+from spyre.runtime.flex.copies import bytes_to_device
+from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.torch_backend.program.value import device_format
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.flex_device import FlexDevice
+
+KEPT = 1024
+_kept: OrderedDict[tuple[int, int, float, str], SpyreTensor] = OrderedDict()
+
+
+def number_on_card(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
+    """A tensor of rank 0, with the number in every lane of its stick."""
+    key = (id(card), card.device.resets, number, dtype)
+    if number != number or number == 0:
+        key = (*key[:2], 0.0, f"{dtype} {number}")  # NaN is unequal to itself, -0 equal to 0
+    found = _kept.get(key)
+    if found is None:
+        found = _kept[key] = _upload(card, number, dtype)
+        if len(_kept) > KEPT:
+            _kept.popitem(last=False)
+    return found
+
+
+def _upload(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
+    layout = SpyreTensorLayout.from_host((), dtype)
+    storage = card.allocate(layout.device_bytes)
+    tensor = SpyreTensor(f"{number:g}", (), dtype, layout, storage)
+    codes = encode_device(np.full(layout.device_size[-1], number), device_format(dtype))
+    content = np.ascontiguousarray(codes).view(np.uint8)
+    address = card.allocator.device_address(storage.index)
+    card.default_stream.launch(bytes_to_device(content, address, tensor.name), [tensor])
+    card.default_stream.synchronize()
+    return tensor

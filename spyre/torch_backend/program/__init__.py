@@ -1,0 +1,1 @@
+"""Device programs: a few operations over views of tensors, written as an SDSC bundle."""

@@ -1,0 +1,117 @@
+"""`ProgramBuilder`: memory and operations of a device program, collected and written as a bundle.
+
+Results lie in scratch memory; `output` makes a result's memory a launch argument, and `output_into`
+puts it where the caller says. Scratch memory is shared by results that are not needed at the same
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from spyre.dtypes import STICK_BYTES
+from spyre.layout.device_view import DeviceView, row_major_view
+from spyre.mlir.bundle import BundleParts
+from spyre.mlir.bundle_builder import BundleBuilder
+from spyre.mlir.sdsc_builder import Place
+from spyre.torch_backend.program.emit import emit
+from spyre.torch_backend.program.op_spec import OpSpec
+from spyre.torch_backend.program.scratch import place_scratch
+from spyre.torch_backend.program.value import Value, device_format
+
+SCRATCH = "scratch"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Memory of a program: ``argument``, its number among the launch arguments, -1 for scratch."""
+
+    span_bytes: int
+    argument: int = -1
+
+
+@dataclass(slots=True)
+class ProgramBuilder:
+    """A program under construction."""
+
+    regions: list[Region] = field(default_factory=list)
+    specs: list[OpSpec] = field(default_factory=list)
+    arguments: int = 0
+    scratch_bytes: int = 0
+
+    def argument(self, view: DeviceView, dtype: str, clean: bool = False) -> Value:
+        """The next launch argument, which begins at element 0 of ``view``."""
+        view = replace(view, offset_bytes=0)
+        region = self._region(view.span_bytes, self.arguments)
+        self.arguments += 1
+        return Value(view, dtype, region, None, clean)
+
+    def _region(self, span_bytes: int, argument: int = -1) -> int:
+        self.regions.append(Region(span_bytes, argument))
+        return len(self.regions) - 1
+
+    def scratch(
+        self, sizes: Sequence[int], dtype: str, lane_dim: int, lane_multiple: int = 0
+    ) -> Value:
+        """Scratch memory for a result, in the default layout with ``lane_dim`` for last dim.
+
+        ``lane_dim`` -1: every element in a stick of its own. ``lane_multiple``: elements the lane
+        dim is rounded up to, default one stick.
+        """
+        order = [k for k in range(len(sizes)) if k != lane_dim]
+        order.append(lane_dim)
+        inner = [order[0], *reversed(order[1:])] if len(order) > 1 else order
+        inner = [k for k in inner if k >= 0]
+        view = row_major_view(sizes, device_format(dtype), inner, lane_dim, lane_multiple)
+        more = max(lane_multiple // view.elements_per_stick - 1, 0)
+        last = max((f.pitch_bytes for d in view.dims for f in d if f.lane), default=STICK_BYTES)
+        region = self._region(view.span_bytes + more * last)
+        return Value(view, dtype, region, tuple(order))
+
+    def add(self, spec: OpSpec) -> Value:
+        """Append an operation; returns its result."""
+        self.specs.append(spec)
+        return spec.output
+
+    def output(self, value: Value) -> Value:
+        """Make the memory of a result the next launch argument."""
+        region = self.regions[value.region]
+        assert region.argument < 0, "a result in an argument is there already"
+        self.regions[value.region] = replace(region, argument=self.arguments)
+        self.arguments += 1
+        return value
+
+    def output_into(self, value: Value, target: Value) -> None:
+        """Put a result where ``target`` says; its dims and lanes are those of the result."""
+        self.specs = [spec.into(value.region, target) for spec in self.specs]
+
+    def build(self) -> BundleParts:
+        """The bundle; scratch memory, where there is any, is its last argument."""
+        bundle = BundleBuilder()
+        spans = {r.argument: r.span_bytes for r in self.regions if r.argument >= 0}
+        for number in sorted(spans):
+            bundle.argument(spans[number])
+        free = {k: r.span_bytes for k, r in enumerate(self.regions) if r.argument < 0}
+        offsets, self.scratch_bytes = place_scratch([s.regions() for s in self.specs], free)
+        if self.scratch_bytes:
+            bundle.argument(self.scratch_bytes, SCRATCH)
+
+        def place(value: Value) -> Place:
+            region = self.regions[value.region]
+            if region.argument >= 0:
+                return Place(f"arg_{region.argument}", value.view.offset_bytes)
+            return Place(SCRATCH, offsets[value.region] + value.view.offset_bytes)
+
+        for spec in self.specs:
+            bundle.add(emit(spec, place))
+        return bundle.build()
+
+    def spans_bytes(self) -> list[int]:
+        """Bytes each launch argument walks, after `build`."""
+        found = sorted((r.argument, r.span_bytes) for r in self.regions if r.argument >= 0)
+        scratch = [self.scratch_bytes] if self.scratch_bytes else []
+        return [span for _, span in found] + scratch
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.specs))

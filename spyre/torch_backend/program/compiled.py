@@ -1,0 +1,75 @@
+"""A device program loaded on a card, ready to be launched at any addresses."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spyre.dtypes import STICK_BYTES
+from spyre.errors import LaunchError
+from spyre.hw.device import DeviceTensor
+from spyre.layout import SpyreTensorLayout
+from spyre.mlir.bundle import Bundle, BundleParts
+from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.flex.kernel_program import KernelProgram
+from spyre.runtime.flex.loading import load_kernel
+from spyre.runtime.kernel import Kernel
+from spyre.runtime.launch import Launch
+from spyre.runtime.spyrecode.init_binary import format_header
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.flex_device import FlexDevice
+    from spyre.runtime.flex.flex_stream import FlexStream
+    from spyre.runtime.flex.spyre_tensor import SpyreTensor
+
+
+class CompiledProgram:
+    """A program on ``card``. Any thread may launch it.
+
+    ``spans_bytes``: memory of every argument, from the first stick it touches. ``bundle``: what
+    was compiled.
+    """
+
+    def __init__(
+        self,
+        card: FlexDevice,
+        name: str,
+        parts: BundleParts,
+        spans_bytes: Sequence[int],
+        identity: object,
+    ) -> None:
+        self.card = card
+        self.name = name
+        self.bundle = Bundle(Path(name), parts.module, parts.sdscs)
+        self.spans_bytes = tuple(spans_bytes)
+        kernel = Kernel(self.bundle, card.device)
+        header = format_header(hashlib.sha256(repr(identity).encode()).hexdigest())
+        plan, copy = load_kernel(card, kernel, _takes_addresses, header, name)
+        assert isinstance(plan.program, KernelProgram)
+        self._program = plan.program
+        self._copy = copy
+        self._form = self._program.forms.bound(self._launch())
+        card.streams.current.launch(copy)
+        card.streams.current.synchronize()
+
+    def _launch(self) -> Launch:
+        return Launch({k: _raw(k, span) for k, span in enumerate(self.spans_bytes)})
+
+    def launch(
+        self, stream: FlexStream, addresses: Sequence[int], held: Sequence[SpyreTensor]
+    ) -> None:
+        """Enqueue it with arguments at ``addresses``; ``held`` lives until it has run."""
+        context = self._program.bind_addresses(self.card, self._form, addresses, held)
+        stream.submit_launch(context)
+
+
+def _raw(number: int, span_bytes: int) -> DeviceTensor:
+    sticks = -(-span_bytes // STICK_BYTES)
+    layout = SpyreTensorLayout((sticks, 64), (64, 1), "SEN169_FP16")
+    return DeviceTensor(f"arg_{number}", 0, layout, "float16", (sticks * 64,), (1,))
+
+
+def _takes_addresses(values: Mapping[str, int]) -> KernelArguments:
+    raise LaunchError("SPY366", "a program of the PyTorch device is launched by addresses")

@@ -1,0 +1,172 @@
+"""From a common iteration to the description the SDSC writer takes.
+
+Dims are named as the frontends do: `out` (and `in`) run along lanes, the others are mb, x, y and
+so on. A view whose innermost steps are wider than a stick gets a dim of extent 1 below them, whose
+stored extent says how wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spyre.dtypes import STICK_BYTES
+from spyre.errors import UnsupportedError
+from spyre.layout.device_view import DeviceView, Factor
+from spyre.mlir.sdsc_builder import Base, OperationSpec, TensorSpec
+from spyre.mlir.sdsc_recipes import round_up
+from spyre.torch_backend.program.division import divide
+from spyre.torch_backend.program.iteration import IterationDim
+from spyre.torch_backend.program.value import NotExpressible
+
+LANE_NAMES = ("out", "in")
+NAMES = ("mb", "x", "y", "i", "j", "ki")
+UNIT = "kj"
+_CONSTANT_FORMAT = "IEEE_FP32"
+"""Constants are written as float32, so that rounding them to 16 bits does not show in results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor of an operation.
+
+    ``number``: its column in the iteration. ``lane``: index of the dim its sticks run along.
+    """
+
+    number: int
+    view: DeviceView
+    base: Base
+    lane: int
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """One operation over ``dims``.
+
+    ``multiples``: by index of every dim along lanes, what its extent is rounded up to (elements).
+    ``exact``: memory of other dims is as long as the extents say, not as the rounded ones do.
+    """
+
+    dims: Sequence[IterationDim]
+    multiples: Mapping[int, int]
+    exact: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """A name per dim."""
+        lanes, free = iter(LANE_NAMES), iter(NAMES)
+        if len(self.dims) - len(self.multiples) > len(NAMES):
+            raise UnsupportedError(
+                "SPY930",
+                "an operation walks its tensors in too many dims",
+                expected=f"at most {len(NAMES)} besides the stick",
+                found=str(len(self.dims) - len(self.multiples)),
+            )
+        return [next(lanes if k in self.multiples else free) for k in range(len(self.dims))]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """N_: by name, lane dims rounded up."""
+        pairs = enumerate(zip(self.names, self.dims, strict=True))
+        return {name: round_up(dim.extent, self.multiples.get(k, 1)) for k, (name, dim) in pairs}
+
+    def tensor(self, operand: Operand) -> TensorSpec:
+        """An operand as a tensor of the SDSC."""
+        names, number = self.names, operand.number
+        lanes = operand.view.elements_per_stick
+        held = [k for k, dim in enumerate(self.dims) if dim.holds(number)]
+        if any(self.dims[k].factors[number].lane and k != operand.lane for k in held):
+            raise NotExpressible(f"operand {number} has other sticks than the operation")
+        ordered = sorted(held, key=lambda k: (self._pitch(k, number), k != operand.lane))
+        stored = self._stored(ordered, operand)
+        scale: dict[str, int] = {}
+        found = list(stored)
+        if operand.lane not in held:
+            found.insert(0, names[operand.lane])
+            scale[names[operand.lane]] = -2
+        absent = [name for name in names if name not in found]
+        return TensorSpec(
+            dims=(*found, *absent),
+            stick=((names[operand.lane], lanes),),
+            base=operand.base,
+            scale=scale | dict.fromkeys(absent, -1),
+            data_format=operand.view.device_format,
+            device_dim_sizes=stored,
+            role=operand.role,
+        )
+
+    def _pitch(self, dim: int, number: int) -> int:
+        return self.dims[dim].factors[number].pitch_bytes
+
+    def _stored(self, ordered: Sequence[int], operand: Operand) -> dict[str, int]:
+        """Extent of every dim held as memory has it, innermost first."""
+        names, extents = self.names, self.extents
+        stored: dict[str, int] = {}
+        below, single, step, reached = "", STICK_BYTES, 1, STICK_BYTES
+        for k in ordered:
+            pitch = self._pitch(k, operand.number)
+            if pitch != reached:
+                if pitch < reached or pitch % single:
+                    raise NotExpressible(f"a pitch of {pitch} bytes over steps of {single}")
+                stored[below or UNIT] = pitch // single * step
+            below = names[k]
+            step = operand.view.elements_per_stick if k == operand.lane else 1
+            extent = self.dims[k].extent if self.exact and step == 1 else extents[below]
+            count = -(-extent // step)
+            stored[below] = count * step
+            single, reached = pitch, pitch * count
+        return stored
+
+    def operation(
+        self,
+        name: str,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        *,
+        undivided: Sequence[int] = (),
+        constants: Mapping[str, int] | None = None,
+        masks: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        unit: str = "sfp",
+        index_inputs: Sequence[TensorSpec] = (),
+    ) -> OperationSpec:
+        """The whole operation; dims but those ``undivided`` are divided over the cores."""
+        names, extents = self.names, self.extents
+        steps = {
+            names[k]: extents[names[k]] // self.multiples.get(k, 1)
+            for k in range(len(names))
+            if k not in undivided
+        }
+        if any(UNIT in tensor.dims for tensor in (*inputs, *outputs, *index_inputs)):
+            extents[UNIT] = 1
+            inputs, outputs = [_with_unit(t) for t in inputs], [_with_unit(t) for t in outputs]
+            index_inputs = [_with_unit(t) for t in index_inputs]
+        return OperationSpec(
+            name=name,
+            extents=extents,
+            inputs=inputs,
+            outputs=outputs,
+            splits=divide(steps),
+            constants=constants or {},
+            masks=masks or {},
+            data_format=inputs[0].data_format,
+            constant_format=_CONSTANT_FORMAT,
+            unit=unit,
+            index_inputs=index_inputs,
+        )
+
+
+def _with_unit(tensor: TensorSpec) -> TensorSpec:
+    if UNIT in tensor.dims:
+        return tensor
+    return replace(tensor, dims=(*tensor.dims, UNIT), scale={**tensor.scale, UNIT: -1})
+
+
+def lane_index(dims: Sequence[IterationDim], number: int) -> int:
+    """Index of the dim that lies along the lanes of an operand; -1 where none does."""
+    return next((k for k, dim in enumerate(dims) if dim.factors[number].lane), -1)
+
+
+def unit_lane(operands: int) -> IterationDim:
+    """A lane dim of extent 1, for operands whose sticks have one element each."""
+    return IterationDim(1, (Factor(1, STICK_BYTES, True),) * operands)

@@ -1,0 +1,161 @@
+"""Every kind of `OpSpec` as the description of an SDSC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spyre.dtypes import STICK_BYTES
+from spyre.layout.device_view import Factor
+from spyre.mlir.sdsc_builder import OperationSpec, Place, TensorSpec
+from spyre.mlir.sdsc_recipes import MASK_BITS
+from spyre.mlir.sdsc_value_rules import MASK_CONSTANT
+from spyre.torch_backend.program.emission import Emitter, Operand, lane_index, unit_lane
+from spyre.torch_backend.program.iteration import IterationDim, common_iteration
+from spyre.torch_backend.program.op_spec import OpKind, OpSpec
+from spyre.torch_backend.program.value import NotExpressible, Value
+
+PlaceOf = Callable[[Value], Place]
+
+MATMUL_STICK = 64
+
+
+def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+    """The SDSC of ``spec``; NotExpressible when its operands' sticks do not go together."""
+    return _EMITTERS[spec.kind](spec, place)
+
+
+def _pointwise(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+    values = [*(v.expanded(spec.output.sizes) for v in spec.inputs), spec.output]
+    dims = common_iteration([v.view for v in values])
+    lane = lane_index(dims, len(values) - 1)
+    if lane < 0:
+        dims.append(unit_lane(len(values)))
+        lane = len(dims) - 1
+    multiple = spec.lane_multiple or max(v.view.elements_per_stick for v in values)
+    emitter = Emitter(dims, {lane: multiple})
+    tensors = [emitter.tensor(Operand(k, v.view, place(v), lane)) for k, v in enumerate(values)]
+    constants, masks = dict(spec.constants), {}
+    name = emitter.names[lane]
+    if spec.mask_from and (padding := emitter.extents[name] - spec.mask_from):
+        constants[MASK_CONSTANT] = 0
+        masks[name] = [(spec.mask_from, padding)]
+    return emitter.operation(
+        spec.name, tensors[:-1], tensors[-1:], constants=constants, masks=masks
+    )
+
+
+def _reduction(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+    (source,) = spec.inputs
+    roles = [int(k in spec.dims) for k in range(len(source.sizes))]
+    target = spec.output.expanded(source.sizes)
+    dims = common_iteration([source.view, target.view], roles)
+    lane = lane_index(dims, 0)
+    if lane < 0:
+        dims.append(unit_lane(2))
+        lane = len(dims) - 1
+    emitter = Emitter(dims, {lane: source.view.elements_per_stick})
+    inputs = [emitter.tensor(Operand(0, source.view, place(source), lane))]
+    outputs = [emitter.tensor(Operand(1, target.view, place(spec.output), lane))]
+    constants, masks = dict(spec.constants), {}
+    name, extent = emitter.names[lane], dims[lane].extent
+    over_lanes = dims[lane].role == 1
+    if over_lanes and (padding := emitter.extents[name] - extent):
+        masks[name] = [(extent, padding)]
+        constants[MASK_CONSTANT] = MASK_BITS.get((spec.name, source.format), 0)
+    undivided = [k for k, dim in enumerate(dims) if dim.role]
+    full = spec.name if over_lanes else f"{spec.name}nonstick"
+    return emitter.operation(
+        full, inputs, outputs, constants=constants, masks=masks, undivided=undivided
+    )
+
+
+def _matmul(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+    """``output[.., M, N] = left[.., M, K] · right[.., K, N]`` of equal ranks."""
+    left, right = spec.inputs
+    rank = len(spec.output.sizes)
+    sizes = (*spec.output.sizes, left.sizes[-1])
+    values = (
+        left.unsqueezed(rank - 1).expanded(sizes),
+        right.transposed(rank - 2, rank - 1).unsqueezed(rank - 2).expanded(sizes),
+        spec.output.unsqueezed(rank).expanded(sizes),
+    )
+    dims = common_iteration([v.view for v in values], [*([0] * (rank - 2)), 1, 2, 3])
+    inner, column = _matmul_lanes(dims)
+    emitter = Emitter(dims, {column: MATMUL_STICK, inner: MATMUL_STICK})
+    lanes, roles = (inner, column, column), ("INPUT", "KERNEL", "OUTPUT")
+    tensors = [
+        emitter.tensor(Operand(k, values[k].view, place(values[k]), lanes[k], roles[k]))
+        for k in range(3)
+    ]
+    return emitter.operation(spec.name, tensors[:2], tensors[2:], undivided=[inner], unit="pt")
+
+
+def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
+    """Indices of the dims along the lanes of left (K) and right (N), added where of extent 1."""
+    stick, row, none = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES), Factor(1, 0)
+    inner, column = lane_index(dims, 0), lane_index(dims, 1)
+    if column < 0:
+        dims.append(IterationDim(1, (none, stick, stick), 2))
+        column = len(dims) - 1
+    if inner < 0:
+        dims.append(IterationDim(1, (stick, row, none), 3))
+        inner = len(dims) - 1
+    if dims[inner].role != 3 or dims[column].role != 2:
+        raise NotExpressible("a matmul takes sticks along K and along N")
+    return inner, column
+
+
+def _restickify(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+    values = (*spec.inputs, spec.output)
+    dims = common_iteration([v.view for v in values])
+    lanes = [lane_index(dims, 0), lane_index(dims, 1)]
+    for k in (0, 1):
+        if lanes[k] < 0:
+            lanes[k] = len(dims)
+            stick, row = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES)
+            dims.append(IterationDim(1, (stick, row) if k == 0 else (row, stick)))
+    multiple = values[0].view.elements_per_stick
+    emitter = Emitter(dims, dict.fromkeys(lanes, multiple), exact=True)
+    tensors = [emitter.tensor(Operand(k, v.view, place(v), lanes[k])) for k, v in enumerate(values)]
+    return emitter.operation(spec.name, tensors[:1], tensors[1:])
+
+
+def _topk(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+    """``output``: k elements along ``dims[0]``, which no stick runs along."""
+    (source,), (along,) = spec.inputs, spec.dims
+    rank = len(source.sizes)
+    sizes = [*source.sizes, spec.output.sizes[along]]
+    order = [rank if k == along else k for k in range(rank)]
+    kept = spec.output.unsqueezed(rank).permuted([*order, along])
+    views = (source.unsqueezed(rank).expanded(sizes).view, kept.expanded(sizes).view)
+    roles = [1 if k == along else 2 if k == rank else 0 for k in range(rank + 1)]
+    dims = common_iteration(views, roles)
+    dims += _missing_roles(dims)
+    lane = lane_index(dims, 0)
+    if lane < 0:
+        dims.append(unit_lane(2))
+        lane = len(dims) - 1
+    emitter = Emitter(dims, {lane: source.view.elements_per_stick})
+    tensors: Sequence[TensorSpec] = [
+        emitter.tensor(Operand(0, source.view, place(source), lane)),
+        emitter.tensor(Operand(1, spec.output.view, place(spec.output), lane)),
+    ]
+    undivided = [k for k, dim in enumerate(dims) if dim.role]
+    return emitter.operation(spec.name, tensors[:1], tensors[1:], undivided=undivided)
+
+
+def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
+    """The reduced dim and k where they are of extent 1."""
+    row, none = Factor(1, STICK_BYTES), Factor(1, 0)
+    found = {dim.role for dim in dims}
+    pairs = {1: (row, none), 2: (none, row)}
+    return [IterationDim(1, pair, role) for role, pair in pairs.items() if role not in found]
+
+
+_EMITTERS: dict[OpKind, Callable[[OpSpec, PlaceOf], OperationSpec]] = {
+    OpKind.POINTWISE: _pointwise,
+    OpKind.REDUCTION: _reduction,
+    OpKind.MATMUL: _matmul,
+    OpKind.RESTICKIFY: _restickify,
+    OpKind.TOPK: _topk,
+}

@@ -1,0 +1,109 @@
+"""The common iteration of several views: dims that one pitch per operand describes.
+
+Host dims are cut where any operand's pitches change, and joined again where all of them allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spyre.layout.device_view import DeviceView, Factor, split
+from spyre.torch_backend.program.value import NotExpressible
+
+
+@dataclass(frozen=True, slots=True)
+class IterationDim:
+    """``factors``: per operand, all of ``extent`` elements. ``role``: dims join within one."""
+
+    extent: int
+    factors: tuple[Factor, ...]
+    role: int = 0
+
+    def holds(self, operand: int) -> bool:
+        """True if the operand has elements of its own along the dim."""
+        factor = self.factors[operand]
+        return bool(factor.pitch_bytes) or factor.lane
+
+
+def common_iteration(
+    views: Sequence[DeviceView], roles: Sequence[int] | None = None
+) -> list[IterationDim]:
+    """Dims, outermost first, for views of equal sizes (broadcast ones have pitch 0).
+
+    ``roles``: per host dim. Dims of size 1 are left out. NotExpressible when a cut falls within
+    the sticks of an operand.
+    """
+    found: list[IterationDim] = []
+    for k, extent in enumerate(views[0].sizes):
+        if extent > 1:
+            role = roles[k] if roles is not None else 0
+            found += _cut(extent, [view.dims[k] for view in views], views, role)
+    return _joined(found)
+
+
+def _cut(
+    extent: int,
+    operands: Sequence[tuple[Factor, ...]],
+    views: Sequence[DeviceView],
+    role: int,
+) -> list[IterationDim]:
+    cuts = {extent}
+    for factors in operands:
+        inner = 1
+        for factor in reversed(factors):
+            inner *= factor.extent
+            cuts.add(inner)
+    ordered = sorted(cuts)
+    if any(b % a for a, b in zip(ordered, ordered[1:], strict=False)):
+        raise NotExpressible(f"factors {operands}")
+    pieces = [ordered[0], *(b // a for a, b in zip(ordered, ordered[1:], strict=False))]
+    columns = [
+        _pieces(factors, pieces, view.elements_per_stick)
+        for factors, view in zip(operands, views, strict=True)
+    ]
+    rows = zip(pieces, zip(*columns, strict=True), strict=True)
+    return [IterationDim(n, factors, role) for n, factors in rows][::-1]
+
+
+def _pieces(factors: Sequence[Factor], pieces: Sequence[int], lanes: int) -> list[Factor]:
+    """``factors`` cut into ``pieces``, innermost first."""
+    rest = list(factors)
+    found: list[Factor] = []
+    for size in pieces:
+        last = rest.pop()
+        if last.extent != size:
+            parts = split(last, size, lanes)
+            if parts is None:
+                raise NotExpressible(f"{last} in steps of {size}")
+            rest.append(parts[0])
+            last = parts[1]
+        found.append(last)
+    return found
+
+
+def _joined(dims: list[IterationDim]) -> list[IterationDim]:
+    """Dims with those joined that all operands walk as one."""
+    dims = list(dims)
+    for outer in range(len(dims) - 1, -1, -1):
+        for inner in range(len(dims) - 1, -1, -1):
+            if inner != outer and _join_fits(dims[outer], dims[inner]):
+                dims[inner] = _join(dims[outer], dims[inner])
+                del dims[outer]
+                break
+    return dims
+
+
+def _join_fits(outer: IterationDim, inner: IterationDim) -> bool:
+    if outer.role != inner.role:
+        return False
+    return all(
+        not a.lane and not b.lane and a.pitch_bytes == b.pitch_bytes * inner.extent
+        for a, b in zip(outer.factors, inner.factors, strict=True)
+    )
+
+
+def _join(outer: IterationDim, inner: IterationDim) -> IterationDim:
+    extent = outer.extent * inner.extent
+    factors = tuple(Factor(extent, factor.pitch_bytes) for factor in inner.factors)
+    return IterationDim(extent, factors, inner.role)

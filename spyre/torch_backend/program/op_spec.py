@@ -1,0 +1,59 @@
+"""`OpSpec`: one operation of a device program, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from spyre.torch_backend.program.value import Value
+
+
+class OpKind(StrEnum):
+    """How an operation walks its tensors."""
+
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    MATMUL = "matmul"
+    RESTICKIFY = "restickify"
+    TOPK = "topk"
+    GATHER = "gather"
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One SDSC to be.
+
+    ``name``: opFuncName, of a reduction without the suffix ``nonstick``. ``dims``: host dims a
+    reduction reduces, or the one a top-k or gather goes along. ``mask_from``: lane elements of the
+    first input from there on count as 0. ``lane_multiple``: elements a lane dim is walked in,
+    default one stick.
+    """
+
+    kind: OpKind
+    name: str
+    inputs: tuple[Value, ...]
+    output: Value
+    dims: tuple[int, ...] = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
+    mask_from: int = 0
+    lane_multiple: int = 0
+
+    def regions(self) -> tuple[int, ...]:
+        """Regions it touches, the output's last."""
+        return (*(value.region for value in self.inputs), self.output.region)
+
+    def into(self, region: int, target: Value) -> OpSpec:
+        """The operation with the result that lies in ``region`` in ``target`` instead."""
+        output = target if self.output.region == region else self.output
+        inputs = tuple(target if v.region == region else v for v in self.inputs)
+        return replace(self, inputs=inputs, output=output)
+
+    def __str__(self) -> str:
+        inputs = ", ".join(map(_text, self.inputs))
+        over = f" over {list(self.dims)}" if self.dims else ""
+        return f"{_text(self.output)} = {self.name}({inputs}){over}"
+
+
+def _text(value: Value) -> str:
+    return f"%{value.region}:{list(value.sizes)}@{value.dtype}"

@@ -1,0 +1,249 @@
+"""Operations on values of any layout: sticks are made to agree before each one.
+
+The rules are those of operations reference §4: elementwise operations want their operands' sticks
+along one dim, a tensor without that dim has one element per stick; a matmul wants K along the lanes
+of its left operand and N along those of the right one, K in whole sticks. Where an operand is laid
+out otherwise, a restickify puts a copy of it into scratch memory. Eager kernels and the compiler
+both go through here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from spyre.layout.device_view import Factor
+from spyre.torch_backend.program.builder import ProgramBuilder
+from spyre.torch_backend.program.op_spec import OpKind, OpSpec
+from spyre.torch_backend.program.value import Ints, Value, broadcast_sizes, device_format
+
+ConstantOf = Callable[[float, str], Value]
+"""(number, dtype) → a value of rank 0 that holds it."""
+
+WIDE = 64
+"""Elements that conversions between 16 and 32 bits take together."""
+MATMUL_STICK = 64
+HALF, WORD, INTEGER = "SEN169_FP16", "IEEE_FP32", "IEEE_INT32"
+
+
+class Operations:
+    """Adds operations to a program; every method returns its result, in scratch memory."""
+
+    def __init__(self, builder: ProgramBuilder, constant: ConstantOf) -> None:
+        self.builder = builder
+        self.constant = constant
+
+    # --- elementwise -----------------------------------------------------------------------------
+
+    def pointwise(
+        self,
+        name: str,
+        *inputs: Value,
+        dtype: str = "",
+        constants: Mapping[str, int] | None = None,
+    ) -> Value:
+        """An elementwise operation on operands of one device format, broadcast together."""
+        sizes = broadcast_sizes([v.sizes for v in inputs])
+        lane = result_lane(inputs, sizes)
+        agreed = tuple(self._agreeing(_aligned(v, len(sizes)), lane) for v in inputs)
+        into = self.builder.scratch(sizes, dtype or inputs[0].dtype, lane)
+        return self.builder.add(
+            OpSpec(OpKind.POINTWISE, name, agreed, into, constants=constants or {})
+        )
+
+    def _agreeing(self, value: Value, lane: int) -> Value:
+        """``value`` with sticks along ``lane`` if it has that dim, else one element per stick."""
+        wanted = lane if lane >= 0 and value.sizes[lane] > 1 else -1
+        return self.with_lane(value, wanted)
+
+    def copy(self, value: Value, dtype: str = "") -> Value:
+        """A copy of the elements' bits; ``dtype``: another of the same device format."""
+        return self.pointwise("identity", value, dtype=dtype or value.dtype)
+
+    def broadcast(self, value: Value, sizes: Ints) -> Value:
+        """A copy of ``value`` broadcast to ``sizes``."""
+        value = _aligned(value, len(sizes))
+        lane = value.lane_dim
+        if lane < 0 and prod(sizes) > value.numel:
+            grown = [k for k, n in enumerate(sizes) if n > 1 and value.sizes[k] == 1]
+            lane = grown[-1]
+        into = self.builder.scratch(sizes, value.dtype, lane)
+        return self.builder.add(
+            OpSpec(OpKind.POINTWISE, "identity", (self._agreeing(value, lane),), into)
+        )
+
+    # --- layouts ---------------------------------------------------------------------------------
+
+    def with_lane(self, value: Value, lane: int) -> Value:
+        """``value`` with sticks along host dim ``lane``; -1: one element per stick."""
+        found = value.lane_dim
+        if found == lane or (lane >= 0 and value.sizes[lane] == 1 and found < 0):
+            return value
+        into = self.builder.scratch(value.sizes, value.dtype, lane)
+        return self.builder.add(OpSpec(OpKind.RESTICKIFY, "ReStickifyOpHBM", (value,), into))
+
+    # --- conversions -----------------------------------------------------------------------------
+
+    def convert(self, value: Value, dtype: str) -> Value:
+        """``value`` as another dtype: float32, an int, or one held as DL16.
+
+        Floats that become bool are compared with zero; ints and halves go through float32.
+        """
+        if value.dtype == dtype:
+            return value
+        if dtype == "bool":
+            return self.nonzero(value)
+        source, target = value.format, device_format(dtype)
+        if source == target:
+            return self._relabelled(value, dtype)
+        if source == HALF:
+            wide = self._widened(value)
+            return wide if target == WORD else self._converted("fp32toint32", wide, dtype)
+        if source == INTEGER:
+            wide = self._converted("int32tofp32", value, "float32")
+            return wide if target == WORD else self._narrowed(wide, dtype)
+        if target == INTEGER:
+            return self._converted("fp32toint32", value, dtype)
+        return self._narrowed(value, dtype)
+
+    def _relabelled(self, value: Value, dtype: str) -> Value:
+        return replace(value, dtype=dtype)
+
+    def nonzero(self, value: Value) -> Value:
+        """Whether every element differs from zero, as bool."""
+        if value.format == INTEGER:
+            value = self._converted("int32tofp32", value, "float32")
+        found = self.pointwise("notequal", value, self.constant(0.0, value.dtype))
+        if found.format == WORD:
+            return self._narrowed(found, "bool")
+        return self._relabelled(found, "bool")
+
+    def _converted(self, name: str, value: Value, dtype: str) -> Value:
+        """A conversion between formats with equally long elements."""
+        into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
+        return self.builder.add(OpSpec(OpKind.POINTWISE, name, (value,), into))
+
+    def _widened(self, value: Value) -> Value:
+        into = self.builder.scratch(value.sizes, "float32", value.lane_dim, WIDE)
+        return self.builder.add(
+            OpSpec(OpKind.POINTWISE, "dl16tofp32", (value,), into, lane_multiple=WIDE)
+        )
+
+    def _narrowed(self, value: Value, dtype: str) -> Value:
+        """Conversions take whole groups of 64: a copy has room for them."""
+        wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, WIDE)
+        self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
+        into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
+        return self.builder.add(
+            OpSpec(OpKind.POINTWISE, "fp32todl16", (wide,), into, lane_multiple=WIDE)
+        )
+
+    # --- reductions ------------------------------------------------------------------------------
+
+    def reduce(
+        self,
+        name: str,
+        value: Value,
+        dims: Sequence[int],
+        constants: Mapping[str, int] | None = None,
+    ) -> Value:
+        """A reduction over ``dims``, which have size 1 in the result."""
+        sizes = tuple(1 if k in dims else n for k, n in enumerate(value.sizes))
+        if sizes == value.sizes:
+            return value
+        lane = -1 if value.lane_dim in dims else value.lane_dim
+        into = self.builder.scratch(sizes, value.dtype, lane)
+        return self.builder.add(
+            OpSpec(OpKind.REDUCTION, name, (value,), into, tuple(dims), constants or {})
+        )
+
+    def mean(self, value: Value, dims: Sequence[int]) -> Value:
+        """The mean over ``dims``."""
+        count = prod(value.sizes[k] for k in dims)
+        return self.reduce("mean", value, dims, {"scaling_factor": float_bits(1.0 / count)})
+
+    # --- matmul ----------------------------------------------------------------------------------
+
+    def matmul(self, left: Value, right: Value) -> Value:
+        """``left[.., M, K] · right[.., K, N]`` in DL16, batch dims broadcast."""
+        batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
+        rank = len(batch) + 2
+        left, right = _aligned(left, rank), _aligned(right, rank)
+        rows, inner, columns = left.sizes[-2], left.sizes[-1], right.sizes[-1]
+        left = self.with_lane(left, rank - 1)
+        right = self.with_lane(right, rank - 1)
+        if inner % MATMUL_STICK:
+            left, right = self._masked_rows(left), self._padded_rows(right)
+        sizes = (*batch, rows, columns)
+        into = self.builder.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
+        return self.builder.add(OpSpec(OpKind.MATMUL, "batchmatmul", (left, right), into))
+
+    def _masked_rows(self, left: Value) -> Value:
+        """``left`` with zeros in the lanes beyond K."""
+        if left.clean:
+            return left
+        into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
+        one = self.constant(1.0, left.dtype)
+        return self.builder.add(
+            OpSpec(OpKind.POINTWISE, "mul", (left, one), into, mask_from=left.sizes[-1])
+        )
+
+    def _padded_rows(self, right: Value) -> Value:
+        """``right`` with rows of zeros up to whole sticks of K."""
+        rank, inner = len(right.sizes), right.sizes[-2]
+        padded = -(-inner // MATMUL_STICK) * MATMUL_STICK
+        sizes = (*right.sizes[:-2], padded, right.sizes[-1])
+        whole = self.builder.scratch(sizes, right.dtype, right.lane_dim)
+        zero = self.constant(0.0, right.dtype)
+        self.builder.add(
+            OpSpec(
+                OpKind.POINTWISE,
+                "identity",
+                (zero,),
+                narrowed(whole, rank - 2, inner, padded - inner),
+            )
+        )
+        rows = narrowed(whole, rank - 2, 0, inner)
+        return self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (right,), rows))
+
+
+def float_bits(number: float) -> int:
+    """A constant of an operation: its bits as float32."""
+    return struct.unpack("<I", struct.pack("<f", number))[0]  # type: ignore[no-any-return]
+
+
+def result_lane(inputs: Sequence[Value], sizes: Ints) -> int:
+    """The dim along which the result of an elementwise operation has its sticks.
+
+    That of the largest operand that has one; without any, results that are larger than every
+    operand get sticks along the last dim that none of them has.
+    """
+    rank = len(sizes)
+    lanes = [(v.numel, v.lane_dim + rank - len(v.sizes)) for v in inputs if v.lane_dim >= 0]
+    if lanes:
+        return max(lanes)[1]
+    if prod(sizes) == max(v.numel for v in inputs):
+        return -1
+    aligned = [_aligned(v, rank) for v in inputs]
+    free = [k for k, n in enumerate(sizes) if n > 1 and all(v.sizes[k] == 1 for v in aligned)]
+    return free[-1] if free else -1
+
+
+def narrowed(value: Value, dim: int, start: int, length: int) -> Value:
+    """``length`` steps of ``dim`` from ``start`` on; not along lanes."""
+    view = value.view
+    (factor,) = view.dims[dim]
+    assert not factor.lane
+    taken = (Factor(length, factor.pitch_bytes),) if length > 1 else ()
+    dims = (*view.dims[:dim], taken, *view.dims[dim + 1 :])
+    offset = view.offset_bytes + start * factor.pitch_bytes
+    return replace(value, view=replace(view, dims=dims, offset_bytes=offset), order=None)
+
+
+def _aligned(value: Value, rank: int) -> Value:
+    """``value`` with dims of size 1 in front, up to ``rank``."""
+    for _ in range(rank - len(value.sizes)):
+        value = value.unsqueezed(0)
+    return value

@@ -1,0 +1,98 @@
+"""Values of a device program: tensors in launch arguments, in scratch memory, and views of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from spyre.dtypes import find_host_dtype
+from spyre.layout.device_view import DeviceView
+
+Ints = tuple[int, ...]
+
+
+class NotExpressible(Exception):
+    """Pitches cannot say what a program needs of its inputs; they have to be laid out anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor within a program.
+
+    ``dtype``: torch dtype name. ``region``: number of the memory it lies in, from whose start
+    ``view`` counts. ``order``: of fresh memory, the host dims as a layout's dim_order names them.
+    ``clean``: lanes beyond its elements are known to hold finite numbers.
+    """
+
+    view: DeviceView
+    dtype: str
+    region: int
+    order: Ints | None = None
+    clean: bool = False
+
+    @property
+    def sizes(self) -> Ints:
+        """Host extents."""
+        return self.view.sizes
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.sizes)
+
+    @property
+    def lane_dim(self) -> int:
+        """The host dim along the lanes; -1 where there is none."""
+        return self.view.lane_dim
+
+    @property
+    def format(self) -> str:
+        """Format of its elements on the card."""
+        return self.view.device_format
+
+    def permuted(self, order: Sequence[int]) -> Value:
+        """Dims in ``order``."""
+        return self._seen(self.view.permuted(order))
+
+    def transposed(self, a: int, b: int) -> Value:
+        """Dims ``a`` and ``b`` exchanged."""
+        order = list(range(len(self.sizes)))
+        order[a], order[b] = order[b], order[a]
+        return self.permuted(order)
+
+    def unsqueezed(self, dim: int) -> Value:
+        """A dim of size 1 more, in front of ``dim``."""
+        return self._seen(self.view.unsqueezed(dim))
+
+    def expanded(self, sizes: Sequence[int]) -> Value:
+        """Broadcast to ``sizes``."""
+        return self._seen(self.view.expanded(sizes))
+
+    def reshaped(self, sizes: Sequence[int]) -> Value:
+        """The same elements under other sizes; NotExpressible where pitches cannot say so."""
+        if tuple(sizes) == self.sizes:
+            return self
+        view = self.view.reshaped(sizes)
+        if view is None:
+            raise NotExpressible(f"{self.sizes} as {tuple(sizes)}")
+        return self._seen(view)
+
+    def _seen(self, view: DeviceView) -> Value:
+        return replace(self, view=view, order=None)
+
+
+def device_format(dtype: str) -> str:
+    """The device's format of a torch dtype name."""
+    return find_host_dtype(dtype).device_format
+
+
+def broadcast_sizes(sizes: Sequence[Sequence[int]]) -> Ints:
+    """Sizes of a result over operands of these sizes; they are known to go together."""
+    rank = max(map(len, sizes), default=0)
+    rows = [(1,) * (rank - len(s)) + tuple(s) for s in sizes]
+    return tuple(_broadcast(column) for column in zip(*rows, strict=True))
+
+
+def _broadcast(column: Sequence[int]) -> int:
+    return next((n for n in column if n != 1), 1)
