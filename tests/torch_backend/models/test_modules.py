@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.torch_backend.models import configurations
+from tests.torch_backend.models.comparison import DL16
 from tests.torch_backend.models.configurations import FAMILIES, Family
 from tests.torch_backend.models.tasks import MLP, TRANSFORMER, Task
 
@@ -20,6 +21,12 @@ HALF = torch.float16
 def allocated() -> int:
     """Bytes of device memory held by live tensors, those in reference cycles not counted."""
     gc.collect()
+    return in_use()
+
+
+def in_use() -> int:
+    """Bytes of device memory held by tensors once all launches are done."""
+    torch.spyre.synchronize()
     return torch.spyre.memory_allocated()
 
 
@@ -61,6 +68,16 @@ def test_state_round_trip(family: Family, device: str):
     other.load_state_dict(model.state_dict())
     assert_states_equal(other, reference)
     assert_states_equal(model.cpu(), reference)
+
+
+def test_float16_is_rounded_once(device: str):
+    """DL16 numbers are float16 numbers: a second round trip changes nothing."""
+    reference = configurations.llama().half()
+    once = copy.deepcopy(reference).to(device).cpu()
+    twice = copy.deepcopy(once).to(device).cpu()
+    assert_states_equal(twice, once)
+    for rounded, original in zip(once.parameters(), reference.parameters(), strict=True):
+        assert torch.all((rounded - original).abs() <= DL16 * original.abs())
 
 
 def test_state_through_a_file(device: str):
@@ -109,14 +126,14 @@ def test_made_on_meta_and_filled(device: str):
 def test_memory_of_a_forward_pass_is_given_back(family: Family, device: str):
     before = allocated()
     model = family.build("sdpa").to(device, HALF)
-    held = torch.spyre.memory_allocated()
+    held = in_use()
     assert held - before >= 2 * sum(p.numel() for p in model.parameters())
     inputs = {
         name: value.to(device, HALF) if value.is_floating_point() else value.to(device)
         for name, value in family.inputs().items()
     }
     output = model(**inputs)
-    assert torch.spyre.memory_allocated() > held
+    assert in_use() > held
     del model, inputs, output
     assert allocated() == before
 
@@ -139,7 +156,7 @@ def test_memory_of_training_is_given_back(task: Task, device: str):
     loss = task.loss(model, batch)
     loss.backward()
     optimizer.step()
-    assert torch.spyre.memory_allocated() > before
+    assert in_use() > before
     del model, batch, optimizer, loss
     assert allocated() == before
 
@@ -151,7 +168,7 @@ def test_fifty_forward_passes_leak_nothing(device: str):
     def step() -> int:
         with torch.no_grad():
             model(input_ids=ids, use_cache=False)
-        return torch.spyre.memory_allocated()
+        return in_use()
 
     step()
     after_one = allocated()
@@ -169,7 +186,7 @@ def test_fifty_training_steps_leak_nothing(device: str):
         optimizer.zero_grad()
         MLP.loss(model, batch).backward()
         optimizer.step()
-        return torch.spyre.memory_allocated()
+        return in_use()
 
     step()
     after_one = allocated()
