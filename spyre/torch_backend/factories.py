@@ -82,3 +82,10 @@ def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Te
 def local_scalar_dense(tensor: torch.Tensor) -> Any:
     """aten::_local_scalar_dense: the one element, as a Python number."""
     return to_host(tensor).item()
+
+
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """aten::record_stream: nothing to do.
+
+    Whatever is submitted to a stream keeps the memory it uses until it has run.
+    """

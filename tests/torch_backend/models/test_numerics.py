@@ -1,0 +1,60 @@
+"""What of a model's error is DL16: with ``SPYRE_NUMERICS=ieee`` that of binary16 remains."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.torch_backend.models import configurations
+from tests.torch_backend.models.comparison import BINARY16, UNITS, mean_error
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = """
+from spyre.torch_backend import autoload
+autoload()
+import gc, torch
+from tests.torch_backend.models.test_numerics import llama_error
+errors = llama_error()
+gc.collect()
+print(*errors, torch.spyre.memory_allocated())
+"""
+
+
+@torch.no_grad()
+def llama_error() -> tuple[float, float]:
+    """Worst and mean error of a Llama's float16 logits on the device, both relative."""
+    inputs = configurations.token_inputs()
+    expected = configurations.llama()(**inputs).logits
+    model = configurations.llama().to("spyre", torch.float16)
+    found = model(input_ids=inputs["input_ids"].to("spyre")).logits.cpu()
+    worst = (found.float() - expected).abs().max() / expected.abs().max()
+    return worst.item(), mean_error(found, expected)
+
+
+@pytest.fixture(scope="module")
+def in_ieee() -> tuple[float, ...]:
+    """Both errors of a process in IEEE mode, and bytes on the card once its model is gone."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"SPYRE_NUMERICS": "ieee"},
+    )
+    return tuple(float(word) for word in ran.stdout.split())
+
+
+def test_ieee_leaves_the_error_of_binary16(in_ieee: tuple[float, ...], device: str):
+    worst, mean, _ = in_ieee
+    assert worst <= UNITS * BINARY16
+    assert mean < 0.6 * llama_error()[1]
+
+
+def test_memory_goes_back_to_zero(in_ieee: tuple[float, ...]):
+    assert in_ieee[2] == 0

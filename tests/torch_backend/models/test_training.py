@@ -1,0 +1,182 @@
+"""Training on the device: gradients, optimizers, autocast and loss scaling against the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from spyre.errors import UnsupportedError
+from tests.torch_backend.models import configurations
+from tests.torch_backend.models.comparison import DL16
+from tests.torch_backend.models.tasks import LLAMA, MLP, TASKS, Batch, Task
+
+OptimizerOf = Callable[..., torch.optim.Optimizer]
+# A large eps makes AdamW's first updates a smooth function of the gradient, not its sign.
+OPTIMIZERS: dict[str, OptimizerOf] = {
+    "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "adamw": partial(torch.optim.AdamW, lr=0.005, eps=1e-3),
+}
+FLOAT32_TOLERANCE = 1e-4
+"""Of the largest number of a tensor: sums in float32 in any order, over ten steps."""
+
+
+def on(device: str, batch: Batch) -> Batch:
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    difference = (found.detach().cpu().float() - expected.detach()).abs().max().item()
+    assert difference <= tolerance * expected.abs().max().item()
+
+
+def assert_parameters_close(found: nn.Module, expected: nn.Module, tolerance: float) -> None:
+    for ours, theirs in zip(found.parameters(), expected.parameters(), strict=True):
+        assert_close(ours, theirs, tolerance)
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert len(found) == len(list(model.parameters()))
+    return found
+
+
+def trained(
+    task: Task, make: OptimizerOf, device: str, steps: int
+) -> tuple[nn.Module, list[float]]:
+    """The model after ``steps`` steps, and the loss before each of them."""
+    model, batch = task.build().to(device), on(device, task.batch())
+    optimizer = make(model.parameters())
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+@pytest.mark.parametrize("task", TASKS, ids=str)
+def test_gradients(task: Task, device: str):
+    model, reference = task.build().to(device), task.build()
+    loss = task.loss(model, on(device, task.batch()))
+    expected = task.loss(reference, task.batch())
+    loss.backward()
+    expected.backward()
+    assert_close(loss, expected, FLOAT32_TOLERANCE)
+    expected_gradients = gradients(reference)
+    for name, gradient in gradients(model).items():
+        assert gradient.device.type == device
+        assert_close(gradient, expected_gradients[name], FLOAT32_TOLERANCE)
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("task", TASKS, ids=str)
+def test_steps(task: Task, optimizer: str, steps: int, device: str):
+    make = OPTIMIZERS[optimizer]
+    model, losses = trained(task, make, device, steps)
+    reference, expected = trained(task, make, "cpu", steps)
+    assert losses == pytest.approx(expected, rel=FLOAT32_TOLERANCE)
+    assert_parameters_close(model, reference, FLOAT32_TOLERANCE)
+    if steps > 1:
+        assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_parameters_one_by_one(optimizer: str, device: str):
+    make = OPTIMIZERS[optimizer]
+    model, _ = trained(MLP, partial(make, foreach=False), device, 3)
+    reference, _ = trained(MLP, make, "cpu", 3)
+    assert_parameters_close(model, reference, FLOAT32_TOLERANCE)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=str)
+def test_autocast(task: Task, device: str):
+    model, reference = task.build().to(device), task.build()
+    seen: list[torch.dtype] = []
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda _module, _inputs, out: seen.append(out.dtype))
+    with torch.autocast(device, dtype=torch.float16):
+        loss = task.loss(model, on(device, task.batch()))
+    loss.backward()
+    expected = task.loss(reference, task.batch())
+    expected.backward()
+    assert set(seen) == {torch.float16}
+    assert loss.dtype == torch.float32
+    assert_close(loss, expected, 8 * DL16)
+    expected_gradients = gradients(reference)
+    for name, gradient in gradients(model).items():
+        assert gradient.dtype == torch.float32
+        found, wanted = gradient.cpu().flatten(), expected_gradients[name].flatten()
+        assert torch.cosine_similarity(found, wanted, dim=0) > 0.999
+
+
+def test_float16_weights(device: str):
+    model, batch = MLP.build().to(device, torch.float16), on(device, MLP.batch())
+    batch["x"] = batch["x"].half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = MLP.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(parameter.dtype == torch.float16 for parameter in model.parameters())
+
+
+def test_gradient_scaler_is_refused(device: str):
+    """torch inverts the scale in float64; DL16 has the exponents to do without a scale."""
+    model = MLP.build().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler(device)
+    scaler.scale(MLP.loss(model, on(device, MLP.batch()))).backward()
+    with pytest.raises(UnsupportedError, match="float64"):
+        scaler.step(optimizer)
+
+
+def test_clipped_gradients(device: str):
+    model, reference = MLP.build().to(device), MLP.build()
+    MLP.loss(model, on(device, MLP.batch())).backward()
+    MLP.loss(reference, MLP.batch()).backward()
+    norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.01) for m in (model, reference)]
+    assert_close(norms[0], norms[1], FLOAT32_TOLERANCE)
+    for name, gradient in gradients(model).items():
+        assert_close(gradient, gradients(reference)[name], FLOAT32_TOLERANCE)
+
+
+def test_dropout_follows_the_seed(device: str):
+    model = configurations.bert().train().to(device)
+    batch = on(device, configurations.padded_inputs())
+
+    def loss(seed: int) -> float:
+        torch.manual_seed(seed)
+        return model(**batch, labels=batch["input_ids"]).loss.item()
+
+    assert loss(0) == loss(0)
+    assert loss(0) != loss(1)
+
+
+def test_gradient_checkpointing(device: str):
+    model, reference = configurations.llama().train().to(device), configurations.llama().train()
+    model.gradient_checkpointing_enable()
+    LLAMA.loss(model, on(device, LLAMA.batch())).backward()
+    LLAMA.loss(reference, LLAMA.batch()).backward()
+    for name, gradient in gradients(model).items():
+        assert_close(gradient, gradients(reference)[name], FLOAT32_TOLERANCE)
+
+
+def test_checkpointing_repeats_random_numbers(device: str):
+    """With weights of one the gradient is the noise that the forward pass drew."""
+    weight = torch.ones(64, device=device, requires_grad=True)
+    result = checkpoint(lambda x: x * torch.rand_like(x), weight, use_reentrant=False)
+    result.sum().backward()
+    assert torch.equal(weight.grad.cpu(), result.detach().cpu())
