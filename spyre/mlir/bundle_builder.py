@@ -15,7 +15,14 @@ from itertools import groupby
 
 from spyre.errors import BundleError
 from spyre.mlir.bundle import BundleParts
-from spyre.mlir.sdsc_builder import OperationSpec, Place, Resolve, RuntimeSize, BuiltSdsc, build_inspected
+from spyre.mlir.sdsc_builder import (
+    BuiltSdsc,
+    OperationSpec,
+    Place,
+    Resolve,
+    RuntimeSize,
+    build_inspected,
+)
 from spyre.mlir.symbol_emitter import POOL, SymbolEmitter
 from spyre.mlir.syntax import ExecuteOp, ForOp, Function, Module, Statement
 

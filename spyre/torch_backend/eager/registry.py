@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spyre.torch_backend.eager.attention import attention_kernels
 from spyre.torch_backend.eager.copies import copy_kernels
 from spyre.torch_backend.eager.elementwise import elementwise_kernels
 from spyre.torch_backend.eager.kernels import Kernel
@@ -16,6 +17,7 @@ _registered = False
 def eager_kernels() -> dict[str, Kernel]:
     """By aten name."""
     return {
+        **attention_kernels(),
         **copy_kernels(),
         **elementwise_kernels(),
         **reduction_kernels(),
