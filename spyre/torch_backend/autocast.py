@@ -7,6 +7,7 @@ Weights are cast at every use; there is no cache of casts.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +70,22 @@ BANNED = "binary_cross_entropy"
 Kernel = Callable[..., Any]
 
 
-def register() -> None:
+_registered = threading.Lock()
+"""Taken once and for all by the first registration."""
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """dtypes autocast may cast to.
+
+    ``torch.autocast`` asks for them first of all, so this is where the kernels are registered, which
+    takes too long for ``import torch``.
+    """
+    if _registered.acquire(blocking=False):
+        _register()
+    return [torch.float16, torch.bfloat16]
+
+
+def _register() -> None:
     """Register the kernels of all lists."""
     kernels: dict[str, Kernel] = {name: _casting(name, _lower) for name in LOWER_PRECISION}
     kernels |= {name: _casting(name, _float32) for name in FLOAT32}

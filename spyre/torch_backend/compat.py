@@ -73,9 +73,6 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-swap_tensor_content: Callable[[torch.Tensor, torch.Tensor], None] = torch._C._swap_tensor_impl
-
-
 # --- places where torch asks nobody -------------------------------------------------------------
 
 
@@ -118,6 +115,9 @@ def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
         return around(original, self, *args, **kwargs)
 
     setattr(torch.Tensor, name, method)
+    allowed = torch.nn.parameter.UninitializedTensorMixin._allowed_methods
+    if original in allowed:
+        allowed.append(method)
 
 
 def wrap_tensor_data(set_data: Callable[..., None]) -> None:
@@ -145,6 +145,11 @@ def wrap_function(name: str, around: Callable[..., Any]) -> None:
         return around(original, *args, **kwargs)
 
     setattr(torch, name, function)
+
+
+def wrap_unscale(around: Callable[..., Any]) -> None:
+    """``around(original, scaler, optimizer)`` is ``GradScaler.unscale_`` from now on."""
+    wrap_method(torch.amp.GradScaler, "unscale_", around)
 
 
 def wrap_backward(around: Callable[..., Any]) -> None:
