@@ -76,21 +76,17 @@ _KERNELS = {
     "factories": _FACTORIES,
     "convolutions": _CONVOLUTIONS,
     "recurrent_cells": _RECURRENT_CELLS,
+    "resizing": {"resize_": "resize"},
 }
 """Functions by aten name and overload, by the module of this package that has them."""
 
 
 def _lazy_kernels() -> dict[str, Callable[..., Any]]:
-<<<<<<< HEAD
-    found = {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
-    return {**found, "resize_": _lazy("resizing", "resize")}
-=======
     return {
         name: _lazy(module, function)
         for module, functions in _KERNELS.items()
         for name, function in functions.items()
     }
->>>>>>> d-device
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
