@@ -8,6 +8,8 @@ import pytest
 
 from spyre.torch_backend import autoload
 
+pytest.register_assert_rewrite("tests.torch_backend.models.comparison")
+
 AWAITED = {
     "test_fallbacks.py::test_forward_stays_on_the_card": "eager kernels",
     "test_examples.py::test_training": "autocast",
