@@ -70,7 +70,20 @@ FALLBACK = Variable(
     "PyTorch operations without a kernel on the card: `warn` once each and run on the CPU, "
     "`silent`, or `error`",
 )
-SENCORES = Variable("SENCORES", "32", "cores that eager kernels and compiled code use, 1 to 32")
+
+SENCORES = Variable(
+    "SENCORES", "32", "cores that one operation of the PyTorch device may use, 1 to 32"
+)
+DOWNCAST_WARN = Variable(
+    "TORCH_SPYRE_DOWNCAST_WARN",
+    "1",
+    "0: no warning when the first int64 tensor is put on the card, which holds it as int32",
+)
+TORCH_DEBUG = Variable(
+    "TORCH_SPYRE_DEBUG",
+    "0",
+    "1: log every operation and copy of the PyTorch device to the logger `spyre.torch`",
+)
 
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """Every variable, in the order of this file."""
@@ -108,7 +121,11 @@ def tiled_launch_allowed() -> bool:
     return ALLOW_TILED_LAUNCH.read().strip().lower() not in ("0", "false", "off", "no")
 
 
-def sencores() -> int:
-    """SENCORES: cores an operation may be divided over."""
-    text = SENCORES.read()
-    return min(max(int(text), 1), 32) if text.isdigit() else 32
+def warns_of_downcasts() -> bool:
+    """TORCH_SPYRE_DOWNCAST_WARN: whether the first int64 tensor on a card gets a warning."""
+    return DOWNCAST_WARN.read().strip().lower() not in ("0", "false", "off", "no")
+
+
+def logs_torch_operations() -> bool:
+    """TORCH_SPYRE_DEBUG: whether operations and copies of the PyTorch device are logged."""
+    return TORCH_DEBUG.read().strip().lower() not in ("0", "false", "off", "no")

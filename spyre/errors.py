@@ -121,7 +121,7 @@ def render(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-class SpyreError(Exception):
+class SpyreError(RuntimeError):
     """Base of every error this package raises on purpose.
 
     ``finding`` holds the diagnosis, ``code`` its stable code, ``exit_code`` what ``spyre-run``

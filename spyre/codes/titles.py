@@ -361,6 +361,9 @@ STREAM_CODES: dict[str, str] = {
 
 TORCH_CODES: dict[str, str] = {
     "SPY900": "a PyTorch operation has no kernel on the card",
+    "SPY901": "an int64 value does not fit the card's int32",
+    "SPY902": "SENCORES is no number of cores",
+    "SPY903": "a device layout was asked of a tensor on another device",
 }
 
 CODES: dict[str, str] = {

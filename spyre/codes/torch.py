@@ -9,4 +9,16 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "SPYRE_FALLBACK=error forbids operations to run on the CPU behind the device's back.",
         "Move the tensors to the CPU for this operation, or use SPYRE_FALLBACK=warn.",
     ),
+    "SPY901": E(
+        "The card holds int64 tensors as int32, and a value beyond its range was copied to it.",
+        "Keep such numbers on the CPU, or split them.",
+    ),
+    "SPY902": E(
+        "SENCORES, the number of cores an operation may use, is not a number from 1 to 32.",
+        "Set it to such a number, or unset it for all 32 cores.",
+    ),
+    "SPY903": E(
+        "Device layouts belong to tensors on the card; this one is, or would be, elsewhere.",
+        "Move the tensor first, or leave `device_layout` away.",
+    ),
 }

@@ -7,6 +7,7 @@ of a view lie. Whatever computes on views reads this: eager kernels and the comp
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -197,7 +198,7 @@ def _walks(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> list[_Walk]
         if size == 1:
             continue
         if stride == lane_stride:
-            pitch = pitches.pop(stride * lanes, 0)
+            pitch = pitches.pop(stride * lanes, 0) if size > lanes else 0
             if size > lanes and not pitch:
                 return None
             found.append(_Walk(stride, size, pitch or STICK_BYTES, True))
@@ -306,9 +307,7 @@ def _is_nested(view: DeviceView) -> bool:
         if pitch < reach or pitch % STICK_BYTES:
             return False
         reach = pitch * count
-    return all(
-        larger[0] % smaller[0] == 0 for smaller, larger in zip(steps, steps[1:], strict=False)
-    )
+    return all(larger[0] % smaller[0] == 0 for smaller, larger in itertools.pairwise(steps))
 
 
 def row_major_view(

@@ -12,9 +12,10 @@ import numpy.typing as npt
 import torch
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.runtime.flex.devices import devices
 from spyre.torch_backend.capsule import tensor_at
+from spyre.torch_backend.cards import card_at
 from spyre.torch_backend.device_buffer import DeviceBuffer, attach
+from spyre.torch_backend.downcast import warn_of_downcast
 from spyre.torch_backend.dtypes import name_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def allocate(
     ``layout``: default that of `default_base`. UnsupportedError SPY311 for the dtype,
     DeviceOutOfMemory when there is no room.
     """
-    card = devices()[device_index]
+    card = card_at(device_index)
     return allocate_on(card, tuple(size), tuple(stride), dtype, layout)
 
 
@@ -48,6 +49,8 @@ def allocate_on(
 ) -> torch.Tensor:
     """As `allocate`, on ``card``."""
     name = name_of(dtype)
+    if dtype is torch.int64:
+        warn_of_downcast()
     elements = storage_elements(size, stride)
     buffer = DeviceBuffer(card, elements * dtype.itemsize)
     if elements:
@@ -60,7 +63,7 @@ def allocate_on(
 
 def allocate_raw(content: npt.NDArray[np.uint8], device_index: int = -1) -> torch.Tensor:
     """A byte tensor whose storage holds ``content``, to be laid out by whoever reads it first."""
-    card = devices()[device_index]
+    card = card_at(device_index)
     buffer = DeviceBuffer(card, content.size)
     if content.size:
         buffer.hold(content)

@@ -6,6 +6,7 @@ Kernels that need the simulated card are imported when they are first called.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,30 @@ _loaded = False
 
 
 def autoload() -> None:
-    """Register the device "spyre"; does nothing the second time."""
+    """Register the device "spyre"; does nothing the second time.
+
+    Where another backend has taken PrivateUse1 already, it warns and leaves torch as it is.
+    """
     global _loaded
     if _loaded:
         return
     _loaded = True
-    from spyre.torch_backend import compat, device_module, patches
+    from spyre.torch_backend import compat
+
+    other = compat.private_use_name()
+    if other != "privateuseone":
+        warnings.warn(
+            f"the spyre device is not available: another backend, {other!r}, is registered as "
+            "PrivateUse1, of which torch has one",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return
+    _register()
+
+
+def _register() -> None:
+    from spyre.torch_backend import autocast, compat, device_module, patches
     from spyre.torch_backend.registration import (
         register_fallback,
         register_kernels,
@@ -28,6 +47,7 @@ def autoload() -> None:
     compat.register_device("spyre", device_module.make_module())
     register_kernels({**view_kernels(), **_lazy_kernels()})
     register_fallback(_lazy("fallback", "cpu_fallback"))
+    autocast.register()
     patches.install()
 
 
@@ -37,12 +57,13 @@ _FACTORIES = {
     "_copy_from": "copy_from",
     "_copy_from_and_resize": "copy_from_and_resize",
     "_local_scalar_dense": "local_scalar_dense",
-    "resize_": "resize",
+    "record_stream": "record_stream",
 }
 
 
 def _lazy_kernels() -> dict[str, Callable[..., Any]]:
-    return {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
+    found = {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
+    return {**found, "resize_": _lazy("resizing", "resize")}
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
@@ -53,6 +74,7 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
         nonlocal found
         if found is None:
             imported = importlib.import_module(f"spyre.torch_backend.{module}")
+            importlib.import_module("spyre.torch_backend.eager.registry").register()
             found = getattr(imported, function)
         return found(*args, **kwargs)
 

@@ -86,8 +86,8 @@ def tensor_at(
     if rank > MAX_RANK:
         raise RuntimeError(f"spyre tensors have at most {MAX_RANK} dims, not {rank}")
     with _lock:
-        _shape[:rank] = size
-        _strides[:rank] = stride
+        _shape[:rank] = list(size)
+        _strides[:rank] = list(stride)
         _tensor.ndim = rank
         _tensor.data = pointer
         _tensor.dtype = _DATA_TYPES[dtype]

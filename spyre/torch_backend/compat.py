@@ -6,6 +6,7 @@ away is named there, and nowhere else.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,13 @@ def private_use_name() -> str:
     return found
 
 
+@functools.cache
+def operator(name: str) -> Any:
+    """The overload of an aten operator: ``"add.Tensor"``, ``"mm"``."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
 def without_autocast() -> Any:
     """A guard within which autocast of the device does not apply."""
     keys = torch._C.DispatchKeySet(DispatchKey.AutocastPrivateUse1)
@@ -52,6 +60,25 @@ def schema_of(op: Any) -> Any:
     return op._schema
 
 
+def parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
+    """Device, dtype, non_blocking and memory format of the arguments of ``Tensor.to``."""
+    found: tuple[Any, Any, bool, Any] = torch._C._nn._parse_to(*args, **kwargs)
+    return found
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """True for tensors of a tracer, which have no content."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+swap_tensor_content: Callable[[torch.Tensor, torch.Tensor], None] = torch._C._swap_tensor_impl
+
+
+# --- places where torch asks nobody -------------------------------------------------------------
+
+
 def wrap_tensor_text(around: Callable[..., str]) -> None:
     """``around(original, tensor, …)`` makes the text of a tensor's elements."""
     from torch import _tensor_str
@@ -65,3 +92,107 @@ def wrap_storage_new(around: Callable[..., Any]) -> None:
     storage = torch.UntypedStorage
     original = storage.__new__
     storage.__new__ = lambda cls, *args, **kwargs: around(original, cls, *args, **kwargs)
+
+
+def wrap_method(cls: type, name: str, around: Callable[..., Any]) -> None:
+    """``around(original, object, …)`` is the method ``name`` of ``cls`` from now on."""
+    original = getattr(cls, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, *args, **kwargs)
+
+    setattr(cls, name, method)
+
+
+def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
+    """As `wrap_method` of ``torch.Tensor``; subclasses and modes see ``torch.Tensor.NAME``."""
+    from torch.overrides import handle_torch_function, has_torch_function_unary
+
+    original = getattr(torch.Tensor, name)
+
+    @functools.wraps(original)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(method, (self,), self, *args, **kwargs)
+        return around(original, self, *args, **kwargs)
+
+    setattr(torch.Tensor, name, method)
+
+
+def wrap_tensor_data(set_data: Callable[..., None]) -> None:
+    """``set_data(original, tensor, new)`` is run for ``tensor.data = new``."""
+    original = torch._C.TensorBase.data
+    get, original_set = original.__get__, original.__set__
+
+    def assign(tensor: torch.Tensor, new: torch.Tensor) -> None:
+        set_data(original_set, tensor, new)
+
+    torch.Tensor.data = property(get, assign, doc=original.__doc__)
+
+
+def wrap_function(name: str, around: Callable[..., Any]) -> None:
+    """``around(original, …)`` is ``torch.NAME`` from now on, also to torch function modes."""
+    from torch.overrides import handle_torch_function
+
+    original = getattr(torch, name)
+    has_mode = torch._C._is_torch_function_mode_enabled
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if has_mode():
+            return handle_torch_function(function, (), *args, **kwargs)
+        return around(original, *args, **kwargs)
+
+    setattr(torch, name, function)
+
+
+def wrap_backward(around: Callable[..., Any]) -> None:
+    """``around(original, …)`` runs the autograd engine from now on."""
+    from torch import autograd
+    from torch.autograd import graph
+
+    original = graph._engine_run_backward
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    graph._engine_run_backward = autograd._engine_run_backward = run
+
+
+def replace_accelerator(functions: dict[str, Callable[..., Any]]) -> None:
+    """Put ``functions`` in the place of those of ``torch._C`` that ``torch.accelerator`` calls."""
+    for name, function in functions.items():
+        getattr(torch._C, name)
+        setattr(torch._C, name, function)
+
+
+def redirect_constructor(name: str, make: Callable[..., Any]) -> None:
+    """``torch.NAME(…)`` is what ``make(…)`` returns, or the original's where that is None.
+
+    For types written in C, which cannot be changed: the name stands for a subclass from now on that
+    has every instance of the original as its own.
+    """
+    original: Any = getattr(torch, name)
+
+    class Redirected(type(original)):  # type: ignore[misc]
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is not replacement:
+                return super().__call__(*args, **kwargs)
+            found = make(*args, **kwargs)
+            return original(*args, **kwargs) if found is None else found
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            if cls is replacement:
+                return isinstance(instance, original)
+            return bool(super().__instancecheck__(instance))
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            if cls is replacement:
+                return issubclass(subclass, original)
+            return bool(super().__subclasscheck__(subclass))
+
+    namespace = {"__module__": original.__module__, "__doc__": original.__doc__}
+    replacement = Redirected(original.__name__, (original,), namespace)
+    setattr(torch, name, replacement)

@@ -22,9 +22,10 @@ import torch
 
 from spyre.hw.spec import STICK_BYTES, host_offset
 from spyre.layout import SpyreTensorLayout, storage_bytes
-from spyre.runtime.flex.devices import devices
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.memory.storage import DeviceStorage
+from spyre.torch_backend.cards import card_at
+from spyre.torch_backend.errors import allocate_memory
 from spyre.torch_backend.tensor_memory import tensor_memory
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class DeviceBuffer:
 
     def place(self, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> None:
         """Give it fresh memory (zeros) for a base of these host extents."""
-        storage = self.card.allocate(storage_bytes(layout, shape, dtype))
+        storage = allocate_memory(self.card, storage_bytes(layout, shape, dtype))
         self._take(storage, storage.size_bytes)
         self.base = SpyreTensor("tensor", shape, dtype, layout, storage, strides)
         self.zero_padded = True
@@ -78,7 +79,7 @@ class DeviceBuffer:
 
     def hold(self, content: npt.NDArray[np.uint8]) -> None:
         """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
-        self._take(self.card.allocate(STICK_BYTES), STICK_BYTES)
+        self._take(allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
         self.raw = content
 
     def _take(self, storage: DeviceStorage, counted_bytes: int) -> None:
@@ -113,7 +114,7 @@ def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:
 def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
     """The buffer behind a storage on the card."""
     try:
-        found: DeviceBuffer = storage._spyre_buffer  # type: ignore[attr-defined]
+        found: DeviceBuffer = storage._spyre_buffer
     except AttributeError:
         again = _by_pointer.get(storage.data_ptr())
         found = again if again is not None else _empty_buffer(storage)
@@ -123,7 +124,7 @@ def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
 
 def attach(storage: torch.UntypedStorage, buffer: DeviceBuffer) -> None:
     """Keep ``buffer`` for as long as ``storage`` lives."""
-    storage._spyre_buffer = buffer  # type: ignore[attr-defined]
+    storage._spyre_buffer = buffer
 
 
 def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
@@ -132,4 +133,4 @@ def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
         raise RuntimeError(
             f"a spyre storage of {storage.nbytes()} bytes was not allocated by this backend"
         )
-    return DeviceBuffer(devices()[storage.device.index or 0], 0)
+    return DeviceBuffer(card_at(storage.device.index or 0), 0)

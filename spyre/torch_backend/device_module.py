@@ -1,106 +1,60 @@
-"""``torch.spyre``: the device module."""
+"""``torch.spyre``: the device module, whose parts are loaded when they are first asked for.
+
+`EXPORTS` is the list of everything in it.
+"""
 
 from __future__ import annotations
 
+import importlib
 import types
 from typing import Any
 
-import torch
+EXPORTS: dict[str, tuple[str, ...]] = {
+    "device_selection": (
+        *("device_count", "is_available", "is_initialized", "init", "_lazy_init"),
+        *("current_device", "set_device", "device", "device_of", "synchronize"),
+        *("_exchange_device", "_maybe_exchange_device", "_is_in_bad_fork"),
+    ),
+    "streams": (*("Stream", "Event", "stream", "set_stream", "current_stream", "default_stream"),),
+    "memory_api": (
+        *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
+        *("memory_stats", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
+        *("get_memory_info", "mem_get_info", "empty_cache", "memory_summary"),
+    ),
+    "random_api": (
+        *("manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed"),
+        *("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"),
+    ),
+    "device_properties": (
+        *("get_device_properties", "get_device_name", "get_device_capability"),
+        *("get_amp_supported_dtype", "is_bf16_supported", "SpyreDeviceProperties"),
+    ),
+    "layouts": ("SpyreTensorLayout",),
+    "downcast": ("set_downcast_warning",),
+    "fallback": ("fallbacks", "reset_fallbacks"),
+}
+"""Names of ``torch.spyre`` by the module of this package that has them."""
+
+_HOMES = {name: module for module, names in EXPORTS.items() for name in names}
+
+
+class DeviceModule(types.ModuleType):
+    """A module that imports a name's home the first time the name is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")
+        found = getattr(importlib.import_module(f"spyre.torch_backend.{home}"), name)
+        setattr(self, name, found)
+        return found
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_HOMES})
 
 
 def make_module() -> types.ModuleType:
     """The module torch registers for the device."""
-    module = types.ModuleType("torch.spyre")
-    for function in (
-        device_count,
-        is_available,
-        is_initialized,
-        current_device,
-        set_device,
-        manual_seed,
-        manual_seed_all,
-        get_amp_supported_dtype,
-        synchronize,
-        memory_stats,
-        memory_allocated,
-        fallbacks,
-        _is_in_bad_fork,
-        _lazy_init,
-    ):
-        setattr(module, function.__name__, function)
+    module = DeviceModule("torch.spyre", "The Spyre device: `docs/torch.md` of spyre.")
+    module.__dict__["__all__"] = [name for name in _HOMES if not name.startswith("_")]
     return module
-
-
-def device_count() -> int:
-    from spyre.runtime.memory.device_enumeration import visible_devices
-
-    return len(visible_devices())
-
-
-def is_available() -> bool:
-    return device_count() > 0
-
-
-def is_initialized() -> bool:
-    return True
-
-
-def current_device() -> int:
-    from spyre.runtime.flex.devices import devices
-
-    return devices().current_index
-
-
-def set_device(device: Any) -> None:
-    from spyre.runtime.flex.devices import devices
-
-    index = torch.device(device).index if not isinstance(device, int) else device
-    if index is not None:
-        devices().set_current(index)
-
-
-def _is_in_bad_fork() -> bool:
-    return False
-
-
-def _lazy_init() -> None:
-    return None
-
-
-def manual_seed(seed: int) -> None:
-    from spyre.torch_backend.random_state import seed_card
-
-    seed_card(seed)
-
-
-def manual_seed_all(seed: int) -> None:
-    from spyre.torch_backend.random_state import seed_all
-
-    seed_all(seed)
-
-
-def get_amp_supported_dtype() -> list[torch.dtype]:
-    return [torch.float16, torch.bfloat16]
-
-
-def synchronize(device: Any = None) -> None:
-    from spyre.runtime.flex.devices import devices
-
-    devices().synchronize()
-
-
-def memory_stats(device: Any = None) -> dict[str, int]:
-    from spyre.runtime.flex.devices import devices
-    from spyre.torch_backend.tensor_memory import tensor_memory
-
-    return tensor_memory(devices().current).counters()
-
-
-def memory_allocated(device: Any = None) -> int:
-    return memory_stats(device)["allocated_bytes.all.current"]
-
-
-def fallbacks() -> dict[str, int]:
-    from spyre.torch_backend.fallback import fallbacks
-
-    return fallbacks()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from spyre.errors import UnsupportedError
-
 NAMES: dict[torch.dtype, str] = {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
@@ -24,13 +22,10 @@ DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in NAMES.items()}
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """The dtype's name in `spyre.dtypes`; UnsupportedError SPY311 when the card has no format."""
+    """The dtype's name in `spyre.dtypes`; UnsupportedDtype SPY311 when the card has no format."""
     name = NAMES.get(dtype)
     if name is None:
-        raise UnsupportedError(
-            "SPY311",
-            f"Spyre backend does not support dtype {str(dtype).removeprefix('torch.')}",
-            expected=", ".join(NAMES.values()),
-            hint="convert on the CPU first, for example x.float().to('spyre')",
-        )
+        from spyre.torch_backend.errors import UnsupportedDtype
+
+        raise UnsupportedDtype(dtype, ", ".join(NAMES.values()))
     return name

@@ -21,9 +21,10 @@ from spyre.layout import contiguous_strides
 from spyre.torch_backend.allocation import allocate
 from spyre.torch_backend.compat import schema_of, storage_key
 from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
-from spyre.torch_backend.factories import is_spyre, resize, set_storage
 from spyre.torch_backend.host_copies import from_host, host_storage, view_of, write_storage
+from spyre.torch_backend.mixed_devices import check_devices
 from spyre.torch_backend.random_state import cpu_generator, is_random
+from spyre.torch_backend.resizing import is_spyre, resize, set_storage
 
 _counts: Counter[str] = Counter()
 _warned: set[str] = set()
@@ -44,8 +45,8 @@ def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     name = str(op)
     _announce(name)
     _counts[name] += 1
-    call = _Call(op)
-    return call.run(args, kwargs)
+    check_devices(op, args, kwargs)
+    return _Call(op).run(args, kwargs)
 
 
 def _announce(name: str) -> None:
@@ -84,12 +85,18 @@ class _Call:
         host_args = [self._down(a, s) for a, s in zip(args, self.arguments, strict=False)]
         specs = {s.name: s for s in self.arguments}
         host_kwargs = {k: self._down(v, specs[k]) for k, v in kwargs.items()}
-        if is_random(self.op) and "generator" in specs and host_kwargs.get("generator") is None:
-            if len(host_args) <= [s.name for s in self.arguments].index("generator"):
-                host_kwargs["generator"] = cpu_generator(self.device_index)
+        if self._lacks_generator(len(host_args), host_kwargs):
+            host_kwargs["generator"] = cpu_generator(self.device_index)
         result = self.op(*host_args, **host_kwargs)
         self._write_back()
         return tree_map(self._up, result)
+
+    def _lacks_generator(self, count: int, kwargs: Mapping[str, Any]) -> bool:
+        """Whether the operation draws random numbers and was given no generator."""
+        if not is_random(self.op) or kwargs.get("generator") is not None:
+            return False
+        names = [spec.name for spec in self.arguments]
+        return "generator" in names and count <= names.index("generator")
 
     def _down(self, value: Any, spec: Any) -> Any:
         if is_spyre(value):

@@ -16,6 +16,7 @@ from spyre.runtime.flex.copies import host_like, to_device_plan, to_host_plan
 from spyre.runtime.host_tensor import HostTensor
 from spyre.torch_backend.allocation import Base, default_base, storage_elements
 from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
+from spyre.torch_backend.downcast import check_int64
 from spyre.torch_backend.dtypes import DTYPES, name_of
 
 SMALL_BYTES = 1 << 20
@@ -125,6 +126,7 @@ def _upload(
 ) -> None:
     base = buffer.base
     assert base is not None
+    check_int64(source)
     wait = False
     if not non_blocking:
         if source.untyped_storage().nbytes() <= SMALL_BYTES:

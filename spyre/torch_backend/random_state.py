@@ -13,7 +13,7 @@ import torch
 from spyre.torch_backend.compat import schema_of
 
 _generators: dict[int, torch.Generator] = {}
-_default_seed = 0
+_default_seed: int | None = None
 
 
 def cpu_generator(device_index: int = -1) -> torch.Generator:
@@ -21,7 +21,7 @@ def cpu_generator(device_index: int = -1) -> torch.Generator:
     index = _resolved(device_index)
     if index not in _generators:
         generator = torch.Generator("cpu")
-        generator.manual_seed(_default_seed or torch.initial_seed())
+        generator.manual_seed(torch.initial_seed() if _default_seed is None else _default_seed)
         _generators[index] = generator
     return _generators[index]
 
@@ -29,9 +29,9 @@ def cpu_generator(device_index: int = -1) -> torch.Generator:
 def _resolved(device_index: int) -> int:
     if device_index >= 0:
         return device_index
-    from spyre.runtime.flex.devices import devices
+    from spyre.torch_backend.device_selection import current_device
 
-    return devices().current_index
+    return current_device()
 
 
 def seed_card(seed: int, device_index: int = -1) -> None:
@@ -39,12 +39,12 @@ def seed_card(seed: int, device_index: int = -1) -> None:
     cpu_generator(device_index).manual_seed(seed)
 
 
-def seed_all(seed: int) -> None:
+def seed_cards(seed: int) -> None:
     """Seed the generators of all cards, also of those not used yet."""
     global _default_seed
-    _default_seed = seed
+    _default_seed = int(seed)
     for generator in _generators.values():
-        generator.manual_seed(seed)
+        generator.manual_seed(_default_seed)
 
 
 def is_random(op: Any) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.compat import CPU_KEYS
+from spyre import config
+from spyre.torch_backend.compat import CPU_KEYS, operator
 
 Kernel = Callable[..., Any]
 
@@ -33,15 +34,39 @@ def register_kernels(kernels: dict[str, Kernel]) -> None:
     """Register ``kernels``, by aten name and overload, for the device."""
     library = torch.library.Library("aten", "IMPL", "PrivateUse1")
     _libraries.append(library)
-    for name, kernel in kernels.items():
+    for name, kernel in _watched(kernels).items():
         library.impl(name, kernel)
+
+
+def _watched(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
+    """The kernels, or with TORCH_SPYRE_DEBUG ones that log their calls."""
+    if not config.logs_torch_operations():
+        return kernels
+    from spyre.torch_backend import debug_log
+
+    debug_log.start()
+    return {name: debug_log.logged(kernel, name) for name, kernel in kernels.items()}
 
 
 def register_fallback(kernel: Kernel) -> None:
     """Register what runs where the device has no kernel."""
     library = torch.library.Library("_", "IMPL")
     _libraries.append(library)
+    if config.logs_torch_operations():
+        from spyre.torch_backend import debug_log
+
+        kernel = debug_log.logged(kernel)
     library.fallback(kernel, "PrivateUse1")
+
+
+def register_autocast(kernels: dict[str, Kernel]) -> None:
+    """Register what autocast does to the operations in ``kernels``; all others are left alone."""
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
+    for name, kernel in kernels.items():
+        library.impl(name, kernel)
+    _libraries.extend((everything, library))
 
 
 def view_kernels() -> dict[str, Kernel]:
@@ -50,8 +75,7 @@ def view_kernels() -> dict[str, Kernel]:
 
 
 def _metadata_kernel(name: str) -> Kernel:
-    packet, _, overload = name.partition(".")
-    op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    op = operator(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return op.redispatch(CPU_KEYS, *args, **kwargs)

@@ -22,9 +22,7 @@ class TensorMemory:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._given_back: deque[int] = deque()
-        self._reset()
-
-    def _reset(self) -> None:
+        self._out_of_memory = 0
         self._bytes = self._peak_bytes = self._total_bytes = 0
         self._count = self._peak_count = self._total_count = 0
 
@@ -47,6 +45,11 @@ class TensorMemory:
         """A storage is gone."""
         self._given_back.append(size_bytes)
 
+    def note_out_of_memory(self) -> None:
+        """An allocation was refused."""
+        with self._lock:
+            self._out_of_memory += 1
+
     def _settle(self) -> None:
         while self._given_back:
             self._bytes -= _rounded(self._given_back.popleft())
@@ -66,6 +69,7 @@ class TensorMemory:
                 "allocation.all.peak": self._peak_count,
                 "allocation.all.allocated": self._total_count,
                 "allocation.all.freed": self._total_count - self._count,
+                "num_ooms": self._out_of_memory,
             }
 
     def reset_peak(self) -> None:

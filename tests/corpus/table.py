@@ -19,6 +19,10 @@ WITHOUT_CASE: dict[str, str] = {
         f"SPY{number}": "jobs and streams are used from Python only: tests/runtime/flex"
         for number in (870, 871, 872, 873, 875, 876, 877, 878, 879, 881, 882, 883, 884, 885)
     },
+    **{
+        f"SPY{number}": "the PyTorch device is used from Python only: tests/torch_backend"
+        for number in (900, 901, 902, 903)
+    },
     "SPY156": "only check_module(strict=True) of Python asks for constant bounds",
     "SPY170": "the runtime finds a parameter without value first (SPY362)",
     "SPY172": "values given to the command line and in cases are integers already",

@@ -59,10 +59,34 @@ def bytes_to_device(content: npt.NDArray[np.uint8], address_bytes: int, name: st
     return _plan(copy, address_bytes, name, content.size, to_device=True)
 
 
+def device_copy_plan(source: DeviceTensor, target: DeviceTensor) -> JobPlan:
+    """The bytes of a device tensor → one of the same size on the same card, through the host."""
+    held: list[npt.NDArray[np.uint8]] = []
+
+    def down(context: LaunchContext, first: int, last: int) -> None:
+        dma = context.device.dma
+        held.append(dma.read_bytes(source.address_bytes, source.size_bytes, source.name))
+
+    def up(context: LaunchContext, first: int, last: int) -> None:
+        context.device.dma.write_bytes(target.address_bytes, held.pop(), target.name)
+
+    steps = [
+        _step(copy, tensor.address_bytes, tensor.name, source.size_bytes, to_device)
+        for copy, tensor, to_device in ((down, source, False), (up, target, True))
+    ]
+    return JobPlan(target.name, tuple(steps))
+
+
 def _plan(
     copy: CopyFunction, address_bytes: int, name: str, size_bytes: int, to_device: bool
 ) -> JobPlan:
+    return JobPlan(name, (_step(copy, address_bytes, name, size_bytes, to_device),))
+
+
+def _step(
+    copy: CopyFunction, address_bytes: int, name: str, size_bytes: int, to_device: bool
+) -> DMA:
     def places(context: LaunchContext, iteration: int) -> tuple[Place, ...]:
         return (Place(name, context.device.allocator.virtual_address(address_bytes)),)
 
-    return JobPlan(name, (DMA(copy, places, size_bytes, to_device, False, name),))
+    return DMA(copy, places, size_bytes, to_device, False, name)

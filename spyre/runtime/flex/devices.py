@@ -25,7 +25,7 @@ class Devices:
     def __init__(self, cards: tuple[int, ...] | None = None) -> None:
         self.cards = visible_devices() if cards is None else cards
         self._lock = threading.Lock()
-        self._made: dict[int, FlexDevice] = {}
+        self.made: dict[int, FlexDevice] = {}
         self._local = threading.local()
 
     def __len__(self) -> int:
@@ -43,9 +43,9 @@ class Devices:
                 hint="AIU_WORLD_SIZE and SPYRE_DEVICES say which cards are visible",
             )
         with self._lock:
-            if chosen not in self._made:
-                self._made[chosen] = FlexDevice(index=chosen)
-            return self._made[chosen]
+            if chosen not in self.made:
+                self.made[chosen] = FlexDevice(index=chosen)
+            return self.made[chosen]
 
     @property
     def current_index(self) -> int:
@@ -77,7 +77,7 @@ class Devices:
     def synchronize(self) -> None:
         """Return when everything submitted to any card has ended; raises the first error, once."""
         with self._lock:
-            made = [self._made[k] for k in sorted(self._made)]
+            made = [self.made[k] for k in sorted(self.made)]
         for device in made:
             device.synchronize()
 
@@ -93,3 +93,9 @@ def devices() -> Devices:
         if _devices is None:
             _devices = Devices()
         return _devices
+
+
+def made_devices() -> list[FlexDevice]:
+    """The cards made so far. Takes no lock, so that a forked child may ask."""
+    found = _devices
+    return [] if found is None else [found.made[k] for k in sorted(found.made)]

@@ -200,31 +200,30 @@ def _compile(
 def _store(
     low: Lowering, value: Value, target: DeviceView, call: Call, views: Sequence[DeviceView]
 ) -> bool:
-    """Have ``value`` written to the target; False where its sticks or format are others."""
-    assert call.target is not None
+    """Have ``value`` written to the target; False if its elements have another format."""
     if value.sizes != target.sizes or value.format != target.device_format:
         return False
-    if value.lane_dim != target.lane_dim:
-        return False
+    lane = target.lane_dim
+    if value.lane_dim != lane:
+        value = low.with_lane(value, lane)
     goal = low.builder.argument(target, value.dtype)
-    last = low.builder.specs[-1] if low.builder.specs else None
-    alone = last is not None and last.kind is OpKind.POINTWISE and last.output == value
-    reads_elsewhere = any(_overlaps(call, views, target))
-    aliased = any(b is call.target_buffer for b in call.buffers)
-    if (
-        alone
-        and value.order is not None
-        and not reads_elsewhere
-        and not (aliased and _rereads(low))
-    ):
+    aliased = any(buffer is call.target_buffer for buffer in call.buffers)
+    if _is_last(low, value, aliased) and not any(_overlaps(call, views, target)):
         low.builder.output_into(value, goal)
     else:
         low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), goal))
     return True
 
 
-def _rereads(low: Lowering) -> bool:
-    return False
+def _is_last(low: Lowering, value: Value, aliased: bool) -> bool:
+    """True if the last operation makes all of ``value``; element by element if the target is also
+    an operand (``aliased``).
+    """
+    last = low.builder.specs[-1] if low.builder.specs else None
+    if last is None or value.order is None or last.output.region != value.region:
+        return False
+    written = sum(spec.output.region == value.region for spec in low.builder.specs)
+    return written == 1 and (last.kind is OpKind.POINTWISE or not aliased)
 
 
 def _whole(low: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:

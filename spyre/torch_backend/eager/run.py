@@ -95,7 +95,8 @@ def _launch(
         for r in recipe.results
     )
     if recipe.into_target:
-        assert target_buffer is not None and target_buffer.base is not None
+        assert target_buffer is not None
+        assert target_buffer.base is not None
         memory.append(target_buffer.base)
         offsets.append(prepared.offsets_bytes[-1])
         target_buffer.zero_padded = False

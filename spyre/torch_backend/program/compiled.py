@@ -49,7 +49,7 @@ class CompiledProgram:
         plan, copy = load_kernel(card, kernel, _takes_addresses, header, name)
         assert isinstance(plan.program, KernelProgram)
         self._program = plan.program
-        self._copy = copy
+        self._is_linked = False
         self._form = self._program.forms.bound(self._launch())
         card.streams.current.launch(copy)
         card.streams.current.synchronize()
@@ -60,7 +60,13 @@ class CompiledProgram:
     def launch(
         self, stream: FlexStream, addresses: Sequence[int], held: Sequence[SpyreTensor]
     ) -> None:
-        """Enqueue it with arguments at ``addresses``; ``held`` lives until it has run."""
+        """Enqueue it with arguments at ``addresses``; ``held`` lives until it has run.
+
+        What linking finds wrong is raised by the first launch, here.
+        """
+        if not self._is_linked:
+            self._program.kernel.link_at(self._form.shape, addresses)
+            self._is_linked = True
         context = self._program.bind_addresses(self.card, self._form, addresses, held)
         stream.submit_launch(context)
 

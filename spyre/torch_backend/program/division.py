@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spyre import config
+from spyre.torch_backend.cores import usable_cores
 
 
 def divide(steps: Mapping[str, int]) -> dict[str, int]:
@@ -13,7 +13,7 @@ def divide(steps: Mapping[str, int]) -> dict[str, int]:
     ``steps``: units along each dim that a core takes as a whole, the outermost dim first. Dims are
     divided in the order given, each by its largest divisor that leaves no core twice.
     """
-    cores = config.sencores()
+    cores = usable_cores()
     found: dict[str, int] = {}
     for dim, count in steps.items():
         slices = max(n for n in range(1, min(cores, count) + 1) if count % n == 0)

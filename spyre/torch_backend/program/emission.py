@@ -78,8 +78,7 @@ class Emitter:
         held = [k for k, dim in enumerate(self.dims) if dim.holds(number)]
         if any(self.dims[k].factors[number].lane and k != operand.lane for k in held):
             raise NotExpressible(f"operand {number} has other sticks than the operation")
-        ordered = sorted(held, key=lambda k: (self._pitch(k, number), k != operand.lane))
-        stored = self._stored(ordered, operand)
+        stored = self._stored(sorted(held, key=lambda k: self._rank(k, operand)), operand)
         scale: dict[str, int] = {}
         found = list(stored)
         if operand.lane not in held:
@@ -96,24 +95,30 @@ class Emitter:
             role=operand.role,
         )
 
-    def _pitch(self, dim: int, number: int) -> int:
-        return self.dims[dim].factors[number].pitch_bytes
+    def _rank(self, dim: int, operand: Operand) -> tuple[int, bool]:
+        """Pitch along a dim; one of a single step has none, and comes first."""
+        if self._steps(dim, operand) == 1:
+            return 0, dim != operand.lane
+        return self.dims[dim].factors[operand.number].pitch_bytes, dim != operand.lane
+
+    def _steps(self, dim: int, operand: Operand) -> int:
+        """Sticks of the operand's lane dim, elements of any other, as memory has them."""
+        if dim == operand.lane:
+            return -(-self.extents[self.names[dim]] // operand.view.elements_per_stick)
+        return self.dims[dim].extent if self.exact else self.extents[self.names[dim]]
 
     def _stored(self, ordered: Sequence[int], operand: Operand) -> dict[str, int]:
         """Extent of every dim held as memory has it, innermost first."""
-        names, extents = self.names, self.extents
         stored: dict[str, int] = {}
         below, single, step, reached = "", STICK_BYTES, 1, STICK_BYTES
         for k in ordered:
-            pitch = self._pitch(k, operand.number)
+            pitch = self._rank(k, operand)[0] or STICK_BYTES
             if pitch != reached:
                 if pitch < reached or pitch % single:
                     raise NotExpressible(f"a pitch of {pitch} bytes over steps of {single}")
                 stored[below or UNIT] = pitch // single * step
-            below = names[k]
+            below, count = self.names[k], self._steps(k, operand)
             step = operand.view.elements_per_stick if k == operand.lane else 1
-            extent = self.dims[k].extent if self.exact and step == 1 else extents[below]
-            count = -(-extent // step)
             stored[below] = count * step
             single, reached = pitch, pitch * count
         return stored

@@ -5,6 +5,7 @@ Host dims are cut where any operand's pitches change, and joined again where all
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,9 +56,9 @@ def _cut(
             inner *= factor.extent
             cuts.add(inner)
     ordered = sorted(cuts)
-    if any(b % a for a, b in zip(ordered, ordered[1:], strict=False)):
+    if any(b % a for a, b in itertools.pairwise(ordered)):
         raise NotExpressible(f"factors {operands}")
-    pieces = [ordered[0], *(b // a for a, b in zip(ordered, ordered[1:], strict=False))]
+    pieces = [ordered[0], *(b // a for a, b in itertools.pairwise(ordered))]
     columns = [
         _pieces(factors, pieces, view.elements_per_stick)
         for factors, view in zip(operands, views, strict=True)

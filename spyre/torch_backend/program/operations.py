@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import Factor
 from spyre.torch_backend.program.builder import ProgramBuilder
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
@@ -24,6 +25,8 @@ ConstantOf = Callable[[float, str], Value]
 
 WIDE = 64
 """Elements that conversions between 16 and 32 bits take together."""
+WIDE_STICK = 32
+"""Elements of a float32 stick."""
 MATMUL_STICK = 64
 HALF, WORD, INTEGER = "SEN169_FP16", "IEEE_FP32", "IEEE_INT32"
 
@@ -46,6 +49,7 @@ class Operations:
     ) -> Value:
         """An elementwise operation on operands of one device format, broadcast together."""
         sizes = broadcast_sizes([v.sizes for v in inputs])
+        inputs = tuple(v.collapsed() for v in inputs)
         lane = result_lane(inputs, sizes)
         agreed = tuple(self._agreeing(_aligned(v, len(sizes)), lane) for v in inputs)
         into = self.builder.scratch(sizes, dtype or inputs[0].dtype, lane)
@@ -64,7 +68,7 @@ class Operations:
 
     def broadcast(self, value: Value, sizes: Ints) -> Value:
         """A copy of ``value`` broadcast to ``sizes``."""
-        value = _aligned(value, len(sizes))
+        value = _aligned(value.collapsed(), len(sizes))
         lane = value.lane_dim
         if lane < 0 and prod(sizes) > value.numel:
             grown = [k for k, n in enumerate(sizes) if n > 1 and value.sizes[k] == 1]
@@ -78,11 +82,24 @@ class Operations:
 
     def with_lane(self, value: Value, lane: int) -> Value:
         """``value`` with sticks along host dim ``lane``; -1: one element per stick."""
+        if value.collapsed() is not value:
+            return self._repeated_with_lane(value, lane)
         found = value.lane_dim
         if found == lane or (lane >= 0 and value.sizes[lane] == 1 and found < 0):
             return value
         into = self.builder.scratch(value.sizes, value.dtype, lane)
         return self.builder.add(OpSpec(OpKind.RESTICKIFY, "ReStickifyOpHBM", (value,), into))
+
+    def _repeated_with_lane(self, value: Value, lane: int) -> Value:
+        once = value.collapsed()
+        if lane >= 0 and once.sizes[lane] < value.sizes[lane]:
+            sizes = tuple(value.sizes[k] if k == lane else n for k, n in enumerate(once.sizes))
+            once = self.broadcast(once, sizes)
+        return self.with_lane(once, lane).expanded(value.sizes)
+
+    def held(self, value: Value) -> Value:
+        """``value`` with memory for every element."""
+        return value if value.collapsed() is value else self.broadcast(value, value.sizes)
 
     # --- conversions -----------------------------------------------------------------------------
 
@@ -93,6 +110,8 @@ class Operations:
         """
         if value.dtype == dtype:
             return value
+        if (once := value.collapsed()) is not value:
+            return self.convert(once, dtype).expanded(value.sizes)
         if dtype == "bool":
             return self.nonzero(value)
         source, target = value.format, device_format(dtype)
@@ -116,9 +135,13 @@ class Operations:
         if value.format == INTEGER:
             value = self._converted("int32tofp32", value, "float32")
         found = self.pointwise("notequal", value, self.constant(0.0, value.dtype))
-        if found.format == WORD:
-            return self._narrowed(found, "bool")
-        return self._relabelled(found, "bool")
+        return self.truth(found)
+
+    def truth(self, value: Value) -> Value:
+        """1.0 and 0.0 as bool."""
+        if value.format == WORD:
+            return self._narrowed(value, "bool")
+        return self._relabelled(value, "bool")
 
     def _converted(self, name: str, value: Value, dtype: str) -> Value:
         """A conversion between formats with equally long elements."""
@@ -126,18 +149,21 @@ class Operations:
         return self.builder.add(OpSpec(OpKind.POINTWISE, name, (value,), into))
 
     def _widened(self, value: Value) -> Value:
-        into = self.builder.scratch(value.sizes, "float32", value.lane_dim, WIDE)
-        return self.builder.add(
+        multiple = _wide_multiple(value)
+        into = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
+        found = self.builder.add(
             OpSpec(OpKind.POINTWISE, "dl16tofp32", (value,), into, lane_multiple=WIDE)
         )
+        return replace(found, order=None) if multiple else found
 
     def _narrowed(self, value: Value, dtype: str) -> Value:
-        """Conversions take whole groups of 64: a copy has room for them."""
-        wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, WIDE)
-        self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
+        """Where the last group is not whole, a copy has room for it."""
+        if multiple := _wide_multiple(value):
+            wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
+            value = self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
         into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
         return self.builder.add(
-            OpSpec(OpKind.POINTWISE, "fp32todl16", (wide,), into, lane_multiple=WIDE)
+            OpSpec(OpKind.POINTWISE, "fp32todl16", (value,), into, lane_multiple=WIDE)
         )
 
     # --- reductions ------------------------------------------------------------------------------
@@ -153,6 +179,7 @@ class Operations:
         sizes = tuple(1 if k in dims else n for k, n in enumerate(value.sizes))
         if sizes == value.sizes:
             return value
+        value = self.held(value)
         lane = -1 if value.lane_dim in dims else value.lane_dim
         into = self.builder.scratch(sizes, value.dtype, lane)
         return self.builder.add(
@@ -172,41 +199,58 @@ class Operations:
         rank = len(batch) + 2
         left, right = _aligned(left, rank), _aligned(right, rank)
         rows, inner, columns = left.sizes[-2], left.sizes[-1], right.sizes[-1]
+        left, right = self._held_matrix(left), self._held_matrix(right)
         left = self.with_lane(left, rank - 1)
         right = self.with_lane(right, rank - 1)
         if inner % MATMUL_STICK:
-            left, right = self._masked_rows(left), self._padded_rows(right)
+            left, right = self._padded_columns(left), self._padded_rows(right)
         sizes = (*batch, rows, columns)
         into = self.builder.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
         return self.builder.add(OpSpec(OpKind.MATMUL, "batchmatmul", (left, right), into))
 
-    def _masked_rows(self, left: Value) -> Value:
-        """``left`` with zeros in the lanes beyond K."""
-        if left.clean:
-            return left
-        into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
-        one = self.constant(1.0, left.dtype)
-        return self.builder.add(
-            OpSpec(OpKind.POINTWISE, "mul", (left, one), into, mask_from=left.sizes[-1])
-        )
+    def _held_matrix(self, value: Value) -> Value:
+        """``value`` with memory for every element of its last two dims."""
+        once = value.collapsed()
+        sizes = (*once.sizes[:-2], *value.sizes[-2:])
+        return value if once.sizes == sizes else self.broadcast(once, sizes)
+
+    def _padded_columns(self, left: Value) -> Value:
+        """``left`` with zeros in the lanes beyond K, which count as elements from now on."""
+        if not left.clean:
+            into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
+            one = self.constant(1.0, left.dtype)
+            left = self.builder.add(
+                OpSpec(OpKind.POINTWISE, "mul", (left, one), into, mask_from=left.sizes[-1])
+            )
+        lane = left.view.dims[-1][-1] if left.view.dims[-1] else Factor(1, STICK_BYTES, True)
+        whole = replace(lane, extent=_whole_sticks(lane.extent))
+        dims = (*left.view.dims[:-1], (whole,))
+        return replace(left, view=replace(left.view, dims=dims), order=None)
 
     def _padded_rows(self, right: Value) -> Value:
         """``right`` with rows of zeros up to whole sticks of K."""
         rank, inner = len(right.sizes), right.sizes[-2]
-        padded = -(-inner // MATMUL_STICK) * MATMUL_STICK
+        padded = _whole_sticks(inner)
         sizes = (*right.sizes[:-2], padded, right.sizes[-1])
         whole = self.builder.scratch(sizes, right.dtype, right.lane_dim)
         zero = self.constant(0.0, right.dtype)
-        self.builder.add(
-            OpSpec(
-                OpKind.POINTWISE,
-                "identity",
-                (zero,),
-                narrowed(whole, rank - 2, inner, padded - inner),
-            )
-        )
+        rest = narrowed(whole, rank - 2, inner, padded - inner)
+        self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (zero,), rest))
         rows = narrowed(whole, rank - 2, 0, inner)
-        return self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (right,), rows))
+        self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (right,), rows))
+        return replace(whole, order=None)
+
+
+def _whole_sticks(extent: int) -> int:
+    return -(-extent // MATMUL_STICK) * MATMUL_STICK
+
+
+def _wide_multiple(value: Value) -> int:
+    """What float32 memory of these elements is rounded up to for conversions to take it; 0 where it
+    has whole groups anyway.
+    """
+    sticks = -(-value.view.lane_extent // WIDE_STICK)
+    return WIDE if sticks % 2 else 0
 
 
 def float_bits(number: float) -> int:

@@ -69,6 +69,14 @@ class Value:
         """Broadcast to ``sizes``."""
         return self._seen(self.view.expanded(sizes))
 
+    def collapsed(self) -> Value:
+        """Dims that repeat one element as dims of size 1."""
+        dims = tuple(
+            () if all(f.pitch_bytes == 0 and not f.lane for f in dim) else dim
+            for dim in self.view.dims
+        )
+        return self if dims == self.view.dims else self._seen(replace(self.view, dims=dims))
+
     def reshaped(self, sizes: Sequence[int]) -> Value:
         """The same elements under other sizes; NotExpressible where pitches cannot say so."""
         if tuple(sizes) == self.sizes:

@@ -1,0 +1,87 @@
+"""From aten's calling conventions to `run`: numbers, dtypes, empty tensors, targets, fallbacks.
+
+Most operations are registered as their ``out`` variant only: ATen then makes the result (or takes
+the tensor to change in place) by the operation's own rules for sizes and dtypes, and calls us to
+fill it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.eager.operands import Number, Operand
+from spyre.torch_backend.eager.prepare import LoweringFunction
+from spyre.torch_backend.eager.run import run
+from spyre.torch_backend.fallback import cpu_fallback
+
+Kernel = Callable[..., Any]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+COMPUTED = (*FLOATS, torch.bool)
+"""dtypes the operations of the vector unit take, bool as 1.0 and 0.0."""
+
+
+def operand(value: Any, dtype: torch.dtype) -> Operand:
+    """A tensor as it is; a number, or a CPU tensor of rank 0, as a number in ``dtype``."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "spyre":
+            return value
+        if value.dim() == 0:
+            return Number(float(value), str(dtype).removeprefix("torch."))
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"spyre:0 and {value.device}!"
+        )
+    return Number(float(value), str(dtype).removeprefix("torch."))
+
+
+def is_computed(*values: Any) -> bool:
+    """True if all tensors among ``values`` have dtypes the vector unit takes."""
+    return all(v.dtype in COMPUTED for v in values if isinstance(v, torch.Tensor))
+
+
+def fill(
+    name: str,
+    lowering: LoweringFunction,
+    operands: Sequence[Operand],
+    parameters: tuple[Any, ...],
+    target: torch.Tensor,
+    sizes: Sequence[int] | None = None,
+) -> torch.Tensor:
+    """Run an operation whose one result goes to ``target``; returns it.
+
+    ``sizes``: the target is resized to them first, where ATen leaves that to the kernel.
+    """
+    if sizes is not None and target.shape != sizes:
+        target.resize_(sizes)
+    if target.numel():
+        results = run(name, lowering, operands, parameters, target)
+        if results:
+            target.copy_(results[0])
+    return target
+
+
+def overload(name: str) -> Any:
+    """The operator overload of an aten name, such as ``add.out``."""
+    packet, _, rest = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), rest or "default")
+
+
+def falling_back(name: str, kernel: Kernel, takes: Callable[..., bool]) -> Kernel:
+    """``kernel`` where ``takes(*args, **kwargs)`` says so, else the CPU."""
+    op = overload(name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if takes(*args, **kwargs):
+            return kernel(*args, **kwargs)
+        return cpu_fallback(op, *args, **kwargs)
+
+    return call
+
+
+def broadcast_shape(*operands: Operand) -> torch.Size:
+    """The shape of a result over ``operands``."""
+    return torch.broadcast_shapes(*(o.shape for o in operands if isinstance(o, torch.Tensor)))

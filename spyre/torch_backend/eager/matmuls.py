@@ -1,0 +1,82 @@
+"""Matrix products: DL16 on the matrix units; float32, which those do not have, on the vector unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill
+from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.program.value import Value
+
+
+def product(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
+    """left · right; in float32 as sums of products of columns with rows."""
+    left, right = low.convert(left, dtype), low.convert(right, dtype)
+    if dtype != "float32":
+        return low.matmul(left, right)
+    rank = len(left.sizes)
+    a, b = left.unsqueezed(rank), right.unsqueezed(rank - 2)
+    products = low.pointwise("mul", a, b)
+    found = low.reduce("sum", products, (rank - 1,))
+    return found.reshaped((*found.sizes[: rank - 1], found.sizes[-1]))
+
+
+def added(
+    low: Lowering,
+    bias: Value,
+    left: Value,
+    right: Value,
+    dtype: str,
+    beta: float,
+    alpha: float,
+) -> Value:
+    """beta · bias + alpha · left · right."""
+    found = product(low, left, right, dtype)
+    if alpha != 1:
+        found = low.pointwise("mul", found, low.constant(alpha, dtype))
+    if beta == 0:
+        return found
+    bias = low.convert(bias, dtype)
+    if beta != 1:
+        bias = low.pointwise("mul", bias, low.constant(beta, dtype))
+    return low.pointwise("add", found, bias)
+
+
+def _takes(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
+    floats = all(t.dtype in FLOATS for t in tensors)
+    return floats and out.dtype in FLOATS and all(t.numel() for t in tensors)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _product_kernel(name: str) -> Kernel:
+    def kernel(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        return fill("matmul", product, [left, right], (_name(out.dtype),), out)
+
+    return falling_back(name, kernel, _takes)
+
+
+def _added_kernel(name: str) -> Kernel:
+    def kernel(
+        bias: torch.Tensor,
+        left: torch.Tensor,
+        right: torch.Tensor,
+        *,
+        beta: float = 1,
+        alpha: float = 1,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        parameters = (_name(out.dtype), float(beta), float(alpha))
+        return fill("addmm", added, [bias, left, right], parameters, out)
+
+    return falling_back(name, kernel, _takes)
+
+
+def matmul_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    found = {name: _product_kernel(name) for name in ("mm.out", "bmm.out")}
+    return found | {name: _added_kernel(name) for name in ("addmm.out", "baddbmm.out")}

@@ -1,0 +1,32 @@
+"""All eager kernels, registered when the first tensor is made on the card."""
+
+from __future__ import annotations
+
+from spyre.torch_backend.eager.copies import copy_kernels
+from spyre.torch_backend.eager.elementwise import elementwise_kernels
+from spyre.torch_backend.eager.kernels import Kernel
+from spyre.torch_backend.eager.matmuls import matmul_kernels
+from spyre.torch_backend.eager.normalisation import normalisation_kernels
+from spyre.torch_backend.eager.reductions import reduction_kernels
+from spyre.torch_backend.registration import register_kernels
+
+_registered = False
+
+
+def eager_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    return {
+        **copy_kernels(),
+        **elementwise_kernels(),
+        **reduction_kernels(),
+        **matmul_kernels(),
+        **normalisation_kernels(),
+    }
+
+
+def register() -> None:
+    """Register them, once."""
+    global _registered
+    if not _registered:
+        _registered = True
+        register_kernels(eager_kernels())

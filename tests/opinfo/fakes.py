@@ -1,0 +1,68 @@
+"""Operators made for tests of the runner: one of each way to behave, with two samples each."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class FakeSample:
+    """What the runner reads of a sample input."""
+
+    input: Any
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FakeOp:
+    """What the runner reads of an operator of the database."""
+
+    name: str
+    op: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    variant_test_name: str = ""
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16)
+
+    def sample_inputs(self, device: str, dtype: torch.dtype, **_: Any) -> Iterator[FakeSample]:
+        for shape in ((3,), (2, 5)):
+            values = torch.randn(shape, dtype=torch.float32, device=device).to(dtype)
+            yield FakeSample(values, self.arguments)
+
+
+def die(tensor: torch.Tensor) -> torch.Tensor:
+    """End the process at the second sample, as a fault in compiled code would."""
+    if tensor.dim() == 2:
+        os.abort()
+    return tensor.clone()
+
+
+def hang(tensor: torch.Tensor) -> torch.Tensor:
+    time.sleep(600)
+    return tensor
+
+
+def fail(tensor: torch.Tensor) -> torch.Tensor:
+    raise ValueError("no such thing\nsecond line")
+
+
+def print_lines(tensor: torch.Tensor) -> torch.Tensor:
+    """Write to standard output in the way compiled code does."""
+    os.write(1, b'{"event": "result"}\n')
+    return tensor + 1
+
+
+OPS = [
+    FakeOp("right", torch.exp),
+    FakeOp("dies", die),
+    FakeOp("hangs", hang),
+    FakeOp("fails", fail),
+    FakeOp("prints", print_lines),
+    FakeOp("mm", torch.neg),
+]

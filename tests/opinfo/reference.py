@@ -1,0 +1,122 @@
+"""What a sample should give: the CPU in float32, in the dtype under test, on changed inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tests.opinfo.compare import Expected
+from tests.opinfo.samples import Sample, seed_all
+from tests.opinfo.stored import StoredResults
+from tests.opinfo.target import whole_storage
+from tests.opinfo.trees import leaves, mapped
+
+Operator = Callable[..., Any]
+REFERENCE_SEED, NATIVE_SEED, DEVICE_SEED = 1, 2, 3
+"""Generators are seeded differently per run, so an undeclared random operator shows as wrong."""
+CHANGES = 4
+"""How many fixed changes of the inputs :func:`movements` tries."""
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call on the CPU: what it returned, and its arguments afterwards."""
+
+    result: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Tensors of the result, then those of the arguments."""
+        found = leaves(self.result) + leaves((self.args, self.kwargs))
+        return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+
+
+def run_native(function: Operator, sample: Sample, *, stored: bool) -> Run:
+    """The CPU's result in the dtype under test; ``stored``: as if in the device's formats."""
+    args, kwargs = mapped((sample.args, sample.kwargs), _copied)
+    with StoredResults() if stored else nullcontext():
+        return _run(function, args, kwargs, NATIVE_SEED)
+
+
+def run_reference(function: Operator, sample: Sample) -> Run:
+    """The CPU's result with every 16-bit float argument, tensor or dtype, as float32."""
+    return _run(
+        function, mapped(sample.args, _widened), mapped(sample.kwargs, _widened), REFERENCE_SEED
+    )
+
+
+def movements(function: Operator, sample: Sample, reference: Run, step: float) -> list[Any]:
+    """Per tensor of ``reference`` the largest change when float inputs move by ±``step``, relative.
+
+    Results that are not floats, or whose shape changes with the inputs, do not move.
+    """
+    tensors = reference.tensors()
+    moved: list[Any] = [None] * len(tensors)
+    for number in range(CHANGES):
+        generator = torch.Generator().manual_seed(number)
+        args, kwargs = mapped(
+            (sample.args, sample.kwargs), lambda leaf, g=generator: _moved(leaf, step, g)
+        )
+        for place, changed in enumerate(_run(function, args, kwargs, REFERENCE_SEED).tensors()):
+            moved[place] = _larger(moved[place], changed, tensors[place])
+    return moved
+
+
+def expectations(native: Run, reference: Run, moved: list[Any]) -> list[Expected]:
+    """What each tensor of the result and the arguments should be, in the order of ``tensors``.
+
+    Where float32 gives another shape than the dtype under test, only the latter is expected.
+    """
+    pairs = zip(reference.tensors(), native.tensors(), moved, strict=True)
+    return [
+        Expected(_dense(wide if wide.shape == own.shape else own), _dense(own), movement)
+        for wide, own, movement in pairs
+    ]
+
+
+def _run(function: Operator, args: Any, kwargs: Any, seed: int) -> Run:
+    seed_all(seed)
+    return Run(function(*args, **kwargs), args, kwargs)
+
+
+def _copied(leaf: Any) -> Any:
+    return _like_strides(leaf, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _widened(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return _like_strides(leaf, torch.float32 if leaf.dtype in HALVES else leaf.dtype)
+    return torch.float32 if isinstance(leaf, torch.dtype) and leaf in HALVES else leaf
+
+
+def _moved(leaf: Any, step: float, generator: torch.Generator) -> Any:
+    wide = _widened(leaf)
+    if isinstance(wide, torch.Tensor) and wide.dtype.is_floating_point:
+        signs = torch.randint(0, 2, wide.shape, generator=generator) * 2 - 1
+        return wide * (1 + step * signs).to(wide.dtype)
+    return wide
+
+
+def _like_strides(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A copy in ``dtype`` with the strides and the place in its storage of ``tensor``."""
+    if tensor.layout is not torch.strided:
+        return tensor.clone().to(dtype)
+    storage = whole_storage(tensor).clone().to(dtype)
+    return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _larger(known: Any, changed: torch.Tensor, tensor: torch.Tensor) -> Any:
+    if not tensor.dtype.is_floating_point or changed.shape != tensor.shape:
+        return known
+    change = (changed.double() - tensor.double()).abs()
+    return change if known is None else torch.maximum(known, change)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()

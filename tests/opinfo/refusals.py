@@ -1,0 +1,61 @@
+"""When "the device does not support this dtype" is a documented answer (Runtime reference §2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.opinfo.trees import leaves
+
+DEVICE_DTYPES = frozenset(
+    {
+        torch.float16, torch.bfloat16, torch.float32, torch.bool, torch.int64, torch.int32,
+        torch.int16, torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2fnuz,
+        torch.qint8, torch.quint8, torch.quint4x2, torch.quint2x4,
+    }
+)  # fmt: skip
+"""The torch dtypes the documents give a device format; every other dtype has to be refused."""
+
+REFUSAL = re.compile(r"Spyre backend does not support dtype (?:torch\.)?(\w+)")
+
+
+def refused_dtype(error: BaseException) -> torch.dtype | None:
+    """The dtype an exception refuses, when it does and the documents know no format for it."""
+    match = REFUSAL.search(str(error))
+    dtype = getattr(torch, match.group(1), None) if match else None
+    return dtype if isinstance(dtype, torch.dtype) and dtype not in DEVICE_DTYPES else None
+
+
+def dtypes_met(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> set[torch.dtype]:
+    """Dtypes of all tensors in, out and on the way when ``function`` runs on the CPU."""
+    recorder = _Recorder()
+    recorder.note((args, kwargs))
+    with recorder:
+        recorder.note(function(*args, **kwargs))
+    return recorder.met
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes the dtypes of everything that passes the dispatcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: set[torch.dtype] = set()
+
+    def note(self, tree: Any) -> None:
+        for leaf in leaves(tree):
+            if isinstance(leaf, torch.Tensor):
+                self.met.add(leaf.dtype)
+            elif isinstance(leaf, torch.dtype):
+                self.met.add(leaf)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.note((args, kwargs or {}, result))
+        return result

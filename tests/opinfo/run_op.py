@@ -1,0 +1,234 @@
+"""Judges one operator in one dtype: each sample on the device against the CPU.
+
+Inputs go to the device and back first; the reference sees what the device holds, so the rounding
+of inputs is no error of the operator. The copy itself is checked on the way: an input that comes
+back wrong makes the sample wrong. After the call, arguments are compared like results, so what is
+changed in place is seen, and what must not change too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.opinfo import outcome as o
+from tests.opinfo.compare import Expected, compare
+from tests.opinfo.outcome import OpResult, SampleResult, summarised
+from tests.opinfo.reference import (
+    DEVICE_SEED,
+    Run,
+    expectations,
+    movements,
+    run_native,
+    run_reference,
+)
+from tests.opinfo.refusals import dtypes_met, refused_dtype
+from tests.opinfo.rules import EMPTY, HOST_ARGUMENTS, RANGES, WITHOUT_REFERENCE, is_random
+from tests.opinfo.samples import DTYPES, Sample, key_of, make_samples, seed_all
+from tests.opinfo.selection import selects_same
+from tests.opinfo.structure import structure_difference
+from tests.opinfo.target import Target
+from tests.opinfo.tolerances import DEFAULTS, Tolerance, tolerance_of
+from tests.opinfo.trees import leaves, mapped
+
+REASON_LENGTH = 300
+
+
+def run_op(
+    op: Any,
+    dtype: str,
+    target: Target,
+    limit: int | None = None,
+    progress: Callable[[int, str], None] = lambda index, sample: None,
+) -> OpResult:
+    """Outcome of all samples of ``op``; ``progress`` hears of each before it runs."""
+    start = time.perf_counter()
+    results: list[SampleResult] = []
+    fallbacks: Counter[str] = Counter()
+    for index, sample in enumerate(make_samples(op, dtype, limit)):
+        progress(index, sample.summary())
+        trial = _Trial(op, dtype, target, sample)
+        results.append(trial.result(index))
+        fallbacks.update(trial.fallbacks)
+    seconds = time.perf_counter() - start
+    return summarised(key_of(op), dtype, results, dict(fallbacks), seconds)
+
+
+class _Failure(Exception):
+    """A sample that does not pass: its outcome and the reason."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+class _Trial:
+    """One sample on its way through the CPU and the device."""
+
+    def __init__(self, op: Any, dtype: str, target: Target, sample: Sample) -> None:
+        self.op, self.key, self.dtype = op.op, key_of(op), DTYPES[dtype]
+        self.target, self.sample = target, sample
+        self.fallbacks: Counter[str] = Counter()
+
+    def result(self, index: int) -> SampleResult:
+        """The outcome; what the device raises on the way becomes ``raised`` or ``refused``."""
+        shown = self.sample.summary()
+        try:
+            return SampleResult(index, o.PASSED, sample=shown, error=self._error())
+        except _Failure as failure:
+            reason = " ".join(str(failure).split())[:REASON_LENGTH]
+            return SampleResult(index, failure.outcome, reason, shown)
+
+    def _error(self) -> float:
+        """Largest error in units of what is allowed; _Failure for every other outcome."""
+        held = self._held()
+        native = self._reference(lambda: run_native(self.op, held, stored=self.target.stores_dl16))
+        random = is_random(self.key, self.sample.described())
+        empty = self.key in EMPTY
+        found = self._on_device(held)
+        if random:
+            self.fallbacks.clear()
+        difference = structure_difference(
+            found.result, native.result, self.target.type, strides=empty
+        )
+        if difference:
+            raise _Failure(o.WRONG, difference)
+        if random:
+            self._check_range(found.result)
+        return 0.0 if empty or random else self._values(held, native, found)
+
+    def _reference(self, call: Callable[[], Run]) -> Run:
+        try:
+            return call()
+        except Exception as error:
+            known = WITHOUT_REFERENCE.fullmatch(self.key) is not None
+            outcome = o.UNREFERENCED if known else o.RAISED
+            raise _Failure(outcome, f"on the CPU: {_first_line(error)}") from error
+
+    def _held(self) -> Sample:
+        """The sample as the device holds it."""
+        args, kwargs = self._guarded(
+            lambda: mapped((self.sample.args, self.sample.kwargs), self._round_trip)
+        )
+        return Sample(args, kwargs)
+
+    def _round_trip(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        back = self.target.held(leaf)
+        tolerance = DEFAULTS.get(leaf.dtype, Tolerance(0.0, 0.0))
+        if leaf.dtype is torch.float32:
+            tolerance = Tolerance(0.0, 0.0)
+        if leaf.layout is torch.strided:
+            self._demand("copy of an input", back, Expected(leaf, leaf), tolerance)
+        return back
+
+    def _on_device(self, held: Sample) -> Run:
+        """The call on the device, with what fell back to the CPU during it noted."""
+        args, kwargs = self._guarded(lambda: self._arguments(held))
+        before = Counter(self.target.fallbacks())
+        seed_all(DEVICE_SEED)
+        try:
+            result = self._guarded(lambda: self.target.run(self.op, args, kwargs))
+        finally:
+            self.fallbacks = Counter(self.target.fallbacks()) - before
+        return Run(result, args, kwargs)
+
+    def _arguments(self, held: Sample) -> Any:
+        """Arguments on the device, but for those torch wants on the CPU for every device."""
+        args, kwargs = self.target.arguments((held.args, held.kwargs))
+        on_host = HOST_ARGUMENTS.get(self.key, ())
+        pairs = enumerate(zip(args, held.args, strict=True))
+        return tuple(own if place in on_host else put for place, (put, own) in pairs), kwargs
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """``call()``; what it raises becomes an outcome."""
+        try:
+            return call()
+        except _Failure:
+            raise
+        except Exception as error:
+            raise self._raised(error) from error
+
+    def _raised(self, error: Exception) -> _Failure:
+        """Refused when the documents say so and the sample needs the dtype; else raised."""
+        refused = refused_dtype(error)
+        if refused is not None:
+            needed = dtypes_met(self.op, self.sample.args, self.sample.kwargs)
+            if refused in needed:
+                return _Failure(o.REFUSED, _first_line(error))
+            return _Failure(o.RAISED, f"refuses a dtype nobody asked for: {_first_line(error)}")
+        return _Failure(o.RAISED, _first_line(error))
+
+    def _check_range(self, result: Any) -> None:
+        low, high = RANGES.get(self.key, (float("-inf"), float("inf")))
+        for tensor in leaves(result):
+            if isinstance(tensor, torch.Tensor) and self.key in RANGES:
+                values = self._guarded(lambda t=tensor: self.target.fetch(t)).float()
+                if not bool(((values >= low) & (values <= high)).all()):
+                    raise _Failure(o.WRONG, f"a random number outside [{low}, {high}]")
+
+    def _values(self, held: Sample, native: Run, found: Run) -> float:
+        """Compare results and arguments with what they should be."""
+        expected = self._expected(held, native)
+        tensors = found.tensors()
+        if len(tensors) != len(expected):
+            raise _Failure(o.WRONG, f"{len(tensors)} tensors instead of {len(expected)}")
+        self._compare_numbers(found.result, native.result)
+        errors = [0.0]
+        for place, (tensor, wanted) in enumerate(zip(tensors, expected, strict=True)):
+            back = self._guarded(lambda t=tensor: _dense(self.target.fetch(t)))
+            if back.shape != wanted.native.shape:
+                shapes = f"{tuple(back.shape)} instead of {tuple(wanted.native.shape)}"
+                raise _Failure(o.WRONG, f"tensor {place}: shape {shapes}")
+            tolerance = tolerance_of(self.key, self.dtype, wanted.native.dtype)
+            if self._selects_same(held, back, wanted):
+                continue
+            errors.append(self._demand(f"tensor {place}", back, wanted, tolerance))
+        return max(errors)
+
+    def _expected(self, held: Sample, native: Run) -> list[Expected]:
+        tolerance = tolerance_of(self.key, self.dtype, self.dtype)
+        conditioned = tolerance.condition > 0
+        if not (conditioned or tolerance.native > 0):
+            return expectations(native, native, [None] * len(native.tensors()))
+        reference = self._reference(lambda: run_reference(self.op, held))
+        moved = [None] * len(reference.tensors())
+        if conditioned:
+            moved = movements(self.op, held, reference, tolerance.step)
+        return expectations(native, reference, moved)
+
+    def _compare_numbers(self, found: Any, native: Any) -> None:
+        """Numbers, booleans and other leaves that are not tensors."""
+        tolerance = tolerance_of(self.key, self.dtype, self.dtype)
+        for one, other in zip(leaves(found), leaves(native), strict=True):
+            if isinstance(one, float | complex):
+                wanted = torch.tensor([other])
+                expected = Expected(wanted, wanted)
+                self._demand("number", torch.tensor([one]), expected, tolerance)
+            elif not isinstance(one, torch.Tensor) and one != other:
+                raise _Failure(o.WRONG, f"{one} instead of {other}")
+
+    def _selects_same(self, held: Sample, back: torch.Tensor, wanted: Expected) -> bool:
+        return selects_same(self.key, held.args, held.kwargs, back, wanted.native)
+
+    def _demand(
+        self, what: str, back: torch.Tensor, wanted: Expected, tolerance: Tolerance
+    ) -> float:
+        difference = compare(back, wanted, tolerance)
+        if difference.error > 1.0:
+            raise _Failure(o.WRONG, f"{what}: {difference.message}")
+        return difference.error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()

@@ -1,0 +1,158 @@
+"""How far a device result may be from the CPU's float32 one, and why.
+
+An element passes when ``|actual - reference| <= atol + rtol·|reference| + E + C``:
+
+- ``E`` is ``native`` times what the CPU itself is off when it computes in the dtype under test
+  from the same inputs, every intermediate result stored in the device's format, while that is at
+  most a quarter of the value; or the element is within ``atol + rtol`` of that CPU result. This
+  is what the format explains (:mod:`.stored`).
+- ``C`` is ``condition`` times how far the float32 result moves when every float input is changed
+  by half a unit in the last place of the format (the largest of several fixed changes). Only
+  operators in :data:`OVERRIDES` have it: those that add many rounded terms, cancel or amplify.
+
+Results that are not floats must be equal to the float32 result or to the CPU's in the dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+DL16_STEP = 2.0**-9
+"""Distance of neighbouring DL16 numbers, relative: 9 fraction bits."""
+DL16_MAX = 8.57e9
+"""Largest DL16 number, cut; larger bfloat16 numbers have no device value (Runtime reference §2)."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Terms of the bound, as the module says. ``step`` is the change of inputs for ``C``."""
+
+    rtol: float
+    atol: float
+    native: float = 0.0
+    condition: float = 0.0
+    step: float = 0.0
+
+
+@dataclass(frozen=True)
+class Override:
+    """What an operator is allowed beyond its dtype: roundings in a row, inputs' condition."""
+
+    roundings: float
+    condition: float
+    why: str
+    atol: float | None = None
+
+
+DEFAULTS = {
+    torch.float32: Tolerance(rtol=1.3e-6, atol=1e-5, step=2.0**-23),
+    torch.float16: Tolerance(rtol=DL16_STEP, atol=2.0**-20, native=2.0, step=DL16_STEP / 2),
+    torch.bfloat16: Tolerance(rtol=4 * DL16_STEP, atol=2.0**-20, native=2.0, step=DL16_STEP / 2),
+}
+DEFAULT_REASONS = {
+    torch.float32: "torch.testing's defaults",
+    torch.float16: "one DL16 step: two roundings of half a step, of the result and on the way back",
+    torch.bfloat16: "one bfloat16 step and one DL16 step, rounded up",
+}
+
+_SUMS = "adds rounded products or terms, which may cancel"
+_NORM = "squares, sums and roots: every step is rounded"
+_EXP = "exp of a rounded difference turns its absolute into a relative error"
+_BITS = "moves elements, computes nothing"
+
+OVERRIDES: dict[str, Override] = {
+    **dict.fromkeys(
+        (
+            "mm", "bmm", "addmm", "addmm/decomposed", "addmv", "baddbmm", "addbmm", "matmul",
+            "__rmatmul__", "mv", "dot", "vdot", "inner", "einsum", "tensordot", "linalg.multi_dot",
+            "nn.functional.linear", "nn.functional.bilinear", "nn.functional.conv1d",
+            "nn.functional.conv2d", "nn.functional.conv3d", "sum", "mean", "masked.sum",
+            "masked.mean", "cumsum", "nansum", "nanmean", "trace", "addr", "linalg.vecdot",
+        ),
+        Override(1, 4, _SUMS),
+    ),
+    **dict.fromkeys(
+        ("prod", "cumprod", "masked.prod", "masked.cumprod"),
+        Override(4, 4, "a chain of rounded products"),
+    ),
+    **dict.fromkeys(
+        ("logsumexp", "logcumsumexp", "masked.logsumexp", "masked.logaddexp"),
+        Override(4, 4, "log of a rounded sum near 1 has an absolute error", atol=2 * DL16_STEP),
+    ),
+    **dict.fromkeys(
+        (
+            "nn.functional.linear_cross_entropy", "nn.functional.linear_cross_entropy/chunked",
+            "nn.functional.linear_cross_entropy/chunked_none",
+        ),
+        Override(4, 4, "difference of two rounded numbers up to 8", atol=4 * DL16_STEP),
+    ),
+    "nn.functional.binary_cross_entropy_with_logits": Override(
+        4, 4, "difference of two rounded numbers up to 16", atol=8 * DL16_STEP
+    ),
+    **dict.fromkeys(
+        (
+            "softmax", "softmax/with_dtype", "log_softmax", "log_softmax/with_dtype",
+            "nn.functional.softmin", "nn.functional.softmin/with_dtype", "masked.softmax",
+            "masked.log_softmax", "masked.softmin", "torch.ops.aten._safe_softmax.default",
+            "nn.functional.scaled_dot_product_attention", "nn.functional.cross_entropy",
+            "nn.functional.multi_head_attention_forward",
+        ),
+        Override(4, 4, _EXP),
+    ),
+    **dict.fromkeys(
+        (
+            "nn.functional.layer_norm", "native_layer_norm", "nn.functional.rms_norm",
+            "nn.functional.group_norm", "native_group_norm", "nn.functional.normalize",
+            "norm", "norm/fro", "linalg.norm", "linalg.vector_norm", "linalg.matrix_norm", "std",
+            "std/unbiased", "var", "var/unbiased", "std_mean", "std_mean/unbiased", "var_mean",
+            "var_mean/unbiased", "masked.var", "masked.std", "masked.norm",
+        ),
+        Override(4, 4, _NORM),
+    ),
+    **dict.fromkeys(
+        (
+            "gather", "index_select", "__getitem__", "cat", "stack",
+            "hstack", "vstack", "narrow", "select", "slice", "split", "split/list_args", "chunk",
+            "unbind", "transpose", "permute", "t", "T", "contiguous", "clone", "expand", "reshape",
+            "view", "squeeze", "unsqueeze", "flatten", "movedim", "where", "tril", "triu", "flip",
+            "slice_scatter", "select_scatter", "masked_select", "take_along_dim", "ones", "zeros",
+            "zeros_like", "ones_like", "diagonal", "unfold", "repeat", "alias_copy",
+        ),
+        Override(0, 0, _BITS, atol=0.0),
+    ),
+}  # fmt: skip
+"""Operators that are allowed more (or less) than their dtype, with the reason."""
+
+
+def tolerance_of(op: str, run: torch.dtype, result: torch.dtype) -> Tolerance:
+    """What ``op`` is allowed for results of dtype ``result`` in a run of dtype ``run``.
+
+    The coarser of the two dtypes counts: float16 inputs make a float32 result inexact.
+    """
+    known = [DEFAULTS[dtype] for dtype in (run, result) if dtype in DEFAULTS]
+    base = max(known, key=lambda tolerance: tolerance.rtol, default=DEFAULTS[torch.float32])
+    extra = OVERRIDES.get(op)
+    if extra is None:
+        return base
+    if extra.roundings == 0 and base.native == 0.0:
+        return replace(base, rtol=0.0, atol=0.0)
+    return replace(
+        base,
+        rtol=base.rtol * extra.roundings,
+        atol=base.atol if extra.atol is None else extra.atol,
+        condition=extra.condition,
+    )
+
+
+def limit_of(result: torch.dtype) -> float:
+    """Magnitude from which a result of the dtype may come back as not a number or infinite."""
+    if result is torch.float16:
+        return float(torch.finfo(result).max) * (1 - DL16_STEP)
+    return DL16_MAX if result is torch.bfloat16 else float("inf")
+
+
+def is_sixteen_bit(dtype: torch.dtype) -> bool:
+    """Whether the device holds the dtype as DL16, which has one code for infinity and NaN."""
+    return dtype in (torch.float16, torch.bfloat16)
