@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
@@ -52,7 +53,7 @@ class Emitter:
     multiples: Mapping[int, int]
     exact: bool = False
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """A name per dim."""
         lanes, free = iter(LANE_NAMES), iter(NAMES)
