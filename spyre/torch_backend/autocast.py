@@ -70,18 +70,21 @@ BANNED = "binary_cross_entropy"
 Kernel = Callable[..., Any]
 
 
-_registered = threading.Lock()
-"""Taken once and for all by the first registration."""
+_lock = threading.Lock()
+_is_registered = False
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """dtypes autocast may cast to.
 
-    ``torch.autocast`` asks for them first of all, so this is where the kernels are registered, which
+    ``torch.autocast`` asks for them first of all, so this is where the kernels are registered: it
     takes too long for ``import torch``.
     """
-    if _registered.acquire(blocking=False):
-        _register()
+    global _is_registered
+    with _lock:
+        if not _is_registered:
+            _register()
+            _is_registered = True
     return [torch.float16, torch.bfloat16]
 
 

@@ -91,6 +91,8 @@ def _lazy_kernels() -> dict[str, Callable[..., Any]]:
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
     """The function of a module of this package that is imported by the first call."""
+    from spyre.torch_backend.compat import skip_in_dynamo
+
     found: Callable[..., Any] | None = None
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -101,4 +103,5 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
             found = getattr(imported, function)
         return found(*args, **kwargs)
 
+    skip_in_dynamo(call)
     return call

@@ -9,7 +9,6 @@ holds it, the parameter is replaced after all, with a warning, and tied weights 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import is_fake
+from spyre.torch_backend.user_warnings import warn_user
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Replaced = dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]]
@@ -134,12 +134,10 @@ def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
 
 
 def _warn(name: str) -> None:
-    warnings.warn(
+    warn_user(
         f"parameter {name!r} is still used elsewhere (by an autograd graph, or a weak reference), "
         "so it was replaced by a new Parameter on its new device; "
-        "optimizers made before keep the old one",
-        UserWarning,
-        stacklevel=6,
+        "optimizers made before keep the old one"
     )
 
 
@@ -163,6 +161,6 @@ def set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Ten
     except RuntimeError as error:
         tensor.grad = kept
         raise RuntimeError(
-            f"cannot move a tensor from {tensor.device} to {new.device} by assigning its data, "
-            "since an autograd graph or a weak reference holds it: delete what was computed from it first"
+            f"cannot move a tensor from {tensor.device} to {new.device} by assigning its data: an "
+            "autograd graph or a weak reference holds it; delete what was computed from it first"
         ) from error

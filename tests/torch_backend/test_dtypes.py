@@ -78,14 +78,14 @@ WARNED = """
         print("before", len(seen))
         torch.arange(3, device="spyre")
         torch.arange(3).to("spyre")
-    print("after", [str(w.message)[:27] for w in seen])
+    print("after", [str(w.message)[:27] for w in seen], {w.filename for w in seen})
 """
 
 
 def test_warning_once():
     printed = run(WARNED)
     assert "before 0" in printed
-    assert "after ['Spyre holds int64 tensors a']" in printed
+    assert "after ['Spyre holds int64 tensors a'] {'<string>'}" in printed
 
 
 def test_warning_can_be_silenced():

@@ -53,6 +53,18 @@ def test_fallback_can_be_an_error(card, monkeypatch):
         torch.linalg.cholesky(card[:, :4] @ card[:, :4].t())
 
 
+def test_fallback_warns_once_where_it_was_called():
+    code = """
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            x = torch.zeros(3, 3).to("spyre")
+            torch.linalg.det(x), torch.linalg.det(x)
+        found = [w for w in seen if "linalg" in str(w.message)]
+        print(len(found), found[0].filename, "SPYRE_FALLBACK=silent" in str(found[0].message))
+    """
+    assert "1 <string> True" in run(code, SPYRE_FALLBACK="warn")
+
+
 def test_fallbacks_are_counted(card):
     torch.spyre.reset_fallbacks()
     torch.fft.fftshift(card)
