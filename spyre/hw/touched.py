@@ -33,6 +33,7 @@ def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[in
         inside = starts % STICK_BYTES if access.tensor in op.index_tensors else 0
         return int(starts.min()), int((starts - inside).max()) + access.span_bytes
     low, high = starts.copy(), starts + STICK_BYTES
+    reached = np.ones(len(starts), np.bool_)
     for dim in access.tensor.dims:
         if not access.tensor.holds(dim):
             continue
@@ -40,10 +41,13 @@ def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[in
         if dim in windowed:
             first, end = _window_range(op, access, dim)
         else:
-            first, end = np.int64(0), _stored_share(op, access, dim, dim in short)
+            first, end = np.zeros(1, np.int64), _stored_share(op, access, dim, dim in short)
+            reached &= end > 0
         low += first // size * pitch
         high += (np.maximum(-(-end // size), 1) - 1) * pitch
-    return int(low.min()), int(high.max())
+    if not reached.any():
+        return int(starts.min()), int(starts.min())
+    return int(low[reached].min()), int(high[reached].max())
 
 
 def _divided(op: Operation, access: Access) -> list[str]:
@@ -59,7 +63,8 @@ def _stored_share(op: Operation, access: Access, dim: str, is_short: bool) -> In
     if not is_short:
         return np.minimum(share, access.stored[dim])
     origins = np.array([core.get(dim, 0) for core in op.core_slices], np.int64) * share
-    return np.clip(access.stored[dim] - origins, 1, share)
+    found: Int64Array = np.clip(access.stored[dim] - origins, 0, share)
+    return found
 
 
 def _window_range(op: Operation, access: Access, dim: str) -> tuple[Int64Array, Int64Array]:

@@ -29,8 +29,7 @@ def copy_on_card(target: torch.Tensor, source: torch.Tensor) -> None:
     if target.numel() == 0:
         return
     same_card = buffer_of(source).card is buffer_of(target).card
-    dtypes = {source.dtype, target.dtype}
-    if not same_card or (len(dtypes) > 1 and not dtypes <= set(CONVERTED)):
+    if not same_card or not {source.dtype, target.dtype} <= set(CONVERTED):
         from_host(target, to_host(source))
         return
     parameters = (tuple(target.shape), str(target.dtype).removeprefix("torch."))
