@@ -37,16 +37,18 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import autocast, compat, device_module, patches
+    from spyre.torch_backend import autocast, compat, device_module, patches, refused_layouts
     from spyre.torch_backend.registration import (
         register_fallback,
         register_kernels,
+        register_refusals,
         view_kernels,
     )
 
     compat.register_device("spyre", device_module.make_module())
     register_kernels({**view_kernels(), **_lazy_kernels()})
     register_fallback(_lazy("fallback", "cpu_fallback"))
+    register_refusals(refused_layouts.kernels())
     autocast.register()
     patches.install()
 
@@ -63,6 +65,8 @@ _FACTORIES = {
 
 def _lazy_kernels() -> dict[str, Callable[..., Any]]:
     found = {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
+    for name in ("convolution", "convolution_backward"):
+        found[f"{name}_overrideable"] = _lazy("convolutions", name)
     return {**found, "resize_": _lazy("resizing", "resize")}
 
 
