@@ -37,16 +37,18 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import compat, device_module, patches
+    from spyre.torch_backend import compat, device_module, patches, refused_layouts
     from spyre.torch_backend.registration import (
         register_fallback,
         register_kernels,
+        register_refusals,
         view_kernels,
     )
 
     compat.register_device("spyre", device_module.make_module())
     register_kernels({**view_kernels(), **_lazy_kernels()})
     register_fallback(_lazy("fallback", "cpu_fallback"))
+    register_refusals(refused_layouts.kernels())
     patches.install()
 
 
