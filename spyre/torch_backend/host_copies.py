@@ -18,6 +18,7 @@ from spyre.torch_backend.allocation import Base, default_base, storage_elements
 from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
 from spyre.torch_backend.downcast import check_int64
 from spyre.torch_backend.dtypes import DTYPES, name_of
+from spyre.torch_backend.profiling import TO_CARD, TO_HOST, in_range, profiled
 
 SMALL_BYTES = 1 << 20
 """Sources up to this size are copied on the host, so that the caller need not wait."""
@@ -43,8 +44,9 @@ def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
     resolved = buffer.base.resolved
     host = host_like(resolved)
     stream = buffer.card.streams.current
-    stream.launch(to_host_plan(resolved, host), [buffer.base])
-    stream.synchronize()
+    with profiled(TO_HOST):
+        stream.launch(to_host_plan(resolved, host), [buffer.base])
+        stream.synchronize()
     return _bytes_storage(host.storage.view(np.uint8), buffer.host_bytes)
 
 
@@ -122,6 +124,7 @@ def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | N
     return None
 
 
+@in_range(TO_CARD)
 def _upload(
     buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
 ) -> None:
