@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from spyre.torch_backend.eager.copies import copy_kernels
 from spyre.torch_backend.eager.elementwise import elementwise_kernels
+from spyre.torch_backend.eager.gathers import gather_kernels
+from spyre.torch_backend.eager.joins import join_kernels
 from spyre.torch_backend.eager.kernels import Kernel
 from spyre.torch_backend.eager.matmuls import matmul_kernels
 from spyre.torch_backend.eager.normalisation import normalisation_kernels
+from spyre.torch_backend.eager.ordering import ordering_kernels
 from spyre.torch_backend.eager.reductions import reduction_kernels
+from spyre.torch_backend.eager.scans import scan_kernels
 from spyre.torch_backend.registration import register_kernels
 
 _registered = False
@@ -21,6 +25,10 @@ def eager_kernels() -> dict[str, Kernel]:
         **reduction_kernels(),
         **matmul_kernels(),
         **normalisation_kernels(),
+        **join_kernels(),
+        **gather_kernels(),
+        **ordering_kernels(),
+        **scan_kernels(),
     }
 
 
