@@ -97,9 +97,9 @@ def _whole_base(source: torch.Tensor) -> SpyreTensor:
     """The base of ``source``, if that is all of its storage, else of a copy."""
     base = buffer_of(source).base
     size = tuple(source.size())
-    if base is not None and moves_bits(source) and not source.storage_offset():
-        if (base.shape, base.strides) == (size, source.stride()):
-            return base
+    whole = base is not None and (base.shape, base.strides) == (size, tuple(source.stride()))
+    if base is not None and whole and moves_bits(source) and not source.storage_offset():
+        return base
     found = buffer_of(relaid(source)).base
     assert found is not None
     return found

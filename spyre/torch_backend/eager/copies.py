@@ -86,4 +86,3 @@ def zero(x: torch.Tensor) -> torch.Tensor:
 def copy_kernels() -> dict[str, Kernel]:
     """By aten name."""
     return {"fill_.Scalar": fill_scalar, "zero_": zero}
-

@@ -30,7 +30,7 @@ MOST_ELEMENTS = 1 << 26
 
 
 def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool) -> Value:
-    """The rows of ``table`` along ``dim`` that ``index``, of any rank, names; its dims stand there."""
+    """The rows of ``table`` along ``dim`` that ``index`` names, whose dims stand there."""
     sizes = (*table.sizes[:dim], *index.sizes, *table.sizes[dim + 1 :])
     if wraps:
         index = wrapped_positions(low, index, table.sizes[dim])
@@ -80,7 +80,7 @@ def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
     lane = other_lane(sizes, dim)
     rows = index.numel() * (prod(sizes) // sizes[dim])
     needed = max(stored_elements(sizes, lane), rows * 64 if lane < 0 else rows)
-    return sizes[dim] <= MOST_ROWS and needed <= max(MOST_ELEMENTS, 4 * table.numel())
+    return bool(sizes[dim] <= MOST_ROWS and needed <= max(MOST_ELEMENTS, 4 * table.numel()))
 
 
 def _dim(x: torch.Tensor, dim: int) -> int:
@@ -117,7 +117,7 @@ def _takes_gather(
     if x.dtype not in CONVERTED or index.dtype not in INDICES or x.device != index.device:
         return False
     needed = max(stored_elements(x.shape, lane), stored_elements(index.shape, lane))
-    return x.shape[dim] <= MOST_ROWS and needed <= max(MOST_ELEMENTS, 4 * x.numel())
+    return bool(x.shape[dim] <= MOST_ROWS and needed <= max(MOST_ELEMENTS, 4 * x.numel()))
 
 
 def _only_index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int:
@@ -152,5 +152,3 @@ def gather_kernels() -> dict[str, Kernel]:
         "gather.out": falling_back("gather.out", gather, _takes_gather),
         "index.Tensor_out": falling_back("index.Tensor_out", index, _takes_index),
     }
-
-

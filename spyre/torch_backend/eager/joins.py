@@ -55,7 +55,8 @@ def _goes_by_dma(
         return True
     lanes = 128 // (2 if out.dtype.itemsize < 4 else 4)
     lane = join_lane(out.shape, starts, dim, lanes)
-    return stored_elements(out.shape, lane, lanes) > max(MOST_ELEMENTS, 4 * out.numel())
+    needed = stored_elements(out.shape, lane, lanes)
+    return bool(needed > max(MOST_ELEMENTS, 4 * out.numel()))
 
 
 def _takes(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> bool:

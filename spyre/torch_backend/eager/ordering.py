@@ -73,7 +73,7 @@ def _into(targets: Any, found: tuple[torch.Tensor, ...]) -> Any:
     return targets
 
 
-# --- kernels: each once for new results, once for given ones ----------------------------------------
+# --- kernels: each once for new results, once for given ones ------------------------------------
 
 
 def topk(
@@ -163,7 +163,7 @@ def _takes_position(
 def ordering_kernels() -> dict[str, Kernel]:
     """By aten name."""
     found: dict[str, Kernel] = {}
-    pairs = {
+    pairs: dict[str, tuple[str, Kernel, Callable[..., bool], tuple[str, ...]]] = {
         "topk": ("topk.values", topk, _takes_topk, ("values", "indices")),
         "sort.stable": ("sort.values_stable", sort, _takes_sort, ("values", "indices")),
         "max.dim": ("max.dim_max", _extreme(True), _takes_extreme, ("max", "max_values")),

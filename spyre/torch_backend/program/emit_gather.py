@@ -1,7 +1,7 @@
 """Emission of gathers: `identity` through an index tensor (SDSC reference §6.4).
 
-``output[a…, i…, b…] = table[a…, index[…], b…]``. The dims of the index stand in the output where the
-table has its rows. An index of fewer dims than the output is the same for all the others; one that has
+``output[a, i, b] = table[a, index[i], b]``. The dims of the index stand in the output where the
+table has its rows. An index that lacks dims of the output is the same all along them; one that has
 the output's lane dim picks every lane by itself.
 """
 
@@ -14,7 +14,7 @@ from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import DeviceView, Factor
 from spyre.mlir.operation import Indirection
 from spyre.mlir.sdsc_builder import OperationSpec, Place
-from spyre.torch_backend.program.emission import Emitter, Operand, lane_index, unit_lane
+from spyre.torch_backend.program.emission import Emitter, Operand, lane_index
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
 from spyre.torch_backend.program.op_spec import OpSpec
 from spyre.torch_backend.program.value import NotExpressible, Value
@@ -46,7 +46,8 @@ def emit_gather(spec: OpSpec, place: Callable[[Value], Place]) -> OperationSpec:
         raise NotExpressible("rows of a gather in several steps")
     lane = lane_index(dims, _OUTPUT)
     if lane < 0:
-        dims.append(unit_lane(3))
+        stick, none = Factor(1, STICK_BYTES, True), Factor(1, 0)
+        dims.append(IterationDim(1, (stick, none, stick)))
         lane = len(dims) - 1
     index_lane = lane_index(dims, _INDEX)
     if index_lane < 0:

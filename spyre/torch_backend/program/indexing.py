@@ -72,8 +72,8 @@ def joined(low: Operations, pieces: Sequence[Value], dim: int, dtype: str) -> Va
 def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints) -> Value:
     """``output[…, i, …] = table[…, index[…], …]`` along ``dim``, with ``sizes``.
 
-    ``index``: of the output's rank, size 1 along dims it does not depend on. Indices out of range are
-    a fault of the launch.
+    ``index``: of the output's rank, size 1 along dims it does not depend on. Indices out of range
+    are a fault of the launch.
     """
     table = off_lanes(low, table, dim)
     index = _words(low, index.collapsed(), table, dim)
@@ -152,7 +152,7 @@ def largest(low: Operations, value: Value, dim: int, count: int, indices: bool) 
         into = low.builder.scratch(sizes, value.dtype, lane)
         return low.builder.add(OpSpec(OpKind.TOPK, "topkvalue", (value,), into, (dim,)))
     half = value.view.elements_per_stick == WIDE
-    multiple = wide_multiple(value) if half and lane >= 0 else 0
+    multiple = wide_multiple(value) if half else 0
     into = low.builder.scratch(sizes, "int64", lane, multiple)
     found = low.builder.add(OpSpec(OpKind.TOPK, "topkindex", (value,), into, (dim,)))
     return replace(found, order=None) if multiple else found

@@ -27,8 +27,8 @@ class OpSpec:
     ``name``: opFuncName, of a reduction without the suffix ``nonstick``. ``dims``: host dims a
     reduction reduces, or the one a top-k or gather goes along. ``mask_from``: lane elements of the
     first input from there on count as 0. ``lane_multiple``: elements a lane dim is walked in,
-    default one stick. ``part``: (dim, start, length) of the output that it writes, default all of it;
-    along lanes it begins with a stick.
+    default one stick. ``part``: (dim, start, length) of the output that it writes, default all of
+    it; along lanes it begins with a stick.
     """
 
     kind: OpKind

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from spyre.dtypes import find_host_dtype
-from spyre.layout.device_view import DeviceView, Factor
+from spyre.layout.device_view import DeviceView
 
 Ints = tuple[int, ...]
 
