@@ -233,11 +233,22 @@ def _shortened(ids: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BundleParts:
-    """What a bundle directory is made of; ``extra_files`` may hold launch_spec.json and others."""
+    """What a bundle directory is made of; ``extra_files`` may hold launch_spec.json and others.
+
+    ``inspections``: of the SDSCs, where they were checked when they were built.
+    """
 
     module: Module
     sdscs: Mapping[str, Sdsc]
     extra_files: Mapping[str, bytes] = field(default_factory=dict)
+    inspections: Mapping[str, Inspection] = field(default_factory=dict)
+
+    def to_bundle(self, directory: Path) -> Bundle:
+        """The bundle it would be if it stood in ``directory``; what was checked stays checked."""
+        bundle = Bundle(directory, self.module, self.sdscs)
+        if self.inspections.keys() == self.sdscs.keys():
+            vars(bundle)["inspections"] = self.inspections
+        return bundle
 
 
 def write_bundle(parts: BundleParts, directory: str | os.PathLike[str]) -> Path:

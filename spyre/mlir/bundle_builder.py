@@ -15,8 +15,14 @@ from itertools import groupby
 
 from spyre.errors import BundleError
 from spyre.mlir.bundle import BundleParts
-from spyre.mlir.sdsc_builder import OperationSpec, Place, Resolve, RuntimeSize, build_sdsc
-from spyre.mlir.sdsc_structs import Sdsc
+from spyre.mlir.sdsc_builder import (
+    BuiltSdsc,
+    OperationSpec,
+    Place,
+    Resolve,
+    RuntimeSize,
+    build_inspected,
+)
 from spyre.mlir.symbol_emitter import POOL, SymbolEmitter
 from spyre.mlir.syntax import ExecuteOp, ForOp, Function, Module, Statement
 
@@ -138,6 +144,12 @@ class BundleBuilder:
         return _build_baked(self._steps, self.arguments, bool(self.pool_bytes))
 
 
+def _parts(module: Module, built: Mapping[str, BuiltSdsc]) -> BundleParts:
+    sdscs = {name: found.sdsc for name, found in built.items()}
+    inspections = {name: found.inspection for name, found in built.items()}
+    return BundleParts(module, sdscs, inspections=inspections)
+
+
 Group = tuple[tuple[str, int] | None, list[_Step]]
 
 
@@ -151,14 +163,14 @@ def _groups(steps: Sequence[_Step], depth: int) -> Iterator[Group]:
 
 
 def _build_symbolic(steps: Sequence[_Step], emitter: SymbolEmitter) -> BundleParts:
-    sdscs: dict[str, Sdsc] = {}
+    sdscs: dict[str, BuiltSdsc] = {}
     body = _symbolic_body(steps, 0, emitter, sdscs)
     function = Function("sdsc_bundle", tuple(emitter.parameters), (*emitter.head, *body))
-    return BundleParts(Module(function, tuple(emitter.aliases)), sdscs)
+    return _parts(Module(function, tuple(emitter.aliases)), sdscs)
 
 
 def _symbolic_body(
-    steps: Sequence[_Step], depth: int, emitter: SymbolEmitter, sdscs: dict[str, Sdsc]
+    steps: Sequence[_Step], depth: int, emitter: SymbolEmitter, sdscs: dict[str, BuiltSdsc]
 ) -> tuple[Statement, ...]:
     body: list[Statement] = []
     for loop, group in _groups(steps, depth):
@@ -172,11 +184,11 @@ def _symbolic_body(
 
 
 def _symbolic_execute(
-    spec: OperationSpec, emitter: SymbolEmitter, sdscs: dict[str, Sdsc]
+    spec: OperationSpec, emitter: SymbolEmitter, sdscs: dict[str, BuiltSdsc]
 ) -> tuple[Statement, ...]:
     index = len(sdscs)
     table = emitter.new_table()
-    sdscs[_filename(index)] = build_sdsc(spec, f"{index}_{spec.name}", table.symbol_of)
+    sdscs[_filename(index)] = build_inspected(spec, f"{index}_{spec.name}", table.symbol_of)
     return emitter.execute(table, _filename(index))
 
 
@@ -190,13 +202,13 @@ def _build_baked(
         expected = f"at most {MAX_SEGMENTS} segments"
         raise BundleError("SPY291", "too many arguments for baked addresses", expected=expected)
     bases = {b.name: (b.arg_index + has_pool) * SEGMENT_BYTES for b in arguments} | {POOL: 0}
-    sdscs: dict[str, Sdsc] = {}
+    sdscs: dict[str, BuiltSdsc] = {}
     for spec, iteration in _unrolled(steps, 0, {}):
         index = len(sdscs)
         resolve = _literal(bases, iteration)
-        sdscs[_filename(index)] = build_sdsc(spec, f"{index}_{spec.name}", resolve)
+        sdscs[_filename(index)] = build_inspected(spec, f"{index}_{spec.name}", resolve)
     body: tuple[Statement, ...] = tuple(ExecuteOp((), name) for name in sdscs)
-    return BundleParts(Module(Function("sdsc_bundle", (), body)), sdscs)
+    return _parts(Module(Function("sdsc_bundle", (), body)), sdscs)
 
 
 def _unrolled(

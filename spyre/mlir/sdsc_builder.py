@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import NamedTuple
 
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError, Severity, ValidationError
@@ -26,7 +27,7 @@ from spyre.mlir.operation import (
     Window,
 )
 from spyre.mlir.sdsc_form_rules import MAX_CORES
-from spyre.mlir.sdsc_rules import check_sdsc
+from spyre.mlir.sdsc_rules import Inspection, inspect_sdsc
 from spyre.mlir.sdsc_structs import Sdsc
 from spyre.mlir.sdsc_writer import write_operation
 
@@ -137,11 +138,25 @@ def build_sdsc(spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None
     BundleError SPY290 when the description contradicts itself, ValidationError when the SDSC
     would break a rule of the format.
     """
+    return build_inspected(spec, sdsc_name, resolve).sdsc
+
+
+class BuiltSdsc(NamedTuple):
+    """An SDSC that was built, and what reading it back says."""
+
+    sdsc: Sdsc
+    inspection: Inspection
+
+
+def build_inspected(
+    spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None
+) -> BuiltSdsc:
+    """As `build_sdsc`, with the operation and the warnings found on the way."""
     sdsc = write_operation(build_operation(spec, sdsc_name, resolve))
-    findings = check_sdsc(sdsc, f"built SDSC {sdsc.name}")
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        raise ValidationError(findings)
-    return sdsc
+    inspection = inspect_sdsc(sdsc, f"built SDSC {sdsc.name}")
+    if any(finding.severity is Severity.ERROR for finding in inspection.findings):
+        raise ValidationError(inspection.findings)
+    return BuiltSdsc(sdsc, inspection)
 
 
 def build_operation(

@@ -37,7 +37,7 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import autocast, compat, device_module, patches
+    from spyre.torch_backend import compat, device_module, patches
     from spyre.torch_backend.registration import (
         register_fallback,
         register_kernels,
@@ -47,7 +47,6 @@ def _register() -> None:
     compat.register_device("spyre", device_module.make_module())
     register_kernels({**view_kernels(), **_lazy_kernels()})
     register_fallback(_lazy("fallback", "cpu_fallback"))
-    autocast.register()
     patches.install()
 
 
@@ -61,13 +60,39 @@ _FACTORIES = {
 }
 
 
+_CONVOLUTIONS = {
+    "convolution_overrideable": "convolution",
+    "convolution_backward_overrideable": "convolution_backward",
+}
+_RECURRENT_CELLS = {
+    "_thnn_fused_lstm_cell": "lstm_cell",
+    "_thnn_fused_lstm_cell_backward_impl": "lstm_cell_backward",
+    "_thnn_fused_gru_cell": "gru_cell",
+    "_thnn_fused_gru_cell_backward": "gru_cell_backward",
+}
+
+
+_KERNELS = {
+    "factories": _FACTORIES,
+    "convolutions": _CONVOLUTIONS,
+    "recurrent_cells": _RECURRENT_CELLS,
+    "resizing": {"resize_": "resize"},
+}
+"""Functions by aten name and overload, by the module of this package that has them."""
+
+
 def _lazy_kernels() -> dict[str, Callable[..., Any]]:
-    found = {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
-    return {**found, "resize_": _lazy("resizing", "resize")}
+    return {
+        name: _lazy(module, function)
+        for module, functions in _KERNELS.items()
+        for name, function in functions.items()
+    }
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
     """The function of a module of this package that is imported by the first call."""
+    from spyre.torch_backend.compat import skip_in_dynamo
+
     found: Callable[..., Any] | None = None
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -78,4 +103,5 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
             found = getattr(imported, function)
         return found(*args, **kwargs)
 
+    skip_in_dynamo(call)
     return call

@@ -7,7 +7,6 @@ operation wrote is copied back. An operation is named in a warning the first tim
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,12 +18,13 @@ from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.allocation import allocate
-from spyre.torch_backend.compat import schema_of, storage_key
+from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_key
 from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
 from spyre.torch_backend.host_copies import from_host, host_storage, view_of, write_storage
 from spyre.torch_backend.mixed_devices import check_devices
 from spyre.torch_backend.random_state import cpu_generator, is_random
 from spyre.torch_backend.resizing import is_spyre, resize, set_storage
+from spyre.torch_backend.user_warnings import warn_user
 
 _counts: Counter[str] = Counter()
 _warned: set[str] = set()
@@ -60,11 +60,9 @@ def _announce(name: str) -> None:
         )
     if mode != "silent" and name not in _warned:
         _warned.add(name)
-        warnings.warn(
+        warn_user(
             f"{name} runs on the CPU: the spyre device has no kernel for it "
-            "(SPYRE_FALLBACK=silent hides this, =error forbids it)",
-            UserWarning,
-            stacklevel=3,
+            "(SPYRE_FALLBACK=silent hides this, =error forbids it)"
         )
 
 
@@ -121,7 +119,7 @@ class _Call:
         if tensor.is_conj():
             host = host.conj()
         if tensor.is_neg():
-            host = torch._neg_view(host)
+            host = neg_view(host)
         if spec.alias_info is not None and spec.alias_info.is_write:
             self.written[id(host)] = (tensor, host)
         return host
@@ -165,7 +163,7 @@ def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:
     """A new tensor on the card with sizes, strides (where dense) and values of a CPU tensor."""
     host = host.detach()
     size = tuple(host.size())
-    dense = torch._prims_common.is_non_overlapping_and_dense_or_false(host)
+    dense = is_dense(host)
     stride = tuple(host.stride()) if dense else contiguous_strides(size)
     found = allocate(size, stride, host.dtype, device_index)
     from_host(found, host, non_blocking=True)

@@ -70,6 +70,7 @@ OVERRIDES: dict[str, Override] = {
             "nn.functional.linear", "nn.functional.bilinear", "nn.functional.conv1d",
             "nn.functional.conv2d", "nn.functional.conv3d", "sum", "mean", "masked.sum",
             "masked.mean", "cumsum", "nansum", "nanmean", "trace", "addr", "linalg.vecdot",
+            "_softmax_backward_data",
         ),
         Override(1, 4, _SUMS),
     ),
@@ -78,7 +79,10 @@ OVERRIDES: dict[str, Override] = {
         Override(4, 4, "a chain of rounded products"),
     ),
     **dict.fromkeys(
-        ("logsumexp", "logcumsumexp", "masked.logsumexp", "masked.logaddexp"),
+        (
+            "logsumexp", "logcumsumexp", "masked.logsumexp", "masked.logaddexp", "log_softmax",
+            "log_softmax/with_dtype", "masked.log_softmax", "nn.functional.cross_entropy",
+        ),
         Override(4, 4, "log of a rounded sum near 1 has an absolute error", atol=2 * DL16_STEP),
     ),
     **dict.fromkeys(
@@ -88,15 +92,18 @@ OVERRIDES: dict[str, Override] = {
         ),
         Override(4, 4, "difference of two rounded numbers up to 8", atol=4 * DL16_STEP),
     ),
+    "nn.functional.gelu": Override(
+        4, 4, "x / 2 · (1 + tanh): the stored tanh is near -1", atol=DL16_STEP
+    ),
     "nn.functional.binary_cross_entropy_with_logits": Override(
         4, 4, "difference of two rounded numbers up to 16", atol=8 * DL16_STEP
     ),
     **dict.fromkeys(
         (
-            "softmax", "softmax/with_dtype", "log_softmax", "log_softmax/with_dtype",
+            "softmax", "softmax/with_dtype",
             "nn.functional.softmin", "nn.functional.softmin/with_dtype", "masked.softmax",
-            "masked.log_softmax", "masked.softmin", "torch.ops.aten._safe_softmax.default",
-            "nn.functional.scaled_dot_product_attention", "nn.functional.cross_entropy",
+            "masked.softmin", "torch.ops.aten._safe_softmax.default",
+            "nn.functional.scaled_dot_product_attention",
             "nn.functional.multi_head_attention_forward",
         ),
         Override(4, 4, _EXP),
@@ -108,6 +115,7 @@ OVERRIDES: dict[str, Override] = {
             "norm", "norm/fro", "linalg.norm", "linalg.vector_norm", "linalg.matrix_norm", "std",
             "std/unbiased", "var", "var/unbiased", "std_mean", "std_mean/unbiased", "var_mean",
             "var_mean/unbiased", "masked.var", "masked.std", "masked.norm",
+            "nn.functional.cosine_similarity", "nn.functional.cosine_embedding_loss",
         ),
         Override(4, 4, _NORM),
     ),

@@ -193,8 +193,8 @@ def _clamp(name: str) -> Kernel:
         low, high = _bounds(name, rest, named)
         pairs = [(k, b) for k, b in (("min", low), ("max", high)) if b is not None]
         operands = [x, *(operand(b, out.dtype) for _, b in pairs)]
-        kinds = tuple(k for k, _ in pairs)
-        return fill("clamp", _clamped, operands, (kinds, _name(out.dtype)), out, x.shape)
+        kinds, sizes = tuple(k for k, _ in pairs), broadcast_shape(*operands)
+        return fill("clamp", _clamped, operands, (kinds, _name(out.dtype)), out, sizes)
 
     def takes(x: torch.Tensor, *rest: Any, out: torch.Tensor, **named: Any) -> bool:
         return is_computed(x, *rest, *named.values()) and out.dtype in FLOATS
@@ -203,12 +203,12 @@ def _clamp(name: str) -> Kernel:
 
 
 def _bounds(name: str, rest: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
-    given = [*rest, *[None] * 2]
-    if name.startswith("clamp_min"):
-        return named.get("min", given[0]), None
-    if name.startswith("clamp_max"):
-        return None, named.get("max", given[0])
-    return named.get("min", given[0]), named.get("max", given[1])
+    """Lower and upper bound, None where there is none."""
+    names = ("min", "max")
+    if name.startswith("clamp_"):
+        names = (name[len("clamp_") : len("clamp_") + 3],)
+    found = dict(zip(names, rest, strict=False)) | named
+    return found.get("min"), found.get("max")
 
 
 def _pow(x: torch.Tensor, exponent: Any, *, out: torch.Tensor) -> torch.Tensor:

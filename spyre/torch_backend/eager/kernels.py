@@ -82,6 +82,9 @@ def falling_back(name: str, kernel: Kernel, takes: Callable[..., bool]) -> Kerne
     return call
 
 
-def broadcast_shape(*operands: Operand) -> torch.Size:
+def broadcast_shape(*operands: Operand) -> Sequence[int]:
     """The shape of a result over ``operands``."""
-    return torch.broadcast_shapes(*(o.shape for o in operands if isinstance(o, torch.Tensor)))
+    shapes = {o.shape for o in operands if isinstance(o, torch.Tensor)}
+    if len(shapes) == 1:
+        return shapes.pop()
+    return torch.broadcast_shapes(*shapes)

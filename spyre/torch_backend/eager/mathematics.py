@@ -7,7 +7,7 @@ hyperbolic functions from `sigmoid`, the error function by a rational approximat
 from __future__ import annotations
 
 from spyre.torch_backend.eager.lowering import Lowering
-from spyre.torch_backend.program.operations import float_bits
+from spyre.torch_backend.program.constants import float_bits
 from spyre.torch_backend.program.value import Value
 
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)

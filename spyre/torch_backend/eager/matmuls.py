@@ -1,7 +1,13 @@
-"""Matrix products: DL16 on the matrix units; float32, which those do not have, on the vector unit."""
+"""Matrix products: DL16 on the matrix units, float32 on the vector unit.
+
+The matrix units have no float32. There a product is a sum of products of columns with rows, whose
+terms all stand in memory; where they would take too much of it, the CPU computes it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -9,6 +15,14 @@ import torch
 from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.program.value import Value
+
+TERMS_BYTES = 1 << 28
+"""Most memory for the terms of a float32 product."""
+
+
+def is_small_product(left_shape: Sequence[int], columns: int) -> bool:
+    """True if a float32 product of ``left_shape`` with ``columns`` columns can run on the card."""
+    return prod(left_shape) * -(-columns // 32) * 128 <= TERMS_BYTES
 
 
 def product(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
@@ -45,8 +59,10 @@ def added(
 
 
 def _takes(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
-    floats = all(t.dtype in FLOATS for t in tensors)
-    return floats and out.dtype in FLOATS and all(t.numel() for t in tensors)
+    floats = all(t.dtype in FLOATS for t in (*tensors, out))
+    left, right = tensors[-2:]
+    small = out.dtype is not torch.float32 or is_small_product(left.shape, right.shape[-1])
+    return floats and small and all(t.numel() for t in tensors)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -55,7 +71,8 @@ def _name(dtype: torch.dtype) -> str:
 
 def _product_kernel(name: str) -> Kernel:
     def kernel(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        return fill("matmul", product, [left, right], (_name(out.dtype),), out)
+        sizes = (*left.shape[:-1], right.shape[-1])
+        return fill("matmul", product, [left, right], (_name(out.dtype),), out, sizes)
 
     return falling_back(name, kernel, _takes)
 
@@ -71,7 +88,8 @@ def _added_kernel(name: str) -> Kernel:
         out: torch.Tensor,
     ) -> torch.Tensor:
         parameters = (_name(out.dtype), float(beta), float(alpha))
-        return fill("addmm", added, [bias, left, right], parameters, out)
+        sizes = (*left.shape[:-1], right.shape[-1])
+        return fill("addmm", added, [bias, left, right], parameters, out, sizes)
 
     return falling_back(name, kernel, _takes)
 

@@ -12,7 +12,7 @@ from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.eager.mathematics import logarithm
 from spyre.torch_backend.eager.run import run
-from spyre.torch_backend.program.value import Ints, Value
+from spyre.torch_backend.program.value import Value
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -69,8 +69,8 @@ def _softmax_kernel(name: str, label: str, lower: Any) -> Kernel:
         x: torch.Tensor, dim: int, half_to_float: bool, *, out: torch.Tensor
     ) -> torch.Tensor:
         if x.dim() == 0:
-            return out.fill_(0.0 if label == "log_softmax" else 1.0)
-        return fill(label, lower, [x], (dim % x.dim(), _name(out.dtype)), out)
+            return out.resize_(()).fill_(0.0 if label == "log_softmax" else 1.0)
+        return fill(label, lower, [x], (dim % x.dim(), _name(out.dtype)), out, x.shape)
 
     def takes(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
         return x.dtype in FLOATS and out.dtype in FLOATS
@@ -91,8 +91,8 @@ def _backward_kernel(name: str, label: str, lower: Any) -> Kernel:
         target = out if out is not None else grad_input
         assert target is not None
         if y.dim() == 0:
-            return target.zero_()
-        return fill(label, lower, [grad, y], (dim % y.dim(), _name(target.dtype)), target)
+            return target.resize_(()).zero_()
+        return fill(label, lower, [grad, y], (dim % y.dim(), _name(target.dtype)), target, y.shape)
 
     def takes(grad: torch.Tensor, y: torch.Tensor, *_: Any, **__: Any) -> bool:
         return grad.dtype in FLOATS and y.dtype in FLOATS
@@ -133,6 +133,3 @@ def normalisation_kernels() -> dict[str, Kernel]:
             "native_layer_norm", native_layer_norm, _takes_layer_norm
         ),
     }
-
-
-__all__ = ["Ints", "normalisation_kernels"]

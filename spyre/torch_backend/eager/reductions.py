@@ -113,7 +113,9 @@ def _over_dims(name: str, label: str, lower: Lower) -> Kernel:
         dtype: torch.dtype | None = None,
         out: torch.Tensor,
     ) -> torch.Tensor:
-        return fill(label, lower, [x], (dims_of(x, dim), keepdim, _name(out.dtype)), out)
+        dims = dims_of(x, dim)
+        sizes = kept_sizes(x.shape, dims, keepdim)
+        return fill(label, lower, [x], (dims, keepdim, _name(out.dtype)), out, sizes)
 
     return falling_back(name, kernel, _takes)
 
@@ -151,8 +153,10 @@ def _vector_norm(
     dtype: torch.dtype | None = None,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    parameters = (dims_of(x, dim), keepdim, _name(out.dtype), float(order))
-    return fill("vector_norm", _norm, [x], parameters, out)
+    dims = dims_of(x, dim)
+    parameters = (dims, keepdim, _name(out.dtype), float(order))
+    sizes = kept_sizes(x.shape, dims, keepdim)
+    return fill("vector_norm", _norm, [x], parameters, out, sizes)
 
 
 def _whole(name: str, label: str, lower: Lower) -> Kernel:
@@ -172,7 +176,9 @@ def _truth_kernel(name: str, label: str, lower: Lower) -> Kernel:
     def kernel(
         x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, out: torch.Tensor
     ) -> torch.Tensor:
-        return fill(label, lower, [x], (dims_of(x, dim), keepdim, "bool"), out)
+        dims = dims_of(x, dim)
+        sizes = kept_sizes(x.shape, dims, keepdim)
+        return fill(label, lower, [x], (dims, keepdim, "bool"), out, sizes)
 
     def takes(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
         return is_computed(x) and out.dtype is torch.bool and x.numel() > 0

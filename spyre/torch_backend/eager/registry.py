@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spyre.torch_backend.eager.activations import activation_kernels
+from spyre.torch_backend.eager.attention import attention_kernels
 from spyre.torch_backend.eager.copies import copy_kernels
 from spyre.torch_backend.eager.elementwise import elementwise_kernels
 from spyre.torch_backend.eager.gathers import gather_kernels
@@ -25,6 +26,7 @@ _registered = False
 def eager_kernels() -> dict[str, Kernel]:
     """By aten name."""
     found = {
+        **attention_kernels(),
         **copy_kernels(),
         **elementwise_kernels(),
         **reduction_kernels(),

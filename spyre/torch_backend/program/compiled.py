@@ -11,7 +11,7 @@ from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
 from spyre.hw.device import DeviceTensor
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.bundle import Bundle, BundleParts
+from spyre.mlir.bundle import BundleParts
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.flex.kernel_program import KernelProgram
 from spyre.runtime.flex.loading import load_kernel
@@ -42,7 +42,7 @@ class CompiledProgram:
     ) -> None:
         self.card = card
         self.name = name
-        self.bundle = Bundle(Path(name), parts.module, parts.sdscs)
+        self.bundle = parts.to_bundle(Path(name))
         self.spans_bytes = tuple(spans_bytes)
         kernel = Kernel(self.bundle, card.device)
         header = format_header(hashlib.sha256(repr(identity).encode()).hexdigest())

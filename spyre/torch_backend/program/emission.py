@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
@@ -54,7 +55,7 @@ class Emitter:
     multiples: Mapping[int, int]
     exact: bool = False
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """A name per dim."""
         lanes, free = iter(LANE_NAMES), iter(NAMES)
@@ -166,9 +167,11 @@ class Emitter:
 
 
 def _with_unit(tensor: TensorSpec) -> TensorSpec:
+    """All tensors hold the dim, since an output holds the dims its inputs hold."""
     if UNIT in tensor.dims:
         return tensor
-    return replace(tensor, dims=(*tensor.dims, UNIT), scale={**tensor.scale, UNIT: -1})
+    sizes = {**tensor.device_dim_sizes, UNIT: 1}
+    return replace(tensor, dims=(UNIT, *tensor.dims), device_dim_sizes=sizes)
 
 
 def lane_index(dims: Sequence[IterationDim], number: int) -> int:

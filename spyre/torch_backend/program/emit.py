@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import Factor
 from spyre.mlir.sdsc_builder import OperationSpec, Place, TensorSpec
-from spyre.mlir.sdsc_recipes import MASK_BITS
 from spyre.mlir.sdsc_value_rules import MASK_CONSTANT
+from spyre.torch_backend.program.constants import float_bits
 from spyre.torch_backend.program.emission import Emitter, Operand, lane_index, unit_lane
 from spyre.torch_backend.program.emit_gather import emit_gather
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
@@ -18,6 +18,8 @@ from spyre.torch_backend.program.value import NotExpressible, Value
 PlaceOf = Callable[[Value], Place]
 
 MATMUL_STICK = 64
+_NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
+"""What masked elements count as, where it is not 0."""
 
 
 def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
@@ -63,7 +65,7 @@ def _reduction(spec: OpSpec, place: PlaceOf) -> OperationSpec:
     over_lanes = dims[lane].role == 1
     if over_lanes and (padding := emitter.extents[name] - extent):
         masks[name] = [(extent, padding)]
-        constants[MASK_CONSTANT] = MASK_BITS.get((spec.name, source.format), 0)
+        constants[MASK_CONSTANT] = float_bits(_NEUTRAL.get(spec.name, 0.0))
     undivided = [k for k, dim in enumerate(dims) if dim.role]
     full = spec.name if over_lanes else f"{spec.name}nonstick"
     return emitter.operation(

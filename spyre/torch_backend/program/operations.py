@@ -9,7 +9,6 @@ both go through here.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -17,9 +16,11 @@ from math import prod
 from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import Factor
 from spyre.torch_backend.program.builder import ProgramBuilder
+from spyre.torch_backend.program.constants import float_bits
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
 from spyre.torch_backend.program.value import (
     Ints,
+    NotExpressible,
     Value,
     broadcast_sizes,
     device_format,
@@ -208,6 +209,8 @@ class Operations:
         left, right = self._held_matrix(left), self._held_matrix(right)
         left = self.with_lane(left, rank - 1)
         right = self.with_lane(right, rank - 1)
+        if len(left.view.dims[-1]) > 1:
+            raise NotExpressible("K of a matmul's left operand lies in several pieces")
         if inner % MATMUL_STICK:
             left, right = self._padded_columns(left), self._padded_rows(right)
         sizes = (*batch, rows, columns)
@@ -257,11 +260,6 @@ def wide_multiple(value: Value) -> int:
     """
     sticks = -(-value.view.lane_extent // WIDE_STICK)
     return WIDE if sticks % 2 else 0
-
-
-def float_bits(number: float) -> int:
-    """A constant of an operation: its bits as float32."""
-    return struct.unpack("<I", struct.pack("<f", number))[0]  # type: ignore[no-any-return]
 
 
 def result_lane(inputs: Sequence[Value], sizes: Ints) -> int:

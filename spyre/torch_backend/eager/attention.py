@@ -1,0 +1,206 @@
+"""Scaled dot-product attention as one program: masks, causal masks and grouped heads included.
+
+Backward passes are made of other operations; dropout takes ATen's own way.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.eager.kernels import FLOATS, Kernel
+from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.eager.matmuls import is_small_product, product
+from spyre.torch_backend.eager.run import run
+from spyre.torch_backend.program.value import Value
+
+MATH, OVERRIDEABLE = 0, 3
+"""Values of at::sdp::SDPBackend."""
+KEPT_MASKS = 64
+_causal: OrderedDict[tuple[int, int, int], torch.Tensor] = OrderedDict()
+
+
+def attention(low: Lowering, q: Value, k: Value, v: Value, *rest: Any) -> Value:
+    """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0.
+
+    ``rest``: masks as values, then their kinds ("add" or "keep"), scale and dtype.
+    """
+    *masks, kinds, scale, dtype = rest
+    q, k, v = (low.convert(x, dtype) for x in (q, k, v))
+    groups = q.sizes[-3] // k.sizes[-3]
+    q5, k5, v5 = _grouped(q, groups), k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
+    last = len(k5.sizes)
+    scores = product(low, q5, k5.transposed(last - 2, last - 1), dtype)
+    scores = low.pointwise("mul", scores, low.constant(scale, dtype))
+    for kind, mask in zip(kinds, masks, strict=True):
+        scores = _masked(low, scores, _mask_view(mask, q, groups), kind, dtype)
+    found = product(low, _safe_softmax(low, scores, dtype), v5, dtype)
+    return found.reshaped((*q.sizes[:-1], v.sizes[-1]))
+
+
+def _grouped(x: Value, groups: int) -> Value:
+    """[.., heads, rows, width] as [.., heads / groups, groups, rows, width]."""
+    *outer, heads, rows, width = x.sizes
+    return x.reshaped((*outer, heads // groups, groups, rows, width))
+
+
+def _mask_view(mask: Value, q: Value, groups: int) -> Value:
+    """A mask in as many dims as the scores."""
+    for _ in range(len(q.sizes) - len(mask.sizes)):
+        mask = mask.unsqueezed(0)
+    *outer, heads, rows, columns = mask.sizes
+    if heads == 1:
+        return mask.unsqueezed(len(mask.sizes) - 2)
+    return mask.reshaped((*outer, heads // groups, groups, rows, columns))
+
+
+def _masked(low: Lowering, scores: Value, mask: Value, kind: str, dtype: str) -> Value:
+    mask = low.convert(mask, dtype)
+    if kind == "add":
+        return low.pointwise("add", scores, mask)
+    return low.pointwise("where3", mask, scores, low.constant(float("-inf"), dtype))
+
+
+def _safe_softmax(low: Lowering, x: Value, dtype: str) -> Value:
+    dims = (len(x.sizes) - 1,)
+    top = low.reduce("max", x, dims)
+    seen = low.pointwise("greaterthan", top, low.constant(float("-inf"), dtype))
+    top = low.pointwise("where3", seen, top, low.constant(0.0, dtype))
+    terms = low.pointwise("exp", low.pointwise("sub", x, top))
+    total = low.reduce("sum", terms, dims)
+    total = low.pointwise("where3", seen, total, low.constant(1.0, dtype))
+    return low.pointwise("realdiv", terms, total)
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def choice(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> int:
+    """aten::_fused_sdp_choice."""
+    tensors = (q, k, v)
+    fits = dropout == 0 and q.dim() == 4 and all(t.numel() and t.dtype in FLOATS for t in tensors)
+    heads = k.shape[-3] == v.shape[-3] and q.shape[-3] % max(k.shape[-3], 1) == 0
+    alike = len({t.dtype for t in tensors}) == 1 and k.shape[0] == q.shape[0] == v.shape[0]
+    small = q.dtype is not torch.float32 or is_small_product(q.shape, k.shape[-2])
+    return OVERRIDEABLE if fits and heads and alike and small else MATH
+
+
+def fused_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attn_bias: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """aten::_scaled_dot_product_fused_attention_overrideable."""
+    operands, kinds = [q, k, v], []
+    if attn_bias is not None:
+        operands.append(attn_bias)
+        kinds.append("keep" if attn_bias.dtype is torch.bool else "add")
+    if is_causal:
+        operands.append(causal_mask(q.shape[-2], k.shape[-2], q.device.index))
+        kinds.append("keep")
+    parameters = (tuple(kinds), _scale_of(q, scale), str(q.dtype).removeprefix("torch."))
+    (found,) = run("attention", attention, operands, parameters)
+    nothing = torch.empty(0, dtype=torch.float32, device=q.device)
+    counts = torch.empty(0, dtype=torch.int64)
+    lengths = (q.shape[-2], k.shape[-2])
+    return (found, nothing, counts, counts, *lengths, counts, counts, nothing)
+
+
+def fused_attention_backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attn_bias: torch.Tensor | None,
+    grad_input_mask: list[bool],
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    cum_seq_q: torch.Tensor,
+    cum_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: torch.Tensor,
+    philox_offset: torch.Tensor,
+    *,
+    scale: float | None = None,
+) -> tuple[torch.Tensor | None, ...]:
+    """aten::_scaled_dot_product_fused_attention_overrideable_backward: the scores again."""
+    groups, factor = q.shape[-3] // k.shape[-3], _scale_of(q, scale)
+    keys, values = (t.repeat_interleave(groups, -3) if groups > 1 else t for t in (k, v))
+    scores = q @ keys.transpose(-2, -1) * factor
+    if attn_bias is not None:
+        scores = _with_bias(scores, attn_bias)
+    if is_causal:
+        mask = causal_mask(q.shape[-2], k.shape[-2], q.device.index)
+        scores = torch.where(mask, scores, float("-inf"))
+    weights = torch.softmax(scores, -1)
+    grad_values = weights.transpose(-2, -1) @ grad
+    grad_weights = grad @ values.transpose(-2, -1)
+    inner = (grad_weights * weights).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - inner)
+    grad_q = grad_scores @ keys * factor
+    grad_keys = grad_scores.transpose(-2, -1) @ q * factor
+    grad_k, grad_v = (_summed(g, k, groups) for g in (grad_keys, grad_values))
+    bias = None
+    if attn_bias is not None and grad_input_mask[3]:
+        bias = grad_scores.sum_to_size(attn_bias.shape)
+    return grad_q, grad_k, grad_v, bias
+
+
+def _with_bias(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    if bias.dtype is torch.bool:
+        return torch.where(bias, scores, float("-inf"))
+    return scores + bias
+
+
+def _summed(grad: torch.Tensor, like: torch.Tensor, groups: int) -> torch.Tensor:
+    """Gradients of repeated heads, added up."""
+    if groups == 1:
+        return grad
+    return grad.unflatten(-3, (like.shape[-3], groups)).sum(-3)
+
+
+def _scale_of(q: torch.Tensor, scale: float | None) -> float:
+    return float(q.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def causal_mask(rows: int, columns: int, device_index: int) -> torch.Tensor:
+    """A bool tensor that is true on and below the diagonal, kept on the card."""
+    key = (rows, columns, device_index)
+    found = _causal.get(key)
+    if found is None:
+        mask = torch.ones(rows, columns, dtype=torch.bool).tril()
+        found = _causal[key] = mask.to(torch.device("spyre", device_index))
+        if len(_causal) > KEPT_MASKS:
+            _causal.popitem(last=False)
+    return found
+
+
+def attention_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    name = "_scaled_dot_product_fused_attention_overrideable"
+    return {
+        "_fused_sdp_choice": choice,
+        name: fused_attention,
+        f"{name}_backward": fused_attention_backward,
+    }
