@@ -13,6 +13,7 @@ from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.footprint import (
     implied_front,
+    indexed_dims,
     is_local,
     unsplit_input_extent,
     window_of,
@@ -26,6 +27,7 @@ def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[in
 
     A core's share of an index tensor may start inside a stick, at whose end it ends. Where memory
     is shorter than the iteration (ReStickifyOpHBM), the last cores touch less than their share.
+    Along the dims an index stands for, one step counts, whatever memory holds.
     """
     windowed = [d for d in access.tensor.dims if window_of(op, access.tensor, d) is not None]
     short = [d for d in _divided(op, access) if access.stored[d] < op.extents[d]]
@@ -35,7 +37,7 @@ def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[in
     low, high = starts.copy(), starts + STICK_BYTES
     reached = np.ones(len(starts), np.bool_)
     for dim in access.tensor.dims:
-        if not access.tensor.holds(dim):
+        if not access.tensor.holds(dim) or dim in indexed_dims(op, access.tensor):
             continue
         size, pitch = access.sticks.get(dim, 1), access.pitch_bytes[dim]
         if dim in windowed:
@@ -51,10 +53,12 @@ def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[in
 
 
 def _divided(op: Operation, access: Access) -> list[str]:
-    """Dims along which the cores have slices of one tensor in HBM."""
+    """Dims along which the cores have slices of one tensor in HBM; no core has one of a table."""
     if is_local(access.tensor):
         return []
-    return [d for d in access.tensor.dims if access.tensor.holds(d) and op.slices.get(d, 1) > 1]
+    indexed = indexed_dims(op, access.tensor)
+    held = [d for d in access.tensor.dims if access.tensor.holds(d) and d not in indexed]
+    return [d for d in held if op.slices.get(d, 1) > 1]
 
 
 def _stored_share(op: Operation, access: Access, dim: str, is_short: bool) -> Int64Array:

@@ -32,6 +32,7 @@ class Operand:
     """One tensor of an operation.
 
     ``number``: its column in the iteration. ``lane``: index of the dim its sticks run along.
+    ``rows``: (index of a dim, elements memory has along it) of a tensor read through an index.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Operand:
     base: Base
     lane: int
     role: str = ""
+    rows: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Emitter:
 
     def _steps(self, dim: int, operand: Operand) -> int:
         """Sticks of the operand's lane dim, elements of any other, as memory has them."""
+        if operand.rows is not None and operand.rows[0] == dim:
+            return operand.rows[1]
         if dim == operand.lane:
             return -(-self.extents[self.names[dim]] // operand.view.elements_per_stick)
         return self.dims[dim].extent if self.exact else self.extents[self.names[dim]]
