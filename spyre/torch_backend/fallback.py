@@ -104,6 +104,8 @@ class _Call:
         if isinstance(value, torch.device) and value.type == "spyre":
             self.device_index = -1 if value.index is None else value.index
             return torch.device("cpu")
+        if isinstance(value, (int, float, complex)) and spec.type.kind() == "TensorType":
+            return torch.tensor(value)  # a number in a tensor's place, which not all operators take
         return value
 
     def _down_tensor(self, tensor: torch.Tensor, spec: Any) -> torch.Tensor:
