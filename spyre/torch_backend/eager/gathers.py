@@ -22,7 +22,7 @@ from spyre.torch_backend.program.indexing import (
     stored_elements,
     wrapped_positions,
 )
-from spyre.torch_backend.program.value import Ints, Value, narrowed
+from spyre.torch_backend.program.value import Value, narrowed
 
 INDICES = (torch.int32, torch.int64)
 MOST_ELEMENTS = 1 << 26
@@ -132,16 +132,14 @@ def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) 
     chosen = indices[dim]
     assert chosen is not None
     target: torch.Tensor = out
-    return fill("select", select_rows, [x, chosen], (dim, True), target)
+    sizes = torch.Size((*x.shape[:dim], *chosen.shape, *x.shape[dim + 1 :]))
+    return fill("select", select_rows, [x, chosen], (dim, True), target, sizes)
 
 
 def _takes_index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> bool:
     dim = _only_index(x, indices)
     chosen = indices[dim] if dim >= 0 else None
-    if chosen is None or not takes_table(x, dim, chosen) or out.dtype != x.dtype:
-        return False
-    sizes: Ints = (*x.shape[:dim], *chosen.shape, *x.shape[dim + 1 :])
-    return tuple(out.shape) == sizes
+    return chosen is not None and out.dtype == x.dtype and takes_table(x, dim, chosen)
 
 
 def gather_kernels() -> dict[str, Kernel]:

@@ -101,6 +101,13 @@ def _extreme(name: str) -> Lower:
     return lower
 
 
+def _clamped(low: Lowering, x: Value, *rest: Any) -> Value:
+    *bounds, names, dtype = rest
+    for name, bound in zip(names, bounds, strict=True):
+        x = _extreme(name)(low, x, bound, dtype)
+    return x
+
+
 def _negative(low: Lowering, x: Value) -> Value:
     return times(low, x, -1)
 
@@ -196,6 +203,26 @@ def _unary(name: str, lower: Lower, otherwise: Kernel) -> Kernel:
     return kernel
 
 
+def _clamp(name: str, otherwise: Kernel) -> Kernel:
+    """Bounds as ATen orders them: the lower one is applied first."""
+    names: tuple[str, ...] = ("maximum", "minimum")
+    if name.startswith(("clamp_min", "clamp_max")):
+        names = names[:1] if name.startswith("clamp_min") else names[1:]
+
+    def kernel(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> torch.Tensor:
+        by_name = {"maximum": named.get("min"), "minimum": named.get("max")}
+        given = {**by_name, **dict(zip(names, args, strict=False))}
+        used = [(k, given[k]) for k in names if given[k] is not None]
+        if out.dtype not in INTEGERS or not all(is_integer(v) for v in (x, *(b for _, b in used))):
+            found: torch.Tensor = otherwise(x, *args, out=out, **named)
+            return found
+        operands = [operand(x, out.dtype), *(operand(b, out.dtype) for _, b in used)]
+        parameters = (tuple(k for k, _ in used), name_of(out.dtype))
+        return fill("int clamp", _clamped, operands, parameters, out, broadcast_shape(*operands))
+
+    return kernel
+
+
 def _promoting(otherwise: Kernel) -> Kernel:
     """Functions of floats, of which integers have values too."""
 
@@ -269,6 +296,10 @@ def integer_kernels(before: Mapping[str, Kernel]) -> dict[str, Kernel]:
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         for kind in ("Tensor_out", "Scalar_out"):
             found[f"{name}.{kind}"] = _comparison(name, before[f"{name}.{kind}"])
+    for name in ("clamp", "clamp_min", "clamp_max"):
+        for kind in ("out", "Tensor_out"):
+            full = f"{name}.{kind}"
+            found[full] = _clamp(full, before[full])
     found["neg.out"] = _unary("neg", _negative, before["neg.out"])
     found["abs.out"] = _unary("abs", _magnitude, before["abs.out"])
     for name in ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh"):

@@ -31,9 +31,18 @@ def _pieces(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [t for t in tensors if t.numel()]
 
 
+def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
+    """Sizes of the result, by torch's own rules."""
+    shapes = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors]
+    return torch.cat(shapes, dim).shape
+
+
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> torch.Tensor:
-    """aten::cat.out; ATen has given ``out`` its sizes."""
+    """aten::cat.out."""
     pieces = _pieces(tensors)
+    sizes = joined_sizes(tensors, dim)
+    if out.shape != sizes:
+        out.resize_(sizes)
     if not pieces:
         return out
     dim %= out.dim()
@@ -42,7 +51,7 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> 
         parts = zip(starts, pieces, strict=False)
         assemble(out, [(out.narrow(dim, s, p.shape[dim]), p) for s, p in parts])
         return out
-    return fill("cat", join, pieces, (dim, name_of(out.dtype)), out)
+    return fill("cat", join, pieces, (dim, name_of(out.dtype)), out, sizes)
 
 
 def _goes_by_dma(
