@@ -35,6 +35,7 @@ def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[in
         inside = starts % STICK_BYTES if access.tensor in op.index_tensors else 0
         return int(starts.min()), int((starts - inside).max()) + access.span_bytes
     low, high = starts.copy(), starts + STICK_BYTES
+    reached = np.ones(len(starts), np.bool_)
     for dim in access.tensor.dims:
         if not access.tensor.holds(dim) or dim in indexed_dims(op, access.tensor):
             continue
@@ -42,10 +43,13 @@ def touched_bytes(op: Operation, access: Access, starts: Int64Array) -> tuple[in
         if dim in windowed:
             first, end = _window_range(op, access, dim)
         else:
-            first, end = np.zeros_like(starts), _stored_share(op, access, dim, dim in short)
+            first, end = np.zeros(1, np.int64), _stored_share(op, access, dim, dim in short)
+            reached &= end > 0
         low += first // size * pitch
         high += (np.maximum(-(-end // size), 1) - 1) * pitch
-    return int(low.min()), int(high.max())
+    if not reached.any():
+        return int(starts.min()), int(starts.min())
+    return int(low[reached].min()), int(high[reached].max())
 
 
 def _divided(op: Operation, access: Access) -> list[str]:
@@ -63,7 +67,7 @@ def _stored_share(op: Operation, access: Access, dim: str, is_short: bool) -> In
     if not is_short:
         return np.minimum(share, access.stored[dim])
     origins = np.array([core.get(dim, 0) for core in op.core_slices], np.int64) * share
-    found: Int64Array = np.clip(access.stored[dim] - origins, 1, share)
+    found: Int64Array = np.clip(access.stored[dim] - origins, 0, share)
     return found
 
 

@@ -19,6 +19,7 @@ from spyre.torch_backend.allocation import allocate_on
 from spyre.torch_backend.device_buffer import buffer_of
 from spyre.torch_backend.dtypes import DTYPES
 from spyre.torch_backend.host_copies import from_host, to_host, whole_target
+from spyre.torch_backend.profiling import ON_CARD, profiled
 
 _RAW = {8: ("SENINT8", "int8"), 16: ("SENINT16", "int16"), 32: ("IEEE_INT32", "int32")}
 
@@ -40,8 +41,9 @@ def relaid(tensor: torch.Tensor) -> torch.Tensor:
         host.name, host.dtype_name, size, tensor.stride(), tensor.storage_offset(), host.storage
     )
     stream = buffer.card.streams.current
-    stream.launch(to_host_plan(source, host), [base])
-    stream.launch(to_device_plan(view, _raw(target)), [target])
+    with profiled(ON_CARD):
+        stream.launch(to_host_plan(source, host), [base])
+        stream.launch(to_device_plan(view, _raw(target)), [target])
     return found
 
 
