@@ -178,3 +178,12 @@ def test_arguments_that_belong_on_the_host():
     target = torch.tensor([[1, 2]], device="spyre")
     loss = torch.nn.functional.ctc_loss(scores, target, torch.tensor([6]), torch.tensor([2]))
     assert loss.device.type == "spyre"
+
+
+def test_numbers_where_operators_take_tensors(card, host):
+    index = torch.tensor([[0, 2, 1, 0, 3, 3]])
+    found = torch.take_along_dim(card, index.to("spyre"), 0)
+    assert torch.equal(found.cpu(), torch.take_along_dim(host, index, 0))
+    assert torch.equal(torch.ops.aten.fmod.Scalar(card, 5).cpu(), host.fmod(5))
+    assert (card.to(torch.uint8) * 2.5).dtype == torch.float32
+    assert (card.half() * 2.5).dtype == torch.float16
