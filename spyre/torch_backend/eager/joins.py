@@ -77,6 +77,26 @@ def _takes(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) 
     return {out.dtype, *(p.dtype for p in pieces)} <= set(CONVERTED)
 
 
+def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """aten::roll: the end of every dim in front of its beginning."""
+    if not dims:
+        return roll(x.reshape(-1), shifts, (0,)).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        extent = x.shape[dim]
+        cut = extent - shift % extent
+        pieces = [x.narrow(dim, cut, extent - cut), x.narrow(dim, 0, cut)]
+        x = torch.cat(pieces, dim)
+    return x
+
+
+def _takes_roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> bool:
+    counts = len(shifts) == (len(dims) or 1)
+    return counts and x.numel() > 0 and x.dim() > 0 and x.dtype in CONVERTED
+
+
 def join_kernels() -> dict[str, Kernel]:
     """By aten name."""
-    return {"cat.out": falling_back("cat.out", cat, _takes)}
+    return {
+        "cat.out": falling_back("cat.out", cat, _takes),
+        "roll": falling_back("roll", roll, _takes_roll),
+    }

@@ -96,3 +96,34 @@ def test_what_is_no_word_falls_back():
     agrees(lambda a: a < (1 << 40), numbers(4, 5, dtype=torch.int64), fallbacks=True)
     agrees(lambda a: a % -3, numbers(4, 5, dtype=torch.int64), fallbacks=True)
     agrees(lambda a: a % a.abs().add(1), numbers(4, 5, dtype=torch.int64), fallbacks=True)
+
+
+@pytest.mark.parametrize("dims", [None, (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_reductions(dims, keepdim):
+    edges = torch.cat([*pairs(), torch.arange(-18, 0, dtype=torch.int32)]).reshape(9, 20)
+    for x in (edges, edges.t(), edges[:, 3:9], edges[2:3]):
+        agrees(lambda x: x.amax(dims or (), keepdim=keepdim), x)
+        agrees(lambda x: x.amin(dims or (), keepdim=keepdim), x)
+        agrees(lambda x: x.sum(dims, keepdim=keepdim, dtype=torch.int32), x)
+    agrees(lambda x: x.sum(dims, keepdim=keepdim), numbers(9, 70, dtype=torch.int64))
+
+
+def test_extremes_of_all():
+    agrees(lambda a: a.max(), pairs()[0])
+    agrees(lambda a: a.min(), pairs()[0])
+    agrees(lambda a: a.max(), torch.tensor(-5))
+
+
+def test_bits_with_bools():
+    a, b = numbers(4, 65, dtype=torch.int64), numbers(65, dtype=torch.bool)
+    agrees(lambda a, b: a & b, a, b)
+    agrees(lambda a, b: b | a, a, b)
+    agrees(lambda a, b: a ^ b, a, b)
+    agrees(lambda a: a & (a > 0), pairs()[0])
+
+
+def test_isin():
+    a = numbers(4, 65, dtype=torch.int64)
+    agrees(torch.isin, a, torch.tensor([2, -3]))
+    agrees(lambda a, b: torch.isin(a, b, invert=True), a, torch.tensor([2, -3]))
