@@ -7,6 +7,7 @@ Weights are cast at every use; there is no cache of casts.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +70,25 @@ BANNED = "binary_cross_entropy"
 Kernel = Callable[..., Any]
 
 
-def register() -> None:
+_lock = threading.Lock()
+_is_registered = False
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """dtypes autocast may cast to.
+
+    ``torch.autocast`` asks for them first of all, so this is where the kernels are registered: it
+    takes too long for ``import torch``.
+    """
+    global _is_registered
+    with _lock:
+        if not _is_registered:
+            _register()
+            _is_registered = True
+    return [torch.float16, torch.bfloat16]
+
+
+def _register() -> None:
     """Register the kernels of all lists."""
     kernels: dict[str, Kernel] = {name: _casting(name, _lower) for name in LOWER_PRECISION}
     kernels |= {name: _casting(name, _float32) for name in FLOAT32}

@@ -37,7 +37,7 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import autocast, compat, device_module, patches, refused_layouts
+    from spyre.torch_backend import compat, device_module, patches, refused_layouts
     from spyre.torch_backend.registration import (
         register_fallback,
         register_kernels,
@@ -49,7 +49,6 @@ def _register() -> None:
     register_kernels({**view_kernels(), **_lazy_kernels()})
     register_fallback(_lazy("fallback", "cpu_fallback"))
     register_refusals(refused_layouts.kernels())
-    autocast.register()
     patches.install()
 
 
@@ -63,15 +62,39 @@ _FACTORIES = {
 }
 
 
+_CONVOLUTIONS = {
+    "convolution_overrideable": "convolution",
+    "convolution_backward_overrideable": "convolution_backward",
+}
+_RECURRENT_CELLS = {
+    "_thnn_fused_lstm_cell": "lstm_cell",
+    "_thnn_fused_lstm_cell_backward_impl": "lstm_cell_backward",
+    "_thnn_fused_gru_cell": "gru_cell",
+    "_thnn_fused_gru_cell_backward": "gru_cell_backward",
+}
+
+
+_KERNELS = {
+    "factories": _FACTORIES,
+    "convolutions": _CONVOLUTIONS,
+    "recurrent_cells": _RECURRENT_CELLS,
+    "resizing": {"resize_": "resize"},
+}
+"""Functions by aten name and overload, by the module of this package that has them."""
+
+
 def _lazy_kernels() -> dict[str, Callable[..., Any]]:
-    found = {name: _lazy("factories", function) for name, function in _FACTORIES.items()}
-    for name in ("convolution", "convolution_backward"):
-        found[f"{name}_overrideable"] = _lazy("convolutions", name)
-    return {**found, "resize_": _lazy("resizing", "resize")}
+    return {
+        name: _lazy(module, function)
+        for module, functions in _KERNELS.items()
+        for name, function in functions.items()
+    }
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
     """The function of a module of this package that is imported by the first call."""
+    from spyre.torch_backend.compat import skip_in_dynamo
+
     found: Callable[..., Any] | None = None
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -82,4 +105,5 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
             found = getattr(imported, function)
         return found(*args, **kwargs)
 
+    skip_in_dynamo(call)
     return call

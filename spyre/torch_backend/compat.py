@@ -73,7 +73,28 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-swap_tensor_content: Callable[[torch.Tensor, torch.Tensor], None] = torch._C._swap_tensor_impl
+CpuGenerator: Any = torch._C.Generator
+"""The class that ``torch.Generator`` was before it was redirected."""
+
+neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """True if the tensor's elements fill a piece of its storage, each once."""
+    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(tensor))
+
+
+def skip_in_dynamo(function: Any) -> Any:
+    """Make Dynamo leave ``function``, and what it calls, to Python; returns it.
+
+    What Dynamo's skip lists do for torch's own files; loads nothing of Dynamo.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    return function
 
 
 # --- places where torch asks nobody -------------------------------------------------------------
@@ -102,7 +123,7 @@ def wrap_method(cls: type, name: str, around: Callable[..., Any]) -> None:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return around(original, self, *args, **kwargs)
 
-    setattr(cls, name, method)
+    setattr(cls, name, skip_in_dynamo(method))
 
 
 def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
@@ -117,7 +138,10 @@ def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
             return handle_torch_function(method, (self,), self, *args, **kwargs)
         return around(original, self, *args, **kwargs)
 
-    setattr(torch.Tensor, name, method)
+    setattr(torch.Tensor, name, skip_in_dynamo(method))
+    allowed = torch.nn.parameter.UninitializedTensorMixin._allowed_methods
+    if original in allowed:
+        allowed.append(method)
 
 
 def wrap_tensor_data(set_data: Callable[..., None]) -> None:
@@ -128,7 +152,7 @@ def wrap_tensor_data(set_data: Callable[..., None]) -> None:
     def assign(tensor: torch.Tensor, new: torch.Tensor) -> None:
         set_data(original_set, tensor, new)
 
-    torch.Tensor.data = property(get, assign, doc=original.__doc__)
+    torch.Tensor.data = property(get, skip_in_dynamo(assign), doc=original.__doc__)
 
 
 def wrap_function(name: str, around: Callable[..., Any]) -> None:
@@ -144,7 +168,15 @@ def wrap_function(name: str, around: Callable[..., Any]) -> None:
             return handle_torch_function(function, (), *args, **kwargs)
         return around(original, *args, **kwargs)
 
-    setattr(torch, name, function)
+    setattr(torch, name, skip_in_dynamo(function))
+    table = torch.jit._builtins._builtin_table
+    if table is not None:
+        table[id(function)] = f"aten::{name}"
+
+
+def wrap_unscale(around: Callable[..., Any]) -> None:
+    """``around(original, scaler, optimizer)`` is ``GradScaler.unscale_`` from now on."""
+    wrap_method(torch.amp.GradScaler, "unscale_", around)
 
 
 def wrap_backward(around: Callable[..., Any]) -> None:
@@ -158,14 +190,14 @@ def wrap_backward(around: Callable[..., Any]) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         return around(original, *args, **kwargs)
 
-    graph._engine_run_backward = autograd._engine_run_backward = run
+    graph._engine_run_backward = autograd._engine_run_backward = skip_in_dynamo(run)
 
 
 def replace_accelerator(functions: dict[str, Callable[..., Any]]) -> None:
     """Put ``functions`` in the place of those of ``torch._C`` that ``torch.accelerator`` calls."""
     for name, function in functions.items():
         getattr(torch._C, name)
-        setattr(torch._C, name, function)
+        setattr(torch._C, name, skip_in_dynamo(function))
 
 
 def redirect_constructor(name: str, make: Callable[..., Any]) -> None:

@@ -1,6 +1,6 @@
-"""Convolutions: torch has a pair of operators for devices that bring their own.
+"""Convolutions: torch asks a device for them under names of their own.
 
-They run on the CPU, as the operators they stand for.
+They run on the CPU, counted under the names users know.
 """
 
 from __future__ import annotations
@@ -10,43 +10,30 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.compat import operator
 from spyre.torch_backend.fallback import cpu_fallback
 
-Ints = Sequence[int]
+aten = torch.ops.aten
 
 
-def convolution(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    transposed: bool,
-    output_padding: Ints,
-    groups: int,
-) -> Any:
-    """aten::convolution_overrideable."""
-    geometry = (stride, padding, dilation, transposed, output_padding, groups)
-    return cpu_fallback(operator("convolution"), x, weight, bias, *geometry)
+def convolution(*args: Any) -> Any:
+    """aten::convolution_overrideable, by aten::convolution."""
+    return cpu_fallback(aten.convolution.default, *args)
 
 
 def convolution_backward(
-    gradient: torch.Tensor,
-    x: torch.Tensor,
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
     weight: torch.Tensor,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     transposed: bool,
-    output_padding: Ints,
+    output_padding: Sequence[int],
     groups: int,
     output_mask: Sequence[bool],
 ) -> Any:
-    """aten::convolution_backward_overrideable: of input, weight and bias, None for unmasked."""
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    bias_sizes = [channels] if output_mask[2] else None
-    geometry = (stride, padding, dilation, transposed, output_padding, groups)
-    op = operator("convolution_backward")
-    return cpu_fallback(op, gradient, x, weight, bias_sizes, *geometry, output_mask)
+    """aten::convolution_backward_overrideable, by aten::convolution_backward."""
+    bias_sizes = [grad_output.size(1)] if output_mask[2] else None
+    tensors = (grad_output, input, weight, bias_sizes)
+    sizes = (stride, padding, dilation, transposed, output_padding, groups, output_mask)
+    return cpu_fallback(aten.convolution_backward.default, *tensors, *sizes)

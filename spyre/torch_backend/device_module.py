@@ -27,8 +27,9 @@ EXPORTS: dict[str, tuple[str, ...]] = {
     ),
     "device_properties": (
         *("get_device_properties", "get_device_name", "get_device_capability"),
-        *("get_amp_supported_dtype", "is_bf16_supported", "SpyreDeviceProperties"),
+        *("is_bf16_supported", "SpyreDeviceProperties"),
     ),
+    "autocast": ("get_amp_supported_dtype",),
     "layouts": ("SpyreTensorLayout",),
     "downcast": ("set_downcast_warning",),
     "fallback": ("fallbacks", "reset_fallbacks"),

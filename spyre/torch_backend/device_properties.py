@@ -56,11 +56,6 @@ def get_device_capability(device: Any = None) -> dict[str, set[torch.dtype]]:
     return {"supported_dtypes": set(NAMES)}
 
 
-def get_amp_supported_dtype() -> list[torch.dtype]:
-    """dtypes autocast may cast to."""
-    return [torch.float16, torch.bfloat16]
-
-
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """bfloat16 tensors are held in the card's 16-bit format, whose mantissa has 9 bits."""
     return including_emulation

@@ -6,12 +6,11 @@ card would hold other numbers.
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 
 from spyre import config
 from spyre.torch_backend.errors import Int64Overflow
+from spyre.torch_backend.user_warnings import warn_user
 
 _LIMITS = torch.iinfo(torch.int32)
 _warns = True
@@ -29,11 +28,9 @@ def warn_of_downcast() -> None:
     if _warns:
         _warns = False
         if config.warns_of_downcasts():
-            warnings.warn(
+            warn_user(
                 "Spyre holds int64 tensors as int32: values outside its range are refused "
-                "(TORCH_SPYRE_DOWNCAST_WARN=0 hides this warning)",
-                UserWarning,
-                stacklevel=2,
+                "(TORCH_SPYRE_DOWNCAST_WARN=0 hides this warning)"
             )
 
 

@@ -7,26 +7,19 @@ fall back.
 
 from __future__ import annotations
 
-import sys
 import threading
-import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.fallback_call import FallbackCall
 from spyre.torch_backend.mixed_devices import check_devices
+from spyre.torch_backend.user_warnings import warn_user
 
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
 _warned: set[str] = set()
-
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-"""Files below these are not where a user wrote the operation."""
 
 
 def fallbacks() -> dict[str, int]:
@@ -67,17 +60,7 @@ def announce(name: str) -> None:
         if is_new:
             _warned.add(name)
     if is_new:
-        warnings.warn(
+        warn_user(
             f"{name} runs on the CPU: the spyre device has no kernel for it "
-            "(SPYRE_FALLBACK=silent hides this, =error forbids it)",
-            UserWarning,
-            stacklevel=_user_level(),
+            "(SPYRE_FALLBACK=silent hides this, =error forbids it)"
         )
-
-
-def _user_level() -> int:
-    """The stack level, as `announce` counts, of the first frame outside torch and this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_LIBRARIES) and frame.f_back is not None:
-        level, frame = level + 1, frame.f_back
-    return level

@@ -16,7 +16,7 @@ import torch
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.allocation import allocate
-from spyre.torch_backend.compat import storage_key
+from spyre.torch_backend.compat import is_dense, neg_view, storage_key
 from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
 from spyre.torch_backend.downcast import check_int64
 from spyre.torch_backend.dtypes import name_of
@@ -102,7 +102,7 @@ class FallbackCall:
         if tensor.is_conj():
             host = host.conj()
         if tensor.is_neg():
-            host = torch._neg_view(host)
+            host = neg_view(host)
         if is_written:
             self.written[id(host)] = _Written(tensor, host, is_part)
         return host
@@ -265,13 +265,8 @@ def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:
     """A new tensor on the card with sizes, strides (where dense) and values of a CPU tensor."""
     host = host.detach()
     size, stride = tuple(host.size()), tuple(host.stride())
-    if stride != contiguous_strides(size) and not _is_dense(host):
+    if stride != contiguous_strides(size) and not is_dense(host):
         stride = tuple(torch.empty_like(host, device="meta").stride())
     found = allocate(size, stride, host.dtype, device_index)
     from_host(found, host, non_blocking=True)
     return found
-
-
-def _is_dense(host: torch.Tensor) -> bool:
-    """True if the elements fill their memory, each place once."""
-    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(host))

@@ -10,16 +10,17 @@ from typing import Any, cast
 import torch
 
 from spyre.torch_backend.cards import card_of
+from spyre.torch_backend.compat import CpuGenerator
 
 
-class SpyreGenerator(torch._C.Generator):  # type: ignore[misc]
+class SpyreGenerator(CpuGenerator):  # type: ignore[misc]
     """A generator of its own for one card; `torch.manual_seed` does not touch it."""
 
     card_index: int
 
     def __new__(cls, device: Any = "spyre") -> SpyreGenerator:
         """A generator for ``device``, seeded as torch seeds new ones."""
-        found = torch._C.Generator.__new__(cls, "cpu")
+        found = CpuGenerator.__new__(cls, "cpu")
         found.card_index = card_of(device).index
         return cast(SpyreGenerator, found)
 

@@ -68,8 +68,9 @@ def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage
 def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
     """Overwrite ``tensor`` (on the card) with ``source`` (on the CPU), broadcast to its sizes.
 
-    Values are converted to the tensor's dtype first, as torch does. Without ``non_blocking`` the
-    source may change as soon as this returns.
+    Values are converted to the tensor's dtype first, as torch does. Bytes written to a storage
+    without a layout say nothing about the tensor they are part of: they wait for it. Without
+    ``non_blocking`` the source may change as soon as this returns.
     """
     if tensor.numel() == 0:
         return
@@ -78,7 +79,7 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
         source = source.to(tensor.dtype)
     source = source.expand(tensor.size())
     buffer = buffer_of(tensor)
-    if buffer.base is None:
+    if buffer.base is None and not (buffer.raw is not None and tensor.dtype is torch.uint8):
         lay_out_for(buffer, tensor)
     target = whole_target(buffer, tensor)
     if target is not None:

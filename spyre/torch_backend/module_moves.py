@@ -9,14 +9,14 @@ holds it, the parameter is replaced after all, with a warning, and tied weights 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.compat import is_fake, swap_tensor_content
+from spyre.torch_backend.compat import is_fake
+from spyre.torch_backend.user_warnings import warn_user
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Replaced = dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]]
@@ -74,7 +74,7 @@ class _Once:
         self.first: torch.Tensor | None = None
         self.crosses = False
         found = next((p for p in module._parameters.values() if p is not None), None)
-        if found is None or torch.nn.parameter.is_lazy(found) or is_fake(found):
+        if found is None or is_fake(found):
             return
         self.first = found
         with torch.no_grad():
@@ -122,20 +122,22 @@ def _moved(
     return parameter
 
 
-def _swap(parameter: torch.nn.Parameter, new: torch.nn.Parameter) -> None:
-    kind = type(parameter)
-    torch.utils.swap_tensors(parameter, new)
-    if kind is not type(parameter):
-        parameter.__class__ = kind
+def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    """Give ``tensor`` the content of ``new``; RuntimeError when others hold either.
+
+    Holding it as a leaf of a graph is allowed; running that graph backward then raises.
+    """
+    kind = type(tensor)
+    torch.utils.swap_tensors(tensor, new)
+    if kind is not type(tensor):
+        tensor.__class__ = kind
 
 
 def _warn(name: str) -> None:
-    warnings.warn(
+    warn_user(
         f"parameter {name!r} is still used elsewhere (by an autograd graph, or a weak reference), "
         "so it was replaced by a new Parameter on its new device; "
-        "optimizers made before keep the old one",
-        UserWarning,
-        stacklevel=6,
+        "optimizers made before keep the old one"
     )
 
 
@@ -149,9 +151,16 @@ def set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Ten
         return
     content = new.detach()
     content = content.view_as(content).requires_grad_(tensor.requires_grad)
-    gradient = tensor.grad
-    if gradient is not None:
-        content.grad = gradient.to(new.device)
+    kept = tensor.grad
+    if kept is not None:
+        content.grad = kept.to(new.device)
         tensor.grad = None
-    del gradient
-    swap_tensor_content(tensor, content)
+    content.__dict__.update(tensor.__dict__)
+    try:
+        _swap(tensor, content)
+    except RuntimeError as error:
+        tensor.grad = kept
+        raise RuntimeError(
+            f"cannot move a tensor from {tensor.device} to {new.device} by assigning its data: an "
+            "autograd graph or a weak reference holds it; delete what was computed from it first"
+        ) from error

@@ -33,6 +33,7 @@ def install() -> None:
     compat.wrap_tensor_method("pin_memory", _pin_memory)
     compat.wrap_tensor_method("is_pinned", _is_pinned)
     compat.wrap_method(torch.nn.Module, "_apply", _apply)
+    compat.wrap_unscale(_unscale)
     compat.wrap_function("empty", _empty)
     compat.wrap_tensor_data(_set_data)
     compat.wrap_backward(_backward)
@@ -159,6 +160,30 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     follow_all_streams()
     with torch.autograd.set_multithreading_enabled(False):
         return original(*args, **kwargs)
+
+
+class _InFloat32:
+    """A GradScaler's scale whose ``double()`` is the float32 it was, as on other devices without
+    float64."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+        self.device = scale.device
+
+    def double(self) -> torch.Tensor:
+        """The scale."""
+        return self.scale
+
+
+def _unscale(original: Callable[..., Any], scaler: Any, optimizer: Any) -> Any:
+    scale = scaler._scale
+    if scale is None or scale.device.type != "spyre":
+        return original(scaler, optimizer)
+    scaler._scale = _InFloat32(scale)
+    try:
+        return original(scaler, optimizer)
+    finally:
+        scaler._scale = scale
 
 
 # --- storages ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Runs a few lines in a process of their own, with the device registered as ``import torch`` does."""
+"""Runs a few lines in a process of their own, with the device registered."""
 
 from __future__ import annotations
 

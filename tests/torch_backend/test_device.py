@@ -140,7 +140,8 @@ FORK = """
     if child == 0:
         assert torch.spyre._is_in_bad_fork()
         torch.manual_seed(1)
-        for use in (lambda: x.cpu(), lambda: torch.ones(2, device="spyre"), torch.spyre.synchronize):
+        make = lambda: torch.ones(2, device="spyre")
+        for use in (lambda: x.cpu(), make, torch.spyre.synchronize):
             try:
                 use()
             except RuntimeError as error:

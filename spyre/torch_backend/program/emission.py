@@ -163,9 +163,11 @@ class Emitter:
 
 
 def _with_unit(tensor: TensorSpec) -> TensorSpec:
+    """All tensors hold the dim, since an output holds the dims its inputs hold."""
     if UNIT in tensor.dims:
         return tensor
-    return replace(tensor, dims=(*tensor.dims, UNIT), scale={**tensor.scale, UNIT: -1})
+    sizes = {**tensor.device_dim_sizes, UNIT: 1}
+    return replace(tensor, dims=(UNIT, *tensor.dims), device_dim_sizes=sizes)
 
 
 def lane_index(dims: Sequence[IterationDim], number: int) -> int:

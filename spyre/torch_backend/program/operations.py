@@ -18,7 +18,13 @@ from spyre.layout.device_view import Factor
 from spyre.torch_backend.program.builder import ProgramBuilder
 from spyre.torch_backend.program.constants import float_bits
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
-from spyre.torch_backend.program.value import Ints, Value, broadcast_sizes, device_format
+from spyre.torch_backend.program.value import (
+    Ints,
+    NotExpressible,
+    Value,
+    broadcast_sizes,
+    device_format,
+)
 
 ConstantOf = Callable[[float, str], Value]
 """(number, dtype) → a value of rank 0 that holds it."""
@@ -202,6 +208,8 @@ class Operations:
         left, right = self._held_matrix(left), self._held_matrix(right)
         left = self.with_lane(left, rank - 1)
         right = self.with_lane(right, rank - 1)
+        if len(left.view.dims[-1]) > 1:
+            raise NotExpressible("K of a matmul's left operand lies in several pieces")
         if inner % MATMUL_STICK:
             left, right = self._padded_columns(left), self._padded_rows(right)
         sizes = (*batch, rows, columns)

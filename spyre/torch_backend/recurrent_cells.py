@@ -1,0 +1,91 @@
+"""The fused cells of LSTM and GRU, which torch asks every device but the CPU for.
+
+They are composed of operations of the device. Gates: [batch, 4·hidden] in the order input, forget,
+cell, output (LSTM), [batch, 3·hidden] reset, update, new (GRU), as in ``torch.nn``. The workspace
+is what backward needs: activated gates of the LSTM; reset, update, new, hidden state and the hidden
+part of the new gate of the GRU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _sum(input_gates: Tensor, hidden_gates: Tensor, *biases: Tensor | None) -> Tensor:
+    total = input_gates + hidden_gates
+    for bias in biases:
+        total = total if bias is None else total + bias
+    return total
+
+
+def lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """aten::_thnn_fused_lstm_cell: hidden state, cell state, workspace."""
+    i, f, g, o = _sum(input_gates, hidden_gates, input_bias, hidden_bias).chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
+
+
+def lstm_cell_backward(
+    grad_hy: Tensor | None,
+    grad_cy: Tensor | None,
+    cx: Tensor,
+    cy: Tensor,
+    workspace: Tensor,
+    has_bias: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """aten::_thnn_fused_lstm_cell_backward_impl: gradients of gates, cell state and bias."""
+    if grad_hy is None and grad_cy is None:
+        return None, None, None
+    i, f, g, o = workspace.chunk(4, 1)
+    hyperbolic = cy.tanh()
+    grad_cell = torch.zeros_like(cy) if grad_cy is None else grad_cy
+    grad_o = torch.zeros_like(cy)
+    if grad_hy is not None:
+        grad_cell = grad_cell + grad_hy * o * (1 - hyperbolic * hyperbolic)
+        grad_o = grad_hy * hyperbolic * o * (1 - o)
+    parts = [
+        grad_cell * g * i * (1 - i),
+        grad_cell * cx * f * (1 - f),
+        grad_cell * i * (1 - g * g),
+        grad_o,
+    ]
+    gates = torch.cat(parts, 1)
+    return gates, grad_cell * f, gates.sum(0) if has_bias else None
+
+
+def gru_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """aten::_thnn_fused_gru_cell: hidden state, workspace."""
+    inputs = input_gates if input_bias is None else input_gates + input_bias
+    hiddens = hidden_gates if hidden_bias is None else hidden_gates + hidden_bias
+    (ir, iz, i_new), (hr, hz, h_new) = inputs.chunk(3, 1), hiddens.chunk(3, 1)
+    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+    new = (i_new + r * h_new).tanh()
+    return new + z * (hx - new), torch.cat([r, z, new, hx, h_new], 1)
+
+
+def gru_cell_backward(
+    grad_hy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """aten::_thnn_fused_gru_cell_backward: gradients of both gates, hidden state, both biases."""
+    r, z, new, hx, h_new = workspace.chunk(5, 1)
+    grad_new = grad_hy * (1 - z) * (1 - new * new)
+    grad_z = grad_hy * (hx - new) * z * (1 - z)
+    grad_r = grad_new * h_new * r * (1 - r)
+    inputs = torch.cat([grad_r, grad_z, grad_new], 1)
+    hiddens = torch.cat([grad_r, grad_z, grad_new * r], 1)
+    biases = (inputs.sum(0), hiddens.sum(0)) if has_bias else (None, None)
+    return inputs, hiddens, grad_hy * z, *biases

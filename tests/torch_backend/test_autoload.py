@@ -1,0 +1,93 @@
+"""What ``import torch`` runs: quick, silent, light, and harmless the second time."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from tests.torch_backend.processes import run
+
+ROOT = Path(__file__).resolve().parents[2]
+WITHOUT = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+MEASURE = """
+import sys, time
+import torch
+before = set(sys.modules)
+start = time.perf_counter()
+from spyre.torch_backend import autoload
+autoload()
+print("seconds", time.perf_counter() - start)
+print("modules", sorted(set(sys.modules) - before))
+"""
+
+
+def test_entry_point():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    points = project["entry-points"]["torch.backends"]
+    assert points == {"spyre": "spyre.torch_backend:autoload"}
+
+
+def entry_point(folder: Path) -> str:
+    """A folder that, on the path, installs the entry point as the package does."""
+    info = folder / "spyre_entry-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spyre-entry\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[torch.backends]\nspyre_entry = spyre.torch_backend:autoload\n"
+    )
+    return f"import sys\nsys.path.append({str(folder)!r})\n"
+
+
+def test_import_torch_is_enough(tmp_path):
+    code = """
+        import torch
+        assert torch.ones(2, device="spyre").sum().item() == 2
+    """
+    assert run(code, entry_point(tmp_path), TORCH_DEVICE_BACKEND_AUTOLOAD="1") == ""
+
+
+def test_autoload_can_be_switched_off(tmp_path):
+    code = """
+        import torch
+        assert not hasattr(torch, "spyre")
+        try:
+            torch.device("spyre")
+        except RuntimeError:
+            print("unknown")
+    """
+    assert run(code, entry_point(tmp_path), **WITHOUT) == "unknown\n"
+
+
+def test_silent_and_idempotent():
+    code = """
+        from spyre.torch_backend import autoload
+        import torch
+        autoload()
+        module, to = torch.spyre, torch.Tensor.to
+        autoload()
+        assert torch.spyre is module and torch.Tensor.to is to
+    """
+    assert run(code, "", **WITHOUT) == ""
+
+
+def test_light():
+    printed = run("", MEASURE, **WITHOUT)
+    for heavy in ("numba", "torch._inductor", "torch._dynamo", "spyre.hw", "spyre.runtime", "lark"):
+        assert f"'{heavy}" not in printed
+
+
+def test_quick():
+    seconds = [float(run("", MEASURE, **WITHOUT).split()[1]) for _ in range(5)]
+    assert min(seconds) < 0.03
+
+
+def test_device_is_usable_in_a_spawned_process():
+    code = """
+        import torch.multiprocessing as mp
+        context = mp.get_context("spawn")
+        torch.ones(1, device="spyre")
+        with context.Pool(1) as pool:
+            print(pool.map(len, [[1, 2]]))
+    """
+    assert "[2]" in run(code)

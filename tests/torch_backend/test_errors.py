@@ -1,0 +1,146 @@
+"""Errors a PyTorch user meets: mixed devices, fallbacks, the environment."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spyre.errors import SpyreError, UnsupportedError
+from tests.torch_backend.processes import run
+
+MIXED = {
+    "add": lambda x, h: x + h,
+    "add to the host": lambda x, h: h + x,
+    "mm": lambda x, h: torch.mm(x, h.t()),
+    "mm from the host": lambda x, h: torch.mm(h, x.t()),
+    "cat": lambda x, h: torch.cat([x, h]),
+    "embedding": lambda x, h: torch.nn.functional.embedding(torch.tensor([0, 1]), x),
+    "linear": lambda x, h: torch.nn.functional.linear(x, h),
+    "where": lambda x, h: torch.where(x > 0, x, h),
+    "in place": lambda x, h: x.add_(h),
+    "out": lambda x, h: torch.add(x, x, out=torch.empty(4, 6)),
+    "gather": lambda x, h: x.gather(0, torch.zeros(1, 6, dtype=torch.long)),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_devices(card, host, name):
+    with pytest.raises(RuntimeError, match=r"on the same device|is on cpu"):
+        MIXED[name](card, host)
+
+
+def test_words_of_torch(card, host):
+    for mix in (lambda: card + host, lambda: torch.mm(card, host.t())):
+        with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device"):
+            mix()
+
+
+def test_numbers_from_the_host_are_fine(card, host):
+    assert torch.equal((card + torch.tensor(2.0)).cpu(), host + 2)
+    assert torch.equal(card[torch.tensor([1])].cpu(), host[[1]])
+    assert torch.equal(
+        card.masked_fill(card > 3, torch.tensor(0.0)).cpu(), host.clamp(max=3) % 4 * (host <= 3)
+    )
+
+
+def test_every_error_is_a_runtime_error():
+    assert issubclass(SpyreError, RuntimeError)
+
+
+def test_fallback_can_be_an_error(card, monkeypatch):
+    monkeypatch.setenv("SPYRE_FALLBACK", "error")
+    with pytest.raises(UnsupportedError, match="SPY900"):
+        torch.linalg.cholesky(card[:, :4] @ card[:, :4].t())
+
+
+def test_fallback_warns_once_where_it_was_called():
+    code = """
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            x = torch.zeros(3, 3).to("spyre")
+            torch.linalg.det(x), torch.linalg.det(x)
+        found = [w for w in seen if "linalg" in str(w.message)]
+        print(len(found), found[0].filename, "SPYRE_FALLBACK=silent" in str(found[0].message))
+    """
+    assert "1 <string> True" in run(code, SPYRE_FALLBACK="warn")
+
+
+def test_fallbacks_are_counted(card):
+    torch.spyre.reset_fallbacks()
+    torch.fft.fftshift(card)
+    card.sort()
+    assert sum(torch.spyre.fallbacks().values()) > 0
+    torch.spyre.reset_fallbacks()
+    assert torch.spyre.fallbacks() == {}
+
+
+def test_wrong_shapes_are_torchs_error(card):
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        torch.mm(card, card)
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        card + torch.ones(5, device="spyre")
+    with pytest.raises(IndexError):
+        card[7]
+
+
+def test_other_memory_formats_of_tensors(card):
+    with pytest.raises(NotImplementedError, match="Sparsespyre"):
+        torch.empty(2, 2, layout=torch.sparse_coo, device="spyre")
+
+
+def test_wrong_environment():
+    code = """
+        try:
+            torch.ones(1, device="spyre")
+        except RuntimeError as error:
+            print(error)
+    """
+    assert "SPY805" in run(code, AIU_WORLD_SIZE="9")
+    assert "SPY803" in run(code, FLEX_DEVICE="XF")
+
+
+def test_second_backend():
+    prologue = """
+import torch, warnings
+torch.utils.rename_privateuse1_backend("other")
+from spyre.torch_backend import autoload
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    autoload()
+    autoload()
+"""
+    code = """
+        print([str(w.message) for w in seen])
+        print(hasattr(torch, "spyre"), hasattr(torch.Tensor, "device_tensor_layout"))
+        print(torch.device("other"))
+    """
+    printed = run(code, prologue, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert printed.count("another backend, 'other', is registered as PrivateUse1") == 1
+    assert "False False" in printed
+
+
+def test_debug_log():
+    code = """
+        x = torch.ones(2, 2, device="spyre")
+        (x @ x).cpu()
+    """
+    printed = run(code, TORCH_SPYRE_DEBUG="1")
+    assert "spyre.torch: empty.memory_format([2, 2]" in printed
+    assert "mm" in printed
+    assert "spyre.torch: _copy_from(float32[2, 2]@spyre:0, float32[2, 2]@cpu)" in printed
+    assert run(code, TORCH_SPYRE_DEBUG="0") == ""
+
+
+def test_debug_log_goes_to_the_programs_handlers():
+    prologue = (
+        "import logging, sys; logging.basicConfig(format='mine %(message)s', stream=sys.stdout)"
+    )
+    code = """
+        import torch
+        from spyre.torch_backend import autoload
+        autoload()
+        torch.ones(2, device="spyre")
+    """
+    printed = run(code, prologue + "\n", TORCH_SPYRE_DEBUG="1")
+    assert "mine empty.memory_format([2]" in printed
+    assert "spyre.torch:" not in printed

@@ -1,0 +1,155 @@
+"""``torch.UntypedStorage`` on a card: bytes as torch expects them, whatever lies on the card."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from spyre.layout import SpyreTensorLayout
+
+
+def content(host):
+    return list(host.numpy().tobytes())
+
+
+def test_bytes_are_those_of_the_host(card, host):
+    storage = card.untyped_storage()
+    assert storage.nbytes() == len(storage) == host.nbytes
+    assert storage.device == torch.device("spyre:0")
+    assert storage.tolist() == content(host)
+    assert list(storage) == content(host)
+    assert bytes(storage.cpu()) == host.numpy().tobytes()
+    assert [storage[k] for k in (6, 7, -1)] == [content(host)[k] for k in (6, 7, -1)]
+    assert list(storage[4:8]) == content(host)[4:8]
+
+
+def test_bytes_can_be_written(card, host):
+    storage = card.untyped_storage()
+    storage[4:8] = 0
+    expected = host.clone()
+    expected[0, 1] = 0
+    assert torch.equal(card.cpu(), expected)
+    storage[7] = 64
+    assert card[0, 1].item() == 2.0
+    storage.fill_(0)
+    assert card.cpu().count_nonzero() == 0
+
+
+def test_new_storage_takes_the_layout_of_its_first_tensor(host):
+    storage = torch.UntypedStorage(96, device="spyre")
+    assert storage.tolist() == [0] * 96
+    storage.copy_(host.untyped_storage())
+    x = torch.empty(0, device="spyre").set_(storage, 0, (4, 6), (6, 1))
+    assert torch.equal(x.cpu(), host)
+    assert x.device_tensor_layout() == SpyreTensorLayout.from_host((4, 6), "float32")
+
+
+def test_storage_from_data_is_refused():
+    with pytest.raises(TypeError, match="from a number of bytes"):
+        torch.UntypedStorage([1, 2], device="spyre")
+
+
+def test_clone_keeps_the_layout(host):
+    layout = SpyreTensorLayout.from_dim_order((4, 6), (6, 1), "float32", (1, 0))
+    x = host.to("spyre", device_layout=layout)
+    y = torch.empty(0, device="spyre").set_(x.untyped_storage().clone(), 0, (4, 6), (6, 1))
+    assert y.device_tensor_layout() == layout
+    x.zero_()
+    assert torch.equal(y.cpu(), host)
+
+
+def test_clone_of_bytes_without_a_layout(host):
+    storage = torch.UntypedStorage(96, device="spyre")
+    storage.copy_(host.untyped_storage())
+    assert storage.clone().tolist() == content(host)
+    assert torch.UntypedStorage(0, device="spyre").clone().nbytes() == 0
+
+
+def test_copies_between_devices(card, host):
+    storage = card.untyped_storage()
+    there = storage.cpu().to(device="spyre")
+    assert there.tolist() == content(host)
+    assert there.data_ptr() != storage.data_ptr()
+    assert copy.copy(storage).tolist() == content(host)
+
+
+def test_resize(card):
+    storage = card.untyped_storage()
+    assert storage.resize_(96) is storage
+    with pytest.raises(NotImplementedError, match=r"from 96 to 200 bytes.*tensor.resize_"):
+        storage.resize_(200)
+
+
+def test_tensor_resize_keeps_elements(card, host):
+    x = card.resize_(6, 8)
+    assert x.shape == (6, 8)
+    assert torch.equal(x.cpu().flatten()[:24], host.flatten())
+    x.resize_(2, 2)
+    assert x.tolist() == [[0, 1], [2, 3]]
+
+
+def test_sharing_is_refused(card):
+    assert not card.is_shared()
+    for share in (card.share_memory_, card.untyped_storage().share_memory_):
+        with pytest.raises(RuntimeError, match="cannot be shared between processes"):
+            share()
+    with pytest.raises(RuntimeError, match="cannot be shared between processes"):
+        torch.nn.Linear(2, 2).to("spyre").share_memory()
+
+
+def test_storages_of_the_cpu_are_torchs(host):
+    storage = host.untyped_storage()
+    assert storage.tolist() == content(host)
+    assert storage.clone().resize_(10).nbytes() == 10
+    assert not storage.is_shared()
+    assert "device=cpu" in repr(storage[:2])
+
+
+def test_text():
+    text = repr(torch.ones(1, dtype=torch.uint8, device="spyre").untyped_storage())
+    assert text == " 1\n[torch.storage.UntypedStorage(device=spyre:0) of size 1]"
+
+
+def test_typed_storage(card, host):
+    storage = card._typed_storage()
+    assert storage._size() == 24
+    assert storage._getitem(3) == 3.0
+
+
+def test_deepcopy_keeps_sharing(card, host):
+    x, view = copy.deepcopy((card, card[1:]))
+    assert torch.equal(view.cpu(), host[1:])
+    view.zero_()
+    assert x.cpu()[1:].count_nonzero() == 0
+    assert torch.equal(card.cpu(), host)
+
+
+def test_deepcopy_keeps_the_layout(host):
+    layout = SpyreTensorLayout.from_dim_order((4, 6), (6, 1), "float32", (1, 0))
+    x = host.to("spyre", device_layout=layout)
+    assert copy.deepcopy(x).device_tensor_layout() == layout
+    assert copy.copy(x).data_ptr() == x.data_ptr()
+
+
+def test_pinned_memory(host):
+    pinned = host.pin_memory()
+    assert pinned.is_pinned()
+    assert pinned.pin_memory() is pinned
+    assert pinned[1:].is_pinned()
+    assert not host.is_pinned()
+    assert pinned.data_ptr() != host.data_ptr()
+    assert torch.equal(pinned.to("spyre", non_blocking=True).cpu(), host)
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        host.to("spyre").pin_memory()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        torch.empty(2, device="spyre", pin_memory=True)
+
+
+def test_other_libraries_get_a_clear_refusal(card, host):
+    with pytest.raises(BufferError, match="DLPack"):
+        card.__dlpack__()
+    with pytest.raises(TypeError, match=r"can't convert spyre:0 device type tensor to numpy"):
+        card.numpy()
+    assert torch.equal(torch.from_dlpack(host), host)
