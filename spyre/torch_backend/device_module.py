@@ -42,6 +42,11 @@ _HOMES = {name: module for module, names in EXPORTS.items() for name in names}
 class DeviceModule(types.ModuleType):
     """A module that imports a name's home the first time the name is used."""
 
+    @property
+    def _initialized(self) -> bool:
+        """What checkpointing asks before it keeps the state of random numbers."""
+        return bool(self.is_initialized())
+
     def __getattr__(self, name: str) -> Any:
         home = _HOMES.get(name)
         if home is None:
