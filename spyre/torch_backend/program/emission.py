@@ -117,12 +117,22 @@ class Emitter:
             if pitch != reached:
                 if pitch < reached or pitch % single:
                     raise NotExpressible(f"a pitch of {pitch} bytes over steps of {single}")
-                stored[below or UNIT] = pitch // single * step
+                if self._needs_unit(below, operand) and pitch % reached == 0:
+                    stored[UNIT] = pitch // reached
+                else:
+                    stored[below or UNIT] = pitch // single * step
             below, count = self.names[k], self._steps(k, operand)
             step = operand.view.elements_per_stick if k == operand.lane else 1
             stored[below] = count * step
             single, reached = pitch, pitch * count
         return stored
+
+    def _needs_unit(self, below: str, operand: Operand) -> bool:
+        """True for a dim along another tensor's lanes whose extent is rounded up: what its memory
+        is longer by would be read.
+        """
+        lanes = {self.names[k] for k in self.multiples if k != operand.lane}
+        return not below or (self.exact and below in lanes)
 
     def operation(
         self,
