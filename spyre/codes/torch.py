@@ -21,4 +21,8 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "Device layouts belong to tensors on the card; this one is, or would be, elsewhere.",
         "Move the tensor first, or leave `device_layout` away.",
     ),
+    "SPY950": E(
+        "`torch.spyre.trace` was entered within another one, or while another thread has one.",
+        "Leave the other block first; one trace shows all cards and streams.",
+    ),
 }

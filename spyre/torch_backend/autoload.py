@@ -62,9 +62,11 @@ _FACTORIES = {
 }
 
 
-_CONVOLUTIONS = {
+_HOST_OPERATIONS = {
     "convolution_overrideable": "convolution",
     "convolution_backward_overrideable": "convolution_backward",
+    "mse_loss": "mse_loss",
+    "smooth_l1_loss": "smooth_l1_loss",
 }
 _RECURRENT_CELLS = {
     "_thnn_fused_lstm_cell": "lstm_cell",
@@ -76,7 +78,7 @@ _RECURRENT_CELLS = {
 
 _KERNELS = {
     "factories": _FACTORIES,
-    "convolutions": _CONVOLUTIONS,
+    "host_operations": _HOST_OPERATIONS,
     "recurrent_cells": _RECURRENT_CELLS,
     "resizing": {"resize_": "resize"},
 }

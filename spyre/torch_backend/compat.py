@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import profiler as _profiler
 
 PRIVATE_USE_1 = 20
 """c10::DeviceType::PrivateUse1."""
@@ -95,6 +96,22 @@ def skip_in_dynamo(function: Any) -> Any:
     strategy = eval_frame._FrameExecStrategy(skip, skip)
     eval_frame.set_code_exec_strategy(function.__code__, strategy)
     return function
+
+
+# --- profiler -----------------------------------------------------------------------------------
+
+ProfilerRange: Any = torch._C._profiler._RecordFunctionFast
+"""``with ProfilerRange(name)``: a range of the profiler that runs."""
+
+TRACE_BASE_STEP_S = 7_889_238
+"""The times of ``export_chrome_trace`` count from the last multiple of it (a quarter of a year),
+in seconds since 1970, that was over when the process began to profile."""
+
+
+def profiler_is_on() -> bool:
+    """Whether a torch profiler records now."""
+    found: bool = _profiler._is_profiler_enabled
+    return found
 
 
 # --- places where torch asks nobody -------------------------------------------------------------

@@ -32,6 +32,7 @@ EXPORTS: dict[str, tuple[str, ...]] = {
     "autocast": ("get_amp_supported_dtype",),
     "layouts": ("SpyreTensorLayout",),
     "downcast": ("set_downcast_warning",),
+    "traces": ("trace",),
     "fallback": ("fallbacks", "reset_fallbacks"),
 }
 """Names of ``torch.spyre`` by the module of this package that has them."""

@@ -18,6 +18,7 @@ from spyre.torch_backend.allocation import Base, default_base, storage_elements
 from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
 from spyre.torch_backend.downcast import check_int64
 from spyre.torch_backend.dtypes import DTYPES, name_of
+from spyre.torch_backend.profiling import TO_CARD, TO_HOST, in_range, profiled
 
 SMALL_BYTES = 1 << 20
 """Sources up to this size are copied on the host, so that the caller need not wait."""
@@ -55,7 +56,8 @@ def start_host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
         content = np.zeros(buffer.host_bytes, np.uint8)
         seen = content[: host.storage.nbytes].view(host.storage.dtype)
         host = HostTensor(host.name, host.dtype_name, host.shape, host.strides, 0, seen)
-    buffer.card.streams.current.launch(to_host_plan(resolved, host), [buffer.base])
+    with profiled(TO_HOST):
+        buffer.card.streams.current.launch(to_host_plan(resolved, host), [buffer.base])
     return torch.from_numpy(content).untyped_storage()
 
 
@@ -133,6 +135,7 @@ def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | N
     return None
 
 
+@in_range(TO_CARD)
 def _upload(
     buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
 ) -> None:

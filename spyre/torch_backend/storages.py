@@ -17,6 +17,7 @@ from spyre.torch_backend.allocation import allocate_raw
 from spyre.torch_backend.capsule import tensor_at
 from spyre.torch_backend.device_buffer import DeviceBuffer, attach, buffer_of_storage
 from spyre.torch_backend.host_copies import host_storage, write_storage
+from spyre.torch_backend.profiling import ON_CARD, profiled
 
 
 def new_storage(size_bytes: int, device: torch.device) -> torch.UntypedStorage:
@@ -34,7 +35,8 @@ def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
         found.place(base.shape, base.strides, base.dtype, base.layout)
         assert found.base is not None
         plan = device_copy_plan(base.resolved, found.base.resolved)
-        source.card.streams.current.launch(plan, [base, found.base])
+        with profiled(ON_CARD):
+            source.card.streams.current.launch(plan, [base, found.base])
         found.zero_padded = source.zero_padded
     elif source.raw is not None:
         found.hold(source.raw.copy())

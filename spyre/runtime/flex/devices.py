@@ -8,7 +8,7 @@ for. Which ones exist is read from the environment once
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spyre.errors import LaunchError
@@ -26,6 +26,7 @@ class Devices:
         self.cards = visible_devices() if cards is None else cards
         self._lock = threading.Lock()
         self.made: dict[int, FlexDevice] = {}
+        self._watcher: Callable[[FlexDevice], object] | None = None
         self._local = threading.local()
 
     def __len__(self) -> int:
@@ -42,10 +43,27 @@ class Devices:
                 found=str(index),
                 hint="AIU_WORLD_SIZE and SPYRE_DEVICES say which cards are visible",
             )
+        found = self.made.get(chosen)
+        if found is not None:
+            return found
         with self._lock:
             if chosen not in self.made:
                 self.made[chosen] = FlexDevice(index=chosen)
+                if self._watcher is not None:
+                    self._watcher(self.made[chosen])
             return self.made[chosen]
+
+    def watch(self, watcher: Callable[[FlexDevice], object] | None) -> None:
+        """Call ``watcher`` for all cards made until now and for each that is made from now on.
+
+        It is called under a lock and must not ask for cards. One watcher at a time; None ends it.
+        """
+        with self._lock:
+            self._watcher = watcher
+            if watcher is None:
+                return
+            for index in sorted(self.made):
+                watcher(self.made[index])
 
     @property
     def current_index(self) -> int:
@@ -89,6 +107,8 @@ _devices: Devices | None = None
 def devices() -> Devices:
     """The cards of this process, as the environment said when they were first asked for."""
     global _devices
+    if _devices is not None:
+        return _devices
     with _lock:
         if _devices is None:
             _devices = Devices()

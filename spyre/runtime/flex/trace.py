@@ -1,8 +1,8 @@
 """Command streams as a Chrome trace, for Perfetto: a process per card, tracks in it.
 
-Times are the host's, in microseconds from the first command of all cards. A card's tracks are its
-streams, engines and cores, as far as they did something. Files of any length are written piece by
-piece.
+Times are the host's, in microseconds from the first command of all cards, or from where a
+`TimeAxis` says. A card's tracks are its streams, engines and cores, as far as they did something.
+Files of any length are written piece by piece.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,19 +29,43 @@ _PIECE = 4096
 """Events that are encoded at once."""
 
 
-def chrome_trace(recordings: Recordings) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """How the times of a trace relate to those of another one it is shown with.
+
+    ``origin_ns``: the host clock where the other one's times are 0. ``base_ns``: the same moment in
+    nanoseconds since 1970, as the other one names it. ``first_process``: number of card 0's process
+    in the trace, different from all of the other one's.
+    """
+
+    origin_ns: int
+    base_ns: int
+    first_process: int
+
+
+def chrome_trace(recordings: Recordings, axis: TimeAxis | None = None) -> dict[str, Any]:
     """The trace as the JSON object that Perfetto reads."""
-    return {"displayTimeUnit": "ns", "traceEvents": list(trace_events(recordings))}
+    return {**_head(axis), "traceEvents": list(trace_events(recordings, axis))}
 
 
-def trace_events(recordings: Recordings) -> Iterator[Event]:
+def _head(axis: TimeAxis | None) -> dict[str, Any]:
+    base = {} if axis is None else {"baseTimeNanoseconds": axis.base_ns}
+    return {"displayTimeUnit": "ns", **base}
+
+
+def trace_events(recordings: Recordings, axis: TimeAxis | None = None) -> Iterator[Event]:
     """Names of all processes and tracks, spans, and arrows to what waited for them."""
-    start = min((c.begin_ns for r in recordings.values() for c in r), default=0)
+    chosen = axis or _own_axis(recordings)
     arrows = 0
     for index, commands in recordings.items():
-        card = _CardTrace(index, commands, start, arrows)
+        card = _CardTrace(index, commands, chosen, arrows)
         yield from card.events()
         arrows = card.arrows
+
+
+def _own_axis(recordings: Recordings) -> TimeAxis:
+    start = min((c.begin_ns for r in recordings.values() for c in r), default=0)
+    return TimeAxis(start, 0, 1)  # Perfetto takes process 0 for the idle one
 
 
 def check_trace_file(path: Path | str) -> Path:
@@ -59,7 +84,7 @@ def check_trace_file(path: Path | str) -> Path:
     return target
 
 
-def write_trace(path: Path | str, recordings: Recordings) -> None:
+def write_trace(path: Path | str, recordings: Recordings, axis: TimeAxis | None = None) -> None:
     """Write a trace; the file appears whole or not at all.
 
     LaunchError SPY886 when it cannot be written.
@@ -68,7 +93,7 @@ def write_trace(path: Path | str, recordings: Recordings) -> None:
     temporary = target.with_name(f".trace.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
-            file.writelines(_encoded(trace_events(recordings)))
+            file.writelines(_encoded(_head(axis), trace_events(recordings, axis)))
         os.replace(temporary, target)
     except OSError as error:
         raise _refusal(path, str(error.strerror)) from error
@@ -85,10 +110,10 @@ def _refusal(path: Path | str, found: str) -> LaunchError:
     )
 
 
-def _encoded(events: Iterable[Event]) -> Iterator[bytes]:
+def _encoded(head: Mapping[str, Any], events: Iterable[Event]) -> Iterator[bytes]:
     """The JSON text of the trace, in pieces."""
     source = iter(events)
-    separator = b'{"displayTimeUnit":"ns","traceEvents":['
+    separator = msgspec.json.encode(head)[:-1] + b',"traceEvents":['
     while piece := list(islice(source, _PIECE)):
         yield separator + msgspec.json.encode(piece)[1:-1]
         separator = b",\n"
@@ -98,13 +123,13 @@ def _encoded(events: Iterable[Event]) -> Iterator[bytes]:
 class _CardTrace:
     """The events of one card. ``arrows``: numbers given to arrows until now."""
 
-    def __init__(self, index: int, commands: CommandStream, start_ns: int, arrows: int) -> None:
+    def __init__(self, index: int, commands: CommandStream, axis: TimeAxis, arrows: int) -> None:
         self.arrows = arrows
         self._index = index
         self._commands = commands
-        self._start_ns = start_ns
+        self._origin_ns = axis.origin_ns
         self._lanes = lanes_of(commands)
-        self._process = index + 1  # Perfetto takes process 0 for the idle one
+        self._process = axis.first_process + index
         self._sources: dict[str, tuple[Command, Track]] = {}
 
     def events(self) -> Iterator[Event]:
@@ -174,4 +199,4 @@ class _CardTrace:
             yield {"ph": "f", "bp": "e", **head, "tid": lane.number, "ts": end}
 
     def _microseconds(self, clock_ns: int) -> float:
-        return (clock_ns - self._start_ns) / 1000
+        return (clock_ns - self._origin_ns) / 1000

@@ -11,6 +11,7 @@ from spyre.dtypes import encode_device
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.flex.copies import bytes_to_device
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.torch_backend.profiling import TO_CARD, in_range
 from spyre.torch_backend.program.value import device_format
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def number_on_card(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
     return found
 
 
+@in_range(TO_CARD)
 def _upload(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
     layout = SpyreTensorLayout.from_host((), dtype)
     storage = card.allocate(layout.device_bytes)

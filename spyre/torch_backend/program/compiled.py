@@ -18,6 +18,7 @@ from spyre.runtime.flex.loading import load_kernel
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch import Launch
 from spyre.runtime.spyrecode.init_binary import format_header
+from spyre.torch_backend.profiling import launch_range, profiled
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -42,6 +43,7 @@ class CompiledProgram:
     ) -> None:
         self.card = card
         self.name = name
+        self._range = launch_range(name)
         self.bundle = parts.to_bundle(Path(name))
         self.spans_bytes = tuple(spans_bytes)
         kernel = Kernel(self.bundle, card.device)
@@ -67,8 +69,9 @@ class CompiledProgram:
         if not self._is_linked:
             self._program.kernel.link_at(self._form.shape, addresses)
             self._is_linked = True
-        context = self._program.bind_addresses(self.card, self._form, addresses, held)
-        stream.submit_launch(context)
+        with profiled(self._range):
+            context = self._program.bind_addresses(self.card, self._form, addresses, held)
+            stream.submit_launch(context)
 
 
 def _raw(number: int, span_bytes: int) -> DeviceTensor:
