@@ -109,8 +109,7 @@ class FallbackCall:
 
     def _part(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         if name in self.signature.outputs:
-            size = tensor.size() if tensor.dim() else 0
-            return torch.empty(size, dtype=tensor.dtype, device="cpu")
+            return torch.empty(tensor.size(), dtype=tensor.dtype, device="cpu")
         with torch.no_grad():
             held = tensor.clone()
         return view_of(self._start(held), held)
@@ -142,13 +141,7 @@ class FallbackCall:
         return start_host_storage(buffer)
 
     def _goes_alone(self, tensor: torch.Tensor, key: int, name: str) -> bool:
-        """True for a small view of a large storage that nothing else touches in this call.
-
-        And for results of rank 0: losses resize them to their inputs' sizes on the way, of which
-        torch would warn if there was an element.
-        """
-        if not tensor.dim() and name in self.signature.outputs:
-            return True
+        """True for a small view of a large storage that nothing else touches in this call."""
         size_bytes = tensor.untyped_storage().nbytes()
         if size_bytes < LARGE_BYTES or name in self.signature.viewed:
             return False
@@ -203,7 +196,8 @@ class FallbackCall:
         done: set[int] = set()
         for written in self.written.values():
             if written.is_part and written.host.size() == written.tensor.size():
-                _write_part(written.tensor, written.host)
+                with torch.no_grad():
+                    written.tensor.copy_(to_card(written.host, self.device_index))
             elif self._keeps_storage(written.tensor, written.host):
                 key = storage_key(written.tensor)
                 if key not in done:
@@ -239,15 +233,6 @@ def _tensors(values: Any) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             found += _tensors(value)
     return found
-
-
-def _write_part(tensor: torch.Tensor, host: torch.Tensor) -> None:
-    """Overwrite a view with the elements of a CPU tensor."""
-    if tensor.untyped_storage().nbytes() < LARGE_BYTES:
-        from_host(tensor, host, non_blocking=True)
-        return
-    with torch.no_grad():
-        tensor.copy_(to_card(host, tensor.device.index))
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
