@@ -9,6 +9,8 @@ import importlib
 import types
 from typing import Any
 
+from spyre.torch_backend import cards
+
 EXPORTS: dict[str, tuple[str, ...]] = {
     "device_selection": (
         *("device_count", "is_available", "is_initialized", "init", "_lazy_init"),
@@ -41,7 +43,11 @@ _HOMES = {name: module for module, names in EXPORTS.items() for name in names}
 
 
 class DeviceModule(types.ModuleType):
-    """A module that imports a name's home the first time the name is used."""
+    """A module that imports a name's home the first time the name is used.
+
+    ``_initialized``, which checkpointing asks for before it keeps random states: whether a card of
+    this process is in use.
+    """
 
     @property
     def _initialized(self) -> bool:
@@ -49,6 +55,8 @@ class DeviceModule(types.ModuleType):
         return bool(self.is_initialized())
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_initialized":
+            return cards.is_initialized()
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from spyre import config
-from spyre.torch_backend.compat import CPU_KEYS, operator
+from spyre.torch_backend.compat import CPU_KEYS, operator, skip_in_dynamo
 
 Kernel = Callable[..., Any]
 
@@ -35,7 +35,7 @@ def register_kernels(kernels: dict[str, Kernel]) -> None:
     library = torch.library.Library("aten", "IMPL", "PrivateUse1")
     _libraries.append(library)
     for name, kernel in _watched(kernels).items():
-        library.impl(name, kernel)
+        library.impl(name, skip_in_dynamo(kernel))
 
 
 def _watched(kernels: dict[str, Kernel]) -> dict[str, Kernel]:

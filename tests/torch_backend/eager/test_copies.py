@@ -8,7 +8,7 @@ import torch
 from tests.torch_backend.eager.agreement import MOVED, agrees, numbers
 
 
-@pytest.mark.parametrize("dtype", (*MOVED, torch.int8))
+@pytest.mark.parametrize("dtype", [*MOVED, torch.int8])
 @pytest.mark.parametrize(
     "place",
     [

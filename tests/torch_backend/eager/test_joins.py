@@ -10,7 +10,7 @@ from tests.torch_backend.eager.agreement import MOVED, agrees, numbers
 EIGHT_BITS = (torch.int8, torch.uint8)
 
 
-@pytest.mark.parametrize("dtype", (*MOVED, *EIGHT_BITS))
+@pytest.mark.parametrize("dtype", [*MOVED, *EIGHT_BITS])
 @pytest.mark.parametrize(
     ("sizes", "dim"),
     [
