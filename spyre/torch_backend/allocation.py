@@ -31,7 +31,7 @@ def allocate(
     device_index: int = -1,
     layout: SpyreTensorLayout | None = None,
 ) -> torch.Tensor:
-    """A tensor of zeros; ``device_index`` -1: the current card.
+    """A tensor of anything; ``device_index`` -1: the current card.
 
     ``layout``: default that of `default_base`. UnsupportedError SPY311 for the dtype,
     DeviceOutOfMemory when there is no room.

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spyre.hw.memory import KEEP_BYTES
 from spyre.hw.spec import STICK_BYTES, host_offset
 from spyre.layout import SpyreTensorLayout, storage_bytes
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
@@ -70,11 +71,11 @@ class DeviceBuffer:
         self.pointer = 0
 
     def place(self, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> None:
-        """Give it fresh memory (zeros) for a base of these host extents."""
+        """Give it new memory for a base of these host extents; large memory may hold anything."""
         storage = allocate_memory(self.card, storage_bytes(layout, shape, dtype))
         self._take(storage, storage.size_bytes)
         self.base = SpyreTensor("tensor", shape, dtype, layout, storage, strides)
-        self.zero_padded = True
+        self.zero_padded = storage.size_bytes <= KEEP_BYTES
         self.layout_id = _layout_id(self.base.signature)
 
     def hold(self, content: npt.NDArray[np.uint8]) -> None:
