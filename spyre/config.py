@@ -77,7 +77,7 @@ SENCORES = Variable(
 DOWNCAST_WARN = Variable(
     "TORCH_SPYRE_DOWNCAST_WARN",
     "1",
-    "0: no warning when the first int64 tensor is put on the card, which holds it as int32",
+    "0: no warning when the first int64 tensor is put on a card, where it is int32",
 )
 TORCH_DEBUG = Variable(
     "TORCH_SPYRE_DEBUG",

@@ -28,13 +28,14 @@ class CodeKind:
 
 
 def error_classes() -> list[type[errors.SpyreError]]:
-    """The error tree, each class before its subclasses."""
+    """The error tree of `spyre.errors`, each class before its subclasses."""
     found: list[type[errors.SpyreError]] = []
 
     def visit(cls: type[errors.SpyreError]) -> None:
         found.append(cls)
         for child in cls.__subclasses__():
-            visit(child)
+            if child.__module__ == errors.__name__:
+                visit(child)
 
     visit(errors.SpyreError)
     return found

@@ -49,7 +49,7 @@ STICK_RULES = {
 SHORT_FORMATS = {"SEN169_FP16": "DL16", "IEEE_FP32": "FP32"}
 """Formats as the operations table shows them."""
 
-CODE_GROUPS = "12345678"
+CODE_GROUPS = "123456789"
 SANITIZER_GROUP = "7"
 """First digits of the codes: one table each."""
 

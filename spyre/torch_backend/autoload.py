@@ -37,16 +37,18 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import compat, device_module, patches
+    from spyre.torch_backend import compat, device_module, patches, refused_layouts
     from spyre.torch_backend.registration import (
         register_fallback,
         register_kernels,
+        register_refusals,
         view_kernels,
     )
 
     compat.register_device("spyre", device_module.make_module())
     register_kernels({**view_kernels(), **_lazy_kernels()})
     register_fallback(_lazy("fallback", "cpu_fallback"))
+    register_refusals(refused_layouts.kernels())
     patches.install()
 
 
@@ -60,9 +62,11 @@ _FACTORIES = {
 }
 
 
-_CONVOLUTIONS = {
+_HOST_OPERATIONS = {
     "convolution_overrideable": "convolution",
     "convolution_backward_overrideable": "convolution_backward",
+    "mse_loss": "mse_loss",
+    "smooth_l1_loss": "smooth_l1_loss",
 }
 _RECURRENT_CELLS = {
     "_thnn_fused_lstm_cell": "lstm_cell",
@@ -74,7 +78,7 @@ _RECURRENT_CELLS = {
 
 _KERNELS = {
     "factories": _FACTORIES,
-    "convolutions": _CONVOLUTIONS,
+    "host_operations": _HOST_OPERATIONS,
     "recurrent_cells": _RECURRENT_CELLS,
     "resizing": {"resize_": "resize"},
 }

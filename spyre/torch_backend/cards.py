@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 if TYPE_CHECKING:
+    from spyre.runtime.flex.devices import Devices
     from spyre.runtime.flex.flex_device import FlexDevice
 
 _forked = False
-_watches_forks = False
+_devices: Callable[[], Devices] | None = None
+"""`spyre.runtime.flex.devices.devices`, once a card has been asked for."""
 
 
 def card_at(index: int) -> FlexDevice:
@@ -25,11 +28,10 @@ def card_at(index: int) -> FlexDevice:
 
     LaunchError SPY883 for a card that is not there, RuntimeError after a fork.
     """
-    if _forked or not _watches_forks:
+    if _forked or _devices is None:
         _begin()
-    from spyre.runtime.flex.devices import devices
-
-    return devices()[index]
+    assert _devices is not None
+    return _devices()[index]
 
 
 def card_of(device: Any = None) -> FlexDevice:
@@ -73,11 +75,13 @@ def _made() -> list[FlexDevice]:
 
 
 def _begin() -> None:
-    global _watches_forks
+    global _devices
     if _forked:
         _refuse()
-    _watches_forks = True
+    from spyre.runtime.flex.devices import devices
+
     os.register_at_fork(after_in_child=_after_fork)
+    _devices = devices
 
 
 def _after_fork() -> None:

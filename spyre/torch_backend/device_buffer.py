@@ -129,7 +129,12 @@ def attach(storage: torch.UntypedStorage, buffer: DeviceBuffer) -> None:
 
 
 def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
-    """Storages that ATen made by itself have no bytes."""
+    """Storages that ATen made by itself have no bytes. RuntimeError for one that is not ours."""
+    if storage.device.type != "spyre":
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, "
+            f"but found at least two devices, spyre:0 and {storage.device}!"
+        )
     if storage.nbytes():
         raise RuntimeError(
             f"a spyre storage of {storage.nbytes()} bytes was not allocated by this backend"

@@ -12,8 +12,9 @@ import torch
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.allocation import allocate
+from spyre.torch_backend.card_copies import upload
 from spyre.torch_backend.eager.copies import copy_on_card
-from spyre.torch_backend.host_copies import from_host, to_host
+from spyre.torch_backend.host_copies import to_host
 from spyre.torch_backend.resizing import is_spyre
 
 
@@ -68,7 +69,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     elif is_spyre(source):
         copy_on_card(target, source)
     else:
-        from_host(target, source, non_blocking)
+        upload(target, source, non_blocking)
     return target
 
 

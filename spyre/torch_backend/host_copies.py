@@ -37,17 +37,28 @@ def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
 
 def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
     """A copy of a whole storage on the host, in the bytes torch expects there; waits."""
+    found = start_host_storage(buffer)
+    if buffer.base is not None:
+        buffer.card.streams.current.synchronize()
+    return found
+
+
+def start_host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
+    """As `host_storage`, enqueued on the current stream: the bytes are there when it has ended."""
     if buffer.raw is not None:
         return _bytes_storage(buffer.raw.copy(), buffer.host_bytes)
     if buffer.base is None:
         return torch.UntypedStorage(buffer.host_bytes)
     resolved = buffer.base.resolved
     host = host_like(resolved)
-    stream = buffer.card.streams.current
+    content = host.storage.view(np.uint8)
+    if content.size < buffer.host_bytes:
+        content = np.zeros(buffer.host_bytes, np.uint8)
+        seen = content[: host.storage.nbytes].view(host.storage.dtype)
+        host = HostTensor(host.name, host.dtype_name, host.shape, host.strides, 0, seen)
     with profiled(TO_HOST):
-        stream.launch(to_host_plan(resolved, host), [buffer.base])
-        stream.synchronize()
-    return _bytes_storage(host.storage.view(np.uint8), buffer.host_bytes)
+        buffer.card.streams.current.launch(to_host_plan(resolved, host), [buffer.base])
+    return torch.from_numpy(content).untyped_storage()
 
 
 def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:
@@ -169,6 +180,7 @@ __all__ = [
     "host_storage",
     "host_tensor",
     "lay_out_for",
+    "start_host_storage",
     "to_host",
     "view_of",
     "whole_target",

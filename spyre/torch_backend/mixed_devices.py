@@ -14,6 +14,8 @@ import torch
 from spyre.torch_backend.compat import schema_of
 
 HOST_ARGUMENTS = {
+    "aten::_ctc_loss": ("input_lengths", "target_lengths"),
+    "aten::_ctc_loss_backward": ("input_lengths", "target_lengths"),
     "aten::_fused_adam_": ("state_steps",),
     "aten::_fused_adamw_": ("state_steps",),
     "aten::_index_put_impl_": ("indices",),

@@ -6,6 +6,8 @@ same seed gives the same numbers whatever else the process draws.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,6 +47,21 @@ def seed_cards(seed: int) -> None:
     _default_seed = int(seed)
     for generator in _generators.values():
         generator.manual_seed(_default_seed)
+
+
+@contextmanager
+def drawing_from_card(device_index: int) -> Iterator[None]:
+    """Within, torch's default CPU generator goes on from where a card's is, and the card's from
+    there: for operations that take no generator. Other threads must not draw from the former.
+    """
+    own, card = torch.default_generator, cpu_generator(device_index)
+    before = own.get_state()
+    own.set_state(card.get_state())
+    try:
+        yield
+    finally:
+        card.set_state(own.get_state())
+        own.set_state(before)
 
 
 def is_random(op: Any) -> bool:

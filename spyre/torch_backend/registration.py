@@ -59,6 +59,14 @@ def register_fallback(kernel: Kernel) -> None:
     library.fallback(kernel, "PrivateUse1")
 
 
+def register_refusals(kernels: dict[str, Kernel]) -> None:
+    """Register what answers for all operations of tensors the device has no form for, by key."""
+    library = torch.library.Library("_", "IMPL")
+    _libraries.append(library)
+    for key, kernel in kernels.items():
+        library.fallback(kernel, key)
+
+
 def register_autocast(kernels: dict[str, Kernel]) -> None:
     """Register what autocast does to the operations in ``kernels``; all others are left alone."""
     everything = torch.library.Library("_", "IMPL")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from spyre.torch_backend import autoload  # noqa: E402
+from spyre.torch_backend import autoload
 
 autoload()
 

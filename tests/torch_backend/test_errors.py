@@ -144,3 +144,46 @@ def test_debug_log_goes_to_the_programs_handlers():
     printed = run(code, prologue + "\n", TORCH_SPYRE_DEBUG="1")
     assert "mine empty.memory_format([2]" in printed
     assert "spyre.torch:" not in printed
+
+
+LOSSES = ["mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss", "kl_div", "soft_margin_loss"]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_losses_do_not_warn(host, name, reduction):
+    loss = getattr(torch.nn.functional, name)
+    if name == "kl_div" and reduction == "mean":
+        reduction = "batchmean"
+    x = (host / 24).to("spyre").requires_grad_()
+    found = loss(x, (host / 12).to("spyre"), reduction=reduction)
+    found.sum().backward()
+    expected = (host / 24).requires_grad_()
+    value = loss(expected, host / 12, reduction=reduction)
+    value.sum().backward()
+    assert torch.allclose(found.cpu(), value)
+    assert torch.allclose(x.grad.cpu(), expected.grad)
+
+
+def test_arguments_that_belong_on_the_host():
+    x = torch.rand(4, 5, 1, device="spyre")
+    lengths = torch.tensor([5, 4, 3, 1])
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+    model = torch.nn.LSTM(1, 2, batch_first=True, device="spyre")
+    back, found = torch.nn.utils.rnn.pad_packed_sequence(model(packed)[0], batch_first=True)
+    assert back.shape == (4, 5, 2)
+    assert torch.equal(found.cpu(), lengths)
+    scores = torch.rand(6, 1, 4, device="spyre").log_softmax(-1)
+    target = torch.tensor([[1, 2]], device="spyre")
+    loss = torch.nn.functional.ctc_loss(scores, target, torch.tensor([6]), torch.tensor([2]))
+    assert loss.device.type == "spyre"
+
+
+def test_numbers_where_operators_take_tensors(card, host):
+    index = torch.tensor([[0, 2, 1, 0, 3, 3]])
+    found = torch.take_along_dim(card, index.to("spyre"), 0)
+    assert torch.equal(found.cpu(), torch.take_along_dim(host, index, 0))
+    assert torch.equal(torch.ops.aten.fmod.Scalar(card, 5).cpu(), host.fmod(5))
+    assert (card.to(torch.uint8) * 2.5).dtype == torch.float32
+    assert (card.half() * 2.5).dtype == torch.float16

@@ -43,6 +43,9 @@ class Devices:
                 found=str(index),
                 hint="AIU_WORLD_SIZE and SPYRE_DEVICES say which cards are visible",
             )
+        found = self.made.get(chosen)
+        if found is not None:
+            return found
         with self._lock:
             if chosen not in self.made:
                 self.made[chosen] = FlexDevice(index=chosen)
@@ -104,6 +107,8 @@ _devices: Devices | None = None
 def devices() -> Devices:
     """The cards of this process, as the environment said when they were first asked for."""
     global _devices
+    if _devices is not None:
+        return _devices
     with _lock:
         if _devices is None:
             _devices = Devices()

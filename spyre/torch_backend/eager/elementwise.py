@@ -204,7 +204,7 @@ def _clamp(name: str) -> Kernel:
 
 def _bounds(name: str, rest: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
     """Lower and upper bound, None where there is none."""
-    names = ("min", "max")
+    names: tuple[str, ...] = ("min", "max")
     if name.startswith("clamp_"):
         names = (name[len("clamp_") : len("clamp_") + 3],)
     found = dict(zip(names, rest, strict=False)) | named

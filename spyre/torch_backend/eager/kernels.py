@@ -86,5 +86,7 @@ def broadcast_shape(*operands: Operand) -> Sequence[int]:
     """The shape of a result over ``operands``."""
     shapes = {o.shape for o in operands if isinstance(o, torch.Tensor)}
     if len(shapes) == 1:
-        return shapes.pop()
-    return torch.broadcast_shapes(*shapes)
+        (shape,) = shapes
+        return tuple(shape)
+    found: Sequence[int] = torch.broadcast_shapes(*shapes)
+    return found

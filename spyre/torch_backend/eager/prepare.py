@@ -208,7 +208,8 @@ def _store(
         value = low.with_lane(value, lane)
     goal = low.builder.argument(target, value.dtype)
     aliased = any(buffer is call.target_buffer for buffer in call.buffers)
-    if _is_last(low, value, aliased) and not any(_overlaps(call, views, target)):
+    straight = _is_last(low, value, aliased) or _is_joined(low, value, target, aliased)
+    if straight and not any(_overlaps(call, views, target)):
         low.builder.output_into(value, goal)
     else:
         low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), goal))
@@ -224,6 +225,20 @@ def _is_last(low: Lowering, value: Value, aliased: bool) -> bool:
         return False
     written = sum(spec.output.region == value.region for spec in low.builder.specs)
     return written == 1 and (last.kind is OpKind.POINTWISE or not aliased)
+
+
+def _is_joined(low: Lowering, value: Value, target: DeviceView, aliased: bool) -> bool:
+    """True if the last operations make ``value`` part by part, none of them reads it, and the
+    target can be written so.
+    """
+    specs = low.builder.specs
+    writers = [k for k, spec in enumerate(specs) if spec.output.region == value.region]
+    if aliased or value.order is None or len(writers) < 2:
+        return False
+    last = specs[writers[0] :]
+    if len(last) != len(writers) or any(v.region == value.region for s in last for v in s.inputs):
+        return False
+    return all(s.part is not None and len(target.dims[s.part[0]]) == 1 for s in last)
 
 
 def _whole(low: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from spyre.torch_backend.eager.activations import activation_kernels
 from spyre.torch_backend.eager.attention import attention_kernels
 from spyre.torch_backend.eager.copies import copy_kernels
 from spyre.torch_backend.eager.elementwise import elementwise_kernels
+from spyre.torch_backend.eager.gathers import gather_kernels
+from spyre.torch_backend.eager.integers import integer_kernels
+from spyre.torch_backend.eager.joins import join_kernels
 from spyre.torch_backend.eager.kernels import Kernel
+from spyre.torch_backend.eager.logic import logic_kernels
+from spyre.torch_backend.eager.masks import mask_kernels
 from spyre.torch_backend.eager.matmuls import matmul_kernels
 from spyre.torch_backend.eager.normalisation import normalisation_kernels
+from spyre.torch_backend.eager.ordering import ordering_kernels
 from spyre.torch_backend.eager.reductions import reduction_kernels
+from spyre.torch_backend.eager.scans import scan_kernels
+from spyre.torch_backend.eager.sequences import sequence_kernels
 from spyre.torch_backend.registration import register_kernels
 
 _registered = False
@@ -16,14 +25,23 @@ _registered = False
 
 def eager_kernels() -> dict[str, Kernel]:
     """By aten name."""
-    return {
+    found = {
         **attention_kernels(),
         **copy_kernels(),
         **elementwise_kernels(),
         **reduction_kernels(),
         **matmul_kernels(),
         **normalisation_kernels(),
+        **join_kernels(),
+        **gather_kernels(),
+        **ordering_kernels(),
+        **scan_kernels(),
+        **mask_kernels(),
+        **sequence_kernels(),
+        **activation_kernels(),
     }
+    found |= logic_kernels(found)
+    return found | integer_kernels(found)
 
 
 def register() -> None:

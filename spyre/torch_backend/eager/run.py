@@ -38,6 +38,9 @@ def run(
     buffers = [ready_buffer(o) if isinstance(o, torch.Tensor) else None for o in operands]
     card = next(b.card for b in buffers if b is not None)
     target_buffer = None if target is None else ready_buffer(target)
+    for buffer in (*buffers, target_buffer):
+        if buffer is not None and buffer.card is not card:
+            raise _different_cards(card, buffer.card)
     key = _key(name, parameters, operands, buffers, card, target, target_buffer)
     found = _prepared.get(key)
     if found is None:
@@ -47,6 +50,13 @@ def run(
         again = [_relaid(o) if k in found.operands else o for k, o in enumerate(operands)]
         return run(name, lowering, again, parameters, target)
     return _launch(found, card, operands, buffers, target_buffer)
+
+
+def _different_cards(first: FlexDevice, second: FlexDevice) -> RuntimeError:
+    return RuntimeError(
+        "Expected all tensors to be on the same device, "
+        f"but found at least two devices, spyre:{first.index} and spyre:{second.index}!"
+    )
 
 
 def _key(

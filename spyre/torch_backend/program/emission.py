@@ -32,6 +32,7 @@ class Operand:
     """One tensor of an operation.
 
     ``number``: its column in the iteration. ``lane``: index of the dim its sticks run along.
+    ``rows``: (index of a dim, elements memory has along it) of a tensor read through an index.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Operand:
     base: Base
     lane: int
     role: str = ""
+    rows: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Emitter:
 
     def _steps(self, dim: int, operand: Operand) -> int:
         """Sticks of the operand's lane dim, elements of any other, as memory has them."""
+        if operand.rows is not None and operand.rows[0] == dim:
+            return operand.rows[1]
         if dim == operand.lane:
             return -(-self.extents[self.names[dim]] // operand.view.elements_per_stick)
         return self.dims[dim].extent if self.exact else self.extents[self.names[dim]]
@@ -115,14 +119,25 @@ class Emitter:
         for k in ordered:
             pitch = self._rank(k, operand)[0] or STICK_BYTES
             if pitch != reached:
-                if pitch < reached or pitch % single:
+                if self._is_fixed(below, operand):
+                    below, single, step = UNIT, reached, 1
+                if pitch < reached or pitch % single or (below == UNIT and UNIT in stored):
                     raise NotExpressible(f"a pitch of {pitch} bytes over steps of {single}")
-                stored[below or UNIT] = pitch // single * step
+                stored[below] = pitch // single * step
             below, count = self.names[k], self._steps(k, operand)
             step = operand.view.elements_per_stick if k == operand.lane else 1
             stored[below] = count * step
             single, reached = pitch, pitch * count
         return stored
+
+    def _is_fixed(self, below: str, operand: Operand) -> bool:
+        """True if memory cannot be made to look longer along ``below``: there is no such dim, or
+        its extent in memory says how far a restickify reads.
+        """
+        if not below:
+            return True
+        k = self.names.index(below)
+        return self.exact and k in self.multiples and k != operand.lane
 
     def operation(
         self,

@@ -10,6 +10,7 @@ from spyre.mlir.sdsc_builder import OperationSpec, Place, TensorSpec
 from spyre.mlir.sdsc_value_rules import MASK_CONSTANT
 from spyre.torch_backend.program.constants import float_bits
 from spyre.torch_backend.program.emission import Emitter, Operand, lane_index, unit_lane
+from spyre.torch_backend.program.emit_gather import emit_gather
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
 from spyre.torch_backend.program.value import NotExpressible, Value
@@ -27,7 +28,8 @@ def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
 
 
 def _pointwise(spec: OpSpec, place: PlaceOf) -> OperationSpec:
-    values = [*(v.expanded(spec.output.sizes) for v in spec.inputs), spec.output]
+    output = spec.written
+    values = [*(v.expanded(output.sizes) for v in spec.inputs), output]
     dims = common_iteration([v.view for v in values])
     lane = lane_index(dims, len(values) - 1)
     if lane < 0:
@@ -137,7 +139,8 @@ def _topk(spec: OpSpec, place: PlaceOf) -> OperationSpec:
     if lane < 0:
         dims.append(unit_lane(2))
         lane = len(dims) - 1
-    emitter = Emitter(dims, {lane: source.view.elements_per_stick})
+    lanes = max(source.view.elements_per_stick, spec.output.view.elements_per_stick)
+    emitter = Emitter(dims, {lane: lanes})
     tensors: Sequence[TensorSpec] = [
         emitter.tensor(Operand(0, source.view, place(source), lane)),
         emitter.tensor(Operand(1, spec.output.view, place(spec.output), lane)),
@@ -160,4 +163,5 @@ _EMITTERS: dict[OpKind, Callable[[OpSpec, PlaceOf], OperationSpec]] = {
     OpKind.MATMUL: _matmul,
     OpKind.RESTICKIFY: _restickify,
     OpKind.TOPK: _topk,
+    OpKind.GATHER: emit_gather,
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from spyre.torch_backend.program.value import Value
+from spyre.torch_backend.program.value import Value, narrowed
 
 
 class OpKind(StrEnum):
@@ -27,7 +27,8 @@ class OpSpec:
     ``name``: opFuncName, of a reduction without the suffix ``nonstick``. ``dims``: host dims a
     reduction reduces, or the one a top-k or gather goes along. ``mask_from``: lane elements of the
     first input from there on count as 0. ``lane_multiple``: elements a lane dim is walked in,
-    default one stick.
+    default one stick. ``part``: (dim, start, length) of the output that it writes, default all of
+    it; along lanes it begins with a stick.
     """
 
     kind: OpKind
@@ -38,6 +39,12 @@ class OpSpec:
     constants: Mapping[str, int] = field(default_factory=dict)
     mask_from: int = 0
     lane_multiple: int = 0
+    part: tuple[int, int, int] | None = None
+
+    @property
+    def written(self) -> Value:
+        """What it writes of the output."""
+        return self.output if self.part is None else narrowed(self.output, *self.part)
 
     def regions(self) -> tuple[int, ...]:
         """Regions it touches, the output's last."""
@@ -52,7 +59,8 @@ class OpSpec:
     def __str__(self) -> str:
         inputs = ", ".join(map(_text, self.inputs))
         over = f" over {list(self.dims)}" if self.dims else ""
-        return f"{_text(self.output)} = {self.name}({inputs}){over}"
+        part = "" if self.part is None else str(list(self.part))
+        return f"{_text(self.output)}{part} = {self.name}({inputs}){over}"
 
 
 def _text(value: Value) -> str:

@@ -24,6 +24,7 @@ from spyre.torch_backend.program.value import (
     Value,
     broadcast_sizes,
     device_format,
+    narrowed,
 )
 
 ConstantOf = Callable[[float, str], Value]
@@ -155,7 +156,7 @@ class Operations:
         return self.builder.add(OpSpec(OpKind.POINTWISE, name, (value,), into))
 
     def _widened(self, value: Value) -> Value:
-        multiple = _wide_multiple(value)
+        multiple = wide_multiple(value)
         into = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
         found = self.builder.add(
             OpSpec(OpKind.POINTWISE, "dl16tofp32", (value,), into, lane_multiple=WIDE)
@@ -164,7 +165,7 @@ class Operations:
 
     def _narrowed(self, value: Value, dtype: str) -> Value:
         """Where the last group is not whole, a copy has room for it."""
-        if multiple := _wide_multiple(value):
+        if multiple := wide_multiple(value):
             wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
             value = self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
         into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
@@ -253,7 +254,7 @@ def _whole_sticks(extent: int) -> int:
     return -(-extent // MATMUL_STICK) * MATMUL_STICK
 
 
-def _wide_multiple(value: Value) -> int:
+def wide_multiple(value: Value) -> int:
     """What float32 memory of these elements is rounded up to for conversions to take it; 0 where it
     has whole groups anyway.
     """
@@ -276,17 +277,6 @@ def result_lane(inputs: Sequence[Value], sizes: Ints) -> int:
     aligned = [_aligned(v, rank) for v in inputs]
     free = [k for k, n in enumerate(sizes) if n > 1 and all(v.sizes[k] == 1 for v in aligned)]
     return free[-1] if free else -1
-
-
-def narrowed(value: Value, dim: int, start: int, length: int) -> Value:
-    """``length`` steps of ``dim`` from ``start`` on; not along lanes."""
-    view = value.view
-    (factor,) = view.dims[dim]
-    assert not factor.lane
-    taken = (Factor(length, factor.pitch_bytes),) if length > 1 else ()
-    dims = (*view.dims[:dim], taken, *view.dims[dim + 1 :])
-    offset = view.offset_bytes + start * factor.pitch_bytes
-    return replace(value, view=replace(view, dims=dims, offset_bytes=offset), order=None)
 
 
 def _aligned(value: Value, rank: int) -> Value:

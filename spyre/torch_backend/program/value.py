@@ -104,3 +104,23 @@ def broadcast_sizes(sizes: Sequence[Sequence[int]]) -> Ints:
 
 def _broadcast(column: Sequence[int]) -> int:
     return next((n for n in column if n != 1), 1)
+
+
+def narrowed(value: Value, dim: int, start: int, length: int) -> Value:
+    """``length`` steps of ``dim`` from ``start`` on; along lanes from the start of a stick.
+
+    NotExpressible where pitches cannot say so.
+    """
+    view = value.view
+    if value.sizes[dim] == length:
+        return value
+    if len(view.dims[dim]) > 1:
+        raise NotExpressible(f"{length} steps from {start} along {view.dims[dim]}")
+    (factor,) = view.dims[dim]
+    unit = view.elements_per_stick if factor.lane else 1
+    if start % unit:
+        raise NotExpressible(f"{start} is within a stick")
+    taken = (replace(factor, extent=length),) if length > 1 else ()
+    dims = (*view.dims[:dim], taken, *view.dims[dim + 1 :])
+    offset = view.offset_bytes + start // unit * factor.pitch_bytes
+    return replace(value, view=replace(view, dims=dims, offset_bytes=offset), order=None)

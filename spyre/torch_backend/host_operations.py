@@ -1,6 +1,8 @@
-"""Convolutions: torch asks a device for them under names of their own.
+"""Operations that run on the CPU under another name than the one torch asks a device for.
 
-They run on the CPU, counted under the names users know.
+Convolutions have names of their own for devices such as this. Two losses warn of resizing when they
+are computed into a given tensor, as the fallback would have it, but not when they make their own.
+They are counted under the names users know.
 """
 
 from __future__ import annotations
@@ -37,3 +39,13 @@ def convolution_backward(
     tensors = (grad_output, input, weight, bias_sizes)
     sizes = (stride, padding, dilation, transposed, output_padding, groups, output_mask)
     return cpu_fallback(aten.convolution_backward.default, *tensors, *sizes)
+
+
+def mse_loss(*args: Any) -> Any:
+    """aten::mse_loss."""
+    return cpu_fallback(aten.mse_loss.default, *args)
+
+
+def smooth_l1_loss(*args: Any) -> Any:
+    """aten::smooth_l1_loss."""
+    return cpu_fallback(aten.smooth_l1_loss.default, *args)

@@ -1,0 +1,151 @@
+"""Elements chosen by a mask: where, masked_fill, tril and triu."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.device_buffer import buffer_of
+from spyre.torch_backend.dtypes import name_of
+from spyre.torch_backend.eager.copies import CONVERTED
+from spyre.torch_backend.eager.integers import INTEGERS, chosen, is_integer
+from spyre.torch_backend.eager.kernels import Kernel, falling_back, fill, operand
+from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.eager.operands import Number
+from spyre.torch_backend.program.value import Value
+
+KEPT = 32
+"""Triangles that stay on the card."""
+_triangles: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
+
+
+def select(low: Lowering, condition: Value, a: Value, b: Value, dtype: str) -> Value:
+    """a where the condition holds, else b."""
+    a, b = low.convert(a, dtype), low.convert(b, dtype)
+    if dtype in ("int32", "int64"):
+        return chosen(low, condition, a, b)
+    return low.pointwise("where3", low.convert(condition, _same_format(dtype)), a, b, dtype=dtype)
+
+
+def _same_format(dtype: str) -> str:
+    return "float32" if dtype == "float32" else "bool"
+
+
+def fill_where(low: Lowering, x: Value, mask: Value, number: Value, dtype: str) -> Value:
+    """x, with ``number`` where the mask holds."""
+    return select(low, mask, number, x, dtype)
+
+
+def keep_where(low: Lowering, x: Value, mask: Value, dtype: str) -> Value:
+    """x, with 0 where the mask does not hold."""
+    return select(low, mask, x, low.constant(0, dtype), dtype)
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """aten::where.self."""
+    dtype = torch.result_type(a, b)
+    sizes = torch.broadcast_shapes(condition.shape, a.shape, b.shape)
+    return where_out(condition, a, b, out=condition.new_empty(sizes, dtype=dtype))
+
+
+def where_out(
+    condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor
+) -> torch.Tensor:
+    """aten::where.self_out."""
+    sizes = torch.broadcast_shapes(condition.shape, a.shape, b.shape)
+    operands = [condition, operand(a, out.dtype), operand(b, out.dtype)]
+    return fill("where", select, operands, (name_of(out.dtype),), out, sizes)
+
+
+def _takes_where(
+    condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None
+) -> bool:
+    dtype = torch.result_type(a, b)
+    fits = condition.device.type == "spyre" and condition.dtype is torch.bool
+    return fits and dtype in CONVERTED and all(_is_operand(v, dtype) for v in (a, b))
+
+
+def _is_operand(value: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Tensors on the card, or numbers from the CPU that the card can hold as ``dtype``."""
+    if value.device.type == "spyre":
+        return value.dtype in CONVERTED
+    return value.dim() == 0 and is_number_of(value.item(), dtype)
+
+
+def is_number_of(value: Any, dtype: torch.dtype) -> bool:
+    """True if the card has the number in ``dtype``."""
+    return is_integer(int(value)) if dtype in INTEGERS else not isinstance(value, complex)
+
+
+def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+    """aten::masked_fill_, Scalar and Tensor."""
+    number = _filling(value, x.dtype)
+    return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), x)
+
+
+def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+    """aten::masked_fill, Scalar and Tensor."""
+    found = x.new_empty(torch.broadcast_shapes(x.shape, mask.shape))
+    number = _filling(value, x.dtype)
+    return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), found)
+
+
+def _filling(value: Any, dtype: torch.dtype) -> torch.Tensor | Number:
+    if isinstance(value, torch.Tensor) and value.device.type == "spyre":
+        return value
+    number = torch.tensor(value.item() if isinstance(value, torch.Tensor) else value, dtype=dtype)
+    return Number(float(number.item()), name_of(dtype))
+
+
+def _takes_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> bool:
+    fits = x.dtype in CONVERTED and mask.dtype is torch.bool and mask.device == x.device
+    if isinstance(value, torch.Tensor):
+        return fits and value.dim() == 0 and _is_operand(value, x.dtype)
+    return fits and is_number_of(value, x.dtype)
+
+
+def _triangle(x: torch.Tensor, diagonal: int, lower: bool) -> torch.Tensor:
+    """The mask of a triangle, as bool, kept on the card for the next operation of this shape."""
+    rows, columns = x.shape[-2:]
+    card = buffer_of(x).card
+    diagonal = max(min(diagonal, columns), -rows)
+    key = (card.index, card.device.resets, rows, columns, diagonal, lower)
+    found = _triangles.get(key)
+    if found is None:
+        ones = torch.ones(rows, columns, dtype=torch.bool)
+        made = ones.tril(diagonal) if lower else ones.triu(diagonal)
+        found = _triangles[key] = made.to(x.device)
+        if len(_triangles) > KEPT:
+            _triangles.popitem(last=False)
+    return found
+
+
+def _triangular(name: str, lower: bool) -> Kernel:
+    def kernel(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> torch.Tensor:
+        operands = [x, _triangle(x, diagonal, lower)]
+        return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
+
+    def takes(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:
+        return x.dtype in CONVERTED and x.dtype == out.dtype and x.numel() > 0
+
+    return falling_back(name, kernel, takes)
+
+
+def mask_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    found: dict[str, Kernel] = {
+        "where.self": falling_back("where.self", where, _takes_where),
+        "where.self_out": falling_back("where.self_out", where_out, _takes_where),
+        "tril.out": _triangular("tril.out", True),
+        "triu.out": _triangular("triu.out", False),
+    }
+    for kind in ("Scalar", "Tensor"):
+        for name, kernel in (("masked_fill", masked_fill), ("masked_fill_", masked_fill_)):
+            full = f"{name}.{kind}"
+            found[full] = falling_back(full, kernel, _takes_fill)
+    return found

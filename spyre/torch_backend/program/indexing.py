@@ -1,0 +1,177 @@
+"""Operations along one dim that are not elementwise: joins, gathers, top-k, running sums.
+
+All of them want the dim outside of the sticks; these functions lay operands out so, on top of
+`Operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from spyre.dtypes import find_stored_format
+from spyre.torch_backend.program.emit_gather import INDEX_STICK
+from spyre.torch_backend.program.op_spec import OpKind, OpSpec
+from spyre.torch_backend.program.operations import INTEGER, WIDE, Operations, wide_multiple
+from spyre.torch_backend.program.value import Ints, Value, device_format, narrowed
+
+MOST_ROWS = 1 << 24
+"""Rows whose numbers float32 holds exactly."""
+OUT_OF_RANGE = float(1 << 30)
+
+
+def other_lane(sizes: Sequence[int], dim: int, preferred: int = -1) -> int:
+    """A lane dim other than ``dim``: ``preferred`` if it serves, else the longest; -1: none."""
+    if preferred >= 0 and preferred != dim and sizes[preferred] > 1:
+        return preferred
+    free = [k for k, n in enumerate(sizes) if k != dim and n > 1]
+    return max(free, key=lambda k: (sizes[k], k)) if free else -1
+
+
+def off_lanes(low: Operations, value: Value, dim: int) -> Value:
+    """``value`` with sticks along another dim than ``dim``, and memory for every element."""
+    value = low.held(value)
+    if value.lane_dim != dim or value.sizes[dim] == 1:
+        return value
+    return low.with_lane(value, other_lane(value.sizes, dim))
+
+
+def stored_elements(sizes: Sequence[int], lane: int, lanes: int = 64) -> int:
+    """Elements memory holds for a tensor with sticks of ``lanes`` along ``lane`` (-1: none)."""
+    if lane < 0:
+        return prod(sizes) * lanes
+    return prod(sizes) // sizes[lane] * (-(-sizes[lane] // lanes) * lanes)
+
+
+def join_lane(sizes: Sequence[int], starts: Sequence[int], dim: int, lanes: int) -> int:
+    """The lane dim to join pieces in: the last one, unless pieces begin within its sticks."""
+    last = len(sizes) - 1
+    wanted = last if sizes[last] > 1 else -1
+    if wanted != dim or all(start % lanes == 0 for start in starts):
+        return wanted
+    return other_lane(sizes, dim)
+
+
+def joined(low: Operations, pieces: Sequence[Value], dim: int, dtype: str) -> Value:
+    """``pieces`` of one dtype, one after the other along ``dim``."""
+    starts = [sum(p.sizes[dim] for p in pieces[:k]) for k in range(len(pieces))]
+    whole = list(pieces[0].sizes)
+    whole[dim] = starts[-1] + pieces[-1].sizes[dim]
+    lanes = find_stored_format(device_format(dtype)).elements_per_stick
+    lane = join_lane(whole, starts, dim, lanes)
+    into = low.builder.scratch(whole, dtype, lane)
+    for start, piece in zip(starts, pieces, strict=True):
+        wanted = lane if lane >= 0 and piece.sizes[lane] > 1 else -1
+        piece = low.with_lane(piece, wanted)
+        part = (dim, start, piece.sizes[dim])
+        low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (piece,), into, part=part))
+    return into
+
+
+def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints) -> Value:
+    """``output[…, i, …] = table[…, index[…], …]`` along ``dim``, with ``sizes``.
+
+    ``index``: of the output's rank, size 1 along dims it does not depend on. Indices out of range
+    are a fault of the launch.
+    """
+    table = off_lanes(low, table, dim)
+    index = _words(low, index.collapsed(), table, dim)
+    lane, split = table.lane_dim, index.lane_dim
+    into = low.builder.scratch(sizes, table.dtype, lane)
+    if split < 0 or split == lane or sizes[split] <= INDEX_STICK or not sizes[split] % INDEX_STICK:
+        return low.builder.add(OpSpec(OpKind.GATHER, "identity", (table, index), into, (dim,)))
+    whole = sizes[split] // INDEX_STICK * INDEX_STICK
+    for start, length in ((0, whole), (whole, sizes[split] - whole)):
+        part = (split, start, length)
+        some = table if split == dim or table.sizes[split] == 1 else narrowed(table, *part)
+        inputs = (some, narrowed(index, *part))
+        low.builder.add(OpSpec(OpKind.GATHER, "identity", inputs, into, (dim,), part=part))
+    return into
+
+
+def _words(low: Operations, index: Value, table: Value, dim: int) -> Value:
+    """``index`` in a layout gathers read: along the table's sticks if it has that dim, else along
+    any dim of its own. Every word the cores read is a position or known to be out of range.
+    """
+    lane, rows = table.lane_dim, table.sizes[dim]
+    if lane >= 0 and index.sizes[lane] > 1:
+        marked = marked_positions(low, low.with_lane(index, lane), rows)
+        return _padded_words(low, marked, lane, table.view.elements_per_stick)
+    if index.lane_dim < 0 and index.numel > 1:
+        free = [k for k, n in enumerate(index.sizes) if n > 1]
+        index = low.with_lane(index, dim if dim in free else free[-1])
+    return low.convert(marked_positions(low, index, rows), "int32")
+
+
+def marked_positions(low: Operations, index: Value, rows: int) -> Value:
+    """Indices as float32; those beyond the last row far beyond it, so that no layout has them."""
+    numbers = low.convert(index, "float32")
+    beyond = low.pointwise("greaterequal", numbers, low.constant(rows, "float32"))
+    return low.pointwise("where3", beyond, low.constant(OUT_OF_RANGE, "float32"), numbers)
+
+
+def wrapped_positions(low: Operations, index: Value, rows: int) -> Value:
+    """Indices as float32, negative ones counted from the end."""
+    numbers = low.convert(index, "float32")
+    zero, count = low.constant(0.0, "float32"), low.constant(rows, "float32")
+    negative = low.pointwise("lesserthan", numbers, zero)
+    return low.pointwise("add", numbers, low.pointwise("mul", negative, count))
+
+
+def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> Value:
+    """float32 indices as words, with zeros up to ``multiple`` along ``lane``."""
+    extent = numbers.sizes[lane]
+    whole, sticks = -(-extent // multiple) * multiple, -(-extent // INDEX_STICK) * INDEX_STICK
+    sizes = tuple(whole if k == lane else n for k, n in enumerate(numbers.sizes))
+    into = low.builder.scratch(sizes, "float32", lane)
+    one = low.constant(1.0, "float32")
+    low.builder.add(
+        OpSpec(
+            OpKind.POINTWISE,
+            "mul",
+            (numbers, one),
+            into,
+            mask_from=extent,
+            part=(lane, 0, extent),
+        )
+    )
+    if whole > sticks:
+        zero = low.constant(0.0, "float32")
+        part = (lane, sticks, whole - sticks)
+        low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (zero,), into, part=part))
+    return narrowed(low.convert(into, "int32"), lane, 0, extent)
+
+
+def largest(low: Operations, value: Value, dim: int, count: int, indices: bool) -> Value:
+    """The ``count`` largest elements along ``dim``, falling, or (int64) where they stand."""
+    value = off_lanes(low, value, dim)
+    sizes = tuple(count if k == dim else n for k, n in enumerate(value.sizes))
+    lane = value.lane_dim
+    if not indices:
+        into = low.builder.scratch(sizes, value.dtype, lane)
+        return low.builder.add(OpSpec(OpKind.TOPK, "topkvalue", (value,), into, (dim,)))
+    half = value.view.elements_per_stick == WIDE
+    multiple = wide_multiple(value) if half else 0
+    into = low.builder.scratch(sizes, "int64", lane, multiple)
+    found = low.builder.add(OpSpec(OpKind.TOPK, "topkindex", (value,), into, (dim,)))
+    return replace(found, order=None) if multiple else found
+
+
+def running_sum(low: Operations, value: Value, dim: int) -> Value:
+    """Sums of all elements up to each one along ``dim``, in log2(extent) steps."""
+    value = off_lanes(low, value, dim)
+    name = "addi32toi32" if value.format == INTEGER else "add"
+    extent, step = value.sizes[dim], 1
+    while step < extent:
+        rest = extent - step
+        into = low.builder.scratch(value.sizes, value.dtype, value.lane_dim)
+        head, tail = narrowed(value, dim, 0, step), narrowed(value, dim, step, rest)
+        before = narrowed(value, dim, 0, rest)
+        keep = OpSpec(OpKind.POINTWISE, "identity", (head,), into, part=(dim, 0, step))
+        low.builder.add(keep)
+        low.builder.add(
+            OpSpec(OpKind.POINTWISE, name, (before, tail), into, part=(dim, step, rest))
+        )
+        value, step = into, 2 * step
+    return value

@@ -1,0 +1,81 @@
+"""Copies into views: whole sticks by the cores, parts of sticks by DMA, nothing on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.torch_backend.eager.agreement import MOVED, agrees, numbers
+
+
+@pytest.mark.parametrize("dtype", (*MOVED, torch.int8))
+@pytest.mark.parametrize(
+    "place",
+    [
+        (slice(None), slice(3, 9)),
+        (slice(1, 3),),
+        (slice(1, 3), slice(None, None, 2)),
+        (slice(None), slice(64, 100)),
+        (slice(None), slice(0, 64)),
+        (2,),
+        (slice(None), 7),
+        (1, 99),
+    ],
+)
+def test_slice_assignment(dtype, place):
+    x = numbers(4, 100, dtype=dtype)
+    y = numbers(4, 100, dtype=dtype, seed=1)[place].clone()
+
+    def assigned(x, y):
+        x = x.clone()
+        x[place] = y
+        return x
+
+    agrees(assigned, x, y)
+
+
+def test_broadcast_and_converted_sources():
+    def assigned(x, y, z):
+        x = x.clone()
+        x[:, 3:9] = y
+        x[1:3, 10:16] = z
+        x.t()[50] = z[0]
+        return x
+
+    agrees(
+        assigned, numbers(4, 100), numbers(6, dtype=torch.float32), numbers(1, dtype=torch.int64)
+    )
+
+
+def test_from_the_cpu_into_a_view():
+    def assigned(x):
+        x = x.clone()
+        x[:, 2:5] = torch.ones(4, 3)
+        x.diagonal().copy_(torch.arange(4))
+        return x
+
+    agrees(assigned, numbers(4, 100))
+
+
+@pytest.mark.parametrize("dtype", MOVED)
+def test_fill(dtype):
+    agrees(lambda x: x.clone().fill_(3), numbers(4, 100, dtype=dtype))
+    agrees(lambda x: x.clone().zero_(), numbers(4, 100, dtype=dtype))
+    agrees(lambda x: (x := x.clone(), x[:, 3:5].fill_(1), x.t()[64:].zero_())[0], numbers(4, 100))
+
+
+def test_a_slice_assignment_does_not_wait():
+    x = torch.zeros(4, 100).to("spyre")
+    stream = torch.spyre.Stream()
+    with torch.spyre.stream(stream):
+        x[:, 3:9] = 1.0
+        y = x + 1
+    stream.synchronize()
+    assert y.sum().item() == 4 * 100 + 24
+
+
+def test_a_source_may_change_after_the_copy():
+    x, source = torch.zeros(4, 100).to("spyre"), torch.ones(4, 6)
+    x[:, 3:9] = source
+    source.zero_()
+    assert x.sum().item() == 24

@@ -1,0 +1,92 @@
+"""top-k, sort, max and min with positions, argmax and argmin."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.torch_backend.eager.agreement import FLOATS, agrees, numbers
+
+SHAPES = [
+    ((5,), 0),
+    ((4, 9), 1),
+    ((4, 9), 0),
+    ((2, 65, 40), 1),
+    ((3, 100, 70), 2),
+    ((1, 1), 0),
+    ((), 0),
+]
+
+
+def distinct(sizes, dim, dtype):
+    """Different numbers along ``dim``, which every format holds exactly."""
+    generator = torch.Generator().manual_seed(5)
+    found = torch.argsort(torch.rand(sizes, generator=generator), dim) if sizes else torch.tensor(2)
+    return (found - 30).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("sizes", "dim"), SHAPES)
+def test_topk_and_sort(dtype, sizes, dim):
+    x = distinct(sizes, dim, dtype)
+    extent = sizes[dim] if sizes else 1
+    for count in {1, min(3, extent)}:
+        for largest in (True, False):
+            agrees(lambda x, k=count, most=largest: x.topk(k, dim, largest=most), x)
+    for falling in (True, False):
+        agrees(lambda x, falls=falling: x.sort(dim, descending=falls), x)
+    agrees(lambda x: x.argsort(dim), x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("sizes", "dim"), SHAPES)
+def test_extremes_and_their_positions(dtype, sizes, dim):
+    x = distinct(sizes, dim, dtype)
+    agrees(lambda x: x.max(dim), x)
+    agrees(lambda x: x.min(dim, keepdim=True), x)
+    agrees(lambda x: x.argmax(dim), x)
+    agrees(lambda x: x.argmin(dim, keepdim=True), x)
+
+
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_argmax_of_everything(keepdim):
+    x = torch.arange(130.0).reshape(2, 65).roll(70)
+    agrees(lambda x: x.argmax(keepdim=keepdim), x)
+    agrees(lambda x: x.t().argmin(keepdim=keepdim), x)
+
+
+def test_equal_elements_come_by_position():
+    agrees(lambda x: x.sort(0, stable=True), numbers(60, 3))
+    agrees(lambda x: x.max(1), numbers(4, 90))
+
+
+def test_given_results():
+    def given(x):
+        values, places = x.new_empty(4, 2), torch.empty(4, 2, dtype=torch.int64, device=x.device)
+        return torch.topk(x, 2, out=(values, places))
+
+    agrees(given, distinct((4, 9), 1, torch.float16))
+    agrees(lambda x: torch.max(x, 1, out=(x.new_empty(0), x.new_empty(0).long())), numbers(4, 9))
+
+
+def test_views():
+    x = distinct((40, 70), 0, torch.float32)
+    agrees(lambda x: x.t().topk(3), x)
+    agrees(lambda x: x[3:30, ::2].topk(3, 0), x)
+    agrees(lambda x: x[:, :1].expand(40, 5).max(0), x)
+
+
+def test_infinities():
+    x = torch.tensor([[1.0, float("inf"), -3.0], [float("-inf"), -5.0, -2.0]])
+    for dtype in FLOATS:
+        agrees(lambda x: x.sort(1), x.to(dtype))
+        agrees(lambda x: x.max(1), x.to(dtype))
+
+
+def test_gradient_of_max():
+    def gradient(x):
+        x = x.clone().requires_grad_()
+        x.max(1).values.sum().backward()
+        return x.grad
+
+    agrees(gradient, distinct((4, 9), 1, torch.float32), fallbacks=True)
