@@ -13,6 +13,7 @@ valid on the host.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.memory.storage import DeviceStorage
 from spyre.torch_backend.cards import card_at
 from spyre.torch_backend.errors import allocate_memory
+from spyre.torch_backend.recently_used import RecentlyUsed
 from spyre.torch_backend.tensor_memory import tensor_memory
 
 if TYPE_CHECKING:
@@ -101,10 +103,16 @@ class DeviceBuffer:
 
 def _layout_id(signature: tuple[object, ...]) -> int:
     """A number for a base's extents, dtype and layout."""
-    return _layout_ids.setdefault(signature, len(_layout_ids) + 1)
+    found = _layout_ids.get(signature)
+    if found is None:
+        found = next(_next_layout_id)
+        _layout_ids.put(signature, found)
+    return found
 
 
-_layout_ids: dict[tuple[object, ...], int] = {}
+KEPT_LAYOUTS = 16384
+_layout_ids: RecentlyUsed[tuple[object, ...], int] = RecentlyUsed(KEPT_LAYOUTS)
+_next_layout_id = itertools.count(1)
 
 
 def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:

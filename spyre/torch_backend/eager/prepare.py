@@ -6,7 +6,7 @@ first element, and addresses are launch arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from spyre.torch_backend.eager.operands import Number, Operand, view_on_card
 from spyre.torch_backend.program.compiled import CompiledProgram
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
 from spyre.torch_backend.program.value import Ints, NotExpressible, Value
+from spyre.torch_backend.recently_used import RecentlyUsed
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -84,7 +85,13 @@ class Relay:
     operands: tuple[int, ...]
 
 
-_recipes: dict[tuple[object, ...], Recipe] = {}
+KEPT_PROGRAMS = 4096
+_recipes: RecentlyUsed[tuple[object, ...], Recipe] = RecentlyUsed(KEPT_PROGRAMS)
+
+
+def recipes() -> Iterator[Recipe]:
+    """What is kept of compiled programs, the newest last."""
+    return _recipes.values()
 
 
 def prepare(call: Call) -> Prepared | Relay:
@@ -137,7 +144,8 @@ def _recipe(call: Call, views: Sequence[DeviceView], target: DeviceView | None) 
     key = _recipe_key(call, views, target)
     found = _recipes.get(key)
     if found is None:
-        found = _recipes[key] = _compile(call, views, target, key)
+        found = _compile(call, views, target, key)
+        _recipes.put(key, found)
     return found
 
 
