@@ -20,6 +20,7 @@ from spyre.torch_backend.eager.lowering import Constant, Lowering, scalar_view
 from spyre.torch_backend.eager.operands import Number, Operand, view_on_card
 from spyre.torch_backend.program.compiled import CompiledProgram
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
+from spyre.torch_backend.program.showing import show_program
 from spyre.torch_backend.program.value import Ints, NotExpressible, Value
 from spyre.torch_backend.recently_used import RecentlyUsed
 
@@ -200,6 +201,7 @@ def _compile(
             low.builder.output(value)
             made.append(_result(value))
     parts = low.builder.build()
+    show_program(call.name, str(low.builder), parts)
     constants = tuple(low.constants[k] for k in sorted(low.constants))
     program = CompiledProgram(call.card, call.name, parts, low.builder.spans_bytes(), key)
     return Recipe(program, constants, tuple(made), low.builder.scratch_bytes, into_target)

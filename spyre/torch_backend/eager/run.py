@@ -121,6 +121,6 @@ def _launch(
     if recipe.scratch_bytes:
         memory.append(scratch_memory(card, recipe.scratch_bytes))
     offsets += [0] * (len(memory) - len(offsets))
-    addresses = [m.resolved.address_bytes + o for m, o in zip(memory, offsets, strict=True)]
+    addresses = [m.address_bytes + o for m, o in zip(memory, offsets, strict=True)]
     recipe.program.launch(card.streams.current, addresses, memory)
     return results
