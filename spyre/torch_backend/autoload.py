@@ -37,19 +37,30 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import compat, device_module, patches, refused_layouts
-    from spyre.torch_backend.registration import (
-        register_fallback,
-        register_kernels,
-        register_refusals,
-        view_kernels,
-    )
+    from spyre.torch_backend import compat, device_module, patches
+    from spyre.torch_backend.registration import register_fallback, register_kernels, view_kernels
 
     compat.register_device("spyre", device_module.make_module())
     register_kernels({**view_kernels(), **_lazy_kernels()})
     register_fallback(_lazy("fallback", "cpu_fallback"))
-    register_refusals(refused_layouts.kernels())
+    _register_exceptions()
     patches.install()
+
+
+def _register_exceptions() -> None:
+    """What torch would take apart in a way the card cannot follow, and what it has no form for."""
+    from spyre.torch_backend import refused_layouts, whole_operations
+    from spyre.torch_backend.registration import (
+        register_composites,
+        register_fallbacks,
+        register_under,
+    )
+
+    register_under("PrivateUse1", whole_operations.formula_kernels())
+    register_composites(whole_operations.composite_kernels())
+    register_fallbacks(refused_layouts.fallback_kernels())
+    for key, kernels in refused_layouts.accessor_kernels().items():
+        register_under(key, kernels)
 
 
 _FACTORIES = {

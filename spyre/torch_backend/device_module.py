@@ -49,6 +49,11 @@ class DeviceModule(types.ModuleType):
     this process is in use.
     """
 
+    @property
+    def _initialized(self) -> bool:
+        """What checkpointing asks before it keeps the state of random numbers."""
+        return bool(self.is_initialized())
+
     def __getattr__(self, name: str) -> Any:
         if name == "_initialized":
             return cards.is_initialized()

@@ -109,7 +109,7 @@ class FallbackCall:
 
     def _part(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         if name in self.signature.outputs:
-            return torch.empty_like(tensor, device="cpu")
+            return torch.empty(tensor.size(), dtype=tensor.dtype, device="cpu")
         with torch.no_grad():
             held = tensor.clone()
         return view_of(self._start(held), held)
@@ -265,13 +265,8 @@ def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:
     """A new tensor on the card with sizes, strides (where dense) and values of a CPU tensor."""
     host = host.detach()
     size, stride = tuple(host.size()), tuple(host.stride())
-    if stride != contiguous_strides(size) and not _is_dense(host):
+    if stride != contiguous_strides(size) and not is_dense(host):
         stride = tuple(torch.empty_like(host, device="meta").stride())
     found = allocate(size, stride, host.dtype, device_index)
     from_host(found, host, non_blocking=True)
     return found
-
-
-def _is_dense(host: torch.Tensor) -> bool:
-    """True if the elements fill their memory, each place once."""
-    return is_dense(host)

@@ -1,6 +1,7 @@
 """Tensors that are not strided: the card has no form for them, and says so.
 
-Without these kernels torch would answer with a list of all its backends.
+Without these kernels torch would answer with a list of all its backends. Compressed sparse tensors
+it puts together by itself, asking nobody; what is done with them is refused.
 """
 
 from __future__ import annotations
@@ -14,17 +15,31 @@ KEYS = {
 }
 """What tensors are called whose operations torch dispatches to these keys."""
 
-
-def kernels() -> dict[str, Any]:
-    """Fallback kernels by dispatch key."""
-    return {key: refusing(kind) for key, kind in KEYS.items()}
+ACCESSORS = ("values", "crow_indices", "col_indices", "ccol_indices", "row_indices")
+"""Operations of compressed sparse tensors that torch answers for every device."""
 
 
-def refusing(kind: str) -> Any:
-    """A fallback kernel that raises NotImplementedError for tensors of this kind."""
+def fallback_kernels() -> dict[str, Any]:
+    """Kernels for all operations of such tensors, by dispatch key."""
+    return {key: _refusing(kind) for key, kind in KEYS.items()}
 
+
+def accessor_kernels() -> dict[str, dict[str, Any]]:
+    """Kernels of `ACCESSORS` by dispatch key and aten name."""
+    key = "SparseCsrPrivateUse1"
+    return {key: {name: _refusing_accessor(name) for name in ACCESSORS}}
+
+
+def _refusing(kind: str) -> Any:
     def refuse(op: Any, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(_text(kind, f" ({op})"))
+
+    return refuse
+
+
+def _refusing_accessor(name: str) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(_text("sparse (compressed)", f" (aten.{name})"))
 
     return refuse
 

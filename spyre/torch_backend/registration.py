@@ -59,8 +59,25 @@ def register_fallback(kernel: Kernel) -> None:
     library.fallback(kernel, "PrivateUse1")
 
 
-def register_refusals(kernels: dict[str, Kernel]) -> None:
-    """Register what answers for all operations of tensors the device has no form for, by key."""
+def register_composites(kernels: dict[str, Kernel]) -> None:
+    """Register ``kernels``, by aten name, in front of what torch makes these operations of.
+
+    They run with gradients recorded; in inference mode, under the device's own key.
+    """
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):
+        register_under(key, kernels)
+
+
+def register_under(key: str, kernels: dict[str, Kernel]) -> None:
+    """Register ``kernels``, by aten name and overload, under a dispatch key."""
+    library = torch.library.Library("aten", "IMPL", key)
+    _libraries.append(library)
+    for name, kernel in kernels.items():
+        library.impl(name, kernel)
+
+
+def register_fallbacks(kernels: dict[str, Kernel]) -> None:
+    """Register what answers for all operations without a kernel, by dispatch key."""
     library = torch.library.Library("_", "IMPL")
     _libraries.append(library)
     for key, kernel in kernels.items():

@@ -111,8 +111,9 @@ def hardswish(f: Formula, x: Value) -> Value:
 
 
 def hardsigmoid(f: Formula, x: Value) -> Value:
-    """min(max(x + 3, 0), 6) / 6."""
-    return f("mul", f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0), 1 / 6)
+    """min(max(x + 3, 0), 6) / 6; NaN stays, which the card's maximum would drop."""
+    found = f("mul", f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0), 1 / 6)
+    return f("where3", f("equal", x, x), found, x)
 
 
 def elu(f: Formula, x: Value, alpha: float, scale: float, input_scale: float) -> Value:

@@ -25,6 +25,7 @@ from spyre.torch_backend.eager.mathematics import (
     tangent,
     tanh_gelu,
 )
+from spyre.torch_backend.eager.not_numbers import with_nan
 from spyre.torch_backend.program.value import Value
 
 Lower = Callable[..., Value]
@@ -51,6 +52,20 @@ def _apply(name: str) -> Lower:
     return lower
 
 
+def _extreme(name: str) -> Lower:
+    """maximum or minimum."""
+
+    def lower(low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+        a, b = _floats(low, dtype, a, b)
+        return with_nan(low, low.pointwise(name, a, b, dtype=dtype), a, b)
+
+    return lower
+
+
+def _rectified(low: Lowering, x: Value, dtype: str) -> Value:
+    return with_nan(low, low.pointwise("relufwd", x, dtype=dtype), x)
+
+
 def _compare(name: str) -> Lower:
     """A comparison in ``dtype``, whose result is a bool."""
 
@@ -75,9 +90,10 @@ def _scaled(name: str) -> Lower:
 def _clamped(low: Lowering, x: Value, *rest: Any) -> Value:
     *bounds, kinds, dtype = rest
     x, *bounds = _floats(low, dtype, x, *bounds)
+    found = x
     for kind, bound in zip(kinds, bounds, strict=True):
-        x = low.pointwise("maximum" if kind == "min" else "minimum", x, bound)
-    return x
+        found = low.pointwise("maximum" if kind == "min" else "minimum", found, bound)
+    return with_nan(low, found, x, *bounds)
 
 
 def _power(low: Lowering, x: Value, dtype: str, exponent: float) -> Value:
@@ -216,7 +232,7 @@ def _takes_float(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool
 def _leaky(low: Lowering, x: Value, dtype: str, slope: float) -> Value:
     zero = low.constant(0, dtype)
     negative = low.pointwise("mul", low.pointwise("minimum", x, zero), low.constant(slope, dtype))
-    return low.pointwise("add", low.pointwise("maximum", x, zero), negative)
+    return with_nan(low, low.pointwise("add", low.pointwise("maximum", x, zero), negative), x)
 
 
 def _leaky_relu(x: torch.Tensor, slope: float = 0.01, *, out: torch.Tensor) -> torch.Tensor:
@@ -225,12 +241,12 @@ def _leaky_relu(x: torch.Tensor, slope: float = 0.01, *, out: torch.Tensor) -> t
 
 def relu(x: torch.Tensor) -> torch.Tensor:
     """aten::relu."""
-    return fill("relu", _apply("relufwd"), [x], (_name(x.dtype),), torch.empty_like(x))
+    return fill("relu", _rectified, [x], (_name(x.dtype),), torch.empty_like(x))
 
 
 def relu_(x: torch.Tensor) -> torch.Tensor:
     """aten::relu_."""
-    return fill("relu", _apply("relufwd"), [x], (_name(x.dtype),), x)
+    return fill("relu", _rectified, [x], (_name(x.dtype),), x)
 
 
 _UNARY = {
@@ -250,8 +266,8 @@ _UNARY = {
 _BINARY = {
     "mul": _apply("mul"),
     "div": _apply("realdiv"),
-    "maximum": _apply("maximum"),
-    "minimum": _apply("minimum"),
+    "maximum": _extreme("maximum"),
+    "minimum": _extreme("minimum"),
 }
 _SCALED = {"add": _scaled("add"), "sub": _scaled("sub")}
 _COMPARISONS = {

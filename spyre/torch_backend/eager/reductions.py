@@ -11,6 +11,7 @@ import torch
 from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill, is_computed
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.eager.mathematics import logarithm
+from spyre.torch_backend.eager.not_numbers import extreme
 from spyre.torch_backend.program.value import Ints, Value
 
 Lower = Callable[..., Value]
@@ -43,6 +44,14 @@ def _plain(name: str) -> Lower:
     return lower
 
 
+def _extreme(name: str) -> Lower:
+    def lower(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
+        found = extreme(low, name, low.convert(x, dtype), dims)
+        return found.reshaped(kept_sizes(x.sizes, dims, keepdim))
+
+    return lower
+
+
 def _mean(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
     found = low.mean(low.convert(x, dtype), dims)
     return found.reshaped(kept_sizes(x.sizes, dims, keepdim))
@@ -68,9 +77,9 @@ def _norm(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str, order:
 
 def _norm_of(low: Lowering, magnitude: Value, dims: Ints, order: float, dtype: str) -> Value:
     if order == float("inf"):
-        return low.reduce("max", magnitude, dims)
+        return extreme(low, "max", magnitude, dims)
     if order == float("-inf"):
-        return low.reduce("min", magnitude, dims)
+        return extreme(low, "min", magnitude, dims)
     if order == 0:
         zero = low.constant(0, dtype)
         return low.reduce("sum", low.pointwise("notequal", magnitude, zero), dims)
@@ -188,7 +197,7 @@ def _truth_kernel(name: str, label: str, lower: Lower) -> Kernel:
 
 def reduction_kernels() -> dict[str, Kernel]:
     """By aten name."""
-    total, most, least = _plain("sum"), _plain("max"), _plain("min")
+    total, most, least = _plain("sum"), _extreme("max"), _extreme("min")
     found = {
         "sum.IntList_out": _over_dims("sum.IntList_out", "sum", total),
         "mean.out": _over_dims("mean.out", "mean", _mean),
