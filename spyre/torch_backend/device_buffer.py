@@ -121,6 +121,11 @@ class DeviceBuffer:
         tensor_memory(self.card).replace(self._counted_bytes, counted_bytes)
         self._counted_bytes = counted_bytes
 
+    def leave_uncounted(self) -> None:
+        """Take its memory out of torch's statistics: it is a constant the backend keeps."""
+        tensor_memory(self.card).replace(self._counted_bytes, 0)
+        self._counted_bytes = 0
+
     def __del__(self) -> None:
         if getattr(self, "_counted_bytes", 0):
             tensor_memory(self.card).give_back(self._counted_bytes)

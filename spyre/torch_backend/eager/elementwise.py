@@ -87,11 +87,6 @@ def _scaled(name: str) -> Lower:
     return lower
 
 
-def _chosen(low: Lowering, condition: Value, a: Value, b: Value, dtype: str) -> Value:
-    a, b = _floats(low, dtype, a, b)
-    return low.pointwise("where3", low.convert(condition, dtype), a, b, dtype=dtype)
-
-
 def _clamped(low: Lowering, x: Value, *rest: Any) -> Value:
     *bounds, kinds, dtype = rest
     x, *bounds = _floats(low, dtype, x, *bounds)
@@ -189,19 +184,6 @@ def is_card_float(dtype: torch.dtype) -> bool:
 
 def _common(*values: Any) -> torch.dtype:
     return torch.result_type(*values)
-
-
-def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """aten::where.self."""
-    dtype = torch.result_type(a, b)
-    sizes = torch.broadcast_shapes(condition.shape, a.shape, b.shape)
-    found = torch.empty(sizes, dtype=dtype, device=condition.device)
-    operands = [condition, operand(a, dtype), operand(b, dtype)]
-    return fill("where", _chosen, operands, (_name(dtype),), found)
-
-
-def _takes_where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
-    return is_computed(condition, a, b) and condition.device.type == "spyre"
 
 
 def _clamp(name: str) -> Kernel:
@@ -314,7 +296,6 @@ def elementwise_kernels() -> dict[str, Kernel]:
     found["gelu.out"] = falling_back("gelu.out", _gelu, _takes_float)
     found["softplus.out"] = falling_back("softplus.out", _softplus, _takes_float)
     found["leaky_relu.out"] = falling_back("leaky_relu.out", _leaky_relu, _takes_float)
-    found["where.self"] = falling_back("where.self", where, _takes_where)
     found["relu"] = falling_back("relu", relu, is_computed)
     found["relu_"] = falling_back("relu_", relu_, is_computed)
     return found

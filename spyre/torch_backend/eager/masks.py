@@ -18,6 +18,8 @@ from spyre.torch_backend.program.value import Value
 
 KEPT = 32
 """Triangles that stay on the card."""
+KEPT_ELEMENTS = 1 << 20
+"""Larger ones do not."""
 _triangles: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
 
 
@@ -110,7 +112,10 @@ def _takes_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> bool:
 
 
 def _triangle(x: torch.Tensor, diagonal: int, lower: bool) -> torch.Tensor:
-    """The mask of a triangle, as bool, kept on the card for the next operation of this shape."""
+    """The mask of a triangle, as bool, kept on the card for the next operation of this shape.
+
+    Any thread; at worst two make the same one.
+    """
     rows, columns = x.shape[-2:]
     card = buffer_of(x).card
     diagonal = max(min(diagonal, columns), -rows)
@@ -119,7 +124,10 @@ def _triangle(x: torch.Tensor, diagonal: int, lower: bool) -> torch.Tensor:
     if found is None:
         ones = torch.ones(rows, columns, dtype=torch.bool)
         made = ones.tril(diagonal) if lower else ones.triu(diagonal)
-        found = _triangles[key] = made.to(x.device)
+        found = made.to(x.device)
+        if rows * columns <= KEPT_ELEMENTS:
+            buffer_of(found).leave_uncounted()
+            _triangles[key] = found
         if len(_triangles) > KEPT:
             _triangles.popitem(last=False)
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -70,3 +72,14 @@ def test_triangles_of_views():
 def test_no_elements():
     agrees(lambda x: x.tril(), torch.zeros(0, 3))
     agrees(lambda x, m: x.masked_fill(m, 1), torch.zeros(0, 3), torch.zeros(3, dtype=torch.bool))
+
+
+def test_kept_triangles_do_not_count_as_tensors():
+    gc.collect()
+    before = torch.spyre.memory_allocated()
+    found = torch.ones(33, 35).to("spyre").tril(3)
+    found = torch.ones(33, 35).to("spyre").tril(3)
+    assert torch.spyre.memory_allocated() > before
+    del found
+    gc.collect()
+    assert torch.spyre.memory_allocated() == before

@@ -11,16 +11,10 @@ from spyre.torch_backend import autoload
 pytest.register_assert_rewrite("tests.torch_backend.models.comparison")
 
 AWAITED = {
-    "test_fallbacks.py::test_forward_stays_on_the_card": "eager kernels",
     "test_examples.py::test_vision": "convolution",
     "test_forward.py::test_float16_logits[vit": "convolution",
     "test_forward.py::test_float32_logits[vit": "convolution",
     "test_forward.py::test_all_hidden_states_and_attentions": "convolution",
-    "test_generate.py::test_greedy_with_padding_on_the_left[llama-sdpa]": "rows masked whole",
-    "test_generate.py::test_greedy_with_padding_on_the_left[granite-sdpa]": "rows masked whole",
-    "test_generate.py::test_greedy_with_padding_on_the_left[mistral-sdpa]": "rows masked whole",
-    "test_generate.py::test_greedy_with_padding_on_the_left[gpt2-": "rows masked whole",
-    "test_generate.py::test_beams": "Python scalars in the CPU fallback",
     "test_modules.py::test_memory_of_a_forward_pass_is_given_back[vit]": "convolution",
     "test_torch_modules.py::test_encoder_with_padding": "nested tensors avoided",
     "test_torch_modules.py::test_recurrent[LSTM]": "fused cells",
