@@ -82,7 +82,14 @@ DOWNCAST_WARN = Variable(
 TORCH_DEBUG = Variable(
     "TORCH_SPYRE_DEBUG",
     "0",
-    "1: log every operation and copy of the PyTorch device to the logger `spyre.torch`",
+    "1: log every operation, copy and compiled program of the PyTorch device to the logger "
+    "`spyre.torch`",
+)
+KEEP = Variable(
+    "SPYRE_KEEP",
+    "",
+    "directory to which the PyTorch device writes every program it compiles, as a bundle for "
+    "`spyre-run`; default: none is written",
 )
 
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
@@ -124,6 +131,12 @@ def tiled_launch_allowed() -> bool:
 def warns_of_downcasts() -> bool:
     """TORCH_SPYRE_DOWNCAST_WARN: whether the first int64 tensor on a card gets a warning."""
     return DOWNCAST_WARN.read().strip().lower() not in ("0", "false", "off", "no")
+
+
+def keep_directory() -> Path | None:
+    """SPYRE_KEEP: where compiled programs are written (not created here); None: nowhere."""
+    text = KEEP.read()
+    return Path(text) if text else None
 
 
 def logs_torch_operations() -> bool:

@@ -365,6 +365,7 @@ TORCH_CODES: dict[str, str] = {
     "SPY902": "SENCORES is no number of cores",
     "SPY903": "a device layout was asked of a tensor on another device",
     "SPY950": "a trace of the cards is being recorded already",
+    "SPY951": "a compiled program cannot be written to SPYRE_KEEP",
 }
 
 CODES: dict[str, str] = {

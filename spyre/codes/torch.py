@@ -25,4 +25,8 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "`torch.spyre.trace` was entered within another one, or while another thread has one.",
         "Leave the other block first; one trace shows all cards and streams.",
     ),
+    "SPY951": E(
+        "SPYRE_KEEP names a place where no directory can be made or written.",
+        "Set it to a directory that may be written, or unset it.",
+    ),
 }

@@ -7,6 +7,7 @@ freed from several; all else is driven from one thread at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy.typing as npt
 from spyre import config
 from spyre.hw.core_order import parse_core_order
 from spyre.hw.executor import Executor
-from spyre.hw.memory import DeviceMemory
+from spyre.hw.leftovers import Leftovers, Range
+from spyre.hw.memory import KEEP_BYTES, DeviceMemory
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.regions import RegionAllocator
 from spyre.hw.sanitizer.checks import Choice, parse_checks
@@ -53,7 +55,8 @@ class Device:
     ``numerics``: number mode, or its text form (default: SPYRE_NUMERICS). ``threads``: host threads
     (default: SPYRE_NUM_THREADS, else all usable CPUs). ``sanitize``: checks to make (True: all),
     see docs/sanitizer.md. Fresh memory reads as zero, with ``poison`` as 0xAA bytes.
-    ``regions``: what is allocated. ``resets``: how often it was reset.
+    ``regions``: what is allocated. ``leftovers``: what of the rest is not clear. ``resets``: how
+    often it was reset.
     ``core_order``: "random" or "random:SEED" runs the cores of an execute one after another in
     shuffled order.
     """
@@ -79,6 +82,7 @@ class Device:
         self.sanitizer = Sanitizer(checks) if checks else None
         self.executor.sanitizer = self.memory.observer = self.sanitizer
         self.regions = RegionAllocator()
+        self.leftovers = Leftovers()
         self.resets = 0
         self._poison_scratchpads()
 
@@ -86,26 +90,47 @@ class Device:
         """Address of ``size_bytes`` fresh bytes of HBM; see RegionAllocator.allocate."""
         with self.regions.lock:
             address = self.regions.allocate(size_bytes, region)
-        self.make_fresh(address, size_bytes)
+            self.make_fresh(address, size_bytes)
         return address
 
-    def make_fresh(self, address_bytes: int, size_bytes: int) -> None:
-        """What allocated memory holds at first: zeros, as free memory does, or poison."""
+    def make_fresh(self, address_bytes: int, size_bytes: int, uncleared: bool = False) -> None:
+        """What allocated memory holds at first: zeros, or poison; hold ``regions.lock``.
+
+        ``uncleared``: or what was left there, in a range of more than KEEP_BYTES.
+        """
+        if self.leftovers:
+            left = self.leftovers.take(address_bytes, size_bytes)
+            if not uncleared or size_bytes <= KEEP_BYTES:
+                self._clear(left)
         if self.poison:
             self.memory.poison(address_bytes, size_bytes)
+
+    def _clear(self, ranges: Iterable[Range]) -> None:
+        for address_bytes, size_bytes in ranges:
+            self.memory.clear(address_bytes, size_bytes)
+
+    def clear_leftovers(self) -> None:
+        """Give the host what is kept of free memory."""
+        with self.regions.lock:
+            self._clear(self.leftovers.take_all())
 
     def free(self, address_bytes: int) -> None:
         """Release an allocation; its contents are gone."""
         with self.regions.lock:
             self.release(address_bytes)
 
-    def release(self, address_bytes: int, untouched: bool = False) -> int:
+    def release(self, address_bytes: int, untouched: bool = False, uncleared: bool = False) -> int:
         """`free` for callers that hold ``regions.lock``; returns the bytes released.
 
         ``untouched``: the caller knows that nobody wrote there, so it need not be cleared.
+        ``uncleared``: it may be left as it is, if it is large and nobody watches memory.
         """
-        if not untouched or self.poison:
-            self.memory.clear(address_bytes, self.regions.size_of(address_bytes))
+        size_bytes = self.regions.size_of(address_bytes)
+        watched = self.poison or self.memory.observer is not None
+        if uncleared and size_bytes > KEEP_BYTES and not watched:
+            self._clear(self.leftovers.add(address_bytes, size_bytes))
+        elif uncleared or not untouched or self.poison:
+            self.memory.clear(address_bytes, size_bytes)
         return self.regions.free(address_bytes)
 
     def reset(self) -> None:
@@ -116,6 +141,7 @@ class Device:
         with self.regions.lock:
             self.regions.reset()
             self.memory.clear_all()
+            self.leftovers.take_all()
             self._poison_scratchpads()
             self.resets += 1
 

@@ -17,10 +17,10 @@ from spyre.hw.spec import HOST_BYTES, LX_BASE, host_offset
 
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096
-_KEEP_BYTES = 64 << 10
+KEEP_BYTES = 64 << 10
 """Ranges up to this size are overwritten with zeros and stay committed: to give their pages back
 costs more than the zeros, and the pages are wanted again soon."""
-_ZEROS = bytes(_KEEP_BYTES)
+_ZEROS = bytes(KEEP_BYTES)
 POISON = 0xAA
 """Byte of fresh memory on a device that poisons it."""
 
@@ -75,7 +75,7 @@ class DeviceMemory:
     def clear(self, address_bytes: int, size_bytes: int) -> None:
         """Zero a range within one region or LX; the whole pages of large ones go to the host."""
         start = host_offset(address_bytes)
-        if size_bytes <= _KEEP_BYTES:
+        if size_bytes <= KEEP_BYTES:
             self._zero(start, start + size_bytes)
         else:
             self._clear(start, start + size_bytes)
@@ -98,7 +98,7 @@ class DeviceMemory:
             self._zero(last, end)
 
     def _zero(self, start: int, end: int) -> None:
-        """Zero at most _KEEP_BYTES; bytes never written are only read, which commits nothing."""
+        """Zero at most KEEP_BYTES; bytes never written are only read, which commits nothing."""
         if self._mapping[start:end] != _ZEROS[: end - start]:
             self._data[start:end] = 0
 

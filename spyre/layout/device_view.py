@@ -232,7 +232,7 @@ def _factors(
     inside = -(-walk.extent // step)
     outer: tuple[Factor, ...] = ()
     if size > inside:
-        if walk.extent % step or size % inside:
+        if inside == 1 or walk.extent % step or size % inside:
             return None
         found = _factors(walks, size // inside, stride * inside, lanes, reached)
         if found is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import torch
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.torch_backend.capsule import tensor_at
 from spyre.torch_backend.cards import card_at
-from spyre.torch_backend.device_buffer import DeviceBuffer, attach
+from spyre.torch_backend.device_buffer import Base, DeviceBuffer, attach
 from spyre.torch_backend.downcast import warn_of_downcast
 from spyre.torch_backend.dtypes import name_of
 
@@ -31,7 +30,7 @@ def allocate(
     device_index: int = -1,
     layout: SpyreTensorLayout | None = None,
 ) -> torch.Tensor:
-    """A tensor of zeros; ``device_index`` -1: the current card.
+    """A tensor of anything; ``device_index`` -1: the current card.
 
     ``layout``: default that of `default_base`. UnsupportedError SPY311 for the dtype,
     DeviceOutOfMemory when there is no room.
@@ -54,8 +53,12 @@ def allocate_on(
     elements = storage_elements(size, stride)
     buffer = DeviceBuffer(card, elements * dtype.itemsize)
     if elements:
-        base = default_base(size, stride, name) if layout is None else Base(size, stride, layout)
-        buffer.place(base.shape, base.strides, name, base.layout)
+        base = (
+            default_base(size, stride, name)
+            if layout is None
+            else Base.of(size, stride, name, layout)
+        )
+        buffer.place(base)
     found = tensor_at(buffer.pointer, size, stride, dtype, card.index)
     attach(found.untyped_storage(), buffer)
     return found
@@ -79,15 +82,6 @@ def storage_elements(size: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """What a new storage is laid out for: host extents (elements) and the layout."""
-
-    shape: Ints
-    strides: Ints
-    layout: SpyreTensorLayout
-
-
 @lru_cache(4096)
 def default_base(size: Ints, stride: Ints, dtype: str) -> Base:
     """The base of a new tensor's storage.
@@ -102,4 +96,5 @@ def default_base(size: Ints, stride: Ints, dtype: str) -> Base:
         shape = size
     elif contiguous_strides(shape) != tuple(stride[dim] for dim in order):
         shape = (storage_elements(size, stride),)
-    return Base(shape, contiguous_strides(shape), SpyreTensorLayout.from_host(shape, dtype))
+    layout = SpyreTensorLayout.from_host(shape, dtype)
+    return Base.of(shape, contiguous_strides(shape), dtype, layout)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -58,6 +59,12 @@ _tensor.strides = ctypes.cast(_strides, ctypes.POINTER(ctypes.c_int64))
 _address = ctypes.addressof(_managed)
 _lock = threading.Lock()
 
+
+@cache
+def _device(index: int) -> _Device:
+    return _Device(EXTENSION_DEVICE, index)
+
+
 _INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _FLOAT8_E4M3FN, _FLOAT8_E5M2FNUZ = 10, 13
 _DATA_TYPES = {
@@ -91,6 +98,6 @@ def tensor_at(
         _tensor.ndim = rank
         _tensor.data = pointer
         _tensor.dtype = _DATA_TYPES[dtype]
-        _tensor.device = _Device(EXTENSION_DEVICE, device_index)
+        _tensor.device = _device(device_index)
         found: torch.Tensor = from_dlpack(_new_capsule(_address, b"dltensor", None))
     return found

@@ -1,4 +1,5 @@
-"""TORCH_SPYRE_DEBUG=1: every operation and copy of the device goes to the logger ``spyre.torch``.
+"""TORCH_SPYRE_DEBUG=1: every operation, copy and compiled program of the device goes to the logger
+``spyre.torch``.
 
 Read once, when the device is registered; without it nothing of this is loaded."""
 
@@ -36,6 +37,12 @@ def logged(kernel: Callable[..., Any], name: str | None = None) -> Callable[...,
         return kernel(*args, **kwargs)
 
     return call
+
+
+def log_program(name: str, listing: str) -> None:
+    """A line per operation of a program that was compiled."""
+    lines = "".join(f"\n  {line}" for line in listing.splitlines())
+    logger.debug("compiled %s:%s", name, lines)
 
 
 def start() -> None:

@@ -13,19 +13,23 @@ valid on the host.
 
 from __future__ import annotations
 
+import itertools
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from spyre.hw.memory import KEEP_BYTES
 from spyre.hw.spec import STICK_BYTES, host_offset
 from spyre.layout import SpyreTensorLayout, storage_bytes
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
 from spyre.runtime.memory.storage import DeviceStorage
 from spyre.torch_backend.cards import card_at
 from spyre.torch_backend.errors import allocate_memory
+from spyre.torch_backend.recently_used import RecentlyUsed
 from spyre.torch_backend.tensor_memory import tensor_memory
 
 if TYPE_CHECKING:
@@ -34,6 +38,29 @@ if TYPE_CHECKING:
 Ints = tuple[int, ...]
 
 _by_pointer: weakref.WeakValueDictionary[int, DeviceBuffer] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a storage is laid out for: host extents (elements), dtype and layout.
+
+    ``size_bytes``: memory it takes. ``layout_id``: equal for equal ones.
+    """
+
+    shape: Ints
+    strides: Ints
+    dtype: str
+    layout: SpyreTensorLayout
+    size_bytes: int
+    layout_id: int
+
+    @classmethod
+    def of(cls, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> Base:
+        """The base of these extents."""
+        size_bytes = storage_bytes(layout, shape, dtype)
+        return cls(
+            shape, strides, dtype, layout, size_bytes, _layout_id((shape, strides, dtype, layout))
+        )
 
 
 class DeviceBuffer:
@@ -69,26 +96,27 @@ class DeviceBuffer:
         self._counted_bytes = 0
         self.pointer = 0
 
-    def place(self, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> None:
-        """Give it fresh memory (zeros) for a base of these host extents."""
-        storage = allocate_memory(self.card, storage_bytes(layout, shape, dtype))
-        self._take(storage, storage.size_bytes)
-        self.base = SpyreTensor("tensor", shape, dtype, layout, storage, strides)
-        self.zero_padded = True
-        self.layout_id = _layout_id(self.base.signature)
+    def place(self, base: Base) -> None:
+        """Give it new memory for ``base``; large memory may hold anything."""
+        storage = allocate_memory(self.card, base.size_bytes)
+        tensor = SpyreTensor("tensor", base.shape, base.dtype, base.layout, storage, base.strides)
+        self._take(storage, tensor.address_bytes, base.size_bytes)
+        self.base = tensor
+        self.zero_padded = base.size_bytes <= KEEP_BYTES
+        self.layout_id = base.layout_id
 
     def hold(self, content: npt.NDArray[np.uint8]) -> None:
         """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
-        self._take(allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
+        storage = allocate_memory(self.card, STICK_BYTES)
+        address_bytes = self.card.allocator.device_address(storage.index)
+        self._take(storage, address_bytes, STICK_BYTES)
         self.raw = content
 
-    def _take(self, storage: DeviceStorage, counted_bytes: int) -> None:
+    def _take(self, storage: DeviceStorage, address_bytes: int, counted_bytes: int) -> None:
         """The first memory gives the pointer, and is kept for it."""
         if self._anchor is None:
             self._anchor = storage
-            address = self.card.allocator.device_address(storage.index)
-            memory = self.card.device.memory
-            self.pointer = memory.pointer + host_offset(address)
+            self.pointer = self.card.device.memory.pointer + host_offset(address_bytes)
             _by_pointer[self.pointer] = self
         tensor_memory(self.card).replace(self._counted_bytes, counted_bytes)
         self._counted_bytes = counted_bytes
@@ -99,11 +127,16 @@ class DeviceBuffer:
 
 
 def _layout_id(signature: tuple[object, ...]) -> int:
-    """A number for a base's extents, dtype and layout."""
-    return _layout_ids.setdefault(signature, len(_layout_ids) + 1)
+    found = _layout_ids.get(signature)
+    if found is None:
+        found = next(_next_layout_id)
+        _layout_ids.put(signature, found)
+    return found
 
 
-_layout_ids: dict[tuple[object, ...], int] = {}
+KEPT_LAYOUTS = 16384
+_layout_ids: RecentlyUsed[tuple[object, ...], int] = RecentlyUsed(KEPT_LAYOUTS)
+_next_layout_id = itertools.count(1)
 
 
 def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:

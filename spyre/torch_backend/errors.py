@@ -44,9 +44,12 @@ def _message_first(finding: Finding) -> str:
 
 
 def allocate_memory(card: FlexDevice, size_bytes: int) -> DeviceStorage:
-    """Fresh memory of ``card``; SpyreOutOfMemory SPY401 when there is no room."""
+    """Memory of ``card`` that nobody uses; more than `KEEP_BYTES` may hold anything.
+
+    SpyreOutOfMemory SPY401 when there is no room.
+    """
     try:
-        return card.allocate(size_bytes)
+        return card.allocate(size_bytes, uncleared=True)
     except DeviceOutOfMemory as error:
         from spyre.torch_backend.tensor_memory import tensor_memory
 

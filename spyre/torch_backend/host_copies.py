@@ -14,8 +14,8 @@ from spyre.hw.device import DeviceTensor
 from spyre.layout import contiguous_strides
 from spyre.runtime.flex.copies import host_like, to_device_plan, to_host_plan
 from spyre.runtime.host_tensor import HostTensor
-from spyre.torch_backend.allocation import Base, default_base, storage_elements
-from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
+from spyre.torch_backend.allocation import default_base, storage_elements
+from spyre.torch_backend.device_buffer import Base, DeviceBuffer, buffer_of
 from spyre.torch_backend.downcast import check_int64
 from spyre.torch_backend.dtypes import DTYPES, name_of
 from spyre.torch_backend.profiling import TO_CARD, TO_HOST, in_range, profiled
@@ -110,7 +110,7 @@ def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
     content = buffer.raw
     name = name_of(tensor.dtype)
     base = _base_for(buffer, tensor, name)
-    buffer.place(base.shape, base.strides, name, base.layout)
+    buffer.place(base)
     buffer.raw = None
     if content is not None:
         write_storage(buffer, _bytes_storage(content, buffer.host_bytes))

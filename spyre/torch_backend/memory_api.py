@@ -72,8 +72,10 @@ get_memory_info = mem_get_info
 
 def empty_cache() -> None:
     """Drop what the backend keeps on the current card only to be faster next time."""
-    for hook in tuple(card_of().allocator.pressure_hooks):
+    card = card_of()
+    for hook in tuple(card.allocator.pressure_hooks):
         hook()
+    card.device.clear_leftovers()
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:

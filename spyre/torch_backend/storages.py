@@ -15,7 +15,7 @@ import torch
 from spyre.runtime.flex.copies import device_copy_plan
 from spyre.torch_backend.allocation import allocate_raw
 from spyre.torch_backend.capsule import tensor_at
-from spyre.torch_backend.device_buffer import DeviceBuffer, attach, buffer_of_storage
+from spyre.torch_backend.device_buffer import Base, DeviceBuffer, attach, buffer_of_storage
 from spyre.torch_backend.host_copies import host_storage, write_storage
 from spyre.torch_backend.profiling import ON_CARD, profiled
 
@@ -32,7 +32,7 @@ def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     found = DeviceBuffer(source.card, source.host_bytes)
     base = source.base
     if base is not None:
-        found.place(base.shape, base.strides, base.dtype, base.layout)
+        found.place(Base.of(base.shape, base.strides, base.dtype, base.layout))
         assert found.base is not None
         plan = device_copy_plan(base.resolved, found.base.resolved)
         with profiled(ON_CARD):

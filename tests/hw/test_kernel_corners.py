@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 
 from spyre.dtypes import decode_device, encode_device
 from spyre.errors import DeviceFault, SdscError, SpyreError, UnsupportedError
+from spyre.hw.core_plan import plan_operation
 from spyre.hw.ops import OPS
+from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.operation import Component, Indirection, Operation
 from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
 from spyre.mlir.sdsc_recipes import Operand, identity, matmul, pointwise, reduction
@@ -36,6 +40,7 @@ from tests.hw.harness import (
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
 
 LX = Component.LX
+NONE: Mapping[str, int] = MappingProxyType({})
 ODD_COUNTS = (3, 5, 7, 11, 20, 25)
 
 
@@ -313,11 +318,13 @@ def test_fp32_matmul_is_refused():
 # --- index out of range -----------------------------------------------------------------------
 
 
-def gather_of(index: list[int]) -> tuple[Operation, int]:
+def gather_of(
+    index: list[int], splits: Mapping[str, int] = NONE, sizes: Mapping[str, int] = NONE
+) -> tuple[Operation, int]:
     """Rows of a table of 5 by a 1-D index; (operation, bytes of the table)."""
     table = TensorSpec(
         ("out", "mb"), (("out", 64),), region(0), role="V", max_dim_sizes={"mb": 1},
-        indirection=Indirection.VALUE,
+        indirection=Indirection.VALUE, device_dim_sizes=sizes,
     )  # fmt: skip
     indices = TensorSpec(
         ("mb",), (("mb", 32),), region(1), data_format="SENUINT32", role="KERNEL_IDX",
@@ -325,9 +332,20 @@ def gather_of(index: list[int]) -> tuple[Operation, int]:
     )  # fmt: skip
     out = TensorSpec(("mb", "out"), (("out", 64),), region(2), role="O")
     spec = OperationSpec(
-        "identity", {"mb": len(index), "out": 128}, [table], [out], index_inputs=[indices]
-    )
+        "identity", {"mb": len(index), "out": 128}, [table], [out], index_inputs=[indices],
+        splits=splits,
+    )  # fmt: skip
     return build_operation(spec), 5 * 256
+
+
+def test_no_core_owns_rows_of_a_table():
+    """Cores that divide more indices than the table has rows touch it one row at a time."""
+    op, size = gather_of([0] * 16, splits={"mb": 8}, sizes={"out": 128, "mb": 5})
+    table = op.inputs[0]
+    starts = np.zeros((len(op.tensors), len(op.cores)), np.int64)
+    plan = plan_operation(op, starts)
+    assert plan.high_bytes[op.tensors.index(table)] == 2 * STICK_BYTES
+    assert size == 5 * 256
 
 
 @pytest.mark.parametrize("bad", [5, -1, 1 << 30, -(1 << 31)])

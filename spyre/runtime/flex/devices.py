@@ -35,6 +35,9 @@ class Devices:
     def __getitem__(self, index: int) -> FlexDevice:
         """Card ``index``; -1 is the calling thread's current one. LaunchError SPY883 for others."""
         chosen = self.current_index if index == -1 else index
+        found = self.made.get(chosen)
+        if found is not None:
+            return found
         if not 0 <= chosen < len(self.cards):
             raise LaunchError(
                 "SPY883",

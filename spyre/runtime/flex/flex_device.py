@@ -67,16 +67,22 @@ class FlexDevice:
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def allocate(self, size_bytes: int, region: int | None = None) -> DeviceStorage:
+    def allocate(
+        self, size_bytes: int, region: int | None = None, uncleared: bool = False
+    ) -> DeviceStorage:
         """Fresh device memory that is freed with its last reference.
 
-        ``region``: where it should lie, if there is room.
+        ``region``: where it should lie, if there is room. ``uncleared``: see
+        `FlexAllocator.allocate`.
         """
-        index = self._place(size_bytes, region)
+        if region is None:
+            index = self.allocator.allocate(size_bytes, uncleared=uncleared)
+        else:
+            index = self._place(size_bytes, region)
         return DeviceStorage(self.allocator, index, size_bytes, self.index)
 
-    def _place(self, size_bytes: int, region: int | None) -> AllocationIndex:
-        if region is not None and 0 <= region < TENSOR_REGIONS:
+    def _place(self, size_bytes: int, region: int) -> AllocationIndex:
+        if 0 <= region < TENSOR_REGIONS:
             try:
                 return self.allocator.allocate(size_bytes, AllocationDirective(domains=(region,)))
             except DeviceOutOfMemory:

@@ -54,6 +54,11 @@ class SpyreTensor:
         return (self.shape, self.strides, self.dtype, self.layout)
 
     @cached_property
+    def address_bytes(self) -> int:
+        """Where its memory begins, for the flex layer."""
+        return self.storage.allocator.device_address(self.storage.index)
+
+    @cached_property
     def virtual_address(self) -> VirtualAddress:
         """Region and offset of its memory, for the flex layer."""
         return self.storage.allocator.resolve(self.storage.index)
@@ -63,7 +68,7 @@ class SpyreTensor:
         """The tensor with its address, for the flex layer."""
         return DeviceTensor(
             self.name,
-            self.storage.allocator.device_address(self.storage.index),
+            self.address_bytes,
             self.layout,
             self.dtype,
             self.shape,

@@ -66,6 +66,8 @@ class FlexAllocator:
         """handle → references beyond the first."""
         self._exposed: set[int] = set()
         """Handles whose place somebody has been told; the memory of others cannot have changed."""
+        self._uncleared: set[int] = set()
+        """Handles of memory that need not be cleared."""
         self._given_back: deque[int] = deque()
         self._last = self._void = 0
         """The last handle handed out; the last one that a device reset made void."""
@@ -74,21 +76,25 @@ class FlexAllocator:
 
     # --- allocations --------------------------------------------------------------------------
 
-    def allocate(self, size_bytes: int, directive: AllocationDirective = BIND) -> AllocationIndex:
+    def allocate(
+        self, size_bytes: int, directive: AllocationDirective = BIND, uncleared: bool = False
+    ) -> AllocationIndex:
         """Handle of ``size_bytes`` fresh bytes with one reference; the null handle for 0 bytes.
 
-        Fresh memory reads as zero (as 0xAA bytes on a device that poisons). When there is no room,
+        Fresh memory reads as zero (as 0xAA bytes on a device that poisons). ``uncleared``: what an
+        earlier owner that asked for the same has left may be there instead, if it is more than
+        `KEEP_BYTES`; that saves the host giving pages back and forth. When there is no room,
         calls the pressure hooks without the lock and tries once more, then raises
         DeviceOutOfMemory SPY401. LaunchError SPY807 for a negative size.
         """
         if not size_bytes:
             return NULL_INDEX
         try:
-            return self._allocate(size_bytes, directive)
+            return self._allocate(size_bytes, directive, uncleared)
         except DeviceOutOfMemory:
             for hook in tuple(self.pressure_hooks):
                 hook()
-        return self._allocate(size_bytes, directive)
+        return self._allocate(size_bytes, directive, uncleared)
 
     def deallocate(self, index: AllocationIndex) -> None:
         """Give one reference back; the last one frees. LaunchError SPY800 for a void handle."""
@@ -182,7 +188,9 @@ class FlexAllocator:
 
     # --- under the lock -----------------------------------------------------------------------
 
-    def _allocate(self, size_bytes: int, directive: AllocationDirective) -> AllocationIndex:
+    def _allocate(
+        self, size_bytes: int, directive: AllocationDirective, uncleared: bool
+    ) -> AllocationIndex:
         with self._lock:
             if self._given_back or self._resets != self.device.resets:
                 self._settle()
@@ -191,9 +199,11 @@ class FlexAllocator:
                 place = self._regions.allocate(size_bytes)
             else:
                 place = self._place(size_bytes, directive)
-            if self.device.poison:
-                self._poison(place)
+            if self.device.poison or self.device.leftovers:
+                self._make_fresh(place, uncleared)
             self._last = index = self._last + 1
+            if uncleared:
+                self._uncleared.add(index)
             self._places[index] = place
             rounded = size_bytes + STICK_BYTES - 1 & -STICK_BYTES
             self._accumulated_bytes += rounded
@@ -227,9 +237,9 @@ class FlexAllocator:
             raise
         return tuple(addresses)
 
-    def _poison(self, place: int | tuple[int, ...]) -> None:
+    def _make_fresh(self, place: int | tuple[int, ...], uncleared: bool) -> None:
         for address in (place,) if isinstance(place, int) else place:
-            self.device.make_fresh(address, self._regions.size_of(address))
+            self.device.make_fresh(address, self._regions.size_of(address), uncleared)
 
     def _settle(self) -> None:
         """Do what has happened without the lock: a device reset, references given back."""
@@ -246,6 +256,7 @@ class FlexAllocator:
         self._places.clear()
         self._extra_references.clear()
         self._exposed.clear()
+        self._uncleared.clear()
         self._bytes = 0
 
     def _drop(self, index: int) -> None:
@@ -262,10 +273,10 @@ class FlexAllocator:
         untouched = index not in self._exposed
         if not untouched:
             self._exposed.remove(index)
-        if isinstance(place, int):
-            self._bytes -= self.device.release(place, untouched)
-        else:
-            self._bytes -= sum(self.device.release(address, untouched) for address in place)
+        uncleared = index in self._uncleared
+        self._uncleared.discard(index)
+        for address in (place,) if isinstance(place, int) else place:
+            self._bytes -= self.device.release(address, untouched, uncleared)
 
     def _expose(self, index: int) -> int | tuple[int, ...]:
         """The place of an allocation, which from now on may be written to."""

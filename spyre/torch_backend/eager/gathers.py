@@ -17,12 +17,14 @@ from spyre.torch_backend.eager.kernels import Kernel, falling_back, fill
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.program.indexing import (
     MOST_ROWS,
+    OUT_OF_RANGE,
     gathered,
+    marked_positions,
     other_lane,
     stored_elements,
     wrapped_positions,
 )
-from spyre.torch_backend.program.value import Ints, Value, narrowed
+from spyre.torch_backend.program.value import Value, narrowed
 
 INDICES = (torch.int32, torch.int64)
 MOST_ELEMENTS = 1 << 26
@@ -47,6 +49,30 @@ def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool
         table.sizes[k] if k < dim or k > along else index.sizes[k] for k in range(len(table.sizes))
     )
     return gathered(low, table, along, index, whole).reshaped(sizes)
+
+
+def select_places(low: Lowering, table: Value, *rest: Any) -> Value:
+    """As `select_rows`, by several indices, whose dims of these extents are one in ``table``."""
+    *indices, dim, extents = rest
+    place: Value | None = None
+    for index, extent in zip(indices, extents, strict=True):
+        step = marked_positions(low, wrapped_positions(low, index, extent), extent)
+        place = step if place is None else _next_place(low, place, step, extent)
+    assert place is not None
+    return select_rows(low, table, place, dim, False)
+
+
+def _next_place(low: Lowering, place: Value, step: Value, extent: int) -> Value:
+    """place · extent + step; out of range where either of them is."""
+    scaled = low.pointwise("mul", place, low.constant(extent, "float32"))
+    zero = low.constant(0.0, "float32")
+    found = low.pointwise("add", scaled, step)
+    for value in (step, place):
+        negative = low.pointwise("lesserthan", value, zero)
+        beyond = low.pointwise("greaterequal", value, low.constant(OUT_OF_RANGE, "float32"))
+        wrong = low.pointwise("maximum", negative, beyond)
+        found = low.pointwise("where3", wrong, low.constant(OUT_OF_RANGE, "float32"), found)
+    return found
 
 
 def select_elements(low: Lowering, table: Value, index: Value, dim: int) -> Value:
@@ -120,28 +146,81 @@ def _takes_gather(
     return bool(x.shape[dim] <= MOST_ROWS and needed <= max(MOST_ELEMENTS, 4 * x.numel()))
 
 
-def _only_index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int:
-    """The dim that the one index of an indexing belongs to; -1 where there are several."""
+def _indexed_dims(indices: Sequence[torch.Tensor | None]) -> tuple[int, int]:
+    """The first dim with an index and how many there are; 0 where they are not neighbours."""
     given = [k for k, index in enumerate(indices) if index is not None]
-    return given[0] if len(given) == 1 else -1
+    together = bool(given) and given[-1] - given[0] == len(given) - 1
+    return (given[0], len(given)) if together else (0, 0)
 
 
 def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> torch.Tensor:
-    """aten::index.Tensor_out with one index tensor."""
-    dim = _only_index(x, indices)
-    chosen = indices[dim]
-    assert chosen is not None
+    """aten::index.Tensor_out with index tensors for neighbouring dims."""
+    dim, count = _indexed_dims(indices)
+    chosen = [k for k in indices if k is not None]
     target: torch.Tensor = out
-    return fill("select", select_rows, [x, chosen], (dim, True), target)
+    places = torch.broadcast_shapes(*(k.shape for k in chosen))
+    sizes = torch.Size((*x.shape[:dim], *places, *x.shape[dim + count :]))
+    if count == 1:
+        return fill("select", select_rows, [x, chosen[0]], (dim, True), target, sizes)
+    operands = [_merged(x, dim, count), *chosen]
+    parameters = (dim, tuple(x.shape[dim : dim + count]))
+    return fill("select several", select_places, operands, parameters, target, sizes)
+
+
+def _merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
+    """``x`` with ``count`` dims from ``dim`` on as one."""
+    return x.reshape((*x.shape[:dim], -1, *x.shape[dim + count :]))
 
 
 def _takes_index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> bool:
-    dim = _only_index(x, indices)
-    chosen = indices[dim] if dim >= 0 else None
-    if chosen is None or not takes_table(x, dim, chosen) or out.dtype != x.dtype:
+    dim, count = _indexed_dims(indices)
+    chosen = [k for k in indices if k is not None]
+    if not count or out.dtype != x.dtype or not x.numel():
         return False
-    sizes: Ints = (*x.shape[:dim], *chosen.shape, *x.shape[dim + 1 :])
-    return tuple(out.shape) == sizes
+    table = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    if any(k.dtype not in INDICES or k.device != x.device for k in chosen):
+        return False
+    places = torch.broadcast_shapes(*(k.shape for k in chosen))
+    index = torch.empty(places, dtype=chosen[0].dtype, device="meta")
+    return takes_table(_merged(table, dim, count), dim, index)
+
+
+def isin(
+    elements: torch.Tensor,
+    wanted: torch.Tensor,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """aten::isin.Tensor_Tensor_out: every element compared with every one wanted."""
+    if out.shape != elements.shape:
+        out.resize_(elements.shape)
+    found = (elements.unsqueeze(-1) == wanted.reshape(-1)).any(-1)
+    return out.copy_(~found if invert else found)
+
+
+def _takes_isin(elements: torch.Tensor, wanted: torch.Tensor, *, out: Any, **_: Any) -> bool:
+    fits = all(t.dtype in CONVERTED and t.numel() for t in (elements, wanted))
+    return (
+        fits and elements.device == wanted.device and elements.numel() * wanted.numel() <= 1 << 20
+    )
+
+
+def flip(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """aten::flip: gathered from the last to the first along every dim."""
+    for dim in sorted({d % max(x.dim(), 1) for d in dims}):
+        if x.dim() and x.shape[dim] > 1:
+            order = torch.arange(x.shape[dim] - 1, -1, -1, dtype=torch.int32, device=x.device)
+            x = index_select(x, dim, order)
+        else:
+            x = x.clone()
+    return x if dims else x.clone()
+
+
+def _takes_flip(x: torch.Tensor, dims: Sequence[int]) -> bool:
+    index = torch.empty(max(x.shape, default=1), dtype=torch.int32, device=x.device)
+    return x.dim() > 0 and all(takes_table(x, d % x.dim(), index) for d in dims)
 
 
 def gather_kernels() -> dict[str, Kernel]:
@@ -150,5 +229,7 @@ def gather_kernels() -> dict[str, Kernel]:
         "embedding": falling_back("embedding", embedding, _takes_embedding),
         "index_select": falling_back("index_select", index_select, _takes_index_select),
         "gather.out": falling_back("gather.out", gather, _takes_gather),
+        "isin.Tensor_Tensor_out": falling_back("isin.Tensor_Tensor_out", isin, _takes_isin),
+        "flip": falling_back("flip", flip, _takes_flip),
         "index.Tensor_out": falling_back("index.Tensor_out", index, _takes_index),
     }

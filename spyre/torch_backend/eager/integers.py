@@ -22,8 +22,10 @@ from spyre.torch_backend.eager.kernels import (
     overload,
 )
 from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.eager.reductions import dims_of, kept_sizes
 from spyre.torch_backend.fallback import cpu_fallback
-from spyre.torch_backend.program.value import Value
+from spyre.torch_backend.program.indexing import off_lanes
+from spyre.torch_backend.program.value import Value, narrowed
 
 INTEGERS = (torch.int32, torch.int64)
 Lower = Callable[..., Value]
@@ -101,6 +103,13 @@ def _extreme(name: str) -> Lower:
     return lower
 
 
+def _clamped(low: Lowering, x: Value, *rest: Any) -> Value:
+    *bounds, names, dtype = rest
+    for name, bound in zip(names, bounds, strict=True):
+        x = _extreme(name)(low, x, bound, dtype)
+    return x
+
+
 def _negative(low: Lowering, x: Value) -> Value:
     return times(low, x, -1)
 
@@ -131,9 +140,60 @@ def divided(low: Lowering, x: Value, dtype: str, divisor: int, rest: bool) -> Va
 
 def _count(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
     """How many elements are true, exact up to 2^24."""
-    sizes = tuple(1 if k in dims else n for k, n in enumerate(x.sizes) if keepdim or k not in dims)
     found = low.reduce("sum", low.convert(x, "float32"), dims)
-    return low.convert(found.reshaped(sizes), dtype)
+    return low.convert(found.reshaped(kept_sizes(x.sizes, dims, keepdim)), dtype)
+
+
+def _with_truth(name: str) -> Lower:
+    """Bits of words with a bool, which is 0 or 1: a & b is the lowest bit of a where b holds."""
+
+    def lower(low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+        a, b = (b, a) if a.dtype == "bool" else (a, b)
+        truth = low.convert(b, dtype)
+        both = times(low, divided(low, a, dtype, 2, True), truth)
+        if name == "and":
+            return both
+        either = plus(low, low.convert(a, dtype), truth)
+        return minus(low, either, both if name == "or" else times(low, both, 2))
+
+    return lower
+
+
+def _total(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
+    """Sums modulo 2^32, by halves."""
+    sizes = kept_sizes(x.sizes, dims, keepdim)
+    x = low.convert(x, dtype)
+    for dim in dims:
+        x = _sum_along(low, x, dim)
+    return x.reshaped(sizes)
+
+
+def _sum_along(low: Lowering, x: Value, dim: int) -> Value:
+    x = off_lanes(low, x, dim)
+    odd: Value | None = None
+    while (extent := x.sizes[dim]) > 1:
+        half = extent // 2
+        if extent % 2:
+            last = narrowed(x, dim, extent - 1, 1)
+            odd = last if odd is None else plus(low, odd, last)
+        x = plus(low, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
+    return x if odd is None else plus(low, x, odd)
+
+
+def _outermost(name: str) -> Lower:
+    """max and min of words, as two halves that float32 holds: the upper ones decide first."""
+
+    def lower(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
+        upper = low.convert(divided(low, x, dtype, 1 << 16, False), "float32")
+        lower_half = low.convert(divided(low, x, dtype, 1 << 16, True), "float32")
+        first = low.reduce(name, upper, dims)
+        other = low.constant(-1.0 if name == "max" else float(1 << 16), "float32")
+        among = low.pointwise("where3", low.pointwise("equal", upper, first), lower_half, other)
+        rest = low.convert(low.reduce(name, among, dims), dtype)
+        found = plus(low, times(low, low.convert(first, dtype), 1 << 16), rest)
+        return found.reshaped(kept_sizes(x.sizes, dims, keepdim))
+
+    return lower
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -196,6 +256,26 @@ def _unary(name: str, lower: Lower, otherwise: Kernel) -> Kernel:
     return kernel
 
 
+def _clamp(name: str, otherwise: Kernel) -> Kernel:
+    """Bounds as ATen orders them: the lower one is applied first."""
+    names: tuple[str, ...] = ("maximum", "minimum")
+    if name.startswith(("clamp_min", "clamp_max")):
+        names = names[:1] if name.startswith("clamp_min") else names[1:]
+
+    def kernel(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> torch.Tensor:
+        by_name = {"maximum": named.get("min"), "minimum": named.get("max")}
+        given = {**by_name, **dict(zip(names, args, strict=False))}
+        used = [(k, given[k]) for k in names if given[k] is not None]
+        if out.dtype not in INTEGERS or not all(is_integer(v) for v in (x, *(b for _, b in used))):
+            found: torch.Tensor = otherwise(x, *args, out=out, **named)
+            return found
+        operands = [operand(x, out.dtype), *(operand(b, out.dtype) for _, b in used)]
+        parameters = (tuple(k for k, _ in used), name_of(out.dtype))
+        return fill("int clamp", _clamped, operands, parameters, out, broadcast_shape(*operands))
+
+    return kernel
+
+
 def _promoting(otherwise: Kernel) -> Kernel:
     """Functions of floats, of which integers have values too."""
 
@@ -238,8 +318,6 @@ def _floor_divide(otherwise: Kernel) -> Kernel:
 
 
 def _counting(otherwise: Kernel) -> Kernel:
-    from spyre.torch_backend.eager.reductions import dims_of
-
     def kernel(
         x: torch.Tensor,
         dim: Any = None,
@@ -248,11 +326,64 @@ def _counting(otherwise: Kernel) -> Kernel:
         dtype: torch.dtype | None = None,
         out: torch.Tensor,
     ) -> torch.Tensor:
+        dims = dims_of(x, dim)
+        parameters = (dims, keepdim, name_of(out.dtype))
+        sizes = kept_sizes(x.shape, dims, keepdim)
         if x.dtype is torch.bool and out.dtype in INTEGERS and 0 < x.numel() <= 1 << 24:
-            parameters = (dims_of(x, dim), keepdim, name_of(out.dtype))
-            return fill("count", _count, [x], parameters, out)
+            return fill("count", _count, [x], parameters, out, sizes)
+        if x.dtype in INTEGERS and out.dtype in INTEGERS and _has_room(x):
+            return fill("int sum", _total, [x], parameters, out, sizes)
         found: torch.Tensor = otherwise(x, dim, keepdim, dtype=dtype, out=out)
         return found
+
+    return kernel
+
+
+def _has_room(x: torch.Tensor) -> bool:
+    """Reductions of words lay them out with other sticks, up to one element per stick."""
+    return bool(0 < x.numel() <= 1 << 20)
+
+
+def _extreme_of_all(name: str, otherwise: Kernel) -> Kernel:
+    lower = _outermost(name)
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype not in INTEGERS or not x.numel():
+            found: torch.Tensor = otherwise(x)
+            return found
+        target = torch.empty((), dtype=x.dtype, device=x.device)
+        parameters = (dims_of(x, None), False, name_of(x.dtype))
+        return fill(f"int {name}", lower, [x], parameters, target)
+
+    return kernel
+
+
+def _extreme_over(name: str, otherwise: Kernel) -> Kernel:
+    lower = _outermost(name)
+
+    def kernel(
+        x: torch.Tensor, dim: Any = (), keepdim: bool = False, *, out: torch.Tensor
+    ) -> torch.Tensor:
+        if x.dtype not in INTEGERS or out.dtype != x.dtype or not x.numel():
+            found: torch.Tensor = otherwise(x, dim, keepdim, out=out)
+            return found
+        dims = dims_of(x, dim)
+        sizes = kept_sizes(x.shape, dims, keepdim)
+        return fill(f"int {name}", lower, [x], (dims, keepdim, name_of(x.dtype)), out, sizes)
+
+    return kernel
+
+
+def _bits(name: str, otherwise: Kernel) -> Kernel:
+    lower = _with_truth(name)
+
+    def kernel(a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
+        tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        given = {a.dtype, b.dtype} if tensors else set()
+        if out.dtype not in INTEGERS or given != {out.dtype, torch.bool}:
+            found: torch.Tensor = otherwise(a, b, out=out)
+            return found
+        return fill(f"int {name}", lower, [a, b], (name_of(out.dtype),), out, broadcast_shape(a, b))
 
     return kernel
 
@@ -269,10 +400,20 @@ def integer_kernels(before: Mapping[str, Kernel]) -> dict[str, Kernel]:
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         for kind in ("Tensor_out", "Scalar_out"):
             found[f"{name}.{kind}"] = _comparison(name, before[f"{name}.{kind}"])
+    for name in ("clamp", "clamp_min", "clamp_max"):
+        for kind in ("out", "Tensor_out"):
+            full = f"{name}.{kind}"
+            found[full] = _clamp(full, before[full])
     found["neg.out"] = _unary("neg", _negative, before["neg.out"])
     found["abs.out"] = _unary("abs", _magnitude, before["abs.out"])
     for name in ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh"):
         found[f"{name}.out"] = _promoting(before[f"{name}.out"])
+    for name in ("max", "min"):
+        found[name] = _extreme_of_all(name, before[name])
+        found[f"a{name}.out"] = _extreme_over(name, before[f"a{name}.out"])
+    for name in ("and", "or", "xor"):
+        full = f"bitwise_{name}.Tensor_out"
+        found[full] = _bits(name, before[full])
     found["sum.IntList_out"] = _counting(before["sum.IntList_out"])
     found["remainder.Tensor_out"] = _remainder(on_cpu("remainder.Tensor_out"))
     found["floor_divide"] = _floor_divide(on_cpu("floor_divide"))

@@ -31,9 +31,18 @@ def _pieces(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [t for t in tensors if t.numel()]
 
 
+def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
+    """Sizes of the result, by torch's own rules."""
+    shapes = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors]
+    return torch.cat(shapes, dim).shape
+
+
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> torch.Tensor:
-    """aten::cat.out; ATen has given ``out`` its sizes."""
+    """aten::cat.out."""
     pieces = _pieces(tensors)
+    sizes = joined_sizes(tensors, dim)
+    if out.shape != sizes:
+        out.resize_(sizes)
     if not pieces:
         return out
     dim %= out.dim()
@@ -42,7 +51,7 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> 
         parts = zip(starts, pieces, strict=False)
         assemble(out, [(out.narrow(dim, s, p.shape[dim]), p) for s, p in parts])
         return out
-    return fill("cat", join, pieces, (dim, name_of(out.dtype)), out)
+    return fill("cat", join, pieces, (dim, name_of(out.dtype)), out, sizes)
 
 
 def _goes_by_dma(
@@ -68,6 +77,26 @@ def _takes(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) 
     return {out.dtype, *(p.dtype for p in pieces)} <= set(CONVERTED)
 
 
+def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """aten::roll: the end of every dim in front of its beginning."""
+    if not dims:
+        return roll(x.reshape(-1), shifts, (0,)).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        extent = x.shape[dim]
+        cut = extent - shift % extent
+        pieces = [x.narrow(dim, cut, extent - cut), x.narrow(dim, 0, cut)]
+        x = torch.cat(pieces, dim)
+    return x
+
+
+def _takes_roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> bool:
+    counts = len(shifts) == (len(dims) or 1)
+    return counts and x.numel() > 0 and x.dim() > 0 and x.dtype in CONVERTED
+
+
 def join_kernels() -> dict[str, Kernel]:
     """By aten name."""
-    return {"cat.out": falling_back("cat.out", cat, _takes)}
+    return {
+        "cat.out": falling_back("cat.out", cat, _takes),
+        "roll": falling_back("roll", roll, _takes_roll),
+    }

@@ -127,11 +127,13 @@ def _triangle(x: torch.Tensor, diagonal: int, lower: bool) -> torch.Tensor:
 
 def _triangular(name: str, lower: bool) -> Kernel:
     def kernel(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> torch.Tensor:
+        if not x.numel():
+            return out.resize_(x.shape)
         operands = [x, _triangle(x, diagonal, lower)]
         return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
 
     def takes(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:
-        return x.dtype in CONVERTED and x.dtype == out.dtype and x.numel() > 0
+        return x.dtype in CONVERTED and x.dtype == out.dtype
 
     return falling_back(name, kernel, takes)
 

@@ -94,7 +94,52 @@ def _added_kernel(name: str) -> Kernel:
     return falling_back(name, kernel, _takes)
 
 
+def _added_vector(
+    low: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
+) -> Value:
+    """beta · bias + alpha · left · right of a matrix and a vector."""
+    column = right.unsqueezed(1)
+    found = added(low, bias.unsqueezed(1), left, column, dtype, beta, alpha)
+    return found.reshaped(found.sizes[:1])
+
+
+def _addmv(
+    bias: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """aten::addmv.out; a bias that counts for nothing may have no memory."""
+    given = left[:, 0] if beta == 0 else bias
+    parameters = (_name(out.dtype), float(beta), float(alpha))
+    return fill("addmv", _added_vector, [given, left, right], parameters, out, left.shape[:1])
+
+
+def _takes_vector(bias: torch.Tensor, *tensors: torch.Tensor, **named: Any) -> bool:
+    return _takes(tensors[0], tensors[1].unsqueeze(1), out=named["out"])
+
+
+def _inner(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
+    products = low.pointwise("mul", low.convert(left, dtype), low.convert(right, dtype))
+    return low.reduce("sum", products, (0,)).reshaped(())
+
+
+def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """aten::dot."""
+    out = torch.empty((), dtype=left.dtype, device=left.device)
+    return fill("dot", _inner, [left, right], (_name(out.dtype),), out)
+
+
+def _takes_dot(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.dtype in FLOATS and left.dtype == right.dtype and left.numel() > 0
+
+
 def matmul_kernels() -> dict[str, Kernel]:
     """By aten name."""
     found = {name: _product_kernel(name) for name in ("mm.out", "bmm.out")}
-    return found | {name: _added_kernel(name) for name in ("addmm.out", "baddbmm.out")}
+    found |= {name: _added_kernel(name) for name in ("addmm.out", "baddbmm.out")}
+    found["addmv.out"] = falling_back("addmv.out", _addmv, _takes_vector)
+    return found | {name: falling_back(name, dot, _takes_dot) for name in ("dot", "vdot")}

@@ -6,7 +6,7 @@ first element, and addresses are launch arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ from spyre.torch_backend.eager.lowering import Constant, Lowering, scalar_view
 from spyre.torch_backend.eager.operands import Number, Operand, view_on_card
 from spyre.torch_backend.program.compiled import CompiledProgram
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
+from spyre.torch_backend.program.showing import show_program
 from spyre.torch_backend.program.value import Ints, NotExpressible, Value
+from spyre.torch_backend.recently_used import RecentlyUsed
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -84,7 +86,13 @@ class Relay:
     operands: tuple[int, ...]
 
 
-_recipes: dict[tuple[object, ...], Recipe] = {}
+KEPT_PROGRAMS = 4096
+_recipes: RecentlyUsed[tuple[object, ...], Recipe] = RecentlyUsed(KEPT_PROGRAMS)
+
+
+def recipes() -> Iterator[Recipe]:
+    """What is kept of compiled programs, the newest last."""
+    return _recipes.values()
 
 
 def prepare(call: Call) -> Prepared | Relay:
@@ -137,7 +145,8 @@ def _recipe(call: Call, views: Sequence[DeviceView], target: DeviceView | None) 
     key = _recipe_key(call, views, target)
     found = _recipes.get(key)
     if found is None:
-        found = _recipes[key] = _compile(call, views, target, key)
+        found = _compile(call, views, target, key)
+        _recipes.put(key, found)
     return found
 
 
@@ -192,6 +201,7 @@ def _compile(
             low.builder.output(value)
             made.append(_result(value))
     parts = low.builder.build()
+    show_program(call.name, str(low.builder), parts)
     constants = tuple(low.constants[k] for k in sorted(low.constants))
     program = CompiledProgram(call.card, call.name, parts, low.builder.spans_bytes(), key)
     return Recipe(program, constants, tuple(made), low.builder.scratch_bytes, into_target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from spyre.torch_backend.eager.activations import activation_kernels
 from spyre.torch_backend.eager.attention import attention_kernels
 from spyre.torch_backend.eager.copies import copy_kernels
@@ -23,25 +25,37 @@ from spyre.torch_backend.registration import register_kernels
 _registered = False
 
 
+KERNEL_TABLES: tuple[Callable[[], dict[str, Kernel]], ...] = (
+    attention_kernels,
+    copy_kernels,
+    elementwise_kernels,
+    reduction_kernels,
+    matmul_kernels,
+    normalisation_kernels,
+    join_kernels,
+    gather_kernels,
+    ordering_kernels,
+    scan_kernels,
+    mask_kernels,
+    sequence_kernels,
+    activation_kernels,
+)
+"""Kernels by aten name, one table per module."""
+
+
+WIDENING_TABLES: tuple[Callable[[dict[str, Kernel]], dict[str, Kernel]], ...] = (
+    logic_kernels,
+    integer_kernels,
+)
+"""More kernels, given those for floats: some take other dtypes of the same operations."""
+
+
 def eager_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    found = {
-        **attention_kernels(),
-        **copy_kernels(),
-        **elementwise_kernels(),
-        **reduction_kernels(),
-        **matmul_kernels(),
-        **normalisation_kernels(),
-        **join_kernels(),
-        **gather_kernels(),
-        **ordering_kernels(),
-        **scan_kernels(),
-        **mask_kernels(),
-        **sequence_kernels(),
-        **activation_kernels(),
-    }
-    found |= logic_kernels(found)
-    return found | integer_kernels(found)
+    """All of them, by aten name."""
+    found = {name: kernel for kernels in KERNEL_TABLES for name, kernel in kernels().items()}
+    for kernels in WIDENING_TABLES:
+        found |= kernels(found)
+    return found
 
 
 def register() -> None:

@@ -16,12 +16,14 @@ from spyre.torch_backend.eager.operands import Key, Number, Operand, key_of, rea
 from spyre.torch_backend.eager.prepare import Call, LoweringFunction, Prepared, Relay, prepare
 from spyre.torch_backend.eager.scalars import number_on_card
 from spyre.torch_backend.eager.scratch_memory import scratch_memory
+from spyre.torch_backend.recently_used import RecentlyUsed
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
     from spyre.runtime.flex.spyre_tensor import SpyreTensor
 
-_prepared: dict[Key, Prepared | Relay] = {}
+KEPT_CALLS = 16384
+_prepared: RecentlyUsed[Key, Prepared | Relay] = RecentlyUsed(KEPT_CALLS)
 
 
 def run(
@@ -45,7 +47,8 @@ def run(
     found = _prepared.get(key)
     if found is None:
         call = Call(name, lowering, parameters, operands, buffers, card, target, target_buffer)
-        found = _prepared[key] = prepare(call)
+        found = prepare(call)
+        _prepared.put(key, found)
     if isinstance(found, Relay):
         again = [_relaid(o) if k in found.operands else o for k, o in enumerate(operands)]
         return run(name, lowering, again, parameters, target)
@@ -118,6 +121,6 @@ def _launch(
     if recipe.scratch_bytes:
         memory.append(scratch_memory(card, recipe.scratch_bytes))
     offsets += [0] * (len(memory) - len(offsets))
-    addresses = [m.resolved.address_bytes + o for m, o in zip(memory, offsets, strict=True)]
+    addresses = [m.address_bytes + o for m, o in zip(memory, offsets, strict=True)]
     recipe.program.launch(card.streams.current, addresses, memory)
     return results

@@ -29,7 +29,7 @@ def cumsum(
     """aten::cumsum.out."""
     if x.dim() == 0:
         return out.copy_(x)
-    return fill("cumsum", cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out)
+    return fill("cumsum", cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 
 def _takes(

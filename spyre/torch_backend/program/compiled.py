@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
 from spyre.hw.device import DeviceTensor
+from spyre.hw.linked_program import LinkedProgram
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import BundleParts
 from spyre.runtime.arguments import KernelArguments
@@ -67,11 +68,15 @@ class CompiledProgram:
         What linking finds wrong is raised by the first launch, here.
         """
         if not self._is_linked:
-            self._program.kernel.link_at(self._form.shape, addresses)
+            self.linked_at(addresses)
             self._is_linked = True
         with profiled(self._range):
             context = self._program.bind_addresses(self.card, self._form, addresses, held)
             stream.submit_launch(context)
+
+    def linked_at(self, addresses: Sequence[int]) -> LinkedProgram:
+        """What the driver runs for a launch with arguments at ``addresses``."""
+        return self._program.kernel.link_at(self._form.shape, tuple(addresses))
 
 
 def _raw(number: int, span_bytes: int) -> DeviceTensor:

@@ -75,8 +75,12 @@ def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints)
     ``index``: of the output's rank, size 1 along dims it does not depend on. Indices out of range
     are a fault of the launch.
     """
+    index = index.collapsed()
+    if index.sizes[dim] == 1 < sizes[dim]:
+        once = tuple(1 if k == dim else n for k, n in enumerate(sizes))
+        return gathered(low, table, dim, index, once).expanded(sizes)
     table = off_lanes(low, table, dim)
-    index = _words(low, index.collapsed(), table, dim)
+    index = _words(low, index, table, dim)
     lane, split = table.lane_dim, index.lane_dim
     into = low.builder.scratch(sizes, table.dtype, lane)
     if split < 0 or split == lane or sizes[split] <= INDEX_STICK or not sizes[split] % INDEX_STICK:

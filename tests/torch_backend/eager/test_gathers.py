@@ -72,6 +72,28 @@ def test_large_table():
     agrees(torch.ops.aten.embedding, numbers(3000, 130), places(3000, 2, 70))
 
 
+def test_several_indices():
+    x = numbers(5, 7, 6, 9)
+    i, j = places(5, 4, 3, least=-5), places(7, 3, least=-7)
+    agrees(lambda x, i, j: x[i, j], x, i, j)
+    agrees(lambda x, i, j: x[:, j, i], x, i, j)
+    agrees(lambda x, i, j: x[i, j, j - j, i.abs()], x, i.clamp(-4), j)
+    agrees(lambda x, i, j: x[0, :, 0][j, i], x, i, j)
+    agrees(lambda x, i, j: x[i[:, :1, None], j[None, None, :]], x, i, j)
+    agrees(lambda x, i, j: x[i, :, i], x, i, j, fallbacks=True)
+    agrees(lambda x: x[x > 0], x, fallbacks=True)
+
+
+@pytest.mark.parametrize("dtype", MOVED)
+def test_flip_and_roll(dtype):
+    x = numbers(3, 5, 70, dtype=dtype)
+    for dims in ((0,), (1,), (2,), (0, -1), ()):
+        agrees(lambda x, d=dims: x.flip(d), x)
+    agrees(lambda x: x.roll(3), x)
+    agrees(lambda x: x.roll((1, -2), (0, 2)), x)
+    agrees(lambda x: x[:, :, 3:9].roll(7, 1), x)
+
+
 def test_no_indices():
     agrees(lambda x, i: x[i], numbers(7, 5), torch.zeros(0, dtype=torch.int64))
 
@@ -100,3 +122,17 @@ def test_an_index_out_of_range_is_a_fault(index, dim):
     )
     assert "SPY412" in found
     assert "index out of range" in found
+
+
+def test_one_of_several_indices_out_of_range_is_a_fault():
+    found = run(
+        """
+        import torch
+        x = torch.ones(5, 7, 3).to("spyre")
+        try:
+            x[torch.tensor([0, 0]).to("spyre"), torch.tensor([8, 0]).to("spyre")].cpu()
+        except Exception as error:
+            print(type(error).__name__, error)
+        """
+    )
+    assert "SPY412" in found

@@ -56,7 +56,7 @@ def test_argmax_of_everything(keepdim):
 
 
 def test_equal_elements_come_by_position():
-    agrees(lambda x: x.sort(0, stable=True), numbers(60, 3))
+    agrees(lambda x: x.sort(dim=0, stable=True), numbers(60, 3))
     agrees(lambda x: x.max(1), numbers(4, 90))
 
 

@@ -1,0 +1,177 @@
+"""What PyTorch adds to a kernel: `python -m benchmarks.eager [--json]`.
+
+Small: a warm operation on 64x64 float16 tensors; *enqueue* is the time until it returns,
+*completion* until `synchronize` has returned too. Large: an operation with `synchronize` against
+the linked program it launches, driven directly at the same addresses; pairs alternate, both orders
+in turn, and the median ratio counts. Others: median of single calls with `synchronize`. All in one
+process, after warming up; targets in brackets, where there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+
+from spyre.torch_backend import autoload
+from spyre.torch_backend.device_buffer import buffer_of
+from spyre.torch_backend.eager import prepare
+
+SMALL_ROUNDS = 500
+WARM_ROUNDS = 30
+ADD_PAIRS = 101
+MATMUL_PAIRS = 7
+NO_TARGET = float("inf")
+Operation = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure and what it should stay below."""
+
+    name: str
+    value: float
+    unit: str
+    target: float = NO_TARGET
+
+    def __str__(self) -> str:
+        if self.target == NO_TARGET:
+            return f"{self.name:<44}{self.value:>9.3f} {self.unit}"
+        state = "" if self.value <= self.target else "  MISSED"
+        return f"{self.name:<44}{self.value:>9.3f} {self.unit:<4}({self.target:g}){state}"
+
+
+def once_ns(operation: Operation) -> tuple[int, int]:
+    """Nanoseconds of one call until it has returned and until the card is idle."""
+    begin = time.perf_counter_ns()
+    result = operation()
+    queued = time.perf_counter_ns()
+    torch.spyre.synchronize()
+    done = time.perf_counter_ns()
+    del result
+    return queued - begin, done - begin
+
+
+def medians_us(operation: Operation, rounds: int = SMALL_ROUNDS) -> tuple[float, float]:
+    """Enqueue and completion of a warm operation."""
+    for _ in range(WARM_ROUNDS):
+        once_ns(operation)
+    times = [once_ns(operation) for _ in range(rounds)]
+    enqueue, complete = (statistics.median(column) / 1e3 for column in zip(*times, strict=True))
+    return enqueue, complete
+
+
+def small() -> list[Figure]:
+    """Operations on 64x64 tensors."""
+    a, b = (torch.rand(64, 64).half().to("spyre") for _ in range(2))
+    operations: dict[str, Operation] = {
+        "add": lambda: a + b,
+        "mm": lambda: a @ b,
+        "softmax": lambda: torch.softmax(a, -1),
+        "mul by a number": lambda: a * 2.5,
+    }
+    figures = []
+    for name, operation in operations.items():
+        enqueue, complete = medians_us(operation)
+        figures.append(Figure(f"{name}, 64x64: enqueue", enqueue, "us", 150))
+        figures.append(Figure(f"{name}, 64x64: completion", complete, "us", 150))
+    enqueue, _ = medians_us(lambda: torch.empty(64, 64, dtype=torch.float16, device="spyre"))
+    return [*figures, Figure("torch.empty, 64x64", enqueue, "us", 45)]
+
+
+def large() -> list[Figure]:
+    """Operations on large tensors against what the engine needs for their programs."""
+    a, b = (torch.rand(2048, 4096).half().to("spyre") for _ in range(2))
+    m, n = (torch.rand(2048, 2048).half().to("spyre") for _ in range(2))
+    return [
+        *against_engine("add, 2048x4096", torch.add, a, b, ADD_PAIRS),
+        *against_engine("mm, 2048x2048x2048", torch.mm, m, n, MATMUL_PAIRS),
+    ]
+
+
+def against_engine(
+    name: str,
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    pairs: int,
+) -> list[Figure]:
+    """The operation against its program, which writes where the operation puts its result."""
+
+    def operation() -> torch.Tensor:
+        return function(a, b)
+
+    result = operation()
+    direct = directly(a, b, result)
+    del result
+    for _ in range(2):
+        once_ns(operation)
+        direct()
+    ratios, times = [], []
+    for number in range(pairs):
+        sides = (lambda: once_ns(operation)[1], lambda: _timed(direct))
+        found = [side() for side in (sides if number % 2 else sides[::-1])]
+        eager_ns, engine_ns = found if number % 2 else found[::-1]
+        ratios.append(eager_ns / engine_ns)
+        times.append(eager_ns)
+    return [
+        Figure(f"{name}: completion", statistics.median(times) / 1e6, "ms"),
+        Figure(f"{name}: against the engine", statistics.median(ratios), "x", 1.1),
+    ]
+
+
+def directly(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> Operation:
+    """The program launched last, linked at the addresses of three tensors, in the driver."""
+    torch.spyre.synchronize()
+    program = list(prepare.recipes())[-1].program
+    bases = [buffer_of(t).base for t in (a, b, result)]
+    addresses = [base.resolved.address_bytes for base in bases if base is not None]
+    linked, executor = program.linked_at(addresses), program.card.device.executor
+    return lambda: executor.run(linked)
+
+
+def _timed(operation: Operation) -> int:
+    begin = time.perf_counter_ns()
+    operation()
+    return time.perf_counter_ns() - begin
+
+
+def others() -> list[Figure]:
+    """A fallback to the CPU, and copies."""
+    a, b = (torch.rand(64, 64).half().to("spyre") for _ in range(2))
+    x, y = (t.float() for t in (a, b))
+    _, fallback = medians_us(lambda: torch.heaviside(x, y), 100)
+    host = torch.rand(2048, 4096).half()
+    card = host.to("spyre")
+    _, up = medians_us(lambda: host.to("spyre"), 20)
+    _, down = medians_us(lambda: card.cpu(), 20)
+    return [
+        Figure("fallback to the CPU, 64x64 float32", fallback, "us"),
+        Figure("host to card, 2048x4096", up / 1e3, "ms"),
+        Figure("card to host, 2048x4096", down / 1e3, "ms"),
+    ]
+
+
+def main() -> int:
+    """Run the benchmark; always exits 0, since a slow machine is not an error."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    os.environ["SPYRE_FALLBACK"] = "silent"
+    autoload()
+    figures = [*small(), *large(), *others()]
+    if chosen.json:
+        print(json.dumps([asdict(figure) for figure in figures], indent=1))
+    else:
+        print("\n".join(map(str, figures)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

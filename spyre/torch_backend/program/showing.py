@@ -1,0 +1,64 @@
+"""What people see of compiled programs: the log of TORCH_SPYRE_DEBUG, the bundles of SPYRE_KEEP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from spyre import config
+from spyre.errors import LaunchError
+from spyre.mlir.bundle import BundleParts, write_bundle
+
+LISTING_FILE = "operations.txt"
+
+
+def show_program(name: str, listing: str, parts: BundleParts) -> None:
+    """Log and write a program that is about to be compiled, as the environment asks for.
+
+    ``listing``: its operations, one a line. LaunchError SPY951 when SPYRE_KEEP cannot be written.
+    """
+    if config.logs_torch_operations():
+        from spyre.torch_backend.debug_log import log_program
+
+        log_program(name, listing)
+    directory = config.keep_directory()
+    if directory is not None:
+        keep_program(directory, name, listing, parts)
+
+
+def keep_program(directory: Path, name: str, listing: str, parts: BundleParts) -> Path:
+    """Write a program to a new directory in ``directory``, numbered and named after ``name``."""
+    files = {**parts.extra_files, LISTING_FILE: f"{listing}\n".encode()}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return write_bundle(replace(parts, extra_files=files), _next_place(directory, name))
+    except OSError as error:
+        raise LaunchError(
+            "SPY951",
+            f"the program {name} cannot be written to {directory}",
+            expected="SPYRE_KEEP to name a directory that may be written",
+            found=error.strerror or type(error).__name__,
+        ) from error
+
+
+def _next_place(directory: Path, name: str) -> Path:
+    """A directory made here, numbered after the last one; several processes may do so at once."""
+    text = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
+    while True:
+        number = max(_numbers(directory), default=0) + 1
+        place = directory / f"{number:04d}-{text}"
+        try:
+            place.mkdir()
+        except FileExistsError:  # another process was faster
+            continue
+        return place
+
+
+def _numbers(directory: Path) -> Iterator[int]:
+    """Numbers of the programs that are there."""
+    for place in directory.iterdir():
+        head = place.name.split("-", 1)[0]
+        if head.isdecimal():
+            yield int(head)

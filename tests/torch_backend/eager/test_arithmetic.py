@@ -1,0 +1,330 @@
+"""Elementwise operations, reductions, products and normalisation against float32 on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+BOUND = {torch.float16: 2**-7, torch.bfloat16: 2**-6, torch.float32: 2e-5}
+"""Relative to the largest number: a few roundings to 10 bits, or to 24."""
+FLOATS = [torch.float16, torch.float32]
+
+
+def is_float(given):
+    return isinstance(given, torch.Tensor) and given.is_floating_point()
+
+
+def on_card(dtype, *given):
+    """The operands as the card holds them, and where it does."""
+    moved = [g.to(dtype) if is_float(g) else g for g in given]
+    moved = [m.to("spyre") if isinstance(m, torch.Tensor) else m for m in moved]
+    held = [m.cpu() if isinstance(m, torch.Tensor) else m for m in moved]
+    return moved, [
+        h.float() if isinstance(h, torch.Tensor) and h.is_floating_point() else h for h in held
+    ]
+
+
+def agrees(dtype, function, *given, bound=1.0):
+    """No fallback, equal sizes, and numbers within the bound."""
+    moved, held = on_card(dtype, *given)
+    wanted = function(*held)
+    before = torch.spyre.fallbacks()
+    found = function(*moved)
+    assert torch.spyre.fallbacks() == before
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    found = found if isinstance(found, tuple) else (found,)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape
+        if not other.is_floating_point():
+            assert torch.equal(one.cpu(), other)
+            continue
+        scale = max(other.abs().max().item(), 1e-3)
+        worst = (one.cpu().float() - other).abs().max().item()
+        assert worst <= bound * BOUND[dtype] * scale, f"{worst} of {scale}"
+
+
+def randoms(*sizes, low=None):
+    generator = torch.Generator().manual_seed(len(sizes))
+    found = torch.randn(sizes, generator=generator)
+    return found if low is None else found.abs() + low
+
+
+UNARY = {
+    "abs": torch.abs,
+    "neg": torch.neg,
+    "exp": torch.exp,
+    "sigmoid": torch.sigmoid,
+    "floor": torch.floor,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "relu6": F.relu6,
+    "silu": F.silu,
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "gelu": F.gelu,
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
+    "square": lambda x: x**2,
+    "cube": lambda x: x**3,
+    "clamp": lambda x: x.clamp(-0.5, 0.5),
+    "clamp_min": lambda x: x.clamp(min=0.25),
+    "add number": lambda x: x + 1.5,
+    "subtract from number": lambda x: 1.5 - x,
+    "compare with number": lambda x: x > 0.5,
+}
+POSITIVE = {
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "log": torch.log,
+    "root": lambda x: x**0.5,
+    "inverse": lambda x: x**-1,
+}
+BINARY = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "add scaled": lambda x, y: torch.add(x, y, alpha=0.5),
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "where": lambda x, y: torch.where(x > y, x, y),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", UNARY)
+def test_functions(dtype, name):
+    agrees(dtype, UNARY[name], randoms(5, 70))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", POSITIVE)
+def test_functions_of_positive_numbers(dtype, name):
+    agrees(dtype, POSITIVE[name], randoms(5, 70, low=0.1))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.bfloat16])
+@pytest.mark.parametrize("name", BINARY)
+def test_pairs(dtype, name):
+    agrees(dtype, BINARY[name], randoms(3, 65), randoms(3, 65) * 0.5)
+
+
+SHAPES = [
+    ((), ()),
+    ((7,), ()),
+    ((1,), (5,)),
+    ((64, 64), (64,)),
+    ((2, 3, 100), (3, 1)),
+    ((4, 1), (1, 70)),
+    ((2, 1, 3, 1), (5, 1, 33)),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), SHAPES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_broadcasting(dtype, first, second):
+    agrees(dtype, torch.add, randoms(*first), randoms(*second))
+    agrees(dtype, lambda x, y: torch.where(x > y, x, y), randoms(*second), randoms(*first))
+
+
+VIEWS = {
+    "transposed": lambda x: x.t() + x.t(),
+    "one of two": lambda x: x.t()[:4, :4] * x[:4, :4],
+    "rows": lambda x: x[2:5] + x[3:6],
+    "columns by sticks": lambda x: x[:, 64:] + x[:, :36],
+    "columns": lambda x: x[:, 3:9] - x[:, 4:10],
+    "steps": lambda x: x[::2] + x[1::2],
+    "flat": lambda x: x.view(-1) + x.reshape(-1),
+    "diagonal": lambda x: x.diagonal() + 1,
+    "expanded": lambda x: x[:1].expand(4, 100) + x[:, :1].expand(6, 100)[:4],
+    "unfolded": lambda x: x.unfold(1, 10, 5) * 2,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", VIEWS)
+def test_views(dtype, name):
+    agrees(dtype, VIEWS[name], randoms(6, 100))
+
+
+def in_place(x, y):
+    x = x.clone()
+    x.add_(y).mul_(2)
+    x[1:3].sub_(1)
+    x[:, 5:9] = y[:, :4]
+    x.t().add_(1)
+    return x.relu_()
+
+
+def out_variants(x, y):
+    out = torch.empty(0, dtype=x.dtype, device=x.device)
+    torch.mul(x, y, out=out)
+    torch.add(out, y, out=out)
+    rows = torch.zeros(8, x.shape[1], dtype=x.dtype, device=x.device)
+    torch.sub(x, y, out=rows[1:7])
+    return out, rows
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("function", [in_place, out_variants])
+def test_into_given_memory(dtype, function):
+    agrees(dtype, function, randoms(6, 100), randoms(6, 100) * 0.5)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["sum", "mean", "amax", "amin", "var", "std"])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_reductions(dtype, name, keepdim):
+    function = getattr(torch, name)
+    for dim in (0, 1, -1, (0, 2), (1, 2), (0, 1, 2)):
+        agrees(dtype, lambda x, d=dim: function(x, dim=d, keepdim=keepdim), randoms(2, 3, 70))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_reductions_of_negative_numbers_do_not_see_the_padding(dtype):
+    x = -randoms(3, 33, low=1.0)
+    agrees(dtype, lambda t: (t.amax(1), (t < 0).all(1), (t > 0).any(1)), x)
+    agrees(dtype, lambda t: (t / t * 1.25).prod(1), x, bound=8)
+    agrees(dtype, lambda t: (-t).amin(1), x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("order", [0, 1, 2, 3, float("inf"), float("-inf")])
+def test_norms(dtype, order):
+    agrees(
+        dtype, lambda x: torch.linalg.vector_norm(x, order, dim=1), randoms(4, 50, low=0.1), bound=3
+    )
+
+
+PRODUCTS = [
+    ((64, 64), (64, 64)),
+    ((5, 7), (7, 9)),
+    ((1, 130), (130, 1)),
+    ((3, 1), (1, 4)),
+    ((2, 3, 5, 40), (2, 3, 40, 70)),
+    ((4, 5, 64), (1, 64, 70)),
+    ((6, 65), (65,)),
+    ((65,), (65, 3)),
+    ((70,), (70,)),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("left", "right"), PRODUCTS)
+def test_products(dtype, left, right):
+    agrees(dtype, torch.matmul, randoms(*left), randoms(*right))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_products_of_transposed_operands(dtype):
+    a, b = randoms(40, 100), randoms(40, 70)
+    agrees(dtype, lambda x, y: x.t() @ y, a, b)
+    agrees(dtype, lambda x, y: y.t() @ x, a, b)
+    agrees(dtype, lambda x, y: x @ y.t(), a.t().contiguous(), b.t().contiguous())
+    agrees(dtype, lambda x, w, c: F.linear(x, w, c), randoms(2, 3, 100), a, randoms(40))
+    agrees(dtype, lambda c, x, w: torch.addmm(c, x, w, beta=0.5, alpha=2), randoms(70), a.t(), b)
+
+
+def test_padding_of_an_operand_does_not_matter():
+    """What lies beyond the columns of x is the exponential of garbage."""
+    agrees(
+        torch.float16, lambda x, y: torch.exp(x * 2) @ y, randoms(3, 40), randoms(40, 5), bound=4
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normalisation(dtype):
+    x, w, b = randoms(3, 4, 70), randoms(70), randoms(70)
+    for dim in (0, 1, 2):
+        agrees(dtype, lambda t, d=dim: F.softmax(t, d), x)
+        agrees(dtype, lambda t, d=dim: F.log_softmax(t, d), x)
+    agrees(dtype, lambda t, u, v: F.layer_norm(t, (70,), u, v), x, w, b, bound=2)
+    agrees(dtype, lambda t: F.layer_norm(t, (4, 70)), x, bound=2)
+    agrees(dtype, lambda t, u: F.rms_norm(t, (70,), u), x, w, bound=2)
+
+
+ATTENTION = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "scaled": {"scale": 0.3},
+    "grouped": {"enable_gqa": True, "is_causal": True},
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention(dtype, name):
+    heads = 2 if name == "grouped" else 4
+    q, k, v = randoms(2, 4, 17, 32), randoms(2, heads, 17, 32), randoms(2, heads, 17, 24)
+    agrees(
+        dtype,
+        lambda a, b, c: F.scaled_dot_product_attention(a, b, c, **ATTENTION[name]),
+        *(q, k, v),
+        bound=2,
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_attention_under_masks(dtype):
+    q, k, v = randoms(2, 4, 5, 64), randoms(2, 4, 70, 64), randoms(2, 4, 70, 16)
+    hidden = randoms(2, 1, 5, 70) > 0
+    hidden[0, 0, 2] = False
+
+    def attend(a, b, c, mask):
+        return F.scaled_dot_product_attention(a, b, c, attn_mask=mask)
+
+    agrees(dtype, attend, q, k, v, hidden, bound=2)
+    agrees(dtype, attend, q, k, v, randoms(5, 70), bound=2)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gradients_of_attention(dtype):
+    def gradients(*given):
+        leaves = [g.clone().requires_grad_() for g in given]
+        F.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True).sum().backward()
+        return tuple(leaf.grad for leaf in leaves)
+
+    agrees(
+        dtype, gradients, randoms(2, 4, 9, 32), randoms(2, 2, 9, 32), randoms(2, 2, 9, 32), bound=8
+    )
+
+
+@pytest.mark.parametrize("source", [torch.float16, torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "target", [torch.float16, torch.bfloat16, torch.float32, torch.int32, torch.int64, torch.bool]
+)
+@pytest.mark.parametrize("sizes", [(), (20,), (3, 40), (2, 70)])
+def test_conversions(source, target, sizes):
+    x = torch.arange(max(torch.Size(sizes).numel(), 1)).reshape(sizes) - 3
+    x = x.to(source).to("spyre")
+    before = torch.spyre.fallbacks()
+    found = x.to(target)
+    assert torch.spyre.fallbacks() == before
+    assert torch.equal(found.cpu(), x.cpu().to(target))
+
+
+def test_float32_logarithms_over_the_whole_range():
+    x = torch.tensor(
+        [0.0, 1e-38, 1e-30, 1e-9, 0.5, 1.0, 1.0001, 3e4, 1e12, 1e38, float("inf"), -1.0]
+    )
+    found, wanted = x.to("spyre").log().cpu(), x.log()
+    torch.testing.assert_close(found, wanted, rtol=2e-6, atol=2e-6, equal_nan=True)
+
+
+def test_kernels_are_compiled_once():
+    from spyre.torch_backend.eager import prepare
+
+    x = torch.randn(9, 77).half().to("spyre")
+    y = x[1:4] + x[2:5]
+    count = len(prepare._recipes)
+    for k in range(4):
+        y = x[k : k + 3] + x[k + 1 : k + 4]
+    assert len(prepare._recipes) == count
+    assert torch.equal(y.cpu(), (x[3:6] + x[4:7]).cpu())

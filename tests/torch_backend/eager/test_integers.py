@@ -1,0 +1,129 @@
+"""Arithmetic and comparisons of words, exact over their whole range."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.torch_backend.eager.agreement import agrees, numbers
+
+WORDS = (torch.int32, torch.int64)
+LEAST, MOST = -(1 << 31), (1 << 31) - 1
+EDGES = [LEAST, LEAST + 1, -(1 << 24) - 1, -1, 0, 1, (1 << 24) + 1, MOST - 1, MOST]
+SHAPES = [(4, 65), (), (2, 3, 5), (1,), (100,)]
+words = st.lists(st.integers(LEAST, MOST) | st.sampled_from(EDGES), min_size=70, max_size=70)
+
+
+def pairs():
+    """Every edge with every other."""
+    edges = torch.tensor(EDGES, dtype=torch.int32)
+    return edges.repeat_interleave(len(EDGES)), edges.repeat(len(EDGES))
+
+
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("dtype", WORDS)
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "maximum", "minimum"])
+def test_arithmetic(name, dtype, sizes):
+    a, b = numbers(*sizes, dtype=dtype), numbers(*sizes, dtype=dtype, seed=1)
+    agrees(getattr(torch, name), a, b)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "maximum", "minimum"])
+def test_arithmetic_wraps_at_the_edges(name):
+    agrees(getattr(torch, name), *pairs())
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons_at_the_edges(name):
+    agrees(getattr(torch, name), *pairs())
+    agrees(lambda a: getattr(torch, name)(a, 2), numbers(4, 65, dtype=torch.int64))
+    agrees(lambda a: getattr(torch, name)(a, 1.5), numbers(4, 65, dtype=torch.int64))
+
+
+@settings(max_examples=10, deadline=None)
+@given(words, words)
+@example([LEAST] * 70, [MOST] * 70)
+def test_arbitrary_words(left, right):
+    a, b = torch.tensor(left, dtype=torch.int32), torch.tensor(right, dtype=torch.int32)
+    for function in (torch.add, torch.sub, torch.mul, torch.lt, torch.eq, torch.maximum):
+        agrees(function, a, b)
+
+
+@pytest.mark.parametrize("divisor", [1, 3, 7, 1000, (1 << 29) + 1])
+def test_division_by_a_number(divisor):
+    a, _ = pairs()
+    agrees(lambda a: a % divisor, a)
+    agrees(lambda a: a // divisor, a)
+    agrees(lambda a: torch.div(a, divisor, rounding_mode="floor"), a, fallbacks=True)
+
+
+def test_numbers_and_factors():
+    a = numbers(4, 65, dtype=torch.int64)
+    agrees(lambda a: a + 1, a)
+    agrees(lambda a: 5 - a, a)
+    agrees(lambda a: torch.add(a, a, alpha=3), a)
+    agrees(lambda a: torch.sub(a, 2, alpha=-3), a)
+    agrees(lambda a: a.clone().add_(2).mul_(3), a)
+    agrees(operator.neg, a)
+    agrees(torch.abs, a)
+    agrees(lambda a: a.clamp(-1, 3), a)
+    agrees(lambda a: a.clamp_min(2), a)
+    agrees(lambda a: a.clamp(max=2), a)
+
+
+def test_with_floats_and_bools():
+    a = numbers(4, 65, dtype=torch.int64)
+    agrees(lambda a: a + 1.5, a)
+    agrees(lambda a: a / 4, a)
+    agrees(lambda a: a * (a > 0), a)
+    agrees(lambda a: (a > 0).sum(), a)
+    agrees(lambda a: (a > 0).sum(1, keepdim=True), a)
+    agrees(lambda a: a + a.half(), a)
+
+
+def test_views():
+    a = numbers(40, 70, dtype=torch.int64)
+    agrees(lambda a: a.t() + a[:1].t(), a)
+    agrees(lambda a: a[:, 3:9] == a[:, 10:16], a)
+    agrees(lambda a: a[:, ::2].expand(2, 40, 35) - a[:, 1::2], a)
+
+
+def test_what_is_no_word_falls_back():
+    agrees(lambda a: a < (1 << 40), numbers(4, 5, dtype=torch.int64), fallbacks=True)
+    agrees(lambda a: a % -3, numbers(4, 5, dtype=torch.int64), fallbacks=True)
+    agrees(lambda a: a % a.abs().add(1), numbers(4, 5, dtype=torch.int64), fallbacks=True)
+
+
+@pytest.mark.parametrize("dims", [None, (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_reductions(dims, keepdim):
+    edges = torch.cat([*pairs(), torch.arange(-18, 0, dtype=torch.int32)]).reshape(9, 20)
+    for x in (edges, edges.t(), edges[:, 3:9], edges[2:3]):
+        agrees(lambda x: x.amax(dims or (), keepdim=keepdim), x)
+        agrees(lambda x: x.amin(dims or (), keepdim=keepdim), x)
+        agrees(lambda x: x.sum(dims, keepdim=keepdim, dtype=torch.int32), x)
+    agrees(lambda x: x.sum(dims, keepdim=keepdim), numbers(9, 70, dtype=torch.int64))
+
+
+def test_extremes_of_all():
+    agrees(lambda a: a.max(), pairs()[0])
+    agrees(lambda a: a.min(), pairs()[0])
+    agrees(lambda a: a.max(), torch.tensor(-5))
+
+
+def test_bits_with_bools():
+    a, b = numbers(4, 65, dtype=torch.int64), numbers(65, dtype=torch.bool)
+    agrees(lambda a, b: a & b, a, b)
+    agrees(lambda a, b: b | a, a, b)
+    agrees(lambda a, b: a ^ b, a, b)
+    agrees(lambda a: a & (a > 0), pairs()[0])
+
+
+def test_isin():
+    a = numbers(4, 65, dtype=torch.int64)
+    agrees(torch.isin, a, torch.tensor([2, -3]))
+    agrees(lambda a, b: torch.isin(a, b, invert=True), a, torch.tensor([2, -3]))
