@@ -54,9 +54,11 @@ class FallbackCall:
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.parents: dict[int, torch.Tensor] = {}
         """By storage: its copy, and a tensor over it."""
+        self.parts: dict[tuple[Any, ...], torch.Tensor] = {}
+        """By storage, sizes, strides and offset: elements that were copied alone."""
         self.written: dict[int, _Written] = {}
         """By id of the CPU tensor."""
-        self.given: tuple[Any, ...] = ()
+        self.given: list[tuple[str, Any]] = []
         self.waits_for: DeviceBuffer | None = None
         self.device_index = -1
 
@@ -65,7 +67,7 @@ class FallbackCall:
         card cannot hold.
         """
         names = self.signature.names
-        self.given = (*args, *kwargs.values())
+        self.given = [*zip(names, args, strict=False), *kwargs.items()]
         host_args = [self._down(value, name) for name, value in zip(names, args, strict=False)]
         host_kwargs = {name: self._down(value, name) for name, value in kwargs.items()}
         if self.waits_for is not None:
@@ -96,7 +98,7 @@ class FallbackCall:
         key = storage_key(tensor)
         is_part = key not in self.storages and self._goes_alone(tensor, key, name)
         if is_part:
-            host = self._part(tensor, name)
+            host = self._part(tensor, key, name)
         else:
             host = view_of(self._storage(tensor, key, name), tensor)
         if tensor.is_conj():
@@ -107,9 +109,16 @@ class FallbackCall:
             self.written[id(host)] = _Written(tensor, host, is_part)
         return host
 
-    def _part(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+    def _part(self, tensor: torch.Tensor, key: int, name: str) -> torch.Tensor:
+        place = (key, *_place(tensor))
+        found = self.parts.get(place)
+        if found is None:
+            found = self.parts[place] = self._part_copy(tensor, name)
+        return found.view_as(found)
+
+    def _part_copy(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         if name in self.signature.outputs:
-            return torch.empty(tensor.size(), dtype=tensor.dtype, device="cpu")
+            return torch.empty_like(tensor, device="cpu")
         with torch.no_grad():
             held = tensor.clone()
         return view_of(self._start(held), held)
@@ -141,16 +150,26 @@ class FallbackCall:
         return start_host_storage(buffer)
 
     def _goes_alone(self, tensor: torch.Tensor, key: int, name: str) -> bool:
-        """True for a small view of a large storage that nothing else touches in this call."""
+        """True for a small view of a large storage that no other view touches in this call."""
         size_bytes = tensor.untyped_storage().nbytes()
         if size_bytes < LARGE_BYTES or name in self.signature.viewed:
             return False
         if tensor.numel() * tensor.element_size() * SMALL_PART > size_bytes:
             return False
-        if not self.signature.written:
+        if not self._writes_to(key):
             return True
-        others = [t for t in _tensors(self.given) if is_spyre(t) and storage_key(t) == key]
-        return len(others) == 1 and not _overlaps_itself(tensor)
+        views = [view for _, view in self._views(key)]
+        is_alone = all(_place(view) == _place(tensor) for view in views)
+        return is_alone and not _overlaps_itself(tensor)
+
+    def _writes_to(self, key: int) -> bool:
+        written = self.signature.written
+        return bool(written) and any(name in written for name, _ in self._views(key))
+
+    def _views(self, key: int) -> list[tuple[str, torch.Tensor]]:
+        """Arguments over one storage of the card, with their names."""
+        pairs = [(name, t) for name, value in self.given for t in _tensors((value,))]
+        return [(name, t) for name, t in pairs if is_spyre(t) and storage_key(t) == key]
 
     def _wrap_numbers(self, host_args: list[Any]) -> None:
         names, tensors = self.signature.names, self.signature.tensors
@@ -233,6 +252,11 @@ def _tensors(values: Any) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             found += _tensors(value)
     return found
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where a view lies in its storage."""
+    return tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -1,18 +1,21 @@
 """The largest and smallest elements along a dim, and where they stand: top-k, sort, max, argmax.
 
 Equal elements come in the order of their positions. NaNs (in float32 only; the 16-bit format of the
-card has none) count as smaller than all numbers, where torch on a CPU takes them for the largest.
+card has none) count as infinite, where torch on a CPU takes them for larger still; sort and top-k
+return them as infinite too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
 
 from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back
 from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.eager.not_numbers import extreme
 from spyre.torch_backend.eager.run import run
 from spyre.torch_backend.program.indexing import largest, off_lanes, other_lane, stored_elements
 from spyre.torch_backend.program.value import Value
@@ -30,12 +33,18 @@ def ranked(
     """The first ``count`` along ``dim`` in falling or rising order, and their positions.
 
     ``both``: values and positions, else positions only. ``keeps``: the dim stays in the results.
+    ``count`` 0: the one that max and min choose, to which NaN is first in both orders.
     """
-    x = off_lanes(low, x, dim)
+    given, x = x, off_lanes(low, x, dim)
+    if x.dtype == "float32":
+        last = low.constant(inf if count or descending else -inf, x.dtype)
+        x = low.pointwise("where3", low.pointwise("equal", x, x), x, last)
     if not descending:
         x = low.pointwise("neg", x)
-    found = [largest(low, x, dim, count, indices=True)]
-    if both:
+    found = [largest(low, x, dim, count or 1, indices=True)]
+    if both and not count:
+        found.insert(0, extreme(low, "max" if descending else "min", given, (dim,)))
+    elif both:
         values = largest(low, x, dim, count, indices=False)
         found.insert(0, values if descending else low.pointwise("neg", values))
     if not keeps:
@@ -106,7 +115,7 @@ def _takes_sort(
 
 def _extreme(descending: bool) -> Kernel:
     def kernel(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
-        return _ranked(x, dim, 1, descending, keepdim)
+        return _ranked(x, dim, 0, descending, keepdim)
 
     return kernel
 
@@ -138,7 +147,7 @@ def _position(descending: bool) -> Kernel:
         x: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor
     ) -> torch.Tensor:
         seen, along = _flat(x, dim)
-        (found,) = _ranked(seen, along, 1, descending, keepdim and dim is not None, both=False)
+        (found,) = _ranked(seen, along, 0, descending, keepdim and dim is not None, both=False)
         if dim is None and keepdim:
             found = found.reshape((1,) * x.dim())
         _into((out,), (found,))
