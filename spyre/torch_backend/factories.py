@@ -14,7 +14,7 @@ from spyre.layout import contiguous_strides
 from spyre.torch_backend.allocation import allocate
 from spyre.torch_backend.card_copies import upload
 from spyre.torch_backend.eager.copies import copy_on_card
-from spyre.torch_backend.host_copies import to_host
+from spyre.torch_backend.host_copies import download, to_host
 from spyre.torch_backend.resizing import is_spyre
 
 
@@ -65,7 +65,7 @@ def _check_options(layout: torch.layout | None, pin_memory: bool | None) -> None
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> Any:
     """aten::_copy_from: onto the card, from it, or within it."""
     if not is_spyre(target):
-        target.copy_(to_host(source))
+        download(source, target)
     elif is_spyre(source):
         copy_on_card(target, source)
     else:

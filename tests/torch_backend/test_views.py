@@ -121,3 +121,20 @@ def test_bytes_written_to_a_fresh_storage_get_the_layout_of_their_tensor(host):
     x = torch.empty(0, dtype=torch.float16, device="spyre").set_(storage, 0, (4, 6), (6, 1))
     assert x.device_tensor_layout() == host.half().to("spyre").device_tensor_layout()
     assert torch.equal(x.cpu(), host.half())
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int64, torch.bool, torch.uint8]
+)
+@pytest.mark.parametrize("way", ["cpu", "contiguous", "strided", "other dtype", "broadcast"])
+def test_copies_to_cpu_tensors(dtype, way):
+    source = (torch.arange(3 * 70) % 2).reshape(3, 70).to(dtype)
+    card = source.to("spyre")
+    if way == "cpu":
+        target = card.cpu()
+    else:
+        made = torch.float64 if way == "other dtype" else dtype
+        target = torch.full((2, 3, 70) if way == "broadcast" else (3, 70), 1).to(made)
+        target = target.t().contiguous().t() if way == "strided" else target
+        target.copy_(card)
+    assert torch.equal(target, source.to(target.dtype).expand(target.size()))

@@ -16,10 +16,12 @@ from spyre.torch_backend.dtypes import name_of
 from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.eager.mathematics import erf
+from spyre.torch_backend.eager.operands import Number
 from spyre.torch_backend.program.value import Value
 
 Lower = Callable[..., Value]
 _F32 = "float32"
+_CHANGING_NUMBERS = ("addcmul.out", "addcdiv.out")
 
 
 class Formula:
@@ -79,12 +81,12 @@ def tanh_gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
     return f("mul", grad, f("add", s, change))
 
 
-def addcmul(f: Formula, x: Value, a: Value, b: Value, factor: float) -> Value:
+def addcmul(f: Formula, x: Value, a: Value, b: Value, factor: Value) -> Value:
     """x + factor · a · b."""
     return f("add", x, f("mul", factor, f("mul", a, b)))
 
 
-def addcdiv(f: Formula, x: Value, a: Value, b: Value, factor: float) -> Value:
+def addcdiv(f: Formula, x: Value, a: Value, b: Value, factor: Value) -> Value:
     """x + factor · a / b."""
     return f("add", x, f("mul", factor, f("realdiv", a, b)))
 
@@ -149,16 +151,22 @@ def _kernel(
 ) -> Kernel:
     """``tensors`` tensors, then ``numbers`` by name with their defaults; the target by any name.
 
-    ``label``: of the programs, default ``name``.
+    ``label``: of the programs, default ``name``. Numbers that optimizers change from step to step
+    are operands, so that one program serves all of them.
     """
+    are_operands = name in _CHANGING_NUMBERS
 
     def kernel(*args: Any, **named: Any) -> torch.Tensor:
         target = _target(args, named)
         operands = list(args[:tensors])
         given = zip(numbers, args[tensors:], strict=False)
         found = {**numbers, **{k: v for k, v in named.items() if k in numbers}, **dict(given)}
-        parameters = (name_of(target.dtype), *(float(v) for v in found.values()))
         sizes = torch.broadcast_shapes(*(t.shape for t in operands))
+        parameters: tuple[Any, ...] = (name_of(target.dtype),)
+        if are_operands:
+            operands += [Number(float(v), _F32) for v in found.values()]
+        else:
+            parameters += tuple(float(v) for v in found.values())
         return fill(label or name, lower, operands, parameters, target, sizes)
 
     def takes(*args: Any, **named: Any) -> bool:

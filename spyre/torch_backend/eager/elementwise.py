@@ -76,12 +76,13 @@ def _compare(name: str) -> Lower:
 
 
 def _scaled(name: str) -> Lower:
-    """a ± alpha · b."""
+    """a ± b, or a ± alpha · b with a third value."""
 
-    def lower(low: Lowering, a: Value, b: Value, dtype: str, alpha: float) -> Value:
-        a, b = _floats(low, dtype, a, b)
-        if alpha != 1:
-            b = low.pointwise("mul", b, low.constant(alpha, dtype))
+    def lower(low: Lowering, *rest: Any) -> Value:
+        *values, dtype = rest
+        a, b, *alpha = _floats(low, dtype, *values)
+        if alpha:
+            b = low.pointwise("mul", b, alpha[0])
         return low.pointwise(name, a, b)
 
     return lower
@@ -156,8 +157,9 @@ def _binary(name: str, lower: Lower) -> Kernel:
 def _scaled_binary(name: str, lower: Lower) -> Kernel:
     def kernel(a: Any, b: Any, *, alpha: float = 1, out: torch.Tensor) -> torch.Tensor:
         operands = [operand(a, out.dtype), operand(b, out.dtype)]
-        parameters = (_name(out.dtype), float(alpha))
-        return fill(name, lower, operands, parameters, out, broadcast_shape(*operands))
+        if alpha != 1:
+            operands.append(operand(alpha, out.dtype))
+        return fill(name, lower, operands, (_name(out.dtype),), out, broadcast_shape(*operands))
 
     def takes(a: Any, b: Any, *, alpha: float = 1, out: torch.Tensor) -> bool:
         return is_computed(a, b) and out.dtype in FLOATS
