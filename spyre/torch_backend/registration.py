@@ -73,7 +73,7 @@ def register_under(key: str, kernels: dict[str, Kernel]) -> None:
     library = torch.library.Library("aten", "IMPL", key)
     _libraries.append(library)
     for name, kernel in kernels.items():
-        library.impl(name, kernel)
+        library.impl(name, skip_in_dynamo(kernel))
 
 
 def register_fallbacks(kernels: dict[str, Kernel]) -> None:

@@ -16,8 +16,6 @@ from spyre.torch_backend.eager.matmuls import is_small_product, product
 from spyre.torch_backend.eager.run import run
 from spyre.torch_backend.program.value import Value
 
-MATH, OVERRIDEABLE = 0, 3
-"""Values of at::sdp::SDPBackend."""
 KEPT_MASKS = 64
 _causal: OrderedDict[tuple[int, int, int], torch.Tensor] = OrderedDict()
 
@@ -77,24 +75,38 @@ def _safe_softmax(low: Lowering, x: Value, dtype: str) -> Value:
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def choice(
+def scaled_dot_product_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    dropout: float = 0.0,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> int:
-    """aten::_fused_sdp_choice."""
+) -> torch.Tensor:
+    """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
+    if fits(q, k, v, dropout_p):
+        fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+        found: torch.Tensor = fused(q, k, v, attn_mask, 0.0, is_causal, False, scale=scale)[0]
+        return found
+    math = torch.ops.aten._scaled_dot_product_attention_math
+    given = (attn_mask, dropout_p, is_causal)
+    plain: torch.Tensor = math(q, k, v, *given, scale=scale, enable_gqa=enable_gqa)[0]
+    return plain
+
+
+def fits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float) -> bool:
+    """True for what one program can do: floats in four dims, heads that divide, no dropout."""
     tensors = (q, k, v)
-    fits = dropout == 0 and q.dim() == 4 and all(t.numel() and t.dtype in FLOATS for t in tensors)
-    heads = k.shape[-3] == v.shape[-3] and q.shape[-3] % max(k.shape[-3], 1) == 0
-    alike = len({t.dtype for t in tensors}) == 1 and k.shape[0] == q.shape[0] == v.shape[0]
+    if dropout or any(t.dim() != 4 or not t.numel() for t in tensors):
+        return False
+    if q.dtype not in FLOATS or len({t.dtype for t in tensors}) > 1:
+        return False
+    heads = k.shape[-3] == v.shape[-3] and q.shape[-3] % k.shape[-3] == 0
     small = q.dtype is not torch.float32 or is_small_product(q.shape, k.shape[-2])
-    return OVERRIDEABLE if fits and heads and alike and small else MATH
+    return heads and small and q.shape[0] == k.shape[0] == v.shape[0]
 
 
 def fused_attention(
@@ -196,11 +208,15 @@ def causal_mask(rows: int, columns: int, device_index: int) -> torch.Tensor:
     return found
 
 
+def composite_kernels() -> dict[str, Kernel]:
+    """Operations made of others, with gradients of those; by aten name."""
+    return {"scaled_dot_product_attention": scaled_dot_product_attention}
+
+
 def attention_kernels() -> dict[str, Kernel]:
     """By aten name."""
     name = "_scaled_dot_product_fused_attention_overrideable"
     return {
-        "_fused_sdp_choice": choice,
         name: fused_attention,
         f"{name}_backward": fused_attention_backward,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spyre.torch_backend.eager.activations import activation_kernels
-from spyre.torch_backend.eager.attention import attention_kernels
+from spyre.torch_backend.eager.attention import attention_kernels, composite_kernels
 from spyre.torch_backend.eager.copies import copy_kernels
 from spyre.torch_backend.eager.elementwise import elementwise_kernels
 from spyre.torch_backend.eager.gathers import gather_kernels
@@ -20,7 +20,7 @@ from spyre.torch_backend.eager.ordering import ordering_kernels
 from spyre.torch_backend.eager.reductions import reduction_kernels
 from spyre.torch_backend.eager.scans import scan_kernels
 from spyre.torch_backend.eager.sequences import sequence_kernels
-from spyre.torch_backend.registration import register_kernels
+from spyre.torch_backend.registration import register_composites, register_kernels
 
 _registered = False
 
@@ -64,3 +64,4 @@ def register() -> None:
     if not _registered:
         _registered = True
         register_kernels(eager_kernels())
+        register_composites(composite_kernels())
