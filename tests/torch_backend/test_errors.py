@@ -67,8 +67,7 @@ def test_fallback_warns_once_where_it_was_called():
 
 def test_fallbacks_are_counted(card):
     torch.spyre.reset_fallbacks()
-    torch.fft.fftshift(card)
-    card.sort()
+    torch.linalg.det(card[:, :4])
     assert sum(torch.spyre.fallbacks().values()) > 0
     torch.spyre.reset_fallbacks()
     assert torch.spyre.fallbacks() == {}
