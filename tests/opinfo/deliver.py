@@ -32,7 +32,7 @@ ON_CORES: dict[str, tuple[str, ...]] = {
     "amin": ("amin", "min/reduction_no_dim"),
     "max with index": ("max/reduction_with_dim", "min/reduction_with_dim"),
     "var": ("var", "var/unbiased", "std", "std/unbiased"),
-    "norm": ("norm", "norm/fro", "norm/inf", "linalg.norm", "linalg.vector_norm"),
+    "norm": ("norm", "norm/fro", "norm/inf", "linalg.vector_norm"),  # linalg.norm: also SVDs
     "prod": ("prod",),
     "softmax": ("softmax", "softmax/with_dtype"),
     "log_softmax": ("log_softmax", "log_softmax/with_dtype"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.device_buffer import buffer_of
 from spyre.torch_backend.eager.kernels import FLOATS, Kernel
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.eager.matmuls import is_small_product, product
@@ -203,6 +204,7 @@ def causal_mask(rows: int, columns: int, device_index: int) -> torch.Tensor:
     if found is None:
         mask = torch.ones(rows, columns, dtype=torch.bool).tril()
         found = _causal[key] = mask.to(torch.device("spyre", device_index))
+        buffer_of(found).leave_uncounted()
         if len(_causal) > KEPT_MASKS:
             _causal.popitem(last=False)
     return found

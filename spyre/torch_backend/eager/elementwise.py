@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.eager.kernels import (
+    COMPUTED,
     FLOATS,
     Kernel,
     broadcast_shape,
@@ -197,7 +198,9 @@ def _clamp(name: str) -> Kernel:
         return fill("clamp", _clamped, operands, (kinds, _name(out.dtype)), out, sizes)
 
     def takes(x: torch.Tensor, *rest: Any, out: torch.Tensor, **named: Any) -> bool:
-        return is_computed(x, *rest, *named.values()) and out.dtype in FLOATS
+        bounds = [b for b in (*rest, *named.values()) if isinstance(b, torch.Tensor)]
+        converted = all(b.dtype in (*COMPUTED, torch.int32, torch.int64) for b in bounds)
+        return is_computed(x) and converted and out.dtype in FLOATS
 
     return falling_back(name, kernel, takes)
 
@@ -251,6 +254,13 @@ def relu_(x: torch.Tensor) -> torch.Tensor:
     return fill("relu", _rectified, [x], (_name(x.dtype),), x)
 
 
+def reversed_subtraction(a: torch.Tensor, b: Any, alpha: float = 1) -> torch.Tensor:
+    """aten::rsub: b - alpha · a."""
+    if isinstance(b, torch.Tensor):
+        return torch.sub(b, a, alpha=alpha)
+    return torch.add(torch.mul(a, -alpha), b)
+
+
 _UNARY = {
     "abs": _apply("abs"),
     "neg": _apply("neg"),
@@ -298,6 +308,7 @@ def elementwise_kernels() -> dict[str, Kernel]:
     found["gelu.out"] = falling_back("gelu.out", _gelu, _takes_float)
     found["softplus.out"] = falling_back("softplus.out", _softplus, _takes_float)
     found["leaky_relu.out"] = falling_back("leaky_relu.out", _leaky_relu, _takes_float)
+    found["rsub.Tensor"] = found["rsub.Scalar"] = reversed_subtraction
     found["relu"] = falling_back("relu", relu, is_computed)
     found["relu_"] = falling_back("relu_", relu_, is_computed)
     return found

@@ -1,4 +1,4 @@
-"""Reading through indices: embedding, index_select, indexing with a tensor, gather.
+"""Reading through indices: embedding, index_select, indexing with tensors and masks, gather.
 
 Indices out of range stop the launch with a device fault, which the next synchronization raises.
 Negative ones count from the end where torch says so.
@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.eager.copies import CONVERTED
-from spyre.torch_backend.eager.kernels import Kernel, falling_back, fill
+from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill
 from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.host_copies import to_host
 from spyre.torch_backend.program.indexing import (
     MOST_ROWS,
     OUT_OF_RANGE,
@@ -167,6 +168,37 @@ def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) 
     return fill("select several", select_places, operands, parameters, target, sizes)
 
 
+def nonzero(x: torch.Tensor) -> torch.Tensor:
+    """aten::nonzero: the host has to know how many there are, so it finds them."""
+    return to_host(x).nonzero().to(x.device)
+
+
+def _plain_index(kernel: Kernel) -> Kernel:
+    """``kernel`` with masks as the places they mark, and indexed dims brought together in front
+    where they are no neighbours.
+    """
+
+    def call(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> Any:
+        if any(k is not None and k.dtype is torch.bool for k in indices):
+            places = [_places(k) for k in indices]
+            return call(x, [k for found in places for k in found], out=out)
+        dims = [k for k, index in enumerate(indices) if index is not None]
+        if not dims or dims[-1] - dims[0] == len(dims) - 1:
+            return kernel(x, indices, out=out)
+        rest = [k for k in range(x.dim()) if k not in dims]
+        return kernel(x.permute(*dims, *rest), [indices[k] for k in dims], out=out)
+
+    return call
+
+
+def _places(index: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+    """An index for every dim that a mask stands for; other indices stay."""
+    if index is None or index.dtype is not torch.bool:
+        return [index]
+    found: Sequence[torch.Tensor] = index.nonzero().unbind(1)
+    return found
+
+
 def _merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
     """``x`` with ``count`` dims from ``dim`` on as one."""
     return x.reshape((*x.shape[:dim], -1, *x.shape[dim + count :]))
@@ -223,6 +255,21 @@ def _takes_flip(x: torch.Tensor, dims: Sequence[int]) -> bool:
     return x.dim() > 0 and all(takes_table(x, d % x.dim(), index) for d in dims)
 
 
+def embedding_renorm_(
+    weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
+) -> torch.Tensor:
+    """aten::embedding_renorm_: rows that are looked up and longer than ``max_norm`` are scaled."""
+    norms = torch.linalg.vector_norm(weight, norm_type, dim=1, keepdim=True)
+    rows = torch.arange(weight.shape[0], device=weight.device)
+    used = torch.isin(rows, indices.reshape(-1)).unsqueeze(1)
+    scale = torch.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
+    return weight.mul_(scale)
+
+
+def _takes_renorm(weight: torch.Tensor, indices: torch.Tensor, *_: Any) -> bool:
+    return weight.dtype in FLOATS and weight.numel() > 0 and indices.numel() > 0
+
+
 def gather_kernels() -> dict[str, Kernel]:
     """By aten name."""
     return {
@@ -231,5 +278,7 @@ def gather_kernels() -> dict[str, Kernel]:
         "gather.out": falling_back("gather.out", gather, _takes_gather),
         "isin.Tensor_Tensor_out": falling_back("isin.Tensor_Tensor_out", isin, _takes_isin),
         "flip": falling_back("flip", flip, _takes_flip),
-        "index.Tensor_out": falling_back("index.Tensor_out", index, _takes_index),
+        "index.Tensor_out": _plain_index(falling_back("index.Tensor_out", index, _takes_index)),
+        "nonzero": nonzero,
+        "embedding_renorm_": falling_back("embedding_renorm_", embedding_renorm_, _takes_renorm),
     }

@@ -8,6 +8,7 @@ from spyre.torch_backend.eager.activations import activation_kernels
 from spyre.torch_backend.eager.attention import attention_kernels, composite_kernels
 from spyre.torch_backend.eager.copies import copy_kernels
 from spyre.torch_backend.eager.elementwise import elementwise_kernels
+from spyre.torch_backend.eager.empties import empty_kernels
 from spyre.torch_backend.eager.gathers import gather_kernels
 from spyre.torch_backend.eager.integers import integer_kernels
 from spyre.torch_backend.eager.joins import join_kernels
@@ -46,6 +47,7 @@ KERNEL_TABLES: tuple[Callable[[], dict[str, Kernel]], ...] = (
 WIDENING_TABLES: tuple[Callable[[dict[str, Kernel]], dict[str, Kernel]], ...] = (
     logic_kernels,
     integer_kernels,
+    empty_kernels,
 )
 """More kernels, given those for floats: some take other dtypes of the same operations."""
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyre.dtypes import encode_device
+from spyre.dtypes import find_stored_format
+from spyre.dtypes.formats import FormatKind
 from spyre.layout import SpyreTensorLayout
-from spyre.runtime.flex.copies import bytes_to_device
+from spyre.runtime.flex.copies import to_device_plan
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.host_tensor import HostTensor
 from spyre.torch_backend.profiling import TO_CARD, in_range
 from spyre.torch_backend.program.value import device_format
 
@@ -36,12 +38,14 @@ def number_on_card(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
 
 @in_range(TO_CARD)
 def _upload(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
-    layout = SpyreTensorLayout.from_host((), dtype)
+    """Through a copy as any other, so that it has the number mode's format."""
+    lanes = find_stored_format(device_format(dtype)).elements_per_stick
+    layout = SpyreTensorLayout.from_host((lanes,), dtype)
     storage = card.allocate(layout.device_bytes)
-    tensor = SpyreTensor(f"{number:g}", (), dtype, layout, storage)
-    codes = encode_device(np.full(layout.device_size[-1], number), device_format(dtype))
-    content = np.ascontiguousarray(codes).view(np.uint8)
-    address = card.allocator.device_address(storage.index)
-    card.default_stream.launch(bytes_to_device(content, address, tensor.name), [tensor])
+    tensor = SpyreTensor(f"{number:g}", (lanes,), dtype, layout, storage)
+    whole = find_stored_format(device_format(dtype)).kind is FormatKind.SIGNED
+    values = np.full(lanes, number, np.int32 if whole else np.float32)
+    host = HostTensor.from_array(tensor.name, values)
+    card.default_stream.launch(to_device_plan(host, tensor.resolved), [tensor])
     card.default_stream.synchronize()
     return tensor

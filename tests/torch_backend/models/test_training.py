@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from spyre.errors import UnsupportedError
 from tests.torch_backend.models import configurations
 from tests.torch_backend.models.comparison import DL16
 from tests.torch_backend.models.tasks import LLAMA, MLP, TASKS, Batch, Task
@@ -133,14 +132,18 @@ def test_float16_weights(device: str):
     assert all(parameter.dtype == torch.float16 for parameter in model.parameters())
 
 
-def test_gradient_scaler_is_refused(device: str):
-    """torch inverts the scale in float64; DL16 has the exponents to do without a scale."""
-    model = MLP.build().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler(device)
-    scaler.scale(MLP.loss(model, on(device, MLP.batch()))).backward()
-    with pytest.raises(UnsupportedError, match="float64"):
-        scaler.step(optimizer)
+def test_gradient_scaler(device: str):
+    """torch inverts the scale in float64, which the card has not; steps are those without it."""
+    models = [MLP.build().to(device) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
+    scaler.scale(MLP.loss(models[0], on(device, MLP.batch()))).backward()
+    scaler.step(optimizers[0])
+    scaler.update()
+    MLP.loss(models[1], on(device, MLP.batch())).backward()
+    optimizers[1].step()
+    for scaled, plain in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.allclose(scaled.cpu(), plain.cpu(), rtol=1e-4, atol=1e-6)
 
 
 def test_clipped_gradients(device: str):
