@@ -11,7 +11,7 @@ from torch import nn
 
 from spyre.torch_backend import device_buffer
 from spyre.torch_backend.cards import card_at
-from spyre.torch_backend.eager import attention, prepare, run, scalars
+from spyre.torch_backend.eager import masks, prepare, run, scalars
 from tests.torch_backend.processes import run as run_apart
 
 STEPS = 1000
@@ -62,7 +62,7 @@ def held():
         "calls": len(run._prepared),
         "layouts": len(device_buffer._layout_ids),
         "scalars": len(scalars._kept),
-        "masks": len(attention._causal),
+        "masks": len(masks._triangles),
     }
 
 
@@ -178,9 +178,10 @@ def test_numbers_are_kept_within_bounds():
 
 
 def test_causal_masks_are_kept_within_bounds():
-    for size in range(2, attention.KEPT_MASKS + 10):
-        attention.causal_mask(size, size, 0)
-    assert len(attention._causal) <= attention.KEPT_MASKS
+    x = torch.ones(1, device="spyre")
+    for size in range(2, masks.KEPT + 10):
+        masks.triangle(x, size, size, 0, True)
+    assert len(masks._triangles) <= masks.KEPT
 
 
 def test_layouts_are_kept_within_bounds(monkeypatch):

@@ -5,20 +5,16 @@ Backward passes are made of other operations; dropout takes ATen's own way.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.device_buffer import buffer_of
 from spyre.torch_backend.eager.kernels import FLOATS, Kernel
 from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.eager.matmuls import is_small_product, product
 from spyre.torch_backend.eager.run import run
 from spyre.torch_backend.program.value import Value
-
-KEPT_MASKS = 64
-_causal: OrderedDict[tuple[int, int, int], torch.Tensor] = OrderedDict()
 
 
 def attention(low: Lowering, q: Value, k: Value, v: Value, *rest: Any) -> Value:
@@ -127,7 +123,7 @@ def fused_attention(
         operands.append(attn_bias)
         kinds.append("keep" if attn_bias.dtype is torch.bool else "add")
     if is_causal:
-        operands.append(causal_mask(q.shape[-2], k.shape[-2], q.device.index))
+        operands.append(causal_mask(q, k))
         kinds.append("keep")
     parameters = (tuple(kinds), _scale_of(q, scale), str(q.dtype).removeprefix("torch."))
     (found,) = run("attention", attention, operands, parameters)
@@ -164,7 +160,7 @@ def fused_attention_backward(
     if attn_bias is not None:
         scores = _with_bias(scores, attn_bias)
     if is_causal:
-        mask = causal_mask(q.shape[-2], k.shape[-2], q.device.index)
+        mask = causal_mask(q, k)
         scores = torch.where(mask, scores, float("-inf"))
     weights = torch.softmax(scores, -1)
     grad_values = weights.transpose(-2, -1) @ grad
@@ -197,17 +193,9 @@ def _scale_of(q: torch.Tensor, scale: float | None) -> float:
     return float(q.shape[-1] ** -0.5 if scale is None else scale)
 
 
-def causal_mask(rows: int, columns: int, device_index: int) -> torch.Tensor:
-    """A bool tensor that is true on and below the diagonal, kept on the card."""
-    key = (rows, columns, device_index)
-    found = _causal.get(key)
-    if found is None:
-        mask = torch.ones(rows, columns, dtype=torch.bool).tril()
-        found = _causal[key] = mask.to(torch.device("spyre", device_index))
-        buffer_of(found).leave_uncounted()
-        if len(_causal) > KEPT_MASKS:
-            _causal.popitem(last=False)
-    return found
+def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """A bool tensor, true where a row of ``q`` sees a row of ``k``: on and below the diagonal."""
+    return triangle(q, q.shape[-2], k.shape[-2], 0, True)
 
 
 def composite_kernels() -> dict[str, Kernel]:

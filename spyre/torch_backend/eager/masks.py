@@ -111,12 +111,11 @@ def _takes_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> bool:
     return fits and is_number_of(value, x.dtype)
 
 
-def _triangle(x: torch.Tensor, diagonal: int, lower: bool) -> torch.Tensor:
-    """The mask of a triangle, as bool, kept on the card for the next operation of this shape.
+def triangle(x: torch.Tensor, rows: int, columns: int, diagonal: int, lower: bool) -> torch.Tensor:
+    """The mask of a triangle, as bool, kept on the card of ``x`` for the next one of this shape.
 
     Any thread; at worst two make the same one.
     """
-    rows, columns = x.shape[-2:]
     card = buffer_of(x).card
     diagonal = max(min(diagonal, columns), -rows)
     key = (card.index, card.device.resets, rows, columns, diagonal, lower)
@@ -137,7 +136,7 @@ def _triangular(name: str, lower: bool) -> Kernel:
     def kernel(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> torch.Tensor:
         if not x.numel():
             return out.resize_(x.shape)
-        operands = [x, _triangle(x, diagonal, lower)]
+        operands = [x, triangle(x, x.shape[-2], x.shape[-1], diagonal, lower)]
         return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
 
     def takes(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:
