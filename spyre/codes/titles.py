@@ -364,6 +364,7 @@ TORCH_CODES: dict[str, str] = {
     "SPY901": "an int64 value does not fit the card's int32",
     "SPY902": "SENCORES is no number of cores",
     "SPY903": "a device layout was asked of a tensor on another device",
+    "SPY930": "the cores cannot walk these tensors together",
     "SPY950": "a trace of the cards is being recorded already",
     "SPY951": "a compiled program cannot be written to SPYRE_KEEP",
 }

@@ -21,6 +21,11 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "Device layouts belong to tensors on the card; this one is, or would be, elsewhere.",
         "Move the tensor first, or leave `device_layout` away.",
     ),
+    "SPY930": E(
+        "Operands lie on the card in ways that one program cannot express: more dims than an SDSC "
+        "names, or sticks that do not go together, even after laying them out anew.",
+        "Make the operands contiguous, or run the operation on the CPU.",
+    ),
     "SPY950": E(
         "`torch.spyre.trace` was entered within another one, or while another thread has one.",
         "Leave the other block first; one trace shows all cards and streams.",

@@ -16,6 +16,7 @@ from spyre.torch_backend.eager.operands import Number, Operand
 from spyre.torch_backend.eager.prepare import LoweringFunction
 from spyre.torch_backend.eager.run import run
 from spyre.torch_backend.fallback import cpu_fallback
+from spyre.torch_backend.program.value import NotExpressible
 
 Kernel = Callable[..., Any]
 
@@ -71,13 +72,19 @@ def overload(name: str) -> Any:
 
 
 def falling_back(name: str, kernel: Kernel, takes: Callable[..., bool]) -> Kernel:
-    """``kernel`` where ``takes(*args, **kwargs)`` says so, else the CPU."""
+    """``kernel`` where ``takes(*args, **kwargs)`` says so, else the CPU.
+
+    The CPU also does what no program can be written for; trying has changed nothing.
+    """
     op = overload(name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if takes(*args, **kwargs):
+        if not takes(*args, **kwargs):
+            return cpu_fallback(op, *args, **kwargs)
+        try:
             return kernel(*args, **kwargs)
-        return cpu_fallback(op, *args, **kwargs)
+        except NotExpressible:
+            return cpu_fallback(op, *args, **kwargs)
 
     return call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from spyre.torch_backend.eager.operands import Key, Number, Operand, key_of, rea
 from spyre.torch_backend.eager.prepare import Call, LoweringFunction, Prepared, Relay, prepare
 from spyre.torch_backend.eager.scalars import number_on_card
 from spyre.torch_backend.eager.scratch_memory import scratch_memory
+from spyre.torch_backend.program.value import NotExpressible
 from spyre.torch_backend.recently_used import RecentlyUsed
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from spyre.runtime.flex.spyre_tensor import SpyreTensor
 
 KEPT_CALLS = 16384
-_prepared: RecentlyUsed[Key, Prepared | Relay] = RecentlyUsed(KEPT_CALLS)
+_prepared: RecentlyUsed[Key, Prepared | Relay | NotExpressible] = RecentlyUsed(KEPT_CALLS)
 
 
 def run(
@@ -47,12 +49,24 @@ def run(
     found = _prepared.get(key)
     if found is None:
         call = Call(name, lowering, parameters, operands, buffers, card, target, target_buffer)
-        found = prepare(call)
+        found = _prepared_or_error(call)
         _prepared.put(key, found)
+    if isinstance(found, NotExpressible):
+        raise found
     if isinstance(found, Relay):
         again = [_relaid(o) if k in found.operands else o for k, o in enumerate(operands)]
         return run(name, lowering, again, parameters, target)
     return _launch(found, card, operands, buffers, target_buffer)
+
+
+def _prepared_or_error(call: Call) -> Prepared | Relay | NotExpressible:
+    """What a call runs; results that cannot be written straight to the target are new tensors."""
+    try:
+        return prepare(call)
+    except NotExpressible as error:
+        if call.target is None:
+            return error
+    return _prepared_or_error(replace(call, target=None, target_buffer=None))
 
 
 def _different_cards(first: FlexDevice, second: FlexDevice) -> RuntimeError:

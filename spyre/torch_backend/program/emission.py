@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from spyre.dtypes import STICK_BYTES
-from spyre.errors import UnsupportedError
 from spyre.layout.device_view import DeviceView, Factor
 from spyre.mlir.sdsc_builder import Base, OperationSpec, TensorSpec
 from spyre.mlir.sdsc_recipes import round_up
@@ -60,12 +59,8 @@ class Emitter:
         """A name per dim."""
         lanes, free = iter(LANE_NAMES), iter(NAMES)
         if len(self.dims) - len(self.multiples) > len(NAMES):
-            raise UnsupportedError(
-                "SPY930",
-                "an operation walks its tensors in too many dims",
-                expected=f"at most {len(NAMES)} besides the stick",
-                found=str(len(self.dims) - len(self.multiples)),
-            )
+            outer = len(self.dims) - len(self.multiples)
+            raise NotExpressible(f"{outer} dims besides the stick, more than {len(NAMES)}")
         return [next(lanes if k in self.multiples else free) for k in range(len(self.dims))]
 
     @property

@@ -7,13 +7,26 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from spyre.dtypes import find_host_dtype
+from spyre.errors import UnsupportedError
 from spyre.layout.device_view import DeviceView
 
 Ints = tuple[int, ...]
 
 
-class NotExpressible(Exception):
-    """Pitches cannot say what a program needs of its inputs; they have to be laid out anew."""
+class NotExpressible(UnsupportedError):
+    """Pitches cannot say what a program needs of its tensors: SPY930.
+
+    Inputs in other layouts may help; where nothing does, the operation runs on the CPU.
+    """
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            "SPY930",
+            "the cores cannot walk these tensors together",
+            expected="views whose dims go by pitches and agree about sticks",
+            found=found,
+            hint="contiguous copies of the operands may help",
+        )
 
 
 @dataclass(frozen=True, slots=True)
