@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -13,6 +16,14 @@ autoload()
 @pytest.fixture(autouse=True)
 def silent_fallback(monkeypatch):
     monkeypatch.setenv("SPYRE_FALLBACK", "silent")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> Iterator[None]:
+    """What earlier tests left is not looked through by every collection of a test of memory."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
