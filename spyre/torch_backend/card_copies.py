@@ -55,14 +55,12 @@ def moves_bits(tensor: torch.Tensor) -> bool:
     return base is not None and DTYPES[base.dtype] == tensor.dtype and _is_plain(base)
 
 
-def assemble(
-    target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor]], whole: bool = False
-) -> None:
+def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Overwrite views of ``target``'s storage with tensors of the same sizes and dtype.
 
-    ``parts``: (view, source), all on one card; `moves_bits` holds for the target. ``whole``: they
-    are all of the storage. Everything is enqueued on the current stream: the storage comes down,
-    the sources' elements go to their places in it, and it goes up again.
+    ``parts``: (view, source), all on one card; `moves_bits` holds for the target. Everything is
+    enqueued on the current stream: the storage comes down, the sources' elements go to their
+    places in it, and it goes up again.
     """
     buffer = buffer_of(target)
     base = buffer.base
@@ -70,8 +68,7 @@ def assemble(
     raw = _raw(base)
     host = host_like(raw)
     stream = buffer.card.streams.current
-    if not whole:
-        stream.launch(to_host_plan(raw, host), [base])
+    stream.launch(to_host_plan(raw, host), [base])
     for view, source in parts:
         place = (tuple(view.size()), tuple(view.stride()), view.storage_offset())
         seen = HostTensor(host.name, host.dtype_name, *place, host.storage)
