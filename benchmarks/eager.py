@@ -2,9 +2,10 @@
 
 Small: a warm operation on 64x64 float16 tensors; *enqueue* is the time until it returns,
 *completion* until `synchronize` has returned too. Large: an operation with `synchronize` against
-the linked program it launches, driven directly at the same addresses; pairs alternate, both orders
-in turn, and the median ratio counts. Others: median of single calls with `synchronize`. All in one
-process, after warming up; targets in brackets, where there are any.
+the program it launches, at the same addresses: launched on the stream with `synchronize`, as the
+runtime does (*engine*), and linked beforehand and called in the thread that measures (*driver
+alone*); the three take turns, and the median ratios count. Others: median of single calls with
+`synchronize`. All in one process, after warming up; targets in brackets, where there are any.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -24,7 +25,7 @@ from spyre.torch_backend.device_buffer import buffer_of
 from spyre.torch_backend.eager import prepare
 
 SMALL_ROUNDS = 500
-WARM_ROUNDS = 30
+WARM_ROUNDS = 300
 ADD_PAIRS = 101
 MATMUL_PAIRS = 7
 NO_TARGET = float("inf")
@@ -100,7 +101,7 @@ def against_engine(
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     a: torch.Tensor,
     b: torch.Tensor,
-    pairs: int,
+    rounds: int,
 ) -> list[Figure]:
     """The operation against its program, which writes where the operation puts its result."""
 
@@ -108,32 +109,44 @@ def against_engine(
         return function(a, b)
 
     result = operation()
-    direct = directly(a, b, result)
+    launch, drive = directly(a, b, result)
     del result
-    for _ in range(2):
-        once_ns(operation)
-        direct()
-    ratios, times = [], []
-    for number in range(pairs):
-        sides = (lambda: once_ns(operation)[1], lambda: _timed(direct))
-        found = [side() for side in (sides if number % 2 else sides[::-1])]
-        eager_ns, engine_ns = found if number % 2 else found[::-1]
-        ratios.append(eager_ns / engine_ns)
-        times.append(eager_ns)
+    sides = (lambda: once_ns(operation)[1], lambda: once_ns(launch)[1], lambda: _timed(drive))
+    for side in 2 * sides:
+        side()
+    times = [_in_turn(sides, number) for number in range(rounds)]
+    eager, engine, driver = zip(*times, strict=True)
     return [
-        Figure(f"{name}: completion", statistics.median(times) / 1e6, "ms"),
-        Figure(f"{name}: against the engine", statistics.median(ratios), "x", 1.1),
+        Figure(f"{name}: completion", statistics.median(eager) / 1e6, "ms"),
+        Figure(f"{name}: against the engine", _median_ratio(eager, engine), "x", 1.1),
+        Figure(f"{name}: against the driver alone", _median_ratio(eager, driver), "x"),
     ]
 
 
-def directly(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> Operation:
-    """The program launched last, linked at the addresses of three tensors, in the driver."""
+def _in_turn(sides: Sequence[Callable[[], int]], number: int) -> list[int]:
+    """What every side gives, another one first each time."""
+    found = {}
+    for place in range(len(sides)):
+        side = (place + number) % len(sides)
+        found[side] = sides[side]()
+    return [found[side] for side in range(len(sides))]
+
+
+def _median_ratio(times: Sequence[int], others: Sequence[int]) -> float:
+    return statistics.median(a / b for a, b in zip(times, others, strict=True))
+
+
+def directly(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> tuple[Operation, Operation]:
+    """The program launched last, over the same three tensors: on the stream, in the driver."""
     torch.spyre.synchronize()
     program = list(prepare.recipes())[-1].program
-    bases = [buffer_of(t).base for t in (a, b, result)]
-    addresses = [base.resolved.address_bytes for base in bases if base is not None]
-    linked, executor = program.linked_at(addresses), program.card.device.executor
-    return lambda: executor.run(linked)
+    bases = [base for t in (a, b, result) if (base := buffer_of(t).base) is not None]
+    addresses = [base.address_bytes for base in bases]
+    linked, card = program.linked_at(addresses), program.card
+    return (
+        lambda: program.launch(card.streams.current, addresses, ()),
+        lambda: card.device.executor.run(linked),
+    )
 
 
 def _timed(operation: Operation) -> int:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 Range = tuple[int, int]
 """Address and size, bytes."""
-LIMIT_BYTES = 256 << 20
+LIMIT_BYTES = 1 << 30
 
 
 class Leftovers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from spyre.torch_backend.capsule import tensor_at
 from spyre.torch_backend.cards import card_at
 from spyre.torch_backend.device_buffer import Base, DeviceBuffer, attach
 from spyre.torch_backend.downcast import warn_of_downcast
-from spyre.torch_backend.dtypes import name_of
+from spyre.torch_backend.dtypes import DTYPES, name_of
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -48,8 +49,6 @@ def allocate_on(
 ) -> torch.Tensor:
     """As `allocate`, on ``card``."""
     name = name_of(dtype)
-    if dtype is torch.int64:
-        warn_of_downcast()
     elements = storage_elements(size, stride)
     buffer = DeviceBuffer(card, elements * dtype.itemsize)
     if elements:
@@ -59,7 +58,23 @@ def allocate_on(
             else Base.of(size, stride, name, layout)
         )
         buffer.place(base)
-    found = tensor_at(buffer.pointer, size, stride, dtype, card.index)
+    return _tensor_over(buffer, size, stride, dtype)
+
+
+def allocate_based(card: FlexDevice, base: Base) -> tuple[torch.Tensor, DeviceBuffer]:
+    """A new tensor of exactly what ``base`` is laid out for, and its buffer."""
+    dtype = DTYPES[base.dtype]
+    buffer = DeviceBuffer(card, prod(base.shape) * dtype.itemsize)
+    buffer.place(base)
+    return _tensor_over(buffer, base.shape, base.strides, dtype), buffer
+
+
+def _tensor_over(
+    buffer: DeviceBuffer, size: Ints, stride: Ints, dtype: torch.dtype
+) -> torch.Tensor:
+    if dtype is torch.int64:
+        warn_of_downcast()
+    found = tensor_at(buffer.pointer, size, stride, dtype, buffer.card.index)
     attach(found.untyped_storage(), buffer)
     return found
 
@@ -70,9 +85,7 @@ def allocate_raw(content: npt.NDArray[np.uint8], device_index: int = -1) -> torc
     buffer = DeviceBuffer(card, content.size)
     if content.size:
         buffer.hold(content)
-    found = tensor_at(buffer.pointer, (content.size,), (1,), torch.uint8, card.index)
-    attach(found.untyped_storage(), buffer)
-    return found
+    return _tensor_over(buffer, (content.size,), (1,), torch.uint8)
 
 
 def storage_elements(size: Sequence[int], stride: Sequence[int]) -> int:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 
@@ -20,6 +19,8 @@ from spyre.torch_backend.compat import from_dlpack
 EXTENSION_DEVICE = 12
 """kDLExtDev."""
 MAX_RANK = 64
+KEPT_EXTENTS = 4096
+Ints = tuple[int, ...]
 
 
 class _Device(ctypes.Structure):
@@ -50,12 +51,8 @@ _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
-_shape = (ctypes.c_int64 * MAX_RANK)()
-_strides = (ctypes.c_int64 * MAX_RANK)()
 _managed = _ManagedTensor()
 _tensor = _managed.tensor
-_tensor.shape = ctypes.cast(_shape, ctypes.POINTER(ctypes.c_int64))
-_tensor.strides = ctypes.cast(_strides, ctypes.POINTER(ctypes.c_int64))
 _address = ctypes.addressof(_managed)
 _lock = threading.Lock()
 
@@ -82,20 +79,27 @@ _DATA_TYPES = {
 }
 
 
+@lru_cache(KEPT_EXTENTS)
+def _extents(size: Ints) -> ctypes.Array[ctypes.c_int64]:
+    """An array for ``size``; whoever makes a tensor of it copies it."""
+    rank = len(size)
+    if rank > MAX_RANK:
+        raise RuntimeError(f"spyre tensors have at most {MAX_RANK} dims, not {rank}")
+    return (ctypes.c_int64 * rank)(*size)
+
+
 def tensor_at(
-    pointer: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device_index: int
+    pointer: int, size: Ints, stride: Ints, dtype: torch.dtype, device_index: int
 ) -> torch.Tensor:
     """A tensor on ``spyre:device_index`` with a new storage whose data_ptr is ``pointer``.
 
     ``size`` and ``stride`` in elements; the storage has the bytes they span. Any thread.
     """
-    rank = len(size)
-    if rank > MAX_RANK:
-        raise RuntimeError(f"spyre tensors have at most {MAX_RANK} dims, not {rank}")
+    shape, strides = _extents(size), _extents(stride)
     with _lock:
-        _shape[:rank] = list(size)
-        _strides[:rank] = list(stride)
-        _tensor.ndim = rank
+        _tensor.shape = shape
+        _tensor.strides = strides
+        _tensor.ndim = len(size)
         _tensor.data = pointer
         _tensor.dtype = _DATA_TYPES[dtype]
         _tensor.device = _device(device_index)

@@ -21,6 +21,10 @@ CPU_KEYS = torch._C.DispatchKeySet(DispatchKey.CPU)
 """Redispatching to it runs ATen's CPU kernel, which for metadata operations keeps storage and
 keys of the tensor it is given."""
 
+COMPOSITE_KEYS = torch._C.DispatchKeySet(DispatchKey.PrivateUse3)
+"""Redispatching to it runs what ATen makes of an operation for devices without a kernel of their
+own; the operations it consists of are dispatched as usual."""
+
 from_dlpack: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
 
 

@@ -20,6 +20,7 @@ BACKEND = Path(compat.__file__).parent
 SYMBOLS = (
     "torch._C.DispatchKey.AutocastPrivateUse1",
     "torch._C.DispatchKey.CPU",
+    "torch._C.DispatchKey.PrivateUse3",
     "torch._C.DispatchKeySet",
     "torch._C._ExcludeDispatchKeyGuard",
     "torch._C._from_dlpack",

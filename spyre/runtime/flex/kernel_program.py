@@ -99,6 +99,11 @@ class KernelProgram:
             return JobPlan(self.name, (compute,), self)
         return JobPlan(self.name, (*correction_steps(self.name, self.correction), compute), self)
 
+    @cached_property
+    def bound_plan(self) -> JobPlan:
+        """The job plan of launches whose symbols the host has bound: the compute step alone."""
+        return JobPlan(self.name, (DeviceCompute(self),), self)
+
     # --- binding ---------------------------------------------------------------------------------
 
     def bind(
@@ -147,8 +152,12 @@ class KernelProgram:
         addresses: Sequence[int],
         held: Sequence[SpyreTensor],
     ) -> LaunchContext:
-        """A launch of a known form at ``addresses``; ``held`` lives until it has ended."""
-        return self._context(self.plan, device, KernelState(form, tuple(addresses)), held)
+        """One pass of a known form at ``addresses``; ``held`` lives until it has ended.
+
+        It needs no correction: what the compute step runs is bound here, symbol by symbol.
+        """
+        state = KernelState(form, tuple(addresses))
+        return LaunchContext(self.bound_plan, device, held, 1, state, form.is_large, form.chunk)
 
     def _context(
         self,
@@ -251,6 +260,9 @@ class KernelProgram:
         state = state_of(context)
         self._check_image(context.device)
         if first == last:
+            return
+        if state.is_bound:
+            self._run_one(context, state, state.form.kernel, state.form.shape, state.bases)
             return
         addresses, shape = state.addresses(first, last), state.form.shape
         if state.memory is not None:

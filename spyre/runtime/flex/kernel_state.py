@@ -29,6 +29,12 @@ class KernelState:
     steps: StepLaunch | None = None
     held: tuple[DeviceStorage, ...] = ()
 
+    @property
+    def is_bound(self) -> bool:
+        """True if it is one pass over its memory, and nothing has to be corrected."""
+        one = self.steps is None and self.form.offsets_bytes is None
+        return one and self.memory is None
+
     def addresses(self, first: int, last: int) -> Int64Array:
         """Where the memory of iterations ``first`` to ``last`` begins, [iteration, address]."""
         if self.steps is not None:

@@ -8,6 +8,7 @@ fill it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,23 @@ Kernel = Callable[..., Any]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 COMPUTED = (*FLOATS, torch.bool)
 """dtypes the operations of the vector unit take, bool as 1.0 and 0.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewResult:
+    """Given in place of ``out``: the kernel is to make its result, in ``dtype``.
+
+    What it has no program for it refuses with NotExpressible.
+    """
+
+    dtype: torch.dtype
+
+
+def made(target: torch.Tensor | NewResult, like: torch.Tensor) -> torch.Tensor:
+    """The target; a new tensor of the size of ``like`` where there is none yet."""
+    if isinstance(target, NewResult):
+        return torch.empty_like(like, dtype=target.dtype)
+    return target
 
 
 def operand(value: Any, dtype: torch.dtype) -> Operand:
@@ -49,13 +67,15 @@ def fill(
     lowering: LoweringFunction,
     operands: Sequence[Operand],
     parameters: tuple[Any, ...],
-    target: torch.Tensor,
+    target: torch.Tensor | NewResult,
     sizes: Sequence[int] | None = None,
 ) -> torch.Tensor:
     """Run an operation whose one result goes to ``target``; returns it.
 
     ``sizes``: the target is resized to them first, where ATen leaves that to the kernel.
     """
+    if isinstance(target, NewResult):
+        return run(name, lowering, operands, parameters)[0]
     if sizes is not None and target.shape != sizes:
         target.resize_(sizes)
     if target.numel():
@@ -79,14 +99,21 @@ def falling_back(name: str, kernel: Kernel, takes: Callable[..., bool]) -> Kerne
     op = overload(name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not takes(*args, **kwargs):
-            return cpu_fallback(op, *args, **kwargs)
-        try:
-            return kernel(*args, **kwargs)
-        except NotExpressible:
-            return cpu_fallback(op, *args, **kwargs)
+        if takes(*args, **kwargs):
+            try:
+                return kernel(*args, **kwargs)
+            except NotExpressible:
+                if _is_to_make(kwargs):
+                    raise
+        elif _is_to_make(kwargs):
+            raise NotExpressible(f"{name} of operands the cores do not take")
+        return cpu_fallback(op, *args, **kwargs)
 
     return call
+
+
+def _is_to_make(named: dict[str, Any]) -> bool:
+    return isinstance(named.get("out"), NewResult)
 
 
 def broadcast_shape(*operands: Operand) -> Sequence[int]:

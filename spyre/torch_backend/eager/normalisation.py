@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill
+from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill, made
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.eager.mathematics import logarithm
 from spyre.torch_backend.eager.run import run
@@ -69,7 +69,7 @@ def _softmax_kernel(name: str, label: str, lower: Any) -> Kernel:
         x: torch.Tensor, dim: int, half_to_float: bool, *, out: torch.Tensor
     ) -> torch.Tensor:
         if x.dim() == 0:
-            return out.resize_(()).fill_(0.0 if label == "log_softmax" else 1.0)
+            return made(out, x).resize_(()).fill_(0.0 if label == "log_softmax" else 1.0)
         return fill(label, lower, [x], (dim % x.dim(), _name(out.dtype)), out, x.shape)
 
     def takes(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:

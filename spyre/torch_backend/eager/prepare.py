@@ -14,14 +14,14 @@ import torch
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.layout.device_view import DeviceView
-from spyre.torch_backend.device_buffer import DeviceBuffer
+from spyre.torch_backend.device_buffer import Base, DeviceBuffer
 from spyre.torch_backend.dtypes import name_of
 from spyre.torch_backend.eager.lowering import Constant, Lowering, scalar_view
 from spyre.torch_backend.eager.operands import Number, Operand, view_on_card
 from spyre.torch_backend.program.compiled import CompiledProgram
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
 from spyre.torch_backend.program.showing import show_program
-from spyre.torch_backend.program.value import Ints, NotExpressible, Value
+from spyre.torch_backend.program.value import NotExpressible, Value
 from spyre.torch_backend.recently_used import RecentlyUsed
 
 if TYPE_CHECKING:
@@ -50,23 +50,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """A new tensor the operation makes."""
-
-    sizes: Ints
-    dtype: str
-    layout: SpyreTensorLayout
-
-
-@dataclass(frozen=True, slots=True)
 class Recipe:
     """A compiled program: its arguments are operands, constants, then results or the target, then
-    scratch memory. ``into_target``: its result goes straight to the target.
+    scratch memory. ``results``: what new tensors it makes are laid out for. ``into_target``: its
+    result goes straight to the target.
     """
 
     program: CompiledProgram
     constants: tuple[Constant, ...]
-    results: tuple[Result, ...]
+    results: tuple[Base, ...]
     scratch_bytes: int
     into_target: bool
 
@@ -259,9 +251,9 @@ def _whole(low: Lowering, value: Value, number: int, results: Sequence[Value]) -
     return low.copy(value)
 
 
-def _result(value: Value) -> Result:
+def _result(value: Value) -> Base:
     assert value.order is not None
     strides = contiguous_strides(value.sizes)
     order = value.order
     layout = SpyreTensorLayout.from_dim_order(value.sizes, strides, value.dtype, order)
-    return Result(value.sizes, value.dtype, layout)
+    return Base.of(value.sizes, strides, value.dtype, layout)

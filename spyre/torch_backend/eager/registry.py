@@ -9,6 +9,7 @@ from spyre.torch_backend.eager.attention import attention_kernels, composite_ker
 from spyre.torch_backend.eager.copies import copy_kernels
 from spyre.torch_backend.eager.elementwise import elementwise_kernels
 from spyre.torch_backend.eager.empties import empty_kernels
+from spyre.torch_backend.eager.functional import functional_kernels
 from spyre.torch_backend.eager.gathers import gather_kernels
 from spyre.torch_backend.eager.integers import integer_kernels
 from spyre.torch_backend.eager.joins import join_kernels
@@ -48,8 +49,9 @@ WIDENING_TABLES: tuple[Callable[[dict[str, Kernel]], dict[str, Kernel]], ...] = 
     logic_kernels,
     integer_kernels,
     empty_kernels,
+    functional_kernels,
 )
-"""More kernels, given those for floats: some take other dtypes of the same operations."""
+"""More kernels, given those before them: for other dtypes, empty operands, other variants."""
 
 
 def eager_kernels() -> dict[str, Kernel]:

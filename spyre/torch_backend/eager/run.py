@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spyre.layout import contiguous_strides
-from spyre.torch_backend.allocation import allocate_on
+from spyre.torch_backend.allocation import allocate_based
 from spyre.torch_backend.card_copies import relaid
-from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
-from spyre.torch_backend.dtypes import DTYPES
+from spyre.torch_backend.device_buffer import DeviceBuffer
 from spyre.torch_backend.eager.operands import Key, Number, Operand, key_of, ready_buffer
 from spyre.torch_backend.eager.prepare import Call, LoweringFunction, Prepared, Relay, prepare
 from spyre.torch_backend.eager.scalars import number_on_card
@@ -117,24 +115,25 @@ def _launch(
             memory.append(buffer.base)
     memory += [number_on_card(card, c.number, c.dtype) for c in recipe.constants]
     offsets = [*prepared.offsets_bytes[: len(operands)], *[0] * len(recipe.constants)]
-    results = tuple(
-        allocate_on(card, r.sizes, contiguous_strides(r.sizes), DTYPES[r.dtype], r.layout)
-        for r in recipe.results
-    )
     if recipe.into_target:
         assert target_buffer is not None
-        assert target_buffer.base is not None
-        memory.append(target_buffer.base)
+        memory.append(_written(target_buffer))
         offsets.append(prepared.offsets_bytes[-1])
-        target_buffer.zero_padded = False
-    for result in results:
-        buffer = buffer_of(result)
-        assert buffer.base is not None
-        buffer.zero_padded = False
-        memory.append(buffer.base)
+    results = []
+    for base in recipe.results:
+        result, buffer = allocate_based(card, base)
+        memory.append(_written(buffer))
+        results.append(result)
     if recipe.scratch_bytes:
         memory.append(scratch_memory(card, recipe.scratch_bytes))
     offsets += [0] * (len(memory) - len(offsets))
     addresses = [m.address_bytes + o for m, o in zip(memory, offsets, strict=True)]
     recipe.program.launch(card.streams.current, addresses, memory)
-    return results
+    return tuple(results)
+
+
+def _written(buffer: DeviceBuffer) -> SpyreTensor:
+    """The memory of a buffer, all of which a program may change."""
+    assert buffer.base is not None
+    buffer.zero_padded = False
+    return buffer.base

@@ -1,0 +1,91 @@
+"""Functional variants of everyday operations that make their result themselves.
+
+For a functional variant ATen runs the operation's shape rules on meta tensors, makes the result by
+way of the dispatcher and calls the ``out`` variant: as much work as the launch. Over plain operands
+the result is the one the program would make anyway, and its dtype is theirs; everything else goes
+ATen's way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
+from spyre.torch_backend.eager.kernels import FLOATS, Kernel, NewResult
+from spyre.torch_backend.program.value import NotExpressible
+
+VARIANTS = {
+    "add.Tensor": "add.out",
+    "sub.Tensor": "sub.out",
+    "mul.Tensor": "mul.out",
+    "div.Tensor": "div.out",
+    "maximum": "maximum.out",
+    "minimum": "minimum.out",
+    "exp": "exp.out",
+    "sqrt": "sqrt.out",
+    "rsqrt": "rsqrt.out",
+    "reciprocal": "reciprocal.out",
+    "sigmoid": "sigmoid.out",
+    "tanh": "tanh.out",
+    "silu": "silu.out",
+    "gelu": "gelu.out",
+    "neg": "neg.out",
+    "abs": "abs.out",
+    "pow.Tensor_Scalar": "pow.Tensor_Scalar_out",
+    "_softmax": "_softmax.out",
+    "_log_softmax": "_log_softmax.out",
+    "mm": "mm.out",
+    "bmm": "bmm.out",
+    "addmm": "addmm.out",
+}
+"""Functional variants and the ``out`` variants whose kernels they share: operations whose result
+has the dtype of floating operands, and is contiguous if they are.
+"""
+
+
+def functional_kernels(before: dict[str, Kernel]) -> dict[str, Kernel]:
+    """Kernels of `VARIANTS`, by aten name, made of those in ``before``."""
+    return {name: _making(name, before[out]) for name, out in VARIANTS.items()}
+
+
+def _making(name: str, kernel: Kernel) -> Kernel:
+    op = operator(name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        dtype = plain_dtype(args)
+        if dtype is not None:
+            try:
+                return kernel(*args, **kwargs, out=NewResult(dtype))
+            except NotExpressible:
+                pass  # perhaps with another layout of the result
+        return op.redispatch(COMPOSITE_KEYS, *args, **kwargs)
+
+    return call
+
+
+def plain_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
+    """The dtype of all tensors in ``args``, if they are plain: floating, contiguous, not empty, on
+    the card. Real numbers beside them, also as CPU tensors of rank 0, do not matter to it.
+    """
+    dtype: torch.dtype | None = None
+    has_number, has_rank_0 = False, False
+    for value in args:
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, complex):
+                return None
+            continue
+        if value.is_cpu:
+            if value.dim() or value.dtype.is_complex:
+                return None
+            has_number = True
+            continue
+        if dtype is None:
+            dtype = value.dtype
+        if value.dtype is not dtype or not value.is_contiguous() or not value.numel():
+            return None
+        has_rank_0 = has_rank_0 or value.dim() == 0
+    if dtype not in FLOATS or (has_number and has_rank_0):
+        return None
+    return dtype
