@@ -234,6 +234,10 @@ def _takes_float(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool
     return is_computed(x) and out.dtype in FLOATS
 
 
+def _takes_gelu(x: torch.Tensor, *, approximate: str = "none", out: torch.Tensor) -> bool:
+    return approximate in ("none", "tanh") and _takes_float(x, out=out)
+
+
 def _leaky(low: Lowering, x: Value, dtype: str, slope: float) -> Value:
     zero = low.constant(0, dtype)
     negative = low.pointwise("mul", low.pointwise("minimum", x, zero), low.constant(slope, dtype))
@@ -305,7 +309,7 @@ def elementwise_kernels() -> dict[str, Kernel]:
     for name in ("clamp_max.out", "clamp_max.Tensor_out"):
         found[name] = _clamp(name)
     found["pow.Tensor_Scalar_out"] = falling_back("pow.Tensor_Scalar_out", _pow, takes_power)
-    found["gelu.out"] = falling_back("gelu.out", _gelu, _takes_float)
+    found["gelu.out"] = falling_back("gelu.out", _gelu, _takes_gelu)
     found["softplus.out"] = falling_back("softplus.out", _softplus, _takes_float)
     found["leaky_relu.out"] = falling_back("leaky_relu.out", _leaky_relu, _takes_float)
     found["rsub.Tensor"] = found["rsub.Scalar"] = reversed_subtraction

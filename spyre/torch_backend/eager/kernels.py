@@ -117,10 +117,16 @@ def _is_to_make(named: dict[str, Any]) -> bool:
 
 
 def broadcast_shape(*operands: Operand) -> Sequence[int]:
-    """The shape of a result over ``operands``."""
+    """The shape of a result over ``operands``.
+
+    NotExpressible when they have none; the error for users is ATen's.
+    """
     shapes = {o.shape for o in operands if isinstance(o, torch.Tensor)}
     if len(shapes) == 1:
         (shape,) = shapes
         return tuple(shape)
-    found: Sequence[int] = torch.broadcast_shapes(*shapes)
+    try:
+        found: Sequence[int] = torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        raise NotExpressible(f"shapes {[tuple(shape) for shape in shapes]} together") from None
     return found
