@@ -37,10 +37,10 @@ class TensorArg:
 
     ``arg_index``: its place among the kernel's arguments, -1 for LX and the pool. ``device_size``:
     elements per device dim, the stick last. ``device_coordinates``: one expression of the
-    iteration's symbols per device dim. ``allocation``: ``{"hbm": address}`` of element 0 (argument
-    k lies in segment k, or k + 1 where there is a pool), ``{"pool": offset}`` or ``{"lx": offset}``,
-    bytes. ``per_tile_fixed``: loops do not advance it. ``within``: device size of the buffer whose
-    tile this is, where that is larger: its pitches count.
+    iteration's symbols per device dim. ``allocation``: in bytes, ``{"hbm": address}`` of element 0
+    (argument k lies in segment k, or k + 1 where there is a pool), ``{"pool": offset}`` or
+    ``{"lx": offset}``. ``per_tile_fixed``: loops do not advance it. ``within``: device size of the
+    buffer whose tile this is, where that is larger: its pitches count.
     """
 
     is_input: bool
@@ -58,8 +58,8 @@ class OpSpec:
     """One operation of the card.
 
     ``op``: opFuncName. ``iteration_space``: symbol → (elements, cores that share them).
-    ``tiled_symbols``: symbols that enclosing loops tile, the outermost loop first; each loop moves
-    on by the symbol's extent. ``op_info``: constants and whatever else the SDSC needs.
+    ``tiled_symbols``: one per enclosing loop, the outermost first: the symbol whose extent each
+    iteration of that loop moves on by; 0 where the operation does not follow the loop. ``op_info``: constants and whatever else the SDSC needs.
     """
 
     op: str
