@@ -59,7 +59,8 @@ class OpSpec:
 
     ``op``: opFuncName. ``iteration_space``: symbol → (elements, cores that share them).
     ``tiled_symbols``: one per enclosing loop, the outermost first: the symbol whose extent each
-    iteration of that loop moves on by; 0 where the operation does not follow the loop. ``op_info``: constants and whatever else the SDSC needs.
+    iteration of that loop moves on by; 0 where the operation does not follow the loop. ``op_info``:
+    constants and whatever else the SDSC needs.
     """
 
     op: str
