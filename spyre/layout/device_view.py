@@ -168,15 +168,43 @@ def device_view(
     walks = _walks(layout, base_sizes, base_strides)
     if walks is None:
         return None
-    lanes = layout.elements_per_stick
-    reached, offset_bytes = _begin(walks, offset)
+    return _walked(walks, layout.device_dtype, layout.elements_per_stick, sizes, strides, offset)
+
+
+def seen_through(
+    view: DeviceView, sizes: Sequence[int], strides: Sequence[int], offset: int
+) -> DeviceView | None:
+    """``sizes``, ``strides``, ``offset`` (elements) over the elements of ``view`` in row-major
+    order; None where no pitches describe it.
+    """
+    walks, stride = [], 1
+    for factor in reversed([f for dim in view.dims for f in dim]):
+        walks.append(_Walk(stride, factor.extent, factor.pitch_bytes, factor.lane))
+        stride *= factor.extent
+    lanes = view.elements_per_stick
+    found = _walked(walks[::-1], view.device_format, lanes, sizes, strides, offset)
+    if found is None:
+        return None
+    writable = found.writable and view.writable
+    return replace(found, offset_bytes=found.offset_bytes + view.offset_bytes, writable=writable)
+
+
+def _walked(
+    walks: list[_Walk],
+    device_format: str,
+    lanes: int,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    offset: int,
+) -> DeviceView | None:
+    reached, rest = _begin(walks, offset)
     dims: list[tuple[Factor, ...]] = []
     for size, stride in zip(sizes, strides, strict=True):
         found = _factors(walks, size, stride, lanes, reached)
         if found is None:
             return None
         dims.append(found)
-    return _checked(walks, reached, dims, layout, offset_bytes, offset)
+    return _checked(walks, reached, dims, device_format, lanes, rest, offset)
 
 
 def _walks(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> list[_Walk] | None:
@@ -259,7 +287,8 @@ def _checked(
     walks: list[_Walk],
     reached: dict[int, int],
     dims: list[tuple[Factor, ...]],
-    layout: SpyreTensorLayout,
+    device_format: str,
+    lanes: int,
     rest: int,
     offset: int,
 ) -> DeviceView | None:
@@ -267,7 +296,7 @@ def _checked(
     if rest or any(reached[walk.stride] >= walk.extent for walk in walks):
         return None
     begin, _ = _begin(walks, offset)
-    lanes, offset_bytes, writable = layout.elements_per_stick, 0, True
+    offset_bytes, writable = 0, True
     for walk in walks:
         first = begin[walk.stride]
         if not walk.lane:
@@ -279,7 +308,7 @@ def _checked(
         end = reached[walk.stride] + 1
         writable = end == walk.extent or end % lanes == 0
         writable = writable and _covers_lanes(dims, end - first, lanes)
-    view = DeviceView(tuple(dims), layout.device_dtype, offset_bytes, writable)
+    view = DeviceView(tuple(dims), device_format, offset_bytes, writable)
     return view if _is_nested(view) else None
 
 

@@ -15,6 +15,7 @@ import torch
 
 from spyre.torch_backend.eager.operands import Number, Operand
 from spyre.torch_backend.eager.prepare import LoweringFunction
+from spyre.torch_backend.eager.recording import current_recorder
 from spyre.torch_backend.eager.run import run
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program.value import NotExpressible
@@ -74,7 +75,7 @@ def fill(
 
     ``sizes``: the target is resized to them first, where ATen leaves that to the kernel.
     """
-    if isinstance(target, NewResult):
+    if isinstance(target, NewResult) or current_recorder() is not None:
         return run(name, lowering, operands, parameters)[0]
     if sizes is not None and target.shape != sizes:
         target.resize_(sizes)
@@ -113,7 +114,8 @@ def falling_back(name: str, kernel: Kernel, takes: Callable[..., bool]) -> Kerne
 
 
 def _is_to_make(named: dict[str, Any]) -> bool:
-    return isinstance(named.get("out"), NewResult)
+    """Whether the caller knows what to do where there is no program."""
+    return isinstance(named.get("out"), NewResult) or current_recorder() is not None
 
 
 def broadcast_shape(*operands: Operand) -> Sequence[int]:

@@ -19,8 +19,8 @@ from spyre.torch_backend.dtypes import name_of
 from spyre.torch_backend.eager.lowering import Constant, Lowering, scalar_view
 from spyre.torch_backend.eager.operands import Number, Operand, view_on_card
 from spyre.torch_backend.program.compiled import CompiledProgram
-from spyre.torch_backend.program.op_spec import OpKind, OpSpec
 from spyre.torch_backend.program.showing import show_program
+from spyre.torch_backend.program.storing import store
 from spyre.torch_backend.program.value import NotExpressible, Value
 from spyre.torch_backend.recently_used import RecentlyUsed
 
@@ -205,42 +205,10 @@ def _store(
     """Have ``value`` written to the target; False if its elements have another format."""
     if value.sizes != target.sizes or value.format != target.device_format:
         return False
-    lane = target.lane_dim
-    if value.lane_dim != lane:
-        value = low.with_lane(value, lane)
     goal = low.builder.argument(target, value.dtype)
-    aliased = any(buffer is call.target_buffer for buffer in call.buffers)
-    straight = _is_last(low, value, aliased) or _is_joined(low, value, target, aliased)
-    if straight and not any(_overlaps(call, views, target)):
-        low.builder.output_into(value, goal)
-    else:
-        low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), goal))
+    is_operand = any(buffer is call.target_buffer for buffer in call.buffers)
+    store(low, value, goal, is_operand=is_operand, overlaps=any(_overlaps(call, views, target)))
     return True
-
-
-def _is_last(low: Lowering, value: Value, aliased: bool) -> bool:
-    """True if the last operation makes all of ``value``; element by element if the target is also
-    an operand (``aliased``).
-    """
-    last = low.builder.specs[-1] if low.builder.specs else None
-    if last is None or value.order is None or last.output.region != value.region:
-        return False
-    written = sum(spec.output.region == value.region for spec in low.builder.specs)
-    return written == 1 and (last.kind is OpKind.POINTWISE or not aliased)
-
-
-def _is_joined(low: Lowering, value: Value, target: DeviceView, aliased: bool) -> bool:
-    """True if the last operations make ``value`` part by part, none of them reads it, and the
-    target can be written so.
-    """
-    specs = low.builder.specs
-    writers = [k for k, spec in enumerate(specs) if spec.output.region == value.region]
-    if aliased or value.order is None or len(writers) < 2:
-        return False
-    last = specs[writers[0] :]
-    if len(last) != len(writers) or any(v.region == value.region for s in last for v in s.inputs):
-        return False
-    return all(s.part is not None and len(target.dims[s.part[0]]) == 1 for s in last)
 
 
 def _whole(low: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:

@@ -13,6 +13,7 @@ from spyre.torch_backend.card_copies import relaid
 from spyre.torch_backend.device_buffer import DeviceBuffer
 from spyre.torch_backend.eager.operands import Key, Number, Operand, key_of, ready_buffer
 from spyre.torch_backend.eager.prepare import Call, LoweringFunction, Prepared, Relay, prepare
+from spyre.torch_backend.eager.recording import current_recorder
 from spyre.torch_backend.eager.scalars import number_on_card
 from spyre.torch_backend.eager.scratch_memory import scratch_memory
 from spyre.torch_backend.program.value import NotExpressible
@@ -37,6 +38,8 @@ def run(
 
     An empty tuple says that the target has it. At least one operand is a tensor, none is empty.
     """
+    if (recorder := current_recorder()) is not None:
+        return recorder(name, lowering, operands, parameters)
     buffers = [ready_buffer(o) if isinstance(o, torch.Tensor) else None for o in operands]
     card = next(b.card for b in buffers if b is not None)
     target_buffer = None if target is None else ready_buffer(target)

@@ -134,6 +134,19 @@ class Operations:
             return self._converted("fp32toint32", value, dtype)
         return self._narrowed(value, dtype)
 
+    CONVERSIONS = ("dl16tofp32", "fp32todl16", "fp32toint32", "int32tofp32")
+    """Operations between formats."""
+
+    def converted_by(self, name: str, value: Value, dtype: str) -> Value:
+        """One of `CONVERSIONS`; ``dtype``: of the result."""
+        if (once := value.collapsed()) is not value:
+            return self.converted_by(name, once, dtype).expanded(value.sizes)
+        if name == "dl16tofp32":
+            return self._widened(value)
+        if name == "fp32todl16":
+            return self._narrowed(value, dtype)
+        return self._converted(name, value, dtype)
+
     def _relabelled(self, value: Value, dtype: str) -> Value:
         return replace(value, dtype=dtype)
 

@@ -1,0 +1,62 @@
+"""Everything private of torch 2.13's Inductor that the backend touches, each symbol once.
+
+``tests/torch_backend/inductor/test_compat.py`` has a canary per symbol.
+"""
+
+from __future__ import annotations
+
+from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor import config as inductor_config
+from torch._inductor import ir, lowering
+from torch._inductor.codegen.common import (
+    DeviceOpOverrides,
+    register_backend_for_device,
+    register_device_op_overrides,
+)
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.custom_graph_pass import CustomGraphPass, CustomSchedulerPass
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.graph import GraphLowering
+from torch._inductor.ops_handler import DefaultHandler
+from torch._inductor.scheduler import (
+    BaseSchedulerNode,
+    BaseScheduling,
+    FusedSchedulerNode,
+    Scheduler,
+    SchedulerNode,
+)
+from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
+from torch._inductor.virtualized import V, ops
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as without_tracing
+from torch.utils._ordered_set import OrderedSet
+
+__all__ = [
+    "BaseSchedulerNode",
+    "BaseScheduling",
+    "CustomGraphPass",
+    "CustomSchedulerPass",
+    "DefaultHandler",
+    "DeviceInterface",
+    "DeviceOpOverrides",
+    "FusedSchedulerNode",
+    "GraphLowering",
+    "OrderedSet",
+    "PythonWrapperCodegen",
+    "Scheduler",
+    "SchedulerNode",
+    "SubgraphPythonWrapperCodegen",
+    "V",
+    "compile_fx_module",
+    "get_fused_kernel_name",
+    "get_kernel_metadata",
+    "inductor_config",
+    "ir",
+    "lowering",
+    "ops",
+    "register_backend_for_device",
+    "register_device_op_overrides",
+    "register_interface_for_device",
+    "select_decomp_table",
+    "without_tracing",
+]

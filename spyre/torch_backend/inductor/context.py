@@ -1,0 +1,96 @@
+"""What is different about Inductor while it compiles a graph on spyre.
+
+Inductor has one configuration per process. While a graph with tensors on spyre is compiled, and at
+no other time, these settings and hooks are in force; the backward graph, which is compiled later,
+enters the same context.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.inductor.compat import (
+    CustomGraphPass,
+    GraphLowering,
+    inductor_config,
+    ir,
+)
+from spyre.torch_backend.inductor.lowerings import mark_fallbacks
+from spyre.torch_backend.inductor.scheduling import PostFusionPasses
+from spyre.torch_backend.inductor.sources import source_hash
+
+SETTINGS = {
+    "split_reductions": False,
+    "benchmark_harness": False,
+    "unroll_reductions_threshold": 1,
+    "permute_fusion": False,
+    "allow_buffer_reuse": False,
+    "inplace_buffers": False,
+    "fallback_random": True,
+    "online_softmax": False,
+    "layout_optimization": False,
+    "pattern_matcher": False,
+    "loop_ordering_after_fusion": False,
+}
+"""Settings under which one ir.Operation is one device operation, and dims keep their places."""
+
+
+class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
+    """What runs on FX graphs before they are lowered."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Change ``graph`` in place."""
+        mark_fallbacks(graph)
+
+    def uuid(self) -> str:
+        """Changes with every source file of the backend."""
+        return source_hash()
+
+
+class _Depth(threading.local):
+    value = 0
+
+
+_depth = _Depth()
+
+
+@contextmanager
+def spyre_context() -> Iterator[None]:
+    """Compile for spyre; entering it again within changes nothing."""
+    _depth.value += 1
+    try:
+        if _depth.value > 1:
+            yield
+        else:
+            with _hooks(), inductor_config.patch(_settings()):
+                yield
+    finally:
+        _depth.value -= 1
+
+
+def _settings() -> dict[str, Any]:
+    passes = {
+        "post_grad_custom_post_pass": PostGradPasses(),
+        "_post_fusion_custom_pass": PostFusionPasses(),
+    }
+    return SETTINGS | passes
+
+
+@contextmanager
+def _hooks() -> Iterator[None]:
+    """Places where Inductor asks nobody: every operation is realised, passes before scheduling."""
+    update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
+    ir.Loops.has_large_inner_fn = _always
+    try:
+        yield
+    finally:
+        GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
+
+
+def _always(*_: Any, **__: Any) -> bool:
+    return True

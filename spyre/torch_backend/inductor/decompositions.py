@@ -1,0 +1,149 @@
+"""Decompositions of aten operations into ``spyre::run``: eager kernels, recorded instead of run.
+
+Every aten operation with a kernel whose lowering is a device graph becomes one node. Kernels that
+are about layouts (joins, gathers, sorting) stay aten operations, which run as eager ones between
+the bundles; so does what a kernel refuses for its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from spyre.torch_backend.compat import operator, schema_of
+from spyre.torch_backend.dtypes import name_of
+from spyre.torch_backend.eager.kernels import Kernel, NewResult
+from spyre.torch_backend.eager.operands import Number, Operand
+from spyre.torch_backend.eager.recording import recorded_by
+from spyre.torch_backend.eager.registry import eager_kernels
+from spyre.torch_backend.inductor.compat import without_tracing
+from spyre.torch_backend.inductor.device_graph import GraphOperations, GraphValue, NotAGraph
+from spyre.torch_backend.inductor.program_op import RUN, register_call, results_text
+from spyre.torch_backend.program.value import NotExpressible
+
+LAYOUT_BOUND = (
+    *("arange", "argmax", "argmin", "cat", "cumsum", "embedding", "eye", "flip", "gather", "index"),
+    *("isin", "linspace", "max.dim", "min.dim", "nonzero", "roll", "sort", "topk"),
+    *("tril_indices", "triu_indices"),
+)
+"""Beginnings of names whose kernels are about layouts or memory."""
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """By operator overload."""
+    kernels = eager_kernels()
+    found: dict[Any, Callable[..., Any]] = {}
+    for name, kernel in kernels.items():
+        op = operator(name)
+        if _is_layout_bound(name) or _writes_operands(op):
+            continue
+        for functional in _functional(op):
+            if functional not in found or functional is op:
+                found[functional] = _decomposition(functional, op, kernel)
+    return found
+
+
+def eager_operators() -> set[Any]:
+    """Operator overloads that eager kernels do: there is no need to take them apart further."""
+    return {functional for name in eager_kernels() for functional in _functional(operator(name))}
+
+
+def _is_layout_bound(name: str) -> bool:
+    return name.startswith(LAYOUT_BOUND)
+
+
+def _out_arguments(op: Any) -> list[Any]:
+    return [
+        a for a in schema_of(op).arguments if a.alias_info is not None and a.alias_info.is_write
+    ]
+
+
+def _writes_operands(op: Any) -> bool:
+    return any(not argument.kwarg_only for argument in _out_arguments(op))
+
+
+def _functional(op: Any) -> Iterator[Any]:
+    """The overloads that compute the same into new tensors."""
+    outs = _out_arguments(op)
+    if not outs:
+        yield op
+        return
+    wanted = [(a.name, str(a.type)) for a in schema_of(op).arguments if a not in outs]
+    for overload in op.overloadpacket.overloads():
+        other = getattr(op.overloadpacket, overload)
+        given = [(a.name, str(a.type)) for a in schema_of(other).arguments]
+        if given == wanted and not _out_arguments(other):
+            yield other
+
+
+def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any]:
+    targets = [argument.name for argument in _out_arguments(kernel_op)]
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
+            return NotImplemented
+        if not any(t.device.type == "spyre" for t in tensors):
+            return NotImplemented
+        with without_tracing():
+            expected = op(*args, **kwargs)
+        new = {}
+        if targets:
+            results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
+            new = {n: NewResult(r.dtype) for n, r in zip(targets, results, strict=True)}
+        try:
+            with recorded_by(_record):
+                return kernel(*args, **kwargs, **new)
+        except (NotExpressible, NotAGraph):
+            return NotImplemented
+
+    return decompose
+
+
+def _record(
+    name: str,
+    lowering: Callable[..., Any],
+    operands: Sequence[Operand],
+    parameters: tuple[Any, ...],
+) -> tuple[torch.Tensor, ...]:
+    """An operation as a node of the FX graph that is traced."""
+    tensors = [o for o in operands if isinstance(o, torch.Tensor)]
+    shapes = [tuple(int(n) for n in t.shape) for t in tensors]
+    dtypes = [name_of(t.dtype) for t in tensors]
+    given = [(o.value, o.dtype) if isinstance(o, Number) else None for o in operands]
+
+    def graph() -> list[GraphValue]:
+        low = GraphOperations()
+        places = iter(range(len(tensors)))
+        values = [_operand(low, number, places, shapes, dtypes) for number in given]
+        results = lowering(low, *values, *parameters)
+        return [results] if isinstance(results, GraphValue) else list(results)
+
+    results = graph()
+    call = f"{name}{parameters!r} of {', '.join(map(_described, operands))}"
+    register_call(call, graph)
+    return tuple(RUN(tensors, call, results_text(results)))
+
+
+def _operand(
+    low: GraphOperations,
+    number: tuple[float, str] | None,
+    places: Iterator[int],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> GraphValue:
+    if number is not None:
+        return low.constant(*number)
+    place = next(places)
+    return low.input(place, shapes[place], dtypes[place])
+
+
+def _described(operand: Operand) -> str:
+    if isinstance(operand, Number):
+        return f"{operand.value!r}:{operand.dtype}"
+    return f"{name_of(operand.dtype)}{list(operand.shape)}"

@@ -1,0 +1,197 @@
+"""From a device graph to ir.Operations: one realised buffer per device operation.
+
+The buffer's body loads its operands and says the operation's name; what else the card needs is in
+its `DeviceOperation`, an attribute of the ir.ComputedBuffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from spyre.torch_backend.inductor.compat import ir, lowering, ops
+from spyre.torch_backend.inductor.device_graph import GraphValue, Node, View
+from spyre.torch_backend.program.op_spec import OpKind
+from spyre.torch_backend.program.value import Ints
+
+Index = Sequence[sympy.Expr]
+Loader = Callable[[Index], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOperation:
+    """What an ir.ComputedBuffer is on the card.
+
+    ``dims``: reduced dims of the operand; reduction ranges are theirs, in order.
+    """
+
+    kind: OpKind
+    name: str
+    dims: Ints = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
+
+
+ATTRIBUTE = "device_operation"
+
+NAMES = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "realdiv": "truediv",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "exp": "exp",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "reciprocal": "reciprocal",
+    "neg": "neg",
+    "abs": "abs",
+    "sigmoid": "sigmoid",
+    "floor": "floor",
+    "relufwd": "relu",
+    "where3": "where",
+}
+"""Device operations that Inductor has a name for; the others stand as opaque elementwise ones."""
+
+
+class GraphToIr:
+    """Makes the buffers of one graph's nodes, each once per dtype it is wanted in."""
+
+    def __init__(self, operands: Sequence[Any]) -> None:
+        self._operands = operands
+        self._boxes: dict[tuple[int, str], Any] = {}
+        self._device = operands[0].get_device()
+
+    def box(self, value: GraphValue) -> Any:
+        """The ir.TensorBox of a value that is no number."""
+        return _seen(self._origin(value.node, value.dtype), value.views)
+
+    def _origin(self, node: Node, dtype: str) -> Any:
+        key = (id(node), dtype)
+        if key not in self._boxes:
+            self._boxes[key] = self._made(node, dtype)
+        return self._boxes[key]
+
+    def _made(self, node: Node, dtype: str) -> Any:
+        if node.place >= 0:
+            return self._operand(node, dtype)
+        if node.kind is OpKind.REDUCTION:
+            data = self._reduction(node, dtype)
+        elif node.kind is OpKind.MATMUL:
+            data = self._matmul(node, dtype)
+        else:
+            data = self._pointwise(node, dtype)
+        assert node.kind is not None
+        return realised(data, DeviceOperation(node.kind, node.name, node.dims, node.constants))
+
+    def _operand(self, node: Node, dtype: str) -> Any:
+        """An operand; under another dtype of the same format it is a copy."""
+        box = self._operands[node.place]
+        if str(box.get_dtype()) == f"torch.{dtype}":
+            return box
+        same = GraphValue(node, node.sizes, str(box.get_dtype()).removeprefix("torch."))
+        copy = Node(OpKind.POINTWISE, "identity", node.sizes, (same,))
+        return self._origin(copy, dtype)
+
+    def _loader(self, value: GraphValue, sizes: Ints) -> Loader:
+        """Loads the element of ``value`` that belongs to an index of ``sizes``."""
+        if value.node.number is not None:
+            number, dtype = value.node.number, getattr(torch, value.dtype)
+            return lambda index: ops.constant(number, dtype)
+        load = self.box(value).make_loader()
+        missing = len(sizes) - len(value.sizes)
+        return lambda index: load(
+            [
+                sympy.S.Zero if n == 1 else i
+                for n, i in zip(value.sizes, index[missing:], strict=True)
+            ]
+        )
+
+    def _pointwise(self, node: Node, dtype: str) -> Any:
+        loaders = [self._loader(value, node.sizes) for value in node.inputs]
+        torch_dtype = getattr(torch, dtype)
+
+        def body(index: Index) -> Any:
+            return called(node.name, [load(index) for load in loaders], torch_dtype)
+
+        return ir.Pointwise(
+            device=self._device, dtype=torch_dtype, inner_fn=body, ranges=list(node.sizes)
+        )
+
+    def _reduction(self, node: Node, dtype: str) -> Any:
+        (value,) = node.inputs
+        load = self._loader(value, value.sizes)
+
+        def body(index: Index, reduced: Index) -> Any:
+            at = dict(zip(node.dims, reduced, strict=True))
+            return load([at.get(k, i) for k, i in enumerate(index)])
+
+        return _new_reduction(
+            self._device, dtype, body, node, [value.sizes[k] for k in node.dims], node.name
+        )
+
+    def _matmul(self, node: Node, dtype: str) -> Any:
+        left, right = node.inputs
+        batch, inner = node.sizes[:-2], left.sizes[-1]
+        load_left = self._loader(left, (*batch, *left.sizes[-2:]))
+        load_right = self._loader(right, (*batch, *right.sizes[-2:]))
+
+        def body(index: Index, reduced: Index) -> Any:
+            (k,) = reduced
+            *outer, row, column = index
+            return load_left([*outer, row, k]), load_right([*outer, k, column])
+
+        return _new_reduction(self._device, dtype, body, node, [inner], node.name)
+
+
+def _new_reduction(
+    device: torch.device, dtype: str, body: Any, node: Node, extents: Sequence[int], name: str
+) -> Any:
+    """Not by Reduction.create, which takes small reductions apart."""
+    torch_dtype = getattr(torch, dtype)
+    return ir.Reduction(
+        device=device,
+        dtype=torch_dtype,
+        inner_fn=body,
+        ranges=list(node.sizes),
+        reduction_ranges=list(extents),
+        reduction_type=name,
+        src_dtype=torch_dtype,
+        reduction_hint=ir.ReductionHint.DEFAULT,
+    )
+
+
+def called(name: str, values: Sequence[Any], dtype: torch.dtype) -> Any:
+    """The device operation ``name`` in a body."""
+    if name == "identity":
+        return values[0]
+    if name in NAMES:
+        return getattr(ops, NAMES[name])(*values)
+    return ops.inline_asm_elementwise(
+        *values, asm=name, constraints=None, dtype=dtype, is_pure=True, pack=1
+    )
+
+
+def realised(data: Any, operation: DeviceOperation) -> Any:
+    """A buffer of its own for ``data``, known to be ``operation``."""
+    box = ir.TensorBox.create(data)
+    box.realize()
+    setattr(box.data.data, ATTRIBUTE, operation)
+    return box
+
+
+def _seen(box: Any, views: Sequence[View]) -> Any:
+    for how, arguments in views:
+        if how == "permute":
+            box = lowering.permute(box, list(arguments))
+        elif how == "unsqueeze":
+            box = lowering.unsqueeze(box, arguments[0])
+        elif how == "expand":
+            box = lowering.expand(box, list(arguments))
+        else:
+            box = lowering.view(box, list(arguments))
+    return box

@@ -1,0 +1,68 @@
+"""Inductor's lowerings for spyre: ``spyre::run``, views, and eager operations for all else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.inductor.compat import lowering
+from spyre.torch_backend.inductor.graph_to_ir import GraphToIr
+from spyre.torch_backend.inductor.program_op import RUN, graph_of
+
+aten = torch.ops.aten
+
+KEPT = frozenset(
+    {
+        RUN,
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.permute.default,
+        aten.transpose.int,
+        aten.t.default,
+        aten.expand.default,
+        aten.unsqueeze.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.slice.Tensor,
+        aten.select.int,
+        aten.split.Tensor,
+        aten.split_with_sizes.default,
+        aten.unbind.int,
+        aten.alias.default,
+        aten.detach.default,
+        aten.as_strided.default,
+    }
+)
+"""What Inductor lowers of operations on spyre tensors; all others run eagerly, between bundles."""
+
+
+def install_lowerings() -> None:
+    """Register the lowering of ``spyre::run``, once per process."""
+    if RUN not in lowering.lowerings:
+        lowering.register_lowering(RUN, type_promotion_kind=None)(_run)
+
+
+def _run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
+    values = graph_of(call)
+    maker = GraphToIr(operands)
+    return [maker.box(value) for value in values]
+
+
+def mark_fallbacks(graph: torch.fx.Graph) -> None:
+    """Have Inductor call eager mode for every node on spyre that is not `KEPT`."""
+    for node in graph.nodes:
+        is_operation = isinstance(node.target, torch._ops.OpOverload)
+        if is_operation and node.target not in KEPT and _is_on_spyre(node):
+            node.meta["should_fallback"] = True
+
+
+def _is_on_spyre(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    found = value if isinstance(value, (list, tuple)) else [value]
+    given = [a.meta.get("val") for a in node.all_input_nodes]
+    tensors = [t for t in (*found, *given) if isinstance(t, torch.Tensor)]
+    return any(t.device.type == "spyre" for t in tensors)

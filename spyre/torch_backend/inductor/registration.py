@@ -1,0 +1,88 @@
+"""Puts the backend into Inductor, on the first use of Inductor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.inductor.compat import (
+    compile_fx_module,
+    register_backend_for_device,
+    register_device_op_overrides,
+    register_interface_for_device,
+    select_decomp_table,
+)
+from spyre.torch_backend.inductor.context import spyre_context
+from spyre.torch_backend.inductor.decompositions import decompositions, eager_operators
+from spyre.torch_backend.inductor.device_interface import SpyreInterface, SpyreOpOverrides
+from spyre.torch_backend.inductor.lowerings import install_lowerings
+from spyre.torch_backend.inductor.scheduling import SpyreScheduling
+from spyre.torch_backend.inductor.wrapper import SpyreWrapper
+
+_installed = False
+
+
+def install() -> None:
+    """Register everything, once per process."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    register_interface_for_device("spyre", SpyreInterface)
+    register_device_op_overrides("spyre", SpyreOpOverrides())
+    register_backend_for_device("spyre", SpyreScheduling, SpyreWrapper)
+    install_lowerings()
+    compile_fx_module.compile_fx = _compiling(compile_fx_module.compile_fx)
+
+
+def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def compile_fx(
+        model: Any, example_inputs: Any, *args: Any, **named: Any
+    ) -> Any:
+        if not uses_spyre(model, example_inputs):
+            return original(model, example_inputs, *args, **named)
+        inner = named.pop("inner_compile", compile_fx_module.compile_fx_inner)
+        table = named.pop("decompositions", None) or spyre_decompositions()
+        with spyre_context():
+            return original(
+                model,
+                example_inputs,
+                *args,
+                inner_compile=_in_context(inner),
+                decompositions=table,
+                **named,
+            )
+
+    return compile_fx
+
+
+def _in_context(inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Backward graphs are compiled when they are first needed, outside of `compile_fx`."""
+
+    @functools.wraps(inner)
+    def compiled(*args: Any, **named: Any) -> Any:
+        with spyre_context():
+            return inner(*args, **named)
+
+    return compiled
+
+
+@functools.cache
+def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Inductor's, but for operations eager mode has kernels for, which become ``spyre::run``."""
+    known = eager_operators()
+    table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
+    return table | decompositions()
+
+
+def uses_spyre(model: Any, example_inputs: Any) -> bool:
+    """Whether a graph has tensors on spyre."""
+    values = [*example_inputs]
+    if isinstance(model, torch.fx.GraphModule):
+        for node in model.graph.nodes:
+            values.append(node.meta.get("val", node.meta.get("example_value")))
+    return any(isinstance(v, torch.Tensor) and v.device.type == "spyre" for v in values)

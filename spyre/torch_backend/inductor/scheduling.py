@@ -1,0 +1,139 @@
+"""`SpyreScheduling`: bundles of scheduled operations, and the code that launches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.inductor.compat import (
+    BaseScheduling,
+    CustomSchedulerPass,
+    FusedSchedulerNode,
+    OrderedSet,
+    SchedulerNode,
+    V,
+    get_fused_kernel_name,
+    get_kernel_metadata,
+)
+from spyre.torch_backend.inductor.kernel import HostBuffer, SpyreKernel
+from spyre.torch_backend.inductor.sources import source_hash
+
+
+def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
+    """Every contiguous run of operations on spyre as one node: one bundle."""
+    found: list[Any] = []
+    run: list[Any] = []
+    for node in nodes:
+        if type(node) is SchedulerNode and _is_on_spyre(node):
+            run.append(node)
+            continue
+        found += [*_bundle(run), node]
+        run = []
+    return [*found, *_bundle(run)]
+
+
+def _bundle(run: Sequence[Any]) -> list[Any]:
+    if len(run) < 2:
+        return list(run)
+    return [FusedSchedulerNode(run[0].scheduler, list(run))]
+
+
+def _is_on_spyre(node: Any) -> bool:
+    device = node.get_device()
+    return device is not None and device.type == "spyre"
+
+
+class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
+    """What runs after Inductor's own fusion, which leaves spyre's nodes alone."""
+
+    def __call__(self, nodes: list[Any]) -> list[Any]:
+        """The nodes to generate code for."""
+        return spyre_fuse_nodes(nodes)
+
+    def uuid(self) -> str:
+        """Changes with every source file of the backend."""
+        return source_hash()
+
+
+class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
+    """Code generation for nodes on spyre."""
+
+    def group_fn(self, sizes: Iterable[Any]) -> tuple[Any, ...]:
+        """What nodes have to agree on to be fused; nothing is fused by it."""
+        return tuple(map(tuple, sizes))
+
+    def flush(self) -> None:
+        """Every node is generated at once."""
+
+    def get_backend_features(self, device: torch.device) -> Any:
+        """None of the features Inductor asks for."""
+        return OrderedSet()
+
+    def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
+        """Bundles are made by `spyre_fuse_nodes`."""
+        return False
+
+    def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
+        """Bundles are made by `spyre_fuse_nodes`."""
+        return False
+
+    def codegen_node(self, node: Any) -> None:
+        """One bundle, and its launch."""
+        leaves = [leaf for leaf in node.get_nodes() if leaf.get_name() not in self._removed]
+        results = _read_outside(leaves)
+        kernel = SpyreKernel(_buffers_of(leaves), results)
+        for leaf in leaves:
+            kernel.add(leaf.node.get_name(), leaf.node)
+        internal = {leaf.node.get_name() for leaf in leaves} - set(results)
+        V.graph.removed_buffers |= internal
+        name = self._define(leaves, kernel)
+        for leaf in leaves:
+            leaf.mark_run()
+        arguments = ", ".join(kernel.arguments)
+        V.graph.wrapper_code.writeline(f"{name}.run({arguments})")
+        self.free_buffers_in_scheduler()
+
+    @property
+    def _removed(self) -> Any:
+        return self.scheduler.removed_ops
+
+    def _define(self, leaves: Sequence[Any], kernel: SpyreKernel) -> str:
+        wrapper = V.graph.wrapper_code
+        source = kernel.source()
+        known: str | None = wrapper.src_to_kernel.get(source)
+        if known is not None:
+            return known
+        fused = get_fused_kernel_name(leaves, "original_aten")
+        name = f"sdsc_{fused}_{wrapper.next_kernel_suffix()}"
+        wrapper.src_to_kernel[source] = name
+        origins, detailed = get_kernel_metadata(leaves, wrapper)
+        code = f"async_compile.sdsc({name!r}, {source})"
+        wrapper.define_kernel(name, code, f"{origins}\n{detailed}")
+        return name
+
+
+def _read_outside(leaves: Sequence[Any]) -> list[str]:
+    """Buffers that something else reads than these nodes."""
+    inside = {leaf.get_name() for leaf in leaves}
+    outputs = set(V.graph.get_output_names())
+    found = []
+    for leaf in leaves:
+        for buffer in leaf.get_outputs():
+            users = {user.get_name() for user in buffer.users}
+            if users - inside or buffer.get_name() in outputs:
+                found.append(buffer.get_name())
+    return found
+
+
+def _buffers_of(leaves: Sequence[Any]) -> dict[str, HostBuffer]:
+    names = {dep.name for leaf in leaves for dep in leaf.read_writes.reads_and_writes()}
+    return {name: _host_buffer(name) for name in names}
+
+
+def _host_buffer(name: str) -> HostBuffer:
+    buffer = V.graph.graph_inputs.get(name) or V.graph.get_buffer(name)
+    layout = buffer.get_layout()
+    sizes, strides = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
+    return HostBuffer(sizes, strides, str(layout.dtype).removeprefix("torch."))
