@@ -195,7 +195,7 @@ def _scale_of(q: torch.Tensor, scale: float | None) -> float:
 
 def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """A bool tensor, true where a row of ``q`` sees a row of ``k``: on and below the diagonal."""
-    return triangle(q, q.shape[-2], k.shape[-2], 0, True)
+    return triangle(q.shape[-2], k.shape[-2], 0, True, q.device)
 
 
 def composite_kernels() -> dict[str, Kernel]:

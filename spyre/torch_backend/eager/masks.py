@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.cards import card_of
 from spyre.torch_backend.device_buffer import buffer_of
 from spyre.torch_backend.dtypes import name_of
 from spyre.torch_backend.eager.copies import CONVERTED
@@ -14,6 +15,7 @@ from spyre.torch_backend.eager.integers import INTEGERS, chosen, is_integer
 from spyre.torch_backend.eager.kernels import Kernel, falling_back, fill, operand
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.eager.operands import Number
+from spyre.torch_backend.eager.recording import current_recorder
 from spyre.torch_backend.program.value import Value
 
 KEPT = 32
@@ -111,32 +113,36 @@ def _takes_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> bool:
     return fits and is_number_of(value, x.dtype)
 
 
-def triangle(x: torch.Tensor, rows: int, columns: int, diagonal: int, lower: bool) -> torch.Tensor:
-    """The mask of a triangle, as bool, kept on the card of ``x`` for the next one of this shape.
+def triangle(
+    rows: int, columns: int, diagonal: int, lower: bool, device: torch.device
+) -> torch.Tensor:
+    """The mask of a triangle, as bool, kept on its card for the next one of this shape.
 
     Any thread; at worst two make the same one.
     """
-    card = buffer_of(x).card
+    if current_recorder() is not None:
+        found: torch.Tensor = torch.ops.spyre.triangle(rows, columns, diagonal, lower, device)
+        return found
+    card = card_of(device)
     diagonal = max(min(diagonal, columns), -rows)
     key = (card.index, card.device.resets, rows, columns, diagonal, lower)
-    found = _triangles.get(key)
-    if found is None:
-        ones = torch.ones(rows, columns, dtype=torch.bool)
-        made = ones.tril(diagonal) if lower else ones.triu(diagonal)
-        found = made.to(x.device)
-        if rows * columns <= KEPT_ELEMENTS:
-            buffer_of(found).leave_uncounted()
-            _triangles[key] = found
-        if len(_triangles) > KEPT:
-            _triangles.popitem(last=False)
-    return found
+    if key in _triangles:
+        return _triangles[key]
+    ones = torch.ones(rows, columns, dtype=torch.bool)
+    made = (ones.tril(diagonal) if lower else ones.triu(diagonal)).to(device)
+    if rows * columns <= KEPT_ELEMENTS:
+        buffer_of(made).leave_uncounted()
+        _triangles[key] = made
+    if len(_triangles) > KEPT:
+        _triangles.popitem(last=False)
+    return made
 
 
 def _triangular(name: str, lower: bool) -> Kernel:
     def kernel(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> torch.Tensor:
         if not x.numel():
             return out.resize_(x.shape)
-        operands = [x, triangle(x, x.shape[-2], x.shape[-1], diagonal, lower)]
+        operands = [x, triangle(*x.shape[-2:], diagonal, lower, x.device)]
         return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
 
     def takes(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from spyre.torch_backend.allocation import default_base
+from spyre.torch_backend.card_copies import relaid
 from spyre.torch_backend.cards import card_at
 from spyre.torch_backend.device_buffer import buffer_of
 from spyre.torch_backend.eager.scalars import number_on_card
@@ -26,16 +28,27 @@ class Interim:
         low = kernel.low
         self.low, self.n = low, len(kernel.arguments)
         parts = low.builder.build()
-        print(name); print(low.builder)
-        self.program = CompiledProgram(card_at(-1), name, parts, low.builder.spans_bytes(), (name, str(id(kernel))))
+        print(name)
+        print(low.builder)
+        self.program = CompiledProgram(
+            card_at(-1), name, parts, low.builder.spans_bytes(), (name, str(id(kernel)))
+        )
 
     def run(self, *tensors: Any) -> None:
         low, card = self.low, card_at(-1)
-        memory: dict[int, Any] = {k: number_on_card(card, c.number, c.dtype) for k, c in low.constants.items()}
+        memory: dict[int, Any] = {
+            k: number_on_card(card, c.number, c.dtype) for k, c in low.constants.items()
+        }
         rest = iter(tensors)
         for k in range(low.builder.arguments):
             if k not in memory:
-                b = buffer_of(next(rest))
+                t = next(rest)
+                b = buffer_of(t)
+                if (
+                    default_base(tuple(t.size()), tuple(t.stride()), b.base.dtype).layout
+                    != b.base.layout
+                ):
+                    b = buffer_of(relaid(t))
                 b.zero_padded = False
                 memory[k] = b.base
         order = [memory[k] for k in sorted(memory)]

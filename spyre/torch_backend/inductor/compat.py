@@ -26,7 +26,7 @@ from torch._inductor.scheduler import (
     Scheduler,
     SchedulerNode,
 )
-from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata
+from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata, sympy_product
 from torch._inductor.virtualized import V, ops
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as without_tracing
 from torch.utils._ordered_set import OrderedSet
@@ -58,5 +58,6 @@ __all__ = [
     "register_device_op_overrides",
     "register_interface_for_device",
     "select_decomp_table",
+    "sympy_product",
     "without_tracing",
 ]

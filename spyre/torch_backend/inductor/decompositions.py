@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.dtypes import name_of
+from spyre.torch_backend.eager.copies import CONVERTED, converted
+from spyre.torch_backend.eager.functional import VARIANTS
 from spyre.torch_backend.eager.kernels import Kernel, NewResult
 from spyre.torch_backend.eager.operands import Number, Operand
 from spyre.torch_backend.eager.recording import recorded_by
@@ -32,6 +34,9 @@ LAYOUT_BOUND = (
 )
 """Beginnings of names whose kernels are about layouts or memory."""
 
+SCALARS = ("add", "sub", "mul", "div")
+"""Operations of a tensor and a number, which are those of two tensors to the card."""
+
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -40,12 +45,35 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     found: dict[Any, Callable[..., Any]] = {}
     for name, kernel in kernels.items():
         op = operator(name)
-        if _is_layout_bound(name) or _writes_operands(op):
+        if name in VARIANTS or _is_layout_bound(name) or _writes_operands(op):
             continue
         for functional in _functional(op):
             if functional not in found or functional is op:
                 found[functional] = _decomposition(functional, op, kernel)
-    return found
+    for name in SCALARS:
+        found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
+    return found | {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+
+
+def _to_copy(x: torch.Tensor, **named: Any) -> Any:
+    """Conversions between dtypes on the card."""
+    dtype, device = named.get("dtype"), named.get("device")
+    stays = x.device.type == "spyre" and (device is None or device == x.device)
+    if not stays or dtype not in CONVERTED or x.dtype not in CONVERTED or not x.numel():
+        return NotImplemented
+    return _record("copy", converted, [x], (tuple(map(int, x.shape)), name_of(dtype)))[0]
+
+
+def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
+    """Copies on the card, contiguous ones."""
+    contiguous = memory_format in (None, torch.contiguous_format, torch.preserve_format)
+    if x.device.type != "spyre" or x.dtype not in CONVERTED or not contiguous or not x.numel():
+        return NotImplemented
+    return _record("clone", _copied, [x], ())[0]
+
+
+def _copied(low: Any, x: Any) -> Any:
+    return low.copy(x)
 
 
 def eager_operators() -> set[Any]:

@@ -180,6 +180,7 @@ def realised(data: Any, operation: DeviceOperation) -> Any:
     """A buffer of its own for ``data``, known to be ``operation``."""
     box = ir.TensorBox.create(data)
     box.realize()
+    box.data.data.freeze_layout()
     setattr(box.data.data, ATTRIBUTE, operation)
     return box
 

@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
 from spyre.layout.device_view import device_view, seen_through
+from spyre.mlir.sdsc_builder import Place
 from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
+from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.storing import store
 from spyre.torch_backend.program.value import Ints, NotExpressible, Value
+
+MOST_SPREAD_BYTES = 1 << 30
+"""Memory for a copy of an operand with one element per stick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +44,48 @@ class SpyreKernel:
         self._buffers = buffers
         self._results = frozenset(results)
         self._values: dict[str, Value] = {}
+        self._spread = False
 
     def add(self, name: str, operation: Any) -> None:
-        """The next operation, which makes buffer ``name``."""
+        """The next operation, which makes buffer ``name``.
+
+        Where the cores cannot walk the operands as they lie, they are first spread to one element
+        per stick, which every view can be walked in. NotExpressible when that takes too much memory.
+        """
         body = body_of(operation)
+        specs = list(self.low.builder.specs)
+        try:
+            self._values[name] = self._made(name, body, spread=False)
+        except NotExpressible:
+            self.low.builder.specs = specs
+            self._values[name] = self._made(name, body, spread=True)
+
+    def _made(self, name: str, body: Body, spread: bool) -> Value:
+        known = set(map(id, self.low.builder.specs))
+        self._spread = spread
         value = self._computed(body)
         if name in self._results:
-            goal = self._argument(name)
-            store(self.low, value, self._seen(goal, self._buffers[name].sizes, None, 0))
-            value = goal
-        self._values[name] = value
+            value = self._stored(name, value)
+        for spec in self.low.builder.specs:
+            if id(spec) not in known:
+                emit(spec, _anywhere)
+        return value
+
+    def _stored(self, name: str, value: Value) -> Value:
+        """``value`` in the memory of a buffer that others read."""
+        buffer, whole = self._buffers[name], self._argument(name)
+        goal = _seen(whole, buffer.sizes, buffer.strides, 0)
+        if goal is None:
+            raise NotExpressible(f"strides {buffer.strides} of {name}")
+        store(self.low, value, goal)
+        return whole
+
+    def source(self) -> str:
+        """Interim."""
+        from spyre.torch_backend.inductor.async_compile import KERNELS
+
+        KERNELS.append(self)
+        return str(len(KERNELS) - 1)
 
     # --- operands ------------------------------------------------------------------------------
 
@@ -63,23 +101,36 @@ class SpyreKernel:
             self.arguments.append(name)
         return self._values[name]
 
-    def _seen(self, value: Value, sizes: Ints, strides: Ints | None, offset: int) -> Value:
-        """``value`` as a tensor of ``sizes`` and ``strides`` (default contiguous), elements."""
-        found = seen_through(
-            value.view, sizes, contiguous_strides(sizes) if strides is None else strides, offset
-        )
-        if found is None:
-            raise NotExpressible(f"sizes {sizes}, strides {strides}, offset {offset}")
-        return replace(value, view=found, order=None)
-
     def _operand(self, operand: Load | Number, extents: Ints) -> Value:
         if isinstance(operand, Number):
             return self.low.constant(operand.value, operand.dtype)
+        sizes = tuple(n if s else 1 for n, s in zip(extents, operand.strides, strict=True))
         value = self._argument(operand.buffer)
-        strides = operand.strides
-        sizes = tuple(n if s else 1 for n, s in zip(extents, strides, strict=True))
-        seen = self._seen(value, sizes, strides, operand.offset)
-        return seen.expanded(extents)
+        if self._spread:
+            value = self._spread_out(value)
+        found = self._found(value, sizes, operand.strides, operand.offset)
+        return found if found.sizes == extents else found.expanded(extents)
+
+    def _found(self, value: Value, sizes: Ints, strides: Ints, offset: int) -> Value:
+        """Elements of ``value``; where its sticks are in the way, of a copy with others."""
+        found = _seen(value, sizes, strides, offset)
+        for lane in self._other_lanes(value) if found is None else ():
+            found = _seen(self.low.with_lane(value, lane), sizes, strides, offset)
+            if found is not None:
+                break
+        if found is None:
+            raise NotExpressible(f"sizes {sizes}, strides {strides}, offset {offset}")
+        return found
+
+    def _spread_out(self, value: Value) -> Value:
+        if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
+            raise NotExpressible(f"{value.numel} elements, too many for a stick each")
+        return self.low.with_lane(value, -1)
+
+    def _other_lanes(self, value: Value) -> list[int]:
+        """Lane dims to try, the last dims first, in the end one element per stick."""
+        lanes = [k for k, n in enumerate(value.sizes) if n > 1 and k != value.lane_dim]
+        return [*reversed(lanes), -1]
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -98,7 +149,7 @@ class SpyreKernel:
         if name in self.low.CONVERSIONS:
             return self.low.converted_by(name, values[0], dtype)
         found = self.low.pointwise(name, *values, dtype=dtype, constants=body.operation.constants)
-        return found.expanded(body.ranges)
+        return found if found.sizes == body.ranges else found.expanded(body.ranges)
 
     def _reduced(self, body: Body) -> Value:
         (operand,) = body.operands
@@ -126,9 +177,15 @@ class SpyreKernel:
         b = self._operand(replace(right, strides=(*outer, k, column)), (*batch, inner, columns))
         return self.low.matmul(a, b)
 
-    def source(self) -> str:
-        """Interim."""
-        from spyre.torch_backend.inductor.async_compile import KERNELS
 
-        KERNELS.append(self)
-        return str(len(KERNELS) - 1)
+def _anywhere(value: Value) -> Place:
+    """Some place for a value whose operation is only tried."""
+    return Place("somewhere", value.view.offset_bytes)
+
+
+def _seen(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value | None:
+    """A tensor of ``sizes`` and ``strides`` over the elements of ``value`` in row-major order."""
+    if offset == 0 and sizes == value.sizes and strides == contiguous_strides(sizes):
+        return value
+    found = seen_through(value.view, sizes, strides, offset)
+    return None if found is None else replace(value, view=found, order=None)

@@ -1,7 +1,7 @@
 """``spyre::run``: one aten operation in an FX graph, as the lowering that eager mode has for it.
 
 Decompositions put it into the graph; Inductor's lowering makes ir.Operations of it, one per device
-operation. It never runs by itself.
+operation. It never runs by itself. ``spyre::triangle`` gives the masks some of them need.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.inductor.device_graph import GraphOperations, GraphValue
 
 LIBRARY = torch.library.Library("spyre", "DEF")
 LIBRARY.define("run(Tensor[] operands, str call, str results) -> Tensor[]")
+LIBRARY.define(
+    "triangle(SymInt rows, SymInt columns, SymInt diagonal, bool lower, Device device) -> Tensor"
+)
 
 _lowerings: dict[str, Callable[[], list[GraphValue]]] = {}
 """By call text: makes the device graph; operands are inputs in the order of the node's."""
@@ -52,8 +56,16 @@ def _refuse(*_: Any) -> Any:
     raise NotImplementedError("spyre::run is for Inductor; it does not run by itself")
 
 
+def _fake_triangle(
+    rows: int, columns: int, diagonal: int, lower: bool, device: torch.device
+) -> torch.Tensor:
+    return torch.empty(rows, columns, dtype=torch.bool, device=device)
+
+
 LIBRARY.impl("run", _refuse, "PrivateUse1")
+LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
 torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
+torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
 RUN = torch.ops.spyre.run.default
 
 __all__ = ["RUN", "GraphOperations", "graph_of", "register_call", "results_text"]

@@ -40,9 +40,7 @@ def install() -> None:
 
 def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def compile_fx(
-        model: Any, example_inputs: Any, *args: Any, **named: Any
-    ) -> Any:
+    def compile_fx(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
         if not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
         inner = named.pop("inner_compile", compile_fx_module.compile_fx_inner)

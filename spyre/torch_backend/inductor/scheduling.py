@@ -16,6 +16,7 @@ from spyre.torch_backend.inductor.compat import (
     V,
     get_fused_kernel_name,
     get_kernel_metadata,
+    sympy_product,
 )
 from spyre.torch_backend.inductor.kernel import HostBuffer, SpyreKernel
 from spyre.torch_backend.inductor.sources import source_hash
@@ -61,8 +62,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
     """Code generation for nodes on spyre."""
 
     def group_fn(self, sizes: Iterable[Any]) -> tuple[Any, ...]:
-        """What nodes have to agree on to be fused; nothing is fused by it."""
-        return tuple(map(tuple, sizes))
+        """Elements of the iteration, and of what is reduced in it."""
+        return tuple(V.graph.sizevars.simplify(sympy_product(row)) for row in sizes)
 
     def flush(self) -> None:
         """Every node is generated at once."""
