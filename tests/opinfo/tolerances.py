@@ -73,7 +73,7 @@ OVERRIDES: dict[str, Override] = {
             "nn.functional.linear", "nn.functional.bilinear", "nn.functional.conv1d",
             "nn.functional.conv2d", "nn.functional.conv3d", "sum", "mean", "masked.sum",
             "masked.mean", "cumsum", "nansum", "nanmean", "trace", "addr", "linalg.vecdot",
-            "_softmax_backward_data", "gradient",
+            "_softmax_backward_data", "gradient", "nn.functional.embedding_bag",
         ),
         Override(1, 4, _SUMS),
     ),
