@@ -118,12 +118,19 @@ def _is_to_make(named: dict[str, Any]) -> bool:
     return isinstance(named.get("out"), NewResult) or current_recorder() is not None
 
 
+def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Sizes as numbers; to a tracer that ties the graph to them."""
+    if current_recorder() is None:
+        return tensor.shape
+    return tuple(map(int, tensor.shape))
+
+
 def broadcast_shape(*operands: Operand) -> Sequence[int]:
     """The shape of a result over ``operands``.
 
     NotExpressible when they have none; the error for users is ATen's.
     """
-    shapes = {o.shape for o in operands if isinstance(o, torch.Tensor)}
+    shapes = {_shape_of(o) for o in operands if isinstance(o, torch.Tensor)}
     if len(shapes) == 1:
         (shape,) = shapes
         return tuple(shape)
