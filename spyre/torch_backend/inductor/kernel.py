@@ -109,6 +109,8 @@ class SpyreKernel:
         if self._spread:
             value = self._spread_out(value)
         found = self._found(value, sizes, operand.strides, operand.offset)
+        if self._spread:
+            found = self._gathered(found)
         return found if found.sizes == extents else found.expanded(extents)
 
     def _found(self, value: Value, sizes: Ints, strides: Ints, offset: int) -> Value:
@@ -126,6 +128,11 @@ class SpyreKernel:
         if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
             raise NotExpressible(f"{value.numel} elements, too many for a stick each")
         return self.low.with_lane(value, -1)
+
+    def _gathered(self, value: Value) -> Value:
+        """A view of spread elements as a tensor of its own, in the default layout."""
+        lanes = [k for k, n in enumerate(value.sizes) if n > 1]
+        return self.low.with_lane(self.low.copy(value), lanes[-1] if lanes else -1)
 
     def _other_lanes(self, value: Value) -> list[int]:
         """Lane dims to try, the last dims first, in the end one element per stick."""

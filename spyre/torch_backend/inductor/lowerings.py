@@ -47,6 +47,8 @@ def install_lowerings() -> None:
 
 
 def _run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
+    for box in operands:
+        box.realize()
     values = graph_of(call)
     maker = GraphToIr(operands)
     return [maker.box(value) for value in values]
@@ -57,6 +59,8 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         is_operation = isinstance(node.target, torch._ops.OpOverload)
         if is_operation and node.target not in KEPT and _is_on_spyre(node):
+            if node.target not in lowering.lowerings:
+                lowering.make_fallback(node.target, warn=False, override_decomp=True)
             node.meta["should_fallback"] = True
 
 
