@@ -6,6 +6,7 @@ its `DeviceOperation`, an attribute of the ir.ComputedBuffer.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,8 +181,11 @@ def realised(data: Any, operation: DeviceOperation) -> Any:
     """A buffer of its own for ``data``, known to be ``operation``."""
     box = ir.TensorBox.create(data)
     box.realize()
-    box.data.data.freeze_layout()
-    setattr(box.data.data, ATTRIBUTE, operation)
+    buffer = box.data.data
+    buffer.freeze_layout()
+    # Inductor would repeat operations on numbers in every reader's body.
+    buffer.make_loader = functools.partial(ir.Buffer.make_loader, buffer)
+    setattr(buffer, ATTRIBUTE, operation)
     return box
 
 
