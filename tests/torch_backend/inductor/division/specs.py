@@ -21,7 +21,11 @@ def tensor(sizes, coordinates: Sequence, *, is_input=True, bits=16, **rest) -> T
     stick = 1024 // bits
     *outer, lane = [sympy.sympify(c) for c in coordinates]
     along = [(-(-sizes[-1] // stick), sympy.floor(lane / stick))]
-    pairs = [*zip(sizes[1:-1], outer[1:], strict=True), *along, *zip(sizes[:1], outer[:1])]
+    pairs = [
+        *zip(sizes[1:-1], outer[1:], strict=True),
+        *along,
+        *zip(sizes[:-1][:1], outer[:1], strict=True),
+    ]
     pairs.append((stick, sympy.Mod(lane, stick)))
     return TensorArg(
         is_input,
@@ -68,13 +72,15 @@ def bmm(b, m, k, n, *, shared=False) -> OpSpec:
 
 
 def reduction(sizes, reduced: Sequence[int], op="sum") -> OpSpec:
-    """Dims that stay first, as Inductor orders them; the result's last dim has the stick."""
+    """Dims that stay come first, as Inductor orders them; reduced ones stay as dims of size 1."""
     kept = [k for k in range(len(sizes)) if k not in reduced]
     order = [*kept, *reduced]
     symbol = {k: C[place] for place, k in enumerate(order)}
     source = tensor(sizes, [symbol[k] for k in range(len(sizes))])
     output = tensor(
-        [sizes[k] for k in kept] or [1], [symbol[k] for k in kept] or [0], is_input=False
+        [1 if k in reduced else n for k, n in enumerate(sizes)],
+        [0 if k in reduced else symbol[k] for k in range(len(sizes))],
+        is_input=False,
     )
     return OpSpec(op, True, space([sizes[k] for k in order]), [source, output])
 
