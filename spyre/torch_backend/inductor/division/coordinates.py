@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from math import lcm
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +65,7 @@ def _product(expr: sympy.Expr, last: Mapping[sympy.Symbol, Integers]) -> Bounds:
 
 def _floor(expr: sympy.Expr, last: Mapping[sympy.Symbol, Integers]) -> Bounds:
     numerator, denominator = _fraction(expr.args[0])
-    return _quotient(_bounds(numerator, last), _positive(denominator, expr))
+    return _quotient(_bounds(numerator, last), denominator)
 
 
 def _floor_division(expr: sympy.Expr, last: Mapping[sympy.Symbol, Integers]) -> Bounds:
@@ -103,9 +104,11 @@ def _remainder(bounds: Bounds, size: int) -> Bounds:
 
 
 @lru_cache(maxsize=4096)
-def _fraction(expr: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
-    numerator, denominator = sympy.fraction(sympy.together(expr))
-    return sympy.expand(numerator), denominator
+def _fraction(expr: sympy.Expr) -> tuple[sympy.Expr, int]:
+    """A sum with rational factors as one of integer factors, and what to divide it by."""
+    terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(expr)]
+    common = lcm(*(int(factor.q) for factor, _ in terms))
+    return sympy.Add(*(factor * common * rest for factor, rest in terms)), common
 
 
 def _positive(value: sympy.Expr, whole: sympy.Expr) -> int:

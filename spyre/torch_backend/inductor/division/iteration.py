@@ -131,8 +131,9 @@ def _units(symbol: sympy.Symbol, tensors: Iterable[TensorArg]) -> list[int]:
 
 
 def _unit(symbol: sympy.Symbol, position: sympy.Expr, stick_elements: int) -> int:
-    step = sympy.expand(position).coeff(symbol, 1)
-    if not step.is_Integer or symbol in (position - step * symbol).expand().free_symbols:
+    terms = position.expand().as_coefficients_dict()
+    step = terms.pop(symbol, sympy.Integer(0))
+    if not step.is_Integer or any(symbol in term.free_symbols for term in terms):
         return 0
     return stick_elements // gcd(int(step), stick_elements)
 
