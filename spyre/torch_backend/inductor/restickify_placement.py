@@ -6,7 +6,8 @@ layout per operation so that little is moved (hardware reference §4.5): a beam 
 whole graph, or operation by operation (`place_greedily`).
 
 A layout stands for its lane: the host dim that sticks run along, `SPARSE` where every element has
-a stick of its own (as a dim of size 1 along the lanes gives it). Pure functions over frozen data: they may be used from several threads.
+a stick of its own (as a dim of size 1 along the lanes gives it). Pure functions over frozen data:
+they may be used from several threads.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.division import core_slices, divide_op
+from spyre.torch_backend.inductor.division import core_slices, divide_op, span
 from spyre.torch_backend.inductor.division.iteration import read_iteration
 from spyre.torch_backend.inductor.division.matmul_cost import divide_matmul
 from tests.torch_backend.inductor.division.specs import C, bmm, matmul, pointwise, splits_of
@@ -94,7 +94,9 @@ def test_pointwise(sizes, splits):
     assert splits_of(divide_op(pointwise(*sizes))) == splits
 
 
-def test_overflow_raises_or_is_logged(caplog):
+def test_overflow_raises_or_is_logged(caplog, monkeypatch):
+    monkeypatch.setattr(span.logger, "disabled", False)
+    monkeypatch.setattr(span.logger, "propagate", True)
     spec = matmul(8192, 32768, 4096)
     hints = {M: 32}
     with pytest.raises(UnsupportedError, match="SPY980: argument 0") as caught:
