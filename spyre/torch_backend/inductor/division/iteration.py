@@ -154,11 +154,17 @@ def _reason_to_keep(dim: IterationDim, spec: OpSpec, family: Family | None) -> s
         return "topk runs on one core"
     if family is Family.RESTICKIFY and padded:
         return "a restickify does not divide dims it pads"
-    if padded and not dim.is_output and family is not Family.MATMUL:
+    masked = padded and spec.is_reduction and family is not Family.MATMUL
+    if masked and not _in_outputs(dim.symbol, spec):
         return "its padding is masked by coordinates"
     if _indexes_a_shared_table(dim.symbol, spec):
         return "all cores read one table from one start"
     return ""
+
+
+def _in_outputs(symbol: sympy.Symbol, spec: OpSpec) -> bool:
+    outputs = [arg for arg in spec.args if not arg.is_input]
+    return any(symbol in symbols_of(arg.device_coordinates) for arg in outputs)
 
 
 def _indexes_a_shared_table(symbol: sympy.Symbol, spec: OpSpec) -> bool:

@@ -89,6 +89,17 @@ def test_masked_padding_stays_on_one_core():
     assert "c1 whole: its padding is masked" in division.why
 
 
+def test_only_padding_of_reduced_dims_is_masked():
+    """Fewer elements than a stick has: the dim is in the result's stick coordinate alone."""
+    lane, row = C[:2]
+    source = tensor((1000, 50), (row, lane))
+    result = tensor((1, 50), (0, lane), is_input=False)
+    one_stick = replace(result, device_coordinates=[sympy.Integer(0), sympy.Integer(0), lane])
+    division = divide_op(OpSpec("sum", True, space((50, 1000)), [source, one_stick]))
+    assert splits_of(division) == (1, 25)
+    assert "whole" not in division.why
+
+
 def test_padding_of_a_matmul_is_divided():
     assert splits_of(divide_op(matmul(1, 1000, 64)))[2] == 16
 

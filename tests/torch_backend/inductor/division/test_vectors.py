@@ -88,7 +88,12 @@ def test_the_default_division_of_a_matmul_loses_to_the_score():
 
 @pytest.mark.parametrize(
     ("sizes", "splits"),
-    [((2048, 1024), (32, 1)), ((64, 128), (32, 1)), ((7, 4096), (1, 32))],
+    [
+        ((2048, 1024), (32, 1)),
+        ((64, 128), (32, 1)),
+        ((7, 4096), (1, 32)),
+        ((512, 1024), (32, 1)),  # a tile of the coarse-tiling document's example
+    ],
 )
 def test_pointwise(sizes, splits):
     assert splits_of(divide_op(pointwise(*sizes))) == splits
