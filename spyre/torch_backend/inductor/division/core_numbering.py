@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import sympy
 
-from spyre.hw.ops import Family
 from spyre.torch_backend.inductor.division.iteration import Iteration, read_iteration
 from spyre.torch_backend.inductor.op_spec import OpSpec
 
@@ -28,7 +27,7 @@ def order_of(
     iteration: Iteration, splits: Mapping[sympy.Symbol, int], *, k_fast: bool
 ) -> tuple[sympy.Symbol, ...]:
     """:func:`core_order` for ``splits`` that no OpSpec has yet."""
-    if not k_fast or iteration.family is not Family.MATMUL:
+    if not k_fast or not iteration.is_matmul:
         return iteration.symbols
     first = [s for s in iteration.symbols if s in iteration.reduced and splits[s] > 1]
     return (*first, *(symbol for symbol in iteration.symbols if symbol not in first))

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import sympy
 
 from spyre.errors import UnsupportedError
-from spyre.hw.ops import OPS, Family
+from spyre.hw.ops import Family, find_op
+from spyre.hw.spec_names import SPEC_NAMES, Category
 from spyre.torch_backend.inductor.division.divisors import divisors
 from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
 
@@ -60,7 +61,7 @@ class Iteration:
     """The dims of an operation, in iteration order, and its tensors, inputs and outputs alike."""
 
     name: str
-    family: Family | None
+    is_matmul: bool
     dims: tuple[IterationDim, ...]
     tensors: tuple[TensorArg, ...]
 
@@ -80,8 +81,9 @@ def read_iteration(spec: OpSpec) -> Iteration:
 
     UnsupportedError SPY983 where an extent is no number.
     """
-    known = OPS.get(spec.op)
+    known, listed = find_op(spec.op), SPEC_NAMES.get(spec.op)
     family = known.family if known is not None else None
+    is_matmul = listed is not None and listed.category is Category.MATMUL
     elements = {symbol: _extent(symbol, size) for symbol, (size, _) in spec.iteration_space.items()}
     units = {symbol: _units(symbol, spec.args) for symbol in elements}
     outputs = _output_symbols(spec)
@@ -90,7 +92,7 @@ def read_iteration(spec: OpSpec) -> Iteration:
         unit = lcm(*units[symbol]) or extent
         dim = IterationDim(symbol, extent, unit, symbol in outputs, bool(units[symbol]))
         dims.append(replace(dim, kept_whole=_reason_to_keep(dim, spec, family)))
-    return Iteration(spec.op, family, tuple(dims), tuple(spec.args))
+    return Iteration(spec.op, is_matmul, tuple(dims), tuple(spec.args))
 
 
 def symbols_of(coordinates: Iterable[sympy.Expr]) -> set[sympy.Symbol]:
@@ -125,9 +127,15 @@ def _units(symbol: sympy.Symbol, tensors: Iterable[TensorArg]) -> list[int]:
     for tensor in tensors:
         lane = sympy.sympify(tensor.device_coordinates[-1])
         if symbol in lane.free_symbols:
-            inner = lane.args[0] if type(lane).__name__ in MODULO_NAMES else lane
-            found.append(_unit(symbol, inner, int(tensor.device_size[-1])))
+            found.append(_unit(symbol, _position(lane), int(tensor.device_size[-1])))
     return found
+
+
+def _position(lane: sympy.Expr) -> sympy.Expr:
+    """What a stick coordinate is the remainder of."""
+    name = type(lane).__name__
+    whole_steps = name == "ModularIndexing" and lane.args[1] == 1
+    return lane.args[0] if name in MODULO_NAMES or whole_steps else lane
 
 
 def _unit(symbol: sympy.Symbol, position: sympy.Expr, stick_elements: int) -> int:
@@ -154,8 +162,7 @@ def _reason_to_keep(dim: IterationDim, spec: OpSpec, family: Family | None) -> s
         return "topk runs on one core"
     if family is Family.RESTICKIFY and padded:
         return "a restickify does not divide dims it pads"
-    masked = padded and spec.is_reduction and family is not Family.MATMUL
-    if masked and not _in_outputs(dim.symbol, spec):
+    if family is Family.REDUCTION and padded and not _in_outputs(dim.symbol, spec):
         return "its padding is masked by coordinates"
     if _indexes_a_shared_table(dim.symbol, spec):
         return "all cores read one table from one start"

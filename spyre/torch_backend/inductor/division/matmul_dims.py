@@ -7,7 +7,6 @@ from math import prod
 
 import sympy
 
-from spyre.hw.ops import Family
 from spyre.torch_backend.inductor.division.iteration import Iteration, IterationDim, symbols_of
 
 
@@ -44,7 +43,7 @@ def matmul_dims(iteration: Iteration, *, several_rows: bool) -> MatmulDims | str
     ``several_rows`` (planner August): of several such dims the innermost of the result is M, the
     others are batches of a shared weight. K is the one reduced dim.
     """
-    if iteration.family is not Family.MATMUL:
+    if not iteration.is_matmul:
         return f"{iteration.name} is no matmul"
     columns = [dim for dim in iteration.dims if dim.is_output and dim.along_sticks]
     rows = [dim for dim in iteration.dims if dim.is_output and not dim.along_sticks]

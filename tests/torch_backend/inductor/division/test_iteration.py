@@ -71,6 +71,25 @@ def test_a_lane_that_is_no_multiple_of_a_symbol_stays_whole():
     assert dims_of(spec) == [(1, 512, True)]
 
 
+def test_sticks_as_inductor_writes_them():
+    spec = pointwise(7, 4096)
+    for step, expected in ((1, (64, 64, True)), (2, (1, 4096, True))):
+        lane = ModularIndexing(C[1], step, 64)
+        args = [
+            replace(arg, device_coordinates=[*arg.device_coordinates[:-1], lane])
+            for arg in spec.args
+        ]
+        assert dims_of(replace(spec, args=args))[1] == expected
+
+
+def test_matmuls_of_other_formats_are_matmuls():
+    for name in ("batchmatmul", "batchmatmulfp8", "batchmatmulint8"):
+        spec = replace(matmul(1, 1000, 64), op=name)
+        assert read_iteration(spec).is_matmul
+        assert splits_of(divide_op(spec)) == (1, 1, 16)
+    assert not read_iteration(pointwise(4, 64)).is_matmul
+
+
 def test_only_reductions_have_reduced_dims():
     assert dims_of(reduction((8, 6, 128), [1])) == [(8, 1, True), (2, 64, True), (6, 1, False)]
     single = OpSpec("neg", False, space((4, 64)), [tensor((4, 1), (C[0], 0), is_input=False)])
