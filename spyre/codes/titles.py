@@ -367,6 +367,11 @@ TORCH_CODES: dict[str, str] = {
     "SPY930": "the cores cannot walk these tensors together",
     "SPY950": "a trace of the cards is being recorded already",
     "SPY951": "a compiled program cannot be written to SPYRE_KEEP",
+    "SPY980": "a core's slice of a tensor spans more memory than a core reaches",
+    "SPY981": "more than one reduced dim would be divided",
+    "SPY982": "a division of work that was asked for cannot be",
+    "SPY983": "an extent or coordinate cannot be divided among cores",
+    "SPY984": "no layouts let an operation read its tensors",
 }
 
 CODES: dict[str, str] = {

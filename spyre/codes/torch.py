@@ -34,4 +34,30 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "SPYRE_KEEP names a place where no directory can be made or written.",
         "Set it to a directory that may be written, or unset it.",
     ),
+    "SPY980": E(
+        "A core reaches 256 MiB from the first to the last byte of its slice of a tensor. The dims "
+        "of this operation cannot be divided so that every slice fits, or a hint divides others.",
+        "Tile the operation, make the tensor smaller, or hint a division of its outermost dims.",
+    ),
+    "SPY981": E(
+        "Cores add up partial results along one dim. Here slices fit, or hints ask for, only "
+        "divisions of several reduced dims.",
+        "Reduce one dim after the other, tile the operation, or hint one of the dims only.",
+    ),
+    "SPY982": E(
+        "A hint, an earlier pass or a caller names a dim the operation does not have, a number "
+        "that does not divide it (in sticks, along sticks), too many cores, or a planner that does "
+        "not exist.",
+        "Take one of the values the error lists.",
+    ),
+    "SPY983": E(
+        "Work is divided for numbers: the extents of an operation, and coordinates made of sums, "
+        "products, floored quotients and remainders of its symbols.",
+        "Compile for fixed sizes, or copy the view to a tensor of its own.",
+    ),
+    "SPY984": E(
+        "An operation needs its inputs in layouts that no chain of restickifies leads to: a tensor "
+        "with one element per stick cannot become one with full sticks, nor the reverse.",
+        "Make the tensor contiguous before the operation, or run the operation on the CPU.",
+    ),
 }

@@ -1,0 +1,140 @@
+"""The searches against loops over every way to divide."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from spyre.errors import UnsupportedError
+from spyre.torch_backend.inductor.division import divide_op, with_division
+from spyre.torch_backend.inductor.division.default import distribute
+from spyre.torch_backend.inductor.division.divisors import core_split, divisors, splits_within
+from spyre.torch_backend.inductor.division.iteration import read_iteration
+from spyre.torch_backend.inductor.division.matmul_cost import PLANNERS, divide_matmul
+from spyre.torch_backend.inductor.division.matmul_dims import matmul_dims
+from spyre.torch_backend.inductor.division.span import reduce_spans, spans_bytes
+from tests.torch_backend.inductor.division import twins
+from tests.torch_backend.inductor.division.specs import bmm, matmul, pointwise, reduction
+
+CORES = st.integers(1, 32)
+EXTENT = st.sampled_from([1, 2, 3, 6, 7, 16, 30, 60, 64, 96, 100, 128, 130, 192])
+
+
+@given(st.integers(1, 5000), CORES)
+def test_divisors(number, cores):
+    assert list(divisors(number)) == twins.divisors(number)
+    assert core_split(number, cores) == max(n for n in twins.divisors(number) if n <= cores)
+
+
+@given(st.lists(st.integers(1, 60).map(twins.divisors), max_size=4), CORES)
+def test_splits_within(candidates, cores):
+    rows = splits_within(candidates, cores)
+    assert [tuple(row) for row in rows.tolist()] == twins.choices(candidates, cores)
+
+
+SIZE = st.sampled_from([1, 2, 4, 7, 12, 64, 100, 128, 512, 1000, 1024, 2048, 4096, 12800])
+
+
+@settings(deadline=None)
+@given(SIZE, SIZE, SIZE, st.sampled_from([1, 2, 6, 32]), st.booleans(), CORES)
+def test_matmul_divisions_are_the_first_of_the_cheapest(m, k, n, b, shared, cores):
+    assume(n >= 64)
+    spec = bmm(b, m, k, n, shared=shared) if b > 1 else matmul(m, k, n)
+    iteration = read_iteration(spec)
+    for planner, strategy in PLANNERS.items():
+        dims = matmul_dims(iteration, several_rows=strategy.several_rows)
+        choice = divide_matmul(iteration, cores, planner, dict.fromkeys(iteration.symbols, 1))
+        if isinstance(dims, str):
+            assert shared
+            assert planner == "june"
+            assert choice.splits is None
+            continue
+        score, row = twins.best_matmul(dims, cores, planner)
+        chosen = tuple(choice.splits[dim.symbol] for dim in dims.dims)
+        again = twins.SCORES[planner](dims, cores, math.prod(chosen[:-3]), *chosen[-3:])
+        assert again == pytest.approx(score, rel=1e-12)
+        if planner == "june":  # the same sums in the same order, so ties are the same ties
+            assert chosen == row
+
+
+@settings(deadline=None, max_examples=60)
+@given(EXTENT, EXTENT, EXTENT, st.data())
+def test_spans_of_slices(a, b, c, data):
+    spec = data.draw(st.sampled_from([pointwise(a, b, c), reduction((a, b, c), [1])]))
+    iteration = read_iteration(spec)
+    row = [data.draw(st.sampled_from(dim.splits(32))) for dim in iteration.dims]
+    splits = dict(zip(iteration.symbols, row, strict=True))
+    for tensor in iteration.tensors:
+        found = int(spans_bytes(iteration, tensor, np.array([row]))[0])
+        assert found == twins.span_bytes(iteration, tensor, splits)
+
+
+@settings(deadline=None, max_examples=60)
+@given(EXTENT, EXTENT, st.sampled_from([1, 2, 6, 12]), CORES, st.integers(7, 18), st.booleans())
+def test_span_reduction(a, b, c, cores, bits, reduces):
+    spec = reduction((c, a, b), [1]) if reduces else pointwise(c, a, b)
+    iteration = read_iteration(spec)
+    found = reduce_spans(iteration, cores, {}, limit_bytes=1 << bits)
+    assert found == twins.spans_reduced(iteration, cores, 1 << bits)
+
+
+@given(EXTENT, EXTENT, EXTENT, CORES)
+def test_distribution_uses_whole_units_and_no_core_twice(a, b, c, cores):
+    iteration = read_iteration(reduction((a, b, c), [0, 1]))
+    found = distribute(iteration, cores, {})
+    assert math.prod(found.values()) <= cores
+    assert all(dim.units % found[dim.symbol] == 0 for dim in iteration.dims)
+    assert sum(found[symbol] > 1 for symbol in iteration.reduced) <= 1
+    left = cores // math.prod(found.values())
+    first = max((d for d in iteration.dims if d.is_output), key=lambda d: d.units, default=None)
+    if first is not None:
+        assert found[first.symbol] == core_split(first.units, cores)
+    if all(found[symbol] == 1 for symbol in iteration.reduced):
+        rest = [d for d in iteration.dims if not d.is_output and not d.kept_whole]
+        assert all(core_split(d.units, left) == 1 for d in rest)
+
+
+@settings(deadline=None)
+@given(EXTENT, EXTENT, EXTENT, CORES, st.sampled_from(list(PLANNERS)))
+def test_divisions_can_be_emitted(a, b, c, cores, planner):
+    for spec in (pointwise(a, b, c, bits=(16, 32, 16)), reduction((a, b, c), [2]), matmul(a, b, c)):
+        division = divide_op(spec, cores, planner)
+        assert list(division.splits) == list(spec.iteration_space)
+        assert sorted(map(str, division.core_order)) == sorted(map(str, division.splits))
+        assert division.cores <= cores
+        for dim in read_iteration(spec).dims:
+            assert dim.units % division.splits[dim.symbol] == 0
+        divided = with_division(spec, division)
+        assert {s: n for s, (_, n) in divided.iteration_space.items()} == division.splits
+        assert divided.args == spec.args
+
+
+@pytest.mark.parametrize(
+    "spec", [bmm(8, 512, 512, 1280), bmm(12, 360, 768, 3840), bmm(32, 512, 4096, 12800)]
+)
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_matmul_is_planned_in_under_5_ms(spec, planner):
+    divide_op(spec, planner=planner)
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        divide_op(spec, planner=planner)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 5e-3, times
+
+
+def test_many_divisors_do_not_make_many_rows():
+    rows = splits_within([[n for n in divisors(27720) if n <= 32]] * 6, 32)
+    assert len(rows) < 20_000
+
+
+def test_spans_that_need_two_reduced_dims_are_refused():
+    spec = reduction((64, 2, 64), [0, 1])
+    with pytest.raises(UnsupportedError, match=r"SPY981.*several reduced dims") as caught:
+        reduce_spans(read_iteration(spec), 32, {}, limit_bytes=4096)
+    assert caught.value.finding.found == "c1:2, c2:2"

@@ -1,0 +1,113 @@
+"""Divisions the compiler is known to choose: hardware reference §3.2 and §4.1."""
+
+from __future__ import annotations
+
+import pytest
+
+from spyre.errors import UnsupportedError
+from spyre.torch_backend.inductor.division import core_slices, divide_op, span
+from spyre.torch_backend.inductor.division.iteration import read_iteration
+from spyre.torch_backend.inductor.division.matmul_cost import divide_matmul
+from tests.torch_backend.inductor.division.specs import C, bmm, matmul, pointwise, splits_of
+
+M, N, K = C[:3]
+
+JUNE = {
+    (512, 4096, 4096): ((4, 8, 1), 379.6),
+    (512, 4096, 1024): ((4, 8, 1), 110.3),
+    (512, 4096, 12800): ((4, 8, 1), 1142.6),
+    (512, 12800, 4096): ((4, 8, 1), None),
+    (4, 4096, 4096): ((4, 8, 1), 318.0),
+    (4, 4096, 1024): ((4, 8, 1), 192.1),
+    (4, 4096, 12800): ((4, 8, 1), 674.7),
+    (2048, 2048, 2048): ((4, 8, 1), 297.6),
+    (8, 1024, 1024): ((4, 8, 1), 160.9),
+}
+AUGUST = {
+    (512, 4096, 4096): ((4, 8, 1), 399.6),
+    (512, 4096, 1024): ((8, 4, 1), 170.3),
+    (512, 4096, 12800): ((4, 8, 1), 1203.7),
+    (512, 12800, 4096): ((8, 4, 1), None),
+    (4, 4096, 4096): ((1, 8, 4), 252.3),
+    (4, 4096, 1024): ((1, 4, 8), 168.8),
+    (4, 4096, 12800): ((1, 8, 4), 659.3),
+    (1, 4096, 1024): ((1, 2, 16), 208.8),
+    (2048, 2048, 2048): ((8, 4, 1), 317.6),
+    (8, 1024, 1024): ((1, 8, 4), 63.7),
+}
+
+
+def check(spec, planner, splits, score):
+    division = divide_op(spec, planner=planner)
+    assert splits_of(division) == splits
+    if score is not None:
+        assert f"score {score:.1f}," in division.why
+
+
+@pytest.mark.parametrize("shape", JUNE)
+def test_june(shape):
+    check(matmul(*shape), "june", *JUNE[shape])
+
+
+@pytest.mark.parametrize("shape", AUGUST)
+def test_august(shape):
+    check(matmul(*shape), "august", *AUGUST[shape])
+
+
+def test_batched_matmuls():
+    check(bmm(32, 512, 128, 512), "june", (1, 4, 8, 1), 144.7)
+    check(bmm(32, 512, 128, 512), "august", (1, 16, 2, 1), 146.0)
+
+
+def test_june_refuses_fewer_cores_than_the_default():
+    division = divide_op(matmul(1, 4096, 1024))
+    assert splits_of(division) == (1, 16, 2)
+    assert "n=c1:8, k=c2:2 with score 191.6 refused" in division.why
+    assert "uses 16 cores, the default 32" in division.why
+
+
+def test_spans_are_reduced_before_matmuls_are_scored():
+    division = divide_op(matmul(8192, 32768, 4096))
+    assert division.splits == {M: 16, N: 1, K: 2}
+    assert division.core_order == (K, M, N)
+    slices = core_slices(division.core_order, division.splits)
+    assert slices[K].tolist() == [core % 2 for core in range(32)]
+    assert slices[M].tolist() == [core // 2 for core in range(32)]
+    assert division.why.splitlines()[0].startswith("span_reduction: c2:2")
+
+
+def test_the_default_division_of_a_matmul_loses_to_the_score():
+    spec = matmul(512, 4096, 4096)
+    assert splits_of(divide_op(spec)) == (4, 8, 1)
+    iteration = read_iteration(spec)
+    assert divide_matmul(iteration, 32, "june", {M: 32}).splits == {M: 4, N: 8, K: 1}
+    # what pass 3 alone would do shows for an operation the score has no say in
+    alone = divide_op(pointwise(512, 4096))
+    assert splits_of(alone) == (32, 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "splits"),
+    [
+        ((2048, 1024), (32, 1)),
+        ((64, 128), (32, 1)),
+        ((7, 4096), (1, 32)),
+        ((512, 1024), (32, 1)),  # a tile of the coarse-tiling document's example
+    ],
+)
+def test_pointwise(sizes, splits):
+    assert splits_of(divide_op(pointwise(*sizes))) == splits
+
+
+def test_overflow_raises_or_is_logged(caplog, monkeypatch):
+    monkeypatch.setattr(span.logger, "disabled", False)
+    monkeypatch.setattr(span.logger, "propagate", True)
+    spec = matmul(8192, 32768, 4096)
+    hints = {M: 32}
+    with pytest.raises(UnsupportedError, match="SPY980: argument 0") as caught:
+        divide_op(spec, hints=hints)
+    assert caught.value.finding.found == "512 MiB, divided as c0:32"
+    division = divide_op(spec, hints=hints, overflow_raises=False)
+    assert division.splits == {M: 32, N: 1, K: 1}
+    assert "argument 0 spans 512 MiB per core" in division.why
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"]
