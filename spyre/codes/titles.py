@@ -367,6 +367,10 @@ TORCH_CODES: dict[str, str] = {
     "SPY930": "the cores cannot walk these tensors together",
     "SPY950": "a trace of the cards is being recorded already",
     "SPY951": "a compiled program cannot be written to SPYRE_KEEP",
+    "SPY985": "an option of LX planning has no such value",
+    "SPY986": "too many buffers for the optimal LX plan",
+    "SPY987": "intermediate results exceed the segment of the pool",
+    "SPY988": "names do not fit the tensors of a kernel",
 }
 
 CODES: dict[str, str] = {
