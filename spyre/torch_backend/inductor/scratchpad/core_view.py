@@ -75,6 +75,8 @@ def core_view(spec: OpSpec, arg: TensorArg) -> CoreView | NoView:
     """
     if arg.within:
         return NoView("is a tile of a larger buffer")
+    if (why := _cut_stick(spec, arg)) is not None:
+        return why
     strides, seen = core_strides(spec), _Seen(arg.device_coordinates, arg.device_size[-1])
     dims: list[tuple[int, int, int]] = []
     for size, coordinate in zip(arg.device_size[:-1], arg.device_coordinates[:-1], strict=True):
@@ -83,8 +85,6 @@ def core_view(spec: OpSpec, arg: TensorArg) -> CoreView | NoView:
         if isinstance(dim, NoView):
             return dim
         dims.append(dim)
-    if (why := _cut_stick(spec, arg)) is not None:
-        return why
     kept = [dim for dim in dims if dim[:2] != (1, 1)]
     extents, splits, steps = zip(*kept, strict=True) if kept else ((), (), ())
     cores = prod(cores for _, cores in spec.iteration_space.values())
