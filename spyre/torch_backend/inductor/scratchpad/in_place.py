@@ -6,10 +6,16 @@ uses the operand for the last time, and operand and result agree in size and dev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from spyre.torch_backend.inductor.scratchpad.liveness import live_range
+from spyre.torch_backend.inductor.scratchpad.liveness import (
+    first_is_write,
+    live_range,
+    outlives,
+)
 from spyre.torch_backend.inductor.scratchpad.operations import Access, Kind, Operations
+
+ByName = Mapping[str, Sequence[tuple[int, Access]]]
 
 
 def in_place_parents(operations: Operations, eligible: Collection[str]) -> dict[str, str]:
@@ -19,23 +25,41 @@ def in_place_parents(operations: Operations, eligible: Collection[str]) -> dict[
     result only, and a result takes the first of its operands that it may.
     """
     accesses = operations.accesses()
-    ranges = {name: live_range(accesses[name], operations.loops) for name in eligible}
+    taking_part = {name: accesses[name] for name in eligible}
     parents: dict[str, str] = {}
     for step, operation in enumerate(operations.steps):
         if operation.kind is not Kind.POINTWISE:
             continue
-        made = [n for n in operation.writes if n in ranges and _is_born(accesses[n], step)]
-        dying = [n for n in operation.reads if n in ranges and ranges[n][1] == step + 1]
-        for child in (name for name in made if ranges[name][0] == step):
-            for parent in dying:
-                if parent not in parents.values() and _agree(operation.accesses, parent, child):
-                    parents[child] = parent
-                    break
+        dying = _dying(operations, taking_part, step)
+        for child in _born(operations, taking_part, step):
+            fitting = (n for n in dying if _agree(operation.accesses, n, child))
+            if (parent := next(fitting, None)) is not None:
+                parents[child] = parent
+                dying.remove(parent)
     return parents
 
 
-def _is_born(accesses: Sequence[tuple[int, Access]], step: int) -> bool:
-    return accesses[0][0] == step and all(a.is_write for s, a in accesses if s == step)
+def _born(operations: Operations, accesses: ByName, step: int) -> list[str]:
+    """Results whose life begins at ``step``."""
+    written = [n for n in operations.steps[step].writes if n in accesses]
+    return [
+        name
+        for name in written
+        if live_range(accesses[name], operations.loops)[0] == step
+        and first_is_write(accesses[name])
+    ]
+
+
+def _dying(operations: Operations, accesses: ByName, step: int) -> list[str]:
+    """Operands whose life ends at ``step``, and that no later iteration of a loop reads again."""
+    around = [loop for loop in operations.loops if loop[0] <= step < loop[1]]
+    return [
+        name
+        for name in operations.steps[step].reads
+        if name in accesses
+        and live_range(accesses[name], operations.loops)[1] == step + 1
+        and not any(outlives(accesses[name], loop) for loop in around)
+    ]
 
 
 def _agree(accesses: Sequence[Access], parent: str, child: str) -> bool:

@@ -59,15 +59,23 @@ def live_range(
 ) -> tuple[int, int]:
     """(start, end) of a buffer: [first use, last use], and all of every loop it outlives.
 
-    A loop is covered by a buffer that is used in it and also outside, that is read in it before
-    it is written there, or whose address it advances.
+    Accesses: (index of the operation, access); loops: [begin, end) of their operations.
     """
     start, end = accesses[0][0], accesses[-1][0] + 1
-    for begin, stop in loops:
-        inside = [(step, access) for step, access in accesses if begin <= step < stop]
-        if inside and (len(inside) < len(accesses) or _is_carried(inside)):
-            start, end = min(start, begin), max(end, stop)
+    for loop in loops:
+        if outlives(accesses, loop):
+            start, end = min(start, loop[0]), max(end, loop[1])
     return start, end
+
+
+def outlives(accesses: Sequence[tuple[int, Access]], loop: tuple[int, int]) -> bool:
+    """True if the buffer must live through all iterations of ``loop``.
+
+    That is if it is used in it and also outside, is read in it before it is written there, or if
+    the loop moves its address.
+    """
+    inside = [(step, access) for step, access in accesses if loop[0] <= step < loop[1]]
+    return bool(inside) and (len(inside) < len(accesses) or _is_carried(inside))
 
 
 def _is_carried(inside: Sequence[tuple[int, Access]]) -> bool:

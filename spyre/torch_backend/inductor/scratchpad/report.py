@@ -101,7 +101,7 @@ def report_text(plan: ScratchpadPlan, width: int = 120) -> str:
             console.print(line)
         if plan.buffers or plan.refused:
             console.print(_table(plan))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).rstrip() + "\n"
 
 
 def _summary(report: ScratchpadReport) -> list[str]:
@@ -110,7 +110,7 @@ def _summary(report: ScratchpadReport) -> list[str]:
         f"LX plan by {plan.solver}, rule {plan.rule}: "
         f"{len(plan.allocations)} of {len(plan.buffers) + len(plan.refused)} buffers in LX",
         f"peak {quality.peak_bytes:,} of {plan.capacity_bytes:,} bytes per core, "
-        f"average {report.average_bytes:,.0f}, fragmentation {report.fragmentation:.0%}; "
+        f"average {report.average_bytes:,.0f}, fragmentation {report.fragmentation:.0%}",
         f"{quality.spilled_bytes:,} bytes did not fit",
         _distance(report),
     ]
@@ -125,10 +125,13 @@ def _distance(report: ScratchpadReport) -> str:
         )
     if best == quality:
         return "optimal: this plan is"
-    more = quality.spilled_bytes - best.spilled_bytes
+    if quality.spilled_bytes > best.spilled_bytes:
+        more = f"leaves {quality.spilled_bytes - best.spilled_bytes:,} bytes more in HBM"
+    else:
+        more = f"reaches {quality.peak_bytes - best.peak_bytes:,} bytes higher"
     return (
         f"optimal: peak {best.peak_bytes:,} bytes, {best.spilled_bytes:,} bytes do not fit; "
-        f"this plan leaves {more:,} bytes more in HBM"
+        f"this plan {more}"
     )
 
 
