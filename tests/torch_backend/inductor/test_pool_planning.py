@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sympy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import DeviceOutOfMemory
@@ -15,6 +15,7 @@ from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
 from spyre.torch_backend.inductor.scratchpad.liveness import Buffer
 from spyre.torch_backend.inductor.scratchpad.plan import plan_scratchpad
 from tests.torch_backend.inductor.scratchpad.kernels import chain, softmax
+from tests.torch_backend.inductor.scratchpad.test_plan import kernels, run
 
 GIB = 1 << 30
 
@@ -110,6 +111,14 @@ def test_loops_keep_what_they_need():
     assert (found["b0"].start, found["b0"].end) == (0, 3)
     plan = plan_pool(list(found.values()))
     assert len({plan.offsets[n] for n in ("b0", "b1", "b2")}) == 3
+
+
+@given(kernels())
+@settings(deadline=None)
+def test_kernels_compute_the_same_in_the_pool(kernel):
+    specs, names = kernel
+    plan = plan_pool(pool_buffers(specs, names, surroundings=Surroundings.of(["x"])))
+    assert run(specs, names, plan.offsets) == run(specs, names, {})
 
 
 def test_what_does_not_fit_lx_goes_into_the_pool():

@@ -15,6 +15,8 @@ import sympy
 from spyre.hw.spec import STICK_BYTES
 from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
 
+MATMUL = "batchmatmul"
+
 
 @dataclass(frozen=True, slots=True)
 class CoreView:
@@ -50,19 +52,34 @@ class NoView:
     why: str
 
 
-def core_strides(spec: OpSpec) -> dict[sympy.Symbol, int]:
-    """Cores from one slice of a symbol to the next: the first symbol is the fastest.
+def core_order(spec: OpSpec) -> list[sympy.Symbol]:
+    """Symbols in the order core numbers run through them, the fastest first.
 
-    Order: ``op_info["core_order"]`` (symbols or their names) where it is given, as k-fast core
-    numbering does, else that of the iteration space (hardware reference §4.1.7).
+    The order of the iteration space, but for a matmul whose K is split: there the cores that share
+    a sum are neighbours (k-fast numbering, hardware reference §4.1.7).
     """
-    named = [str(symbol) for symbol in spec.op_info.get("core_order", ())]
-    space = {str(symbol): symbol for symbol in spec.iteration_space}
-    order = [space[name] for name in named if name in space]
-    order += [symbol for symbol in spec.iteration_space if symbol not in order]
+    symbols = list(spec.iteration_space)
+    if spec.op != MATMUL:
+        return symbols
+    first = split_reductions(spec)
+    return first + [symbol for symbol in symbols if symbol not in first]
+
+
+def split_reductions(spec: OpSpec) -> list[sympy.Symbol]:
+    """Symbols whose terms several cores add up: split, and not in what the operation writes."""
+    written: set[sympy.Symbol] = set()
+    for arg in spec.args:
+        if not arg.is_input:
+            written |= set().union(*(sympy.sympify(c).free_symbols for c in arg.device_coordinates))
+    space = spec.iteration_space.items()
+    return [symbol for symbol, (_, cores) in space if cores > 1 and symbol not in written]
+
+
+def core_strides(spec: OpSpec) -> dict[sympy.Symbol, int]:
+    """Cores from one slice of a symbol to the next."""
     strides: dict[sympy.Symbol, int] = {}
     cores = 1
-    for symbol in order:
+    for symbol in core_order(spec):
         strides[symbol] = cores
         cores *= spec.iteration_space[symbol][1]
     return strides

@@ -16,7 +16,13 @@ import sympy
 from spyre.errors import BundleError
 from spyre.hw.spec import STICK_BYTES
 from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg, UnimplementedOp
-from spyre.torch_backend.inductor.scratchpad.core_view import CoreView, NoView, core_view
+from spyre.torch_backend.inductor.scratchpad.core_view import (
+    MATMUL,
+    CoreView,
+    NoView,
+    core_view,
+    split_reductions,
+)
 
 
 class Kind(StrEnum):
@@ -131,13 +137,13 @@ def _operation(spec: OpSpec | UnimplementedOp, names: Sequence[str], depth: int)
     if isinstance(spec, UnimplementedOp):
         return Operation(spec.op, Kind.EXTERNAL)
     accesses = tuple(_access(spec, arg, name, depth) for arg, name in zip(args, names, strict=True))
-    return Operation(spec.op, _kind(spec), accesses, _splits_reduction(spec))
+    return Operation(spec.op, _kind(spec), accesses, bool(split_reductions(spec)))
 
 
 def _kind(spec: OpSpec) -> Kind:
     if spec.op == "ReStickifyOpHBM":
         return Kind.RESTICKIFY
-    if spec.op == "batchmatmul":
+    if spec.op == MATMUL:
         return Kind.MATMUL
     return Kind.REDUCTION if spec.is_reduction else Kind.POINTWISE
 
@@ -155,12 +161,3 @@ def _access(spec: OpSpec, arg: TensorArg, name: str, depth: int) -> Access:
         size_bytes=prod((arg.within or arg.device_size)[:-1]) * STICK_BYTES,
         moves=depth > 0 and not arg.per_tile_fixed and bool(tiled & touched),
     )
-
-
-def _splits_reduction(spec: OpSpec) -> bool:
-    """True if cores share the terms of what one of them writes (a K-split)."""
-    written: set[sympy.Symbol] = set()
-    for arg in spec.args:
-        if not arg.is_input:
-            written |= set().union(*(sympy.sympify(c).free_symbols for c in arg.device_coordinates))
-    return any(cores > 1 and s not in written for s, (_, cores) in spec.iteration_space.items())

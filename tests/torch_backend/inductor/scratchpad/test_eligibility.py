@@ -10,7 +10,7 @@ import sympy
 from spyre.torch_backend.inductor.op_spec import DataFormats, LoopSpec
 from spyre.torch_backend.inductor.scratchpad.eligibility import OPERATIONS, Surroundings, refusals
 from spyre.torch_backend.inductor.scratchpad.in_place import in_place_parents
-from spyre.torch_backend.inductor.scratchpad.operations import operations_of
+from spyre.torch_backend.inductor.scratchpad.operations import Kind, operations_of
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,
@@ -89,9 +89,8 @@ def test_surroundings(given, text):
 def test_a_k_split_is_refused():
     specs = [
         reduction("sum", (512, 1024), [FULL, LANE], (4, 8)),
-        pointwise("exp", (512,), [(C[0],), (C[0],)], (4,)),
+        pointwise("exp", (512, 1024), [LANE, LANE], (4, 8)),
     ]
-    specs[1] = pointwise("exp", (512, 1024), [LANE, LANE], (4, 8))
     found = why(specs, [("x", "s"), ("s", "y")])
     assert found["s"] == "cores share the terms that sum sums into it"
 
@@ -107,18 +106,34 @@ def test_other_divisions_are_refused():
     rows = pointwise("exp", (512, 1024), [FULL, FULL], (32, 1))
     columns = pointwise("neg", (512, 1024), [FULL, FULL], (2, 16))
     half = pointwise("neg", (512, 1024), [FULL, FULL], (16, 1))
-    other_cores = replace(rows, op="neg", op_info={"core_order": (COLUMNS, ROWS)})
     assert why([rows, rows], names)["b0"] is None
-    assert why([rows, other_cores], names)["b0"] is None, "one dim is divided: no other order"
     assert why([rows, columns], names)["b0"] == (
         "per core exp makes [16×1, 16×32/1] on 32 cores, neg uses [1×16/2, 256×2/1] on 32 cores"
     )
     assert "on 16 cores" in why([rows, half], names)["b0"]
-    first = pointwise("exp", (512, 1024), [FULL, FULL], (4, 8))
-    turned = replace(first, op="neg", op_info={"core_order": (COLUMNS, ROWS)})
-    assert why([first, first], names)["b0"] is None
-    assert "per core" in why([first, turned], names)["b0"]
     assert why(specs, names)["b0"] is None
+
+
+def test_other_core_numbers_are_refused():
+    """The same slices, but the matmul numbers the cores along its split K first."""
+    a, b, c = (C[0], C[2]), (C[2], C[1]), (C[0], C[1])
+    product = reduction("batchmatmul", (512, 64, 1024), [a, b, c], (4, 1, 8))
+    made = pointwise("exp", (512, 1024), [FULL, FULL], (4, 8))
+    found = why([made, product], [("x", "l"), ("l", "r", "y")])
+    assert found["l"] == (
+        "per core exp makes [2×8/4, 128×4/1] on 32 cores, "
+        "batchmatmul uses [2×8/1, 128×4/8] on 32 cores"
+    )
+    rows = pointwise("exp", (512, 1024), [FULL, FULL], (32, 1))
+    whole = reduction("batchmatmul", (512, 64, 1024), [a, b, c], (32, 1, 1))
+    assert why([rows, whole], [("x", "l"), ("l", "r", "y")])["l"] is None
+
+
+def test_operations_elsewhere_are_refused():
+    operations = operations_of(*chain("exp", "exp"))
+    elsewhere = replace(operations.steps[1], name="sort", kind=Kind.EXTERNAL)
+    mixed = replace(operations, steps=(operations.steps[0], elsewhere))
+    assert refusals(mixed, Surroundings(), None)["b0"] == "sort works on HBM"
 
 
 def test_a_value_all_cores_need_is_not_in_their_lx():
