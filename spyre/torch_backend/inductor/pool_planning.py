@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from spyre.errors import DeviceOutOfMemory
 from spyre.hw.spec import REGION_BYTES
@@ -79,7 +78,7 @@ def plan_pool(buffers: Sequence[Buffer], limit_bytes: int = REGION_BYTES) -> Poo
         size = max(size, place + buffer.size_bytes)
     unshared = sum(aligned(b.size_bytes) for b in buffers)
     by_name = {buffer.name: offsets[buffer.name] for buffer in buffers}
-    return PoolPlan(MappingProxyType(by_name), aligned(size), unshared)
+    return PoolPlan(by_name, aligned(size), unshared)
 
 
 def _overflow(buffer: Buffer, live_bytes: int, limit_bytes: int) -> DeviceOutOfMemory:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from spyre.errors import BundleError
-from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec
+from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg
 
 
 def with_allocations(
@@ -24,6 +24,35 @@ def with_allocations(
     found = _allocated(specs, rest, allocations)
     if next(rest, None) is not None:
         raise _misfit("the kernel", "no more names than operations")
+    return found
+
+
+def with_arguments_numbered(specs: Sequence[Spec]) -> tuple[list[Spec], tuple[int, ...]]:
+    """``specs`` whose arguments are numbered from 0 without gaps, and the old number of each.
+
+    For kernels that lost arguments to LX or the pool. The order of arguments stays.
+    """
+    old = tuple(sorted({arg.arg_index for arg in _arguments(specs) if arg.arg_index >= 0}))
+    return _renumbered(specs, {index: k for k, index in enumerate(old)}), old
+
+
+def _arguments(specs: Sequence[Spec]) -> Iterator[TensorArg]:
+    for spec in specs:
+        if isinstance(spec, LoopSpec):
+            yield from _arguments(spec.body)
+        elif isinstance(spec, OpSpec):
+            yield from spec.args
+
+
+def _renumbered(specs: Sequence[Spec], numbers: Mapping[int, int]) -> list[Spec]:
+    found: list[Spec] = []
+    for spec in specs:
+        if isinstance(spec, LoopSpec):
+            spec = replace(spec, body=_renumbered(spec.body, numbers))
+        elif isinstance(spec, OpSpec):
+            args = [replace(a, arg_index=numbers.get(a.arg_index, -1)) for a in spec.args]
+            spec = replace(spec, args=args)
+        found.append(spec)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TypeVar
 
 from spyre.errors import LaunchError
@@ -26,14 +25,12 @@ from spyre.torch_backend.inductor.scratchpad.optimal import solve_optimal
 Value = TypeVar("Value")
 Solver = Callable[[Sequence[Buffer], int], dict[str, int | None]]
 
-SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {
-        "greedy": solve_greedy,
-        "first_fit": solve_first_fit,
-        "best_fit": solve_best_fit,
-        "optimal": solve_optimal,
-    }
-)
+SOLVERS: Mapping[str, Solver] = {
+    "greedy": solve_greedy,
+    "first_fit": solve_first_fit,
+    "best_fit": solve_best_fit,
+    "optimal": solve_optimal,
+}
 """By name; the first is the default."""
 
 NO_SURROUNDINGS = Surroundings()
@@ -84,8 +81,8 @@ def plan_scratchpad(
     capacity = lx_capacity_bytes() if capacity_bytes is None else capacity_bytes
     return ScratchpadPlan(
         buffers,
-        MappingProxyType(chosen(buffers, capacity)),
-        MappingProxyType(refused),
+        chosen(buffers, capacity),
+        refused,
         len(operations.steps),
         capacity,
         solver,

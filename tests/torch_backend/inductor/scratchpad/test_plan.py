@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 from spyre import config
 from spyre.errors import BundleError, LaunchError
 from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, UnimplementedOp
-from spyre.torch_backend.inductor.scratchpad.allocation import with_allocations
+from spyre.torch_backend.inductor.scratchpad.allocation import (
+    with_allocations,
+    with_arguments_numbered,
+)
 from spyre.torch_backend.inductor.scratchpad.capacity import lx_capacity_bytes
 from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
 from spyre.torch_backend.inductor.scratchpad.plan import SOLVERS, plan_scratchpad
@@ -69,6 +73,27 @@ def test_the_documents_example():
     assert outer.count == 2
     assert outer.body[0].count == 4
     assert specs[0].body[0].body[0].args[2].allocation == {"hbm": 0}, "the given specs stay"
+
+
+def test_arguments_are_numbered_without_gaps():
+    specs, names = chain("exp", "exp", "exp")
+    given_specs = [
+        replace(s, args=[replace(arg, arg_index=k + n) for n, arg in enumerate(s.args)])
+        for k, s in enumerate(specs)
+    ]
+    looped = [given_specs[0], LoopSpec(sympy.Integer(2), given_specs[1:]), UnimplementedOp("fft")]
+    done = with_allocations(looped, [*names, ()], {"b0": {"lx": 0}, "b1": {"pool": 0}})
+    (first, loop, last), old = with_arguments_numbered(done)
+    assert old == (0, 3)
+    assert [arg.arg_index for arg in first.args] == [0, -1]
+    assert [[arg.arg_index for arg in op.args] for op in loop.body] == [[-1, -1], [-1, 1]]
+    assert loop.body[0].args[1].allocation == {"pool": 0}
+    assert last == UnimplementedOp("fft")
+
+
+def test_plans_can_be_sent_to_other_processes():
+    plan = plan_scratchpad(*softmax())
+    assert pickle.loads(pickle.dumps(plan)) == plan
 
 
 def test_softmax_on_one_core():
