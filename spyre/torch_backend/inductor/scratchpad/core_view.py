@@ -181,7 +181,11 @@ def _cut_stick(spec: OpSpec, arg: TensorArg) -> NoView | None:
     if symbol not in spec.iteration_space:
         return NoView(f"is addressed by {symbol}, which the iteration does not walk")
     outer = set().union(*(sympy.sympify(c).free_symbols for c in arg.device_coordinates[:-1]))
+    if symbol in outer:
+        return None
     elements, split = spec.iteration_space[symbol]
-    if symbol not in outer and (split > 1 or not sympy.sympify(elements) <= lanes):
+    if not sympy.sympify(elements).is_Integer:
+        return NoView(f"has the size {elements}, known at run time only")
+    if split > 1 or int(elements) > lanes:
         return NoView(f"is cut along {symbol} within a stick")
     return None

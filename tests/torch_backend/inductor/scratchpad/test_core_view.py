@@ -140,6 +140,12 @@ def test_uneven_cuts_and_sizes_of_run_time_have_none():
         uneven, iteration_space={ROWS: (sympy.Symbol("s0"), 1), COLUMNS: (sympy.Integer(1024), 1)}
     )
     assert "s0, known at run time only" in view(open_size).why
+    lanes = replace(
+        uneven, iteration_space={ROWS: (sympy.Integer(7), 1), COLUMNS: (sympy.Symbol("s0"), 1)}
+    )
+    assert "s0, known at run time only" in view(lanes).why
+    single = replace(uneven.args[0], device_coordinates=[0, ROWS, COLUMNS], device_size=[1, 7, 64])
+    assert "s0, known at run time only" in core_view(lanes, single).why
 
 
 def test_lanes_of_a_stick_are_not_shared_out():
