@@ -74,6 +74,11 @@ FALLBACK = Variable(
 SENCORES = Variable(
     "SENCORES", "32", "cores that one operation of the PyTorch device may use, 1 to 32"
 )
+LX_FRACTION_KEPT = Variable(
+    "DXP_LX_FRAC_AVAIL",
+    "0.2",
+    "share of every core's scratchpad that plans of compiled kernels leave free, 0 to 1",
+)
 DOWNCAST_WARN = Variable(
     "TORCH_SPYRE_DOWNCAST_WARN",
     "1",

@@ -372,6 +372,10 @@ TORCH_CODES: dict[str, str] = {
     "SPY982": "a division of work that was asked for cannot be",
     "SPY983": "an extent or coordinate cannot be divided among cores",
     "SPY984": "no layouts let an operation read its tensors",
+    "SPY985": "an option of LX planning has no such value",
+    "SPY986": "too many buffers for the optimal LX plan",
+    "SPY987": "intermediate results exceed the segment of the pool",
+    "SPY988": "names do not fit the tensors of a kernel",
 }
 
 CODES: dict[str, str] = {

@@ -59,5 +59,21 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "An operation needs its inputs in layouts that no chain of restickifies leads to: a tensor "
         "with one element per stick cannot become one with full sticks, nor the reverse.",
         "Make the tensor contiguous before the operation, or run the operation on the CPU.",
+    "SPY985": E(
+        "DXP_LX_FRAC_AVAIL is no fraction, or LX planning has no solver or rule of this name.",
+        "Use a fraction from 0 to 1, and names the message lists.",
+    ),
+    "SPY986": E(
+        "The optimal plan is found by trying all orders, which takes too long for so many buffers.",
+        "Use the solver greedy, first_fit or best_fit, or tile the kernel into smaller groups.",
+    ),
+    "SPY987": E(
+        "The intermediate results of a compiled kernel that live at the same time do not fit the "
+        "16 GiB segment that holds them.",
+        "Use smaller batches, or tile the kernel so that less of it lives at a time.",
+    ),
+    "SPY988": E(
+        "Memory planning was given a list of specs, and names for other operations or arguments.",
+        "Give one tuple of names per operation, one name per argument, loops entered once.",
     ),
 }

@@ -1,0 +1,173 @@
+"""Operations of a kernel, and how long its buffers live, in straight code and in loops."""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spyre.errors import BundleError
+from spyre.torch_backend.inductor.op_spec import LoopSpec, UnimplementedOp
+from spyre.torch_backend.inductor.scratchpad.core_view import CoreView
+from spyre.torch_backend.inductor.scratchpad.liveness import Buffer, buffer_of, live_range
+from spyre.torch_backend.inductor.scratchpad.operations import Access, Kind, operations_of
+from tests.torch_backend.inductor.scratchpad.kernels import (
+    FULL,
+    LANE,
+    ROWS,
+    C,
+    chain,
+    pointwise,
+    reduction,
+    softmax,
+)
+
+
+def loop(count, *body):
+    return LoopSpec(sympy.Integer(count), list(body))
+
+
+def lives(specs, names):
+    operations = operations_of(specs, names)
+    return {n: live_range(a, operations.loops) for n, a in operations.accesses().items()}
+
+
+def test_straight_code():
+    found = lives(*softmax())
+    assert found == {
+        "x": (0, 2), "max": (0, 2), "sub": (1, 3), "exp": (2, 5), "sum": (3, 5), "y": (4, 5),
+    }  # fmt: skip
+
+
+def test_buffers_know_their_uses():
+    operations = operations_of(*softmax())
+    accesses = operations.accesses()
+    exp = buffer_of("exp", 128, accesses["exp"], operations.loops, "sub")
+    assert exp == Buffer("exp", 128, (2, 3, 4), True, "sub", None)
+    assert (exp.start, exp.end) == (2, 5)
+    assert not buffer_of("x", 128, accesses["x"], operations.loops).first_is_write
+
+
+def test_operations():
+    specs, names = softmax(splits=(32, 1))
+    first, second = operations_of(specs, names).steps[:2]
+    assert (first.name, first.kind, first.reads, first.writes) == (
+        "max", Kind.REDUCTION, ("x",), ("max",),
+    )  # fmt: skip
+    assert (second.kind, second.reads, second.writes) == (Kind.POINTWISE, ("x", "max"), ("sub",))
+    assert not first.splits_reduction
+    assert second.accesses[2].view == CoreView((16, 16), (1, 32), (0, 1), 32)
+    assert second.accesses[2].size_bytes == 512 * 1024 * 2
+    split = operations_of([reduction("sum", (512, 1024), [FULL, LANE], (4, 8))], [("x", "s")])
+    assert split.steps[0].splits_reduction
+
+
+def test_kinds_by_name():
+    specs = [
+        pointwise("ReStickifyOpHBM", (64, 64), [FULL, FULL]),
+        reduction("batchmatmul", (64, 64), [FULL, FULL, FULL]),
+        UnimplementedOp("fft"),
+    ]
+    found = operations_of(specs, [("a", "b"), ("a", "b", "c"), ()])
+    assert [op.kind for op in found.steps] == [Kind.RESTICKIFY, Kind.MATMUL, Kind.EXTERNAL]
+    assert found.steps[2].name == "fft"
+
+
+def test_a_result_of_an_iteration_lives_in_it():
+    specs, names = chain("exp", "neg", "exp")
+    found = lives([specs[0], loop(4, *specs[1:])], names)
+    assert found["b1"] == (1, 3)
+
+
+def test_what_a_loop_reads_from_outside_lives_through_it():
+    specs, names = chain("exp", "neg", "exp", "neg")
+    found = lives([specs[0], loop(4, *specs[1:3]), specs[3]], names)
+    assert found["b0"] == (0, 3), "read again in every iteration"
+    assert found["b2"] == (1, 4), "made in every iteration"
+
+
+def test_what_is_carried_lives_through_the_loop():
+    specs = [pointwise("exp", (64, 64), [FULL, FULL]) for _ in range(3)]
+    found = lives([loop(2, *specs)], [("t", "a"), ("a", "b"), ("b", "t")])
+    assert found["t"] == (0, 3)
+    assert found["a"] == (0, 2)
+
+
+def test_an_accumulator_lives_through_the_loop():
+    add = pointwise("add", (64, 64), [FULL, FULL, FULL])
+    fill, copy = (pointwise("identity", (64, 64), [FULL, FULL]) for _ in range(2))
+    inner = loop(3, add)
+    found = lives([loop(2, fill, inner, copy)], [("z", "acc"), ("acc", "x", "acc"), ("acc", "y")])
+    assert found["acc"] == (0, 3)
+    assert found["x"] == (0, 3), "read first in both loops"
+
+
+def test_loops_are_numbered_from_outside():
+    specs, names = chain("exp", "neg", "exp")
+    found = operations_of([loop(2, specs[0], loop(3, specs[1])), loop(2, specs[2])], names)
+    assert found.loops == ((0, 2), (1, 2), (2, 3))
+
+
+def test_a_moving_buffer_lives_through_its_loop():
+    specs = [
+        pointwise("exp", (64, 64), [FULL, FULL], tiled=(ROWS,)),
+        pointwise("exp", (64, 64), [FULL, FULL], tiled=(ROWS,)),
+        pointwise("exp", (64, 64), [FULL, FULL], tiled=(ROWS,)),
+    ]
+    names = [("x", "a"), ("a", "b"), ("b", "y")]
+    assert lives([loop(2, *specs)], names)["b"] == (0, 3)
+    fixed = [pointwise("exp", (64, 64), [FULL, FULL], tiled=(ROWS,), fixed=True) for _ in range(3)]
+    assert lives([loop(2, *fixed)], names)["b"] == (1, 3)
+    other = [pointwise("exp", (64, 64), [FULL, FULL], tiled=(C[3], 0)) for _ in range(3)]
+    assert lives([loop(2, loop(2, *other))], names)["b"] == (1, 3)
+
+
+def access(name, is_write):
+    return Access(name, is_write, CoreView((), (), (), 1), "", (), 128)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), min_size=4, max_size=10),
+    st.data(),
+)
+def test_nothing_needed_is_dead(events, data):
+    """Unrolled, every value that is read was written and lives at every operation in between."""
+    count = len(events)
+    begin = data.draw(st.integers(0, count - 1))
+    stop = data.draw(st.integers(begin + 1, count))
+    inner = data.draw(st.integers(begin, stop - 1))
+    inner_stop = data.draw(st.integers(inner + 1, stop))
+    loops = ((begin, stop), (inner, inner_stop))
+    once = [*range(begin, inner), *[*range(inner, inner_stop)] * 2, *range(inner_stop, stop)]
+    order = [*range(begin), *once, *once, *range(stop, count)]
+    found = {}
+    for step, (name, is_write) in enumerate(events):
+        found.setdefault(name, []).append((step, access(name, is_write)))
+    for name, accesses in found.items():
+        start, end = live_range(accesses, loops)
+        needed: list[int] | None = None
+        for step in order:
+            if needed is not None:
+                needed.append(step)
+            if events[step][0] != name:
+                continue
+            if events[step][1]:
+                needed = [step]
+            elif needed is not None:
+                assert all(start <= s < end for s in needed), (name, needed, start, end)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([("x", "b0")], "2 operations"),
+        ([("x", "b0"), ("b0", "b1"), ()], "2 operations"),
+        ([("x", "b0"), ("b0",)], "2 arguments"),
+    ],
+)
+def test_names_must_fit(names, text):
+    specs, _ = chain("exp", "neg")
+    with pytest.raises(BundleError, match="SPY988") as caught:
+        operations_of(specs, names)
+    assert caught.value.finding.expected == text

@@ -1,0 +1,241 @@
+"""Plans: from specs to allocations, against the document's example and a simulated memory."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spyre import config
+from spyre.errors import BundleError, LaunchError
+from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, UnimplementedOp
+from spyre.torch_backend.inductor.scratchpad.allocation import (
+    with_allocations,
+    with_arguments_numbered,
+)
+from spyre.torch_backend.inductor.scratchpad.capacity import lx_capacity_bytes
+from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
+from spyre.torch_backend.inductor.scratchpad.plan import SOLVERS, plan_scratchpad
+from tests.torch_backend.inductor.scratchpad.kernels import (
+    COLUMNS,
+    FULL,
+    ROWS,
+    chain,
+    pointwise,
+    softmax,
+    tensor,
+)
+
+
+def document_example():
+    """z = (a + b)·c over [1024, 4096], tiled 2 and 4 times: tiles of [512, 1024]."""
+    full = {"sizes": (1024, 4096), "symbols": FULL}
+    tile = {"sizes": (512, 1024), "symbols": FULL}
+
+    def spec(op, args):
+        made = pointwise(op, (512, 1024), [FULL] * 3, (32, 1), tiled=(ROWS, COLUMNS))
+        return replace(made, args=args)
+
+    add = spec(
+        "add", [tensor(True, **full), tensor(True, **full), tensor(False, **tile, fixed=True)]
+    )
+    mul = spec(
+        "mul",
+        [
+            tensor(True, **tile, fixed=True),
+            tensor(True, **full),
+            tensor(False, **tile, within=[64, 1024, 64]),
+        ],
+    )
+    inner = LoopSpec(sympy.Integer(4), [add, mul])
+    return [LoopSpec(sympy.Integer(2), [inner])], [("a", "b", "y"), ("y", "c", "z")]
+
+
+def test_the_documents_example():
+    specs, names = document_example()
+    around = Surroundings.of(["a", "b", "c"], ["z"])
+    plan = plan_scratchpad(specs, names, surroundings=around, rule="all")
+    assert plan.allocations == {"y": {"lx": 0}}
+    (y,) = plan.buffers
+    assert y.size_bytes == 512 * 1024 * 2 // 32
+    assert plan.refused == dict.fromkeys("abc", "is an input of the graph") | {
+        "z": "is an output of the graph"
+    }
+    (outer,) = with_allocations(specs, names, plan.allocations)
+    (add, mul) = outer.body[0].body
+    assert [arg.allocation for arg in add.args] == [{"hbm": 0}, {"hbm": 0}, {"lx": 0}]
+    assert [arg.arg_index for arg in mul.args] == [-1, 0, 0]
+    assert outer.count == 2
+    assert outer.body[0].count == 4
+    assert specs[0].body[0].body[0].args[2].allocation == {"hbm": 0}, "the given specs stay"
+
+
+def test_arguments_are_numbered_without_gaps():
+    specs, names = chain("exp", "exp", "exp")
+    given_specs = [
+        replace(s, args=[replace(arg, arg_index=k + n) for n, arg in enumerate(s.args)])
+        for k, s in enumerate(specs)
+    ]
+    looped = [given_specs[0], LoopSpec(sympy.Integer(2), given_specs[1:]), UnimplementedOp("fft")]
+    done = with_allocations(looped, [*names, ()], {"b0": {"lx": 0}, "b1": {"pool": 0}})
+    (first, loop, last), old = with_arguments_numbered(done)
+    assert old == (0, 3)
+    assert [arg.arg_index for arg in first.args] == [0, -1]
+    assert [[arg.arg_index for arg in op.args] for op in loop.body] == [[-1, -1], [-1, 1]]
+    assert loop.body[0].args[1].allocation == {"pool": 0}
+    assert last == UnimplementedOp("fft")
+
+
+def test_plans_can_be_sent_to_other_processes():
+    plan = plan_scratchpad(*softmax())
+    assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_softmax_on_one_core():
+    """The reference's softmax vector, from specs: 512×1024, one core."""
+    plan = plan_scratchpad(*softmax())
+    assert plan.places == {"max": 0, "sub": 65536, "exp": 65536, "sum": 0}
+    assert [b.size_bytes for b in plan.buffers] == [65536, 1 << 20, 1 << 20, 65536]
+    assert plan.buffers[2].in_place_of == "sub"
+    first = plan_scratchpad(*softmax(), solver="first_fit")
+    assert first.places == {"max": 1048576, "sub": 0, "exp": 0, "sum": 1048576}
+
+
+def test_the_default_capacity():
+    assert lx_capacity_bytes() == int((2 << 20) * (1 - 0.2)) == 1_677_721
+    assert plan_scratchpad(*softmax()).capacity_bytes == 1_677_721
+
+
+@pytest.mark.parametrize(("kept", "capacity"), [("0", 2 << 20), ("0.5", 1 << 20), ("1", 0)])
+def test_the_capacity_is_an_option(monkeypatch, kept, capacity):
+    monkeypatch.setenv(config.LX_FRACTION_KEPT.name, kept)
+    plan = plan_scratchpad(*softmax())
+    assert plan.capacity_bytes == capacity
+    assert (plan.places["exp"] is None) == (capacity < 1 << 20)
+
+
+@pytest.mark.parametrize("text", ["a fifth", "1.5", "-0.1", "nan"])
+def test_the_capacity_must_be_a_fraction(monkeypatch, text):
+    monkeypatch.setenv("DXP_LX_FRAC_AVAIL", text)
+    with pytest.raises(LaunchError, match="SPY985") as caught:
+        lx_capacity_bytes()
+    assert caught.value.finding.found == text
+
+
+def test_names_of_options_are_checked():
+    with pytest.raises(LaunchError, match="SPY985") as caught:
+        plan_scratchpad(*softmax(), solver="cpsat")
+    assert caught.value.finding.expected == "greedy, first_fit, best_fit, optimal"
+    with pytest.raises(LaunchError, match="SPY985") as caught:
+        plan_scratchpad(*softmax(), rule="may")
+    assert caught.value.finding.expected == "june, august, all"
+
+
+def test_unimplemented_operations_take_no_part():
+    specs, names = chain("exp", "exp")
+    mixed = [specs[0], UnimplementedOp("fft"), specs[1]]
+    plan = plan_scratchpad(mixed, [names[0], (), names[1]])
+    assert plan.allocations == {"b0": {"lx": 0}}
+    assert with_allocations(mixed, [names[0], (), names[1]], plan.allocations)[1] == mixed[1]
+
+
+@pytest.mark.parametrize(
+    "names", [[("x", "b0")], [("x", "b0"), ("b0", "b1"), ()], [("x", "b0"), ("b0",)]]
+)
+def test_names_must_fit(names):
+    with pytest.raises(BundleError, match="SPY988"):
+        with_allocations(chain("exp", "exp")[0], names, {})
+
+
+# --- a memory that shows what is overwritten ------------------------------------------------------
+
+
+@st.composite
+def kernels(draw):
+    """Random kernels of pointwise operations over one shape, with up to two loops."""
+    made, names = ["x"], []
+    for k in range(draw(st.integers(1, 9))):
+        operands = draw(st.lists(st.sampled_from(made), min_size=1, max_size=2))
+        target = draw(st.sampled_from([f"b{k}", f"b{k}", *made[1:]]))
+        made = list(dict.fromkeys([*made, target]))
+        names.append((*operands, target))
+    specs = [pointwise("add", (64, 64), [FULL] * len(n)) for n in names]
+    for _ in range(draw(st.integers(0, 2))):
+        begin = draw(st.integers(0, len(specs) - 1))
+        stop = draw(st.integers(begin + 1, len(specs)))
+        count = draw(st.integers(1, 3))
+        specs[begin:stop] = [LoopSpec(sympy.Integer(count), specs[begin:stop])]
+    return specs, names
+
+
+def run(specs, names, places):
+    """Values every operation computes, where buffers with a place share one memory.
+
+    A value is a number made from the operation's operands and nothing else.
+    """
+    memory = np.zeros(1 << 12, dtype=object)
+    elsewhere: dict[str, int] = {}
+    seen = []
+    flat = iter(names)
+
+    def load(name):
+        at = places.get(name)
+        return elsewhere.get(name, 1) if at is None else memory[at // 128]
+
+    def walk(body, rest):
+        for spec in body:
+            if isinstance(spec, LoopSpec):
+                inner = [next(rest) for _ in range(size(spec))]
+                for _ in range(int(spec.count)):
+                    walk(spec.body, iter(inner))
+                continue
+            *operands, target = next(rest)
+            value = hash((len(seen), *(load(name) for name in operands)))
+            seen.append(value)
+            if places.get(target) is None:
+                elsewhere[target] = value
+            else:
+                at = places[target] // 128
+                memory[at : at + 64] = value
+
+    walk(specs, flat)
+    return seen
+
+
+def size(spec):
+    return 1 if isinstance(spec, OpSpec) else sum(size(s) for s in spec.body)
+
+
+@pytest.mark.parametrize("solver", ["greedy", "first_fit", "best_fit", "optimal"])
+@given(kernels(), st.sampled_from([64, 128, 192, 512]))
+@settings(deadline=None)
+def test_kernels_compute_the_same_in_lx(solver, kernel, sticks):
+    specs, names = kernel
+    plan = plan_scratchpad(specs, names, rule="all", solver=solver, capacity_bytes=sticks * 128)
+    assert run(specs, names, plan.places) == run(specs, names, {})
+    assert set(plan.places) | set(plan.refused) == {n for named in names for n in named}
+
+
+def test_the_simulated_memory_sees_overwritten_values():
+    specs, names = chain("exp", "exp", "add", sizes=(64, 64))
+    names = [("x", "a"), ("x", "b"), ("a", "b")]
+    assert run(specs, names, {"a": 0, "b": 8192}) == run(specs, names, {})
+    assert run(specs, [*names[:2], ("a", "y")], {"a": 0, "b": 128}) == run(
+        specs, [*names[:2], ("a", "y")], {}
+    )
+    assert run(specs, [*names[:2], ("a", "y")], {"a": 128, "b": 0}) != run(
+        specs, [*names[:2], ("a", "y")], {}
+    )
+
+
+def test_solvers_by_name():
+    assert next(iter(SOLVERS)) == "greedy"
+    specs, names = softmax(splits=(32, 1))
+    for solver in SOLVERS:
+        plan = plan_scratchpad(specs, names, solver=solver)
+        assert set(plan.allocations) == {"max", "sub", "exp", "sum"}
