@@ -59,6 +59,7 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "An operation needs its inputs in layouts that no chain of restickifies leads to: a tensor "
         "with one element per stick cannot become one with full sticks, nor the reverse.",
         "Make the tensor contiguous before the operation, or run the operation on the CPU.",
+    ),
     "SPY985": E(
         "DXP_LX_FRAC_AVAIL is no fraction, or LX planning has no solver or rule of this name.",
         "Use a fraction from 0 to 1, and names the message lists.",
