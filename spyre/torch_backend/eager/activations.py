@@ -32,7 +32,7 @@ class Formula:
 
     def __call__(self, name: str, *values: Value | float) -> Value:
         """An operation of the card, numbers as constants."""
-        found = [v if isinstance(v, Value) else self.low.constant(v, _F32) for v in values]
+        found = [self.low.constant(v, _F32) if isinstance(v, (int, float)) else v for v in values]
         return self.low.pointwise(name, *found)
 
 
@@ -40,7 +40,7 @@ def in_float32(formula: Callable[..., Value]) -> Lower:
     """A lowering (low, *values, dtype, *numbers) of ``formula(f, *values, *numbers)``."""
 
     def lower(low: Lowering, *rest: Any) -> Value:
-        values = [low.convert(v, _F32) for v in rest if isinstance(v, Value)]
+        values = [low.convert(v, _F32) for v in rest if not isinstance(v, (int, float, str))]
         dtype, *numbers = rest[len(values) :]
         return low.convert(formula(Formula(low), *values, *numbers), dtype)
 

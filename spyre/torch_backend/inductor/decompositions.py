@@ -18,7 +18,7 @@ from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.dtypes import name_of
 from spyre.torch_backend.eager.copies import CONVERTED, converted
 from spyre.torch_backend.eager.functional import VARIANTS
-from spyre.torch_backend.eager.kernels import Kernel, NewResult
+from spyre.torch_backend.eager.kernels import Kernel
 from spyre.torch_backend.eager.operands import Number, Operand
 from spyre.torch_backend.eager.recording import recorded_by
 from spyre.torch_backend.eager.registry import eager_kernels
@@ -34,6 +34,8 @@ LAYOUT_BOUND = (
 )
 """Beginnings of names whose kernels are about layouts or memory."""
 
+COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
+"""Operations whose kernels are made of other aten operations."""
 SCALARS = ("add", "sub", "mul", "div")
 """Operations of a tensor and a number, which are those of two tensors to the card."""
 
@@ -46,6 +48,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for name, kernel in kernels.items():
         op = operator(name)
         if name in VARIANTS or _is_layout_bound(name) or _writes_operands(op):
+            continue
+        if name in COMPOSITES:
+            found[op] = _composite(kernel)
             continue
         for functional in _functional(op):
             if functional not in found or functional is op:
@@ -116,19 +121,28 @@ def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any
         tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
             return NotImplemented
-        if not any(t.device.type == "spyre" for t in tensors):
+        on_card = [t for t in tensors if t.device.type == "spyre"]
+        if not on_card or not all(t.numel() for t in on_card):
             return NotImplemented
         with without_tracing():
             expected = op(*args, **kwargs)
         new = {}
         if targets:
             results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
-            new = {n: NewResult(r.dtype) for n, r in zip(targets, results, strict=True)}
+            new = dict(zip(targets, results, strict=True))
         try:
             with recorded_by(_record):
                 return kernel(*args, **kwargs, **new)
         except (NotExpressible, NotAGraph):
             return NotImplemented
+
+    return decompose
+
+
+def _composite(kernel: Kernel) -> Callable[..., Any]:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        with recorded_by(_record):
+            return kernel(*args, **kwargs)
 
     return decompose
 
