@@ -21,7 +21,7 @@ WITHOUT_CASE: dict[str, str] = {
     },
     **{
         f"SPY{number}": "the PyTorch device is used from Python only: tests/torch_backend"
-        for number in (900, 901, 902, 903, 930, 950, 951)
+        for number in (900, 901, 902, 903, 930, 950, 951, 960, 961, 962, 963, 964)
     },
     "SPY156": "only check_module(strict=True) of Python asks for constant bounds",
     "SPY170": "the runtime finds a parameter without value first (SPY362)",

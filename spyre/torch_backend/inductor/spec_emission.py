@@ -1,0 +1,203 @@
+"""From an `OpSpec` of the compiler to the description the SDSC writer takes.
+
+Symbols become the operation's dims, one by one; the cores share them as the iteration space says.
+Cores count with the first symbol's slices fastest, of a matmul whose K is shared with those of K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from spyre.errors import UnsupportedError
+from spyre.hw.spec import CORES
+from spyre.layout.device_view import DeviceView, Factor
+from spyre.mlir.sdsc_builder import OperationSpec, Place
+from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
+from spyre.torch_backend.inductor.spec_views import (
+    LX,
+    ArgView,
+    Loops,
+    arg_view,
+    buffer_bytes,
+    inexpressible,
+    tile_extents,
+)
+from spyre.torch_backend.program.emission import Division, ScratchpadPlace
+from spyre.torch_backend.program.emit import Walk, emit_over
+from spyre.torch_backend.program.iteration import IterationDim
+from spyre.torch_backend.program.op_spec import Instruction, OpKind
+from spyre.torch_backend.program.value import NotDivisible, NotExpressible
+
+PlaceOf = Callable[[TensorArg, ArgView], Place | ScratchpadPlace]
+REDUCED, K_ROLE = 1, 3
+_KINDS = {"batchmatmul": OpKind.MATMUL, "ReStickifyOpHBM": OpKind.RESTICKIFY}
+_INPUTS = {OpKind.MATMUL: 2, OpKind.RESTICKIFY: 1, OpKind.REDUCTION: 1}
+_UNNAMED = ("topkvalue", "topkindex")
+OP_INFO = ("constants", "mask_from", "lane_multiple", "part")
+"""Keys of ``op_info``: constant name → bits as float32; fields of the eager `OpSpec`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How the cores share a tensor in LX: the tensor's bytes, and where in it each core's part
+    begins.
+    """
+
+    size_bytes: int
+    begins_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """``shares``: of every tensor in LX, (index in the spec's args, share)."""
+
+    operation: OperationSpec
+    shares: tuple[tuple[int, Share], ...]
+
+
+def emit_spec(spec: OpSpec, loops: Loops, place: PlaceOf) -> Emitted:
+    """The SDSC of ``spec`` inside ``loops``.
+
+    UnsupportedError SPY960 for what an SDSC cannot say, SPY961 for a work division that does not
+    fit, SPY964 for sizes that only a launch knows.
+    """
+    kind = _kind(spec)
+    order = [*_of(spec, True), *_of(spec, False)]
+    args = [spec.args[k] for k in order]
+    found = [arg_view(spec, arg, loops) for arg in args]
+    found[-1] = _part(spec, found[-1])
+    views = [_expanded(spec, f.view) for f in found]
+    dims, division = _dims(spec, kind, views)
+    bases = [place(arg, f) for arg, f in zip(args, found, strict=True)]
+    info = spec.op_info
+    instruction = Instruction(
+        kind,
+        spec.op,
+        dict(info.get("constants", {})),
+        int(info.get("mask_from", 0)),
+        int(info.get("lane_multiple", 0)),
+    )
+    try:
+        operation = emit_over(instruction, Walk(dims, views, bases, division))
+    except NotDivisible as error:
+        raise not_divisible(spec, error.finding.found) from error
+    except NotExpressible as error:
+        raise inexpressible(spec, "its tensors", error.finding.found) from error
+    shares = [
+        (order[k], Share(buffer_bytes(arg), _begins(operation, dims, division, k)))
+        for k, arg in enumerate(args)
+        if LX in arg.allocation
+    ]
+    return Emitted(operation, tuple(shares))
+
+
+def not_divisible(spec: OpSpec, found: str) -> UnsupportedError:
+    """SPY961 about the work division of ``spec``."""
+    return UnsupportedError(
+        "SPY961",
+        f"{spec.op}: the cores cannot share it as its iteration space says",
+        expected="whole sticks per core, at most one split reduction symbol, and that K of a "
+        "matmul; tensors in LX shared by all their operations alike",
+        found=found,
+    )
+
+
+def _kind(spec: OpSpec) -> OpKind:
+    default = OpKind.REDUCTION if spec.is_reduction else OpKind.POINTWISE
+    kind = _KINDS.get(spec.op, default)
+    inputs, outputs = len(_of(spec, True)), len(_of(spec, False))
+    wrong = inputs != _INPUTS.get(kind, inputs) or outputs != 1
+    if wrong or spec.op in _UNNAMED:
+        raise inexpressible(spec, "it", f"{inputs} inputs and {outputs} outputs of {spec.op}")
+    unknown = [key for key in spec.op_info if key not in OP_INFO]
+    if unknown:
+        raise inexpressible(spec, "it", f"op_info {unknown[0]!r}", f"known: {', '.join(OP_INFO)}")
+    return kind
+
+
+def _of(spec: OpSpec, is_input: bool) -> list[int]:
+    return [k for k, arg in enumerate(spec.args) if arg.is_input == is_input]
+
+
+def _expanded(spec: OpSpec, view: DeviceView) -> DeviceView:
+    """Symbols it has no elements of its own along as dims of pitch 0."""
+    dims = zip(view.dims, tile_extents(spec).values(), strict=True)
+    return replace(view, dims=tuple(d or ((Factor(n, 0),) if n > 1 else ()) for d, n in dims))
+
+
+def _part(spec: OpSpec, found: ArgView) -> ArgView:
+    """The output from the place on that ``part`` (symbol's number, start, length) names."""
+    if "part" not in spec.op_info:
+        return found
+    dim, start, length = spec.op_info["part"]
+    factors, lanes = found.view.dims[dim], found.view.elements_per_stick
+    unit = lanes if factors and factors[0].lane else 1
+    if not factors or factors[0].extent != length or start % unit:
+        raise inexpressible(spec, "its output", f"part {(dim, start, length)}")
+    offset_bytes = found.view.offset_bytes + start // unit * factors[0].pitch_bytes
+    return replace(found, view=replace(found.view, offset_bytes=offset_bytes))
+
+
+def _dims(
+    spec: OpSpec, kind: OpKind, views: Sequence[DeviceView]
+) -> tuple[list[IterationDim], Division]:
+    dims: list[IterationDim] = []
+    splits: dict[int, int] = {}
+    for k, (symbol, (_, cores)) in enumerate(spec.iteration_space.items()):
+        if views[0].dims[k]:
+            factors = tuple(view.dims[k][0] for view in views)
+            if cores > 1:
+                splits[len(dims)] = cores
+            dims.append(IterationDim(factors[0].extent, factors, _role(kind, factors)))
+        elif cores > 1:
+            raise not_divisible(spec, f"{cores} slices of one element along {symbol}")
+    reduced = [k for k in splits if _is_reduced(kind, dims[k])]
+    if len(reduced) > int(kind is OpKind.MATMUL) or prod(splits.values()) > CORES:
+        raise not_divisible(spec, f"slices {_slices(spec)}")
+    return dims, Division(splits, reduced[0] if reduced else -1)
+
+
+def _slices(spec: OpSpec) -> Mapping[str, int]:
+    return {str(symbol): cores for symbol, (_, cores) in spec.iteration_space.items()}
+
+
+def _role(kind: OpKind, factors: Sequence[Factor]) -> int:
+    held = [bool(factor.pitch_bytes) or factor.lane for factor in factors]
+    if kind is OpKind.REDUCTION:
+        return 0 if held[-1] else REDUCED
+    if kind is OpKind.MATMUL:
+        if not held[-1]:
+            return K_ROLE
+        return 0 if held[0] == held[1] else 1 if held[0] else 2
+    return 0
+
+
+def _is_reduced(kind: OpKind, dim: IterationDim) -> bool:
+    return dim.role == {OpKind.REDUCTION: REDUCED, OpKind.MATMUL: K_ROLE}.get(kind, -1)
+
+
+def _begins(
+    operation: OperationSpec, dims: Sequence[IterationDim], division: Division, number: int
+) -> tuple[int, ...]:
+    """Bytes from a tensor's start to each core's part of it."""
+    names = list(operation.extents)
+    rest = np.arange(prod(division.splits.values()), dtype=np.int64)
+    begins = np.zeros_like(rest)
+    order = sorted(range(len(dims)), key=lambda k: (k != division.fastest, k))
+    for k in order:
+        slices, factor = division.splits.get(k, 1), dims[k].factors[number]
+        rest, index = np.divmod(rest, slices)
+        elements = operation.extents[names[k]] // slices
+        lanes = operation_lanes(operation, number) if factor.lane else 1
+        begins += index * (elements // lanes * factor.pitch_bytes)
+    return tuple(int(b) for b in begins)
+
+
+def operation_lanes(operation: OperationSpec, number: int) -> int:
+    """Elements per stick of a tensor, the outputs counted last."""
+    tensor = [*operation.inputs, *operation.outputs][number]
+    return prod(size for _, size in tensor.stick)
