@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
@@ -37,12 +38,13 @@ HBM = "hbm"
 @dataclass(frozen=True, slots=True)
 class ArgumentMemory:
     """What a kernel expects of one argument. ``device_sizes``: those its operations name for the
-    whole buffer, none if no operation touches it.
+    whole buffer, none if no operation touches it. ``is_input``: the first one to touch it reads it.
     """
 
     size_bytes: int = STICK_BYTES
     device_sizes: tuple[tuple[int, ...], ...] = ()
     device_format: str = ""
+    is_input: bool = True
     is_output: bool = False
 
 
@@ -58,7 +60,8 @@ class KernelMemory:
         """What ``specs`` touch; loops only move about within it."""
         uses: dict[int, list[TensorArg]] = {}
         pool_bytes = 0
-        for arg in (arg for spec in operations(specs) for arg in spec.args):
+        in_order = (sorted(s.args, key=lambda arg: not arg.is_input) for s in operations(specs))
+        for arg in chain.from_iterable(in_order):
             if arg.arg_index >= 0:
                 uses.setdefault(arg.arg_index, []).append(arg)
             elif POOL in arg.allocation:
@@ -74,6 +77,7 @@ def _memory(uses: Sequence[TensorArg]) -> ArgumentMemory:
         max(buffer_bytes(arg) for arg in uses),
         tuple(dict.fromkeys(buffer_size(arg) for arg in uses)),
         str(uses[0].device_dtype),
+        uses[0].is_input,
         any(not arg.is_input for arg in uses),
     )
 

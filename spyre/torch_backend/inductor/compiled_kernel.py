@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,7 @@ from spyre.torch_backend.inductor.bundle_generation import (
     KernelMemory,
     generate_bundle,
 )
+from spyre.torch_backend.inductor.kept_arguments import launch_spec_files
 from spyre.torch_backend.inductor.op_spec import Spec
 from spyre.torch_backend.inductor.spec_text import spec_text
 from spyre.torch_backend.program.compiled import CompiledProgram
@@ -55,7 +57,8 @@ class CompiledKernel:
         self._programs: dict[CardKey, CompiledProgram] = {}
         self._fitting: set[tuple[int, ...]] = set()
         self._lock = threading.Lock()
-        show_program(name, self.text, self.bundle)
+        self._symbolic = symbolic
+        self._is_shown = False
 
     def run(self, *tensors: torch.Tensor) -> None:
         """Enqueue it on the current stream of the tensors' card.
@@ -92,10 +95,22 @@ class CompiledKernel:
             if expected.is_output:
                 buffer.zero_padded = False
             memory.append(buffer.base)
+        if not self._is_shown:
+            self._show(memory)
         if self.memory.pool_bytes:
             memory.append(scratch_memory(card, self.memory.pool_bytes))
         addresses = [m.address_bytes for m in memory]
         self.program_on(card).launch(card.streams.current, addresses, memory)
+
+    def _show(self, tensors: Sequence[SpyreTensor]) -> None:
+        """Log and keep it as the environment asks for, when it runs for the first time."""
+        with self._lock:
+            if self._is_shown:
+                return
+            files = launch_spec_files(self.name, self.memory, tensors, self._symbolic)
+            parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
+            show_program(self.name, self.text, parts)
+            self._is_shown = True
 
     def program_on(self, card: FlexDevice) -> CompiledProgram:
         """The program as loaded on ``card``, loaded now if it is not."""

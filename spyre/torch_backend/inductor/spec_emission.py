@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
 from spyre.hw.spec import CORES
 from spyre.layout.device_view import DeviceView, Factor
@@ -24,6 +25,7 @@ from spyre.torch_backend.inductor.spec_views import (
     arg_view,
     buffer_bytes,
     inexpressible,
+    tensor_name,
     tile_extents,
 )
 from spyre.torch_backend.program.emission import Division, ScratchpadPlace
@@ -87,6 +89,12 @@ def emit_spec(spec: OpSpec, loops: Loops, place: PlaceOf) -> Emitted:
         raise not_divisible(spec, error.finding.found) from error
     except NotExpressible as error:
         raise inexpressible(spec, "its tensors", error.finding.found) from error
+    for k, arg in enumerate(args):
+        reach = _reach(operation, dims, kind, k) + _moved_bytes(found[k], loops)
+        reach += found[k].view.offset_bytes
+        if reach > buffer_bytes(arg):
+            text = f"{reach} bytes, in whole sticks, of a buffer of {buffer_bytes(arg)}"
+            raise inexpressible(spec, tensor_name(spec, arg), text, "pad the buffer")
     shares = [
         (order[k], Share(buffer_bytes(arg), _begins(operation, dims, division, k)))
         for k, arg in enumerate(args)
@@ -178,6 +186,25 @@ def _role(kind: OpKind, factors: Sequence[Factor]) -> int:
 
 def _is_reduced(kind: OpKind, dim: IterationDim) -> bool:
     return dim.role == {OpKind.REDUCTION: REDUCED, OpKind.MATMUL: K_ROLE}.get(kind, -1)
+
+
+def _reach(
+    operation: OperationSpec, dims: Sequence[IterationDim], kind: OpKind, number: int
+) -> int:
+    """Bytes from a tensor's first stick to the end of the last one the operation touches."""
+    reach = STICK_BYTES
+    for extent, dim in zip(operation.extents.values(), dims, strict=False):
+        factor = dim.factors[number]
+        steps = dim.extent if kind is OpKind.RESTICKIFY else extent
+        if factor.lane:
+            steps = extent // operation_lanes(operation, number)
+        reach += (steps - 1) * factor.pitch_bytes
+    return reach
+
+
+def _moved_bytes(found: ArgView, loops: Loops) -> int:
+    """How far loops move a tensor altogether."""
+    return sum((count - 1) * found.loop_strides.get(loop, 0) for loop, count in loops)
 
 
 def _begins(

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 
+from spyre.layout import SpyreTensorLayout, contiguous_strides
+
 from spyre.torch_backend.inductor.op_spec import DataFormats, LoopSpec, OpSpec, TensorArg
 
 HALF = DataFormats.SEN169_FP16
@@ -70,3 +72,29 @@ def tiled_example(rows=2, columns=4, cores=32, full=FULL):
         tiled=tiled,
     )
     return [loop(rows, loop(columns, add, mul))] if tiled else [add, mul]
+
+
+FORMATS_OF = {"float16": HALF, "float32": DataFormats.IEEE_FP32}
+
+
+def default_arg(index, shape, steps, *, dtype="float16", order=None, **more) -> TensorArg:
+    """A tensor of host ``shape`` in its default layout (or one of a dim order), whose host dims
+    are at ``steps`` (expressions).
+    """
+    strides = contiguous_strides(shape)
+    layout = SpyreTensorLayout.from_host(shape, dtype)
+    if order is not None:
+        layout = SpyreTensorLayout.from_dim_order(shape, strides, dtype, order)
+    lanes = layout.elements_per_stick
+    lane = layout.stride_map[-1]
+    by_stride = {s: f"({e})" for s, e, n in zip(strides, steps, shape, strict=True) if n > 1}
+    coordinates = []
+    for size, stride in zip(layout.device_size[:-1], layout.stride_map[:-1], strict=True):
+        if size == 1:
+            coordinates.append("0")
+        elif stride in by_stride and stride != lane:
+            coordinates.append(by_stride[stride])
+        else:
+            coordinates.append(f"floor({by_stride[lane]}/{lanes})")
+    coordinates.append(f"Mod({by_stride[lane]}, {lanes})" if lane in by_stride else "0")
+    return arg(index, layout.device_size, coordinates, dtype=FORMATS_OF[dtype], **more)
