@@ -87,7 +87,8 @@ def arg_view(spec: OpSpec, arg: TensorArg, loops: Loops = ()) -> ArgView:
     try:
         walk = _walk(spec, arg, extents)
     except NotLinear as error:
-        raise inexpressible(spec, tensor_name(spec, arg), str(error)) from error
+        found = f"{error} in {_shown(arg.device_coordinates)}"
+        raise inexpressible(spec, tensor_name(spec, arg), found) from error
     lanes = _lanes(arg)
     dims = tuple(walk.factor(symbol, extent) for symbol, extent in tile.items())
     strides = {}
@@ -172,7 +173,7 @@ def _walk(spec: OpSpec, arg: TensorArg, extents: Mapping[str, int]) -> _Walk:
     pitches = {term.symbol: factor for term, factor in rest.terms}
     odd = [p for t, p in rest.terms if t.kind != "symbol" or p.denominator > 1 or p < 0]
     if odd or lane[0] in pitches or rest.constant.denominator > 1:
-        raise NotLinear(_shown(arg.device_coordinates))
+        raise NotLinear(f"bytes {_described(rest)}")
     found = {symbol: int(pitch) for symbol, pitch in pitches.items()}
     if lane[0]:
         found[lane[0]] = int(lane[1])
@@ -213,14 +214,23 @@ def _check_reach(spec: OpSpec, arg: TensorArg, reader: Reader, coordinates: Sequ
     ):
         reach = reader.largest(collapsed(form))
         if reach >= extent or form.constant < 0:
-            found = f"{text}, from {form.constant} to {reach} along a device dim of {extent}"
+            found = f"{text} from {form.constant} to {reach}, along a device dim of {extent}"
             hint = "a tile of a larger buffer names its device size in `within`"
             raise inexpressible(spec, tensor_name(spec, arg), found, hint)
 
 
 def _described(form: Form) -> str:
-    terms = [f"{f}*{t.symbol or t.kind}" for t, f in form.terms]
+    terms = [f"{f}*{_named(t)}" for t, f in form.terms]
     return " + ".join([*sorted(terms), *([str(form.constant)] if form.constant else [])])
+
+
+def _named(term: Term) -> str:
+    if term.inner is None:
+        return term.symbol
+    inner = _described(term.inner)
+    if term.kind == "floor":
+        return f"floor(({inner})/{term.divisor})"
+    return f"Mod({inner}, {term.divisor})"
 
 
 def _shown(coordinates: Sequence[sympy.Expr]) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-
 from spyre.torch_backend.inductor.op_spec import DataFormats, LoopSpec, OpSpec, TensorArg
 
 HALF = DataFormats.SEN169_FP16
