@@ -92,23 +92,29 @@ def operations(specs: Sequence[Spec]) -> Iterator[OpSpec]:
 
 
 def generate_bundle(
-    name: str, specs: Sequence[Spec], *, symbolic: bool = True, unrolled: bool = False
+    name: str,
+    specs: Sequence[Spec],
+    *,
+    symbolic: bool = True,
+    unrolled: bool = False,
+    pool_argument: bool = False,
 ) -> BundleParts:
     """The bundle of a kernel.
 
-    ``symbolic``: addresses are launch arguments; the pool is the last of them. Otherwise they are
-    baked in: argument k in segment k, or k + 1 above the pool in segment 0. ``unrolled``: loops
-    are written out. UnsupportedError SPY960, SPY961, SPY962 or SPY964 for what no bundle can say.
+    ``symbolic``: addresses are launch arguments. Otherwise they are baked in: argument k in segment
+    k, or k + 1 above the pool in segment 0. ``unrolled``: loops are written out. ``pool_argument``:
+    the pool is the last argument of a symbolic bundle, not memory the runtime adds.
+    UnsupportedError SPY960, SPY961, SPY962 or SPY964 for what no bundle can say.
     """
     memory = KernelMemory.of(specs)
     builder = BundleBuilder(symbolic=symbolic)
     for argument in memory.arguments:
         builder.argument(argument.size_bytes)
-    if memory.pool_bytes and symbolic:
+    if memory.pool_bytes and pool_argument:
         builder.argument(memory.pool_bytes, SCRATCH)
     elif memory.pool_bytes:
         builder.temporary(memory.pool_bytes)
-    writer = _Writer(name, builder, SCRATCH if symbolic else POOL)
+    writer = _Writer(name, builder, SCRATCH if pool_argument else POOL)
     writer.add(unroll(specs) if unrolled else specs, ())
     return builder.build()
 

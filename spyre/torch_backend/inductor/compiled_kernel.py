@@ -38,9 +38,9 @@ CardKey = tuple[int, int]
 class CompiledKernel:
     """A kernel of generated code. Any thread may run it.
 
-    ``symbolic`` and ``unrolled``: form of the bundle, as of `generate_bundle`. What runs on a card
-    has symbolic addresses; a kernel with baked ones is kept in that form by SPYRE_KEEP, and
-    otherwise the same. Errors as of `generate_bundle`.
+    ``symbolic`` and ``unrolled``: form of ``bundle``, as of `generate_bundle`; SPYRE_KEEP writes
+    it. What runs on a card has symbolic addresses in any case, and the cards' scratch memory for
+    its pool. Errors as of `generate_bundle`.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class CompiledKernel:
         self.memory = KernelMemory.of(specs)
         self.bundle = generate_bundle(name, specs, symbolic=symbolic, unrolled=unrolled)
         self._launched = self.bundle
-        if not symbolic:
-            self._launched = generate_bundle(name, specs, unrolled=unrolled)
+        if self.memory.pool_bytes or not symbolic:
+            self._launched = generate_bundle(name, specs, unrolled=unrolled, pool_argument=True)
         self._programs: dict[CardKey, CompiledProgram] = {}
         self._fitting: set[tuple[int, ...]] = set()
         self._lock = threading.Lock()

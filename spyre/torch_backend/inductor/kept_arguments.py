@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spyre.dtypes import STICK_BYTES
-from spyre.layout import SpyreTensorLayout
 from spyre.runtime.arguments import (
     ArgumentSpec,
     KernelArguments,
@@ -31,9 +29,7 @@ def launch_spec_files(
         ArgumentSpec(k, argument_name(k), _role(e), t.shape, t.dtype, t.layout, t.strides)
         for k, (e, t) in enumerate(zip(memory.arguments, tensors, strict=True))
     ]
-    if symbolic and memory.pool_bytes:
-        arguments.append(_pool(len(arguments), memory.pool_bytes))
-    known = KernelArguments(tuple(arguments), 0 if symbolic else memory.pool_bytes)
+    known = KernelArguments(tuple(arguments), memory.pool_bytes)
     spec = spec_of_arguments(known, name, symbolic, EMITTER)
     return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}
 
@@ -42,11 +38,3 @@ def _role(expected: ArgumentMemory) -> Role:
     if not expected.is_output:
         return Role.INPUT
     return Role.INPUT_OUTPUT if expected.is_input else Role.OUTPUT
-
-
-def _pool(number: int, size_bytes: int) -> ArgumentSpec:
-    """The pool as the last argument."""
-    sticks = -(-size_bytes // STICK_BYTES)
-    layout = SpyreTensorLayout((sticks, 64), (64, 1), "SEN169_FP16")
-    shape = (sticks * 64,)
-    return ArgumentSpec(number, argument_name(number), Role.OUTPUT, shape, "float16", layout, (1,))
