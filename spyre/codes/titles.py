@@ -367,7 +367,7 @@ TORCH_CODES: dict[str, str] = {
     "SPY930": "the cores cannot walk these tensors together",
     "SPY950": "a trace of the cards is being recorded already",
     "SPY951": "a compiled program cannot be written to SPYRE_KEEP",
-    "SPY960": "one pitch per symbol cannot say where a tensor of a compiled kernel lies",
+    "SPY960": "pitches cannot say where a tensor of a compiled kernel lies",
     "SPY961": "the cores cannot share an operation as a compiled kernel says",
     "SPY962": "a compiled kernel holds an operation without an SDSC",
     "SPY963": "an argument is laid out in another way than a kernel was compiled for",

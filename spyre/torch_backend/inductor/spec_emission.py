@@ -1,14 +1,14 @@
 """From an `OpSpec` of the compiler to the description the SDSC writer takes.
 
-Symbols become the operation's dims, one by one; the cores share them as the iteration space says.
-Cores count with the first symbol's slices fastest, of a matmul whose K is shared with those of K.
+Symbols become the operation's dims, and the cores share them as the iteration space says. Cores
+count with the first symbol's slices fastest, of a matmul whose K is shared with those of K.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from spyre.torch_backend.inductor.spec_views import (
 )
 from spyre.torch_backend.program.emission import Division, ScratchpadPlace
 from spyre.torch_backend.program.emit import Walk, emit_over
-from spyre.torch_backend.program.iteration import IterationDim
+from spyre.torch_backend.program.iteration import IterationDim, cut
 from spyre.torch_backend.program.op_spec import Instruction, OpKind
 from spyre.torch_backend.program.value import NotDivisible, NotExpressible
 
@@ -73,7 +73,6 @@ def emit_spec(spec: OpSpec, loops: Loops, place: PlaceOf) -> Emitted:
     found = [arg_view(spec, arg, loops) for arg in args]
     found[-1] = _part(spec, found[-1])
     views = [_expanded(spec, f.view) for f in found]
-    dims, division = _dims(spec, kind, views)
     bases = [place(arg, f) for arg, f in zip(args, found, strict=True)]
     info = spec.op_info
     instruction = Instruction(
@@ -84,6 +83,7 @@ def emit_spec(spec: OpSpec, loops: Loops, place: PlaceOf) -> Emitted:
         int(info.get("lane_multiple", 0)),
     )
     try:
+        dims, division = _dims(spec, kind, views)
         operation = emit_over(instruction, Walk(dims, views, bases, division))
     except NotDivisible as error:
         raise not_divisible(spec, error.finding.found) from error
@@ -144,7 +144,7 @@ def _part(spec: OpSpec, found: ArgView) -> ArgView:
     dim, start, length = spec.op_info["part"]
     factors, lanes = found.view.dims[dim], found.view.elements_per_stick
     unit = lanes if factors and factors[0].lane else 1
-    if not factors or factors[0].extent != length or start % unit:
+    if len(factors) != 1 or factors[0].extent != length or start % unit:
         raise inexpressible(spec, "its output", f"part {(dim, start, length)}")
     offset_bytes = found.view.offset_bytes + start // unit * factors[0].pitch_bytes
     return replace(found, view=replace(found.view, offset_bytes=offset_bytes))
@@ -153,28 +153,36 @@ def _part(spec: OpSpec, found: ArgView) -> ArgView:
 def _dims(
     spec: OpSpec, kind: OpKind, views: Sequence[DeviceView]
 ) -> tuple[list[IterationDim], Division]:
+    """The symbols' dims, cut where a tensor has other pitches, and how the cores share them."""
     dims: list[IterationDim] = []
     splits: dict[int, int] = {}
+    order: list[int] = []
     for k, (symbol, (_, cores)) in enumerate(spec.iteration_space.items()):
-        if views[0].dims[k]:
-            factors = tuple(view.dims[k][0] for view in views)
-            if cores > 1:
-                splits[len(dims)] = cores
-            dims.append(IterationDim(factors[0].extent, factors, _role(kind, factors)))
-        elif cores > 1:
+        factors = [view.dims[k] for view in views]
+        pieces = cut(views[0].sizes[k], factors, views, _role(kind, factors)) if factors[0] else []
+        if cores > 1 and not pieces:
             raise not_divisible(spec, f"{cores} slices of one element along {symbol}")
+        for piece in pieces:
+            slices = cores if piece is pieces[-1] else gcd(cores, piece.extent)
+            cores //= slices
+            if slices > 1:
+                splits[len(dims)] = slices
+            dims.append(piece)
+        order += range(len(dims) - 1, len(dims) - 1 - len(pieces), -1)
     reduced = [k for k in splits if _is_reduced(kind, dims[k])]
-    if len(reduced) > int(kind is OpKind.MATMUL) or prod(splits.values()) > CORES:
+    shared_k = kind is OpKind.MATMUL and all(dims[k].factors[0].lane for k in reduced)
+    if len(reduced) > int(shared_k) or prod(splits.values()) > CORES:
         raise not_divisible(spec, f"slices {_slices(spec)}")
-    return dims, Division(splits, reduced[0] if reduced else -1)
+    order.sort(key=lambda k: k not in reduced)
+    return dims, Division(splits, order)
 
 
 def _slices(spec: OpSpec) -> Mapping[str, int]:
     return {str(symbol): cores for symbol, (_, cores) in spec.iteration_space.items()}
 
 
-def _role(kind: OpKind, factors: Sequence[Factor]) -> int:
-    held = [bool(factor.pitch_bytes) or factor.lane for factor in factors]
+def _role(kind: OpKind, factors: Sequence[tuple[Factor, ...]]) -> int:
+    held = [any(f.pitch_bytes or f.lane for f in dim) for dim in factors]
     if kind is OpKind.REDUCTION:
         return 0 if held[-1] else REDUCED
     if kind is OpKind.MATMUL:
@@ -214,8 +222,7 @@ def _begins(
     names = list(operation.extents)
     rest = np.arange(prod(division.splits.values()), dtype=np.int64)
     begins = np.zeros_like(rest)
-    order = sorted(range(len(dims)), key=lambda k: (k != division.fastest, k))
-    for k in order:
+    for k in division.order:
         slices, factor = division.splits.get(k, 1), dims[k].factors[number]
         rest, index = np.divmod(rest, slices)
         elements = operation.extents[names[k]] // slices

@@ -1,4 +1,4 @@
-"""From a `TensorArg` to where its elements lie: one pitch per symbol of the iteration.
+"""From a `TensorArg` to where its elements lie: pitches per symbol of the iteration.
 
 The coordinates, weighted with the strides of the row-major buffer, are one sum over symbols; the
 last coordinate says which symbol runs along the lanes of the sticks. Enclosing loops go on where a
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import prod
 
 import sympy
@@ -17,9 +16,10 @@ import sympy
 from spyre.dtypes import FORMATS, STICK_BYTES
 from spyre.errors import UnsupportedError
 from spyre.layout.device_view import DeviceView, Factor
-from spyre.torch_backend.inductor.linear_forms import Form, NotLinear, Reader, Term, collapsed
+from spyre.torch_backend.inductor.linear_forms import Form, NotLinear, Reader, collapsed
 from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
 from spyre.torch_backend.inductor.spec_text import plain
+from spyre.torch_backend.inductor.symbol_steps import SymbolSteps, form_text, symbol_steps
 
 Loops = tuple[tuple[str, int], ...]
 """(name, count) of the loops around an operation, the outermost first."""
@@ -28,8 +28,8 @@ LX = "lx"
 
 @dataclass(frozen=True, slots=True)
 class ArgView:
-    """One tensor of an operation. ``view``: one dim per symbol, over one tile; 0 where it has no
-    elements of its own along it. ``loop_strides``: bytes by which the enclosing loops move it.
+    """One tensor of an operation. ``view``: one dim per symbol, over one tile; of pitch 0 where it
+    has no elements of its own. ``loop_strides``: bytes by which the enclosing loops move it.
     """
 
     view: DeviceView
@@ -40,7 +40,7 @@ def inexpressible(spec: OpSpec, tensor: str, found: str, hint: str = "") -> Unsu
     """SPY960 about a tensor of ``spec``."""
     return UnsupportedError(
         "SPY960",
-        f"{spec.op}: one pitch per symbol cannot say where {tensor} lies",
+        f"{spec.op}: pitches cannot say where {tensor} lies",
         expected="sums of symbols, with one symbol along the lanes from the start of a stick",
         found=found,
         hint=hint,
@@ -86,18 +86,11 @@ def arg_view(spec: OpSpec, arg: TensorArg, loops: Loops = ()) -> ArgView:
         extents[symbol] = max(extents[symbol], step * count)
     try:
         walk = _walk(spec, arg, extents)
+        dims = tuple(walk.factors(symbol, extent) for symbol, extent in tile.items())
+        strides = {loop: walk.stride_bytes(*step) for loop, step in steps.items()}
     except NotLinear as error:
         found = f"{error} in {_shown(arg.device_coordinates)}"
         raise inexpressible(spec, tensor_name(spec, arg), found) from error
-    lanes = _lanes(arg)
-    dims = tuple(walk.factor(symbol, extent) for symbol, extent in tile.items())
-    strides = {}
-    for loop, (symbol, step, _) in steps.items():
-        unit = lanes if symbol == walk.lane else 1
-        if step % unit and walk.pitch(symbol):
-            found = f"tiles of {step} elements along {symbol}, in sticks of {lanes}"
-            raise inexpressible(spec, tensor_name(spec, arg), found)
-        strides[loop] = step // unit * walk.pitch(symbol)
     view = DeviceView(dims, str(arg.device_dtype), walk.offset_bytes)
     return ArgView(view, {loop: stride for loop, stride in strides.items() if stride})
 
@@ -129,19 +122,18 @@ def _loop_steps(
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """Pitches in bytes per symbol, from stick to stick for the one along the lanes."""
+    """Digits per symbol that moves the tensor."""
 
-    pitches: Mapping[str, int]
-    lane: str
+    steps: Mapping[str, SymbolSteps]
     offset_bytes: int
 
-    def pitch(self, symbol: str) -> int:
-        return self.pitches.get(symbol, 0)
-
-    def factor(self, symbol: str, extent: int) -> tuple[Factor, ...]:
+    def factors(self, symbol: str, extent: int) -> tuple[Factor, ...]:
         if extent == 1:
             return ()
-        return (Factor(extent, self.pitch(symbol), symbol == self.lane),)
+        return self.steps[symbol].factors(extent) if symbol in self.steps else (Factor(extent, 0),)
+
+    def stride_bytes(self, symbol: str, elements: int, count: int) -> int:
+        return self.steps[symbol].stride_bytes(elements, count) if symbol in self.steps else 0
 
 
 def _lanes(arg: TensorArg) -> int:
@@ -168,44 +160,12 @@ def _walk(spec: OpSpec, arg: TensorArg, extents: Mapping[str, int]) -> _Walk:
     for coordinate, extent in zip(reversed(outer), reversed(size[:-1]), strict=True):
         address += coordinate.times(pitch)
         pitch *= extent
-    address = collapsed(address)
-    lane, rest = _lane(last, address, lanes)
-    pitches = {term.symbol: factor for term, factor in rest.terms}
-    odd = [p for t, p in rest.terms if t.kind != "symbol" or p.denominator > 1 or p < 0]
-    if odd or lane[0] in pitches or rest.constant.denominator > 1:
-        raise NotLinear(f"bytes {_described(rest)}")
-    found = {symbol: int(pitch) for symbol, pitch in pitches.items()}
-    if lane[0]:
-        found[lane[0]] = int(lane[1])
-    return _Walk(found, lane[0], int(rest.constant))
-
-
-def _lane(last: Form, address: Form, lanes: int) -> tuple[tuple[str, Fraction], Form]:
-    """(symbol along the lanes, bytes from stick to stick), and the address without its sticks."""
-    if last == Form():
-        return ("", Fraction(0)), address
-    terms = dict(last.terms)
-    if last.constant or len(terms) != 1 or set(terms.values()) != {Fraction(1)}:
-        raise NotLinear(f"lanes that {_described(last)} counts")
-    (term,) = terms
-    if term.kind == "symbol":
-        return (term.symbol, Fraction(STICK_BYTES)), address
-    symbol = _only_symbol(term)
-    if term.kind != "mod" or not symbol or term.divisor != lanes:
-        raise NotLinear(f"lanes that {_described(last)} counts")
-    sticks = Term("floor", "", term.inner, lanes)
-    pitch = dict(address.terms).get(sticks, Fraction(0))
-    if pitch <= 0:
-        raise NotLinear(f"sticks of {symbol} that follow each other at no pitch")
-    return (symbol, pitch), address.without(sticks)
-
-
-def _only_symbol(term: Term) -> str:
-    """x, if the term is a floor or remainder of x alone."""
-    if term.inner is None or term.inner.constant or len(term.inner.terms) != 1:
-        return ""
-    ((inner, factor),) = term.inner.terms
-    return inner.symbol if factor == 1 else ""
+    if last.constant or len(last.terms) > 1 or any(f != 1 for _, f in last.terms):
+        raise NotLinear(f"lanes that {form_text(last)} counts")
+    lane = next((term for term, _ in last.terms), None)
+    if address.constant.denominator > 1:
+        raise NotLinear(f"byte {address.constant}")
+    return _Walk(symbol_steps(collapsed(address), lane, lanes), int(address.constant))
 
 
 def _check_reach(spec: OpSpec, arg: TensorArg, reader: Reader, coordinates: Sequence[Form]) -> None:
@@ -217,20 +177,6 @@ def _check_reach(spec: OpSpec, arg: TensorArg, reader: Reader, coordinates: Sequ
             found = f"{text} from {form.constant} to {reach}, along a device dim of {extent}"
             hint = "a tile of a larger buffer names its device size in `within`"
             raise inexpressible(spec, tensor_name(spec, arg), found, hint)
-
-
-def _described(form: Form) -> str:
-    terms = [f"{f}*{_named(t)}" for t, f in form.terms]
-    return " + ".join([*sorted(terms), *([str(form.constant)] if form.constant else [])])
-
-
-def _named(term: Term) -> str:
-    if term.inner is None:
-        return term.symbol
-    inner = _described(term.inner)
-    if term.kind == "floor":
-        return f"floor(({inner})/{term.divisor})"
-    return f"Mod({inner}, {term.divisor})"
 
 
 def _shown(coordinates: Sequence[sympy.Expr]) -> str:

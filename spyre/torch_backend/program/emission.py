@@ -40,12 +40,12 @@ class ScratchpadPlace:
 class Division:
     """How cores share an operation's dims, where that is decided beforehand.
 
-    ``splits``: slices by index of a dim. ``fastest``: the dim whose slice index differs between a
-    core and the next, -1 for the outermost one of the dims.
+    ``splits``: slices by index of a dim. ``order``: dims whose slice index varies fastest from core
+    to core come first; those left out follow.
     """
 
     splits: Mapping[int, int] = field(default_factory=dict)
-    fastest: int = -1
+    order: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Emitter:
             inputs=inputs,
             outputs=outputs,
             splits=splits,
-            core_order=self._core_order(splits),
+            core_order=self._core_order(),
             constants=constants or {},
             masks=masks or {},
             data_format=inputs[0].data_format,
@@ -225,9 +225,8 @@ class Emitter:
                 raise NotDivisible(f"{slices} slices of {steps[name]} steps")
         return splits
 
-    def _core_order(self, splits: Mapping[str, int]) -> tuple[str, ...]:
-        fastest = -1 if self.division is None else self.division.fastest
-        return (self.names[fastest],) if fastest >= 0 and self.names[fastest] in splits else ()
+    def _core_order(self) -> tuple[str, ...]:
+        return () if self.division is None else tuple(self.names[k] for k in self.division.order)
 
 
 def _with_unit(tensor: TensorSpec) -> TensorSpec:

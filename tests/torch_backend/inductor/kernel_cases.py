@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from spyre.torch_backend.inductor.op_spec import Spec
+from tests.torch_backend.inductor.spec_cases import arg, op
 from tests.torch_backend.inductor.spec_cases import default_arg as tensor
-from tests.torch_backend.inductor.spec_cases import op
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,14 @@ def copy(name, space, source, steps, target, result, **more):
 
 SUM_LANES = {"c0": (100, 4), "c1": (150, 1)}
 CUBE = (6, 40, 128)
+
+MERGED = (
+    "Mod(c0, 40)",
+    "floor(c1/128)",
+    "floor(Mod(c1, 128)/64)",
+    "floor(c0/40)",
+    "Mod(c1, 64)",
+)
 
 CASES = (
     KernelCase(
@@ -150,6 +158,23 @@ CASES = (
         [CUBE],
         (40, 6, 128),
         lambda x: x.permute(1, 0, 2),
+    ),
+    KernelCase(
+        "dims seen as one",
+        [
+            op(
+                "add",
+                {"c0": (240, 4), "c1": (256, 4)},
+                [
+                    arg(0, [40, 2, 2, 6, 64], MERGED),
+                    tensor(1, (240, 256), ROWS),
+                    tensor(2, (240, 256), ROWS, out=True),
+                ],
+            )
+        ],
+        [(6, 40, 2, 128), (240, 256)],
+        (240, 256),
+        lambda x, y: x.reshape(240, 256) + y,
     ),
     KernelCase(
         "wider",

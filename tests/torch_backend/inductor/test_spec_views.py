@@ -140,25 +140,81 @@ def test_views_have_the_addresses_of_their_coordinates(texts, first, last):
 def address(view, point):
     total = view.offset_bytes
     for dim, step in zip(view.dims, point.values(), strict=True):
-        for factor in dim:
+        for factor in reversed(dim):
+            step, digit = divmod(step, factor.extent)
             if factor.lane:
-                total += step // 64 * factor.pitch_bytes + step % 64 * 2
+                total += digit // 64 * factor.pitch_bytes + digit % 64 * 2
             else:
-                total += step * factor.pitch_bytes
+                total += digit * factor.pitch_bytes
     return total
+
+
+DIGITS = st.sampled_from(
+    """
+    0
+    c0
+    Mod(c0, 2)
+    Mod(c0, 8)
+    2*Mod(c0, 8)
+    floor(c0/2)
+    floor(c0/8)
+    floor(c0/16)
+    Mod(floor(c0/2), 4)
+    Mod(floor(c0/4), 4)
+    floor(Mod(c0, 8)/2)
+    """.strip().splitlines()
+)
+STICKS = st.sampled_from(
+    """
+    0
+    floor(c0/64)
+    floor(c0/128)
+    Mod(floor(c0/64), 2)
+    floor(Mod(c0, 256)/64)
+    """.strip().splitlines()
+)
+COUNTS = st.sampled_from([1, 2, 3])
+
+
+@settings(deadline=None)
+@given(st.tuples(DIGITS, DIGITS, DIGITS), st.sampled_from([4, 8, 16, 24, 32]), COUNTS)
+def test_digits_have_the_addresses_of_their_coordinates(texts, extent, count):
+    check_digits((*texts, "0"), [64, 64, 64, 64], extent, count)
+
+
+@settings(deadline=None)
+@given(st.tuples(STICKS, STICKS), st.sampled_from([64, 96, 128, 256]), COUNTS)
+def test_sticks_have_the_addresses_of_their_coordinates(texts, extent, count):
+    check_digits((*texts, "Mod(c0, 64)"), [64, 64, 64], extent, count)
+
+
+def check_digits(texts, size, extent, count):
+    """Over ``count`` tiles, in a loop."""
+    spec = op("neg", {"c0": (extent, 1)}, [arg(0, size, texts)], tiled=["c0"])
+    try:
+        found = arg_view(spec, spec.args[0], (("i_0", count),))
+    except UnsupportedError:
+        assume(False)
+    texts = [str(e) for e in spec.args[0].device_coordinates]
+    for tile, step in itertools.product(range(count), range(extent)):
+        *outer, lane = [value(e, {"c0": tile * extent + step}) for e in texts]
+        row = functools.reduce(lambda total, c: total * 64 + c, outer, 0)
+        moved = tile * found.loop_strides.get("i_0", 0)
+        assert address(found.view, {"c0": step}) + moved == row * 128 + lane * 2
 
 
 @pytest.mark.parametrize(
     ("coordinates", "message"),
     [
         (("c0*c1", "0", "c2"), "c0\\*c1"),
-        (("c0", "0", "Mod(c2 + 1, 64)"), "lanes that 1\\*Mod\\(1\\*c2 \\+ 1, 64\\) counts"),
+        (("c0", "0", "Mod(c2 + 1, 64)"), "Mod\\(1\\*c2 \\+ 1, 64\\) in"),
         (("c0", "0", "Mod(c2, 32)"), "lanes"),
         (("floor(c2/32)", "0", "Mod(c2, 64)"), "no pitch|floor"),
         (
-            ("c0", "floor(c1/2)", "c2"),
-            "\\*floor\\(\\(1\\*c1\\)/2\\) .*in \\[c0, floor\\(c1/2\\), c2\\]",
+            ("floor(c1/2)", "Mod(c1, 3)", "c2"),
+            "digits of \\[1, 2, 3\\] .*in \\[floor\\(c1/2\\), Mod\\(c1, 3\\), c2\\]",
         ),
+        (("floor((c0 + c1)/2)", "0", "c2"), "floor\\(\\(1\\*c0 \\+ 1\\*c1\\)/2\\)"),
         (("c0", "c9", "c2"), "c9, no symbol"),
         (("4*c0", "0", "c2"), "along a device dim of 8"),
         (("c0", "0 - 1", "c2"), "from -1"),
@@ -217,7 +273,7 @@ def test_two_loops_over_one_symbol():
 
 
 def test_tiles_that_cut_sticks():
-    with pytest.raises(UnsupportedError, match="tiles of 32 elements along c0"):
+    with pytest.raises(UnsupportedError, match="2 tiles of 32 elements, in steps of 64"):
         strides(["0", "c0"], ("floor(c0/64)", "Mod(c0, 64)"), [1, 64], {"c0": 32})
 
 
