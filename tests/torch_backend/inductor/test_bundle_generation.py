@@ -13,14 +13,24 @@ import spyre
 from spyre.errors import UnsupportedError
 from spyre.hw.device import Device
 from spyre.mlir.bundle import load_bundle, write_bundle
+from spyre.mlir.footprint import footprint
 from spyre.mlir.printer import print_module
+from spyre.mlir.sdsc_reader import read_operation
 from spyre.torch_backend.device_buffer import buffer_of
 from spyre.torch_backend.inductor.bundle_generation import KernelMemory, generate_bundle
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
 from spyre.torch_backend.inductor.kept_arguments import launch_spec_files
 from spyre.torch_backend.inductor.op_spec import UnimplementedOp
 from spyre.torch_backend.inductor.unroll import unroll
-from tests.torch_backend.inductor.kernel_cases import CASES, PADDED, ROWS, matmul, tensor, through
+from tests.torch_backend.inductor.kernel_cases import (
+    CASES,
+    MERGED,
+    PADDED,
+    ROWS,
+    matmul,
+    tensor,
+    through,
+)
 from tests.torch_backend.inductor.spec_cases import MATRIX, arg, loop, op, tiled_example
 
 SMALL = (128, 512)
@@ -201,6 +211,30 @@ def test_tensors_in_lx_are_divided_alike():
     code, text = code_of([first, replace(second, iteration_space=other)])
     assert code == "SPY961"
     assert "tensor 0 (lx 0)" in text
+
+
+def test_slices_in_lx_are_packed():
+    parts = generate_bundle("kernel", through({"lx": 1280}, cores=4))
+    for sdsc, side in zip(parts.sdscs.values(), ("outputs", "inputs"), strict=True):
+        operation = read_operation(sdsc, "sdsc.json")
+        (tensor_in_lx,) = getattr(operation, side)
+        assert tensor_in_lx.starts == (1280,) * 8
+        assert footprint(operation, tensor_in_lx).allocation_bytes == 256 * 512 * 2 // 8
+
+
+def test_cores_count_the_pieces_of_a_symbol_in_its_order():
+    """The rows of a cube, seen as one dim, are shared like those of a matrix."""
+    shape, space = (240, 256), {"c0": (240, 12), "c1": (256, 1)}
+    cube = arg(0, [40, 2, 2, 6, 64], MERGED)
+    middle = {"place": {"lx": 0}}
+    specs = [
+        op("neg", space, [cube, tensor(-1, shape, ROWS, out=True, **middle)]),
+        op("abs", space, [tensor(-1, shape, ROWS, **middle), tensor(1, shape, ROWS, out=True)]),
+    ]
+    torch.manual_seed(4)
+    x, y = torch.randn(6, 40, 2, 128).half().to("spyre"), torch.zeros(shape).half().to("spyre")
+    CompiledKernel("kernel", specs).run(x, y)
+    assert torch.equal(y.cpu(), x.cpu().abs().reshape(shape))
 
 
 def test_a_gap_along_a_divided_dim_of_lx():
