@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from spyre.dtypes import STICK_BYTES
-from spyre.errors import UnsupportedError
 from spyre.mlir.bundle import BundleParts
 from spyre.mlir.bundle_builder import SEGMENT_BYTES, BundleBuilder
 from spyre.mlir.sdsc_builder import Place
 from spyre.mlir.symbol_emitter import POOL
+from spyre.torch_backend.inductor.instruction import unimplemented
 from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg, UnimplementedOp
-from spyre.torch_backend.inductor.spec_emission import Share, emit_spec, not_divisible
+from spyre.torch_backend.inductor.operation_walks import Share
+from spyre.torch_backend.inductor.spec_emission import emit_spec, not_divisible
 from spyre.torch_backend.inductor.spec_views import (
     LX,
     ArgView,
@@ -138,7 +139,7 @@ class _Writer:
                     with self.builder.loop(count) as loop:
                         self.add(spec.body, (*loops, (loop, count)))
                 case UnimplementedOp():
-                    raise _unimplemented(self.name, spec)
+                    raise unimplemented(f"{spec.op} (in {self.name})")
                 case OpSpec():
                     self._add_operation(spec, loops)
 
@@ -147,8 +148,8 @@ class _Writer:
             return self._place(spec, arg, found)
 
         emitted = emit_spec(spec, loops, place)
-        for number, share in emitted.shares:
-            self._check_share(spec, spec.args[number], share)
+        for arg, share in emitted.shares:
+            self._check_share(spec, arg, share)
         self.builder.add(emitted.operation)
 
     def _place(self, spec: OpSpec, arg: TensorArg, found: ArgView) -> Place | ScratchpadPlace:
@@ -174,13 +175,3 @@ class _Writer:
             found = f"{tensor_name(spec, arg)} written by {len(written.begins_bytes)} cores, from "
             found += f"{written.begins_bytes[:4]}… on, and read from {share.begins_bytes[:4]}… on"
             raise not_divisible(spec, found)
-
-
-def _unimplemented(name: str, spec: UnimplementedOp) -> UnsupportedError:
-    return UnsupportedError(
-        "SPY962",
-        f"{name}: there is no SDSC for {spec.op}",
-        expected="operations of the cores only",
-        found=spec.op,
-        hint="the operation runs on the CPU outside of compiled code",
-    )

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-import numpy as np
-
-from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
 from spyre.hw.spec import CORES
 from spyre.layout.device_view import DeviceView, Factor
 from spyre.mlir.sdsc_builder import OperationSpec, Place
+from spyre.torch_backend.inductor.instruction import instruction_of
 from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
+from spyre.torch_backend.inductor.operation_walks import Share, begins_bytes, reach_bytes
 from spyre.torch_backend.inductor.spec_views import (
     LX,
     ArgView,
@@ -26,81 +25,61 @@ from spyre.torch_backend.inductor.spec_views import (
     buffer_bytes,
     inexpressible,
     tensor_name,
-    tile_extents,
 )
 from spyre.torch_backend.program.emission import Division, ScratchpadPlace
 from spyre.torch_backend.program.emit import Walk, emit_over
 from spyre.torch_backend.program.iteration import IterationDim, cut
-from spyre.torch_backend.program.op_spec import Instruction, OpKind
+from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.value import NotDivisible, NotExpressible
 
 PlaceOf = Callable[[TensorArg, ArgView], Place | ScratchpadPlace]
 REDUCED, K_ROLE = 1, 3
-_KINDS = {"batchmatmul": OpKind.MATMUL, "ReStickifyOpHBM": OpKind.RESTICKIFY}
-_INPUTS = {OpKind.MATMUL: 2, OpKind.RESTICKIFY: 1, OpKind.REDUCTION: 1}
-_UNNAMED = ("topkvalue", "topkindex")
-OP_INFO = ("constants", "mask_from", "lane_multiple", "part")
-"""Keys of ``op_info``: constant name → bits as float32; fields of the eager `OpSpec`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """How the cores share a tensor in LX: the tensor's bytes, and where in it each core's part
-    begins.
-    """
-
-    size_bytes: int
-    begins_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """``shares``: of every tensor in LX, (index in the spec's args, share)."""
+    """``shares``: of every tensor in LX."""
 
     operation: OperationSpec
-    shares: tuple[tuple[int, Share], ...]
+    shares: tuple[tuple[TensorArg, Share], ...]
 
 
 def emit_spec(spec: OpSpec, loops: Loops, place: PlaceOf) -> Emitted:
     """The SDSC of ``spec`` inside ``loops``.
 
     UnsupportedError SPY960 for what an SDSC cannot say, SPY961 for a work division that does not
-    fit, SPY964 for sizes that only a launch knows.
+    fit, SPY962 for names without an SDSC, SPY964 for sizes that only a launch knows.
     """
-    kind = _kind(spec)
-    order = [*_of(spec, True), *_of(spec, False)]
-    args = [spec.args[k] for k in order]
+    instruction = instruction_of(spec)
+    args = sorted(spec.args, key=lambda arg: not arg.is_input)
     found = [arg_view(spec, arg, loops) for arg in args]
     found[-1] = _part(spec, found[-1])
-    views = [_expanded(spec, f.view) for f in found]
+    views = [f.view for f in found]
     bases = [place(arg, f) for arg, f in zip(args, found, strict=True)]
-    info = spec.op_info
-    instruction = Instruction(
-        kind,
-        spec.op,
-        dict(info.get("constants", {})),
-        int(info.get("mask_from", 0)),
-        int(info.get("lane_multiple", 0)),
-    )
     try:
-        dims, division = _dims(spec, kind, views)
+        dims, division = _dims(spec, instruction.kind, views)
         operation = emit_over(instruction, Walk(dims, views, bases, division))
     except NotDivisible as error:
         raise not_divisible(spec, error.finding.found) from error
     except NotExpressible as error:
         raise inexpressible(spec, "its tensors", error.finding.found) from error
     for k, arg in enumerate(args):
-        reach = _reach(operation, dims, kind, k) + _moved_bytes(found[k], loops)
-        reach += found[k].view.offset_bytes
-        if reach > buffer_bytes(arg):
-            text = f"{reach} bytes, in whole sticks, of a buffer of {buffer_bytes(arg)}"
-            raise inexpressible(spec, tensor_name(spec, arg), text, "pad the buffer")
+        _check_reach(spec, arg, found[k], reach_bytes(operation, dims, k), loops)
     shares = [
-        (order[k], Share(buffer_bytes(arg), _begins(operation, dims, division, k)))
+        (arg, Share(buffer_bytes(arg), begins_bytes(operation, dims, division, k)))
         for k, arg in enumerate(args)
         if LX in arg.allocation
     ]
     return Emitted(operation, tuple(shares))
+
+
+def _check_reach(spec: OpSpec, arg: TensorArg, found: ArgView, reach: int, loops: Loops) -> None:
+    """An operation that walks whole sticks, and K by sticks, stays within the buffer."""
+    reach += found.view.offset_bytes
+    reach += sum((count - 1) * found.loop_strides.get(loop, 0) for loop, count in loops)
+    if reach > buffer_bytes(arg):
+        text = f"{reach} bytes, in whole sticks, of a buffer of {buffer_bytes(arg)}"
+        raise inexpressible(spec, tensor_name(spec, arg), text, "pad the buffer")
 
 
 def not_divisible(spec: OpSpec, found: str) -> UnsupportedError:
@@ -112,29 +91,6 @@ def not_divisible(spec: OpSpec, found: str) -> UnsupportedError:
         "matmul; tensors in LX shared by all their operations alike",
         found=found,
     )
-
-
-def _kind(spec: OpSpec) -> OpKind:
-    default = OpKind.REDUCTION if spec.is_reduction else OpKind.POINTWISE
-    kind = _KINDS.get(spec.op, default)
-    inputs, outputs = len(_of(spec, True)), len(_of(spec, False))
-    wrong = inputs != _INPUTS.get(kind, inputs) or outputs != 1
-    if wrong or spec.op in _UNNAMED:
-        raise inexpressible(spec, "it", f"{inputs} inputs and {outputs} outputs of {spec.op}")
-    unknown = [key for key in spec.op_info if key not in OP_INFO]
-    if unknown:
-        raise inexpressible(spec, "it", f"op_info {unknown[0]!r}", f"known: {', '.join(OP_INFO)}")
-    return kind
-
-
-def _of(spec: OpSpec, is_input: bool) -> list[int]:
-    return [k for k, arg in enumerate(spec.args) if arg.is_input == is_input]
-
-
-def _expanded(spec: OpSpec, view: DeviceView) -> DeviceView:
-    """Symbols it has no elements of its own along as dims of pitch 0."""
-    dims = zip(view.dims, tile_extents(spec).values(), strict=True)
-    return replace(view, dims=tuple(d or ((Factor(n, 0),) if n > 1 else ()) for d, n in dims))
 
 
 def _part(spec: OpSpec, found: ArgView) -> ArgView:
@@ -194,44 +150,3 @@ def _role(kind: OpKind, factors: Sequence[tuple[Factor, ...]]) -> int:
 
 def _is_reduced(kind: OpKind, dim: IterationDim) -> bool:
     return dim.role == {OpKind.REDUCTION: REDUCED, OpKind.MATMUL: K_ROLE}.get(kind, -1)
-
-
-def _reach(
-    operation: OperationSpec, dims: Sequence[IterationDim], kind: OpKind, number: int
-) -> int:
-    """Bytes from a tensor's first stick to the end of the last one the operation touches."""
-    reach = STICK_BYTES
-    for extent, dim in zip(operation.extents.values(), dims, strict=False):
-        factor = dim.factors[number]
-        steps = dim.extent if kind is OpKind.RESTICKIFY else extent
-        if factor.lane:
-            steps = extent // operation_lanes(operation, number)
-        reach += (steps - 1) * factor.pitch_bytes
-    return reach
-
-
-def _moved_bytes(found: ArgView, loops: Loops) -> int:
-    """How far loops move a tensor altogether."""
-    return sum((count - 1) * found.loop_strides.get(loop, 0) for loop, count in loops)
-
-
-def _begins(
-    operation: OperationSpec, dims: Sequence[IterationDim], division: Division, number: int
-) -> tuple[int, ...]:
-    """Bytes from a tensor's start to each core's part of it."""
-    names = list(operation.extents)
-    rest = np.arange(prod(division.splits.values()), dtype=np.int64)
-    begins = np.zeros_like(rest)
-    for k in division.order:
-        slices, factor = division.splits.get(k, 1), dims[k].factors[number]
-        rest, index = np.divmod(rest, slices)
-        elements = operation.extents[names[k]] // slices
-        lanes = operation_lanes(operation, number) if factor.lane else 1
-        begins += index * (elements // lanes * factor.pitch_bytes)
-    return tuple(int(b) for b in begins)
-
-
-def operation_lanes(operation: OperationSpec, number: int) -> int:
-    """Elements per stick of a tensor, the outputs counted last."""
-    tensor = [*operation.inputs, *operation.outputs][number]
-    return prod(size for _, size in tensor.stick)

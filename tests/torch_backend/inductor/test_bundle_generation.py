@@ -249,7 +249,8 @@ def test_a_gap_along_a_divided_dim_of_lx():
 def test_unimplemented_operations():
     code, text = code_of([loop(2, UnimplementedOp("aten.fft"))])
     assert code == "SPY962"
-    assert "kernel: there is no SDSC for aten.fft" in text
+    assert "there is no SDSC for aten.fft (in kernel)" in text
+    assert code_of(padded(name="wobble"))[0] == "SPY962"
 
 
 def test_symbolic_counts():
@@ -269,7 +270,8 @@ def one_row(source):
     ("specs", "message"),
     [
         (padded(info={"colour": 3}), "op_info 'colour'"),
-        (padded(name="topkvalue"), "topkvalue"),
+        (padded(name="topkvalue"), "a topk operation"),
+        (padded(name="sum"), "sum with is_reduction=False"),
         (padded(name="batchmatmul"), "1 inputs and 1 outputs"),
         ([op("neg", PADDED, [tensor(0, (100, 150), ROWS)])], "1 inputs and 0 outputs"),
         (
@@ -296,7 +298,7 @@ def one_row(source):
             "from byte 128 on",
         ),
     ],
-    ids=["op_info", "topk", "inputs", "no output", "no argument", "within LX"],
+    ids=["op_info", "topk", "sum", "inputs", "no output", "no argument", "within LX"],
 )
 def test_what_no_sdsc_says(specs, message):
     code, text = code_of(specs)
