@@ -33,6 +33,7 @@ from tests.torch_backend.inductor.kernel_cases import (
 )
 from tests.torch_backend.inductor.spec_cases import MATRIX, arg, loop, op, tiled_example
 
+STICKS = ("floor(c0/64)", "Mod(c0, 64)")
 SMALL = (128, 512)
 SMALL_TILES = {"rows": 2, "columns": 4, "full": SMALL}
 
@@ -311,6 +312,14 @@ def test_sticks_along_different_symbols():
     code, text = code_of([op("neg", {"c0": (128, 1), "c1": (128, 1)}, args)])
     assert code == "SPY960"
     assert "sticks" in text
+
+
+def test_elements_in_sticks_of_their_own_are_not_those_of_a_stick():
+    """The input has one element per stick along what the output has in one."""
+    source, target = arg(0, [128, 64], ("c0", "0")), arg(1, [2, 64], STICKS, out=True)
+    code, text = code_of([op("neg", {"c0": (128, 1)}, [source, target])])
+    assert code == "SPY960"
+    assert "operand 0 has no sticks along those of the operation" in text
 
 
 def test_whole_sticks_beyond_the_buffer():
