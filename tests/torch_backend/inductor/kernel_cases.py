@@ -253,6 +253,37 @@ CASES = (
         (150, 100),
         lambda x: x.t().contiguous(),
     ),
+    KernelCase(
+        "one element",
+        [
+            op(
+                "add",
+                {},
+                [arg(0, [1, 64], "00"), arg(1, [1, 64], "00"), arg(2, [1, 64], "00", out=True)],
+            )
+        ],
+        [(1,), ()],
+        (1,),
+        torch.add,
+    ),
+    KernelCase(
+        "matmul of a row",
+        [
+            op(
+                "batchmatmul",
+                {"c1": (64, 1), "c2": (128, 1)},
+                [
+                    tensor(0, (1, 128), ("0", "c2")),
+                    tensor(1, (128, 64), ("c2", "c1")),
+                    tensor(2, (1, 64), ("0", "c1"), out=True),
+                ],
+                reduces=True,
+            )
+        ],
+        [(1, 128), (128, 64)],
+        (1, 64),
+        torch.matmul,
+    ),
     KernelCase("in the pool", through({"pool": 4096}), [(256, 512)], (256, 512), torch.abs),
     KernelCase("in LX", through({"lx": 1280}), [(256, 512)], (256, 512), torch.abs),
 )
