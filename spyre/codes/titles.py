@@ -376,6 +376,11 @@ TORCH_CODES: dict[str, str] = {
     "SPY986": "too many buffers for the optimal LX plan",
     "SPY987": "intermediate results exceed the segment of the pool",
     "SPY988": "names do not fit the tensors of a kernel",
+    "SPY960": "pitches cannot say where a tensor of a compiled kernel lies",
+    "SPY961": "the cores cannot share an operation as a compiled kernel says",
+    "SPY962": "a compiled kernel holds an operation without an SDSC",
+    "SPY963": "an argument is laid out in another way than a kernel was compiled for",
+    "SPY964": "a loop count or an extent of a compiled kernel is symbolic",
 }
 
 CODES: dict[str, str] = {

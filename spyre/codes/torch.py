@@ -77,4 +77,29 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "Memory planning was given a list of specs, and names for other operations or arguments.",
         "Give one tuple of names per operation, one name per argument, loops entered once.",
     ),
+    "SPY960": E(
+        "Coordinates of a tensor in an OpSpec are no sums of symbols, reach beyond their buffer, "
+        "or do not have one symbol along the lanes from the start of a stick.",
+        "Give the operation contiguous operands, split the dim beforehand, or have the operation "
+        "run on the CPU; a tile names the device size of its buffer in `within`.",
+    ),
+    "SPY961": E(
+        "Cores of an iteration space cut sticks or reduced dims, are too many, or share a tensor "
+        "in LX in another way than the operation that wrote it.",
+        "Divide other dims, or fewer; keep tensors that are shared in different ways in HBM.",
+    ),
+    "SPY962": E(
+        "A kernel holds an UnimplementedOp: an operation the cores do not have.",
+        "Leave the operation out of the compiled region; on its own it runs on the CPU.",
+    ),
+    "SPY963": E(
+        "A tensor has another device layout than the one the kernel's specs were made for, and a "
+        "copy in default layout has too, or cannot stand in for it.",
+        "Pass tensors in the layout they had when the function was compiled.",
+    ),
+    "SPY964": E(
+        "Extents and loop counts of a bundle are written as numbers, and this one depends on a "
+        "size that only a launch knows.",
+        "Compile once per size (`dynamic=False`).",
+    ),
 }

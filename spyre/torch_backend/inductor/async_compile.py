@@ -1,58 +1,27 @@
-"""Interim: kernels made in this process, by number. Replaced by kernels made of their text."""
+"""`SpyreAsyncCompile`: what generated code compiles its kernels with."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spyre.torch_backend.allocation import default_base
-from spyre.torch_backend.card_copies import relaid
-from spyre.torch_backend.cards import card_at
-from spyre.torch_backend.device_buffer import buffer_of
-from spyre.torch_backend.eager.scalars import number_on_card
-from spyre.torch_backend.eager.scratch_memory import scratch_memory
-from spyre.torch_backend.program.compiled import CompiledProgram
-
-KERNELS: list[Any] = []
+from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+from spyre.torch_backend.inductor.op_spec import Spec
 
 
 class SpyreAsyncCompile:
-    def sdsc(self, name: str, number: int) -> Any:
-        return Interim(name, KERNELS[number])
+    """Makes kernels at once; the name is that of Inductor's counterpart. For any thread.
 
-    def wait(self, scope: Any) -> None:
-        pass
+    ``symbolic`` and ``unrolled``: form of the bundles, as of `generate_bundle`.
+    """
 
+    def __init__(self, *, symbolic: bool = True, unrolled: bool = False) -> None:
+        self.symbolic = symbolic
+        self.unrolled = unrolled
 
-class Interim:
-    def __init__(self, name: str, kernel: Any) -> None:
-        low = kernel.low
-        self.low, self.n = low, len(kernel.arguments)
-        parts = low.builder.build()
-        print(name)
-        print(low.builder)
-        self.program = CompiledProgram(
-            card_at(-1), name, parts, low.builder.spans_bytes(), (name, os.urandom(8).hex())
-        )
+    def sdsc(self, name: str, specs: Sequence[Spec]) -> CompiledKernel:
+        """The kernel of ``specs``. Errors as of `generate_bundle`."""
+        return CompiledKernel(name, specs, symbolic=self.symbolic, unrolled=self.unrolled)
 
-    def run(self, *tensors: Any) -> None:
-        low, card = self.low, card_at(-1)
-        memory: dict[int, Any] = {
-            k: number_on_card(card, c.number, c.dtype) for k, c in low.constants.items()
-        }
-        rest = iter(tensors)
-        for k in range(low.builder.arguments):
-            if k not in memory:
-                t = next(rest)
-                b = buffer_of(t)
-                if (
-                    default_base(tuple(t.size()), tuple(t.stride()), b.base.dtype).layout
-                    != b.base.layout
-                ):
-                    b = buffer_of(relaid(t))
-                b.zero_padded = False
-                memory[k] = b.base
-        order = [memory[k] for k in sorted(memory)]
-        if low.builder.scratch_bytes:
-            order.append(scratch_memory(card, low.builder.scratch_bytes))
-        self.program.launch(card.streams.current, [m.address_bytes for m in order], order)
+    def wait(self, scope: Mapping[str, Any]) -> None:
+        """Inductor's wrapper calls this before kernels run; they are all there by then."""

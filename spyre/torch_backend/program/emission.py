@@ -8,22 +8,44 @@ stored extent says how wide.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import DeviceView, Factor
+from spyre.mlir.operation import Component
 from spyre.mlir.sdsc_builder import Base, OperationSpec, TensorSpec
 from spyre.mlir.sdsc_recipes import round_up
 from spyre.torch_backend.program.division import divide
 from spyre.torch_backend.program.iteration import IterationDim
-from spyre.torch_backend.program.value import NotExpressible
+from spyre.torch_backend.program.value import NotDivisible, NotExpressible
 
 LANE_NAMES = ("out", "in")
 NAMES = ("mb", "x", "y", "i", "j", "ki")
 UNIT = "kj"
 _CONSTANT_FORMAT = "IEEE_FP32"
 """Constants are written as float32, so that rounding them to 16 bits does not show in results."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchpadPlace:
+    """A place in LX, the same on every core, which holds there what it takes part in: its slice of
+    the tensor, packed. ``offset_bytes``: from the start of LX.
+    """
+
+    offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How cores share an operation's dims, where that is decided beforehand.
+
+    ``splits``: slices by index of a dim. ``order``: dims whose slice index varies fastest from core
+    to core come first; those left out follow.
+    """
+
+    splits: Mapping[int, int] = field(default_factory=dict)
+    order: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +58,7 @@ class Operand:
 
     number: int
     view: DeviceView
-    base: Base
+    base: Base | ScratchpadPlace
     lane: int
     role: str = ""
     rows: tuple[int, int] | None = None
@@ -48,11 +70,13 @@ class Emitter:
 
     ``multiples``: by index of every dim along lanes, what its extent is rounded up to (elements).
     ``exact``: memory of other dims is as long as the extents say, not as the rounded ones do.
+    ``division``: decided beforehand; by default all dims are divided that may be.
     """
 
     dims: Sequence[IterationDim]
     multiples: Mapping[int, int]
     exact: bool = False
+    division: Division | None = None
 
     @cached_property
     def names(self) -> list[str]:
@@ -76,7 +100,13 @@ class Emitter:
         held = [k for k, dim in enumerate(self.dims) if dim.holds(number)]
         if any(self.dims[k].factors[number].lane and k != operand.lane for k in held):
             raise NotExpressible(f"operand {number} has other sticks than the operation")
+        along = self.dims[operand.lane].factors[number]
+        if operand.lane in held and along.extent > 1 and not along.lane:
+            raise NotExpressible(f"operand {number} has no sticks along those of the operation")
         stored = self._stored(sorted(held, key=lambda k: self._rank(k, operand)), operand)
+        base, component = operand.base, Component.HBM
+        if isinstance(base, ScratchpadPlace):
+            stored, base, component = self._shares(stored), base.offset_bytes, Component.LX
         scale: dict[str, int] = {}
         found = list(stored)
         if operand.lane not in held:
@@ -86,7 +116,8 @@ class Emitter:
         return TensorSpec(
             dims=(*found, *absent),
             stick=((names[operand.lane], lanes),),
-            base=operand.base,
+            base=base,
+            component=component,
             scale=scale | dict.fromkeys(absent, -1),
             data_format=operand.view.device_format,
             device_dim_sizes=stored,
@@ -125,6 +156,18 @@ class Emitter:
             single, reached = pitch, pitch * count
         return stored
 
+    def _shares(self, stored: Mapping[str, int]) -> dict[str, int]:
+        """Extents that one core's memory has of a tensor in LX."""
+        found = dict(stored)
+        for k, slices in (self.division or Division()).splits.items():
+            name = self.names[k]
+            if name in found and slices > 1:
+                if found[name] != self.extents[name]:
+                    held = f"{found[name]} elements in LX"
+                    raise NotDivisible(f"{self.extents[name]} of {held}, in {slices} slices")
+                found[name] //= slices
+        return found
+
     def _is_fixed(self, below: str, operand: Operand) -> bool:
         """True if memory cannot be made to look longer along ``below``: there is no such dim, or
         its extent in memory says how far a restickify reads.
@@ -146,13 +189,12 @@ class Emitter:
         unit: str = "sfp",
         index_inputs: Sequence[TensorSpec] = (),
     ) -> OperationSpec:
-        """The whole operation; dims but those ``undivided`` are divided over the cores."""
-        names, extents = self.names, self.extents
-        steps = {
-            names[k]: extents[names[k]] // self.multiples.get(k, 1)
-            for k in range(len(names))
-            if k not in undivided
-        }
+        """The whole operation; dims but those ``undivided`` are divided over the cores.
+
+        NotDivisible when a division that was decided beforehand cuts a step of a dim.
+        """
+        extents = self.extents
+        splits = self._splits(undivided)
         if any(UNIT in tensor.dims for tensor in (*inputs, *outputs, *index_inputs)):
             extents[UNIT] = 1
             inputs, outputs = [_with_unit(t) for t in inputs], [_with_unit(t) for t in outputs]
@@ -162,7 +204,8 @@ class Emitter:
             extents=extents,
             inputs=inputs,
             outputs=outputs,
-            splits=divide(steps),
+            splits=splits,
+            core_order=self._core_order(),
             constants=constants or {},
             masks=masks or {},
             data_format=inputs[0].data_format,
@@ -170,6 +213,20 @@ class Emitter:
             unit=unit,
             index_inputs=index_inputs,
         )
+
+    def _splits(self, undivided: Sequence[int]) -> dict[str, int]:
+        names, extents = self.names, self.extents
+        steps = {names[k]: extents[names[k]] // self.multiples.get(k, 1) for k in range(len(names))}
+        if self.division is None:
+            return divide({n: c for k, (n, c) in enumerate(steps.items()) if k not in undivided})
+        splits = {names[k]: slices for k, slices in self.division.splits.items() if slices > 1}
+        for name, slices in splits.items():
+            if steps[name] % slices:
+                raise NotDivisible(f"{slices} slices of {steps[name]} steps")
+        return splits
+
+    def _core_order(self) -> tuple[str, ...]:
+        return () if self.division is None else tuple(self.names[k] for k in self.division.order)
 
 
 def _with_unit(tensor: TensorSpec) -> TensorSpec:

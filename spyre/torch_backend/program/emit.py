@@ -3,41 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import Factor
-from spyre.mlir.sdsc_builder import OperationSpec, Place, TensorSpec
+from spyre.layout.device_view import DeviceView, Factor
+from spyre.mlir.sdsc_builder import Base, OperationSpec, Place, TensorSpec
 from spyre.mlir.sdsc_value_rules import MASK_CONSTANT
 from spyre.torch_backend.program.constants import float_bits
-from spyre.torch_backend.program.emission import Emitter, Operand, lane_index, unit_lane
+from spyre.torch_backend.program.emission import (
+    Division,
+    Emitter,
+    Operand,
+    ScratchpadPlace,
+    lane_index,
+    unit_lane,
+)
 from spyre.torch_backend.program.emit_gather import emit_gather
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
-from spyre.torch_backend.program.op_spec import OpKind, OpSpec
+from spyre.torch_backend.program.op_spec import Instruction, OpKind, OpSpec
 from spyre.torch_backend.program.value import NotExpressible, Value
 
 PlaceOf = Callable[[Value], Place]
+Bases = Sequence[Base | ScratchpadPlace]
+"""Where the tensors of an operation stand, the output last."""
 
 MATMUL_STICK = 64
 _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
 """What masked elements count as, where it is not 0."""
 
 
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """An operation's tensors over common dims, ready to be written.
+
+    ``dims``: their roles are those of `emit_over`. ``views`` and ``bases``: of the tensors, the
+    output last. ``division``: over cores, where it is decided beforehand.
+    """
+
+    dims: Sequence[IterationDim]
+    views: Sequence[DeviceView]
+    bases: Bases
+    division: Division | None = None
+
+
 def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
     """The SDSC of ``spec``; NotExpressible when its operands' sticks do not go together."""
-    return _EMITTERS[spec.kind](spec, place)
+    walk_of = _WALKS.get(spec.kind)
+    if walk_of is not None:
+        return emit_over(spec.instruction, walk_of(spec, place))
+    return _WHOLE[spec.kind](spec, place)
 
 
-def _pointwise(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+def emit_over(spec: Instruction, walk: Walk) -> OperationSpec:
+    """The SDSC of a pointwise operation, reduction, matmul or restickify over given dims.
+
+    Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
+    N, 3 for K; else 0. NotExpressible as of `emit`, NotDivisible for divisions that do not fit.
+    """
+    return _EMITTERS[spec.kind](spec, walk)
+
+
+def _pointwise_walk(spec: OpSpec, place: PlaceOf) -> Walk:
     output = spec.written
     values = [*(v.expanded(output.sizes) for v in spec.inputs), output]
-    dims = common_iteration([v.view for v in values])
-    lane = lane_index(dims, len(values) - 1)
+    views = [v.view for v in values]
+    return Walk(common_iteration(views), views, [place(v) for v in values])
+
+
+def _pointwise(spec: Instruction, walk: Walk) -> OperationSpec:
+    dims, last = list(walk.dims), len(walk.views) - 1
+    lane = lane_index(dims, last)
     if lane < 0:
-        dims.append(unit_lane(len(values)))
+        dims.append(unit_lane(len(walk.views)))
         lane = len(dims) - 1
-    multiple = spec.lane_multiple or max(v.view.elements_per_stick for v in values)
-    emitter = Emitter(dims, {lane: multiple})
-    tensors = [emitter.tensor(Operand(k, v.view, place(v), lane)) for k, v in enumerate(values)]
+    multiple = spec.lane_multiple or max(view.elements_per_stick for view in walk.views)
+    emitter = Emitter(dims, {lane: multiple}, division=walk.division)
+    tensors = _tensors(emitter, walk, [lane] * (last + 1))
     constants, masks = dict(spec.constants), {}
     name = emitter.names[lane]
     if spec.mask_from and (padding := emitter.extents[name] - spec.mask_from):
@@ -48,18 +89,30 @@ def _pointwise(spec: OpSpec, place: PlaceOf) -> OperationSpec:
     )
 
 
-def _reduction(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+def _tensors(
+    emitter: Emitter, walk: Walk, lanes: Sequence[int], roles: Sequence[str] = ()
+) -> list[TensorSpec]:
+    roles = roles or [""] * len(lanes)
+    operands = zip(walk.views, walk.bases, lanes, roles, strict=True)
+    return [emitter.tensor(Operand(k, *operand)) for k, operand in enumerate(operands)]
+
+
+def _reduction_walk(spec: OpSpec, place: PlaceOf) -> Walk:
     (source,) = spec.inputs
     roles = [int(k in spec.dims) for k in range(len(source.sizes))]
-    target = spec.output.expanded(source.sizes)
-    dims = common_iteration([source.view, target.view], roles)
+    views = [source.view, spec.output.expanded(source.sizes).view]
+    return Walk(common_iteration(views, roles), views, [place(source), place(spec.output)])
+
+
+def _reduction(spec: Instruction, walk: Walk) -> OperationSpec:
+    dims = list(walk.dims)
     lane = lane_index(dims, 0)
     if lane < 0:
         dims.append(unit_lane(2))
         lane = len(dims) - 1
-    emitter = Emitter(dims, {lane: source.view.elements_per_stick})
-    inputs = [emitter.tensor(Operand(0, source.view, place(source), lane))]
-    outputs = [emitter.tensor(Operand(1, target.view, place(spec.output), lane))]
+    stick = walk.views[0].elements_per_stick
+    emitter = Emitter(dims, {lane: stick}, division=walk.division)
+    tensors = _tensors(emitter, walk, [lane, lane])
     constants, masks = dict(spec.constants), {}
     name, extent = emitter.names[lane], dims[lane].extent
     over_lanes = dims[lane].role == 1
@@ -69,11 +122,11 @@ def _reduction(spec: OpSpec, place: PlaceOf) -> OperationSpec:
     undivided = [k for k, dim in enumerate(dims) if dim.role]
     full = spec.name if over_lanes else f"{spec.name}nonstick"
     return emitter.operation(
-        full, inputs, outputs, constants=constants, masks=masks, undivided=undivided
+        full, tensors[:1], tensors[1:], constants=constants, masks=masks, undivided=undivided
     )
 
 
-def _matmul(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+def _matmul_walk(spec: OpSpec, place: PlaceOf) -> Walk:
     """``output[.., M, N] = left[.., M, K] · right[.., K, N]`` of equal ranks."""
     left, right = spec.inputs
     rank = len(spec.output.sizes)
@@ -83,14 +136,18 @@ def _matmul(spec: OpSpec, place: PlaceOf) -> OperationSpec:
         right.transposed(rank - 2, rank - 1).unsqueezed(rank - 2).expanded(sizes),
         spec.output.unsqueezed(rank).expanded(sizes),
     )
-    dims = common_iteration([v.view for v in values], [*([0] * (rank - 2)), 1, 2, 3])
+    views = [v.view for v in values]
+    dims = common_iteration(views, [*([0] * (rank - 2)), 1, 2, 3])
+    return Walk(dims, views, [place(v) for v in values])
+
+
+def _matmul(spec: Instruction, walk: Walk) -> OperationSpec:
+    dims = list(walk.dims)
     inner, column = _matmul_lanes(dims)
-    emitter = Emitter(dims, {column: MATMUL_STICK, inner: MATMUL_STICK})
+    multiples = {column: MATMUL_STICK, inner: MATMUL_STICK}
+    emitter = Emitter(dims, multiples, division=walk.division)
     lanes, roles = (inner, column, column), ("INPUT", "KERNEL", "OUTPUT")
-    tensors = [
-        emitter.tensor(Operand(k, values[k].view, place(values[k]), lanes[k], roles[k]))
-        for k in range(3)
-    ]
+    tensors = _tensors(emitter, walk, lanes, roles)
     return emitter.operation(spec.name, tensors[:2], tensors[2:], undivided=[inner], unit="pt")
 
 
@@ -109,18 +166,23 @@ def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
     return inner, column
 
 
-def _restickify(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+def _restickify_walk(spec: OpSpec, place: PlaceOf) -> Walk:
     values = (*spec.inputs, spec.output)
-    dims = common_iteration([v.view for v in values])
+    views = [v.view for v in values]
+    return Walk(common_iteration(views), views, [place(v) for v in values])
+
+
+def _restickify(spec: Instruction, walk: Walk) -> OperationSpec:
+    dims = list(walk.dims)
     lanes = [lane_index(dims, 0), lane_index(dims, 1)]
     for k in (0, 1):
         if lanes[k] < 0:
             lanes[k] = len(dims)
             stick, row = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES)
             dims.append(IterationDim(1, (stick, row) if k == 0 else (row, stick)))
-    multiple = values[0].view.elements_per_stick
-    emitter = Emitter(dims, dict.fromkeys(lanes, multiple), exact=True)
-    tensors = [emitter.tensor(Operand(k, v.view, place(v), lanes[k])) for k, v in enumerate(values)]
+    multiples = dict.fromkeys(lanes, walk.views[0].elements_per_stick)
+    emitter = Emitter(dims, multiples, exact=True, division=walk.division)
+    tensors = _tensors(emitter, walk, lanes)
     return emitter.operation(spec.name, tensors[:1], tensors[1:])
 
 
@@ -157,11 +219,19 @@ def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
     return [IterationDim(1, pair, role) for role, pair in pairs.items() if role not in found]
 
 
-_EMITTERS: dict[OpKind, Callable[[OpSpec, PlaceOf], OperationSpec]] = {
+_WALKS: dict[OpKind, Callable[[OpSpec, PlaceOf], Walk]] = {
+    OpKind.POINTWISE: _pointwise_walk,
+    OpKind.REDUCTION: _reduction_walk,
+    OpKind.MATMUL: _matmul_walk,
+    OpKind.RESTICKIFY: _restickify_walk,
+}
+_EMITTERS: dict[OpKind, Callable[[Instruction, Walk], OperationSpec]] = {
     OpKind.POINTWISE: _pointwise,
     OpKind.REDUCTION: _reduction,
     OpKind.MATMUL: _matmul,
     OpKind.RESTICKIFY: _restickify,
+}
+_WHOLE: dict[OpKind, Callable[[OpSpec, PlaceOf], OperationSpec]] = {
     OpKind.TOPK: _topk,
     OpKind.GATHER: emit_gather,
 }

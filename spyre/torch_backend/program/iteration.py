@@ -39,16 +39,19 @@ def common_iteration(
     for k, extent in enumerate(views[0].sizes):
         if extent > 1:
             role = roles[k] if roles is not None else 0
-            found += _cut(extent, [view.dims[k] for view in views], views, role)
+            found += cut(extent, [view.dims[k] for view in views], views, role)
     return _joined(found)
 
 
-def _cut(
+def cut(
     extent: int,
     operands: Sequence[tuple[Factor, ...]],
     views: Sequence[DeviceView],
     role: int,
 ) -> list[IterationDim]:
+    """One dim cut where the factors of any operand end; outermost first. NotExpressible as of
+    `common_iteration`.
+    """
     cuts = {extent}
     for factors in operands:
         inner = 1

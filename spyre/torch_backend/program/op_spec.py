@@ -21,6 +21,17 @@ class OpKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Instruction:
+    """What an operation does, whatever its tensors are; the fields are those of `OpSpec`."""
+
+    kind: OpKind
+    name: str
+    constants: Mapping[str, int] = field(default_factory=dict)
+    mask_from: int = 0
+    lane_multiple: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class OpSpec:
     """One SDSC to be.
 
@@ -40,6 +51,11 @@ class OpSpec:
     mask_from: int = 0
     lane_multiple: int = 0
     part: tuple[int, int, int] | None = None
+
+    @property
+    def instruction(self) -> Instruction:
+        """The operation without its tensors."""
+        return Instruction(self.kind, self.name, self.constants, self.mask_from, self.lane_multiple)
 
     @property
     def written(self) -> Value:

@@ -29,6 +29,10 @@ class NotExpressible(UnsupportedError):
         )
 
 
+class NotDivisible(NotExpressible):
+    """The cores cannot share an operation in the way that was decided beforehand: SPY930."""
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor within a program.

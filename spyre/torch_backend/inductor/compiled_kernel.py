@@ -1,0 +1,179 @@
+"""`CompiledKernel`: what generated code calls with its tensors.
+
+The bundle is made when the kernel is, and loaded on a card when it first runs there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from spyre.errors import UnsupportedError
+from spyre.torch_backend.card_copies import relaid
+from spyre.torch_backend.device_buffer import DeviceBuffer
+from spyre.torch_backend.eager.operands import ready_buffer
+from spyre.torch_backend.eager.scratch_memory import scratch_memory
+from spyre.torch_backend.inductor.bundle_generation import (
+    ArgumentMemory,
+    KernelMemory,
+    generate_bundle,
+)
+from spyre.torch_backend.inductor.kept_arguments import launch_spec_files
+from spyre.torch_backend.inductor.op_spec import Spec
+from spyre.torch_backend.inductor.spec_text import spec_text
+from spyre.torch_backend.program.compiled import CompiledProgram
+from spyre.torch_backend.program.showing import show_program
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.flex_device import FlexDevice
+    from spyre.runtime.flex.spyre_tensor import SpyreTensor
+
+CardKey = tuple[int, int]
+
+
+class CompiledKernel:
+    """A kernel of generated code. Any thread may run it.
+
+    ``symbolic`` and ``unrolled``: form of ``bundle``, as of `generate_bundle`; SPYRE_KEEP writes
+    it. What runs on a card has symbolic addresses in any case, and the cards' scratch memory for
+    its pool. Errors as of `generate_bundle`.
+    """
+
+    def __init__(
+        self, name: str, specs: Sequence[Spec], *, symbolic: bool = True, unrolled: bool = False
+    ) -> None:
+        self.name = name
+        self.specs = tuple(specs)
+        self.text = spec_text(specs)
+        self.memory = KernelMemory.of(specs)
+        self.bundle = generate_bundle(name, specs, symbolic=symbolic, unrolled=unrolled)
+        self._launched = self.bundle
+        if self.memory.pool_bytes or not symbolic:
+            self._launched = generate_bundle(name, specs, unrolled=unrolled, pool_argument=True)
+        self._programs: dict[CardKey, CompiledProgram] = {}
+        self._fitting: set[tuple[int, ...]] = set()
+        self._lock = threading.Lock()
+        self._symbolic = symbolic
+        self._is_shown = False
+
+    def run(self, *tensors: torch.Tensor) -> None:
+        """Enqueue it on the current stream of the tensors' card.
+
+        ``tensors``: inputs and outputs by arg_index, laid out as the specs say; an input that is
+        not is copied to its default layout first. UnsupportedError SPY963 where that does not help,
+        or for an output. RuntimeError for tensors of several cards.
+        """
+        expected = self.memory.arguments
+        if len(tensors) != len(expected):
+            raise TypeError(f"{self.name} takes {len(expected)} tensors, not {len(tensors)}")
+        buffers = [ready_buffer(tensor) for tensor in tensors]
+        layouts = tuple(buffer.layout_id for buffer in buffers)
+        if layouts not in self._fitting:
+            fitting = [
+                self._fitting_buffer(k, t, b, e)
+                for k, (t, b, e) in enumerate(zip(tensors, buffers, expected, strict=True))
+            ]
+            if all(a is b for a, b in zip(fitting, buffers, strict=True)):
+                self._fitting.add(layouts)
+            buffers = fitting
+        self._launch(buffers)
+
+    def _launch(self, buffers: Sequence[DeviceBuffer]) -> None:
+        card = buffers[0].card
+        if any(buffer.card is not card for buffer in buffers):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found spyre:"
+                + " and spyre:".join(str(k) for k in sorted({b.card.index for b in buffers}))
+            )
+        memory: list[SpyreTensor] = []
+        for buffer, expected in zip(buffers, self.memory.arguments, strict=True):
+            assert buffer.base is not None
+            if expected.is_output:
+                buffer.zero_padded = False
+            memory.append(buffer.base)
+        if not self._is_shown:
+            self._show(memory)
+        if self.memory.pool_bytes:
+            memory.append(scratch_memory(card, self.memory.pool_bytes))
+        addresses = [m.address_bytes for m in memory]
+        self.program_on(card).launch(card.streams.current, addresses, memory)
+
+    def _show(self, tensors: Sequence[SpyreTensor]) -> None:
+        """Log and keep it as the environment asks for, when it runs for the first time."""
+        with self._lock:
+            if self._is_shown:
+                return
+            files = launch_spec_files(self.name, self.memory, tensors, self._symbolic)
+            parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
+            show_program(self.name, self.text, parts)
+            self._is_shown = True
+
+    def program_on(self, card: FlexDevice) -> CompiledProgram:
+        """The program as loaded on ``card``, loaded now if it is not."""
+        key = (card.index, card.device.resets)
+        found = self._programs.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            if key not in self._programs:
+                spans = [argument.size_bytes for argument in self.memory.arguments]
+                if self.memory.pool_bytes:
+                    spans.append(self.memory.pool_bytes)
+                identity = (self.name, self.text)
+                program = CompiledProgram(card, self.name, self._launched, spans, identity)
+                self._programs = {k: p for k, p in self._programs.items() if k[0] != card.index}
+                self._programs[key] = program
+            return self._programs[key]
+
+    def _fitting_buffer(
+        self, number: int, tensor: torch.Tensor, buffer: DeviceBuffer, expected: ArgumentMemory
+    ) -> DeviceBuffer:
+        """The buffer of ``tensor``, or of a copy in default layout, laid out as ``expected``."""
+        if _fits(buffer, expected):
+            return buffer
+        if not expected.is_output and not tensor.storage_offset():
+            copy = ready_buffer(relaid(tensor))
+            if _fits(copy, expected):
+                return copy
+        raise self._misfit(number, buffer, expected)
+
+    def _misfit(
+        self, number: int, buffer: DeviceBuffer, expected: ArgumentMemory
+    ) -> UnsupportedError:
+        base = buffer.base
+        found = "no memory" if base is None else _layout_text(base.layout.device_size)
+        if base is not None:
+            found += f" of {base.layout.device_dtype}"
+        sizes = " or ".join(map(_layout_text, expected.device_sizes))
+        return UnsupportedError(
+            "SPY963",
+            f"{self.name}: argument {number} is laid out in another way than it was compiled for",
+            expected=f"{sizes} of {expected.device_format}",
+            found=found,
+            hint="outputs, and inputs that are not whole tensors, are not copied to fit",
+        )
+
+
+def _fits(buffer: DeviceBuffer, expected: ArgumentMemory) -> bool:
+    """True if a buffer has the device size (dims of one element apart) and format expected."""
+    if not expected.device_sizes:
+        return buffer.base is not None
+    if buffer.base is None:
+        return False
+    layout = buffer.base.layout
+    known = {_without_ones(size) for size in expected.device_sizes}
+    return layout.device_dtype == expected.device_format and (
+        _without_ones(layout.device_size) in known
+    )
+
+
+def _without_ones(size: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for n in size if n != 1)
+
+
+def _layout_text(size: Sequence[int]) -> str:
+    return f"device size {list(size)}"

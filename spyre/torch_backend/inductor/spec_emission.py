@@ -1,0 +1,152 @@
+"""From an `OpSpec` of the compiler to the description the SDSC writer takes.
+
+Symbols become the operation's dims, and the cores share them as the iteration space says. Cores
+count with the first symbol's slices fastest, of a matmul whose K is shared with those of K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from spyre.errors import UnsupportedError
+from spyre.hw.spec import CORES
+from spyre.layout.device_view import DeviceView, Factor
+from spyre.mlir.sdsc_builder import OperationSpec, Place
+from spyre.torch_backend.inductor.instruction import instruction_of
+from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
+from spyre.torch_backend.inductor.operation_walks import Share, begins_bytes, reach_bytes
+from spyre.torch_backend.inductor.spec_views import (
+    LX,
+    ArgView,
+    Loops,
+    arg_view,
+    buffer_bytes,
+    inexpressible,
+    tensor_name,
+)
+from spyre.torch_backend.program.emission import Division, ScratchpadPlace
+from spyre.torch_backend.program.emit import Walk, emit_over
+from spyre.torch_backend.program.iteration import IterationDim, cut
+from spyre.torch_backend.program.op_spec import OpKind
+from spyre.torch_backend.program.value import NotDivisible, NotExpressible
+
+PlaceOf = Callable[[TensorArg, ArgView], Place | ScratchpadPlace]
+REDUCED, K_ROLE = 1, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """``shares``: of every tensor in LX."""
+
+    operation: OperationSpec
+    shares: tuple[tuple[TensorArg, Share], ...]
+
+
+def emit_spec(spec: OpSpec, loops: Loops, place: PlaceOf) -> Emitted:
+    """The SDSC of ``spec`` inside ``loops``.
+
+    UnsupportedError SPY960 for what an SDSC cannot say, SPY961 for a work division that does not
+    fit, SPY962 for names without an SDSC, SPY964 for sizes that only a launch knows.
+    """
+    instruction = instruction_of(spec)
+    args = sorted(spec.args, key=lambda arg: not arg.is_input)
+    found = [arg_view(spec, arg, loops) for arg in args]
+    found[-1] = _part(spec, found[-1])
+    views = [f.view for f in found]
+    bases = [place(arg, f) for arg, f in zip(args, found, strict=True)]
+    try:
+        dims, division = _dims(spec, instruction.kind, views)
+        operation = emit_over(instruction, Walk(dims, views, bases, division))
+    except NotDivisible as error:
+        raise not_divisible(spec, error.finding.found) from error
+    except NotExpressible as error:
+        raise inexpressible(spec, "its tensors", error.finding.found) from error
+    for k, arg in enumerate(args):
+        _check_reach(spec, arg, found[k], reach_bytes(operation, dims, k), loops)
+    shares = [
+        (arg, Share(buffer_bytes(arg), begins_bytes(operation, dims, division, k)))
+        for k, arg in enumerate(args)
+        if LX in arg.allocation
+    ]
+    return Emitted(operation, tuple(shares))
+
+
+def _check_reach(spec: OpSpec, arg: TensorArg, found: ArgView, reach: int, loops: Loops) -> None:
+    """An operation that walks whole sticks, and K by sticks, stays within the buffer."""
+    reach += found.view.offset_bytes
+    reach += sum((count - 1) * found.loop_strides.get(loop, 0) for loop, count in loops)
+    if reach > buffer_bytes(arg):
+        text = f"{reach} bytes, in whole sticks, of a buffer of {buffer_bytes(arg)}"
+        raise inexpressible(spec, tensor_name(spec, arg), text, "pad the buffer")
+
+
+def not_divisible(spec: OpSpec, found: str) -> UnsupportedError:
+    """SPY961 about the work division of ``spec``."""
+    return UnsupportedError(
+        "SPY961",
+        f"{spec.op}: the cores cannot share it as its iteration space says",
+        expected="whole sticks per core, at most one split reduction symbol, and that K of a "
+        "matmul; tensors in LX shared by all their operations alike",
+        found=found,
+    )
+
+
+def _part(spec: OpSpec, found: ArgView) -> ArgView:
+    """The output from the place on that ``part`` (symbol's number, start, length) names."""
+    if "part" not in spec.op_info:
+        return found
+    dim, start, length = spec.op_info["part"]
+    factors, lanes = found.view.dims[dim], found.view.elements_per_stick
+    unit = lanes if factors and factors[0].lane else 1
+    if len(factors) != 1 or factors[0].extent != length or start % unit:
+        raise inexpressible(spec, "its output", f"part {(dim, start, length)}")
+    offset_bytes = found.view.offset_bytes + start // unit * factors[0].pitch_bytes
+    return replace(found, view=replace(found.view, offset_bytes=offset_bytes))
+
+
+def _dims(
+    spec: OpSpec, kind: OpKind, views: Sequence[DeviceView]
+) -> tuple[list[IterationDim], Division]:
+    """The symbols' dims, cut where a tensor has other pitches, and how the cores share them."""
+    dims: list[IterationDim] = []
+    splits: dict[int, int] = {}
+    order: list[int] = []
+    for k, (symbol, (_, cores)) in enumerate(spec.iteration_space.items()):
+        factors = [view.dims[k] for view in views]
+        pieces = cut(views[0].sizes[k], factors, views, _role(kind, factors)) if factors[0] else []
+        if cores > 1 and not pieces:
+            raise not_divisible(spec, f"{cores} slices of one element along {symbol}")
+        for piece in pieces:
+            slices = cores if piece is pieces[-1] else gcd(cores, piece.extent)
+            cores //= slices
+            if slices > 1:
+                splits[len(dims)] = slices
+            dims.append(piece)
+        order += range(len(dims) - 1, len(dims) - 1 - len(pieces), -1)
+    reduced = [k for k in splits if _is_reduced(kind, dims[k])]
+    shared_k = kind is OpKind.MATMUL and all(dims[k].factors[0].lane for k in reduced)
+    if len(reduced) > int(shared_k) or prod(splits.values()) > CORES:
+        raise not_divisible(spec, f"slices {_slices(spec)}")
+    order.sort(key=lambda k: k not in reduced)
+    return dims, Division(splits, order)
+
+
+def _slices(spec: OpSpec) -> Mapping[str, int]:
+    return {str(symbol): cores for symbol, (_, cores) in spec.iteration_space.items()}
+
+
+def _role(kind: OpKind, factors: Sequence[tuple[Factor, ...]]) -> int:
+    held = [any(f.pitch_bytes or f.lane for f in dim) for dim in factors]
+    if kind is OpKind.REDUCTION:
+        return 0 if held[-1] else REDUCED
+    if kind is OpKind.MATMUL:
+        if not held[-1]:
+            return K_ROLE
+        return 0 if held[0] == held[1] else 1 if held[0] else 2
+    return 0
+
+
+def _is_reduced(kind: OpKind, dim: IterationDim) -> bool:
+    return dim.role == {OpKind.REDUCTION: REDUCED, OpKind.MATMUL: K_ROLE}.get(kind, -1)
