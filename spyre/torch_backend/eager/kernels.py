@@ -121,7 +121,7 @@ def _is_to_make(named: dict[str, Any]) -> bool:
 def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """Sizes as numbers; to a tracer that ties the graph to them."""
     if current_recorder() is None:
-        return tensor.shape
+        return tuple(tensor.shape)
     return tuple(map(int, tensor.shape))
 
 

@@ -142,7 +142,8 @@ def _triangular(name: str, lower: bool) -> Kernel:
     def kernel(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> torch.Tensor:
         if not x.numel():
             return out.resize_(x.shape)
-        operands = [x, triangle(*x.shape[-2:], diagonal, lower, x.device)]
+        rows, columns = x.shape[-2:]
+        operands = [x, triangle(rows, columns, diagonal, lower, x.device)]
         return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
 
     def takes(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:

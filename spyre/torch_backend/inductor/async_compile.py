@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+from spyre.torch_backend.inductor.compat import AsyncCompile
+from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel, Extents
 from spyre.torch_backend.inductor.op_spec import Spec
 
 
-class SpyreAsyncCompile:
-    """Makes kernels at once; the name is that of Inductor's counterpart. For any thread.
+class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
+    """Makes kernels at once; those of other devices are Inductor's. For any thread.
 
     ``symbolic`` and ``unrolled``: form of the bundles, as of `generate_bundle`.
     """
 
     def __init__(self, *, symbolic: bool = True, unrolled: bool = False) -> None:
+        super().__init__()
         self.symbolic = symbolic
         self.unrolled = unrolled
 
-    def sdsc(self, name: str, specs: Sequence[Spec]) -> CompiledKernel:
-        """The kernel of ``specs``. Errors as of `generate_bundle`."""
-        return CompiledKernel(name, specs, symbolic=self.symbolic, unrolled=self.unrolled)
+    def sdsc(
+        self,
+        name: str,
+        specs: Sequence[Spec],
+        arguments: Sequence[Extents] = (),
+        constants: Sequence[tuple[float, str]] = (),
+    ) -> CompiledKernel:
+        """The kernel of ``specs``. Errors as of `generate_bundle`.
 
-    def wait(self, scope: Mapping[str, Any]) -> None:
-        """Inductor's wrapper calls this before kernels run; they are all there by then."""
+        ``arguments``: host sizes, strides and dtype each tensor must have, by arg_index, none for
+        whatever the specs' device sizes fit. ``constants``: numbers and dtypes of the arguments
+        behind the tensors.
+        """
+        form = (self.symbolic, self.unrolled)
+        return CompiledKernel(name, specs, arguments, constants, symbolic=form[0], unrolled=form[1])

@@ -9,6 +9,7 @@ from torch._dynamo.device_interface import DeviceInterface, register_interface_f
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor import ir, lowering
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     register_backend_for_device,
@@ -32,6 +33,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as wi
 from torch.utils._ordered_set import OrderedSet
 
 __all__ = [
+    "AsyncCompile",
     "BaseSchedulerNode",
     "BaseScheduling",
     "CustomGraphPass",

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from spyre.errors import UnsupportedError
+from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.card_copies import relaid
-from spyre.torch_backend.device_buffer import DeviceBuffer
+from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
 from spyre.torch_backend.eager.operands import ready_buffer
+from spyre.torch_backend.eager.scalars import number_on_card
 from spyre.torch_backend.eager.scratch_memory import scratch_memory
 from spyre.torch_backend.inductor.bundle_generation import (
     ArgumentMemory,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from spyre.runtime.flex.spyre_tensor import SpyreTensor
 
 CardKey = tuple[int, int]
+Extents = tuple[tuple[int, ...], tuple[int, ...], str]
+"""Host sizes, strides (elements) and torch dtype name."""
 
 
 class CompiledKernel:
@@ -40,13 +44,25 @@ class CompiledKernel:
 
     ``symbolic`` and ``unrolled``: form of ``bundle``, as of `generate_bundle`; SPYRE_KEEP writes
     it. What runs on a card has symbolic addresses in any case, and the cards' scratch memory for
-    its pool. Errors as of `generate_bundle`.
+    its pool. ``arguments``: host sizes, strides and dtype of the tensors it was compiled for, by
+    arg_index; with them inputs in other layouts are copied, without them whatever fits the specs'
+    device sizes is taken. ``constants``: (number, dtype) of the arguments behind the tensors.
+    Errors as of `generate_bundle`.
     """
 
     def __init__(
-        self, name: str, specs: Sequence[Spec], *, symbolic: bool = True, unrolled: bool = False
+        self,
+        name: str,
+        specs: Sequence[Spec],
+        arguments: Sequence[Extents] = (),
+        constants: Sequence[tuple[float, str]] = (),
+        *,
+        symbolic: bool = True,
+        unrolled: bool = False,
     ) -> None:
         self.name = name
+        self.constants = tuple(constants)
+        self._bases = [default_base(*extents) for extents in arguments]
         self.specs = tuple(specs)
         self.text = spec_text(specs)
         self.memory = KernelMemory.of(specs)
@@ -67,11 +83,14 @@ class CompiledKernel:
         not is copied to its default layout first. UnsupportedError SPY963 where that does not help,
         or for an output. RuntimeError for tensors of several cards.
         """
-        expected = self.memory.arguments
+        expected = self.memory.arguments[: len(self.memory.arguments) - len(self.constants)]
         if len(tensors) != len(expected):
             raise TypeError(f"{self.name} takes {len(expected)} tensors, not {len(tensors)}")
         buffers = [ready_buffer(tensor) for tensor in tensors]
         layouts = tuple(buffer.layout_id for buffer in buffers)
+        if self._bases:
+            self._run_based(tensors, buffers)
+            return
         if layouts not in self._fitting:
             fitting = [
                 self._fitting_buffer(k, t, b, e)
@@ -82,6 +101,25 @@ class CompiledKernel:
             buffers = fitting
         self._launch(buffers)
 
+    def _run_based(self, tensors: Sequence[torch.Tensor], buffers: Sequence[DeviceBuffer]) -> None:
+        """Run it on copies of tensors that are laid out otherwise; results go back to them."""
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        fitting = list(buffers)
+        for k, (tensor, buffer, base) in enumerate(zip(tensors, buffers, self._bases, strict=True)):
+            if buffer.layout_id == base.layout_id and not tensor.storage_offset():
+                continue
+            copy = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+            if self.memory.arguments[k].is_input:
+                copy.copy_(tensor)
+            if self.memory.arguments[k].is_output:
+                copies.append((tensor, copy))
+            fitting[k] = buffer_of(copy)
+        self._launch(fitting)
+        for tensor, copy in copies:
+            tensor.copy_(copy)
+
     def _launch(self, buffers: Sequence[DeviceBuffer]) -> None:
         card = buffers[0].card
         if any(buffer.card is not card for buffer in buffers):
@@ -90,11 +128,12 @@ class CompiledKernel:
                 + " and spyre:".join(str(k) for k in sorted({b.card.index for b in buffers}))
             )
         memory: list[SpyreTensor] = []
-        for buffer, expected in zip(buffers, self.memory.arguments, strict=True):
+        for buffer, expected in zip(buffers, self.memory.arguments, strict=False):
             assert buffer.base is not None
             if expected.is_output:
                 buffer.zero_padded = False
             memory.append(buffer.base)
+        memory += [number_on_card(card, number, dtype) for number, dtype in self.constants]
         if not self._is_shown:
             self._show(memory)
         if self.memory.pool_bytes:

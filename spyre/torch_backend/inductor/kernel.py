@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spyre.dtypes import STICK_BYTES
@@ -13,6 +13,7 @@ from spyre.mlir.sdsc_builder import Place
 from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
+from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.storing import store
@@ -20,15 +21,6 @@ from spyre.torch_backend.program.value import Ints, NotExpressible, Value
 
 MOST_SPREAD_BYTES = 1 << 30
 """Memory for a copy of an operand with one element per stick."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostBuffer:
-    """A tensor the kernel is given: host extents and strides (elements), torch dtype name."""
-
-    sizes: Ints
-    strides: Ints
-    dtype: str
 
 
 class SpyreKernel:
@@ -50,7 +42,7 @@ class SpyreKernel:
         """The next operation, which makes buffer ``name``.
 
         Where the cores cannot walk the operands as they lie, they are first spread to one element
-        per stick, which every view can be walked in. NotExpressible when that takes too much memory.
+        per stick, which every view can be walked in. NotExpressible if that takes too much memory.
         """
         body = body_of(operation)
         specs = list(self.low.builder.specs)
@@ -80,12 +72,9 @@ class SpyreKernel:
         store(self.low, value, goal)
         return whole
 
-    def source(self) -> str:
-        """Interim."""
-        from spyre.torch_backend.inductor.async_compile import KERNELS
-
-        KERNELS.append(self)
-        return str(len(KERNELS) - 1)
+    def finished(self) -> FinishedKernel:
+        """The kernel: specs with work divided and memory planned."""
+        return finished_kernel(self.low, [self._buffers[name] for name in self.arguments])
 
     # --- operands ------------------------------------------------------------------------------
 

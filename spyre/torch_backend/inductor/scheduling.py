@@ -18,7 +18,8 @@ from spyre.torch_backend.inductor.compat import (
     get_kernel_metadata,
     sympy_product,
 )
-from spyre.torch_backend.inductor.kernel import HostBuffer, SpyreKernel
+from spyre.torch_backend.inductor.finished_kernel import HostBuffer
+from spyre.torch_backend.inductor.kernel import SpyreKernel
 from spyre.torch_backend.inductor.sources import source_hash
 
 
@@ -102,7 +103,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
 
     def _define(self, leaves: Sequence[Any], kernel: SpyreKernel) -> str:
         wrapper = V.graph.wrapper_code
-        source = kernel.source()
+        source = kernel.finished().text
         known: str | None = wrapper.src_to_kernel.get(source)
         if known is not None:
             return known

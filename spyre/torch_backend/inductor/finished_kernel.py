@@ -1,0 +1,75 @@
+"""The last steps of a kernel: specs, work division, LX and the pool, and the text of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spyre.torch_backend.cores import usable_cores
+from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.inductor.division.plan import divide_op, with_division
+from spyre.torch_backend.inductor.op_spec import OpSpec, Spec
+from spyre.torch_backend.inductor.pool_planning import plan_pool, pool_buffers
+from spyre.torch_backend.inductor.scratchpad.allocation import with_allocations
+from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
+from spyre.torch_backend.inductor.spec_text import spec_text
+from spyre.torch_backend.inductor.spec_writing import Place, spec_of
+from spyre.torch_backend.program.value import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuffer:
+    """A tensor a kernel is given: host extents and strides (elements), torch dtype name."""
+
+    sizes: Ints
+    strides: Ints
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedKernel:
+    """``arguments``: tensors by arg_index; ``constants``: (number, dtype) of those behind them."""
+
+    specs: tuple[Spec, ...]
+    arguments: tuple[HostBuffer, ...]
+    constants: tuple[tuple[float, str], ...]
+
+    @property
+    def text(self) -> str:
+        """What generated code passes to ``async_compile.sdsc`` after the name."""
+        arguments = [(a.sizes, a.strides, a.dtype) for a in self.arguments]
+        more = f"arguments={arguments!r}"
+        if self.constants:
+            more += f", constants={list(self.constants)!r}"
+        return f"{spec_text(self.specs)}, {more}"
+
+
+def finished_kernel(low: Lowering, arguments: Sequence[HostBuffer]) -> FinishedKernel:
+    """The kernel of a program whose operations are complete."""
+    places = _places(low)
+    pairs = [spec_of(operation, places) for operation in low.builder.specs]
+    specs: list[Spec] = [_divided(spec) for spec, _ in pairs]
+    names = [row for _, row in pairs]
+    given = frozenset(place.name for place in places.values() if place.argument >= 0)
+    pool = plan_pool(pool_buffers(specs, names, surroundings=Surroundings(given)))
+    specs = with_allocations(specs, names, pool.allocations)
+    constants = tuple((c.number, c.dtype) for _, c in sorted(low.constants.items()))
+    return FinishedKernel(tuple(specs), tuple(arguments), constants)
+
+
+def _divided(spec: OpSpec) -> OpSpec:
+    return with_division(spec, divide_op(spec, usable_cores()))
+
+
+def _places(low: Lowering) -> dict[int, Place]:
+    """Every region's place; numbers stand behind the tensors among the arguments."""
+    tensors = low.builder.arguments - len(low.constants)
+    constants = {number: tensors + k for k, number in enumerate(sorted(low.constants))}
+    others = (k for k in range(low.builder.arguments) if k not in constants)
+    numbers = constants | {number: k for k, number in enumerate(others)}
+    found = {}
+    for region, memory in enumerate(low.builder.regions):
+        number = numbers[memory.argument] if memory.argument >= 0 else -1
+        name = f"arg_{number}" if number >= 0 else f"tmp_{region}"
+        found[region] = Place(name, number, memory.span_bytes)
+    return found
