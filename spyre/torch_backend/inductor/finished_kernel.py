@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spyre.torch_backend.cores import usable_cores
 from spyre.torch_backend.eager.lowering import Lowering
@@ -15,6 +15,8 @@ from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
 from spyre.torch_backend.inductor.spec_text import spec_text
 from spyre.torch_backend.inductor.spec_writing import Place, spec_of
 from spyre.torch_backend.program.value import Ints
+
+MATMUL = "batchmatmul"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,13 @@ def finished_kernel(low: Lowering, arguments: Sequence[HostBuffer]) -> FinishedK
 
 
 def _divided(spec: OpSpec) -> OpSpec:
-    return with_division(spec, divide_op(spec, usable_cores()))
+    """With the work divided; of reduced dims only K of a matmul: its partial sums are added up."""
+    division = divide_op(spec, usable_cores())
+    if spec.op != MATMUL:
+        kept = set().union(*(c.free_symbols for c in spec.args[-1].device_coordinates))
+        splits = {s: n if s in kept else 1 for s, n in division.splits.items()}
+        division = replace(division, splits=splits)
+    return with_division(spec, division)
 
 
 def _places(low: Lowering) -> dict[int, Place]:

@@ -81,6 +81,5 @@ def uses_spyre(model: Any, example_inputs: Any) -> bool:
     """Whether a graph has tensors on spyre."""
     values = [*example_inputs]
     if isinstance(model, torch.fx.GraphModule):
-        for node in model.graph.nodes:
-            values.append(node.meta.get("val", node.meta.get("example_value")))
+        values += [n.meta.get("val", n.meta.get("example_value")) for n in model.graph.nodes]
     return any(isinstance(v, torch.Tensor) and v.device.type == "spyre" for v in values)

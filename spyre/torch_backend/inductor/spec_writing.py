@@ -7,9 +7,9 @@ from, and a tensor in default layout has the device size of that layout.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import sympy
@@ -23,7 +23,6 @@ from spyre.torch_backend.program.op_spec import OpSpec as Operation
 from spyre.torch_backend.program.value import NotExpressible, Value
 
 SEGMENT_BYTES = 1 << 34
-FLOOR, MOD = sympy.floor, sympy.Mod
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,26 @@ def spec_of(operation: Operation, places: Mapping[int, Place]) -> tuple[OpSpec, 
     dims = common_iteration(views, roles)
     symbols = [sympy.Symbol(f"c{k}") for k in range(len(dims))]
     args = [
-        _arg(places[value.region], view, dims, symbols, number, number < len(values) - 1)
+        _arg(
+            places[value.region],
+            view,
+            _Steps(dims, symbols, number, operation.lane_multiple),
+            number < len(values) - 1,
+        )
         for number, (value, view) in enumerate(zip(values, views, strict=True))
     ]
-    space = {s: (sympy.Integer(dim.extent), 1) for s, dim in zip(symbols, dims, strict=True)}
+    extents = [_walked_extent(dim, operation.lane_multiple) for dim in dims]
+    space = {s: (sympy.Integer(n), 1) for s, n in zip(symbols, extents, strict=True)}
     is_reduction = operation.kind in (OpKind.REDUCTION, OpKind.MATMUL)
     spec = OpSpec(operation.name, is_reduction, space, args, _info(operation))
     return spec, tuple(places[value.region].name for value in values)
+
+
+def _walked_extent(dim: IterationDim, multiple: int) -> int:
+    """Elements along a dim; lanes that are walked several sticks at a time, in whole ones."""
+    if multiple and any(factor.lane for factor in dim.factors):
+        return -(-dim.extent // multiple) * multiple
+    return dim.extent
 
 
 def _walked(operation: Operation) -> tuple[list[Value], list[DeviceView], list[int] | None]:
@@ -87,24 +99,42 @@ def _info(operation: Operation) -> dict[str, Any]:
         found["constants"] = dict(operation.constants)
     if operation.mask_from:
         found["mask_from"] = operation.mask_from
-    if operation.lane_multiple:
-        found["lane_multiple"] = operation.lane_multiple
     return found
 
 
-def _arg(
-    place: Place,
-    view: DeviceView,
-    dims: Sequence[IterationDim],
-    symbols: Sequence[sympy.Symbol],
-    number: int,
-    is_input: bool,
-) -> TensorArg:
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """How operand ``number`` moves along ``dims``, counted by ``symbols``.
+
+    ``lane_multiple``: elements the lane dim is walked in, default one stick.
+    """
+
+    dims: Sequence[IterationDim]
+    symbols: Sequence[sympy.Symbol]
+    number: int
+    lane_multiple: int
+
+    def found(self, lanes: int) -> tuple[list[tuple[int, sympy.Expr]], sympy.Symbol | None]:
+        """(pitch in bytes, what counts it) of all it moves by, and its lane symbol."""
+        steps: list[tuple[int, sympy.Expr]] = []
+        lane = None
+        for dim, symbol in zip(self.dims, self.symbols, strict=True):
+            factor = dim.factors[self.number]
+            if factor.lane:
+                lane = symbol
+                if max(factor.extent, self.lane_multiple) > lanes:
+                    steps.append((factor.pitch_bytes, sympy.floor(symbol / lanes)))
+            elif factor.pitch_bytes:
+                steps.append((factor.pitch_bytes, symbol))
+        return steps, lane
+
+
+def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool) -> TensorArg:
     lanes = view.elements_per_stick
-    steps, lane = _steps(dims, symbols, number, lanes)
+    steps, lane = moves.found(lanes)
     pitches = sorted({STICK_BYTES, *(pitch for pitch, _ in steps)}, reverse=True)
     outer = -(-place.size_bytes // pitches[0])
-    sizes = [outer, *(a // b for a, b in itertools.pairwise(pitches))]
+    sizes = [outer, *(a // b for a, b in pairwise(pitches))]
     rest, coordinates = view.offset_bytes, []
     for pitch in pitches:
         at, rest = divmod(rest, pitch)
@@ -115,23 +145,6 @@ def _arg(
         place.argument,
         DataFormats(view.device_format),
         [*sizes, lanes],
-        [*coordinates, MOD(lane, lanes) if lane is not None else sympy.Integer(0)],
+        [*coordinates, sympy.Mod(lane, lanes) if lane is not None else sympy.Integer(0)],
         allocation,
     )
-
-
-def _steps(
-    dims: Sequence[IterationDim], symbols: Sequence[sympy.Symbol], number: int, lanes: int
-) -> tuple[list[tuple[int, sympy.Expr]], sympy.Symbol | None]:
-    """(pitch in bytes, what counts it) of everything the operand moves by, and its lane symbol."""
-    found: list[tuple[int, sympy.Expr]] = []
-    lane = None
-    for dim, symbol in zip(dims, symbols, strict=True):
-        factor = dim.factors[number]
-        if factor.lane:
-            lane = symbol
-            if factor.extent > lanes:
-                found.append((factor.pitch_bytes, FLOOR(symbol / lanes)))
-        elif factor.pitch_bytes:
-            found.append((factor.pitch_bytes, symbol))
-    return found, lane
