@@ -23,6 +23,10 @@ WITHOUT_CASE: dict[str, str] = {
         f"SPY{number}": "the PyTorch device is used from Python only: tests/torch_backend"
         for number in (900, 901, 902, 903, 930, 950, 951)
     },
+    **{
+        f"SPY{number}": "torch.compile is used from Python only: tests/torch_backend/inductor/tiling"
+        for number in range(970, 979)
+    },
     "SPY156": "only check_module(strict=True) of Python asks for constant bounds",
     "SPY170": "the runtime finds a parameter without value first (SPY362)",
     "SPY172": "values given to the command line and in cases are integers already",
