@@ -24,7 +24,7 @@ WITHOUT_CASE: dict[str, str] = {
         for number in (900, 901, 902, 903, 930, 950, 951)
     },
     **{
-        f"SPY{number}": "torch.compile is used from Python only: tests/torch_backend/inductor/tiling"
+        f"SPY{number}": "compiled functions are Python's: tests/torch_backend/inductor/tiling"
         for number in range(970, 979)
     },
     "SPY156": "only check_module(strict=True) of Python asks for constant bounds",

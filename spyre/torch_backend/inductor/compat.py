@@ -1,6 +1,7 @@
 """Everything private of torch's Inductor that this package touches, each symbol once.
 
-``tests/torch_backend/inductor/test_compat.py`` has a canary per symbol. Importing it loads Inductor.
+``tests/torch_backend/inductor/test_compat.py`` has a canary per symbol. Importing this loads
+Inductor.
 """
 
 from __future__ import annotations

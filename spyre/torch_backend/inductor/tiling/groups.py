@@ -150,16 +150,16 @@ def checked_groups_fn(function: Callable[..., Any]) -> Callable[..., Any]:
 
     SpyreError SPY978 for lambdas and functions that are not at the top of a module.
     """
-    name = getattr(function, "__qualname__", "")
-    module = getattr(function, "__module__", None)
-    found = None
+    name: str = getattr(function, "__qualname__", "")
+    module: str | None = getattr(function, "__module__", None)
+    found: Any = None
     if name.isidentifier() and module:
         found = getattr(importlib.import_module(module), name, None)
-    if found is not function:
+    if found is None or found is not function:
         raise SpyreError(
             "SPY978",
             "coarse_tiling_groups_fn must be a named function of a module",
             found=name or repr(function),
             hint="compile caches pickle it by its name: no lambda, no nested function",
         )
-    return function
+    return found  # type: ignore[no-any-return]

@@ -60,7 +60,7 @@ def _carry(operation: Any, accesses: OperationAccesses, places: list[Any], names
     """Names from what is read and from what others know of the result, and back to both."""
     outputs = len(operation.data.ranges)
     known = names.setdefault(operation.get_name(), [None] * outputs)
-    links = []
+    links: list[tuple[int, list[str | None], int]] = []
     for read in accesses.reads:
         layout = layout_of(read.buffer)
         if layout is None:

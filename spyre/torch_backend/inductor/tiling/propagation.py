@@ -75,7 +75,8 @@ def _uses(
     outputs: set[str],
 ) -> _Uses:
     name = operation.get_name()
-    inside, outside = [], []
+    inside: list[Any] = []
+    outside: list[Any] = []
     for reader in operations:
         if reader is operation or name not in reader.get_read_names():
             continue

@@ -12,13 +12,13 @@ import itertools
 from dataclasses import dataclass, field
 from unittest import mock
 
-import numpy as np
 import sympy
 import torch
 from torch._inductor import compile_fx, config, ir
 from torch._inductor.codegen import common
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomSchedulerPass
+from torch._inductor.exc import InductorError
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.scheduler import BaseScheduling, NopKernelSchedulerNode, SchedulerNode
@@ -26,6 +26,7 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
+from spyre.errors import SpyreError
 from spyre.layout import SpyreTensorLayout
 from spyre.torch_backend.inductor.layouts import FixedTiledLayout
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile, tiled_symbols
@@ -42,25 +43,15 @@ from spyre.torch_backend.inductor.tiling.named_dims import (
     names_of_graph_inputs,
     propagate_named_dims,
 )
+from tests.torch_backend.inductor.tiling.toy_interpreter import (
+    DTYPES,
+    Loop,
+    Step,
+    loads_of,
+    run_kernel,
+)
 
 kernels: list[list] = []
-
-FUNCTIONS = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "truediv": np.divide,
-    "neg": np.negative,
-    "exp": np.exp,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "maximum": np.maximum,
-    "where": np.where,
-    "ge": np.greater_equal,
-    "le": np.less_equal,
-    "fma": lambda x, y, z: x * y + z,
-}
-DTYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.int64: np.int64}
-REDUCTIONS = {"sum": np.sum, "max": np.max}
 
 
 class Recorder(DefaultHandler):
@@ -92,23 +83,6 @@ class Recorder(DefaultHandler):
 
     def store_reduction(self, name, index, value):
         self.stores.append((name, index, value))
-
-
-@dataclass
-class Step:
-    """One operation: variables with extents, how many of them are not reduced, its stores."""
-
-    name: str
-    variables: dict
-    outer: int
-    stores: list
-    tiled: list
-
-
-@dataclass
-class Loop:
-    count: int
-    body: list
 
 
 class ToyKernel(common.Kernel):
@@ -152,14 +126,6 @@ def buffers_of(steps):
         for name, _, value in step.stores:
             yield name, True
             yield from ((n, False) for n in loads_of(value))
-
-
-def loads_of(value):
-    if isinstance(value, tuple):
-        if value[0] == "load":
-            yield value[1]
-        for part in value[1:]:
-            yield from loads_of(part)
 
 
 def leaves(node):
@@ -224,77 +190,7 @@ class ToyWrapper(PythonWrapperCodegen):
 
 
 def launch(number, tensors):
-    steps, places, fixed = kernels[number]
-    flat = {
-        name: torch.empty(0, dtype=tensors[p].dtype)
-        .set_(
-            tensors[p].untyped_storage(),
-            0,
-            (tensors[p].untyped_storage().nbytes() // tensors[p].itemsize,),
-            (1,),
-        )
-        .numpy()
-        for name, p in places.items()
-    }
-    offsets = {name: tensors[p].storage_offset() for name, p in places.items()}
-    run(steps, flat, offsets, fixed, ())
-
-
-def run(steps, flat, offsets, fixed, iteration):
-    for step in steps:
-        if isinstance(step, Loop):
-            for n in range(step.count):
-                run(step.body, flat, offsets, fixed, (*iteration, (n, step.count)))
-        else:
-            run_step(step, flat, offsets, fixed, iteration)
-
-
-def run_step(step, flat, offsets, fixed, iteration):
-    rank = len(step.variables)
-    here, moved = {}, {}
-    for axis, (variable, extent) in enumerate(step.variables.items()):
-        shape = [-1 if n == axis else 1 for n in range(rank)]
-        here[variable] = np.arange(extent).reshape(shape)
-        # the innermost loop over a variable steps by its extent, those around it by all inner ones
-        start, pitch = 0, extent
-        for (n, count), tiled in reversed(list(zip(iteration, step.tiled, strict=True))):
-            if tiled == variable:
-                start, pitch = start + n * pitch, pitch * count
-        moved[variable] = here[variable] + start
-    full = tuple(step.variables.values())
-
-    def at(name, index):
-        values = here if name in fixed else moved
-        found = sympy.lambdify(list(values), index, "numpy")(*values.values())
-        return np.asarray(found) + offsets[name]
-
-    def evaluate(value):
-        if not isinstance(value, tuple):
-            return value
-        kind = value[0]
-        if kind == "load":
-            return flat[value[1]][at(value[1], value[2])]
-        if kind == "const":
-            return np.array(value[1], value[2])
-        if kind == "index":
-            found = sympy.lambdify(list(here), value[1], "numpy")(*here.values())
-            return np.asarray(found).astype(value[2])
-        if kind == "cast":
-            return np.asarray(evaluate(value[1])).astype(value[2])
-        if kind == "reduce":
-            axes = tuple(range(step.outer, rank))
-            if value[1] == "batchmatmul":
-                found = np.broadcast_to(evaluate(value[2][0]) * evaluate(value[2][1]), full)
-                return found.sum(axes, keepdims=True)
-            found = np.broadcast_to(evaluate(value[2]), full)
-            return REDUCTIONS[value[1]](found, axis=axes, keepdims=True)
-        return FUNCTIONS[value[1]](*map(evaluate, value[2:]))
-
-    for name, index, value in step.stores:
-        found = np.asarray(evaluate(value))
-        place = at(name, index)
-        shape = np.broadcast_shapes(place.shape, found.shape)
-        flat[name][np.broadcast_to(place, shape)] = np.broadcast_to(found, shape)
+    run_kernel(*kernels[number], tensors)
 
 
 @dataclass
@@ -371,6 +267,7 @@ def backend(found, names, tile):
         "allow_buffer_reuse": False,
         "online_softmax": False,
         "pick_loop_orders": False,
+        "reorder_for_locality": False,
         "reorder_for_peak_memory": False,
         "_post_fusion_custom_pass": _LoopPass(found),
         "force_disable_caches": True,
@@ -380,7 +277,7 @@ def backend(found, names, tile):
         mock.patch.dict(common.device_codegens, {"cpu": toy}),
         mock.patch.object(GraphLowering, "_update_scheduler", update_scheduler),
         mock.patch.object(GraphLowering, "save_output_code", staticmethod(found.code.append)),
-        mock.patch.object(ir.Loops, "has_large_inner_fn", lambda self, threshold=None: True),
+        mock.patch.object(ir.Loops, "has_large_inner_fn", return_value=True),
         config.patch(settings),
     ):
         yield
@@ -404,4 +301,33 @@ def compiled(function, *arguments, tile=by_hints):
     return found
 
 
-__all__ = ["Compiled", "NopKernelSchedulerNode", "SchedulerNode", "by_hints", "compiled", "launch"]
+def refused(function, *arguments, tile=by_hints):
+    """The SpyreError that coarse tiling stops the compilation with."""
+    raised = []
+
+    def attempt(operations, names):
+        before = [list(op.data.ranges) for op in operations if isinstance(op, ir.ComputedBuffer)]
+        try:
+            tile(operations, names)
+        except SpyreError as error:
+            raised.append(error)
+            after = [list(op.data.ranges) for op in operations if isinstance(op, ir.ComputedBuffer)]
+            assert after == before, "nothing is changed before everything is checked"
+            raise
+
+    try:
+        compiled(function, *arguments, tile=attempt)
+    except InductorError:
+        return raised[0]
+    raise AssertionError("tiling was not refused")
+
+
+__all__ = [
+    "Compiled",
+    "NopKernelSchedulerNode",
+    "SchedulerNode",
+    "by_hints",
+    "compiled",
+    "launch",
+    "refused",
+]
