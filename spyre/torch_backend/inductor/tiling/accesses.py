@@ -49,6 +49,11 @@ def is_loop_operation(operation: Any) -> bool:
     )
 
 
+def names_read(operation: Any) -> set[str]:
+    """Buffers any operation reads; external calls do not tell by ``get_read_names``."""
+    return {dep.name for dep in operation.get_read_writes().reads}
+
+
 def extents_of(operation: Any) -> tuple[Any, ...]:
     """Ranges, then reduction ranges of an operation."""
     return (*operation.data.get_pointwise_size(), *operation.data.get_reduction_size())

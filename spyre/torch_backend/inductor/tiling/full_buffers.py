@@ -7,7 +7,7 @@ operations are redirected by name, as their indices are always made with the ful
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,34 +53,33 @@ def _unused(prefix: str, first: int, taken: Mapping[str, Any], graph: Any) -> st
 
 
 def redirect_storage(operations: Iterable[Any], old: Any, new: Any) -> None:
-    """Graph outputs, external calls and views of ``old`` refer to ``new`` from now on."""
-    for box in _boxes(V.graph.graph_outputs, operations):
-        if box.data is old:
-            box.data = new
+    """Graph outputs, external calls and views of ``old`` refer to ``new`` from now on.
 
-
-def _boxes(outputs: Iterable[Any], operations: Iterable[Any]) -> Iterator[Any]:
-    """Storage boxes that graph outputs and operations hold; bodies of loops hold names only."""
-    for output in outputs:
-        yield from _boxes_of(output)
+    Bodies of loop operations hold names: `redirect_loads` is for these.
+    """
+    for output in V.graph.graph_outputs:
+        _replaced(output, old, new)
     for op in operations:
-        yield from _boxes_of(list(getattr(op, "inputs", [])))
-        yield from _boxes_of(getattr(op, "layout", None))
+        if isinstance(op, ir.InputsKernel):
+            op.inputs = _replaced(list(op.inputs), old, new)
+        _replaced(getattr(op, "layout", None), old, new)
 
 
-def _boxes_of(node: Any) -> Iterator[Any]:
+def _replaced(node: Any, old: Any, new: Any) -> Any:
+    """``node`` with ``new`` in the place of ``old``; boxes around it change themselves."""
+    if node is old:
+        return new
     if isinstance(node, (list, tuple)):
-        for part in node:
-            yield from _boxes_of(part)
-    elif isinstance(node, ir.StorageBox):
-        yield node
-        yield from _boxes_of(node.data)
-    elif isinstance(node, (ir.TensorBox, ir.BaseView)):
-        yield from _boxes_of(node.data)
+        return type(node)(_replaced(part, old, new) for part in node)
+    if isinstance(node, ir.StorageBox) and node.data is old:
+        node.data = new
+    elif isinstance(node, (ir.MutableBox, ir.BaseView)):
+        _replaced(node.data, old, new)
     elif isinstance(node, ir.MutationLayoutSHOULDREMOVE):
-        yield from _boxes_of(node.target)
+        _replaced(node.target, old, new)
     elif isinstance(node, ir.NonOwningLayout):
-        yield from _boxes_of(node.view)
+        _replaced(node.view, old, new)
+    return node
 
 
 @dataclass(frozen=True, slots=True)

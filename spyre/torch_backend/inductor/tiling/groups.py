@@ -155,11 +155,11 @@ def checked_groups_fn(function: Callable[..., Any]) -> Callable[..., Any]:
     found: Any = None
     if name.isidentifier() and module:
         found = getattr(importlib.import_module(module), name, None)
-    if found is None or found is not function:
+    if found is None or found != function:
         raise SpyreError(
             "SPY978",
             "coarse_tiling_groups_fn must be a named function of a module",
             found=name or repr(function),
             hint="compile caches pickle it by its name: no lambda, no nested function",
         )
-    return found  # type: ignore[no-any-return]
+    return function

@@ -18,6 +18,7 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     OperationAccesses,
     accesses_of,
     is_loop_operation,
+    names_read,
 )
 from spyre.torch_backend.inductor.tiling.full_buffers import (
     FullBuffer,
@@ -78,7 +79,7 @@ def _uses(
     inside: list[Any] = []
     outside: list[Any] = []
     for reader in operations:
-        if reader is operation or name not in reader.get_read_names():
+        if reader is operation or name not in names_read(reader):
             continue
         of_tile = _reads_tile(reader.get_name(), name, loops, accesses)
         (inside if of_tile else outside).append(reader)

@@ -23,6 +23,7 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     coordinates,
     is_loop_operation,
     layout_of,
+    names_read,
     within_size,
 )
 from spyre.torch_backend.inductor.tiling.groups import TileGroup, tiled_dims_of
@@ -117,7 +118,7 @@ def _check_mutations(by_name: Mapping[str, Any], loops: Mapping[str, Loops]) -> 
             continue
         target = layout.get_buffer().get_name()
         for reader, other in loops.items():
-            if other.path[0] == own.path[0] and target in by_name[reader].get_read_names():
+            if other.path[0] == own.path[0] and target in names_read(by_name[reader]):
                 what = f"changes {target} in every iteration, which {reader} reads"
                 raise _beyond(by_name[name], what, f"no tiled dim at a level of {own.path}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from spyre.torch_backend.inductor.layouts import FixedTiledLayout, written_layout
@@ -215,9 +215,10 @@ def test_backward_graphs_are_tiled_too(named):
 
     a, b = named("AB").requires_grad_(), named("AB")
     found = compiled(function, a, b)
-    names = {id(n) for n in found.nodes if isinstance(n, CountedLoopSchedulerNode)}
+    forward = found.nodes
     found.result.sum().backward()
-    assert {id(n) for n in found.nodes if isinstance(n, CountedLoopSchedulerNode)} - names
+    assert found.nodes is not forward
+    assert any(isinstance(n, CountedLoopSchedulerNode) for n in found.nodes)
     assert torch.allclose(a.grad, torch.exp(a * b) * b)
 
 
@@ -270,7 +271,10 @@ OPERATIONS = (
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     steps=st.lists(
@@ -284,10 +288,10 @@ OPERATIONS = (
         max_size=6,
     ),
     outputs=st.sets(st.integers(0, 7), min_size=1, max_size=3),
-    counts=st.tuples(st.sampled_from([2, 4, 16]), st.sampled_from([2, 8])),
+    count=st.sampled_from([2, 8]),
 )
-def test_random_programs(abc, steps, outputs, counts):
-    """Blocks of A, blocks of A in A's loop, and none, around operations of random earlier values."""
+def test_random_programs(abc, steps, outputs, count):
+    """Operations of random earlier values, in no block, in one, or partly in two."""
 
     def function(a, b, c):
         values = [a, b, c]
@@ -296,12 +300,12 @@ def test_random_programs(abc, steps, outputs, counts):
             if depth == 0:
                 values.append(OPERATIONS[operation](x, y))
                 continue
-            with spyre_hint({"A": counts[0]}):
+            with spyre_hint({"A": 2}):
                 if depth == 1:
                     values.append(OPERATIONS[operation](x, y))
                 else:
                     z = OPERATIONS[operation](x, y)
-                    with spyre_hint({"A": 2}):
+                    with spyre_hint({"B": count}):
                         values.append(z * y)
         return tuple(values[n % len(values)] + 0 for n in sorted(outputs))
 

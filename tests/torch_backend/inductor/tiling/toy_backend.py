@@ -21,7 +21,7 @@ from torch._inductor.custom_graph_pass import CustomSchedulerPass
 from torch._inductor.exc import InductorError
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
-from torch._inductor.scheduler import BaseScheduling, NopKernelSchedulerNode, SchedulerNode
+from torch._inductor.scheduler import BaseScheduling
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
@@ -59,6 +59,12 @@ class Recorder(DefaultHandler):
 
     def __init__(self):
         self.stores = []
+        self.indices = {}
+
+    def indirect_indexing(self, value, size, check=True, wrap_neg=True):
+        symbol = sympy.Symbol(f"indirect{len(self.indices)}", integer=True)
+        self.indices[symbol] = value
+        return symbol
 
     def _default(self, name, args, kwargs):
         return ("op", name, *args)
@@ -109,6 +115,7 @@ class ToyKernel(common.Kernel):
             dict(zip(flat, extents, strict=True)),
             len(variables[0]),
             recorder.stores,
+            recorder.indices,
             tiled_symbols(node.node, flat),
         )
 
@@ -125,7 +132,8 @@ def buffers_of(steps):
             continue
         for name, _, value in step.stores:
             yield name, True
-            yield from ((n, False) for n in loads_of(value))
+            loaded = [value, *step.indices.values()]
+            yield from ((n, False) for part in loaded for n in loads_of(part))
 
 
 def leaves(node):
@@ -211,6 +219,9 @@ class _LoopPass(CustomSchedulerPass):
     def __call__(self, nodes):
         self.found.nodes = build_loop_scheduler_nodes(nodes)
         return self.found.nodes
+
+    def __deepcopy__(self, memo):
+        return self
 
     def uuid(self):
         return None
@@ -320,14 +331,3 @@ def refused(function, *arguments, tile=by_hints):
     except InductorError:
         return raised[0]
     raise AssertionError("tiling was not refused")
-
-
-__all__ = [
-    "Compiled",
-    "NopKernelSchedulerNode",
-    "SchedulerNode",
-    "by_hints",
-    "compiled",
-    "launch",
-    "refused",
-]

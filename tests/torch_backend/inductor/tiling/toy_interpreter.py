@@ -22,7 +22,10 @@ FUNCTIONS = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "maximum": np.maximum,
     "where": np.where,
+    "abs": np.abs,
+    "sign": np.sign,
     "eq": np.equal,
+    "lt": np.less,
     "identity": lambda x: x,
     "ge": np.greater_equal,
     "le": np.less_equal,
@@ -34,12 +37,13 @@ REDUCTIONS = {"sum": np.sum, "max": np.max}
 
 @dataclass
 class Step:
-    """One operation: variables with extents, how many of them are not reduced, its stores."""
+    """One operation: variables with extents, how many are not reduced, stores, indices it reads."""
 
     name: str
     variables: dict
     outer: int
     stores: list
+    indices: dict
     tiled: list
 
 
@@ -108,6 +112,8 @@ class StepRun:
         return start
 
     def numbers(self, expression, values):
+        read = expression.free_symbols & set(self.step.indices)
+        values = {**values, **{s: self.evaluate(self.step.indices[s]) for s in read}}
         found = sympy.lambdify(list(values), expression, "numpy")(*values.values())
         return np.asarray(found)
 
