@@ -63,7 +63,7 @@ class Recorder(DefaultHandler):
 
     def indirect_indexing(self, value, size, check=True, wrap_neg=True):
         symbol = sympy.Symbol(f"indirect{len(self.indices)}", integer=True)
-        self.indices[symbol] = value
+        self.indices[symbol] = getattr(value, "value", value)
         return symbol
 
     def _default(self, name, args, kwargs):

@@ -57,7 +57,7 @@ def loads_of(value):
     if isinstance(value, tuple):
         if value[0] == "load":
             yield value[1]
-        for part in value[1:]:
+        for part in value:
             yield from loads_of(part)
 
 
