@@ -30,6 +30,7 @@ def nodes(abc, monkeypatch):
         monkeypatch.setattr(
             toy_backend, "build_loop_scheduler_nodes", lambda n: seen.extend(n) or n
         )
+        monkeypatch.setattr(toy_backend, "launch", lambda number, tensors: None)
 
         def tile(operations, names):
             for op, (path, counts) in zip(operations, stamps, strict=True):
@@ -108,7 +109,6 @@ def test_loops_stay_whole(nodes):
     outer, last = build_loop_scheduler_nodes(found)
     assert outer.unpack() == [outer]
     assert not CountedLoopSchedulerNode.can_fuse(outer, last)
-    assert not outer.scheduler.can_fuse(outer, last)
     names = outer.scheduler.name_to_fused_node
     assert names["op0"] is names["op1"] is outer
 

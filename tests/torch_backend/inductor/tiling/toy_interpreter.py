@@ -26,6 +26,10 @@ FUNCTIONS = {
     "sign": np.sign,
     "eq": np.equal,
     "lt": np.less,
+    "ne": np.not_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_not": np.logical_not,
     "identity": lambda x: x,
     "ge": np.greater_equal,
     "le": np.less_equal,
@@ -112,8 +116,9 @@ class StepRun:
         return start
 
     def numbers(self, expression, values):
-        read = expression.free_symbols & set(self.step.indices)
-        values = {**values, **{s: self.evaluate(self.step.indices[s]) for s in read}}
+        picked = {s.name: value for s, value in self.step.indices.items()}
+        read = [s for s in sympy.sympify(expression).free_symbols if s.name in picked]
+        values = {**values, **{s: self.evaluate(picked[s.name]) for s in read}}
         found = sympy.lambdify(list(values), expression, "numpy")(*values.values())
         return np.asarray(found)
 
