@@ -139,7 +139,7 @@ def _tile_device_layout(
             continue
         strides[place] = int(steps * tile_stride[dim])
         if dim in cut and place != len(sizes) - 1:
-            sizes[place] = int(tile_size[dim]) // steps
+            sizes[place] = -(-int(tile_size[dim]) // steps)
             cut.discard(dim)
     if cut:
         raise UnsupportedError(

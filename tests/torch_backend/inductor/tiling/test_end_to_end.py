@@ -183,12 +183,12 @@ def test_changing_an_input_tile_by_tile(named):
 
 def test_gathered_rows_of_a_table(named):
     def function(table, indices, b):
-        with spyre_hint({"A": 4}):
+        with spyre_hint({"A": 2}):
             return table[indices] + b
 
     indices = torch.arange(63, -1, -1)
     name_tensor_dims(indices, ["A"])
-    assert_same(function, named("AB"), indices, named("AB"), loops=[4])
+    assert_same(function, named("AB"), indices, named("AB"), loops=[2])
 
 
 def test_parameters_of_modules_have_names(named):

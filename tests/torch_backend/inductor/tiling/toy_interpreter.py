@@ -36,7 +36,7 @@ FUNCTIONS = {
     "fma": lambda x, y, z: x * y + z,
 }
 DTYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.int64: np.int64}
-REDUCTIONS = {"sum": np.sum, "max": np.max}
+REDUCTIONS = {"any": np.any, "sum": np.sum, "max": np.max}
 
 
 @dataclass
