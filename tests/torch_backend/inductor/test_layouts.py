@@ -55,7 +55,7 @@ def test_a_tile_within_the_full_buffer_keeps_its_strides():
     st.booleans(),
 )
 def test_a_tile_is_laid_out_like_a_tensor_of_its_size(order, counts, dtype, sparse):
-    full = layout([128, 256, 512], order, dtype, sparse)
+    full = layout([256, 512, 1024], order, dtype, sparse)
     size = [n // k for n, k in zip(full.size, counts, strict=True)]
     assert tile_layout(full, size) == layout(size, order, dtype, sparse)
 

@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 
 from spyre.errors import SpyreError, UnsupportedError
-from spyre.torch_backend.inductor.compat import V, clear_caches
+from spyre.torch_backend.inductor.compat import clear_caches
 from spyre.torch_backend.inductor.tiling.accesses import extents_of, is_loop_operation
 from spyre.torch_backend.inductor.tiling.groups import (
     TileGroup,
@@ -45,7 +45,8 @@ def coarse_tile(
     diagonal. ``loop_count`` and ``loop_tiled_dims`` then have an entry for each.
 
     SpyreError, before anything is changed: SPY970 (form), SPY971 (not contiguous), SPY973 (counts
-    and extents), SPY976 (operations that cannot be tiled), SPY977 (reads beyond a tile).
+    and extents), SPY976 (operations that cannot be tiled, extents or counts known only at run
+    time), SPY977 (reads beyond a tile).
     """
     found = normalised(groups, tiled_dims)
     check_groups(operations, found)
@@ -67,6 +68,7 @@ def _check_operation(operation: Any, group: TileGroup) -> None:
             expected="a Pointwise or a Reduction",
             found=kind,
         )
+    _check_concrete(operation, group)
     dims = tiled_dims_of(operation, group.levels)
     for (dim,) in (entry for entry in dims if entry):
         if dim >= len(extents_of(operation)):
@@ -78,6 +80,19 @@ def _check_operation(operation: Any, group: TileGroup) -> None:
             )
     check_reduction_tiling_safety(operation, dims)
     _divided(operation, group)
+
+
+def _check_concrete(operation: Any, group: TileGroup) -> None:
+    numbers = [*extents_of(operation), *(level.count for level in group.levels)]
+    symbolic = [n for n in numbers if sympy.sympify(n).free_symbols]
+    if symbolic:
+        raise UnsupportedError(
+            "SPY976",
+            f"operation {operation.get_name()} has sizes or counts known only at run time",
+            expected="concrete extents and counts in a tiling loop",
+            found=", ".join(map(str, symbolic)),
+            hint="compile with dynamic=False",
+        )
 
 
 def _stamp_group(group: TileGroup) -> None:
@@ -108,18 +123,18 @@ def _divided(operation: Any, group: TileGroup) -> list[Any]:
     return ranges
 
 
-def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> Any:
-    """Elements of a dim in one tile; counts and extents may be symbolic."""
+def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> int:
+    """Elements of a dim in one tile."""
     name = f" ({level.dim})" if isinstance(level.dim, str) else ""
     where = f"dim {dim}{name} of {operation.get_name()}"
-    if not _is_multiple(extent, level.count):
+    tile, rest = divmod(int(extent), int(level.count))
+    if rest:
         raise SpyreError(
             "SPY973",
             f"{where} cannot be split into {level.count} tiles",
             expected=f"a count that divides its extent of {extent}",
             found=str(level.count),
         )
-    tile = extent // level.count if isinstance(level.count, int) else sympy.S(extent) / level.count
     if tile == 1 and level.count != 1:
         raise SpyreError(
             "SPY973",
@@ -128,13 +143,6 @@ def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> Any
             found=str(level.count),
         )
     return tile
-
-
-def _is_multiple(extent: Any, count: Any) -> bool:
-    """Whether it is known that ``count`` divides ``extent``."""
-    if isinstance(count, int) and not sympy.S(extent).free_symbols:
-        return bool(extent % count == 0)
-    return bool(V.graph.sizevars.statically_known_multiple_of(sympy.S(extent), sympy.S(count)))
 
 
 def tiled_symbols(operation: Any, variables: Sequence[Any]) -> list[Any]:

@@ -57,8 +57,7 @@ def redirect_storage(operations: Iterable[Any], old: Any, new: Any) -> None:
 
     Bodies of loop operations hold names: `redirect_loads` is for these.
     """
-    for output in V.graph.graph_outputs:
-        _replaced(output, old, new)
+    V.graph.graph_outputs[:] = _replaced(list(V.graph.graph_outputs), old, new)
     for op in operations:
         if isinstance(op, ir.InputsKernel):
             op.inputs = _replaced(list(op.inputs), old, new)

@@ -53,6 +53,8 @@ def insert_tiling_propagation(operations: list[Any], groups: Sequence[TileGroup]
     the same loop body read tiles unless they move along a dim that the maker holds in full. A
     buffer that follows no loop of its group has its full size anyway.
     """
+    if not groups:
+        return
     loops = loops_of(groups)
     accesses = {op.get_name(): accesses_of(op) for op in operations if is_loop_operation(op)}
     outputs = set(V.graph.get_output_names())

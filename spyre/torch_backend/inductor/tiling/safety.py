@@ -90,6 +90,8 @@ def check_tiles(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
     Indices must be affine in tiled variables, which must not be used as values; a stick must not
     be cut; what the same loop makes is read in the same tile.
     """
+    if not groups:
+        return
     loops = loops_of(groups)
     by_name = {op.get_name(): op for op in operations if is_loop_operation(op)}
     makers = _makers(by_name, loops)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sympy
 import torch
 from torch._inductor import ir, lowering
 
@@ -26,6 +27,17 @@ def tiling(make, **options):
         coarse_tile(operations, make(list(operations)), **options)
 
     return tile
+
+
+def test_the_keyword_gives_flat_groups_their_dims(abc):
+    def tile(operations, names):
+        first, second, third = list(operations)
+        coarse_tile(operations, [([first], 4), ([second, third], 2, [0])], tiled_dims=[1])
+
+    found = compiled(chain, *abc, tile=tile)
+    assert torch.equal(found.result, chain(*abc))
+    dims = [op.loop_tiled_dims for op in found.operations if hasattr(op, "loop_tiled_dims")]
+    assert dims == [[[1]], [[0]], [[0]]]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +140,13 @@ def test_a_hint_that_does_not_divide(abc):
     error = refused(function, *abc)
     assert error.code == "SPY973"
     assert "(A)" in str(error)
+
+
+def test_counts_known_only_at_run_time(abc):
+    count = sympy.Symbol("s0", integer=True, positive=True)
+    error = refused(chain, *abc, tile=tiling(lambda ops: [(ops, count)]))
+    assert (error.code, type(error)) == ("SPY976", UnsupportedError)
+    assert "found: s0" in str(error)
 
 
 def test_a_reduction_over_a_tiled_dim(abc):
