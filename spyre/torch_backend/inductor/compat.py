@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from torch._inductor import ir
-from torch._inductor.dependencies import MemoryDep, ReadWrites
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ops_handler import WrapperHandler
-from torch._inductor.scheduler import BaseSchedulerNode, FusedSchedulerNode, Scheduler
+from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.virtualized import V
 
 __all__ = [
-    "BaseSchedulerNode",
     "FusedSchedulerNode",
     "MemoryDep",
-    "ReadWrites",
-    "Scheduler",
     "V",
     "WrapperHandler",
     "clear_caches",

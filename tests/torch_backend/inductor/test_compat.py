@@ -15,7 +15,6 @@ PACKAGE = Path(compat.__file__).parent
 
 SYMBOLS = (
     "torch._inductor.dependencies.MemoryDep",
-    "torch._inductor.dependencies.ReadWrites",
     "torch._inductor.graph.GraphLowering.get_output_names",
     "torch._inductor.graph.GraphLowering.qualify_name",
     "torch._inductor.graph.GraphLowering.try_get_buffer",
@@ -31,9 +30,7 @@ SYMBOLS = (
     "torch._inductor.ir.StorageBox",
     "torch._inductor.ir.TensorBox",
     "torch._inductor.ops_handler.WrapperHandler",
-    "torch._inductor.scheduler.BaseSchedulerNode",
     "torch._inductor.scheduler.FusedSchedulerNode.get_nodes",
-    "torch._inductor.scheduler.Scheduler",
     "torch._inductor.virtualized.V.set_ops_handler",
     "torch._functorch._aot_autograd.descriptors.PlainAOTInput",
     "torch.compiler.assume_constant_result",
