@@ -6,6 +6,7 @@ and fix are written they are empty, and a test lists the codes that lack them.
 
 from __future__ import annotations
 
+from spyre.codes.coarse_tiling import COARSE_TILING_EXPLANATIONS
 from spyre.codes.compare import COMPARE_EXPLANATIONS
 from spyre.codes.device import DEVICE_EXPLANATIONS
 from spyre.codes.dma import DMA_EXPLANATIONS
@@ -37,6 +38,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     **DMA_EXPLANATIONS,
     **MEMORY_EXPLANATIONS,
     **TORCH_EXPLANATIONS,
+    **COARSE_TILING_EXPLANATIONS,
 }
 
 

@@ -383,6 +383,18 @@ TORCH_CODES: dict[str, str] = {
     "SPY964": "a loop count or an extent of a compiled kernel is symbolic",
 }
 
+COARSE_TILING_CODES: dict[str, str] = {
+    "SPY970": "a group of operations to be tiled is not formed right",
+    "SPY971": "the operations of a tiling loop are not contiguous",
+    "SPY972": "operations of one tiling loop disagree on its count",
+    "SPY973": "a dim cannot be split into this many tiles",
+    "SPY974": "a tensor dim cannot have this name",
+    "SPY975": "spyre_hint was given something else than dims and numbers",
+    "SPY976": "an operation cannot be tiled",
+    "SPY977": "an operation in a tiling loop goes beyond its tile",
+    "SPY978": "coarse_tiling_groups_fn is no named function of a module",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -397,4 +409,5 @@ CODES: dict[str, str] = {
     **TILING_CODES,
     **STREAM_CODES,
     **TORCH_CODES,
+    **COARSE_TILING_CODES,
 }

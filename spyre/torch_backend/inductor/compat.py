@@ -1,9 +1,12 @@
 """Everything private of torch 2.13's Inductor that the backend touches, each symbol once.
 
-``tests/torch_backend/inductor/test_compat.py`` has a canary per symbol.
+``tests/torch_backend/inductor/test_compat.py`` has a canary per symbol. Importing this loads
+Inductor.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 from torch._inductor import compile_fx as compile_fx_module
@@ -18,8 +21,9 @@ from torch._inductor.codegen.common import (
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphPass, CustomSchedulerPass
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.graph import GraphLowering
-from torch._inductor.ops_handler import DefaultHandler
+from torch._inductor.ops_handler import DefaultHandler, WrapperHandler
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     BaseScheduling,
@@ -43,13 +47,17 @@ __all__ = [
     "DeviceOpOverrides",
     "FusedSchedulerNode",
     "GraphLowering",
+    "MemoryDep",
     "OrderedSet",
     "PythonWrapperCodegen",
     "Scheduler",
     "SchedulerNode",
     "SubgraphPythonWrapperCodegen",
     "V",
+    "WrapperHandler",
+    "clear_caches",
     "compile_fx_module",
+    "compiled_input_index",
     "get_fused_kernel_name",
     "get_kernel_metadata",
     "inductor_config",
@@ -63,3 +71,21 @@ __all__ = [
     "sympy_product",
     "without_tracing",
 ]
+
+
+def clear_caches(node: Any) -> None:
+    """Forget what an IR node has derived from ranges, body and layout that changed since."""
+    for name in [n for n in vars(node) if n.startswith("__") and n.endswith("_cache")]:
+        object.__delattr__(node, name)
+
+
+def compiled_input_index(placeholder: Any) -> int | None:
+    """Which argument of the function given to ``compile_fx`` a placeholder after AOTAutograd is.
+
+    None for what is no such argument, as tangents and saved intermediates are.
+    """
+    origin = placeholder.meta.get("desc")
+    if type(origin).__name__ != "PlainAOTInput":
+        return None
+    found: int = origin.idx
+    return found

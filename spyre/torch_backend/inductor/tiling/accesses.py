@@ -1,0 +1,168 @@
+"""What an ir.Operation reads, by its iteration variables, and which element of a buffer that is.
+
+Names of dims and the checks of tiling are both found from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from spyre.torch_backend.inductor.compat import MemoryDep, V, ir
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One load: the buffer and the index, host elements from its start."""
+
+    buffer: str
+    index: sympy.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class OperationAccesses:
+    """Reads of an operation, and expressions of variables that it uses as values.
+
+    ``variables``: one per entry of ranges, then of reduction ranges; None for one element.
+    """
+
+    variables: tuple[sympy.Symbol | None, ...]
+    extents: tuple[Any, ...]
+    reads: tuple[Read, ...]
+    index_values: tuple[sympy.Expr, ...]
+
+    def extent_of(self, variable: sympy.Symbol) -> Any:
+        """Elements ``variable`` runs over; None for what is no variable of the operation."""
+        for found, extent in zip(self.variables, self.extents, strict=True):
+            if found == variable:
+                return extent
+        return None
+
+
+def is_loop_operation(operation: Any) -> bool:
+    """True for what walks an iteration space and can be in a loop: Pointwise and Reduction."""
+    return isinstance(operation, ir.ComputedBuffer) and isinstance(
+        operation.data, (ir.Pointwise, ir.Reduction)
+    )
+
+
+def names_read(operation: Any) -> set[str]:
+    """Buffers any operation reads; external calls do not tell by ``get_read_names``."""
+    return {dep.name for dep in operation.get_read_writes().reads}
+
+
+def extents_of(operation: Any) -> tuple[Any, ...]:
+    """Ranges, then reduction ranges of an operation."""
+    return (*operation.data.get_pointwise_size(), *operation.data.get_reduction_size())
+
+
+def accesses_of(operation: Any) -> OperationAccesses:
+    """Accesses of a loop operation, by the indices its body makes now."""
+    found = operation.get_read_writes()
+    return OperationAccesses(
+        tuple(v if isinstance(v, sympy.Symbol) else None for v in found.range_vars),
+        extents_of(operation),
+        tuple(Read(d.name, d.index) for d in found.reads if isinstance(d, MemoryDep)),
+        tuple(d.index for d in found.index_exprs),
+    )
+
+
+def layout_of(buffer: str) -> Any:
+    """The layout of a buffer, graph input or constant, of the target's where it is mutated."""
+    found = V.graph.try_get_buffer(buffer)
+    layout = None if found is None else found.get_output_spec()
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return layout.real_layout()
+    return layout if isinstance(layout, ir.Layout) else None
+
+
+def coefficient(index: sympy.Expr, variable: sympy.Symbol) -> sympy.Expr | None:
+    """What ``index`` advances by per step of ``variable``; None where steps differ."""
+    steps = sympy.expand(index).coeff(variable)
+    rest = sympy.expand(index - steps * variable)
+    if variable in rest.free_symbols or variable in steps.free_symbols:
+        return None
+    return steps
+
+
+def coordinates(
+    index: sympy.Expr, size: Sequence[Any], stride: Sequence[Any]
+) -> list[sympy.Expr] | None:
+    """The position in a buffer that ``index`` is: one expression per dim.
+
+    A term belongs to the dim of the largest stride that divides it; dims of one element are 0.
+    None where a term fits no dim. Whether coordinates stay within ``size``: `within_size`.
+    """
+    found: list[sympy.Expr] = [sympy.S.Zero] * len(size)
+    dims = [d for d in range(len(size)) if size[d] != 1 and stride[d] != 0]
+    dims.sort(key=lambda d: stride[d], reverse=True)
+    for term in sympy.Add.make_args(sympy.expand(index)):
+        rest = _place(term, dims, stride, found)
+        if rest != 0:
+            return None
+    return found
+
+
+def _place(
+    term: sympy.Expr, dims: Sequence[int], stride: Sequence[Any], found: list[sympy.Expr]
+) -> sympy.Expr:
+    """Add ``term`` to coordinates; returns what fits none. A constant is spread over dims."""
+    factor, atom = term.as_coeff_Mul()
+    for dim in dims:
+        if not atom.is_number and factor % stride[dim] == 0:
+            found[dim] += factor // stride[dim] * atom
+            return sympy.S.Zero
+        if atom.is_number and factor >= stride[dim]:
+            found[dim] += factor // stride[dim]
+            factor = factor % stride[dim]
+    return factor * atom
+
+
+def within_size(
+    found: Sequence[sympy.Expr], size: Sequence[Any], accesses: OperationAccesses
+) -> bool:
+    """True if no coordinate leaves its dim, so that it is the element's real position.
+
+    Indices read from tensors are taken to stay within; functions of variables are not followed.
+    """
+    return all(_stays_within(c, n, accesses) for c, n in zip(found, size, strict=True))
+
+
+def _stays_within(found: sympy.Expr, extent: Any, accesses: OperationAccesses) -> bool:
+    last = sympy.S.Zero
+    for term in sympy.Add.make_args(found):
+        factor, atom = term.as_coeff_Mul()
+        if atom.is_number:
+            last += term
+        elif not isinstance(atom, sympy.Symbol) or factor < 0:
+            return False
+        else:
+            steps = accesses.extent_of(atom)
+            last += 0 if steps is None else factor * (steps - 1)
+    return bool(last < extent)
+
+
+def recombined(
+    index: sympy.Expr, size: Sequence[Any], old: Sequence[Any], new: Sequence[Any]
+) -> sympy.Expr:
+    """``index`` of a buffer with strides ``old`` as one of a buffer with strides ``new``."""
+    found = coordinates(index, size, old)
+    assert found is not None, f"{index} was checked against strides {list(old)}"
+    return sum((c * s for c, s in zip(found, new, strict=True)), sympy.S.Zero)
+
+
+def dims_by_variable(read: Read, accesses: OperationAccesses, layout: Any) -> Mapping[int, int]:
+    """Dim of the buffer that each place of the iteration space walks in full."""
+    found = {}
+    for place, variable in enumerate(accesses.variables):
+        if variable is None:
+            continue
+        steps = coefficient(read.index, variable)
+        for dim, (extent, stride) in enumerate(zip(layout.size, layout.stride, strict=True)):
+            if extent == accesses.extents[place] and stride == steps and extent != 1:
+                found[place] = dim
+                break
+    return found

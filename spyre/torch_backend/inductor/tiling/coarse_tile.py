@@ -1,0 +1,158 @@
+"""`coarse_tile`: stamp loops onto operations and cut their iteration spaces down to one tile.
+
+Runs after layouts, restickify and padding, before anything that divides work or plans memory. The
+attributes of an ir.Operation in a loop, one entry per loop, the outermost first:
+
+- ``loop_group_id``: tuple, the path of its loop; operations with equal ones share a loop body;
+- ``loop_count``: list of counts;
+- ``loop_tiled_dims``: list of lists: the place in ``data.ranges`` that the loop splits, or nothing
+  where the operation is the same in all iterations of that loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+
+from spyre.errors import SpyreError, UnsupportedError
+from spyre.torch_backend.inductor.compat import clear_caches
+from spyre.torch_backend.inductor.tiling.accesses import extents_of, is_loop_operation
+from spyre.torch_backend.inductor.tiling.groups import (
+    TileGroup,
+    TileLevel,
+    check_groups,
+    normalised,
+    tiled_dims_of,
+)
+from spyre.torch_backend.inductor.tiling.propagation import insert_tiling_propagation
+from spyre.torch_backend.inductor.tiling.safety import check_reduction_tiling_safety, check_tiles
+
+
+def coarse_tile(
+    operations: list[Any],
+    groups: Sequence[Any],
+    *,
+    tiled_dims: Sequence[int] | None = None,
+) -> None:
+    """Tile ``groups`` of ``operations``; both change in place, the list where buffers are added.
+
+    A group is ``(ops, count)``, ``(ops, count, dims)``, ``(ops, [(count, dims), …])``, the
+    outermost loop first, or a `TileGroup`. Dims are places in ``data.ranges``; ``tiled_dims`` are
+    those of flat groups without their own (None: dim 0). A level that names several dims becomes
+    one loop per dim, each with the same count: one loop over all of them would only visit the
+    diagonal. ``loop_count`` and ``loop_tiled_dims`` then have an entry for each.
+
+    SpyreError, before anything is changed: SPY970 (form), SPY971 (not contiguous), SPY973 (counts
+    and extents), SPY976 (operations that cannot be tiled, extents or counts known only at run
+    time), SPY977 (reads beyond a tile).
+    """
+    found = normalised(groups, tiled_dims)
+    check_groups(operations, found)
+    for group in found:
+        for op in group.operations:
+            _check_operation(op, group)
+    check_tiles(operations, found)
+    for group in found:
+        _stamp_group(group)
+    insert_tiling_propagation(operations, found)
+
+
+def _check_operation(operation: Any, group: TileGroup) -> None:
+    if not is_loop_operation(operation):
+        kind = type(getattr(operation, "data", operation)).__name__
+        raise UnsupportedError(
+            "SPY976",
+            f"operation {operation.get_name()} cannot be in a tiling loop",
+            expected="a Pointwise or a Reduction",
+            found=kind,
+        )
+    _check_concrete(operation, group)
+    dims = tiled_dims_of(operation, group.levels)
+    for (dim,) in (entry for entry in dims if entry):
+        if dim >= len(extents_of(operation)):
+            raise SpyreError(
+                "SPY970",
+                f"operation {operation.get_name()} has no dim {dim} to tile",
+                expected=f"a place in ranges {list(operation.data.ranges)}",
+                found=f"dim {dim}",
+            )
+    check_reduction_tiling_safety(operation, dims)
+    _divided(operation, group)
+
+
+def _check_concrete(operation: Any, group: TileGroup) -> None:
+    numbers = [*extents_of(operation), *(level.count for level in group.levels)]
+    symbolic = [n for n in numbers if sympy.sympify(n).free_symbols]
+    if symbolic:
+        raise UnsupportedError(
+            "SPY976",
+            f"operation {operation.get_name()} has sizes or counts known only at run time",
+            expected="concrete extents and counts in a tiling loop",
+            found=", ".join(map(str, symbolic)),
+            hint="compile with dynamic=False",
+        )
+
+
+def _stamp_group(group: TileGroup) -> None:
+    """Attributes and ranges of all operations of a group."""
+    for op in group.operations:
+        dims = tiled_dims_of(op, group.levels)
+        ranges = _divided(op, group)
+        op.loop_group_id = group.path
+        op.loop_count = [level.count for level in group.levels]
+        op.loop_tiled_dims = dims
+        _divide_ranges(op, ranges)
+
+
+def _divide_ranges(operation: Any, ranges: Sequence[Any]) -> None:
+    """Replace the ranges; Loops are frozen dataclasses."""
+    object.__setattr__(operation.data, "ranges", list(ranges))
+    clear_caches(operation.data)
+    clear_caches(operation)
+
+
+def _divided(operation: Any, group: TileGroup) -> list[Any]:
+    """Ranges of one tile. SpyreError SPY973 where a count does not go with an extent."""
+    ranges = list(operation.data.ranges)
+    dims = tiled_dims_of(operation, group.levels)
+    for level, entry in zip(group.levels, dims, strict=True):
+        for dim in entry:
+            ranges[dim] = _tile_extent(operation, level, dim, ranges[dim])
+    return ranges
+
+
+def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> int:
+    """Elements of a dim in one tile."""
+    name = f" ({level.dim})" if isinstance(level.dim, str) else ""
+    where = f"dim {dim}{name} of {operation.get_name()}"
+    tile, rest = divmod(int(extent), int(level.count))
+    if rest:
+        raise SpyreError(
+            "SPY973",
+            f"{where} cannot be split into {level.count} tiles",
+            expected=f"a count that divides its extent of {extent}",
+            found=str(level.count),
+        )
+    if tile == 1 and level.count != 1:
+        raise SpyreError(
+            "SPY973",
+            f"tiles of {where} have one element, which is no loop of an operation",
+            expected=f"fewer tiles than its extent of {extent}",
+            found=str(level.count),
+        )
+    return tile
+
+
+def tiled_symbols(operation: Any, variables: Sequence[Any]) -> list[Any]:
+    """The variable each enclosing loop advances, 0 where the operation does not follow the loop.
+
+    ``variables``: those of the scheduler's iteration space, in the order of ranges and reduction
+    ranges, which Inductor keeps with ``config.pick_loop_orders`` off; dims of one element have
+    none there. Empty for operations outside of loops.
+    """
+    dims = getattr(operation, "loop_tiled_dims", [])
+    present = iter(variables)
+    by_place = [sympy.S.Zero if n == 1 else next(present) for n in extents_of(operation)]
+    return [by_place[entry[0]] if entry else sympy.S.Zero for entry in dims]

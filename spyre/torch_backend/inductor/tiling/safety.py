@@ -1,0 +1,235 @@
+"""What a tiling loop must not do, checked before anything is changed.
+
+An iteration runs the same operations on another tile: an operation may only read, of what the
+same loop makes, the tile of its own iteration; and may not depend on where its tile lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from spyre.errors import SpyreError, UnsupportedError
+from spyre.torch_backend.inductor.compat import ir
+from spyre.torch_backend.inductor.layouts import FixedTiledLayout, stick_dim
+from spyre.torch_backend.inductor.tiling.accesses import (
+    OperationAccesses,
+    Read,
+    accesses_of,
+    coefficient,
+    coordinates,
+    is_loop_operation,
+    layout_of,
+    names_read,
+    within_size,
+)
+from spyre.torch_backend.inductor.tiling.groups import TileGroup, tiled_dims_of
+
+
+def check_reduction_tiling_safety(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> None:
+    """UnsupportedError SPY976 for what would need an accumulator over iterations.
+
+    A matmul in any loop, and a reduction over a tiled dim.
+    """
+    if not isinstance(operation.data, ir.Reduction):
+        outside = [d for entry in tiled_dims for d in entry if d >= len(operation.data.ranges)]
+        assert not outside, f"{operation.get_name()}: {outside} are no dims of a Pointwise"
+        return
+    if operation.data.reduction_type == "batchmatmul":
+        raise UnsupportedError(
+            "SPY976",
+            f"matmul {operation.get_name()} is inside a tiling loop",
+            hint="leave the hint's block before it",
+        )
+    for dim in (d for entry in tiled_dims for d in entry):
+        if dim >= len(operation.data.ranges):
+            raise UnsupportedError(
+                "SPY976",
+                f"reduction {operation.get_name()} runs over a tiled dim",
+                expected=f"dims of its result, places 0 to {len(operation.data.ranges) - 1}",
+                found=f"place {dim}, a reduction range of "
+                f"{operation.data.reduction_ranges[dim - len(operation.data.ranges)]}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The loops around an operation: path, and per level the place it splits (None: not at all)."""
+
+    path: tuple[int, ...]
+    places: tuple[int | None, ...]
+
+    def common_levels(self, other: Loops) -> int:
+        """How many loops two operations share."""
+        shared = 0
+        for mine, theirs in zip(self.path, other.path, strict=False):
+            if mine != theirs:
+                break
+            shared += 1
+        return shared
+
+
+def loops_of(groups: Sequence[TileGroup]) -> dict[str, Loops]:
+    """By name of the operation's buffer."""
+    return {
+        op.get_name(): Loops(
+            group.path,
+            tuple(e[0] if e else None for e in tiled_dims_of(op, group.levels)),
+        )
+        for group in groups
+        for op in group.operations
+    }
+
+
+def check_tiles(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
+    """SpyreError SPY977 or SPY973 if an operation of a group goes beyond the tile of an iteration.
+
+    Indices must be affine in tiled variables, which must not be used as values; a stick must not
+    be cut; what the same loop makes is read in the same tile.
+    """
+    if not groups:
+        return
+    loops = loops_of(groups)
+    by_name = {op.get_name(): op for op in operations if is_loop_operation(op)}
+    makers = _makers(by_name, loops)
+    _check_mutations(by_name, loops)
+    for group in groups:
+        for op in group.operations:
+            _check_accesses(op, accesses_of(op), group, loops[op.get_name()], makers, loops)
+
+
+def _makers(by_name: Mapping[str, Any], loops: Mapping[str, Loops]) -> dict[str, list[str]]:
+    """Operations in loops that write a buffer, by its name; mutated buffers have several."""
+    found: dict[str, list[str]] = {}
+    for name in loops:
+        layout = by_name[name].layout
+        found.setdefault(name, []).append(name)
+        if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+            found.setdefault(layout.get_buffer().get_name(), []).append(name)
+    return found
+
+
+def _check_mutations(by_name: Mapping[str, Any], loops: Mapping[str, Loops]) -> None:
+    """A buffer that is changed anew in each iteration is read by nothing of the same loop."""
+    for name, own in loops.items():
+        layout = by_name[name].layout
+        if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE) or None not in own.places:
+            continue
+        target = layout.get_buffer().get_name()
+        for reader, other in loops.items():
+            if other.path[0] == own.path[0] and target in names_read(by_name[reader]):
+                what = f"changes {target} in every iteration, which {reader} reads"
+                raise _beyond(by_name[name], what, f"no tiled dim at a level of {own.path}")
+
+
+def _check_accesses(
+    operation: Any,
+    accesses: OperationAccesses,
+    group: TileGroup,
+    own: Loops,
+    makers: Mapping[str, list[str]],
+    loops: Mapping[str, Loops],
+) -> None:
+    tiled = {p: accesses.variables[p] for p in own.places if p is not None}
+    for variable in filter(None, tiled.values()):
+        if any(variable in value.free_symbols for value in accesses.index_values):
+            raise _beyond(operation, "uses the position in a tiled dim as a value", str(variable))
+    tile = _tile_extents(accesses, group, own)
+    _check_sticks(operation, tile, layout_of(operation.get_name()), None)
+    for read in accesses.reads:
+        for variable in filter(None, tiled.values()):
+            if coefficient(read.index, variable) is None:
+                what = f"reads {read.buffer} at steps that differ along a tiled dim"
+                raise _beyond(operation, what, str(read.index))
+        _check_sticks(operation, tile, layout_of(read.buffer), (read, accesses))
+        for maker in makers.get(read.buffer, ()):
+            _check_same_tile(operation, read, accesses, own, loops[maker])
+
+
+def _tile_extents(accesses: OperationAccesses, group: TileGroup, own: Loops) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for place, level in zip(own.places, group.levels, strict=True):
+        if place is not None:
+            found[place] = sympy.S(found.get(place, accesses.extents[place])) / level.count
+    return found
+
+
+def _check_sticks(
+    operation: Any,
+    tile: Mapping[int, Any],
+    layout: Any,
+    by: tuple[Read, OperationAccesses] | None,
+) -> None:
+    """SPY973 if a tiled dim lies along the sticks of a buffer and its tiles are no whole sticks."""
+    if not isinstance(layout, FixedTiledLayout) or (stick := stick_dim(layout)) is None:
+        return
+    lanes = layout.device_layout.elements_per_stick
+    for place, extent in tile.items():
+        along = _walks(place, stick, layout, by)
+        if along and extent % lanes != 0:
+            raise SpyreError(
+                "SPY973",
+                f"tiles of dim {place} of {operation.get_name()} cut sticks"
+                + (f" of {by[0].buffer}" if by else ""),
+                expected=f"a multiple of {lanes} elements, those of a stick of "
+                f"{layout.device_layout.device_dtype}",
+                found=f"tiles of {extent}, the extent being {_full_extent(operation, place)}",
+            )
+
+
+def _full_extent(operation: Any, place: int) -> Any:
+    return operation.data.ranges[place]
+
+
+def _walks(place: int, dim: int, layout: Any, by: tuple[Read, OperationAccesses] | None) -> bool:
+    """Whether a place of the iteration space moves along ``dim`` of a buffer."""
+    if by is None:
+        return place == dim
+    read, accesses = by
+    variable = accesses.variables[place]
+    found = coordinates(read.index, layout.size, layout.stride)
+    if found is None:
+        return variable in read.index.free_symbols
+    return variable in found[dim].free_symbols
+
+
+def _check_same_tile(
+    operation: Any, read: Read, accesses: OperationAccesses, own: Loops, made: Loops
+) -> None:
+    """In loops that both are in, the reader must follow the tiles of what it reads."""
+    common = own.common_levels(made)
+    pairs = list(zip(made.places[:common], own.places[:common], strict=True))
+    if all(made_place is None for made_place, _ in pairs):
+        return
+    layout = layout_of(read.buffer)
+    found = coordinates(read.index, layout.size, layout.stride)
+    if found is None or not within_size(found, layout.size, accesses):
+        raise _beyond(operation, f"reads {read.buffer}, of the same loop, across its dims", read)
+    for made_place, own_place in pairs:
+        variable = None if own_place is None else accesses.variables[own_place]
+        if made_place is not None and (variable is None or found[made_place] != variable):
+            what = f"reads {read.buffer}, of the same loop, beyond the tile of its iteration"
+            raise _beyond(operation, what, f"{found[made_place]} in dim {made_place}")
+
+
+def advances(read: Read, accesses: OperationAccesses, own: Loops, made: Loops) -> Iterator[int]:
+    """Levels whose iterations read another part of what does not follow these loops itself."""
+    for level in range(own.common_levels(made)):
+        place = own.places[level]
+        if made.places[level] is None and place is not None:
+            variable = accesses.variables[place]
+            if variable is not None and variable in read.index.free_symbols:
+                yield level
+
+
+def _beyond(operation: Any, what: str, found: object) -> SpyreError:
+    return SpyreError(
+        "SPY977",
+        f"operation {operation.get_name()} {what}",
+        expected="an operation that is the same on every tile",
+        found=str(found),
+        hint="leave the hint's block before this operation, or tile another dim",
+    )
