@@ -37,7 +37,7 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import compat, device_module, patches
+    from spyre.torch_backend import compat, compile_hook, device_module, patches
     from spyre.torch_backend.registration import register_fallback, register_kernels, view_kernels
 
     compat.register_device("spyre", device_module.make_module())
@@ -45,6 +45,7 @@ def _register() -> None:
     register_fallback(_lazy("fallback", "cpu_fallback"))
     _register_exceptions()
     patches.install()
+    compile_hook.install_on_use()
 
 
 def _register_exceptions() -> None:

@@ -35,6 +35,7 @@ from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata, sy
 from torch._inductor.virtualized import V, ops
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as without_tracing
 from torch.utils._ordered_set import OrderedSet
+from torch.utils._pytree import tree_leaves
 
 __all__ = [
     "AsyncCompile",
@@ -69,6 +70,7 @@ __all__ = [
     "register_interface_for_device",
     "select_decomp_table",
     "sympy_product",
+    "tree_leaves",
     "without_tracing",
 ]
 

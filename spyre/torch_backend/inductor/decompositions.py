@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.dtypes import name_of
@@ -22,7 +21,7 @@ from spyre.torch_backend.eager.kernels import Kernel
 from spyre.torch_backend.eager.operands import Number, Operand
 from spyre.torch_backend.eager.recording import recorded_by
 from spyre.torch_backend.eager.registry import eager_kernels
-from spyre.torch_backend.inductor.compat import without_tracing
+from spyre.torch_backend.inductor.compat import tree_leaves, without_tracing
 from spyre.torch_backend.inductor.device_graph import GraphOperations, GraphValue, NotAGraph
 from spyre.torch_backend.inductor.program_op import RUN, register_call, results_text
 from spyre.torch_backend.program.value import NotExpressible
