@@ -6,10 +6,10 @@ Inductor.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
-from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor import ir, lowering
 from torch._inductor.async_compile import AsyncCompile
@@ -73,6 +73,11 @@ __all__ = [
     "tree_leaves",
     "without_tracing",
 ]
+
+
+def compile_fx_module() -> Any:
+    """Inductor's entry module; importing it installs the backend (:mod:`..compile_hook`)."""
+    return importlib.import_module("torch._inductor.compile_fx")
 
 
 def clear_caches(node: Any) -> None:

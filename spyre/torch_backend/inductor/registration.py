@@ -35,15 +35,18 @@ def install() -> None:
     register_device_op_overrides("spyre", SpyreOpOverrides())
     register_backend_for_device("spyre", SpyreScheduling, SpyreWrapper)
     install_lowerings()
-    compile_fx_module.compile_fx = _compiling(compile_fx_module.compile_fx)
+    entry = compile_fx_module()
+    entry.compile_fx = _compiling(entry)
 
 
-def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
+def _compiling(entry: Any) -> Callable[..., Any]:
+    original: Callable[..., Any] = entry.compile_fx
+
     @functools.wraps(original)
     def compile_fx(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
         if not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
-        inner = named.pop("inner_compile", compile_fx_module.compile_fx_inner)
+        inner = named.pop("inner_compile", entry.compile_fx_inner)
         table = named.pop("decompositions", None) or spyre_decompositions()
         with spyre_context():
             return original(
