@@ -9,12 +9,13 @@ from spyre.torch_backend.cores import usable_cores
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.division.plan import divide_op, with_division
 from spyre.torch_backend.inductor.loop_paths import LoopPath, looped
-from spyre.torch_backend.inductor.op_spec import OpSpec, Spec
+from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec
 from spyre.torch_backend.inductor.pool_planning import plan_pool, pool_buffers
 from spyre.torch_backend.inductor.scratchpad.allocation import with_allocations
 from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
 from spyre.torch_backend.inductor.scratchpad.plan import plan_scratchpad
 from spyre.torch_backend.inductor.spec_text import spec_text
+from spyre.torch_backend.inductor.spec_views import LX
 from spyre.torch_backend.inductor.spec_writing import Place, spec_of
 from spyre.torch_backend.program.value import Ints
 
@@ -68,8 +69,21 @@ def finished_kernel(
         in_lx = frozenset()
     pool = plan_pool(pool_buffers(specs, names, surroundings=surroundings, in_lx=in_lx))
     specs = with_allocations(specs, names, pool.allocations)
+    specs = [_plain_in_lx(spec) for spec in specs]
     constants = tuple((c.number, c.dtype) for _, c in sorted(low.constants.items()))
     return FinishedKernel(tuple(specs), tuple(arguments), constants)
+
+
+def _plain_in_lx(spec: Spec) -> Spec:
+    """Nothing moves in LX: its tensors need not say so, and the document's do not."""
+    if isinstance(spec, LoopSpec):
+        return replace(spec, body=[_plain_in_lx(inner) for inner in spec.body])
+    if not isinstance(spec, OpSpec):
+        return spec
+    args = [
+        replace(a, per_tile_fixed=a.per_tile_fixed and LX not in a.allocation) for a in spec.args
+    ]
+    return replace(spec, args=args)
 
 
 def _divided(spec: OpSpec) -> OpSpec:
