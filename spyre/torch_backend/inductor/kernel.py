@@ -57,8 +57,13 @@ class SpyreKernel:
             if self._path:
                 raise
             self.low.builder.specs = specs
+            del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
-        self.paths += [self._path] * (len(self.low.builder.specs) - len(self.paths))
+        self._note_paths(self._path)
+
+    def _note_paths(self, path: LoopPath) -> None:
+        """What was added since the last time is in these loops."""
+        self.paths += [path] * (len(self.low.builder.specs) - len(self.paths))
 
     def _make(self, operation: Any, body: Body, spread: bool) -> None:
         known, self._spread = len(self.low.builder.specs), spread
@@ -183,7 +188,12 @@ class SpyreKernel:
         a = self._operand(replace(left, strides=(*outer, row, k)), (*batch, rows, inner))
         *outer, _, column, k = right.strides
         b = self._operand(replace(right, strides=(*outer, k, column)), (*batch, inner, columns))
-        return self.low.matmul(a, b)
+        rank = len(body.ranges)
+        a = self.low.left_factor(a, rank)
+        self._note_paths(self._path.without(rank - 1))
+        b = self.low.right_factor(b, rank)
+        self._note_paths(self._path.without(rank - 2))
+        return self.low.product(a, b)
 
 
 def target_of(operation: Any) -> str:

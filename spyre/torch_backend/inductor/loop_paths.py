@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +21,10 @@ class LoopPath:
     numbers: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     dims: tuple[int | None, ...] = ()
+
+    def without(self, dim: int) -> LoopPath:
+        """The same loops around an operation that lacks a dim, but has another one in its place."""
+        return replace(self, dims=tuple(None if d == dim else d for d in self.dims))
 
     def __bool__(self) -> bool:
         return bool(self.numbers)
