@@ -16,6 +16,7 @@ from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
 from spyre.torch_backend.inductor.scratchpad.plan import plan_scratchpad
 from spyre.torch_backend.inductor.spec_text import spec_text
 from spyre.torch_backend.inductor.spec_writing import Place, spec_of
+from spyre.torch_backend.inductor.unread import read_operations
 from spyre.torch_backend.program.value import Ints
 
 MATMUL = "batchmatmul"
@@ -54,7 +55,9 @@ def finished_kernel(
 ) -> FinishedKernel:
     """The kernel of a program whose operations are complete; ``paths``: their loops."""
     places = _places(low)
-    operations = zip(low.builder.specs, paths, strict=True)
+    read = read_operations(low.builder.specs, low.builder.regions)
+    paths = [paths[k] for k in read]
+    operations = zip([low.builder.specs[k] for k in read], paths, strict=True)
     pairs = [spec_of(operation, places, path) for operation, path in operations]
     names = [row for _, row in pairs]
     specs = looped([_divided(spec) for spec, _ in pairs], paths)
