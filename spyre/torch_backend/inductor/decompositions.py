@@ -32,6 +32,7 @@ from spyre.torch_backend.inductor.device_graph import (
 )
 from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.inductor.program_op import RUN, register_call, results_text
+from spyre.torch_backend.inductor.scatters import scatter_decompositions
 from spyre.torch_backend.program.value import NotExpressible
 
 HOST_MADE = ("arange", "eye", "linspace", "nonzero", "tril_indices", "triu_indices")
@@ -60,7 +61,14 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
                 found[functional] = _decomposition(functional, op, kernel)
     for name in SCALARS:
         found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
-    return found | {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+    found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+    return found | {operator("sort"): _sort} | scatter_decompositions()
+
+
+def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """A sort that may change the order of equals keeps it, as eager mode does."""
+    stable: Callable[..., Any] = operator("sort.stable")
+    return stable(x, stable=True, dim=dim, descending=descending)
 
 
 def _to_copy(x: torch.Tensor, **named: Any) -> Any:

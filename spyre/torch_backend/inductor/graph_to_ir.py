@@ -201,10 +201,20 @@ def realised(data: Any, operation: DeviceOperation) -> Any:
     box.realize()
     buffer = box.data.data
     buffer.freeze_layout()
-    # Inductor would repeat operations on numbers in every reader's body.
-    buffer.make_loader = functools.partial(ir.Buffer.make_loader, buffer)
+    keep_apart(box)
     setattr(buffer, ATTRIBUTE, operation)
     return box
+
+
+def keep_apart(box: Any) -> None:
+    """Have readers load a realised buffer: Inductor would repeat what is made of numbers only in
+    every reader's body.
+    """
+    buffer = box
+    while isinstance(buffer, (ir.MutableBox, ir.BaseView)):
+        buffer = buffer.data
+    if isinstance(buffer, ir.ComputedBuffer):
+        buffer.make_loader = functools.partial(ir.Buffer.make_loader, buffer)
 
 
 def _seen(box: Any, views: Sequence[View]) -> Any:

@@ -162,7 +162,7 @@ class SpyreKernel:
             for operand, sizes in zip(body.operands, program.shapes, strict=True):
                 if isinstance(operand, Load):
                     operand = replace(operand, strides=operand.strides[outer:][: len(sizes)])
-                values.append(self._operand(operand, sizes))
+                values.append(self._operand(operand, sizes).expanded(sizes))
             self._programs[program] = program.lowered(self.low, values)
         return self._programs[program]
 
