@@ -31,6 +31,7 @@ from spyre.torch_backend.inductor.device_graph import (
     program_results,
 )
 from spyre.torch_backend.inductor.device_program import DeviceProgram
+from spyre.torch_backend.inductor.enlargements import enlargement_decompositions
 from spyre.torch_backend.inductor.program_op import RUN, register_call, results_text
 from spyre.torch_backend.inductor.scatters import scatter_decompositions
 from spyre.torch_backend.program.value import NotExpressible
@@ -62,7 +63,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for name in SCALARS:
         found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
     found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
-    return found | {operator("sort"): _sort} | scatter_decompositions()
+    found |= {operator("sort"): _sort}
+    return found | scatter_decompositions() | enlargement_decompositions()
 
 
 def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:

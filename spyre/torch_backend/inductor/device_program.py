@@ -1,4 +1,4 @@
-"""`DeviceProgram`: an operation whose lowering is about layouts, kept whole until the kernel is made.
+"""`DeviceProgram`: an operation whose lowering is about layouts, lowered in the kernel.
 
 Joins, gathers, rankings and running sums are written in terms of sticks and memory, so they have no
 device graph. Each of their results is one ir.ComputedBuffer, a reduction over all elements of the

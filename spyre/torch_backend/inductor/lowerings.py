@@ -70,9 +70,9 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
 
 
 def _is_kept(node: torch.fx.Node) -> bool:
-    """Copies onto tensors only where they have nothing to convert, fills only of what cards hold."""
+    """Copies onto tensors where there is nothing to convert, fills with what cards hold."""
     if node.target is aten.copy_.default:
-        target, source = (a.meta["val"] for a in node.args[:2])  # type: ignore[union-attr]
+        target, source = (a.meta["val"] for a in node.args[:2])
         alike = target.dtype == source.dtype and target.device == source.device
         return alike and target.dtype in CONVERTED and target.numel() > 0
     if node.target is aten.full.default:

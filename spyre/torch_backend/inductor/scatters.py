@@ -17,7 +17,7 @@ from spyre.torch_backend.eager.gathers import INDICES
 from spyre.torch_backend.program.indexing import MOST_ROWS
 
 MOST_COMPARISONS = 1 << 24
-"""Pairs of a row and an index that are compared to find what is written; beyond that, eager mode."""
+"""Pairs of row and index that are compared to find what is written; beyond that, eager mode."""
 
 
 def slice_scatter(
@@ -112,9 +112,18 @@ def _rows_written(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.
     return torch.cat([source, x], dim).index_select(dim, places.to(torch.int32))
 
 
+def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    """aten::copy: the source in the sizes and dtype of ``x``."""
+    on_card = all(t.device.type == "spyre" and t.numel() > 0 for t in (x, source))
+    if not on_card or not {x.dtype, source.dtype} <= set(CONVERTED):
+        return NotImplemented
+    return source.to(x.dtype).expand(x.shape).clone()
+
+
 def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
     """By operator overload."""
     return {
+        operator("copy"): copied,
         operator("slice_scatter"): slice_scatter,
         operator("select_scatter"): select_scatter,
         operator("index_copy"): index_copy,
