@@ -63,8 +63,22 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for name in SCALARS:
         found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
     found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
-    found |= {operator("sort"): _sort}
+    found |= {operator("sort"): _sort, operator("cat"): _cat_of_some(found[operator("cat")])}
     return found | scatter_decompositions() | enlargement_decompositions()
+
+
+def _cat_of_some(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """A join without the empty tensors among its pieces."""
+
+    def decompose(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+        kept = [t for t in tensors if t.numel()]
+        if len({t.dtype for t in tensors}) > 1 or not kept:
+            kept = list(tensors)
+        if len(kept) == 1:
+            return kept[0].clone()
+        return decomposition(kept, dim)
+
+    return decompose
 
 
 def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
