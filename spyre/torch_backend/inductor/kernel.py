@@ -59,8 +59,13 @@ class SpyreKernel:
             if self._path:
                 raise
             self.low.builder.specs, self._programs = specs, programs
+            del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
-        self.paths += [self._path] * (len(self.low.builder.specs) - len(self.paths))
+        self._note_paths(self._path)
+
+    def _note_paths(self, path: LoopPath) -> None:
+        """What was added since the last time is in these loops."""
+        self.paths += [path] * (len(self.low.builder.specs) - len(self.paths))
 
     def _make(self, operation: Any, body: Body, spread: bool) -> None:
         known, self._spread = len(self.low.builder.specs), spread
@@ -156,6 +161,8 @@ class SpyreKernel:
 
     def _programmed(self, body: Body, program: DeviceProgram) -> list[Value]:
         """All results of a program, made with the first of them that is asked for."""
+        if self._path:
+            raise NotExpressible(f"{program.name} in a loop")
         if program not in self._programs:
             outer = len(body.ranges)
             values = []
@@ -177,6 +184,9 @@ class SpyreKernel:
 
     def _reduced(self, body: Body) -> Value:
         (operand,) = body.operands
+        rank = len(body.ranges)
+        places = {rank + k: dim for k, dim in enumerate(body.operation.dims)}
+        self._path = self._path.seen_as(places)
         extents, reduced = list(body.ranges), iter(body.reduced)
         for k in body.operation.dims:
             extents[k] = next(reduced)
@@ -199,7 +209,12 @@ class SpyreKernel:
         a = self._operand(replace(left, strides=(*outer, row, k)), (*batch, rows, inner))
         *outer, _, column, k = right.strides
         b = self._operand(replace(right, strides=(*outer, k, column)), (*batch, inner, columns))
-        return self.low.matmul(a, b)
+        rank = len(body.ranges)
+        a = self.low.left_factor(a, rank)
+        self._note_paths(self._path.seen_as({rank - 1: None, rank: rank - 1}))
+        b = self.low.right_factor(b, rank)
+        self._note_paths(self._path.seen_as({rank - 2: None, rank: rank - 2}))
+        return self.low.product(a, b)
 
 
 def target_of(operation: Any) -> str:

@@ -166,15 +166,20 @@ class _Steps:
         first = coordinate.subs(dict.fromkeys(self.symbols, 0))
         return int(coordinate.subs(last) - first) + 1
 
-    def found(self, lanes: int) -> tuple[list[tuple[int, sympy.Expr]], sympy.Symbol | None]:
-        """(pitch in bytes, what counts it) of all it moves by, and its lane symbol."""
+    def found(
+        self, lanes: int, moves_on: bool
+    ) -> tuple[list[tuple[int, sympy.Expr]], sympy.Symbol | None]:
+        """(pitch in bytes, what counts it) of all it moves by, and its lane symbol.
+
+        ``moves_on``: loops may go on to other sticks.
+        """
         steps: list[tuple[int, sympy.Expr]] = []
         lane = None
         for dim, symbol, extent in zip(self.dims, self.symbols, self.extents, strict=True):
             factor = dim.factors[self.number]
             if factor.lane:
                 lane = symbol
-                if extent > lanes:
+                if moves_on or extent > lanes:
                     steps.append((factor.pitch_bytes, sympy.floor(symbol / lanes)))
             elif factor.pitch_bytes:
                 steps.append((factor.pitch_bytes, symbol))
@@ -184,7 +189,8 @@ class _Steps:
 def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool, in_loop: bool) -> TensorArg:
     """A tensor. What a loop writes of an argument is a tile of it; scratch memory does not move."""
     lanes = view.elements_per_stick
-    steps, lane = moves.found(lanes)
+    given = place.argument >= 0
+    steps, lane = moves.found(lanes, in_loop and given)
     pitches = sorted({STICK_BYTES, *(pitch for pitch, _ in steps)}, reverse=True)
     outer = -(-place.size_bytes // pitches[0])
     sizes = [outer, *(a // b for a, b in pairwise(pitches))]
@@ -192,7 +198,6 @@ def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool, in_loop:
     for pitch in pitches:
         at, rest = divmod(rest, pitch)
         coordinates.append(sum((step for p, step in steps if p == pitch), sympy.Integer(at)))
-    given = place.argument >= 0
     allocation = {"hbm": SEGMENT_BYTES * place.argument} if given else {"pool": 0}
     whole = [*sizes, lanes]
     is_tile = in_loop and given and not is_input
