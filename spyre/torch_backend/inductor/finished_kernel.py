@@ -17,6 +17,7 @@ from spyre.torch_backend.inductor.scratchpad.plan import plan_scratchpad
 from spyre.torch_backend.inductor.spec_text import spec_text
 from spyre.torch_backend.inductor.spec_views import LX
 from spyre.torch_backend.inductor.spec_writing import Place, spec_of
+from spyre.torch_backend.inductor.unread import read_constants, read_operations
 from spyre.torch_backend.program.value import Ints
 
 MATMUL = "batchmatmul"
@@ -54,6 +55,7 @@ def finished_kernel(
     low: Lowering, paths: Sequence[LoopPath], arguments: Sequence[HostBuffer]
 ) -> FinishedKernel:
     """The kernel of a program whose operations are complete; ``paths``: their loops."""
+    low.builder.specs, paths = read_operations(low, paths)
     places = _places(low)
     operations = zip(low.builder.specs, paths, strict=True)
     pairs = [spec_of(operation, places, path) for operation, path in operations]
@@ -70,7 +72,8 @@ def finished_kernel(
     pool = plan_pool(pool_buffers(specs, names, surroundings=surroundings, in_lx=in_lx))
     specs = with_allocations(specs, names, pool.allocations)
     specs = [_plain_in_lx(spec) for spec in specs]
-    constants = tuple((c.number, c.dtype) for _, c in sorted(low.constants.items()))
+    read = [low.constants[k] for k in read_constants(low)]
+    constants = tuple((c.number, c.dtype) for c in read)
     return FinishedKernel(tuple(specs), tuple(arguments), constants)
 
 
@@ -99,9 +102,10 @@ def _divided(spec: OpSpec) -> OpSpec:
 def _places(low: Lowering) -> dict[int, Place]:
     """Every region's place; numbers stand behind the tensors among the arguments."""
     tensors = low.builder.arguments - len(low.constants)
-    constants = {number: tensors + k for k, number in enumerate(sorted(low.constants))}
-    others = (k for k in range(low.builder.arguments) if k not in constants)
-    numbers = constants | {number: k for k, number in enumerate(others)}
+    others = (k for k in range(low.builder.arguments) if k not in low.constants)
+    numbers = dict.fromkeys(low.constants, -1)
+    numbers |= {number: tensors + k for k, number in enumerate(read_constants(low))}
+    numbers |= {number: k for k, number in enumerate(others)}
     found = {}
     for region, memory in enumerate(low.builder.regions):
         number = numbers[memory.argument] if memory.argument >= 0 else -1
