@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.compat import (
     CustomGraphPass,
     GraphLowering,
@@ -21,9 +22,9 @@ from spyre.torch_backend.inductor.compat import (
     ir,
 )
 from spyre.torch_backend.inductor.lowerings import mark_fallbacks
+from spyre.torch_backend.inductor.observing import Graph, is_observed, note
 from spyre.torch_backend.inductor.pre_scheduling import pre_scheduling
 from spyre.torch_backend.inductor.scheduling import PostFusionPasses
-from spyre.torch_backend.inductor.sources import source_hash
 
 SETTINGS = {
     "split_reductions": False,
@@ -50,10 +51,11 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Change ``graph`` in place."""
         mark_fallbacks(graph)
+        note(Graph(str(graph)) if is_observed() else None)
 
-    def uuid(self) -> str:
-        """Changes with every source file of the backend."""
-        return source_hash()
+    def uuid(self) -> str | None:
+        """Changes with all that graphs and their inputs do not say."""
+        return cache_key()
 
 
 class _Depth(threading.local):

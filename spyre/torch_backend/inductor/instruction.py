@@ -15,8 +15,9 @@ _KINDS = dict.fromkeys(_POINTWISE, OpKind.POINTWISE) | {
     Family.RESTICKIFY: OpKind.RESTICKIFY,
 }
 _INPUTS = {OpKind.MATMUL: 2, OpKind.RESTICKIFY: 1, OpKind.REDUCTION: 1}
-OP_INFO = ("constants", "mask_from", "lane_multiple", "part")
-"""Keys of ``op_info``: constant name → bits as float32; fields of the eager `OpSpec`."""
+OP_INFO = ("constants", "mask_from", "lane_multiple", "part", "k_fast")
+"""Keys of ``op_info``: constant name → bits as float32; fields of the eager `OpSpec`; False where
+cores that add up one tile of a matmul have no neighbouring numbers."""
 
 
 def instruction_of(spec: OpSpec) -> Instruction:
