@@ -20,6 +20,7 @@ from spyre.torch_backend.inductor.compat import (
     GraphLowering,
     inductor_config,
     ir,
+    joint_graph,
 )
 from spyre.torch_backend.inductor.lowerings import mark_fallbacks
 from spyre.torch_backend.inductor.observing import Graph, is_observed, note
@@ -89,9 +90,13 @@ def _settings() -> dict[str, Any]:
 
 @contextmanager
 def _hooks() -> Iterator[None]:
-    """Places where Inductor asks nobody: every operation is realised, passes before scheduling."""
+    """Places where Inductor asks nobody: every operation is realised, passes before scheduling.
+
+    Patterns of joint graphs are not traced, which takes seconds: ``pattern_matcher`` is off.
+    """
     update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
-    ir.Loops.has_large_inner_fn = _always
+    trace_patterns = joint_graph.lazy_init
+    ir.Loops.has_large_inner_fn = joint_graph.lazy_init = _always
 
     def passes_first(graph: Any) -> None:
         pre_scheduling(graph)
@@ -102,6 +107,7 @@ def _hooks() -> Iterator[None]:
         yield
     finally:
         GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
+        joint_graph.lazy_init = trace_patterns
 
 
 def _always(*_: Any, **__: Any) -> bool:

@@ -80,15 +80,16 @@ def _kernel_sections(kernel: CompiledKernel) -> Iterator[str]:
     specs = list(operations(kernel.specs))
     yield f"=== kernel {kernel.name}: {len(specs)} operations ===\n{_outline(kernel.specs)}\n"
     for number, spec in enumerate(specs):
-        yield _text(_tensor_table(number, spec))
+        space = ", ".join(f"{s}: {extent}" for s, (extent, _) in spec.iteration_space.items())
+        yield _text(f"{number} {spec.op} over {space}", _tensor_table(spec))
     if DIVISIONS_FILE in kernel.notes:
         yield f"--- work division ---\n{kernel.notes[DIVISIONS_FILE]}"
     for number, spec in enumerate(specs):
-        yield _text(_core_table(number, spec))
+        yield _text(f"{number} {spec.op}: elements by core", _core_table(spec))
     if LX_FILE in kernel.notes:
         yield f"--- scratchpads ---\n{kernel.notes[LX_FILE]}"
-    yield f"--- bundle ---\n{len(kernel.bundle.sdscs)} SDSCs, pool of "
-    yield f"{kernel.memory.pool_bytes:,} bytes"
+    size = f"{len(kernel.bundle.sdscs)} SDSCs, pool of {kernel.memory.pool_bytes:,} bytes"
+    yield f"--- bundle ---\n{size}\n"
 
 
 def _outline(specs: Sequence[Spec], indent: str = "  ") -> str:
@@ -102,29 +103,27 @@ def _outline(specs: Sequence[Spec], indent: str = "  ") -> str:
     return "\n".join(lines)
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
+def _table(columns: Sequence[str]) -> Table:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    table = Table(box=SIMPLE, pad_edge=False)
     for column in columns:
         table.add_column(column)
     return table
 
 
-def _text(table: Table) -> str:
+def _text(title: str, table: Table) -> str:
     from rich.console import Console
 
     console = Console(width=WIDTH, color_system=None, highlight=False, markup=False)
     with console.capture() as captured:
         console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return "\n".join([title, *(line.rstrip() for line in captured.get().splitlines() if line)])
 
 
-def _tensor_table(number: int, spec: OpSpec) -> Table:
-    space = ", ".join(f"{s}: {extent}" for s, (extent, _) in spec.iteration_space.items())
-    columns = ("tensor", "where", "format", "device size", "coordinates")
-    table = _table(f"{number} {spec.op} over {space}", columns)
+def _tensor_table(spec: OpSpec) -> Table:
+    table = _table(("tensor", "where", "format", "device size", "coordinates"))
     for arg in spec.args:
         table.add_row(*_tensor_row(arg))
     return table
@@ -142,13 +141,13 @@ def _tensor_row(arg: TensorArg) -> tuple[str, ...]:
     )
 
 
-def _core_table(number: int, spec: OpSpec) -> Table:
+def _core_table(spec: OpSpec) -> Table:
     """Elements of each dim that the first cores and the last one work on."""
     splits = {symbol: cores for symbol, (_, cores) in spec.iteration_space.items()}
     order = core_order(spec, k_fast=bool(spec.op_info.get("k_fast", True)))
     slices = core_slices(order, splits)
     cores = max((len(row) for row in slices.values()), default=1)
-    table = _table(f"{number} {spec.op}: slices of the cores", ("core", *map(str, splits)))
+    table = _table(("core", *map(str, splits)))
     for core in sorted({*range(min(cores, MOST_CORES_SHOWN)), cores - 1}):
         cells = []
         for symbol, (extent, parts) in spec.iteration_space.items():

@@ -120,7 +120,11 @@ def _division(spec: OpSpec, chosen: Settings) -> Division:
     if spec.op != MATMUL:
         kept = set().union(*(c.free_symbols for c in spec.args[-1].device_coordinates))
         splits = {s: n if s in kept else 1 for s, n in division.splits.items()}
-        division = replace(division, splits=splits)
+        whole = [str(s) for s, n in division.splits.items() if n > 1 and s not in kept]
+        why = division.why
+        if whole:
+            why += f"\nreduced dims stay whole: {', '.join(whole)}"
+        division = replace(division, splits=splits, why=why)
     return division
 
 

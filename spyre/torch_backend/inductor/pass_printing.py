@@ -84,8 +84,9 @@ def _operation_lines(operation: Any) -> Iterator[str]:
     if layout is not None:
         yield f"{INDENT}layout = {_layout_text(layout)}"
     for name in ATTRIBUTES:
-        if hasattr(operation, name):
-            yield f"{INDENT}{name} = {getattr(operation, name)!r}"
+        value = getattr(operation, name, None)
+        if value and any(part is not None for part in value):
+            yield f"{INDENT}{name} = {value!r}"
     data = getattr(operation, "data", None)
     if isinstance(data, ir.Loops):
         yield from (f"{INDENT}{line}" for line in _loops_lines(data))
@@ -153,6 +154,7 @@ def _body_lines(data: Any, outer: int, reduced: int) -> list[str]:
     writer = _Writer()
     with V.set_ops_handler(writer):
         found = data.inner_fn(symbols, inner) if reduced else data.inner_fn(symbols)
-    values = ", ".join(found) if isinstance(found, tuple) else str(found)
+    parts = found if isinstance(found, tuple) else (found,)
+    values = ", ".join(str(getattr(part, "value", part)) for part in parts)
     result = f"{data.reduction_type}({values})" if reduced else values
     return [*writer.lines, f"return {result}"]
