@@ -1,8 +1,9 @@
 """What compile caches do not see of a graph by themselves, put where they look.
 
-Inductor's keys, and AOTAutograd's, hold a graph with its inputs and ``meta``, Inductor's settings
+Inductor's keys, and AOTAutograd's, hold a graph with its inputs and attributes, Inductor's settings
 and the ``uuid`` of registered passes. What else decides about generated code is in `cache_key`,
-the uuid of our passes, or in ``graph_module.meta`` (`mark_graph`).
+the uuid of our passes, or in an attribute of the graph module (`mark_graph`); AOTAutograd leaves
+out ``graph_module.meta``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from spyre.torch_backend.inductor.observing import wants_notes
 from spyre.torch_backend.inductor.settings import settings
 from spyre.torch_backend.inductor.tiling.hints import hints_key
 
-META = "spyre"
+ATTRIBUTE = "spyre_key"
 
 
 def cache_key() -> str | None:
@@ -46,13 +47,13 @@ def cache_key() -> str | None:
 
 
 def mark_graph(graph_module: Any, names: Mapping[Any, Any]) -> None:
-    """Note hints and names of dims in ``meta`` of a graph, which keys contain.
+    """Note hints and names of dims in an attribute of a graph, which keys contain.
 
     ``names``: of the dims of its inputs, by input.
     """
     if isinstance(graph_module, torch.fx.GraphModule):
         named = tuple((key, given) for key, given in names.items() if given is not None)
-        graph_module.meta[META] = (hints_key(graph_module), named)
+        setattr(graph_module, ATTRIBUTE, (hints_key(graph_module), named))
 
 
 @cache

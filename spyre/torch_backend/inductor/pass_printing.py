@@ -50,6 +50,8 @@ class PassPrinter:
         self._passes += 1
         before = format_operations(self._operations)
         self._write(directory, f"{self._passes:02d}-{name}.before.txt", before)
+        if self._passes == 1:
+            logger.debug("before %s:\n%s", name, before)
         change()
         after = format_operations(self._operations)
         self._write(directory, f"{self._passes:02d}-{name}.after.txt", after)

@@ -46,11 +46,12 @@ def install() -> None:
 
 
 def _compiling(entry: Any) -> Callable[..., Any]:
+    """``compile_fx`` for spyre too; it calls itself anew with its ``config_patches`` in force."""
     original: Callable[..., Any] = entry.compile_fx
 
     @functools.wraps(original)
     def compile_fx(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
-        if not uses_spyre(model, example_inputs):
+        if named.get("config_patches") or not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
         inner = named.pop("inner_compile", entry.compile_fx_inner)
         table = named.pop("decompositions", None) or spyre_decompositions()

@@ -10,6 +10,7 @@ import torch
 from torch._inductor import config as inductor_config
 
 from spyre.errors import SpyreError
+from spyre.mlir.printer import print_module
 from spyre.torch_backend.inductor import config, context, registration  # noqa: F401
 from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.observing import observing
@@ -93,9 +94,9 @@ def test_wrong_values_of_the_environment(name, monkeypatch):
 
 
 def test_a_groups_function_has_a_name():
-    with config.patch(coarse_tiling_groups_fn=lambda operations: []):
-        with pytest.raises(SpyreError) as caught:
-            settings()
+    without_name = config.patch(coarse_tiling_groups_fn=lambda operations: [])
+    with without_name, pytest.raises(SpyreError) as caught:
+        settings()
     assert caught.value.code == "SPY978"
 
 
@@ -174,7 +175,6 @@ def test_options_before_inductor_is_loaded():
         import sys
         assert "torch._inductor.config" not in sys.modules
         f = torch.compile(lambda a: a + 1, options={"spyre.sencores": 2})
-        assert "torch._inductor.compile_fx" not in sys.modules
         x = torch.ones(3, device="spyre")
         assert f(x).cpu().tolist() == [2, 2, 2]
         assert not any(type(f).__name__ == "_Finder" for f in sys.meta_path)
@@ -193,16 +193,16 @@ def test_lx_planning():
 
 
 def test_the_form_of_bundles():
-    (kernel,) = kernels(lambda a, b: a + b, *matrices(), options={"spyre.sencores": 4})
-    assert "sym" in kernel.bundle.mlir or "arg" in kernel.bundle.mlir
+    (kernel,) = kernels(lambda a, b: a + b, *matrices())
     torch.compiler.reset()
     options = {"spyre.bundle_symbolic_args": False, "spyre.unroll_loops": True}
     (baked,) = kernels(lambda a, b: a + b, *matrices(), options=options)
-    assert baked.bundle.mlir != kernel.bundle.mlir
+    assert "%arg" in print_module(kernel.bundle.module)
+    assert "%arg" not in print_module(baked.bundle.module)
 
 
 def test_k_fast_numbering():
-    a, b = matrices(1, 64, 2048)[0], matrices(1, 2048, 64)[0]
+    a, b = matrices(1, 2, 8192)[0], matrices(1, 8192, 64)[0]
 
     def product(**options):
         (kernel,) = kernels(torch.mm, a, b, **options)
