@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.compat import (
     BaseScheduling,
     CustomSchedulerPass,
@@ -22,7 +23,6 @@ from spyre.torch_backend.inductor.compat import (
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
 from spyre.torch_backend.inductor.run_order import in_few_runs
-from spyre.torch_backend.inductor.sources import source_hash
 from spyre.torch_backend.inductor.tiling.loop_nodes import (
     CountedLoopSchedulerNode,
     build_loop_scheduler_nodes,
@@ -68,9 +68,9 @@ class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
         """The nodes to generate code for."""
         return spyre_fuse_nodes(build_loop_scheduler_nodes(nodes))
 
-    def uuid(self) -> str:
-        """Changes with every source file of the backend."""
-        return source_hash()
+    def uuid(self) -> str | None:
+        """Changes with all that graphs and their inputs do not say."""
+        return cache_key()
 
 
 class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
