@@ -25,12 +25,15 @@ SAME_BITS = (
     *("bmm_4x64x128x64", "block_rope", "chunk_swiglu", "cores1_chain", "cores1_softmax"),
     *("layer_norm_4x32x128", "linear_relu", "mlp_gelu", "permute_4d_0213"),
     *("pw_add_pad_1d_100", "red_sum_3d_12", "rms_norm_64x256", "sdpa_gqa", "to_f32_1d"),
-    *("up_test_reduce_multidim_keepdim0_amin_pad_5d_dim_234", "up_test_mm_mm_67x255_255x128"),
+    "up_test_reduce_multidim_keepdim0_amin_pad_5d_dim_234",
 )
 """Functions that give the same bits however many cores share the work."""
 
-SPLIT_SUMS = ("mv", "ct_mm_k_tiled_64x512x32")
-"""Products with so few rows and columns that K is divided among cores."""
+SPLIT_SUMS = ("mm_1x128x256", "mm_67x100x70", "up_test_mm_mm_67x255_255x128")
+"""Products whose K is divided among cores, there being more than rows and columns to share."""
+
+MANY_ARGUMENTS = ("sdpa_gqa",)
+"""Kernels with more arguments than segments, which baked addresses are not for (SPY291)."""
 
 pytestmark = pytest.mark.skipif(not NAMES, reason="the real bundles (../shared) are not here")
 
@@ -131,7 +134,7 @@ def test_sums_divided_among_cores_differ_by_rounding(name, compiler, monkeypatch
         agrees(function, results(compiled.call(*function.on_card())))
 
 
-@pytest.mark.parametrize("name", SAME_BITS)
+@pytest.mark.parametrize("name", [name for name in SAME_BITS if name not in MANY_ARGUMENTS])
 def test_baked_addresses_give_the_same_bits(name, compiler, checks, monkeypatch, tmp_path):
     function = read_function(BUNDLES / name)
     monkeypatch.setenv("SENCORES", "32")
