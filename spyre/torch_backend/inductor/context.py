@@ -21,6 +21,7 @@ from spyre.torch_backend.inductor.compat import (
     ir,
 )
 from spyre.torch_backend.inductor.lowerings import mark_fallbacks
+from spyre.torch_backend.inductor.pre_scheduling import pre_scheduling
 from spyre.torch_backend.inductor.scheduling import PostFusionPasses
 from spyre.torch_backend.inductor.sources import source_hash
 
@@ -36,6 +37,9 @@ SETTINGS = {
     "layout_optimization": False,
     "pattern_matcher": False,
     "loop_ordering_after_fusion": False,
+    "pick_loop_orders": False,
+    "reorder_for_locality": False,
+    "reorder_for_peak_memory": False,
 }
 """Settings under which one ir.Operation is one device operation, and dims keep their places."""
 
@@ -86,6 +90,12 @@ def _hooks() -> Iterator[None]:
     """Places where Inductor asks nobody: every operation is realised, passes before scheduling."""
     update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
     ir.Loops.has_large_inner_fn = _always
+
+    def passes_first(graph: Any) -> None:
+        pre_scheduling(graph)
+        update(graph)
+
+    GraphLowering._update_scheduler = passes_first
     try:
         yield
     finally:

@@ -13,7 +13,9 @@ from spyre.mlir.sdsc_builder import Place
 from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
+from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
+from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.storing import store
@@ -27,54 +29,65 @@ class SpyreKernel:
     """A bundle under construction.
 
     ``arguments``: buffers it takes, in the order of the launch, by name. Results that nobody
-    outside reads stay in its own memory.
+    outside reads stay in its own memory. ``paths``: the loops around every operation.
     """
 
     def __init__(self, buffers: Mapping[str, HostBuffer], results: Sequence[str]) -> None:
         self.low = Lowering()
         self.arguments: list[str] = []
+        self.paths: list[LoopPath] = []
         self._buffers = buffers
         self._results = frozenset(results)
         self._values: dict[str, Value] = {}
         self._spread = False
+        self._path = NO_LOOPS
 
-    def add(self, name: str, operation: Any) -> None:
-        """The next operation, which makes buffer ``name``.
+    def add(self, operation: Any) -> None:
+        """The next operation, an ir.ComputedBuffer; what it mutates takes its result.
 
         Where the cores cannot walk the operands as they lie, they are first spread to one element
-        per stick, which every view can be walked in. NotExpressible if that takes too much memory.
+        per stick, which every view can be walked in. NotExpressible if that takes too much memory,
+        or in a loop, whose tiles are not copied.
         """
-        body = body_of(operation)
+        body, self._path = body_of(operation), loop_path(operation)
         specs = list(self.low.builder.specs)
         try:
-            self._values[name] = self._made(name, body, spread=False)
+            self._make(operation, body, spread=False)
         except NotExpressible:
+            if self._path:
+                raise
             self.low.builder.specs = specs
-            self._values[name] = self._made(name, body, spread=True)
+            del self.paths[len(specs) :]
+            self._make(operation, body, spread=True)
+        self._note_paths(self._path)
 
-    def _made(self, name: str, body: Body, spread: bool) -> Value:
-        known = set(map(id, self.low.builder.specs))
-        self._spread = spread
+    def _note_paths(self, path: LoopPath) -> None:
+        """What was added since the last time is in these loops."""
+        self.paths += [path] * (len(self.low.builder.specs) - len(self.paths))
+
+    def _make(self, operation: Any, body: Body, spread: bool) -> None:
+        known, self._spread = len(self.low.builder.specs), spread
+        name = target_of(operation)
         value = self._computed(body)
         if name in self._results:
             value = self._stored(name, value)
-        for spec in self.low.builder.specs:
-            if id(spec) not in known:
-                emit(spec, _anywhere)
-        return value
+        for spec in self.low.builder.specs[known:]:
+            emit(spec, _anywhere)
+        self._values[name] = value
 
     def _stored(self, name: str, value: Value) -> Value:
-        """``value`` in the memory of a buffer that others read."""
-        buffer, whole = self._buffers[name], self._argument(name)
-        goal = _seen(whole, buffer.sizes, buffer.strides, 0)
+        """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
+        whole, strides = self._argument(name), self._buffers[name].strides
+        goal = _seen(whole, value.sizes, strides, 0)
         if goal is None:
-            raise NotExpressible(f"strides {buffer.strides} of {name}")
+            raise NotExpressible(f"strides {strides} of {name}")
         store(self.low, value, goal)
         return whole
 
     def finished(self) -> FinishedKernel:
         """The kernel: specs with work divided and memory planned."""
-        return finished_kernel(self.low, [self._buffers[name] for name in self.arguments])
+        arguments = [self._buffers[name] for name in self.arguments]
+        return finished_kernel(self.low, self.paths, arguments)
 
     # --- operands ------------------------------------------------------------------------------
 
@@ -124,7 +137,11 @@ class SpyreKernel:
         return self.low.with_lane(self.low.copy(value), lanes[-1] if lanes else -1)
 
     def _other_lanes(self, value: Value) -> list[int]:
-        """Lane dims to try, the last dims first, in the end one element per stick."""
+        """Lane dims to try, the last dims first, in the end one element per stick; in a loop none,
+        for the whole tensor would be laid out anew for every tile.
+        """
+        if self._path:
+            return []
         lanes = [k for k, n in enumerate(value.sizes) if n > 1 and k != value.lane_dim]
         return [*reversed(lanes), -1]
 
@@ -171,7 +188,20 @@ class SpyreKernel:
         a = self._operand(replace(left, strides=(*outer, row, k)), (*batch, rows, inner))
         *outer, _, column, k = right.strides
         b = self._operand(replace(right, strides=(*outer, k, column)), (*batch, inner, columns))
-        return self.low.matmul(a, b)
+        rank = len(body.ranges)
+        a = self.low.left_factor(a, rank)
+        self._note_paths(self._path.without(rank - 1))
+        b = self.low.right_factor(b, rank)
+        self._note_paths(self._path.without(rank - 2))
+        return self.low.product(a, b)
+
+
+def target_of(operation: Any) -> str:
+    """The buffer an operation writes to: its own, or the one it mutates."""
+    layout = operation.layout
+    mutates = isinstance(layout, ir.MutationLayoutSHOULDREMOVE)
+    found: str = layout.get_buffer().get_name() if mutates else operation.get_name()
+    return found
 
 
 def _anywhere(value: Value) -> Place:
