@@ -89,17 +89,24 @@ def _settings() -> dict[str, Any]:
 def _hooks() -> Iterator[None]:
     """Places where Inductor asks nobody: every operation is realised, passes before scheduling."""
     update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
+    run = GraphLowering.run
     ir.Loops.has_large_inner_fn = _always
 
     def passes_first(graph: Any) -> None:
         pre_scheduling(graph)
         update(graph)
 
+    def fallbacks_marked(graph: Any, *args: Any) -> Any:
+        mark_fallbacks(graph.graph)
+        return run(graph, *args)
+
     GraphLowering._update_scheduler = passes_first
+    GraphLowering.run = fallbacks_marked
     try:
         yield
     finally:
         GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
+        GraphLowering.run = run
 
 
 def _always(*_: Any, **__: Any) -> bool:
