@@ -172,6 +172,9 @@ class SpyreKernel:
 
     def _reduced(self, body: Body) -> Value:
         (operand,) = body.operands
+        rank = len(body.ranges)
+        places = {rank + k: dim for k, dim in enumerate(body.operation.dims)}
+        self._path = self._path.seen_as(places)
         extents, reduced = list(body.ranges), iter(body.reduced)
         for k in body.operation.dims:
             extents[k] = next(reduced)
@@ -196,9 +199,9 @@ class SpyreKernel:
         b = self._operand(replace(right, strides=(*outer, k, column)), (*batch, inner, columns))
         rank = len(body.ranges)
         a = self.low.left_factor(a, rank)
-        self._note_paths(self._path.without(rank - 1))
+        self._note_paths(self._path.seen_as({rank - 1: None, rank: rank - 1}))
         b = self.low.right_factor(b, rank)
-        self._note_paths(self._path.without(rank - 2))
+        self._note_paths(self._path.seen_as({rank - 2: None, rank: rank - 2}))
         return self.low.product(a, b)
 
 
