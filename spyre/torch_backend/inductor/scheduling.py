@@ -99,7 +99,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         """One bundle, and its launch."""
         leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in self._removed]
         results = _read_outside(leaves)
-        kernel = SpyreKernel(_buffers_of(leaves), results)
+        kernel = SpyreKernel(_Buffers(), results)
         for leaf in leaves:
             kernel.add(leaf.node)
         internal = {leaf.node.get_name() for leaf in leaves} - set(results)
@@ -146,10 +146,12 @@ def _read_outside(leaves: Sequence[Any]) -> list[str]:
     return found
 
 
-def _buffers_of(leaves: Sequence[Any]) -> dict[str, HostBuffer]:
-    names = {dep.name for leaf in leaves for dep in leaf.read_writes.reads_and_writes()}
-    names |= {target_of(leaf.node) for leaf in leaves}
-    return {name: _host_buffer(name) for name in names}
+class _Buffers(dict[str, HostBuffer]):
+    """Buffers of the graph as bodies name them; scheduling renames what was mutated."""
+
+    def __missing__(self, name: str) -> HostBuffer:
+        found = self[name] = _host_buffer(name)
+        return found
 
 
 def _host_buffer(name: str) -> HostBuffer:
