@@ -21,7 +21,7 @@ from spyre.torch_backend.eager.copies import CONVERTED, converted
 from spyre.torch_backend.eager.functional import VARIANTS
 from spyre.torch_backend.eager.kernels import Kernel
 from spyre.torch_backend.eager.operands import Number, Operand
-from spyre.torch_backend.eager.recording import recorded_by
+from spyre.torch_backend.eager.recording import NotRecorded, recorded_by
 from spyre.torch_backend.eager.registry import eager_kernels
 from spyre.torch_backend.inductor.compat import tree_leaves, without_tracing
 from spyre.torch_backend.inductor.device_graph import (
@@ -41,6 +41,8 @@ HOST_MADE = ("arange", "eye", "linspace", "nonzero", "tril_indices", "triu_indic
 
 COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
 """Operations whose kernels are made of other aten operations."""
+FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
+"""Arguments of operations that make tensors, which their out variants do not have."""
 SCALARS = ("add", "sub", "mul", "div")
 """Operations of a tensor and a number, which are those of two tensors to the card."""
 
@@ -63,6 +65,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for name in SCALARS:
         found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
     found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+    found[operator("celu")] = _celu
     found |= {operator("sort"): _sort, operator("cat"): _cat_of_some(found[operator("cat")])}
     return found | scatter_decompositions() | enlargement_decompositions()
 
@@ -94,6 +97,13 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
     if not stays or dtype not in CONVERTED or x.dtype not in CONVERTED or not x.numel():
         return NotImplemented
     return _record("copy", converted, [x], (tuple(map(int, x.shape)), name_of(dtype)))[0]
+
+
+def _celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
+    """As eager mode has it."""
+    return (
+        operator("elu")(x, alpha, 1.0, 1.0 / alpha) if x.device.type == "spyre" else NotImplemented
+    )
 
 
 def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
@@ -132,7 +142,8 @@ def _functional(op: Any) -> Iterator[Any]:
     wanted = [(a.name, str(a.type)) for a in schema_of(op).arguments if a not in outs]
     for overload in op.overloadpacket.overloads():
         other = getattr(op.overloadpacket, overload)
-        given = [(a.name, str(a.type)) for a in schema_of(other).arguments]
+        arguments = [a for a in schema_of(other).arguments if a.name not in FACTORY_OPTIONS]
+        given = [(a.name, str(a.type)) for a in arguments]
         if given == wanted and not _out_arguments(other):
             yield other
 
@@ -156,7 +167,7 @@ def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any
         try:
             with recorded_by(_record):
                 return kernel(*args, **kwargs, **new)
-        except (NotExpressible, NotAGraph):
+        except (NotExpressible, NotAGraph, NotRecorded):
             return NotImplemented
 
     return decompose

@@ -18,9 +18,9 @@ _KINDS = dict.fromkeys(_POINTWISE, OpKind.POINTWISE) | {
 }
 _INPUTS = {OpKind.MATMUL: 2, OpKind.RESTICKIFY: 1, OpKind.REDUCTION: 1}
 _INPUTS |= {OpKind.TOPK: 1, OpKind.GATHER: 2}
-OP_INFO = ("constants", "mask_from", "lane_multiple", "part", INDIRECT)
-"""Keys of ``op_info``: constant name → bits as float32; fields of the eager `OpSpec`; how a gather
-reads its table.
+OP_INFO = ("constants", "mask_from", "lane_multiple", "part", "k_fast", INDIRECT)
+"""Keys of ``op_info``: constant name → bits as float32; fields of the eager `OpSpec`; False where
+cores that add up one tile of a matmul have no neighbouring numbers; how a gather reads its table.
 """
 
 

@@ -131,7 +131,13 @@ class SpyreKernel:
     def _spread_out(self, value: Value) -> Value:
         if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
             raise NotExpressible(f"{value.numel} elements, too many for a stick each")
-        return self.low.with_lane(value, -1)
+        if not (rank := len(value.sizes)):
+            return value
+        # In this order fresh memory is row-major, so that any view of the elements has pitches.
+        turned = value.permuted([rank - 1, *range(rank - 1)])
+        spread = self.low.with_lane(turned, -1)
+        spread = self.low.copy(turned) if spread is turned else spread
+        return spread.permuted([*range(1, rank), 0])
 
     def _gathered(self, value: Value) -> Value:
         """A view of spread elements as a tensor of its own, in the default layout."""

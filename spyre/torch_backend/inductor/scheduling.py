@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.compat import (
     BaseScheduling,
     CustomSchedulerPass,
@@ -22,7 +23,6 @@ from spyre.torch_backend.inductor.compat import (
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
 from spyre.torch_backend.inductor.run_order import in_few_runs
-from spyre.torch_backend.inductor.sources import source_hash
 from spyre.torch_backend.inductor.tiling.loop_nodes import (
     CountedLoopSchedulerNode,
     build_loop_scheduler_nodes,
@@ -68,9 +68,9 @@ class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
         """The nodes to generate code for."""
         return spyre_fuse_nodes(build_loop_scheduler_nodes(nodes))
 
-    def uuid(self) -> str:
-        """Changes with every source file of the backend."""
-        return source_hash()
+    def uuid(self) -> str | None:
+        """Changes with all that graphs and their inputs do not say."""
+        return cache_key()
 
 
 class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
@@ -99,7 +99,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         """One bundle, and its launch."""
         leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in self._removed]
         results = _read_outside(leaves)
-        kernel = SpyreKernel(_buffers_of(leaves), results)
+        kernel = SpyreKernel(_Buffers(), results)
         for leaf in leaves:
             kernel.add(leaf.node)
         internal = {leaf.node.get_name() for leaf in leaves} - set(results)
@@ -146,10 +146,12 @@ def _read_outside(leaves: Sequence[Any]) -> list[str]:
     return found
 
 
-def _buffers_of(leaves: Sequence[Any]) -> dict[str, HostBuffer]:
-    names = {dep.name for leaf in leaves for dep in leaf.read_writes.reads_and_writes()}
-    names |= {target_of(leaf.node) for leaf in leaves}
-    return {name: _host_buffer(name) for name in names}
+class _Buffers(dict[str, HostBuffer]):
+    """Buffers of the graph as bodies name them; scheduling renames what was mutated."""
+
+    def __missing__(self, name: str) -> HostBuffer:
+        found = self[name] = _host_buffer(name)
+        return found
 
 
 def _host_buffer(name: str) -> HostBuffer:

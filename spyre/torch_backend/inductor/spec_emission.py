@@ -149,7 +149,8 @@ def _dims(
     shared_k = kind is OpKind.MATMUL and all(dims[k].factors[0].lane for k in reduced)
     if len(reduced) > int(shared_k) or prod(splits.values()) > CORES:
         raise not_divisible(spec, f"slices {_slices(spec)}")
-    order.sort(key=lambda k: k not in reduced)
+    if spec.op_info.get("k_fast", True):
+        order.sort(key=lambda k: k not in reduced)
     return dims, Division(splits, order)
 
 
