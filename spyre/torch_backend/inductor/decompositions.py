@@ -142,9 +142,9 @@ def _functional(op: Any) -> Iterator[Any]:
     wanted = [(a.name, str(a.type)) for a in schema_of(op).arguments if a not in outs]
     for overload in op.overloadpacket.overloads():
         other = getattr(op.overloadpacket, overload)
-        arguments = [a for a in schema_of(other).arguments if a.name not in FACTORY_OPTIONS]
-        given = [(a.name, str(a.type)) for a in arguments]
-        if given == wanted and not _out_arguments(other):
+        given = [(a.name, str(a.type)) for a in schema_of(other).arguments]
+        without = [pair for pair in given if pair[0] not in FACTORY_OPTIONS]
+        if wanted in (given, without) and not _out_arguments(other):
             yield other
 
 
