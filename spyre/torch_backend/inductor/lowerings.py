@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.inductor.compat import lowering
+from spyre.torch_backend.inductor.compat import OpOverload, lowering
 from spyre.torch_backend.inductor.graph_to_ir import GraphToIr
 from spyre.torch_backend.inductor.program_op import RUN, graph_of
 
@@ -57,7 +57,7 @@ def _run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
 def mark_fallbacks(graph: torch.fx.Graph) -> None:
     """Have Inductor call eager mode for every node on spyre that is not `KEPT`."""
     for node in graph.nodes:
-        is_operation = isinstance(node.target, torch._ops.OpOverload)
+        is_operation = isinstance(node.target, OpOverload)
         if is_operation and node.target not in KEPT and _is_on_spyre(node):
             if node.target not in lowering.lowerings:
                 lowering.make_fallback(node.target, warn=False, override_decomp=True)
