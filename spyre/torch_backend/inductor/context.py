@@ -95,18 +95,24 @@ def _hooks() -> Iterator[None]:
     Patterns of joint graphs are not traced, which takes seconds: ``pattern_matcher`` is off.
     """
     update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
-    trace_patterns = joint_graph.lazy_init
+    run, trace_patterns = GraphLowering.run, joint_graph.lazy_init
     ir.Loops.has_large_inner_fn = joint_graph.lazy_init = _always
 
     def passes_first(graph: Any) -> None:
         pre_scheduling(graph)
         update(graph)
 
+    def fallbacks_marked(graph: Any, *args: Any) -> Any:
+        mark_fallbacks(graph.graph)
+        return run(graph, *args)
+
     GraphLowering._update_scheduler = passes_first
+    GraphLowering.run = fallbacks_marked
     try:
         yield
     finally:
         GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
+        GraphLowering.run = run
         joint_graph.lazy_init = trace_patterns
 
 

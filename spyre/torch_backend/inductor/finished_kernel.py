@@ -15,7 +15,7 @@ from spyre.torch_backend.inductor.kernel_notes import (
 )
 from spyre.torch_backend.inductor.loop_paths import LoopPath, looped
 from spyre.torch_backend.inductor.observing import wants_notes
-from spyre.torch_backend.inductor.op_spec import OpSpec, Spec
+from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec
 from spyre.torch_backend.inductor.pool_planning import plan_pool, pool_buffers
 from spyre.torch_backend.inductor.scratchpad.allocation import with_allocations
 from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
@@ -23,7 +23,9 @@ from spyre.torch_backend.inductor.scratchpad.plan import ScratchpadPlan, plan_sc
 from spyre.torch_backend.inductor.scratchpad.report import report_text
 from spyre.torch_backend.inductor.settings import Settings, settings
 from spyre.torch_backend.inductor.spec_text import spec_text
+from spyre.torch_backend.inductor.spec_views import LX
 from spyre.torch_backend.inductor.spec_writing import Place, spec_of
+from spyre.torch_backend.inductor.unread import read_constants, read_operations
 from spyre.torch_backend.program.value import Ints
 
 MATMUL = "batchmatmul"
@@ -66,6 +68,7 @@ def finished_kernel(
     low: Lowering, paths: Sequence[LoopPath], arguments: Sequence[HostBuffer]
 ) -> FinishedKernel:
     """The kernel of a program whose operations are complete; ``paths``: their loops."""
+    low.builder.specs, paths = read_operations(low, paths)
     places = _places(low)
     operations = zip(low.builder.specs, paths, strict=True)
     pairs = [spec_of(operation, places, path) for operation, path in operations]
@@ -92,8 +95,22 @@ def finished_kernel(
         in_lx = frozenset()
     pool = plan_pool(pool_buffers(specs, names, surroundings=surroundings, in_lx=in_lx))
     specs = with_allocations(specs, names, pool.allocations)
-    constants = tuple((c.number, c.dtype) for _, c in sorted(low.constants.items()))
+    specs = [_plain_in_lx(spec) for spec in specs]
+    read = [low.constants[k] for k in read_constants(low)]
+    constants = tuple((c.number, c.dtype) for c in read)
     return FinishedKernel(tuple(specs), tuple(arguments), constants, notes)
+
+
+def _plain_in_lx(spec: Spec) -> Spec:
+    """Nothing moves in LX: its tensors need not say so, and the document's do not."""
+    if isinstance(spec, LoopSpec):
+        return replace(spec, body=[_plain_in_lx(inner) for inner in spec.body])
+    if not isinstance(spec, OpSpec):
+        return spec
+    args = [
+        replace(a, per_tile_fixed=a.per_tile_fixed and LX not in a.allocation) for a in spec.args
+    ]
+    return replace(spec, args=args)
 
 
 def _lx_plan(
@@ -137,9 +154,10 @@ def _with_division(spec: OpSpec, division: Division, chosen: Settings) -> OpSpec
 def _places(low: Lowering) -> dict[int, Place]:
     """Every region's place; numbers stand behind the tensors among the arguments."""
     tensors = low.builder.arguments - len(low.constants)
-    constants = {number: tensors + k for k, number in enumerate(sorted(low.constants))}
-    others = (k for k in range(low.builder.arguments) if k not in constants)
-    numbers = constants | {number: k for k, number in enumerate(others)}
+    others = (k for k in range(low.builder.arguments) if k not in low.constants)
+    numbers = dict.fromkeys(low.constants, -1)
+    numbers |= {number: tensors + k for k, number in enumerate(read_constants(low))}
+    numbers |= {number: k for k, number in enumerate(others)}
     found = {}
     for region, memory in enumerate(low.builder.regions):
         number = numbers[memory.argument] if memory.argument >= 0 else -1

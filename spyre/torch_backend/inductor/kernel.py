@@ -14,6 +14,7 @@ from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
 from spyre.torch_backend.inductor.compat import ir
+from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
 from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
 from spyre.torch_backend.program.emit import emit
@@ -39,6 +40,7 @@ class SpyreKernel:
         self._buffers = buffers
         self._results = frozenset(results)
         self._values: dict[str, Value] = {}
+        self._programs: dict[DeviceProgram, list[Value]] = {}
         self._spread = False
         self._path = NO_LOOPS
 
@@ -50,15 +52,20 @@ class SpyreKernel:
         or in a loop, whose tiles are not copied.
         """
         body, self._path = body_of(operation), loop_path(operation)
-        specs = list(self.low.builder.specs)
+        specs, programs = list(self.low.builder.specs), dict(self._programs)
         try:
             self._make(operation, body, spread=False)
         except NotExpressible:
             if self._path:
                 raise
-            self.low.builder.specs = specs
+            self.low.builder.specs, self._programs = specs, programs
+            del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
-        self.paths += [self._path] * (len(self.low.builder.specs) - len(self.paths))
+        self._note_paths(self._path)
+
+    def _note_paths(self, path: LoopPath) -> None:
+        """What was added since the last time is in these loops."""
+        self.paths += [path] * (len(self.low.builder.specs) - len(self.paths))
 
     def _make(self, operation: Any, body: Body, spread: bool) -> None:
         known, self._spread = len(self.low.builder.specs), spread
@@ -124,7 +131,13 @@ class SpyreKernel:
     def _spread_out(self, value: Value) -> Value:
         if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
             raise NotExpressible(f"{value.numel} elements, too many for a stick each")
-        return self.low.with_lane(value, -1)
+        if not (rank := len(value.sizes)):
+            return value
+        # In this order fresh memory is row-major, so that any view of the elements has pitches.
+        turned = value.permuted([rank - 1, *range(rank - 1)])
+        spread = self.low.with_lane(turned, -1)
+        spread = self.low.copy(turned) if spread is turned else spread
+        return spread.permuted([*range(1, rank), 0])
 
     def _gathered(self, value: Value) -> Value:
         """A view of spread elements as a tensor of its own, in the default layout."""
@@ -143,12 +156,28 @@ class SpyreKernel:
     # --- operations ----------------------------------------------------------------------------
 
     def _computed(self, body: Body) -> Value:
+        if body.operation.program is not None:
+            return self._programmed(body, body.operation.program)[body.operation.result]
         if body.operation.kind is OpKind.REDUCTION:
             return self._reduced(body)
         if body.operation.kind is OpKind.MATMUL:
             return self._product(body)
         values = [self._operand(operand, body.ranges) for operand in body.operands]
         return self._elementwise(body, values)
+
+    def _programmed(self, body: Body, program: DeviceProgram) -> list[Value]:
+        """All results of a program, made with the first of them that is asked for."""
+        if self._path:
+            raise NotExpressible(f"{program.name} in a loop")
+        if program not in self._programs:
+            outer = len(body.ranges)
+            values = []
+            for operand, sizes in zip(body.operands, program.shapes, strict=True):
+                if isinstance(operand, Load):
+                    operand = replace(operand, strides=operand.strides[outer:][: len(sizes)])
+                values.append(self._operand(operand, sizes).expanded(sizes))
+            self._programs[program] = program.lowered(self.low, values)
+        return self._programs[program]
 
     def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
         name, dtype = body.operation.name, body.dtype
@@ -161,6 +190,9 @@ class SpyreKernel:
 
     def _reduced(self, body: Body) -> Value:
         (operand,) = body.operands
+        rank = len(body.ranges)
+        places = {rank + k: dim for k, dim in enumerate(body.operation.dims)}
+        self._path = self._path.seen_as(places)
         extents, reduced = list(body.ranges), iter(body.reduced)
         for k in body.operation.dims:
             extents[k] = next(reduced)
@@ -183,7 +215,12 @@ class SpyreKernel:
         a = self._operand(replace(left, strides=(*outer, row, k)), (*batch, rows, inner))
         *outer, _, column, k = right.strides
         b = self._operand(replace(right, strides=(*outer, k, column)), (*batch, inner, columns))
-        return self.low.matmul(a, b)
+        rank = len(body.ranges)
+        a = self.low.left_factor(a, rank)
+        self._note_paths(self._path.seen_as({rank - 1: None, rank: rank - 1}))
+        b = self.low.right_factor(b, rank)
+        self._note_paths(self._path.seen_as({rank - 2: None, rank: rank - 2}))
+        return self.low.product(a, b)
 
 
 def target_of(operation: Any) -> str:

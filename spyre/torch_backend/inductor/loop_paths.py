@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +21,11 @@ class LoopPath:
     numbers: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     dims: tuple[int | None, ...] = ()
+
+    def seen_as(self, dims: Mapping[int, int | None]) -> LoopPath:
+        """The same loops around an operation whose dims have other numbers; None: that it lacks."""
+        found = (None if d is None else dims.get(d, d) for d in self.dims)
+        return replace(self, dims=tuple(found))
 
     def __bool__(self) -> bool:
         return bool(self.numbers)

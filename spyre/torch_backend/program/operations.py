@@ -177,10 +177,15 @@ class Operations:
         return replace(found, order=None) if multiple else found
 
     def _narrowed(self, value: Value, dtype: str) -> Value:
-        """Where the last group is not whole, a copy has room for it."""
+        """Where the last group is not whole, a copy has room for it, and numbers in it."""
         if multiple := wide_multiple(value):
             wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
-            value = self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
+            self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
+            if wide_multiple(wide):
+                last = (sticks_from_last(value, 0),)
+                room = sticks_from_last(wide, 1)
+                self.builder.add(OpSpec(OpKind.POINTWISE, "identity", last, room))
+            value = wide
         into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
         return self.builder.add(
             OpSpec(OpKind.POINTWISE, "fp32todl16", (value,), into, lane_multiple=WIDE)
@@ -215,18 +220,26 @@ class Operations:
 
     def matmul(self, left: Value, right: Value) -> Value:
         """``left[.., M, K] · right[.., K, N]`` in DL16, batch dims broadcast."""
-        batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
-        rank = len(batch) + 2
-        left, right = _aligned(left, rank), _aligned(right, rank)
-        rows, inner, columns = left.sizes[-2], left.sizes[-1], right.sizes[-1]
-        left, right = self._held_matrix(left), self._held_matrix(right)
-        left = self.with_lane(left, rank - 1)
-        right = self.with_lane(right, rank - 1)
+        rank = max(len(left.sizes), len(right.sizes))
+        return self.product(self.left_factor(left, rank), self.right_factor(right, rank))
+
+    def left_factor(self, left: Value, rank: int) -> Value:
+        """``left[.., M, K]`` of ``rank`` dims with K along the lanes, in whole sticks."""
+        left = self.with_lane(self._held_matrix(_aligned(left, rank)), rank - 1)
         if len(left.view.dims[-1]) > 1:
             raise NotExpressible("K of a matmul's left operand lies in several pieces")
-        if inner % MATMUL_STICK:
-            left, right = self._padded_columns(left), self._padded_rows(right)
-        sizes = (*batch, rows, columns)
+        return self._padded_columns(left) if left.sizes[-1] % MATMUL_STICK else left
+
+    def right_factor(self, right: Value, rank: int) -> Value:
+        """``right[.., K, N]`` of ``rank`` dims with N along the lanes, K up to whole sticks."""
+        right = self.with_lane(self._held_matrix(_aligned(right, rank)), rank - 1)
+        return self._padded_rows(right) if right.sizes[-2] % MATMUL_STICK else right
+
+    def product(self, left: Value, right: Value) -> Value:
+        """The matmul of two factors."""
+        batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
+        rank, columns = len(left.sizes), right.sizes[-1]
+        sizes = (*batch, left.sizes[-2], columns)
         into = self.builder.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
         return self.builder.add(OpSpec(OpKind.MATMUL, "batchmatmul", (left, right), into))
 
@@ -273,6 +286,21 @@ def wide_multiple(value: Value) -> int:
     """
     sticks = -(-value.view.lane_extent // WIDE_STICK)
     return WIDE if sticks % 2 else 0
+
+
+def sticks_from_last(value: Value, ahead: int) -> Value:
+    """The last stick of every row along the lanes, or the one ``ahead`` of it, all lanes of it."""
+    view, lane = value.view, value.lane_dim
+    dims, offset_bytes = list(view.dims), view.offset_bytes
+    if lane < 0:
+        offset_bytes += ahead * STICK_BYTES
+    else:
+        lanes = view.elements_per_stick
+        *outer, inner = dims[lane]
+        offset_bytes += sum((f.extent - 1) * f.pitch_bytes for f in outer)
+        offset_bytes += (-(-inner.extent // lanes) - 1 + ahead) * inner.pitch_bytes
+        dims[lane] = (replace(inner, extent=lanes),)
+    return replace(value, view=replace(view, dims=tuple(dims), offset_bytes=offset_bytes))
 
 
 def result_lane(inputs: Sequence[Value], sizes: Ints) -> int:
