@@ -58,7 +58,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
                 found[functional] = _decomposition(functional, op, kernel)
     for name in SCALARS:
         found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
-    return found | {operator("_to_copy"): _to_copy, operator("clone"): _clone, operator("celu"): _celu}
+    return found | {
+        operator("_to_copy"): _to_copy,
+        operator("clone"): _clone,
+        operator("celu"): _celu,
+    }
 
 
 def _to_copy(x: torch.Tensor, **named: Any) -> Any:
@@ -72,7 +76,9 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
 
 def _celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
     """As eager mode has it."""
-    return operator("elu")(x, alpha, 1.0, 1.0 / alpha) if x.device.type == "spyre" else NotImplemented
+    return (
+        operator("elu")(x, alpha, 1.0, 1.0 / alpha) if x.device.type == "spyre" else NotImplemented
+    )
 
 
 def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
