@@ -58,11 +58,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
                 found[functional] = _decomposition(functional, op, kernel)
     for name in SCALARS:
         found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
-    return found | {
-        operator("_to_copy"): _to_copy,
-        operator("clone"): _clone,
-        operator("celu"): _celu,
-    }
+    found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+    return found | {operator("celu"): _celu}
 
 
 def _to_copy(x: torch.Tensor, **named: Any) -> Any:
