@@ -14,6 +14,7 @@ from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
 from spyre.torch_backend.inductor.compat import ir
+from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
 from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
 from spyre.torch_backend.program.emit import emit
@@ -39,6 +40,7 @@ class SpyreKernel:
         self._buffers = buffers
         self._results = frozenset(results)
         self._values: dict[str, Value] = {}
+        self._programs: dict[DeviceProgram, list[Value]] = {}
         self._spread = False
         self._path = NO_LOOPS
 
@@ -50,13 +52,13 @@ class SpyreKernel:
         or in a loop, whose tiles are not copied.
         """
         body, self._path = body_of(operation), loop_path(operation)
-        specs = list(self.low.builder.specs)
+        specs, programs = list(self.low.builder.specs), dict(self._programs)
         try:
             self._make(operation, body, spread=False)
         except NotExpressible:
             if self._path:
                 raise
-            self.low.builder.specs = specs
+            self.low.builder.specs, self._programs = specs, programs
             del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
         self._note_paths(self._path)
@@ -154,12 +156,28 @@ class SpyreKernel:
     # --- operations ----------------------------------------------------------------------------
 
     def _computed(self, body: Body) -> Value:
+        if body.operation.program is not None:
+            return self._programmed(body, body.operation.program)[body.operation.result]
         if body.operation.kind is OpKind.REDUCTION:
             return self._reduced(body)
         if body.operation.kind is OpKind.MATMUL:
             return self._product(body)
         values = [self._operand(operand, body.ranges) for operand in body.operands]
         return self._elementwise(body, values)
+
+    def _programmed(self, body: Body, program: DeviceProgram) -> list[Value]:
+        """All results of a program, made with the first of them that is asked for."""
+        if self._path:
+            raise NotExpressible(f"{program.name} in a loop")
+        if program not in self._programs:
+            outer = len(body.ranges)
+            values = []
+            for operand, sizes in zip(body.operands, program.shapes, strict=True):
+                if isinstance(operand, Load):
+                    operand = replace(operand, strides=operand.strides[outer:][: len(sizes)])
+                values.append(self._operand(operand, sizes).expanded(sizes))
+            self._programs[program] = program.lowered(self.low, values)
+        return self._programs[program]
 
     def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
         name, dtype = body.operation.name, body.dtype

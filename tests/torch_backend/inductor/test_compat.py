@@ -15,6 +15,7 @@ PACKAGE = Path(compat.__file__).parent
 
 SYMBOLS = (
     "torch._inductor.dependencies.MemoryDep",
+    "torch._inductor.fx_passes.joint_graph.lazy_init",
     "torch._inductor.graph.GraphLowering.get_output_names",
     "torch._inductor.graph.GraphLowering.qualify_name",
     "torch._inductor.graph.GraphLowering.try_get_buffer",
