@@ -1,39 +1,16 @@
-"""The kernels compiled functions are made of, collected, and what the checks find in them."""
+"""What the checks find in the kernels compiled functions are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
 import spyre
 from spyre.hw.device import Device
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.torch_backend.inductor import async_compile
 from spyre.torch_backend.inductor.bundle_generation import generate_bundle
-from spyre.torch_backend.inductor.compat import inductor_config
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
-
-
-@contextmanager
-def collected_kernels() -> Iterator[list[CompiledKernel]]:
-    """Kernels that are made while it is open; Inductor's caches are not used."""
-    kernels: list[CompiledKernel] = []
-
-    class Collected(CompiledKernel):
-        def __init__(self, *args: Any, **named: Any) -> None:
-            super().__init__(*args, **named)
-            kernels.append(self)
-
-    with (
-        patch.object(async_compile, "CompiledKernel", Collected),
-        inductor_config.patch(force_disable_caches=True),
-    ):
-        yield kernels
 
 
 class KernelChecks:
@@ -43,7 +20,7 @@ class KernelChecks:
         self.device = Device(threads=1, sanitize=True, poison=True)
 
     def findings(self, kernel: CompiledKernel, place: Path, **form: bool) -> list[str]:
-        """What ``--check`` and ``--sanitize`` say of it. ``form``: as of `generate_bundle`."""
+        """What `spyre-run --check` and `--sanitize` say. ``form``: as of `generate_bundle`."""
         return self.run(kernel, place, **form)[0]
 
     def run(

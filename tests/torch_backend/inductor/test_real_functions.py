@@ -11,7 +11,8 @@ import torch
 
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
 from tests.conftest import SHARED
-from tests.torch_backend.inductor.emitted_kernels import KernelChecks, collected_kernels
+from tests.torch_backend.inductor.compiled_code import collected
+from tests.torch_backend.inductor.emitted_kernels import KernelChecks
 from tests.torch_backend.inductor.real_functions import RealFunction, read_function
 
 BUNDLES = SHARED / "bundles"
@@ -58,7 +59,7 @@ class Compiler:
             return self._known[function.key], False
         torch._dynamo.reset()
         call = torch.compile(function.call, dynamic=False, fullgraph=True)
-        with collected_kernels() as kernels:
+        with collected() as kernels:
             call(*function.on_card())
         self._known[function.key] = Compiled(call, tuple(kernels))
         return self._known[function.key], True
