@@ -8,7 +8,7 @@ enters the same context.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from spyre.torch_backend.inductor.compat import (
     ir,
 )
 from spyre.torch_backend.inductor.lowerings import mark_fallbacks
+from spyre.torch_backend.inductor.passes import order
 from spyre.torch_backend.inductor.scheduling import PostFusionPasses
 from spyre.torch_backend.inductor.sources import source_hash
 
@@ -49,7 +50,7 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
 
     def uuid(self) -> str:
         """Changes with every source file of the backend."""
-        return source_hash()
+        return source_hash() + order.settings()
 
 
 class _Depth(threading.local):
@@ -86,10 +87,19 @@ def _hooks() -> Iterator[None]:
     """Places where Inductor asks nobody: every operation is realised, passes before scheduling."""
     update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
     ir.Loops.has_large_inner_fn = _always
+    GraphLowering._update_scheduler = _after_passes(update)
     try:
         yield
     finally:
         GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
+
+
+def _after_passes(update: Callable[[Any], None]) -> Callable[[Any], None]:
+    def update_scheduler(graph: Any) -> None:
+        order.run(graph)
+        update(graph)
+
+    return update_scheduler
 
 
 def _always(*_: Any, **__: Any) -> bool:

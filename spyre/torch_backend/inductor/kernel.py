@@ -7,13 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout import contiguous_strides
-from spyre.layout.device_view import device_view, seen_through
 from spyre.mlir.sdsc_builder import Place
-from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.eager.lowering import Lowering
-from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
+from spyre.torch_backend.inductor.body import Body, Number, body_of
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
+from spyre.torch_backend.inductor.layouts import lane_of
+from spyre.torch_backend.inductor.operand_views import (
+    Read,
+    argument_view,
+    other_lanes,
+    reads_of,
+    seen,
+)
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.storing import store
@@ -37,6 +42,7 @@ class SpyreKernel:
         self._results = frozenset(results)
         self._values: dict[str, Value] = {}
         self._spread = False
+        self._lane: int | None = None
 
     def add(self, name: str, operation: Any) -> None:
         """The next operation, which makes buffer ``name``.
@@ -45,6 +51,7 @@ class SpyreKernel:
         per stick, which every view can be walked in. NotExpressible if that takes too much memory.
         """
         body = body_of(operation)
+        self._lane = lane_of(operation.layout)
         specs = list(self.low.builder.specs)
         try:
             self._values[name] = self._made(name, body, spread=False)
@@ -63,10 +70,20 @@ class SpyreKernel:
                 emit(spec, _anywhere)
         return value
 
+    def propagated(self, name: str, body: Body) -> Value:
+        """The result of an operation, with the lane its operands suggest; nothing is tried.
+
+        Layout propagation asks this, operation by operation. NotExpressible if it needs spreading.
+        """
+        self._lane = None
+        value = self._computed(body)
+        self._values[name] = self._stored(name, value) if name in self._results else value
+        return value
+
     def _stored(self, name: str, value: Value) -> Value:
         """``value`` in the memory of a buffer that others read."""
         buffer, whole = self._buffers[name], self._argument(name)
-        goal = _seen(whole, buffer.sizes, buffer.strides, 0)
+        goal = seen(whole, buffer.sizes, buffer.strides, 0)
         if goal is None:
             raise NotExpressible(f"strides {buffer.strides} of {name}")
         store(self.low, value, goal)
@@ -82,31 +99,28 @@ class SpyreKernel:
         """The whole of a buffer the kernel is given, as its storage is laid out."""
         if name not in self._values:
             buffer = self._buffers[name]
-            base = default_base(buffer.sizes, buffer.strides, buffer.dtype)
-            whole = device_view(base.layout, base.shape, base.strides, base.shape, base.strides, 0)
-            if whole is None:
-                raise NotExpressible(f"the layout of {name}")
+            whole = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
             self._values[name] = self.low.builder.argument(whole, buffer.dtype)
             self.arguments.append(name)
         return self._values[name]
 
-    def _operand(self, operand: Load | Number, extents: Ints) -> Value:
+    def _operand(self, read: Read) -> Value:
+        operand, extents = read.operand, read.extents
         if isinstance(operand, Number):
             return self.low.constant(operand.value, operand.dtype)
-        sizes = tuple(n if s else 1 for n, s in zip(extents, operand.strides, strict=True))
         value = self._argument(operand.buffer)
         if self._spread:
             value = self._spread_out(value)
-        found = self._found(value, sizes, operand.strides, operand.offset)
+        found = self._found(value, read.sizes, operand.strides, operand.offset)
         if self._spread:
             found = self._gathered(found)
         return found if found.sizes == extents else found.expanded(extents)
 
     def _found(self, value: Value, sizes: Ints, strides: Ints, offset: int) -> Value:
         """Elements of ``value``; where its sticks are in the way, of a copy with others."""
-        found = _seen(value, sizes, strides, offset)
-        for lane in self._other_lanes(value) if found is None else ():
-            found = _seen(self.low.with_lane(value, lane), sizes, strides, offset)
+        found = seen(value, sizes, strides, offset)
+        for lane in other_lanes(value) if found is None else ():
+            found = seen(self.low.with_lane(value, lane), sizes, strides, offset)
             if found is not None:
                 break
         if found is None:
@@ -123,65 +137,34 @@ class SpyreKernel:
         lanes = [k for k, n in enumerate(value.sizes) if n > 1]
         return self.low.with_lane(self.low.copy(value), lanes[-1] if lanes else -1)
 
-    def _other_lanes(self, value: Value) -> list[int]:
-        """Lane dims to try, the last dims first, in the end one element per stick."""
-        lanes = [k for k, n in enumerate(value.sizes) if n > 1 and k != value.lane_dim]
-        return [*reversed(lanes), -1]
-
     # --- operations ----------------------------------------------------------------------------
 
     def _computed(self, body: Body) -> Value:
-        if body.operation.kind is OpKind.REDUCTION:
-            return self._reduced(body)
-        if body.operation.kind is OpKind.MATMUL:
-            return self._product(body)
-        values = [self._operand(operand, body.ranges) for operand in body.operands]
+        values = [self._operand(read) for read in reads_of(body)]
+        kind, operation = body.operation.kind, body.operation
+        if kind is OpKind.RESTICKIFY:
+            return self._restickified(values[0])
+        if kind is OpKind.REDUCTION:
+            return self.low.reduce(operation.name, values[0], operation.dims, operation.constants)
+        if kind is OpKind.MATMUL:
+            return self.low.matmul(*values)
         return self._elementwise(body, values)
 
+    def _restickified(self, value: Value) -> Value:
+        found = value if self._lane is None else self.low.with_lane(value, self._lane)
+        return self.low.copy(value) if found is value else found
+
     def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
-        name, dtype = body.operation.name, body.dtype
+        name, dtype, lane = body.operation.name, body.dtype, self._lane
         if name == "identity":
-            return self.low.broadcast(replace(values[0], dtype=dtype), body.ranges)
+            return self.low.broadcast(replace(values[0], dtype=dtype), body.ranges, lane)
         if name in self.low.CONVERSIONS:
-            return self.low.converted_by(name, values[0], dtype)
-        found = self.low.pointwise(name, *values, dtype=dtype, constants=body.operation.constants)
+            return self.low.converted_by(name, values[0], dtype, lane)
+        constants = body.operation.constants
+        found = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
         return found if found.sizes == body.ranges else found.expanded(body.ranges)
-
-    def _reduced(self, body: Body) -> Value:
-        (operand,) = body.operands
-        extents, reduced = list(body.ranges), iter(body.reduced)
-        for k in body.operation.dims:
-            extents[k] = next(reduced)
-        assert isinstance(operand, Load)
-        strides = list(operand.strides[: len(extents)])
-        for k, dim in enumerate(body.operation.dims):
-            strides[dim] = operand.strides[len(extents) + k]
-        value = self._operand(replace(operand, strides=tuple(strides)), tuple(extents))
-        return self.low.reduce(
-            body.operation.name, value, body.operation.dims, body.operation.constants
-        )
-
-    def _product(self, body: Body) -> Value:
-        left, right = body.operands
-        *batch, rows, columns = body.ranges
-        (inner,) = body.reduced
-        assert isinstance(left, Load)
-        assert isinstance(right, Load)
-        *outer, row, _, k = left.strides
-        a = self._operand(replace(left, strides=(*outer, row, k)), (*batch, rows, inner))
-        *outer, _, column, k = right.strides
-        b = self._operand(replace(right, strides=(*outer, k, column)), (*batch, inner, columns))
-        return self.low.matmul(a, b)
 
 
 def _anywhere(value: Value) -> Place:
     """Some place for a value whose operation is only tried."""
     return Place("somewhere", value.view.offset_bytes)
-
-
-def _seen(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value | None:
-    """A tensor of ``sizes`` and ``strides`` over the elements of ``value`` in row-major order."""
-    if offset == 0 and sizes == value.sizes and strides == contiguous_strides(sizes):
-        return value
-    found = seen_through(value.view, sizes, strides, offset)
-    return None if found is None else replace(value, view=found, order=None)
