@@ -12,9 +12,9 @@ from spyre.torch_backend.inductor.restickify_placement import SPARSE, device_ele
 from spyre.torch_backend.program.builder import ProgramBuilder
 from spyre.torch_backend.program.value import Ints, Value
 
-OVERHEAD = 1 << 16
-"""What an operation costs by itself, in elements a restickify moves in that time: about 1 µs at the
-116 GB/s of hardware reference §3.3. One large move is better than two that are hardly smaller.
+OVERHEAD = 1 << 18
+"""What a restickify costs besides the elements it moves, in elements: with tensors of up to half a
+MiB the fewest restickifies are best, with larger ones the fewest bytes.
 """
 HARD = 3 * OVERHEAD
 """The same for operands that the kernel has to spread out."""
@@ -94,6 +94,14 @@ def _elements(value: Value) -> int:
 
 
 def _seen(value: Value, read: Read) -> Value | None:
+    """What is read of ``value``; None where the cores cannot walk it along with other tensors."""
     load = read.operand
     assert isinstance(load, Load)
-    return seen(value, read.sizes, load.strides, load.offset)
+    found = seen(value, read.sizes, load.strides, load.offset)
+    return None if found is None or _is_in_pieces(found) else found
+
+
+def _is_in_pieces(found: Value) -> bool:
+    """True if a dim along the lanes goes on in other sticks before one is full."""
+    factors = found.view.dims[found.lane_dim] if found.lane_dim >= 0 else ()
+    return len(factors) > 1 and factors[-1].extent % found.view.elements_per_stick != 0
