@@ -151,8 +151,9 @@ class SpyreKernel:
         return self._elementwise(body, values)
 
     def _restickified(self, value: Value) -> Value:
+        """A copy; what was spread out is one already."""
         found = value if self._lane is None else self.low.with_lane(value, self._lane)
-        return self.low.copy(value) if found is value else found
+        return self.low.copy(value) if found is value and not self._spread else found
 
     def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
         name, dtype, lane = body.operation.name, body.dtype, self._lane
