@@ -28,6 +28,7 @@ from torch._inductor.scheduler import (
     BaseSchedulerNode,
     BaseScheduling,
     FusedSchedulerNode,
+    NopKernelSchedulerNode,
     Scheduler,
     SchedulerNode,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "FusedSchedulerNode",
     "GraphLowering",
     "MemoryDep",
+    "NopKernelSchedulerNode",
     "OrderedSet",
     "PythonWrapperCodegen",
     "Scheduler",

@@ -8,7 +8,7 @@ enters the same context.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from spyre.torch_backend.inductor.compat import (
 )
 from spyre.torch_backend.inductor.lowerings import mark_fallbacks
 from spyre.torch_backend.inductor.passes import order
+from spyre.torch_backend.inductor.pre_scheduling import pre_scheduling
 from spyre.torch_backend.inductor.scheduling import PostFusionPasses
 from spyre.torch_backend.inductor.sources import source_hash
 
@@ -37,6 +38,9 @@ SETTINGS = {
     "layout_optimization": False,
     "pattern_matcher": False,
     "loop_ordering_after_fusion": False,
+    "pick_loop_orders": False,
+    "reorder_for_locality": False,
+    "reorder_for_peak_memory": False,
 }
 """Settings under which one ir.Operation is one device operation, and dims keep their places."""
 
@@ -87,19 +91,17 @@ def _hooks() -> Iterator[None]:
     """Places where Inductor asks nobody: every operation is realised, passes before scheduling."""
     update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
     ir.Loops.has_large_inner_fn = _always
-    GraphLowering._update_scheduler = _after_passes(update)
+
+    def passes_first(graph: Any) -> None:
+        order.run(graph)
+        pre_scheduling(graph)
+        update(graph)
+
+    GraphLowering._update_scheduler = passes_first
     try:
         yield
     finally:
         GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
-
-
-def _after_passes(update: Callable[[Any], None]) -> Callable[[Any], None]:
-    def update_scheduler(graph: Any) -> None:
-        order.run(graph)
-        update(graph)
-
-    return update_scheduler
 
 
 def _always(*_: Any, **__: Any) -> bool:

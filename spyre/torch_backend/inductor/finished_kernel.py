@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 from spyre.torch_backend.cores import usable_cores
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.division.plan import divide_op, with_division
-from spyre.torch_backend.inductor.op_spec import OpSpec, Spec
+from spyre.torch_backend.inductor.loop_paths import LoopPath, looped
+from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec
 from spyre.torch_backend.inductor.pool_planning import plan_pool, pool_buffers
 from spyre.torch_backend.inductor.scratchpad.allocation import with_allocations
 from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
+from spyre.torch_backend.inductor.scratchpad.plan import plan_scratchpad
 from spyre.torch_backend.inductor.spec_text import spec_text
+from spyre.torch_backend.inductor.spec_views import LX
 from spyre.torch_backend.inductor.spec_writing import Place, spec_of
 from spyre.torch_backend.program.value import Ints
 
 MATMUL = "batchmatmul"
+LX_PLANNING = __import__("os").environ.get("LX_PLANNING", "1") == "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +50,40 @@ class FinishedKernel:
         return f"{spec_text(self.specs)}, {more}"
 
 
-def finished_kernel(low: Lowering, arguments: Sequence[HostBuffer]) -> FinishedKernel:
-    """The kernel of a program whose operations are complete."""
+def finished_kernel(
+    low: Lowering, paths: Sequence[LoopPath], arguments: Sequence[HostBuffer]
+) -> FinishedKernel:
+    """The kernel of a program whose operations are complete; ``paths``: their loops."""
     places = _places(low)
-    pairs = [spec_of(operation, places) for operation in low.builder.specs]
-    specs: list[Spec] = [_divided(spec) for spec, _ in pairs]
+    operations = zip(low.builder.specs, paths, strict=True)
+    pairs = [spec_of(operation, places, path) for operation, path in operations]
     names = [row for _, row in pairs]
+    specs = looped([_divided(spec) for spec, _ in pairs], paths)
     given = frozenset(place.name for place in places.values() if place.argument >= 0)
-    pool = plan_pool(pool_buffers(specs, names, surroundings=Surroundings(given)))
+    surroundings = Surroundings(given)
+    if LX_PLANNING:
+        plan = plan_scratchpad(specs, names, surroundings=surroundings, rule="all")
+        specs = with_allocations(specs, names, plan.allocations)
+        in_lx = frozenset(plan.allocations)
+    else:
+        in_lx = frozenset()
+    pool = plan_pool(pool_buffers(specs, names, surroundings=surroundings, in_lx=in_lx))
     specs = with_allocations(specs, names, pool.allocations)
+    specs = [_plain_in_lx(spec) for spec in specs]
     constants = tuple((c.number, c.dtype) for _, c in sorted(low.constants.items()))
     return FinishedKernel(tuple(specs), tuple(arguments), constants)
+
+
+def _plain_in_lx(spec: Spec) -> Spec:
+    """Nothing moves in LX: its tensors need not say so, and the document's do not."""
+    if isinstance(spec, LoopSpec):
+        return replace(spec, body=[_plain_in_lx(inner) for inner in spec.body])
+    if not isinstance(spec, OpSpec):
+        return spec
+    args = [
+        replace(a, per_tile_fixed=a.per_tile_fixed and LX not in a.allocation) for a in spec.args
+    ]
+    return replace(spec, args=args)
 
 
 def _divided(spec: OpSpec) -> OpSpec:

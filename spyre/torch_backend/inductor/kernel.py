@@ -10,8 +10,10 @@ from spyre.dtypes import STICK_BYTES
 from spyre.mlir.sdsc_builder import Place
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.body import Body, Number, body_of
+from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
 from spyre.torch_backend.inductor.layouts import lane_of
+from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
 from spyre.torch_backend.inductor.operand_views import (
     Read,
     argument_view,
@@ -32,43 +34,53 @@ class SpyreKernel:
     """A bundle under construction.
 
     ``arguments``: buffers it takes, in the order of the launch, by name. Results that nobody
-    outside reads stay in its own memory.
+    outside reads stay in its own memory. ``paths``: the loops around every operation.
     """
 
     def __init__(self, buffers: Mapping[str, HostBuffer], results: Sequence[str]) -> None:
         self.low = Lowering()
         self.arguments: list[str] = []
+        self.paths: list[LoopPath] = []
         self._buffers = buffers
         self._results = frozenset(results)
         self._values: dict[str, Value] = {}
         self._spread = False
         self._lane: int | None = None
+        self._path = NO_LOOPS
 
-    def add(self, name: str, operation: Any) -> None:
-        """The next operation, which makes buffer ``name``.
+    def add(self, operation: Any) -> None:
+        """The next operation, an ir.ComputedBuffer; what it mutates takes its result.
 
         Where the cores cannot walk the operands as they lie, they are first spread to one element
-        per stick, which every view can be walked in. NotExpressible if that takes too much memory.
+        per stick, which every view can be walked in. NotExpressible if that takes too much memory,
+        or in a loop, whose tiles are not copied.
         """
-        body = body_of(operation)
+        body, self._path = body_of(operation), loop_path(operation)
         self._lane = lane_of(operation.layout)
         specs = list(self.low.builder.specs)
         try:
-            self._values[name] = self._made(name, body, spread=False)
+            self._make(operation, body, spread=False)
         except NotExpressible:
+            if self._path:
+                raise
             self.low.builder.specs = specs
-            self._values[name] = self._made(name, body, spread=True)
+            del self.paths[len(specs) :]
+            self._make(operation, body, spread=True)
+        self._note_paths(self._path)
 
-    def _made(self, name: str, body: Body, spread: bool) -> Value:
-        known = set(map(id, self.low.builder.specs))
-        self._spread = spread
+    def _note_paths(self, path: LoopPath) -> None:
+        """What was added since the last time is in these loops."""
+        self.paths += [path] * (len(self.low.builder.specs) - len(self.paths))
+
+    def _make(self, operation: Any, body: Body, spread: bool) -> None:
+        known, self._spread = len(self.low.builder.specs), spread
+        name = target_of(operation)
         value = self._computed(body)
         if name in self._results:
             value = self._stored(name, value)
-        for spec in self.low.builder.specs:
-            if id(spec) not in known:
-                emit(spec, _anywhere)
-        return value
+        for spec in self.low.builder.specs[known:]:
+            emit(spec, _anywhere)
+        self._values[name] = value
 
     def propagated(self, name: str, body: Body) -> Value:
         """The result of an operation, with the lane its operands suggest; nothing is tried.
@@ -81,17 +93,18 @@ class SpyreKernel:
         return value
 
     def _stored(self, name: str, value: Value) -> Value:
-        """``value`` in the memory of a buffer that others read."""
-        buffer, whole = self._buffers[name], self._argument(name)
-        goal = seen(whole, buffer.sizes, buffer.strides, 0)
+        """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
+        whole, strides = self._argument(name), self._buffers[name].strides
+        goal = seen(whole, value.sizes, strides, 0)
         if goal is None:
-            raise NotExpressible(f"strides {buffer.strides} of {name}")
+            raise NotExpressible(f"strides {strides} of {name}")
         store(self.low, value, goal)
         return whole
 
     def finished(self) -> FinishedKernel:
         """The kernel: specs with work divided and memory planned."""
-        return finished_kernel(self.low, [self._buffers[name] for name in self.arguments])
+        arguments = [self._buffers[name] for name in self.arguments]
+        return finished_kernel(self.low, self.paths, arguments)
 
     # --- operands ------------------------------------------------------------------------------
 
@@ -119,7 +132,7 @@ class SpyreKernel:
     def _found(self, value: Value, sizes: Ints, strides: Ints, offset: int) -> Value:
         """Elements of ``value``; where its sticks are in the way, of a copy with others."""
         found = seen(value, sizes, strides, offset)
-        for lane in other_lanes(value) if found is None else ():
+        for lane in self._other_lanes(value) if found is None else ():
             found = seen(self.low.with_lane(value, lane), sizes, strides, offset)
             if found is not None:
                 break
@@ -137,6 +150,10 @@ class SpyreKernel:
         lanes = [k for k, n in enumerate(value.sizes) if n > 1]
         return self.low.with_lane(self.low.copy(value), lanes[-1] if lanes else -1)
 
+    def _other_lanes(self, value: Value) -> list[int]:
+        """Other lanes; in a loop none, for the whole tensor would be laid out anew per tile."""
+        return [] if self._path else other_lanes(value)
+
     # --- operations ----------------------------------------------------------------------------
 
     def _computed(self, body: Body) -> Value:
@@ -147,7 +164,7 @@ class SpyreKernel:
         if kind is OpKind.REDUCTION:
             return self.low.reduce(operation.name, values[0], operation.dims, operation.constants)
         if kind is OpKind.MATMUL:
-            return self.low.matmul(*values)
+            return self._product(*values)
         return self._elementwise(body, values)
 
     def _restickified(self, value: Value) -> Value:
@@ -164,6 +181,22 @@ class SpyreKernel:
         constants = body.operation.constants
         found = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
         return found if found.sizes == body.ranges else found.expanded(body.ranges)
+
+    def _product(self, left: Value, right: Value) -> Value:
+        rank = len(left.sizes)
+        left = self.low.left_factor(left, rank)
+        self._note_paths(self._path.without(rank - 1))
+        right = self.low.right_factor(right, rank)
+        self._note_paths(self._path.without(rank - 2))
+        return self.low.product(left, right)
+
+
+def target_of(operation: Any) -> str:
+    """The buffer an operation writes to: its own, or the one it mutates."""
+    layout = operation.layout
+    mutates = isinstance(layout, ir.MutationLayoutSHOULDREMOVE)
+    found: str = layout.get_buffer().get_name() if mutates else operation.get_name()
+    return found
 
 
 def _anywhere(value: Value) -> Place:

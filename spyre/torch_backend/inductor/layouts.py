@@ -76,7 +76,12 @@ def stick_dim(layout: FixedTiledLayout) -> int | None:
 
 
 def lane_of(layout: Any) -> int | None:
-    """`stick_dim` as programs count it: -1 for sticks of one value; None for other layouts."""
+    """`stick_dim` as programs count it: -1 for sticks of one value; None for other layouts.
+
+    Of an operation that writes into another buffer, that buffer's.
+    """
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        layout = layout.real_layout()
     if not isinstance(layout, FixedTiledLayout):
         return None
     dim = stick_dim(layout)

@@ -19,7 +19,10 @@ from spyre.torch_backend.inductor.context import spyre_context
 from spyre.torch_backend.inductor.decompositions import decompositions, eager_operators
 from spyre.torch_backend.inductor.device_interface import SpyreInterface, SpyreOpOverrides
 from spyre.torch_backend.inductor.lowerings import install_lowerings
+from spyre.torch_backend.inductor.pre_scheduling import named_inputs
 from spyre.torch_backend.inductor.scheduling import SpyreScheduling
+from spyre.torch_backend.inductor.tiling.dim_names import names_of_inputs
+from spyre.torch_backend.inductor.tiling.named_dims import names_of_graph_inputs
 from spyre.torch_backend.inductor.wrapper import SpyreWrapper
 
 _installed = False
@@ -53,7 +56,7 @@ def _compiling(entry: Any) -> Callable[..., Any]:
                 model,
                 example_inputs,
                 *args,
-                inner_compile=_in_context(inner),
+                inner_compile=_in_context(inner, names_of_inputs(example_inputs)),
                 decompositions=table,
                 **named,
             )
@@ -61,13 +64,16 @@ def _compiling(entry: Any) -> Callable[..., Any]:
     return compile_fx
 
 
-def _in_context(inner: Callable[..., Any]) -> Callable[..., Any]:
-    """Backward graphs are compiled when they are first needed, outside of `compile_fx`."""
+def _in_context(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
+    """Backward graphs are compiled when they are first needed, outside of `compile_fx`.
+
+    ``names``: of the dims of the function's arguments.
+    """
 
     @functools.wraps(inner)
-    def compiled(*args: Any, **named: Any) -> Any:
-        with spyre_context():
-            return inner(*args, **named)
+    def compiled(model: Any, *args: Any, **named: Any) -> Any:
+        with spyre_context(), named_inputs(names_of_graph_inputs(model, names)):
+            return inner(model, *args, **named)
 
     return compiled
 

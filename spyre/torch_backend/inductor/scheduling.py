@@ -11,6 +11,7 @@ from spyre.torch_backend.inductor.compat import (
     BaseScheduling,
     CustomSchedulerPass,
     FusedSchedulerNode,
+    NopKernelSchedulerNode,
     OrderedSet,
     SchedulerNode,
     V,
@@ -19,8 +20,13 @@ from spyre.torch_backend.inductor.compat import (
     sympy_product,
 )
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
-from spyre.torch_backend.inductor.kernel import SpyreKernel
+from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
 from spyre.torch_backend.inductor.sources import source_hash
+from spyre.torch_backend.inductor.tiling.loop_nodes import (
+    CountedLoopSchedulerNode,
+    build_loop_scheduler_nodes,
+    leaf_nodes,
+)
 
 
 def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
@@ -28,7 +34,10 @@ def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
     found: list[Any] = []
     run: list[Any] = []
     for node in nodes:
-        if type(node) is SchedulerNode and _is_on_spyre(node):
+        if isinstance(node, NopKernelSchedulerNode) and not node.unmet_dependencies:
+            found.append(node)  # memory for a loop's results, which nothing has to wait for
+            continue
+        if isinstance(node, (SchedulerNode, CountedLoopSchedulerNode)) and _is_on_spyre(node):
             run.append(node)
             continue
         found += [*_bundle(run), node]
@@ -52,7 +61,7 @@ class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
 
     def __call__(self, nodes: list[Any]) -> list[Any]:
         """The nodes to generate code for."""
-        return spyre_fuse_nodes(nodes)
+        return spyre_fuse_nodes(build_loop_scheduler_nodes(nodes))
 
     def uuid(self) -> str:
         """Changes with every source file of the backend."""
@@ -83,11 +92,11 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
 
     def codegen_node(self, node: Any) -> None:
         """One bundle, and its launch."""
-        leaves = [leaf for leaf in node.get_nodes() if leaf.get_name() not in self._removed]
+        leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in self._removed]
         results = _read_outside(leaves)
         kernel = SpyreKernel(_buffers_of(leaves), results)
         for leaf in leaves:
-            kernel.add(leaf.node.get_name(), leaf.node)
+            kernel.add(leaf.node)
         internal = {leaf.node.get_name() for leaf in leaves} - set(results)
         V.graph.removed_buffers |= internal
         name = self._define(leaves, kernel)
@@ -122,6 +131,9 @@ def _read_outside(leaves: Sequence[Any]) -> list[str]:
     outputs = set(V.graph.get_output_names())
     found = []
     for leaf in leaves:
+        if (target := target_of(leaf.node)) != leaf.node.get_name():
+            found.append(target)
+            continue
         for buffer in leaf.get_outputs():
             users = {user.get_name() for user in buffer.users}
             if users - inside or buffer.get_name() in outputs:
@@ -131,6 +143,7 @@ def _read_outside(leaves: Sequence[Any]) -> list[str]:
 
 def _buffers_of(leaves: Sequence[Any]) -> dict[str, HostBuffer]:
     names = {dep.name for leaf in leaves for dep in leaf.read_writes.reads_and_writes()}
+    names |= {target_of(leaf.node) for leaf in leaves}
     return {name: _host_buffer(name) for name in names}
 
 

@@ -16,6 +16,7 @@ import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import DeviceView
+from spyre.torch_backend.inductor.loop_paths import LoopPath
 from spyre.torch_backend.inductor.op_spec import DataFormats, OpSpec, TensorArg
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
 from spyre.torch_backend.program.op_spec import OpKind
@@ -34,28 +35,36 @@ class Place:
     size_bytes: int
 
 
-def spec_of(operation: Operation, places: Mapping[int, Place]) -> tuple[OpSpec, tuple[str, ...]]:
+def spec_of(
+    operation: Operation, places: Mapping[int, Place], path: LoopPath
+) -> tuple[OpSpec, tuple[str, ...]]:
     """The operation as a spec whose scratch tensors have no place yet, and its tensors' names.
 
-    ``places``: by region. NotExpressible for kinds that specs do not have.
+    ``places``: by region. ``path``: loops around it. NotExpressible for kinds that specs lack.
     """
     values, views, roles = _walked(operation)
+    if path:  # loops move along single dims
+        roles = list(range(len(views[0].sizes)))
     dims = common_iteration(views, roles)
     symbols = [sympy.Symbol(f"c{k}") for k in range(len(dims))]
-    args = [
-        _arg(
-            places[value.region],
-            view,
-            _Steps(dims, symbols, number, operation.lane_multiple),
-            number < len(values) - 1,
-        )
-        for number, (value, view) in enumerate(zip(values, views, strict=True))
-    ]
+    args = []
+    for number, (value, view) in enumerate(zip(values, views, strict=True)):
+        moves = _Steps(dims, symbols, number, operation.lane_multiple)
+        args.append(_arg(places[value.region], view, moves, number < len(values) - 1, bool(path)))
     extents = [_walked_extent(dim, operation.lane_multiple) for dim in dims]
     space = {s: (sympy.Integer(n), 1) for s, n in zip(symbols, extents, strict=True)}
     is_reduction = operation.kind in (OpKind.REDUCTION, OpKind.MATMUL)
-    spec = OpSpec(operation.name, is_reduction, space, args, _info(operation))
+    tiled = [_symbol_of(dim, dims, symbols) for dim in path.dims]
+    spec = OpSpec(operation.name, is_reduction, space, args, _info(operation), tiled)
     return spec, tuple(places[value.region].name for value in values)
+
+
+def _symbol_of(
+    dim: int | None, dims: Sequence[IterationDim], symbols: Sequence[sympy.Symbol]
+) -> sympy.Expr:
+    """What counts a dim: the outermost of its symbols, 0 for a dim of one element."""
+    found = (s for s, d in zip(symbols, dims, strict=True) if d.role == dim)
+    return sympy.Integer(0) if dim is None else next(found, sympy.Integer(0))
 
 
 def _walked_extent(dim: IterationDim, multiple: int) -> int:
@@ -114,24 +123,37 @@ class _Steps:
     number: int
     lane_multiple: int
 
-    def found(self, lanes: int) -> tuple[list[tuple[int, sympy.Expr]], sympy.Symbol | None]:
-        """(pitch in bytes, what counts it) of all it moves by, and its lane symbol."""
+    def count(self, coordinate: sympy.Expr) -> int:
+        """Values a coordinate takes within one iteration of the loops."""
+        last = {s: dim.extent - 1 for s, dim in zip(self.symbols, self.dims, strict=True)}
+        first = coordinate.subs(dict.fromkeys(self.symbols, 0))
+        return int(coordinate.subs(last) - first) + 1
+
+    def found(
+        self, lanes: int, moves_on: bool
+    ) -> tuple[list[tuple[int, sympy.Expr]], sympy.Symbol | None]:
+        """(pitch in bytes, what counts it) of all it moves by, and its lane symbol.
+
+        ``moves_on``: loops may go on to other sticks.
+        """
         steps: list[tuple[int, sympy.Expr]] = []
         lane = None
         for dim, symbol in zip(self.dims, self.symbols, strict=True):
             factor = dim.factors[self.number]
             if factor.lane:
                 lane = symbol
-                if max(factor.extent, self.lane_multiple) > lanes:
+                if moves_on or max(factor.extent, self.lane_multiple) > lanes:
                     steps.append((factor.pitch_bytes, sympy.floor(symbol / lanes)))
             elif factor.pitch_bytes:
                 steps.append((factor.pitch_bytes, symbol))
         return steps, lane
 
 
-def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool) -> TensorArg:
+def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool, in_loop: bool) -> TensorArg:
+    """A tensor. What a loop writes of an argument is a tile of it; scratch memory does not move."""
     lanes = view.elements_per_stick
-    steps, lane = moves.found(lanes)
+    given = place.argument >= 0
+    steps, lane = moves.found(lanes, in_loop and given)
     pitches = sorted({STICK_BYTES, *(pitch for pitch, _ in steps)}, reverse=True)
     outer = -(-place.size_bytes // pitches[0])
     sizes = [outer, *(a // b for a, b in pairwise(pitches))]
@@ -139,12 +161,17 @@ def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool) -> Tenso
     for pitch in pitches:
         at, rest = divmod(rest, pitch)
         coordinates.append(sum((step for p, step in steps if p == pitch), sympy.Integer(at)))
-    allocation = {"hbm": SEGMENT_BYTES * place.argument} if place.argument >= 0 else {"pool": 0}
+    allocation = {"hbm": SEGMENT_BYTES * place.argument} if given else {"pool": 0}
+    whole = [*sizes, lanes]
+    is_tile = in_loop and given and not is_input
+    tile = [*(moves.count(c) for c in coordinates), lanes] if is_tile else whole
     return TensorArg(
         is_input,
         place.argument,
         DataFormats(view.device_format),
-        [*sizes, lanes],
+        tile,
         [*coordinates, sympy.Mod(lane, lanes) if lane is not None else sympy.Integer(0)],
         allocation,
+        per_tile_fixed=in_loop and not given,
+        within=whole if tile != whole else (),
     )

@@ -223,18 +223,26 @@ class Operations:
 
     def matmul(self, left: Value, right: Value) -> Value:
         """``left[.., M, K] · right[.., K, N]`` in DL16, batch dims broadcast."""
-        batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
-        rank = len(batch) + 2
-        left, right = _aligned(left, rank), _aligned(right, rank)
-        rows, inner, columns = left.sizes[-2], left.sizes[-1], right.sizes[-1]
-        left, right = self._held_matrix(left), self._held_matrix(right)
-        left = self.with_lane(left, rank - 1)
-        right = self.with_lane(right, rank - 1)
+        rank = max(len(left.sizes), len(right.sizes))
+        return self.product(self.left_factor(left, rank), self.right_factor(right, rank))
+
+    def left_factor(self, left: Value, rank: int) -> Value:
+        """``left[.., M, K]`` of ``rank`` dims with K along the lanes, in whole sticks."""
+        left = self.with_lane(self._held_matrix(_aligned(left, rank)), rank - 1)
         if len(left.view.dims[-1]) > 1:
             raise NotExpressible("K of a matmul's left operand lies in several pieces")
-        if inner % MATMUL_STICK:
-            left, right = self._padded_columns(left), self._padded_rows(right)
-        sizes = (*batch, rows, columns)
+        return self._padded_columns(left) if left.sizes[-1] % MATMUL_STICK else left
+
+    def right_factor(self, right: Value, rank: int) -> Value:
+        """``right[.., K, N]`` of ``rank`` dims with N along the lanes, K up to whole sticks."""
+        right = self.with_lane(self._held_matrix(_aligned(right, rank)), rank - 1)
+        return self._padded_rows(right) if right.sizes[-2] % MATMUL_STICK else right
+
+    def product(self, left: Value, right: Value) -> Value:
+        """The matmul of two factors."""
+        batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
+        rank, columns = len(left.sizes), right.sizes[-1]
+        sizes = (*batch, left.sizes[-2], columns)
         into = self.builder.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
         return self.builder.add(OpSpec(OpKind.MATMUL, "batchmatmul", (left, right), into))
 

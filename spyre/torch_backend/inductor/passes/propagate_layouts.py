@@ -46,7 +46,7 @@ def _propagate(run: Run) -> None:
     kernel = SpyreKernel(run.buffers, sorted(run.results))
     for step in run.steps:
         try:
-            lane = kernel.propagated(step.name, step.body).lane_dim
+            lane = kernel.propagated(step.target, step.body).lane_dim
         except NotExpressible:
             continue
         is_reduction = step.body.operation.kind is OpKind.REDUCTION

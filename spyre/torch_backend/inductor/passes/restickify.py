@@ -70,6 +70,10 @@ class _Inserter:
             self._lay_out(step)
 
     def _lay_out(self, step: Step) -> None:
+        if step.mutates:
+            old = [key for key in self._copies if key[0].buffer == step.target]
+            for key in old:
+                del self._copies[key]
         if not can_be_led(step):
             return
         lane = self.lanes[step.name]

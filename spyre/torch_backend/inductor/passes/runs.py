@@ -13,6 +13,7 @@ from typing import Any
 from spyre.torch_backend.inductor.body import Body, body_of
 from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
+from spyre.torch_backend.inductor.kernel import target_of
 from spyre.torch_backend.program.value import NotExpressible
 
 
@@ -27,6 +28,16 @@ class Step:
     def name(self) -> str:
         """The name of its buffer."""
         return str(self.operation.get_name())
+
+    @property
+    def target(self) -> str:
+        """The buffer it writes: its own, or the one it mutates."""
+        return target_of(self.operation)
+
+    @property
+    def mutates(self) -> bool:
+        """True if it writes into a buffer that is there."""
+        return self.target != self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +105,9 @@ def _run(
 ) -> Run:
     made = {step.name for step in steps}
     left = {name for name in made if name in outputs or readers.get(name, set()) - {number}}
-    left |= {step.name for step in steps if _writes_elsewhere(step.operation)}
-    names = made | {load.buffer for step in steps for load in step.body.loads}
+    left |= {step.target for step in steps if step.mutates}
+    names = made | left | {load.buffer for step in steps for load in step.body.loads}
     return Run(tuple(steps), frozenset(left), {name: host_buffer(graph, name) for name in names})
-
-
-def _writes_elsewhere(operation: Any) -> bool:
-    return isinstance(operation.layout, ir.MutationLayoutSHOULDREMOVE)
 
 
 def host_buffer(graph: Any, name: str) -> HostBuffer:

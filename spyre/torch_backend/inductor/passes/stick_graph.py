@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.body import Load
-from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.layouts import lane_of
 from spyre.torch_backend.inductor.operand_views import Read, argument_view, reads_of
 from spyre.torch_backend.inductor.passes.moves import Move, Moves, cost_of, laid_out, moves_for
@@ -79,8 +79,6 @@ class _Maker:
 
     def _add(self, step: Step) -> None:
         reads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
-        for read in reads:
-            self._known(read)
         lanes = _candidates(step)
         for number, read in enumerate(reads):
             self._edge(step, number, read, lanes)
@@ -90,35 +88,35 @@ class _Maker:
         work = tuple(n - fewest for n in value.elements)
         self.nodes.append(Node(value, NodeKind.ALL_SAME, work))
         self.values[step.name] = {k: laid_out(body.ranges, body.dtype, k) for k in lanes}
-        if step.name in self.run.results:
-            if can_be_led(step):
-                self._memory(step, value)
-            else:
-                self._in_place(step)
+        if step.mutates:
+            self._from_outside(step.target)
+        elif step.name in self.run.results and can_be_led(step):
+            self._memory(step, value)
+        elif step.name in self.run.results:
+            self.values[step.name] = {lanes[0]: self._outside(step.name)}
 
-    def _in_place(self, step: Step) -> None:
-        """Others read what the operation wrote in its memory."""
-        buffer = self.run.buffers[step.name]
-        view = argument_view(step.name, buffer.sizes, buffer.strides, buffer.dtype)
-        value = program.Value(view, buffer.dtype, 0)
-        self.values[step.name] = {value.lane_dim: value}
-
-    def _known(self, read: Read) -> None:
-        """Make an input of a buffer from outside."""
+    def _known(self, read: Read) -> str:
+        """The operand's producer, an input if it comes from outside."""
         assert isinstance(read.operand, Load)
-        name = read.operand.buffer
+        self._from_outside(read.operand.buffer)
+        return read.operand.buffer
+
+    def _from_outside(self, name: str) -> None:
+        """Make an input of memory that others wrote, or an operation in place."""
         if name in self.values:
             return
-        buffer = self.run.buffers[name]
-        view = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
-        value = program.Value(view, buffer.dtype, 0)
-        self.values[name] = {value.lane_dim: value}
+        value = self._outside(name)
         lanes = (value.lane_dim,)
+        self.values[name] = {value.lane_dim: value}
         self.inputs.append(_placement_value(name, value.sizes, value.dtype, lanes))
 
+    def _outside(self, name: str) -> program.Value:
+        buffer = self.run.buffers[name]
+        view = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
+        return program.Value(view, buffer.dtype, 0)
+
     def _edge(self, step: Step, number: int, read: Read, lanes: Ints) -> None:
-        assert isinstance(read.operand, Load)
-        producer = read.operand.buffer
+        producer = self._known(read)
         found = {
             (have, own): moves_for(value, read, wanted_lanes(step, read.sizes, own))
             for have, value in self.values[producer].items()
@@ -145,10 +143,11 @@ class _Maker:
 
 def can_be_led(step: Step) -> bool:
     """True for operations whose lane is chosen here: others write into memory that is there, or
-    need operands that the kernel spreads out.
+    need operands that the kernel spreads out. Their elements lie in row-major order.
     """
-    is_mutation = isinstance(step.operation.layout, ir.MutationLayoutSHOULDREMOVE)
-    return not is_mutation and lane_of(step.operation.layout) is not None
+    layout = step.operation.layout
+    dense = tuple(map(int, layout.stride)) == contiguous_strides(step.body.ranges)
+    return not step.mutates and dense and lane_of(layout) is not None
 
 
 def _placement_value(name: str, sizes: Ints, dtype: str, lanes: Ints) -> Value:

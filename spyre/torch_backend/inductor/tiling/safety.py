@@ -30,20 +30,13 @@ from spyre.torch_backend.inductor.tiling.groups import TileGroup, tiled_dims_of
 
 
 def check_reduction_tiling_safety(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> None:
-    """UnsupportedError SPY976 for what would need an accumulator over iterations.
-
-    A matmul in any loop, and a reduction over a tiled dim.
+    """UnsupportedError SPY976 for what would need an accumulator over iterations: a reduction over
+    a tiled dim, K of a matmul among them.
     """
     if not isinstance(operation.data, ir.Reduction):
         outside = [d for entry in tiled_dims for d in entry if d >= len(operation.data.ranges)]
         assert not outside, f"{operation.get_name()}: {outside} are no dims of a Pointwise"
         return
-    if operation.data.reduction_type == "batchmatmul":
-        raise UnsupportedError(
-            "SPY976",
-            f"matmul {operation.get_name()} is inside a tiling loop",
-            hint="leave the hint's block before it",
-        )
     for dim in (d for entry in tiled_dims for d in entry):
         if dim >= len(operation.data.ranges):
             raise UnsupportedError(

@@ -1,0 +1,59 @@
+"""The loops around an operation, and specs put into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import sympy
+
+from spyre.torch_backend.inductor.op_spec import LoopSpec, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPath:
+    """Per enclosing loop, the outermost first: its number, how often it runs, and the dim of the
+    operation that it moves along, None where the operation does not follow it.
+    """
+
+    numbers: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    dims: tuple[int | None, ...] = ()
+
+    def without(self, dim: int) -> LoopPath:
+        """The same loops around an operation that lacks a dim, but has another one in its place."""
+        return replace(self, dims=tuple(None if d == dim else d for d in self.dims))
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers)
+
+
+NO_LOOPS = LoopPath()
+
+
+def loop_path(operation: Any) -> LoopPath:
+    """The loops that coarse tiling has put an ir.Operation in."""
+    numbers = tuple(getattr(operation, "loop_group_id", ()))
+    if not numbers:
+        return NO_LOOPS
+    dims = tuple(entry[0] if entry else None for entry in operation.loop_tiled_dims)
+    return LoopPath(numbers, tuple(int(n) for n in operation.loop_count), dims)
+
+
+def looped(specs: Sequence[Spec], paths: Sequence[LoopPath]) -> list[Spec]:
+    """``specs``, one per path, inside their loops; what follows each other shares a loop."""
+    return _nested(list(zip(specs, paths, strict=True)), 0)
+
+
+def _nested(pairs: Sequence[tuple[Spec, LoopPath]], depth: int) -> list[Spec]:
+    found: list[Spec] = []
+    for key, run in groupby(pairs, lambda pair: pair[1].numbers[depth : depth + 1]):
+        members = list(run)
+        if not key:
+            found += [spec for spec, _ in members]
+            continue
+        count = sympy.Integer(members[0][1].counts[depth])
+        found.append(LoopSpec(count, _nested(members, depth + 1)))
+    return found

@@ -1,0 +1,139 @@
+"""Functions with tiling hints: the document's example, bits, and what is saved by tiling."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from spyre.torch_backend.inductor import finished_kernel
+from spyre.torch_backend.inductor.bundle_generation import generate_bundle
+from spyre.torch_backend.inductor.op_spec import LoopSpec
+from spyre.torch_backend.inductor.spec_text import spec_text
+from spyre.torch_backend.inductor.tiling.hints import spyre_hint
+from tests.torch_backend.inductor.compiled_code import compiled, named, run_clean
+from tests.torch_backend.inductor.spec_cases import tiled_example
+
+
+def example(a, b, c):
+    with spyre_hint(slices={"A": 2}), spyre_hint(slices={"B": 4}):
+        y = a + b
+        return y * c
+
+
+def example_inputs():
+    torch.manual_seed(0)
+    return [named(torch.randn(1024, 4096).half(), "A", "B") for _ in range(3)]
+
+
+def test_the_documents_example():
+    inputs = example_inputs()
+    found, (kernel,) = compiled(example, *inputs)
+    text = spec_text(kernel.specs)
+    assert re.sub(r"'hbm': \d+", "'hbm': 0", text) == spec_text(tiled_example())
+    a, b, c = inputs
+    assert torch.equal(found.cpu(), ((a + b) * c).cpu())
+    untiled, _ = compiled(lambda a, b, c: (a + b) * c, *inputs)
+    assert torch.equal(found.cpu(), untiled.cpu())
+
+
+def test_the_documents_example_unrolled():
+    inputs = example_inputs()
+    _, (kernel,) = compiled(example, *inputs)
+    module = generate_bundle("unrolled", kernel.specs, unrolled=True)
+    assert len(module.sdscs) == 16
+    loops = generate_bundle("loops", kernel.specs)
+    assert len(loops.sdscs) == 2
+
+
+def test_the_intermediate_result_of_the_example_is_not_in_hbm(tmp_path):
+    _, (kernel,) = compiled(example, *example_inputs())
+    counters = run_clean(kernel, tmp_path).counters
+    size_bytes = 1024 * 4096 * 2
+    assert counters.hbm_read_bytes == 3 * size_bytes
+    assert counters.hbm_written_bytes == size_bytes
+    assert len(kernel.memory.arguments) == 4
+    assert kernel.memory.pool_bytes == 0
+
+
+def chain(a, b, c):
+    return (a + b) * c
+
+
+def both(a, b):
+    y = a + b
+    return y, y * b
+
+
+def normalised(x, w):
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * w
+
+
+FUNCTIONS = {
+    "chain": (chain, [("A", "B")] * 3),
+    "softmax": (lambda x: torch.softmax(x, -1), [("A", "B")]),
+    "normalised": (normalised, [("A", "B"), ("B",)]),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (512,), w), [("A", "B"), ("B",)]),
+    "layer_norm": (
+        lambda x, w, b: F.layer_norm(x, (512,), w, b),
+        [("A", "B"), ("B",), ("B",)],
+    ),
+    "used inside and outside": (both, [("A", "B")] * 2),
+    "reduced": (lambda x: (x * 2).sum(-1), [("A", "B")]),
+    "gelu": (lambda x: F.gelu(x), [("A", "B")]),
+}
+EXTENTS = {"A": 256, "B": 512}
+
+
+def function_inputs(dims):
+    torch.manual_seed(0)
+    return [named(torch.randn([EXTENTS[d] for d in row]).half(), *row) for row in dims]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("slices", [{"A": 4}, {"A": 2, "B": 2}], ids=str)
+def test_tiles_have_the_same_bits(name, slices):
+    function, dims = FUNCTIONS[name]
+    if "B" in slices and name not in ("chain", "used inside and outside", "gelu"):
+        pytest.skip("reduces B")
+
+    def tiled(*args):
+        with spyre_hint(slices=slices):
+            return function(*args)
+
+    inputs = function_inputs(dims)
+    found, kernels = compiled(tiled, *inputs)
+    expected, _ = compiled(function, *inputs)
+    assert any(isinstance(spec, LoopSpec) for kernel in kernels for spec in kernel.specs)
+    for x, y in zip(
+        torch.utils._pytree.tree_leaves(found),
+        torch.utils._pytree.tree_leaves(expected),
+        strict=True,
+    ):
+        assert torch.equal(x.cpu(), y.cpu())
+
+
+PAYING = ("chain", "softmax", "normalised")
+
+
+@pytest.mark.parametrize("name", PAYING)
+def test_tiling_pays(name, tmp_path, monkeypatch):
+    function, dims = FUNCTIONS[name]
+    monkeypatch.setitem(EXTENTS, "A", 4096)
+    monkeypatch.setitem(EXTENTS, "B", 4096)
+
+    def tiled(*args):
+        with spyre_hint(slices={"A": 8}):
+            return function(*args)
+
+    inputs = function_inputs(dims)
+    _, (kernel,) = compiled(tiled, *inputs)
+    monkeypatch.setattr(finished_kernel, "LX_PLANNING", False)
+    _, (whole,) = compiled(function, *inputs)
+    counted = [
+        run_clean(k, tmp_path / str(number)).counters for number, k in enumerate((kernel, whole))
+    ]
+    tiled_bytes, whole_bytes = (c.hbm_read_bytes + c.hbm_written_bytes for c in counted)
+    assert tiled_bytes <= 0.7 * whole_bytes
