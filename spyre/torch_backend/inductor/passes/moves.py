@@ -103,5 +103,10 @@ def _seen(value: Value, read: Read) -> Value | None:
 
 def _is_in_pieces(found: Value) -> bool:
     """True if a dim along the lanes goes on in other sticks before one is full."""
-    factors = found.view.dims[found.lane_dim] if found.lane_dim >= 0 else ()
-    return len(factors) > 1 and factors[-1].extent % found.view.elements_per_stick != 0
+    lanes = found.view.elements_per_stick
+    for factors in found.view.dims:
+        if any(factor.lane for factor in factors[:-1]):
+            return True
+        if len(factors) > 1 and factors[-1].lane and factors[-1].extent % lanes:
+            return True
+    return False

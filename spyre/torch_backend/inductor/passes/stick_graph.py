@@ -3,7 +3,8 @@
 Where an operation's operands have to have their lanes: pointwise ones where the result has them (or
 one element per stick, along dims they do not have); a matmul's along K and N; a reduction's where
 they are by themselves, as sums round according to the lane. Buffers outside of the run are in the
-default layout, so a result that leaves it is read once more, by its *memory*.
+default layout, so a result that leaves it is read once more, by its *memory*. Results of one
+element per stick also count what they hold more than full sticks would.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ class _Maker:
         body = step.body
         value = _placement_value(step.name, body.ranges, body.dtype, lanes)
         fewest = min(value.elements)
-        work = tuple(n - fewest for n in value.elements)
+        work = tuple(
+            n - fewest if lane == SPARSE else 0
+            for lane, n in zip(value.lanes, value.elements, strict=True)
+        )
         self.nodes.append(Node(value, NodeKind.ALL_SAME, work))
         self.values[step.name] = {k: laid_out(body.ranges, body.dtype, k) for k in lanes}
         if step.mutates:

@@ -55,7 +55,10 @@ CASES = {
         lambda a, b: (a + b.t()).sort(0)[0].t() * b,
         (half(70, 100), half(100, 70)),
     ),
-    "comparisons": (lambda a, b: (a > b.t(), torch.where(a > 0, a, b.t())), (half(8, 9), half(9, 8))),
+    "comparisons": (
+        lambda a, b: (a > b.t(), torch.where(a > 0, a, b.t())),
+        (half(8, 9), half(9, 8)),
+    ),
     "ints": (lambda a: (a + 1).t() * 2, (torch.arange(80, dtype=torch.int32).view(8, 10),)),
 }
 
