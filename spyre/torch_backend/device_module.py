@@ -36,6 +36,8 @@ EXPORTS: dict[str, tuple[str, ...]] = {
     "downcast": ("set_downcast_warning",),
     "traces": ("trace",),
     "fallback": ("fallbacks", "reset_fallbacks"),
+    "inductor.tiling.hints": ("spyre_hint",),
+    "inductor.tiling.dim_names": ("declare_tensor_dim", "name_tensor_dims"),
 }
 """Names of ``torch.spyre`` by the module of this package that has them."""
 

@@ -157,12 +157,12 @@ class SpyreKernel:
     # --- operations ----------------------------------------------------------------------------
 
     def _computed(self, body: Body) -> Value:
-        values = [self._operand(read) for read in reads_of(body)]
-        kind, operation = body.operation.kind, body.operation
+        values = [self._operand(read) for read in self._reads(body)]
+        kind = body.operation.kind
         if kind is OpKind.RESTICKIFY:
             return self._restickified(values[0])
         if kind is OpKind.REDUCTION:
-            return self.low.reduce(operation.name, values[0], operation.dims, operation.constants)
+            return self._reduced(body, values[0])
         if kind is OpKind.MATMUL:
             return self._product(*values)
         return self._elementwise(body, values)
@@ -182,12 +182,24 @@ class SpyreKernel:
         found = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
         return found if found.sizes == body.ranges else found.expanded(body.ranges)
 
+    def _reduced(self, body: Body, value: Value) -> Value:
+        operation = body.operation
+        return self.low.reduce(operation.name, value, operation.dims, operation.constants)
+
+    def _reads(self, body: Body) -> tuple[Read, ...]:
+        """What the body reads; the dims a reduction's loops move along are those of its operand."""
+        if body.operation.kind is OpKind.REDUCTION:
+            rank = len(body.ranges)
+            places = {rank + k: dim for k, dim in enumerate(body.operation.dims)}
+            self._path = self._path.seen_as(places)
+        return reads_of(body)
+
     def _product(self, left: Value, right: Value) -> Value:
         rank = len(left.sizes)
         left = self.low.left_factor(left, rank)
-        self._note_paths(self._path.without(rank - 1))
+        self._note_paths(self._path.seen_as({rank - 1: None, rank: rank - 1}))
         right = self.low.right_factor(right, rank)
-        self._note_paths(self._path.without(rank - 2))
+        self._note_paths(self._path.seen_as({rank - 2: None, rank: rank - 2}))
         return self.low.product(left, right)
 
 

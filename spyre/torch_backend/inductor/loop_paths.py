@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -22,9 +22,10 @@ class LoopPath:
     counts: tuple[int, ...] = ()
     dims: tuple[int | None, ...] = ()
 
-    def without(self, dim: int) -> LoopPath:
-        """The same loops around an operation that lacks a dim, but has another one in its place."""
-        return replace(self, dims=tuple(None if d == dim else d for d in self.dims))
+    def seen_as(self, dims: Mapping[int, int | None]) -> LoopPath:
+        """The same loops around an operation whose dims have other numbers; None: that it lacks."""
+        found = (None if d is None else dims.get(d, d) for d in self.dims)
+        return replace(self, dims=tuple(found))
 
     def __bool__(self) -> bool:
         return bool(self.numbers)

@@ -137,3 +137,66 @@ def test_tiling_pays(name, tmp_path, monkeypatch):
     ]
     tiled_bytes, whole_bytes = (c.hbm_read_bytes + c.hbm_written_bytes for c in counted)
     assert tiled_bytes <= 0.7 * whole_bytes
+
+
+def in_tiles(function, slices):
+    def tiled(*args):
+        with spyre_hint(slices=slices):
+            return function(*args)
+
+    return tiled
+
+
+MATMULS = {
+    "rows": {"M": 4},
+    "columns": {"N": 4},
+    "rows and columns": {"M": 2, "N": 2},
+    "inner": {"K": 2},
+    "all": {"M": 2, "N": 2, "K": 2},
+}
+
+
+@pytest.mark.parametrize("inner", [128, 192])
+@pytest.mark.parametrize("name", MATMULS)
+def test_matmuls_in_tiles(name, inner):
+    torch.manual_seed(0)
+    slices = {**MATMULS[name], **({"K": 3} if inner == 192 and "K" in MATMULS[name] else {})}
+    a = named(torch.randn(256, inner).half(), "M", "K")
+    b = named(torch.randn(inner, 256).half(), "K", "N")
+
+    def function(a, b):
+        return in_tiles(torch.mm, slices)(a, b) + 1
+
+    found, kernels = compiled(function, a, b)
+    assert any(isinstance(spec, LoopSpec) for kernel in kernels for spec in kernel.specs)
+    untiled, _ = compiled(lambda a, b: torch.mm(a, b) + 1, a, b)
+    expected = a.cpu().float() @ b.cpu().float() + 1
+    if "K" not in slices:
+        assert torch.equal(found.cpu(), untiled.cpu())
+    assert torch.allclose(found.cpu().float(), expected, atol=0.2, rtol=2**-7)
+
+
+REDUCED = {
+    "sum": (lambda x: x.sum(-1), {"B": 4}),
+    "sum of rows": (lambda x: x.sum(0), {"A": 4}),
+    "mean": (lambda x: x.mean(0), {"A": 4}),
+    "both dims": (lambda x: x.sum(1), {"A": 2, "B": 4}),
+    "amax": (lambda x: x.amax(1), {"B": 2}),
+    "product": (lambda x: (x * 0.01 + 1).prod(0), {"A": 2}),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions_over_tiled_dims(name):
+    function, slices = REDUCED[name]
+    x = named(torch.randn(256, 512).half(), "A", "B")
+    found, (kernel,) = compiled(in_tiles(function, slices), x)
+    assert any(isinstance(spec, LoopSpec) for spec in kernel.specs)
+    expected = function(x.cpu().float())
+    assert torch.allclose(found.cpu().float(), expected, atol=0.3, rtol=2**-6)
+
+
+def test_the_total_of_a_tiled_reduction_is_not_there_inside_the_loop():
+    x = named(torch.randn(256, 512).half(), "A", "B")
+    with pytest.raises(Exception, match="SPY977"):
+        compiled(in_tiles(lambda x: x - x.sum(-1, keepdim=True), {"B": 4}), x)

@@ -17,8 +17,9 @@ from typing import Any
 import sympy
 
 from spyre.errors import SpyreError, UnsupportedError
-from spyre.torch_backend.inductor.compat import clear_caches
+from spyre.torch_backend.inductor.compat import clear_caches, ir
 from spyre.torch_backend.inductor.tiling.accesses import extents_of, is_loop_operation
+from spyre.torch_backend.inductor.tiling.accumulators import insert_accumulators
 from spyre.torch_backend.inductor.tiling.groups import (
     TileGroup,
     TileLevel,
@@ -54,8 +55,10 @@ def coarse_tile(
         for op in group.operations:
             _check_operation(op, group)
     check_tiles(operations, found)
+    sizes = {op.get_name(): list(op.data.ranges) for g in found for op in g.operations}
     for group in found:
         _stamp_group(group)
+    found = insert_accumulators(operations, found, sizes)
     insert_tiling_propagation(operations, found)
 
 
@@ -107,15 +110,20 @@ def _stamp_group(group: TileGroup) -> None:
 
 
 def _divide_ranges(operation: Any, ranges: Sequence[Any]) -> None:
-    """Replace the ranges; Loops are frozen dataclasses."""
-    object.__setattr__(operation.data, "ranges", list(ranges))
+    """Replace the ranges, of a reduction those it reduces too; Loops are frozen dataclasses."""
+    rank = len(operation.data.ranges)
+    object.__setattr__(operation.data, "ranges", list(ranges[:rank]))
+    if isinstance(operation.data, ir.Reduction):
+        object.__setattr__(operation.data, "reduction_ranges", list(ranges[rank:]))
     clear_caches(operation.data)
     clear_caches(operation)
 
 
 def _divided(operation: Any, group: TileGroup) -> list[Any]:
-    """Ranges of one tile. SpyreError SPY973 where a count does not go with an extent."""
-    ranges = list(operation.data.ranges)
+    """Ranges of one tile, then reduced ones. SpyreError SPY973 where a count does not go with an
+    extent.
+    """
+    ranges = list(extents_of(operation))
     dims = tiled_dims_of(operation, group.levels)
     for level, entry in zip(group.levels, dims, strict=True):
         for dim in entry:

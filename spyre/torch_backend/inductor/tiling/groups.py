@@ -135,6 +135,9 @@ def _check_stretch(operations: Sequence[Any], found: list[int], path: tuple[int,
 
 def tiled_dims_of(operation: Any, levels: Sequence[TileLevel]) -> list[list[int]]:
     """Per level the place in the operation's iteration space it splits, empty for none."""
+    stamped: list[list[int]] | None = getattr(operation, "loop_tiled_dims", None)
+    if stamped is not None:
+        return stamped
     names = getattr(operation, "named_dims", ())
     return [_places(level.dim, names) for level in levels]
 

@@ -21,31 +21,35 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     accesses_of,
     coefficient,
     coordinates,
+    extents_of,
     is_loop_operation,
     layout_of,
     names_read,
     within_size,
 )
+from spyre.torch_backend.inductor.tiling.accumulators import COMBINED
 from spyre.torch_backend.inductor.tiling.groups import TileGroup, tiled_dims_of
 
 
 def check_reduction_tiling_safety(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> None:
-    """UnsupportedError SPY976 for what would need an accumulator over iterations: a reduction over
-    a tiled dim, K of a matmul among them.
+    """UnsupportedError SPY976 for a reduction over a tiled dim whose partial results nothing joins.
+
+    Two loops over reduced dims, too: there is one accumulator.
     """
+    reduced = [
+        d for entry in tiled_dims for d in entry if d >= len(operation.data.get_pointwise_size())
+    ]
     if not isinstance(operation.data, ir.Reduction):
-        outside = [d for entry in tiled_dims for d in entry if d >= len(operation.data.ranges)]
-        assert not outside, f"{operation.get_name()}: {outside} are no dims of a Pointwise"
+        assert not reduced, f"{operation.get_name()}: {reduced} are no dims of a Pointwise"
         return
-    for dim in (d for entry in tiled_dims for d in entry):
-        if dim >= len(operation.data.ranges):
-            raise UnsupportedError(
-                "SPY976",
-                f"reduction {operation.get_name()} runs over a tiled dim",
-                expected=f"dims of its result, places 0 to {len(operation.data.ranges) - 1}",
-                found=f"place {dim}, a reduction range of "
-                f"{operation.data.reduction_ranges[dim - len(operation.data.ranges)]}",
-            )
+    kind = operation.data.reduction_type
+    if len(reduced) > 1 or (reduced and kind not in COMBINED):
+        raise UnsupportedError(
+            "SPY976",
+            f"reduction {operation.get_name()} ({kind}) runs over a tiled dim",
+            expected=f"one tiled dim of {', '.join(COMBINED)}, or dims of the result",
+            found=f"places {', '.join(map(str, reduced))} of the iteration space",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ def _check_sticks(
 
 
 def _full_extent(operation: Any, place: int) -> Any:
-    return operation.data.ranges[place]
+    return extents_of(operation)[place]
 
 
 def _walks(place: int, dim: int, layout: Any, by: tuple[Read, OperationAccesses] | None) -> bool:
@@ -202,6 +206,9 @@ def _check_same_tile(
     if found is None or not within_size(found, layout.size, accesses):
         raise _beyond(operation, f"reads {read.buffer}, of the same loop, across its dims", read)
     for made_place, own_place in pairs:
+        if made_place is not None and made_place >= len(found):
+            what = f"reads {read.buffer} in the loop that splits its reduction"
+            raise _beyond(operation, what, read)
         variable = None if own_place is None else accesses.variables[own_place]
         if made_place is not None and (variable is None or found[made_place] != variable):
             what = f"reads {read.buffer}, of the same loop, beyond the tile of its iteration"
