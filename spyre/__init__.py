@@ -2,6 +2,7 @@
 
 `run` runs a bundle, `load_bundle` reads one, `Device` is a card, `errors` holds what can go wrong.
 `FlexDevice` is a card with streams; `prepare_kernel` and `launch_kernel` run kernels on it.
+`explain` shows how a function is compiled for the PyTorch device.
 Everything is imported on first use: ``import spyre`` itself loads neither numpy nor numba.
 """
 
@@ -39,6 +40,7 @@ _EXPORTS = {
     "Session": "spyre.runtime.session",
     "SpyreError": "spyre.errors",
     "SpyreTensor": "spyre.runtime.flex.spyre_tensor",
+    "explain": "spyre.torch_backend.inductor.explain",
     "launch_jobplan": "spyre.runtime.flex.preparing",
     "launch_kernel": "spyre.runtime.flex.preparing",
     "load_bundle": "spyre.mlir.bundle",
@@ -58,6 +60,7 @@ __all__ = [
     "SpyreTensor",
     "__version__",
     "errors",
+    "explain",
     "launch_jobplan",
     "launch_kernel",
     "load_bundle",

@@ -107,6 +107,45 @@ KEEP = Variable(
     "`spyre-run`; default: none is written",
 )
 
+WORK_DIVISION = Variable(
+    "WORK_DIVISION", "june", "planner of matmul divisions in compiled functions: `june` or `august`"
+)
+K_FAST_EMISSION = Variable(
+    "SPYRE_CORE_ID_K_FAST_EMISSION",
+    "1",
+    "1: cores that add up one tile of a compiled matmul have neighbouring numbers",
+)
+LX_PLANNING = Variable(
+    "LX_PLANNING", "1", "1: intermediate results of compiled kernels may lie in scratchpads"
+)
+LX_SOLVER = Variable(
+    "LX_SOLVER",
+    "greedy",
+    "who places them there: `greedy`, `first_fit`, `best_fit` or `optimal`",
+)
+LX_RULE = Variable(
+    "LX_RULE", "all", "results of which operations may lie there: `june`, `august` or `all`"
+)
+ALLOW_ALL_OPS_IN_LX_PLANNING = Variable(
+    "ALLOW_ALL_OPS_IN_LX_PLANNING", "0", "1: those of all operations, whatever LX_RULE says"
+)
+COARSE_TILING = Variable(
+    "COARSE_TILING", "1", "1: compiled functions run in tiles where hints ask for it"
+)
+AUTO_TILE = Variable("SPYRE_AUTO_TILE", "0", "1: tiles are chosen where no hints ask for any")
+UNROLL_LOOPS = Variable(
+    "UNROLL_LOOPS", "0", "1: loops over tiles are written out in compiled bundles"
+)
+BUNDLE_SYMBOLIC_ARGS = Variable(
+    "BUNDLE_SYMBOLIC_ARGS", "1", "1: addresses in compiled bundles are launch arguments"
+)
+DUMP_PASSES = Variable(
+    "SPYRE_DUMP_PASSES",
+    "",
+    "directory to which operations of compiled graphs are written before and after each pass; "
+    "default: none",
+)
+
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """Every variable, in the order of this file."""
 
@@ -157,3 +196,9 @@ def keep_directory() -> Path | None:
 def logs_torch_operations() -> bool:
     """TORCH_SPYRE_DEBUG: whether operations and copies of the PyTorch device are logged."""
     return TORCH_DEBUG.read().strip().lower() not in ("0", "false", "off", "no")
+
+
+def dump_passes_directory() -> Path | None:
+    """SPYRE_DUMP_PASSES: where operations around passes are written; None: nowhere."""
+    text = DUMP_PASSES.read()
+    return Path(text) if text else None

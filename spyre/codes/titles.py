@@ -366,7 +366,7 @@ TORCH_CODES: dict[str, str] = {
     "SPY903": "a device layout was asked of a tensor on another device",
     "SPY930": "the cores cannot walk these tensors together",
     "SPY950": "a trace of the cards is being recorded already",
-    "SPY951": "a compiled program cannot be written to SPYRE_KEEP",
+    "SPY951": "a compiled program cannot be written to a directory",
     "SPY980": "a core's slice of a tensor spans more memory than a core reaches",
     "SPY981": "more than one reduced dim would be divided",
     "SPY982": "a division of work that was asked for cannot be",
@@ -381,6 +381,8 @@ TORCH_CODES: dict[str, str] = {
     "SPY962": "a compiled kernel holds an operation without an SDSC",
     "SPY963": "an argument is laid out in another way than a kernel was compiled for",
     "SPY964": "a loop count or an extent of a compiled kernel is symbolic",
+    "SPY968": "a setting of compiled functions has no such value",
+    "SPY969": "there is nothing to explain",
 }
 
 COARSE_TILING_CODES: dict[str, str] = {

@@ -31,7 +31,7 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "Leave the other block first; one trace shows all cards and streams.",
     ),
     "SPY951": E(
-        "SPYRE_KEEP names a place where no directory can be made or written.",
+        "SPYRE_KEEP or SPYRE_DUMP_PASSES names a place where no directory can be made or written.",
         "Set it to a directory that may be written, or unset it.",
     ),
     "SPY980": E(
@@ -101,5 +101,15 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "Extents and loop counts of a bundle are written as numbers, and this one depends on a "
         "size that only a launch knows.",
         "Compile once per size (`dynamic=False`).",
+    ),
+    "SPY968": E(
+        "An option of torch.compile, a value of `spyre.torch_backend.inductor.config`, or an "
+        "environment variable of compiled functions is none of those the message lists.",
+        "Use one of them; None in the config means what the environment says.",
+    ),
+    "SPY969": E(
+        "spyre.explain was given a function of which nothing was compiled for the card: it has no "
+        "tensors on spyre, or nothing in it is an operation on them.",
+        "Call it with arguments on spyre, as the function would be called.",
     ),
 }

@@ -181,12 +181,26 @@ def seen_through(
     for factor in reversed([f for dim in view.dims for f in dim]):
         walks.append(_Walk(stride, factor.extent, factor.pitch_bytes, factor.lane))
         stride *= factor.extent
-    lanes = view.elements_per_stick
-    found = _walked(walks[::-1], view.device_format, lanes, sizes, strides, offset)
+    lanes, found = view.elements_per_stick, None
+    for row in (walks[::-1], _merged(walks[::-1])):
+        found = found or _walked(row, view.device_format, lanes, sizes, strides, offset)
     if found is None:
         return None
     writable = found.writable and view.writable
     return replace(found, offset_bytes=found.offset_bytes + view.offset_bytes, writable=writable)
+
+
+def _merged(walks: Sequence[_Walk]) -> list[_Walk]:
+    """Walks by falling stride, neighbours that go on where the inner one ends as one."""
+    found: list[_Walk] = []
+    for walk in walks:
+        outer = found[-1] if found else None
+        follows = outer is not None and outer.pitch_bytes == walk.extent * walk.pitch_bytes
+        if outer is not None and follows and not (outer.lane or walk.lane):
+            found[-1] = replace(walk, extent=outer.extent * walk.extent)
+        else:
+            found.append(walk)
+    return found
 
 
 def _walked(

@@ -121,6 +121,27 @@ def profiler_is_on() -> bool:
 # --- places where torch asks nobody -------------------------------------------------------------
 
 
+def install_config_module(module: Any) -> None:
+    """Make a module one of torch's config modules: patched per thread, saved, hashed."""
+    from torch.utils._config_module import install_config_module as install
+
+    install(module)
+
+
+def add_inductor_options(prefix: str, module: Any) -> None:
+    """Have Inductor's config know the settings of a config module, as ``prefix.name``.
+
+    They are the same entries under another name: what is set or patched here is so there.
+    ``torch.compile(options=…)`` takes them like those of Inductor, and refuses unknown ones.
+    """
+    from torch._inductor import config
+    from torch.utils._config_module import SubConfigProxy
+
+    for name, entry in module._config.items():
+        config._config[f"{prefix}.{name}"] = entry
+    vars(config)[prefix] = SubConfigProxy(config, f"{prefix}.")
+
+
 def wrap_tensor_text(around: Callable[..., str]) -> None:
     """``around(original, tensor, …)`` makes the text of a tensor's elements."""
     from torch import _tensor_str

@@ -1,7 +1,8 @@
 """Puts the compiler backend into Inductor when Inductor is first imported, and not before.
 
 `autoload` runs with every ``import torch`` and may not load Inductor. So it leaves a finder on
-``sys.meta_path`` that waits for Inductor's entry module and goes when it has come.
+``sys.meta_path`` that waits for Inductor's entry module, and for its config, which knows the
+options of ``torch.compile``; it goes when both have come.
 """
 
 from __future__ import annotations
@@ -14,20 +15,35 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-ENTRY = "torch._inductor.compile_fx"
-BACKEND = "spyre.torch_backend.inductor.registration"
+PACKAGE = "spyre.torch_backend.inductor"
+INSTALLERS = {
+    "torch._inductor.config": f"{PACKAGE}.options",
+    "torch._inductor.compile_fx": f"{PACKAGE}.registration",
+}
+"""Modules with a function ``install``, by the module of torch they wait for."""
 
 
 def install_on_use() -> None:
-    """Register the backend with Inductor's entry module: now if it is there, else on import."""
-    if ENTRY in sys.modules:
-        importlib.import_module(BACKEND).install()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Register the backend with Inductor's modules: now with those there are, else on import."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    awaited = {name for name in INSTALLERS if name not in sys.modules}
+    if awaited:
+        sys.meta_path.insert(0, _Finder(awaited))
+    for name in INSTALLERS:
+        if name not in awaited:
+            _install(name)
+
+
+def _install(name: str) -> None:
+    importlib.import_module(INSTALLERS[name]).install()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the entry module as everybody else does, with a loader that installs the backend."""
+    """Finds modules as everybody else does, with a loader that installs what waits for them."""
+
+    def __init__(self, awaited: set[str]) -> None:
+        self.awaited = awaited
 
     def find_spec(
         self,
@@ -35,10 +51,12 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's spec, if it is the entry module."""
-        if fullname != ENTRY:
+        """The module's spec, if it is awaited."""
+        if fullname not in self.awaited:
             return None
-        sys.meta_path.remove(self)
+        self.awaited.remove(fullname)
+        if not self.awaited:
+            sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)
@@ -46,7 +64,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a module with ``loader``, then installs the backend."""
+    """Loads a module with ``loader``, then installs what waits for it."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self.loader = loader
@@ -56,6 +74,6 @@ class _Loader(importlib.abc.Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the loader does; then the backend is imported, which imports the module."""
+        """As the loader does; then ``install`` runs, which may import the module."""
         self.loader.exec_module(module)
-        importlib.import_module(BACKEND).install()
+        _install(module.__name__)

@@ -13,6 +13,7 @@ from typing import Any
 
 from spyre import config
 from spyre.errors import UnsupportedError
+from spyre.torch_backend.eager.recording import NotRecorded, current_recorder
 from spyre.torch_backend.fallback_call import FallbackCall
 from spyre.torch_backend.mixed_devices import check_devices
 from spyre.torch_backend.user_warnings import warn_user
@@ -37,8 +38,11 @@ def reset_fallbacks() -> None:
 def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run ``op`` on the CPU over copies. UnsupportedError SPY900 with SPYRE_FALLBACK=error.
 
-    RuntimeError, in torch's words, for tensors on several devices.
+    RuntimeError, in torch's words, for tensors on several devices; NotRecorded while the compiler
+    records what kernels do.
     """
+    if current_recorder() is not None:
+        raise NotRecorded(str(op))
     announce(str(op))
     check_devices(op, args, kwargs)
     return FallbackCall(op).run(args, kwargs)

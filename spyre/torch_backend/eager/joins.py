@@ -13,8 +13,9 @@ from spyre.torch_backend.dtypes import name_of
 from spyre.torch_backend.eager.copies import CONVERTED
 from spyre.torch_backend.eager.kernels import Kernel, falling_back, fill
 from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.eager.recording import current_recorder
 from spyre.torch_backend.program.indexing import join_lane, joined, stored_elements
-from spyre.torch_backend.program.value import Value
+from spyre.torch_backend.program.value import NotExpressible, Value
 
 MOST_ELEMENTS = 1 << 26
 """Elements a join may need room for where it is laid out with other sticks; beyond that, DMA."""
@@ -48,6 +49,8 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> 
     dim %= out.dim()
     starts = [0, *accumulate(p.shape[dim] for p in pieces)]
     if _goes_by_dma(pieces, starts[:-1], dim, out):
+        if current_recorder() is not None:
+            raise NotExpressible("a join that DMA does")
         parts = zip(starts, pieces, strict=False)
         assemble(out, [(out.narrow(dim, s, p.shape[dim]), p) for s, p in parts])
         return out
@@ -58,7 +61,9 @@ def _goes_by_dma(
     pieces: Sequence[torch.Tensor], starts: Sequence[int], dim: int, out: torch.Tensor
 ) -> bool:
     """Pieces of one dtype that the cores cannot copy, or not without very much memory."""
-    if any(p.dtype != out.dtype for p in pieces) or not moves_bits(out):
+    if current_recorder() is None and not moves_bits(out):
+        return False
+    if any(p.dtype != out.dtype for p in pieces):
         return False
     if out.dtype not in CONVERTED:
         return True
@@ -72,7 +77,7 @@ def _takes(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) 
     pieces = _pieces(tensors)
     if any(p.device != out.device for p in pieces):
         return False
-    if all(p.dtype == out.dtype for p in pieces) and moves_bits(out):
+    if current_recorder() is None and all(p.dtype == out.dtype for p in pieces) and moves_bits(out):
         return True
     return {out.dtype, *(p.dtype for p in pieces)} <= set(CONVERTED)
 

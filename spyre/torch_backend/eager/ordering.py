@@ -16,6 +16,7 @@ import torch
 from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.eager.not_numbers import extreme
+from spyre.torch_backend.eager.recording import current_recorder
 from spyre.torch_backend.eager.run import run
 from spyre.torch_backend.program.indexing import largest, off_lanes, other_lane, stored_elements
 from spyre.torch_backend.program.value import Value
@@ -75,6 +76,8 @@ def takes_ranking(x: torch.Tensor, dim: int, count: int) -> bool:
 
 
 def _into(targets: Any, found: tuple[torch.Tensor, ...]) -> Any:
+    if current_recorder() is not None:
+        return found
     for target, result in zip(targets, found, strict=True):
         if target.shape != result.shape:
             target.resize_(result.shape)
@@ -150,8 +153,8 @@ def _position(descending: bool) -> Kernel:
         (found,) = _ranked(seen, along, 0, descending, keepdim and dim is not None, both=False)
         if dim is None and keepdim:
             found = found.reshape((1,) * x.dim())
-        _into((out,), (found,))
-        return out
+        (made,) = _into((out,), (found,))
+        return made
 
     return kernel
 

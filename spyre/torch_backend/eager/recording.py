@@ -20,6 +20,10 @@ Recorder = Callable[
 """(name, lowering, operands, parameters) → the results, of whatever kind of tensor."""
 
 
+class NotRecorded(Exception):
+    """What would run now, on the CPU or by other aten operations, is no device operation."""
+
+
 class _Current(threading.local):
     recorder: Recorder | None = None
 

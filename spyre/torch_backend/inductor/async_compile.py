@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from spyre.torch_backend.inductor.compat import AsyncCompile
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel, Extents
+from spyre.torch_backend.inductor.kernel_notes import NO_NOTES, Notes
+from spyre.torch_backend.inductor.observing import note
 from spyre.torch_backend.inductor.op_spec import Spec
 
 
@@ -26,12 +28,22 @@ class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
         specs: Sequence[Spec],
         arguments: Sequence[Extents] = (),
         constants: Sequence[tuple[float, str]] = (),
+        notes: Notes = NO_NOTES,
     ) -> CompiledKernel:
         """The kernel of ``specs``. Errors as of `generate_bundle`.
 
         ``arguments``: host sizes, strides and dtype each tensor must have, by arg_index, none for
         whatever the specs' device sizes fit. ``constants``: numbers and dtypes of the arguments
-        behind the tensors.
+        behind the tensors. ``notes``: for people, by the file SPYRE_KEEP writes them to.
         """
-        form = (self.symbolic, self.unrolled)
-        return CompiledKernel(name, specs, arguments, constants, symbolic=form[0], unrolled=form[1])
+        kernel = CompiledKernel(
+            name,
+            specs,
+            arguments,
+            constants,
+            notes,
+            symbolic=self.symbolic,
+            unrolled=self.unrolled,
+        )
+        note(kernel)
+        return kernel

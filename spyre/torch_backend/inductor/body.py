@@ -63,9 +63,10 @@ class _Reader(DefaultHandler):  # type: ignore[misc]
     def __init__(self, symbols: Sequence[sympy.Symbol]) -> None:
         self.symbols = symbols
         self.found: list[Load | Number] = []
+        self.called: list[str] = []
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return None
+        self.called.append(name)
 
     def load(self, name: str, index: sympy.Expr) -> Any:
         """A buffer's element."""
@@ -89,7 +90,10 @@ def _linear(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> Lo
 
 
 def body_of(operation: Any) -> Body:
-    """The body of an ir.ComputedBuffer that is one device operation."""
+    """The body of an ir.ComputedBuffer that is one device operation, or a copy.
+
+    NotExpressible for what Inductor lowered in its own way.
+    """
     data = operation.data
     ranges = tuple(int(n) for n in data.ranges)
     reduced = tuple(int(n) for n in getattr(data, "reduction_ranges", ()))
@@ -100,6 +104,10 @@ def body_of(operation: Any) -> Body:
             data.inner_fn(symbols[: len(ranges)], symbols[len(ranges) :])
         else:
             data.inner_fn(symbols)
-    known = getattr(operation, ATTRIBUTE, None) or DeviceOperation(OpKind.POINTWISE, "identity")
+    known = getattr(operation, ATTRIBUTE, None)
+    if known is None:
+        if reader.called or len(reader.found) != 1:
+            raise NotExpressible(f"a body of Inductor's own, which calls {reader.called}")
+        known = DeviceOperation(OpKind.POINTWISE, "identity")
     dtype = str(operation.get_dtype()).removeprefix("torch.")
     return Body(known, tuple(reader.found), ranges, reduced, dtype)

@@ -22,6 +22,7 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPython
 from torch._inductor.custom_graph_pass import CustomGraphPass, CustomSchedulerPass
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.dependencies import MemoryDep
+from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler, WrapperHandler
 from torch._inductor.scheduler import (
@@ -65,6 +66,7 @@ __all__ = [
     "get_kernel_metadata",
     "inductor_config",
     "ir",
+    "joint_graph",
     "lowering",
     "ops",
     "register_backend_for_device",

@@ -25,6 +25,7 @@ from spyre.torch_backend.inductor.bundle_generation import (
     generate_bundle,
 )
 from spyre.torch_backend.inductor.kept_arguments import launch_spec_files
+from spyre.torch_backend.inductor.kernel_notes import NO_NOTES, Notes, note_files
 from spyre.torch_backend.inductor.op_spec import Spec
 from spyre.torch_backend.inductor.spec_text import spec_text
 from spyre.torch_backend.program.compiled import CompiledProgram
@@ -47,7 +48,7 @@ class CompiledKernel:
     its pool. ``arguments``: host sizes, strides and dtype of the tensors it was compiled for, by
     arg_index; with them inputs in other layouts are copied, without them whatever fits the specs'
     device sizes is taken. ``constants``: (number, dtype) of the arguments behind the tensors.
-    Errors as of `generate_bundle`.
+    ``notes``: what SPYRE_KEEP writes beside the bundle. Errors as of `generate_bundle`.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class CompiledKernel:
         specs: Sequence[Spec],
         arguments: Sequence[Extents] = (),
         constants: Sequence[tuple[float, str]] = (),
+        notes: Notes = NO_NOTES,
         *,
         symbolic: bool = True,
         unrolled: bool = False,
     ) -> None:
         self.name = name
         self.constants = tuple(constants)
+        self.notes = notes
         self._bases = [default_base(*extents) for extents in arguments]
         self.specs = tuple(specs)
         self.text = spec_text(specs)
@@ -147,6 +150,7 @@ class CompiledKernel:
             if self._is_shown:
                 return
             files = launch_spec_files(self.name, self.memory, tensors, self._symbolic)
+            files |= note_files(self.notes, self.memory, tensors)
             parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
             show_program(self.name, self.text, parts)
             self._is_shown = True

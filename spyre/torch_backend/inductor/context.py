@@ -14,17 +14,19 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.compat import (
     CustomGraphPass,
     GraphLowering,
     inductor_config,
     ir,
+    joint_graph,
 )
 from spyre.torch_backend.inductor.lowerings import mark_fallbacks
+from spyre.torch_backend.inductor.observing import Graph, is_observed, note
 from spyre.torch_backend.inductor.passes import order
 from spyre.torch_backend.inductor.pre_scheduling import pre_scheduling
 from spyre.torch_backend.inductor.scheduling import PostFusionPasses
-from spyre.torch_backend.inductor.sources import source_hash
 
 SETTINGS = {
     "split_reductions": False,
@@ -51,10 +53,12 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Change ``graph`` in place."""
         mark_fallbacks(graph)
+        note(Graph(str(graph)) if is_observed() else None)
 
-    def uuid(self) -> str:
-        """Changes with every source file of the backend."""
-        return source_hash() + order.settings()
+    def uuid(self) -> str | None:
+        """Changes with all that graphs and their inputs do not say."""
+        key = cache_key()
+        return None if key is None else key + order.settings()
 
 
 class _Depth(threading.local):
@@ -88,20 +92,31 @@ def _settings() -> dict[str, Any]:
 
 @contextmanager
 def _hooks() -> Iterator[None]:
-    """Places where Inductor asks nobody: every operation is realised, passes before scheduling."""
+    """Places where Inductor asks nobody: every operation is realised, passes before scheduling.
+
+    Patterns of joint graphs are not traced, which takes seconds: ``pattern_matcher`` is off.
+    """
     update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
-    ir.Loops.has_large_inner_fn = _always
+    run, trace_patterns = GraphLowering.run, joint_graph.lazy_init
+    ir.Loops.has_large_inner_fn = joint_graph.lazy_init = _always
 
     def passes_first(graph: Any) -> None:
         order.run(graph)
         pre_scheduling(graph)
         update(graph)
 
+    def fallbacks_marked(graph: Any, *args: Any) -> Any:
+        mark_fallbacks(graph.graph)
+        return run(graph, *args)
+
     GraphLowering._update_scheduler = passes_first
+    GraphLowering.run = fallbacks_marked
     try:
         yield
     finally:
         GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
+        GraphLowering.run = run
+        joint_graph.lazy_init = trace_patterns
 
 
 def _always(*_: Any, **__: Any) -> bool:

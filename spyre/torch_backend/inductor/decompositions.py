@@ -1,13 +1,15 @@
 """Decompositions of aten operations into ``spyre::run``: eager kernels, recorded instead of run.
 
-Every aten operation with a kernel whose lowering is a device graph becomes one node. Kernels that
-are about layouts (joins, gathers, sorting) stay aten operations, which run as eager ones between
-the bundles; so does what a kernel refuses for its operands.
+Every aten operation with a kernel becomes one node: as a device graph, or where its lowering is
+about layouts (joins, gathers, sorting) as a `DeviceProgram`. What a kernel refuses for its operands
+stays an aten operation, which runs as an eager one between the bundles.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,22 +21,28 @@ from spyre.torch_backend.eager.copies import CONVERTED, converted
 from spyre.torch_backend.eager.functional import VARIANTS
 from spyre.torch_backend.eager.kernels import Kernel
 from spyre.torch_backend.eager.operands import Number, Operand
-from spyre.torch_backend.eager.recording import recorded_by
+from spyre.torch_backend.eager.recording import NotRecorded, recorded_by
 from spyre.torch_backend.eager.registry import eager_kernels
 from spyre.torch_backend.inductor.compat import tree_leaves, without_tracing
-from spyre.torch_backend.inductor.device_graph import GraphOperations, GraphValue, NotAGraph
+from spyre.torch_backend.inductor.device_graph import (
+    GraphOperations,
+    GraphValue,
+    NotAGraph,
+    program_results,
+)
+from spyre.torch_backend.inductor.device_program import DeviceProgram
+from spyre.torch_backend.inductor.enlargements import enlargement_decompositions
 from spyre.torch_backend.inductor.program_op import RUN, register_call, results_text
+from spyre.torch_backend.inductor.scatters import scatter_decompositions
 from spyre.torch_backend.program.value import NotExpressible
 
-LAYOUT_BOUND = (
-    *("arange", "argmax", "argmin", "cat", "cumsum", "embedding", "eye", "flip", "gather", "index"),
-    *("isin", "linspace", "max.dim", "min.dim", "nonzero", "roll", "sort", "topk"),
-    *("tril_indices", "triu_indices"),
-)
-"""Beginnings of names whose kernels are about layouts or memory."""
+HOST_MADE = ("arange", "eye", "linspace", "nonzero", "tril_indices", "triu_indices")
+"""Beginnings of names whose kernels work on the host."""
 
 COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
 """Operations whose kernels are made of other aten operations."""
+FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
+"""Arguments of operations that make tensors, which their out variants do not have."""
 SCALARS = ("add", "sub", "mul", "div")
 """Operations of a tensor and a number, which are those of two tensors to the card."""
 
@@ -46,7 +54,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     found: dict[Any, Callable[..., Any]] = {}
     for name, kernel in kernels.items():
         op = operator(name)
-        if name in VARIANTS or _is_layout_bound(name) or _writes_operands(op):
+        if name in VARIANTS or name.startswith(HOST_MADE) or _writes_operands(op):
             continue
         if name in COMPOSITES:
             found[op] = _composite(kernel)
@@ -56,7 +64,30 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
                 found[functional] = _decomposition(functional, op, kernel)
     for name in SCALARS:
         found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
-    return found | {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+    found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+    found[operator("celu")] = _celu
+    found |= {operator("sort"): _sort, operator("cat"): _cat_of_some(found[operator("cat")])}
+    return found | scatter_decompositions() | enlargement_decompositions()
+
+
+def _cat_of_some(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """A join without the empty tensors among its pieces."""
+
+    def decompose(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+        kept = [t for t in tensors if t.numel()]
+        if len({t.dtype for t in tensors}) > 1 or not kept:
+            kept = list(tensors)
+        if len(kept) == 1:
+            return kept[0].clone()
+        return decomposition(kept, dim)
+
+    return decompose
+
+
+def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """A sort that may change the order of equals keeps it, as eager mode does."""
+    stable: Callable[..., Any] = operator("sort.stable")
+    return stable(x, stable=True, dim=dim, descending=descending)
 
 
 def _to_copy(x: torch.Tensor, **named: Any) -> Any:
@@ -66,6 +97,13 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
     if not stays or dtype not in CONVERTED or x.dtype not in CONVERTED or not x.numel():
         return NotImplemented
     return _record("copy", converted, [x], (tuple(map(int, x.shape)), name_of(dtype)))[0]
+
+
+def _celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
+    """As eager mode has it."""
+    return (
+        operator("elu")(x, alpha, 1.0, 1.0 / alpha) if x.device.type == "spyre" else NotImplemented
+    )
 
 
 def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
@@ -83,10 +121,6 @@ def _copied(low: Any, x: Any) -> Any:
 def eager_operators() -> set[Any]:
     """Operator overloads that eager kernels do: there is no need to take them apart further."""
     return {functional for name in eager_kernels() for functional in _functional(operator(name))}
-
-
-def _is_layout_bound(name: str) -> bool:
-    return name.startswith(LAYOUT_BOUND)
 
 
 def _out_arguments(op: Any) -> list[Any]:
@@ -108,7 +142,8 @@ def _functional(op: Any) -> Iterator[Any]:
     wanted = [(a.name, str(a.type)) for a in schema_of(op).arguments if a not in outs]
     for overload in op.overloadpacket.overloads():
         other = getattr(op.overloadpacket, overload)
-        given = [(a.name, str(a.type)) for a in schema_of(other).arguments]
+        arguments = [a for a in schema_of(other).arguments if a.name not in FACTORY_OPTIONS]
+        given = [(a.name, str(a.type)) for a in arguments]
         if given == wanted and not _out_arguments(other):
             yield other
 
@@ -132,7 +167,7 @@ def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any
         try:
             with recorded_by(_record):
                 return kernel(*args, **kwargs, **new)
-        except (NotExpressible, NotAGraph):
+        except (NotExpressible, NotAGraph, NotRecorded):
             return NotImplemented
 
     return decompose
@@ -165,10 +200,22 @@ def _record(
         results = lowering(low, *values, *parameters)
         return [results] if isinstance(results, GraphValue) else list(results)
 
-    results = graph()
+    try:
+        results = graph()
+    except NotAGraph:
+        program = DeviceProgram(
+            name, lowering, parameters, tuple(shapes), tuple(dtypes), tuple(given)
+        )
+        graph = functools.partial(_program_graph, program)
+        results = graph()
     call = f"{name}{parameters!r} of {', '.join(map(_described, operands))}"
     register_call(call, graph)
     return tuple(RUN(tensors, call, results_text(results)))
+
+
+def _program_graph(program: DeviceProgram) -> list[GraphValue]:
+    """Anew for every call of this text in the graph."""
+    return program_results(replace(program))
 
 
 def _operand(

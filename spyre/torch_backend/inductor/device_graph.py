@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.program.constants import float_bits
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.operations import HALF, INTEGER, WORD
@@ -27,7 +28,8 @@ class Node:
     """One device operation, an input of the graph, or a number.
 
     ``kind``: None for inputs and numbers. ``dims``: reduced ones, of size 1 in the result.
-    ``number``: of a constant. ``place``: of an input.
+    ``number``: of a constant. ``place``: of an input. ``program``: that it is result number
+    ``result`` of, where its operation has no graph.
     """
 
     kind: OpKind | None
@@ -38,6 +40,8 @@ class Node:
     constants: Mapping[str, int] = field(default_factory=dict)
     number: float | None = None
     place: int = -1
+    program: DeviceProgram | None = None
+    result: int = 0
 
 
 View = tuple[str, tuple[int, ...]]
@@ -91,6 +95,19 @@ class GraphValue:
 
     def __getattr__(self, name: str) -> Any:
         raise NotAGraph(f"{name} of a value")
+
+
+def program_results(program: DeviceProgram) -> list[GraphValue]:
+    """The results of a program without a graph, over the first inputs. NotExpressible as of
+    `DeviceProgram.results`.
+    """
+    low = GraphOperations()
+    rows = zip(program.shapes, program.dtypes, strict=True)
+    inputs = tuple(low.input(place, *row) for place, row in enumerate(rows))
+    return [
+        GraphValue(Node(None, program.name, sizes, inputs, program=program, result=k), sizes, dtype)
+        for k, (sizes, dtype) in enumerate(program.results())
+    ]
 
 
 class GraphOperations:

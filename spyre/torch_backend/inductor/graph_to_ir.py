@@ -16,6 +16,7 @@ import torch
 
 from spyre.torch_backend.inductor.compat import ir, lowering, ops
 from spyre.torch_backend.inductor.device_graph import GraphValue, Node, View
+from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.value import Ints
 
@@ -27,13 +28,16 @@ Loader = Callable[[Index], Any]
 class DeviceOperation:
     """What an ir.ComputedBuffer is on the card.
 
-    ``dims``: reduced dims of the operand; reduction ranges are theirs, in order.
+    ``dims``: reduced dims of the operand; reduction ranges are theirs, in order. ``program``: that
+    it is result number ``result`` of; such an operation has no kind.
     """
 
-    kind: OpKind
+    kind: OpKind | None
     name: str
     dims: Ints = ()
     constants: Mapping[str, int] = field(default_factory=dict)
+    program: DeviceProgram | None = None
+    result: int = 0
 
 
 ATTRIBUTE = "device_operation"
@@ -80,6 +84,8 @@ class GraphToIr:
     def _made(self, node: Node, dtype: str) -> Any:
         if node.place >= 0:
             return self._operand(node, dtype)
+        if node.program is not None:
+            return self._program(node, node.program, dtype)
         if node.kind is OpKind.REDUCTION:
             data = self._reduction(node, dtype)
         elif node.kind is OpKind.MATMUL:
@@ -135,6 +141,18 @@ class GraphToIr:
             self._device, dtype, body, node, [value.sizes[k] for k in node.dims], node.name
         )
 
+    def _program(self, node: Node, program: DeviceProgram, dtype: str) -> Any:
+        """A reduction over all operands, which take their indices from the same iteration."""
+        loads = [self.box(value).make_loader() for value in node.inputs]
+        ranks = [len(value.sizes) for value in node.inputs]
+
+        def body(index: Index, reduced: Index) -> Any:
+            return tuple(load(reduced[:rank]) for load, rank in zip(loads, ranks, strict=True))
+
+        data = _new_reduction(self._device, dtype, body, node, program.extents, node.name)
+        operation = DeviceOperation(None, node.name, program=program, result=node.result)
+        return realised(data, operation)
+
     def _matmul(self, node: Node, dtype: str) -> Any:
         left, right = node.inputs
         batch, inner = node.sizes[:-2], left.sizes[-1]
@@ -183,10 +201,20 @@ def realised(data: Any, operation: DeviceOperation) -> Any:
     box.realize()
     buffer = box.data.data
     buffer.freeze_layout()
-    # Inductor would repeat operations on numbers in every reader's body.
-    buffer.make_loader = functools.partial(ir.Buffer.make_loader, buffer)
+    keep_apart(box)
     setattr(buffer, ATTRIBUTE, operation)
     return box
+
+
+def keep_apart(box: Any) -> None:
+    """Have readers load a realised buffer: Inductor would repeat what is made of numbers only in
+    every reader's body.
+    """
+    buffer = box
+    while isinstance(buffer, (ir.MutableBox, ir.BaseView)):
+        buffer = buffer.data
+    if isinstance(buffer, ir.ComputedBuffer):
+        buffer.make_loader = functools.partial(ir.Buffer.make_loader, buffer)
 
 
 def _seen(box: Any, views: Sequence[View]) -> Any:

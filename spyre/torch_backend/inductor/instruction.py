@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spyre.errors import UnsupportedError
 from spyre.hw.ops import Family, find_op
+from spyre.torch_backend.inductor.gather_views import INDIRECT
 from spyre.torch_backend.inductor.op_spec import OpSpec
 from spyre.torch_backend.inductor.spec_views import inexpressible
 from spyre.torch_backend.program.op_spec import Instruction, OpKind
@@ -13,10 +14,14 @@ _KINDS = dict.fromkeys(_POINTWISE, OpKind.POINTWISE) | {
     Family.REDUCTION: OpKind.REDUCTION,
     Family.MATMUL: OpKind.MATMUL,
     Family.RESTICKIFY: OpKind.RESTICKIFY,
+    Family.TOPK: OpKind.TOPK,
 }
 _INPUTS = {OpKind.MATMUL: 2, OpKind.RESTICKIFY: 1, OpKind.REDUCTION: 1}
-OP_INFO = ("constants", "mask_from", "lane_multiple", "part")
-"""Keys of ``op_info``: constant name → bits as float32; fields of the eager `OpSpec`."""
+_INPUTS |= {OpKind.TOPK: 1, OpKind.GATHER: 2}
+OP_INFO = ("constants", "mask_from", "lane_multiple", "part", "k_fast", INDIRECT)
+"""Keys of ``op_info``: constant name → bits as float32; fields of the eager `OpSpec`; False where
+cores that add up one tile of a matmul have no neighbouring numbers; how a gather reads its table.
+"""
 
 
 def instruction_of(spec: OpSpec) -> Instruction:
@@ -29,6 +34,8 @@ def instruction_of(spec: OpSpec) -> Instruction:
     kind = _KINDS.get(row.family)
     if kind is None:
         raise inexpressible(spec, "it", f"a {row.family} operation")
+    if INDIRECT in spec.op_info:
+        kind = OpKind.GATHER
     _check_form(spec, kind)
     unknown = [key for key in spec.op_info if key not in OP_INFO]
     if unknown:

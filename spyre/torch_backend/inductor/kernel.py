@@ -9,8 +9,9 @@ from typing import Any
 from spyre.dtypes import STICK_BYTES
 from spyre.mlir.sdsc_builder import Place
 from spyre.torch_backend.eager.lowering import Lowering
-from spyre.torch_backend.inductor.body import Body, Number, body_of
+from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
 from spyre.torch_backend.inductor.compat import ir
+from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
 from spyre.torch_backend.inductor.layouts import lane_of
 from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
@@ -44,8 +45,10 @@ class SpyreKernel:
         self._buffers = buffers
         self._results = frozenset(results)
         self._values: dict[str, Value] = {}
+        self._programs: dict[DeviceProgram, list[Value]] = {}
         self._spread = False
         self._lane: int | None = None
+        self._lanes: Ints = ()
         self._path = NO_LOOPS
 
     def add(self, operation: Any) -> None:
@@ -57,13 +60,13 @@ class SpyreKernel:
         """
         body, self._path = body_of(operation), loop_path(operation)
         self._lane = lane_of(operation.layout)
-        specs = list(self.low.builder.specs)
+        specs, programs = list(self.low.builder.specs), dict(self._programs)
         try:
             self._make(operation, body, spread=False)
         except NotExpressible:
             if self._path:
                 raise
-            self.low.builder.specs = specs
+            self.low.builder.specs, self._programs = specs, programs
             del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
         self._note_paths(self._path)
@@ -82,15 +85,16 @@ class SpyreKernel:
             emit(spec, _anywhere)
         self._values[name] = value
 
-    def propagated(self, name: str, body: Body) -> Value:
-        """The result of an operation, with the lane its operands suggest; nothing is tried.
+    def propagated(self, name: str, body: Body) -> tuple[int, tuple[int, ...]]:
+        """The lanes an operation's result and operands have if nobody chooses; nothing is tried.
 
-        Layout propagation asks this, operation by operation. NotExpressible if it needs spreading.
+        Layout propagation asks this, operation by operation. No lanes of operands where the result
+        was made with another one. NotExpressible if operands would have to be spread out.
         """
-        self._lane = None
+        self._lane, self._lanes = None, ()
         value = self._computed(body)
         self._values[name] = self._stored(name, value) if name in self._results else value
-        return value
+        return value.lane_dim, self._lanes
 
     def _stored(self, name: str, value: Value) -> Value:
         """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
@@ -143,7 +147,13 @@ class SpyreKernel:
     def _spread_out(self, value: Value) -> Value:
         if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
             raise NotExpressible(f"{value.numel} elements, too many for a stick each")
-        return self.low.with_lane(value, -1)
+        if not (rank := len(value.sizes)):
+            return value
+        # In this order fresh memory is row-major, so that any view of the elements has pitches.
+        turned = value.permuted([rank - 1, *range(rank - 1)])
+        spread = self.low.with_lane(turned, -1)
+        spread = self.low.copy(turned) if spread is turned else spread
+        return spread.permuted([*range(1, rank), 0])
 
     def _gathered(self, value: Value) -> Value:
         """A view of spread elements as a tensor of its own, in the default layout."""
@@ -157,7 +167,15 @@ class SpyreKernel:
     # --- operations ----------------------------------------------------------------------------
 
     def _computed(self, body: Body) -> Value:
-        values = [self._operand(read) for read in self._reads(body)]
+        program = body.operation.program
+        if program is not None and program in self._programs:
+            return self._programs[program][body.operation.result]
+        reads = self._reads(body)
+        values = [self._operand(read) for read in reads]
+        pairs = zip(reads, values, strict=True)
+        self._lanes = tuple(v.lane_dim for read, v in pairs if isinstance(read.operand, Load))
+        if program is not None:
+            return self._programmed(body, program, values)
         kind = body.operation.kind
         if kind is OpKind.RESTICKIFY:
             return self._restickified(values[0])
@@ -166,6 +184,13 @@ class SpyreKernel:
         if kind is OpKind.MATMUL:
             return self._product(*values)
         return self._elementwise(body, values)
+
+    def _programmed(self, body: Body, program: DeviceProgram, values: Sequence[Value]) -> Value:
+        """All results of a program are made with the first of them that is asked for."""
+        if self._path:
+            raise NotExpressible(f"{program.name} in a loop")
+        self._programs[program] = program.lowered(self.low, values)
+        return self._programs[program][body.operation.result]
 
     def _restickified(self, value: Value) -> Value:
         """A copy; what was spread out is one already."""

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.eager.copies import CONVERTED
+from spyre.torch_backend.eager.masks import is_number_of
 from spyre.torch_backend.inductor.compat import lowering
-from spyre.torch_backend.inductor.graph_to_ir import GraphToIr
+from spyre.torch_backend.inductor.graph_to_ir import GraphToIr, keep_apart
 from spyre.torch_backend.inductor.program_op import RUN, graph_of
 
 aten = torch.ops.aten
@@ -35,6 +37,8 @@ KEPT = frozenset(
         aten.alias.default,
         aten.detach.default,
         aten.as_strided.default,
+        aten.full.default,
+        aten.copy_.default,
     }
 )
 """What Inductor lowers of operations on spyre tensors; all others run eagerly, between bundles."""
@@ -49,6 +53,7 @@ def install_lowerings() -> None:
 def _run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
     for box in operands:
         box.realize()
+        keep_apart(box)
     values = graph_of(call)
     maker = GraphToIr(operands)
     return [maker.box(value) for value in values]
@@ -58,10 +63,22 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
     """Have Inductor call eager mode for every node on spyre that is not `KEPT`."""
     for node in graph.nodes:
         is_operation = isinstance(node.target, torch._ops.OpOverload)
-        if is_operation and node.target not in KEPT and _is_on_spyre(node):
+        if is_operation and not _is_kept(node) and _is_on_spyre(node):
             if node.target not in lowering.lowerings:
                 lowering.make_fallback(node.target, warn=False, override_decomp=True)
             node.meta["should_fallback"] = True
+
+
+def _is_kept(node: torch.fx.Node) -> bool:
+    """Copies onto tensors where there is nothing to convert, fills with what cards hold."""
+    if node.target is aten.copy_.default:
+        target, source = (a.meta["val"] for a in node.args[:2])
+        alike = target.dtype == source.dtype and target.device == source.device
+        return alike and target.dtype in CONVERTED and target.numel() > 0
+    if node.target is aten.full.default:
+        made = node.meta["val"]
+        return made.dtype in CONVERTED and is_number_of(node.args[1], made.dtype) and made.numel()
+    return node.target in KEPT
 
 
 def _is_on_spyre(node: torch.fx.Node) -> bool:

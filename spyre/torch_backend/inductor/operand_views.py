@@ -36,6 +36,11 @@ class Read:
 def reads_of(body: Body) -> tuple[Read, ...]:
     """The operands of a body in their order; reduced dims stand where the operand has them."""
     rank, axes = len(body.ranges), list(range(len(body.ranges)))
+    if body.operation.program is not None:
+        shapes = enumerate(body.operation.program.shapes)
+        return tuple(
+            _read(body, k, range(rank, rank + len(shape)), tuple(shape)) for k, shape in shapes
+        )
     if body.operation.kind is OpKind.REDUCTION:
         for k, dim in enumerate(body.operation.dims):
             axes[dim] = rank + k
@@ -46,9 +51,9 @@ def reads_of(body: Body) -> tuple[Read, ...]:
     return tuple(_read(body, number, axes) for number in range(len(body.operands)))
 
 
-def _read(body: Body, number: int, axes: Sequence[int]) -> Read:
+def _read(body: Body, number: int, axes: Sequence[int], extents: Ints = ()) -> Read:
     every = (*body.ranges, *body.reduced)
-    extents = tuple(every[k] for k in axes)
+    extents = extents or tuple(every[k] for k in axes)
     operand = body.operands[number]
     if isinstance(operand, Load):
         operand = replace(operand, strides=tuple(operand.strides[k] for k in axes))

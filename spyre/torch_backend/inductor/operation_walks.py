@@ -32,7 +32,7 @@ def reach_bytes(operation: OperationSpec, dims: Sequence[IterationDim], number: 
         factor = dim.factors[number]
         steps = dim.extent if operation.name == RESTICKIFY else extent
         if factor.lane:
-            steps = extent // _lanes(operation, number)
+            steps = -(-extent // _lanes(operation, number))
         reach += (steps - 1) * factor.pitch_bytes
     return reach
 
@@ -54,6 +54,6 @@ def begins_bytes(
 
 
 def _lanes(operation: OperationSpec, number: int) -> int:
-    """Elements per stick of a tensor, the outputs counted last."""
-    tensor = [*operation.inputs, *operation.outputs][number]
+    """Elements per stick of a tensor, the outputs counted last, an index before them."""
+    tensor = [*operation.inputs, *operation.index_inputs, *operation.outputs][number]
     return prod(size for _, size in tensor.stick)

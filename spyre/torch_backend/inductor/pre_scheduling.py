@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from spyre.torch_backend.inductor.observing import Operations, is_observed, note
+from spyre.torch_backend.inductor.pass_printing import PassPrinter, format_operations
+from spyre.torch_backend.inductor.settings import settings
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.dim_hints import (
     assign_dim_hints,
@@ -42,6 +45,18 @@ def named_inputs(names: Names) -> Iterator[None]:
 def pre_scheduling(graph: Any) -> None:
     """Change the operations of ``graph``, a GraphLowering, in place."""
     operations = graph.operations
-    propagate_named_dims(operations, _current.names)
-    assign_dim_hints(operations)
-    coarse_tile(operations, hints_to_coarse_tile_groups(operations))
+    names, printer = _current.names, PassPrinter(operations)
+    printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
+    printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
+    printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(operations)))
+    note(Operations(format_operations(operations)) if is_observed() else None)
+
+
+def _groups(operations: list[Any]) -> list[Any]:
+    """What to tile: as ``coarse_tiling_groups_fn`` says where there is one, else as hints do."""
+    chosen = settings()
+    if not chosen.coarse_tiling:
+        return []
+    if chosen.coarse_tiling_groups_fn is not None:
+        return list(chosen.coarse_tiling_groups_fn(operations))
+    return hints_to_coarse_tile_groups(operations)

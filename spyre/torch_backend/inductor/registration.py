@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.inductor.cache_key import mark_graph
 from spyre.torch_backend.inductor.compat import (
     compile_fx_module,
+    inductor_config,
     register_backend_for_device,
     register_device_op_overrides,
     register_interface_for_device,
@@ -21,6 +23,7 @@ from spyre.torch_backend.inductor.device_interface import SpyreInterface, SpyreO
 from spyre.torch_backend.inductor.lowerings import install_lowerings
 from spyre.torch_backend.inductor.pre_scheduling import named_inputs
 from spyre.torch_backend.inductor.scheduling import SpyreScheduling
+from spyre.torch_backend.inductor.settings import chosen_settings, settings
 from spyre.torch_backend.inductor.tiling.dim_names import names_of_inputs
 from spyre.torch_backend.inductor.tiling.named_dims import names_of_graph_inputs
 from spyre.torch_backend.inductor.wrapper import SpyreWrapper
@@ -43,20 +46,24 @@ def install() -> None:
 
 
 def _compiling(entry: Any) -> Callable[..., Any]:
+    """``compile_fx`` for spyre too; it calls itself anew with its ``config_patches`` in force."""
     original: Callable[..., Any] = entry.compile_fx
 
     @functools.wraps(original)
     def compile_fx(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
-        if not uses_spyre(model, example_inputs):
+        if named.get("config_patches") or not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
         inner = named.pop("inner_compile", entry.compile_fx_inner)
         table = named.pop("decompositions", None) or spyre_decompositions()
+        names = names_of_inputs(example_inputs)
+        settings()
+        mark_graph(model, dict(enumerate(names)))
         with spyre_context():
             return original(
                 model,
                 example_inputs,
                 *args,
-                inner_compile=_in_context(inner, names_of_inputs(example_inputs)),
+                inner_compile=_in_context(inner, names),
                 decompositions=table,
                 **named,
             )
@@ -65,17 +72,28 @@ def _compiling(entry: Any) -> Callable[..., Any]:
 
 
 def _in_context(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
-    """Backward graphs are compiled when they are first needed, outside of `compile_fx`.
+    """Backward graphs are compiled when they are first needed, outside of `compile_fx`, maybe by
+    another thread; with the same settings.
 
     ``names``: of the dims of the function's arguments.
     """
+    chosen = chosen_settings()
 
     @functools.wraps(inner)
     def compiled(model: Any, *args: Any, **named: Any) -> Any:
-        with spyre_context(), named_inputs(names_of_graph_inputs(model, names)):
+        found = names_of_graph_inputs(model, names)
+        mark_graph(model, found)
+        with inductor_config.patch(chosen), spyre_context(), named_inputs(found):
             return inner(model, *args, **named)
 
     return compiled
+
+
+class _Decompositions(dict[Any, Callable[..., Any]]):
+    """A table that caches know by the name of the function it comes from."""
+
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        return spyre_decompositions, ()
 
 
 @functools.cache
@@ -83,7 +101,7 @@ def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
     """Inductor's, but for operations eager mode has kernels for, which become ``spyre::run``."""
     known = eager_operators()
     table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
-    return table | decompositions()
+    return _Decompositions(table | decompositions())
 
 
 def uses_spyre(model: Any, example_inputs: Any) -> bool:

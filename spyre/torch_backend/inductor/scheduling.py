@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.compat import (
     BaseScheduling,
     CustomSchedulerPass,
@@ -21,7 +22,7 @@ from spyre.torch_backend.inductor.compat import (
 )
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
-from spyre.torch_backend.inductor.sources import source_hash
+from spyre.torch_backend.inductor.run_order import in_few_runs
 from spyre.torch_backend.inductor.tiling.loop_nodes import (
     CountedLoopSchedulerNode,
     build_loop_scheduler_nodes,
@@ -33,16 +34,20 @@ def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
     """Every contiguous run of operations on spyre as one node: one bundle."""
     found: list[Any] = []
     run: list[Any] = []
-    for node in nodes:
+    for node in in_few_runs(nodes, _is_bundled):
         if isinstance(node, NopKernelSchedulerNode) and not node.unmet_dependencies:
             found.append(node)  # memory for a loop's results, which nothing has to wait for
             continue
-        if isinstance(node, (SchedulerNode, CountedLoopSchedulerNode)) and _is_on_spyre(node):
+        if _is_bundled(node):
             run.append(node)
             continue
         found += [*_bundle(run), node]
         run = []
     return [*found, *_bundle(run)]
+
+
+def _is_bundled(node: Any) -> bool:
+    return isinstance(node, (SchedulerNode, CountedLoopSchedulerNode)) and _is_on_spyre(node)
 
 
 def _bundle(run: Sequence[Any]) -> list[Any]:
@@ -63,9 +68,9 @@ class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
         """The nodes to generate code for."""
         return spyre_fuse_nodes(build_loop_scheduler_nodes(nodes))
 
-    def uuid(self) -> str:
-        """Changes with every source file of the backend."""
-        return source_hash()
+    def uuid(self) -> str | None:
+        """Changes with all that graphs and their inputs do not say."""
+        return cache_key()
 
 
 class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
@@ -94,7 +99,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         """One bundle, and its launch."""
         leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in self._removed]
         results = _read_outside(leaves)
-        kernel = SpyreKernel(_buffers_of(leaves), results)
+        kernel = SpyreKernel(_Buffers(), results)
         for leaf in leaves:
             kernel.add(leaf.node)
         internal = {leaf.node.get_name() for leaf in leaves} - set(results)
@@ -141,10 +146,12 @@ def _read_outside(leaves: Sequence[Any]) -> list[str]:
     return found
 
 
-def _buffers_of(leaves: Sequence[Any]) -> dict[str, HostBuffer]:
-    names = {dep.name for leaf in leaves for dep in leaf.read_writes.reads_and_writes()}
-    names |= {target_of(leaf.node) for leaf in leaves}
-    return {name: _host_buffer(name) for name in names}
+class _Buffers(dict[str, HostBuffer]):
+    """Buffers of the graph as bodies name them; scheduling renames what was mutated."""
+
+    def __missing__(self, name: str) -> HostBuffer:
+        found = self[name] = _host_buffer(name)
+        return found
 
 
 def _host_buffer(name: str) -> HostBuffer:

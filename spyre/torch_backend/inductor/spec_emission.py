@@ -14,6 +14,7 @@ from spyre.errors import UnsupportedError
 from spyre.hw.spec import CORES
 from spyre.layout.device_view import DeviceView, Factor
 from spyre.mlir.sdsc_builder import OperationSpec, Place
+from spyre.torch_backend.inductor.gather_views import INDIRECT, Rows, table_view
 from spyre.torch_backend.inductor.instruction import instruction_of
 from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
 from spyre.torch_backend.inductor.operation_walks import Share, begins_bytes, reach_bytes
@@ -27,10 +28,11 @@ from spyre.torch_backend.inductor.spec_views import (
     tensor_name,
 )
 from spyre.torch_backend.program.emission import Division, ScratchpadPlace
-from spyre.torch_backend.program.emit import Walk, emit_over
+from spyre.torch_backend.program.emit import emit_over
 from spyre.torch_backend.program.iteration import IterationDim, cut
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.value import NotDivisible, NotExpressible
+from spyre.torch_backend.program.walk import Walk
 
 PlaceOf = Callable[[TensorArg, ArgView], Place | ScratchpadPlace]
 REDUCED, K_ROLE = 1, 3
@@ -52,25 +54,41 @@ def emit_spec(spec: OpSpec, loops: Loops, place: PlaceOf) -> Emitted:
     """
     instruction = instruction_of(spec)
     args = sorted(spec.args, key=lambda arg: not arg.is_input)
-    found = [arg_view(spec, arg, loops) for arg in args]
-    found[-1] = _part(spec, found[-1])
+    found, rows = _views(spec, args, loops)
     views = [f.view for f in found]
     bases = [place(arg, f) for arg, f in zip(args, found, strict=True)]
     try:
         dims, division = _dims(spec, instruction.kind, views)
-        operation = emit_over(instruction, Walk(dims, views, bases, division))
+        if rows is not None:
+            dims = rows.with_single(dims)
+        count = 0 if rows is None else rows.count
+        operation = emit_over(instruction, Walk(dims, views, bases, division, count))
     except NotDivisible as error:
         raise not_divisible(spec, error.finding.found) from error
     except NotExpressible as error:
         raise inexpressible(spec, "its tensors", error.finding.found) from error
     for k, arg in enumerate(args):
-        _check_reach(spec, arg, found[k], reach_bytes(operation, dims, k), loops)
+        unread = rows.unread_bytes if rows is not None and k == 0 else 0
+        _check_reach(spec, arg, found[k], reach_bytes(operation, dims, k) + unread, loops)
     shares = [
         (arg, Share(buffer_bytes(arg), begins_bytes(operation, dims, division, k)))
         for k, arg in enumerate(args)
         if LX in arg.allocation
     ]
     return Emitted(operation, tuple(shares))
+
+
+def _views(
+    spec: OpSpec, args: Sequence[TensorArg], loops: Loops
+) -> tuple[list[ArgView], Rows | None]:
+    """Where the tensors lie, and the rows of a gather's table."""
+    if INDIRECT not in spec.op_info:
+        found = [arg_view(spec, arg, loops) for arg in args]
+        return [*found[:-1], _part(spec, found[-1])], None
+    if loops:
+        raise inexpressible(spec, "its table", "a gather in a loop")
+    table, rows = table_view(spec)
+    return [table, *(arg_view(spec, arg) for arg in args[1:])], rows
 
 
 def _check_reach(spec: OpSpec, arg: TensorArg, found: ArgView, reach: int, loops: Loops) -> None:
@@ -113,9 +131,11 @@ def _dims(
     dims: list[IterationDim] = []
     splits: dict[int, int] = {}
     order: list[int] = []
+    along = spec.op_info.get(INDIRECT, ("", "", 0))[1]
     for k, (symbol, (_, cores)) in enumerate(spec.iteration_space.items()):
         factors = [view.dims[k] for view in views]
-        pieces = cut(views[0].sizes[k], factors, views, _role(kind, factors)) if factors[0] else []
+        role = int(str(symbol) == along) if along else _role(kind, factors)
+        pieces = cut(views[0].sizes[k], factors, views, role) if factors[0] else []
         if cores > 1 and not pieces:
             raise not_divisible(spec, f"{cores} slices of one element along {symbol}")
         for piece in pieces:
@@ -129,7 +149,8 @@ def _dims(
     shared_k = kind is OpKind.MATMUL and all(dims[k].factors[0].lane for k in reduced)
     if len(reduced) > int(shared_k) or prod(splits.values()) > CORES:
         raise not_divisible(spec, f"slices {_slices(spec)}")
-    order.sort(key=lambda k: k not in reduced)
+    if spec.op_info.get("k_fast", True):
+        order.sort(key=lambda k: k not in reduced)
     return dims, Division(splits, order)
 
 
@@ -139,6 +160,8 @@ def _slices(spec: OpSpec) -> Mapping[str, int]:
 
 def _role(kind: OpKind, factors: Sequence[tuple[Factor, ...]]) -> int:
     held = [any(f.pitch_bytes or f.lane for f in dim) for dim in factors]
+    if kind is OpKind.TOPK:
+        return 0 if held[0] == held[1] else 1 if held[0] else 2
     if kind is OpKind.REDUCTION:
         return 0 if held[-1] else REDUCED
     if kind is OpKind.MATMUL:

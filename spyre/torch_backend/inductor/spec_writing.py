@@ -16,8 +16,11 @@ import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import DeviceView
+from spyre.mlir.sdsc_builder import Place as SdscPlace
+from spyre.torch_backend.inductor.gather_views import INDIRECT, ROW, indirect_info
 from spyre.torch_backend.inductor.loop_paths import LoopPath
 from spyre.torch_backend.inductor.op_spec import DataFormats, OpSpec, TensorArg
+from spyre.torch_backend.program.emit import walk_of
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.op_spec import OpSpec as Operation
@@ -42,21 +45,49 @@ def spec_of(
 
     ``places``: by region. ``path``: loops around it. NotExpressible for kinds that specs lack.
     """
-    values, views, roles = _walked(operation)
-    if path:  # loops move along single dims
-        roles = list(range(len(views[0].sizes)))
-    dims = common_iteration(views, roles)
+    values, views, dims, rows = _iterated(operation, path)
     symbols = [sympy.Symbol(f"c{k}") for k in range(len(dims))]
+    extents = [_walked_extent(dim, operation.lane_multiple, views) for dim in dims]
     args = []
     for number, (value, view) in enumerate(zip(values, views, strict=True)):
-        moves = _Steps(dims, symbols, number, operation.lane_multiple)
+        moves = _Steps(dims, _counted(symbols, dims, number, rows), number, extents)
         args.append(_arg(places[value.region], view, moves, number < len(values) - 1, bool(path)))
-    extents = [_walked_extent(dim, operation.lane_multiple) for dim in dims]
     space = {s: (sympy.Integer(n), 1) for s, n in zip(symbols, extents, strict=True)}
     is_reduction = operation.kind in (OpKind.REDUCTION, OpKind.MATMUL)
     tiled = [_symbol_of(dim, dims, symbols) for dim in path.dims]
-    spec = OpSpec(operation.name, is_reduction, space, args, _info(operation), tiled)
+    info = _info(operation)
+    if rows:
+        info[INDIRECT] = indirect_info(symbols, dims, rows)
+    spec = OpSpec(operation.name, is_reduction, space, args, info, tiled)
     return spec, tuple(places[value.region].name for value in values)
+
+
+def _iterated(
+    operation: Operation, path: LoopPath
+) -> tuple[list[Value], Sequence[DeviceView], Sequence[IterationDim], int]:
+    """Tensors, their views, the dims of one iteration, and rows of a gather's table."""
+    if operation.kind in (OpKind.TOPK, OpKind.GATHER):
+        walk = walk_of(operation, _anywhere)
+        if sum(dim.role == 1 for dim in walk.dims) > 1 and walk.rows:
+            raise NotExpressible("rows of a gather in several steps")
+        return [*operation.inputs, operation.written], walk.views, walk.dims, walk.rows
+    values, views, roles = _walked(operation)
+    if path:  # loops move along single dims
+        roles = list(range(len(views[0].sizes)))
+    return values, views, common_iteration(views, roles), 0
+
+
+def _anywhere(value: Value) -> SdscPlace:
+    return SdscPlace("somewhere", value.view.offset_bytes)
+
+
+def _counted(
+    symbols: Sequence[sympy.Symbol], dims: Sequence[IterationDim], number: int, rows: int
+) -> Sequence[sympy.Symbol]:
+    """What counts the dims of an operand: rows of a gather's table are those the index names."""
+    if not rows or number:
+        return symbols
+    return [ROW if dim.role else s for s, dim in zip(symbols, dims, strict=True)]
 
 
 def _symbol_of(
@@ -67,11 +98,17 @@ def _symbol_of(
     return sympy.Integer(0) if dim is None else next(found, sympy.Integer(0))
 
 
-def _walked_extent(dim: IterationDim, multiple: int) -> int:
-    """Elements along a dim; lanes that are walked several sticks at a time, in whole ones."""
-    if multiple and any(factor.lane for factor in dim.factors):
-        return -(-dim.extent // multiple) * multiple
-    return dim.extent
+def _walked_extent(dim: IterationDim, multiple: int, views: Sequence[DeviceView]) -> int:
+    """Elements along a dim; lanes that are walked several sticks at a time, in whole ones.
+
+    ``multiple``: of such lanes, where the operation says so; else they are those of tensors whose
+    sticks differ.
+    """
+    lanes = {v.elements_per_stick for v, f in zip(views, dim.factors, strict=True) if f.lane}
+    if not lanes or (not multiple and len(lanes) == 1):
+        return dim.extent
+    multiple = multiple or max(lanes)
+    return -(-dim.extent // multiple) * multiple
 
 
 def _walked(operation: Operation) -> tuple[list[Value], list[DeviceView], list[int] | None]:
@@ -115,13 +152,13 @@ def _info(operation: Operation) -> dict[str, Any]:
 class _Steps:
     """How operand ``number`` moves along ``dims``, counted by ``symbols``.
 
-    ``lane_multiple``: elements the lane dim is walked in, default one stick.
+    ``extents``: elements walked along each.
     """
 
     dims: Sequence[IterationDim]
     symbols: Sequence[sympy.Symbol]
     number: int
-    lane_multiple: int
+    extents: Sequence[int]
 
     def count(self, coordinate: sympy.Expr) -> int:
         """Values a coordinate takes within one iteration of the loops."""
@@ -138,11 +175,11 @@ class _Steps:
         """
         steps: list[tuple[int, sympy.Expr]] = []
         lane = None
-        for dim, symbol in zip(self.dims, self.symbols, strict=True):
+        for dim, symbol, extent in zip(self.dims, self.symbols, self.extents, strict=True):
             factor = dim.factors[self.number]
             if factor.lane:
                 lane = symbol
-                if moves_on or max(factor.extent, self.lane_multiple) > lanes:
+                if moves_on or extent > lanes:
                     steps.append((factor.pitch_bytes, sympy.floor(symbol / lanes)))
             elif factor.pitch_bytes:
                 steps.append((factor.pitch_bytes, symbol))

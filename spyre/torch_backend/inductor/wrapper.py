@@ -9,6 +9,7 @@ from spyre.torch_backend.inductor.compat import (
     SubgraphPythonWrapperCodegen,
     V,
 )
+from spyre.torch_backend.inductor.settings import settings
 
 HEADER = """
 from spyre.torch_backend.inductor.async_compile import SpyreAsyncCompile
@@ -40,7 +41,9 @@ class SpyreWrapper(PythonWrapperCodegen):  # type: ignore[misc]
         """Imports, and where kernels are made."""
         super().write_header()
         self.imports.splice(HEADER, strip=True)
-        self.header.writeline("async_compile = SpyreAsyncCompile()")
+        chosen = settings()
+        form = f"symbolic={chosen.bundle_symbolic_args}, unrolled={chosen.unroll_loops}"
+        self.header.writeline(f"async_compile = SpyreAsyncCompile({form})")
 
 
 def _leave_loops(index_vars: Any, sizes: Any, formulas: Any) -> Any:

@@ -3,62 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import DeviceView, Factor
-from spyre.mlir.sdsc_builder import Base, OperationSpec, Place, TensorSpec
+from spyre.layout.device_view import Factor
+from spyre.mlir.sdsc_builder import OperationSpec, Place, TensorSpec
 from spyre.mlir.sdsc_value_rules import MASK_CONSTANT
 from spyre.torch_backend.program.constants import float_bits
 from spyre.torch_backend.program.emission import (
-    Division,
     Emitter,
     Operand,
-    ScratchpadPlace,
     lane_index,
     unit_lane,
 )
-from spyre.torch_backend.program.emit_gather import emit_gather
+from spyre.torch_backend.program.emit_gather import emit_gather, gather_walk
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
 from spyre.torch_backend.program.op_spec import Instruction, OpKind, OpSpec
 from spyre.torch_backend.program.value import NotExpressible, Value
+from spyre.torch_backend.program.walk import Walk
 
 PlaceOf = Callable[[Value], Place]
-Bases = Sequence[Base | ScratchpadPlace]
-"""Where the tensors of an operation stand, the output last."""
-
 MATMUL_STICK = 64
 _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
 """What masked elements count as, where it is not 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """An operation's tensors over common dims, ready to be written.
-
-    ``dims``: their roles are those of `emit_over`. ``views`` and ``bases``: of the tensors, the
-    output last. ``division``: over cores, where it is decided beforehand.
-    """
-
-    dims: Sequence[IterationDim]
-    views: Sequence[DeviceView]
-    bases: Bases
-    division: Division | None = None
-
-
 def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
     """The SDSC of ``spec``; NotExpressible when its operands' sticks do not go together."""
-    walk_of = _WALKS.get(spec.kind)
-    if walk_of is not None:
-        return emit_over(spec.instruction, walk_of(spec, place))
-    return _WHOLE[spec.kind](spec, place)
+    return emit_over(spec.instruction, walk_of(spec, place))
+
+
+def walk_of(spec: OpSpec, place: PlaceOf) -> Walk:
+    """The tensors of ``spec`` over common dims. NotExpressible as of `common_iteration`."""
+    return _WALKS[spec.kind](spec, place)
 
 
 def emit_over(spec: Instruction, walk: Walk) -> OperationSpec:
-    """The SDSC of a pointwise operation, reduction, matmul or restickify over given dims.
+    """The SDSC of an operation over given dims.
 
     Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
-    N, 3 for K; else 0. NotExpressible as of `emit`, NotDivisible for divisions that do not fit.
+    N, 3 for K; of a top-k 1 for what it goes along, 2 for k; of a gather 1 for the output's dim of
+    rows; else 0. NotExpressible as of `emit`, NotDivisible for divisions that do not fit.
     """
     return _EMITTERS[spec.kind](spec, walk)
 
@@ -186,27 +170,27 @@ def _restickify(spec: Instruction, walk: Walk) -> OperationSpec:
     return emitter.operation(spec.name, tensors[:1], tensors[1:])
 
 
-def _topk(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+def _topk_walk(spec: OpSpec, place: PlaceOf) -> Walk:
     """``output``: k elements along ``dims[0]``, which no stick runs along."""
     (source,), (along,) = spec.inputs, spec.dims
     rank = len(source.sizes)
     sizes = [*source.sizes, spec.output.sizes[along]]
     order = [rank if k == along else k for k in range(rank)]
     kept = spec.output.unsqueezed(rank).permuted([*order, along])
-    views = (source.unsqueezed(rank).expanded(sizes).view, kept.expanded(sizes).view)
+    views = [source.unsqueezed(rank).expanded(sizes).view, kept.expanded(sizes).view]
     roles = [1 if k == along else 2 if k == rank else 0 for k in range(rank + 1)]
-    dims = common_iteration(views, roles)
-    dims += _missing_roles(dims)
+    return Walk(common_iteration(views, roles), views, [place(source), place(spec.output)])
+
+
+def _topk(spec: Instruction, walk: Walk) -> OperationSpec:
+    dims = [*walk.dims, *_missing_roles(walk.dims)]
     lane = lane_index(dims, 0)
     if lane < 0:
         dims.append(unit_lane(2))
         lane = len(dims) - 1
-    lanes = max(source.view.elements_per_stick, spec.output.view.elements_per_stick)
-    emitter = Emitter(dims, {lane: lanes})
-    tensors: Sequence[TensorSpec] = [
-        emitter.tensor(Operand(0, source.view, place(source), lane)),
-        emitter.tensor(Operand(1, spec.output.view, place(spec.output), lane)),
-    ]
+    lanes = max(view.elements_per_stick for view in walk.views)
+    emitter = Emitter(dims, {lane: lanes}, division=walk.division)
+    tensors = _tensors(emitter, walk, [lane, lane])
     undivided = [k for k, dim in enumerate(dims) if dim.role]
     return emitter.operation(spec.name, tensors[:1], tensors[1:], undivided=undivided)
 
@@ -224,14 +208,14 @@ _WALKS: dict[OpKind, Callable[[OpSpec, PlaceOf], Walk]] = {
     OpKind.REDUCTION: _reduction_walk,
     OpKind.MATMUL: _matmul_walk,
     OpKind.RESTICKIFY: _restickify_walk,
+    OpKind.TOPK: _topk_walk,
+    OpKind.GATHER: gather_walk,
 }
 _EMITTERS: dict[OpKind, Callable[[Instruction, Walk], OperationSpec]] = {
     OpKind.POINTWISE: _pointwise,
     OpKind.REDUCTION: _reduction,
     OpKind.MATMUL: _matmul,
     OpKind.RESTICKIFY: _restickify,
-}
-_WHOLE: dict[OpKind, Callable[[OpSpec, PlaceOf], OperationSpec]] = {
     OpKind.TOPK: _topk,
     OpKind.GATHER: emit_gather,
 }

@@ -185,10 +185,15 @@ class Operations:
         return replace(found, order=None) if multiple else found
 
     def _narrowed(self, value: Value, dtype: str) -> Value:
-        """Where the last group is not whole, a copy has room for it."""
+        """Where the last group is not whole, a copy has room for it, and numbers in it."""
         if multiple := wide_multiple(value):
             wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
-            value = self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
+            self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
+            if wide_multiple(wide):
+                last = (sticks_from_last(value, 0),)
+                room = sticks_from_last(wide, 1)
+                self.builder.add(OpSpec(OpKind.POINTWISE, "identity", last, room))
+            value = wide
         into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
         return self.builder.add(
             OpSpec(OpKind.POINTWISE, "fp32todl16", (value,), into, lane_multiple=WIDE)
@@ -289,6 +294,21 @@ def wide_multiple(value: Value) -> int:
     """
     sticks = -(-value.view.lane_extent // WIDE_STICK)
     return WIDE if sticks % 2 else 0
+
+
+def sticks_from_last(value: Value, ahead: int) -> Value:
+    """The last stick of every row along the lanes, or the one ``ahead`` of it, all lanes of it."""
+    view, lane = value.view, value.lane_dim
+    dims, offset_bytes = list(view.dims), view.offset_bytes
+    if lane < 0:
+        offset_bytes += ahead * STICK_BYTES
+    else:
+        lanes = view.elements_per_stick
+        *outer, inner = dims[lane]
+        offset_bytes += sum((f.extent - 1) * f.pitch_bytes for f in outer)
+        offset_bytes += (-(-inner.extent // lanes) - 1 + ahead) * inner.pitch_bytes
+        dims[lane] = (replace(inner, extent=lanes),)
+    return replace(value, view=replace(view, dims=tuple(dims), offset_bytes=offset_bytes))
 
 
 def result_lane(inputs: Sequence[Value], sizes: Ints) -> int:

@@ -33,7 +33,7 @@ def keep_program(directory: Path, name: str, listing: str, parts: BundleParts) -
     files = {**parts.extra_files, LISTING_FILE: f"{listing}\n".encode()}
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return write_bundle(replace(parts, extra_files=files), _next_place(directory, name))
+        return write_bundle(replace(parts, extra_files=files), next_place(directory, name))
     except OSError as error:
         raise LaunchError(
             "SPY951",
@@ -43,7 +43,7 @@ def keep_program(directory: Path, name: str, listing: str, parts: BundleParts) -
         ) from error
 
 
-def _next_place(directory: Path, name: str) -> Path:
+def next_place(directory: Path, name: str) -> Path:
     """A directory made here, numbered after the last one; several processes may do so at once."""
     text = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
     while True:

@@ -15,6 +15,7 @@ PACKAGE = Path(compat.__file__).parent
 
 SYMBOLS = (
     "torch._inductor.dependencies.MemoryDep",
+    "torch._inductor.fx_passes.joint_graph.lazy_init",
     "torch._inductor.graph.GraphLowering._update_scheduler",
     "torch._inductor.graph.GraphLowering.get_buffer",
     "torch._inductor.graph.GraphLowering.get_output_names",

@@ -17,9 +17,7 @@ from spyre.torch_backend.inductor.kernel import SpyreKernel
 from spyre.torch_backend.inductor.layouts import tiled
 from spyre.torch_backend.inductor.operand_views import argument_view, seen
 from spyre.torch_backend.inductor.passes.runs import Run, runs_of
-from spyre.torch_backend.inductor.restickify_placement import SPARSE
-from spyre.torch_backend.program.op_spec import OpKind
-from spyre.torch_backend.program.value import NotExpressible, Value
+from spyre.torch_backend.program.value import Ints, NotExpressible, Value
 
 OWN_LANES = "own_lanes"
 """Attribute of an operation whose lanes were propagated."""
@@ -27,13 +25,14 @@ OWN_LANES = "own_lanes"
 
 @dataclass(frozen=True, slots=True)
 class OwnLanes:
-    """Lanes that nobody chose, -1 for none: of the ``result``, and of a reduction's ``operand``.
+    """Lanes that nobody chose, -1 for none: of the ``result`` and, in their own dims, of the
+    ``operands``; none of these where the operation reads nothing itself.
 
     Sums round according to where the lanes are, so that whoever moves lanes leaves a reduction's.
     """
 
     result: int
-    operand: int
+    operands: Ints
 
 
 def propagate_layouts(graph: Any) -> None:
@@ -46,18 +45,11 @@ def _propagate(run: Run) -> None:
     kernel = SpyreKernel(run.buffers, sorted(run.results))
     for step in run.steps:
         try:
-            lane = kernel.propagated(step.target, step.body).lane_dim
+            own = OwnLanes(*kernel.propagated(step.target, step.body))
         except NotExpressible:
             continue
-        is_reduction = step.body.operation.kind is OpKind.REDUCTION
-        operand = _reduced_lane(kernel) if is_reduction else SPARSE
-        setattr(step.operation, OWN_LANES, OwnLanes(lane, operand))
-        set_lane(run, step.operation, lane)
-
-
-def _reduced_lane(kernel: SpyreKernel) -> int:
-    reductions = (s for s in reversed(kernel.low.builder.specs) if s.kind is OpKind.REDUCTION)
-    return next(reductions).inputs[0].lane_dim
+        setattr(step.operation, OWN_LANES, own)
+        set_lane(run, step.operation, own.result)
 
 
 def set_lane(run: Run, operation: Any, lane: int) -> None:

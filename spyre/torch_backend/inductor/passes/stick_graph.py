@@ -1,10 +1,10 @@
 """A run of operations as the graph that restickifies are placed in.
 
 Where an operation's operands have to have their lanes: pointwise ones where the result has them (or
-one element per stick, along dims they do not have); a matmul's along K and N; a reduction's where
-they are by themselves, as sums round according to the lane. Buffers outside of the run are in the
-default layout, so a result that leaves it is read once more, by its *memory*. Results of one
-element per stick also count what they hold more than full sticks would.
+one element per stick, along dims they do not have); a matmul's along K and N; those of a reduction
+or a program where they are by themselves, as sums round according to the lane. Buffers outside of
+the run are in the default layout, so a result that leaves it is read once more, by its *memory*.
+Results of one element per stick also count what they hold more than full sticks would.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Maker:
     def _edge(self, step: Step, number: int, read: Read, lanes: Ints) -> None:
         producer = self._known(read)
         found = {
-            (have, own): moves_for(value, read, wanted_lanes(step, read.sizes, own))
+            (have, own): moves_for(value, read, wanted_lanes(step, number, read.sizes, own))
             for have, value in self.values[producer].items()
             for own in lanes
         }
@@ -193,11 +193,12 @@ def _last(sizes: Ints) -> int:
     return max((k for k, n in enumerate(sizes) if n > 1), default=SPARSE)
 
 
-def wanted_lanes(step: Step, sizes: Ints, own: int) -> Ints:
-    """Lanes an operand of ``sizes`` may have for a result with lane ``own``."""
-    kind = step.body.operation.kind
-    if kind is OpKind.REDUCTION:
+def wanted_lanes(step: Step, number: int, sizes: Ints, own: int) -> Ints:
+    """Lanes that load ``number``, of ``sizes``, may have for a result with lane ``own``."""
+    operation = step.body.operation
+    if operation.program is not None or operation.kind is OpKind.REDUCTION:
         known = own_lanes(step)
-        return tuple(range(SPARSE, len(sizes))) if known is None else (known.operand,)
-    lane = len(sizes) - 1 if kind is OpKind.MATMUL else own
+        fixed = known.operands[number : number + 1] if known else ()
+        return fixed or tuple(range(SPARSE, len(sizes)))
+    lane = len(sizes) - 1 if operation.kind is OpKind.MATMUL else own
     return (lane if lane >= 0 and sizes[lane] > 1 else SPARSE,)

@@ -15,6 +15,7 @@ import sympy
 
 from spyre.errors import BundleError
 from spyre.hw.spec import STICK_BYTES
+from spyre.torch_backend.inductor.gather_views import INDIRECT
 from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg, UnimplementedOp
 from spyre.torch_backend.inductor.scratchpad.core_view import (
     MATMUL,
@@ -141,6 +142,8 @@ def _operation(spec: OpSpec | UnimplementedOp, names: Sequence[str], depth: int)
 
 
 def _kind(spec: OpSpec) -> Kind:
+    if spec.op in ("topkvalue", "topkindex") or INDIRECT in spec.op_info:
+        return Kind.EXTERNAL
     if spec.op == "ReStickifyOpHBM":
         return Kind.RESTICKIFY
     if spec.op == MATMUL:

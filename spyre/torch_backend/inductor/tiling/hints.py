@@ -110,8 +110,8 @@ def scopes_of(node: Any) -> tuple[HintScope, ...]:
 def hints_key(graph_module: Any) -> tuple[Any, ...]:
     """What the hints of a graph contribute to the key of compile caches.
 
-    Inductor's keys do not see ``meta["custom"]`` of nodes, but they do see ``graph_module.meta``:
-    put it there. The numbers of scopes are replaced by the order in which they are first met, so
+    These keys do not see ``meta["custom"]`` of nodes; they see attributes of the graph module. The
+    numbers of scopes are replaced by the order in which they are first met, so
     the key is the same in every process.
     """
     order: dict[int, int] = {}

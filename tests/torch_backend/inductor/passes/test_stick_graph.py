@@ -40,7 +40,7 @@ def host(*sizes):
 def sum_with_transpose(a, b, results=()):
     """y = a + b.T, for ``a`` and ``b`` of these sizes."""
     loads = Load("a", contiguous_strides(a), 0), Load("b", (1, b[1]), 0)
-    y = step("y", Body(ADD, loads, a, (), "float16"), OwnLanes(1, SPARSE))
+    y = step("y", Body(ADD, loads, a, (), "float16"), OwnLanes(1, ()))
     return Run((y,), frozenset(results), {"a": host(*a), "b": host(*b), "y": host(*a)})
 
 
@@ -61,7 +61,7 @@ def test_the_smaller_operand_of_a_sum_is_restickified(monkeypatch, optimizer):
 
 def test_single_elements_count_as_what_they_hold():
     run = sum_with_transpose((128, 128), (128, 128))
-    sparse = step("y", run.steps[0].body, OwnLanes(SPARSE, SPARSE))
+    sparse = step("y", run.steps[0].body, OwnLanes(SPARSE, ()))
     (node,) = stick_graph(replace(run, steps=(sparse,))).nodes
     assert node.output.lanes == (SPARSE, 0, 1)
     assert node.work == (128 * 128 * 63, 0, 0)
@@ -80,14 +80,15 @@ def test_memory_outweighs_a_smaller_operand():
 
 
 def test_wanted_lanes():
-    def wanted(kind, sizes, own, operand=SPARSE):
+    def wanted(kind, sizes, own, operands=()):
         body = Body(DeviceOperation(kind, "any"), (), sizes, (), "float16")
-        return wanted_lanes(step("y", body, OwnLanes(own, operand)), sizes, own)
+        return wanted_lanes(step("y", body, OwnLanes(own, operands)), 0, sizes, own)
 
     assert wanted(OpKind.POINTWISE, (4, 8), 1) == (1,)
     assert wanted(OpKind.POINTWISE, (4, 1), 1) == (SPARSE,)
     assert wanted(OpKind.MATMUL, (4, 8), 0) == (1,)
-    assert wanted(OpKind.REDUCTION, (4, 8), SPARSE, operand=0) == (0,)
+    assert wanted(OpKind.REDUCTION, (4, 8), SPARSE, operands=(0,)) == (0,)
+    assert wanted(OpKind.REDUCTION, (4, 8), SPARSE) == (SPARSE, 0, 1)
 
 
 def test_a_memory_lane_goes_by_strides():

@@ -1,0 +1,158 @@
+"""`explain`: the way of a function from its FX graph to the slices of the cores, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spyre.errors import LaunchError
+from spyre.torch_backend.inductor.bundle_generation import operations
+from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+from spyre.torch_backend.inductor.division.core_numbering import core_order, core_slices
+from spyre.torch_backend.inductor.kernel_notes import DIVISIONS_FILE, LX_FILE
+from spyre.torch_backend.inductor.observing import Graph, Operations, observing
+from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MOST_CORES_SHOWN = 4
+WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """What was compiled for one call, in order; ``str`` of it is for people.
+
+    ``graphs``, ``operations``: FX graphs and ir.Operations as text. ``kernels``: specs, notes and
+    bundles.
+    """
+
+    graphs: tuple[str, ...]
+    operations: tuple[str, ...]
+    kernels: tuple[CompiledKernel, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_sections(self))
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {len(self.graphs)} graphs, {len(self.kernels)} kernels>"
+
+
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Compile ``function`` anew, without caches, call it once, and print how it became kernels.
+
+    ``function``: as for torch.compile, with arguments on spyre. LaunchError SPY969 if nothing is
+    compiled for the card; errors of compiling as usual. Forgets what Dynamo had compiled before.
+    """
+    torch.compiler.reset()
+    with observing() as found, torch.compiler.config.patch(force_disable_caches=True):
+        torch.compile(function)(*args, **kwargs)
+    explanation = Explanation(
+        tuple(item.text for item in found if isinstance(item, Graph)),
+        tuple(item.text for item in found if isinstance(item, Operations)),
+        tuple(item for item in found if isinstance(item, CompiledKernel)),
+    )
+    if not explanation.kernels:
+        raise LaunchError(
+            "SPY969",
+            "no kernel was compiled for the card",
+            expected="a function of tensors on spyre",
+            found=f"{len(explanation.graphs)} graphs on spyre, none with device operations",
+        )
+    print(explanation)
+    return explanation
+
+
+def _sections(explanation: Explanation) -> Iterator[str]:
+    pairs = zip(explanation.graphs, explanation.operations, strict=False)
+    for number, (graph, lines) in enumerate(pairs, 1):
+        yield f"=== FX graph {number}, as Inductor lowers it ===\n{graph.strip()}\n"
+        yield f"=== its ir.Operations, before they are scheduled ===\n{lines}"
+    for kernel in explanation.kernels:
+        yield from _kernel_sections(kernel)
+
+
+def _kernel_sections(kernel: CompiledKernel) -> Iterator[str]:
+    specs = list(operations(kernel.specs))
+    yield f"=== kernel {kernel.name}: {len(specs)} operations ===\n{_outline(kernel.specs)}\n"
+    for number, spec in enumerate(specs):
+        space = ", ".join(f"{s}: {extent}" for s, (extent, _) in spec.iteration_space.items())
+        yield _text(f"{number} {spec.op} over {space}", _tensor_table(spec))
+    if DIVISIONS_FILE in kernel.notes:
+        yield f"--- work division ---\n{kernel.notes[DIVISIONS_FILE]}"
+    for number, spec in enumerate(specs):
+        yield _text(f"{number} {spec.op}: elements by core", _core_table(spec))
+    if LX_FILE in kernel.notes:
+        yield f"--- scratchpads ---\n{kernel.notes[LX_FILE]}"
+    size = f"{len(kernel.bundle.sdscs)} SDSCs, pool of {kernel.memory.pool_bytes:,} bytes"
+    yield f"--- bundle ---\n{size}\n"
+
+
+def _outline(specs: Sequence[Spec], indent: str = "  ") -> str:
+    lines = []
+    for spec in specs:
+        if isinstance(spec, OpSpec):
+            lines.append(f"{indent}{spec.op}")
+        elif isinstance(spec, LoopSpec):
+            lines.append(f"{indent}{spec.count} times:")
+            lines.append(_outline(spec.body, f"{indent}  "))
+    return "\n".join(lines)
+
+
+def _table(columns: Sequence[str]) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _text(title: str, table: Table) -> str:
+    from rich.console import Console
+
+    console = Console(width=WIDTH, color_system=None, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join([title, *(line.rstrip() for line in captured.get().splitlines() if line)])
+
+
+def _tensor_table(spec: OpSpec) -> Table:
+    table = _table(("tensor", "where", "format", "device size", "coordinates"))
+    for arg in spec.args:
+        table.add_row(*_tensor_row(arg))
+    return table
+
+
+def _tensor_row(arg: TensorArg) -> tuple[str, ...]:
+    name = f"arg_{arg.arg_index}" if arg.arg_index >= 0 else "intermediate"
+    where = ", ".join(f"{kind} {start:#x}" for kind, start in arg.allocation.items())
+    return (
+        f"{'in ' if arg.is_input else 'out'} {name}",
+        where,
+        str(arg.device_dtype),
+        str([int(n) for n in arg.device_size]),
+        ", ".join(map(str, arg.device_coordinates)),
+    )
+
+
+def _core_table(spec: OpSpec) -> Table:
+    """Elements of each dim that the first cores and the last one work on."""
+    splits = {symbol: cores for symbol, (_, cores) in spec.iteration_space.items()}
+    order = core_order(spec, k_fast=bool(spec.op_info.get("k_fast", True)))
+    slices = core_slices(order, splits)
+    cores = max((len(row) for row in slices.values()), default=1)
+    table = _table(("core", *map(str, splits)))
+    for core in sorted({*range(min(cores, MOST_CORES_SHOWN)), cores - 1}):
+        cells = []
+        for symbol, (extent, parts) in spec.iteration_space.items():
+            step = -(-int(extent) // parts)
+            begin = int(slices[symbol][core]) * step if symbol in slices else 0
+            cells.append(f"{begin}-{min(begin + step, int(extent)) - 1}")
+        table.add_row(str(core), *cells)
+    return table

@@ -1,0 +1,162 @@
+"""Operations of a graph as text, before and after each pass: SPYRE_DUMP_PASSES and the log.
+
+The log is the logger ``spyre.passes``, which ``TORCH_LOGS="+spyre"`` turns on. The text is that of
+the coarse-tiling document ("LoopLevel IR").
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import sympy
+
+from spyre import config
+from spyre.errors import LaunchError
+from spyre.torch_backend.allocation import default_base
+from spyre.torch_backend.inductor.compat import DefaultHandler, V, ir
+from spyre.torch_backend.program.showing import next_place
+
+logger = logging.getLogger("spyre.passes")
+
+ATTRIBUTES = (
+    *("named_dims", "dim_hints", "op_it_space_splits", "loop_group_id", "loop_count"),
+    "loop_tiled_dims",
+)
+"""What passes leave on operations, in the order it is printed."""
+INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+INDENT = "    "
+
+
+class PassPrinter:
+    """Shows the passes of one graph; without anybody who wants to see them, it only runs them.
+
+    ``operations``: the graph's list, which passes change in place. One per graph, in one thread.
+    """
+
+    def __init__(self, operations: Sequence[Any]) -> None:
+        self._operations = operations
+        self._passes = 0
+        self._place: Path | None = None
+
+    def run(self, name: str, change: Callable[[], None]) -> None:
+        """Run a pass. LaunchError SPY951 if SPYRE_DUMP_PASSES cannot be written."""
+        directory = config.dump_passes_directory()
+        if directory is None and not logger.isEnabledFor(logging.DEBUG):
+            change()
+            return
+        self._passes += 1
+        before = format_operations(self._operations)
+        self._write(directory, f"{self._passes:02d}-{name}.before.txt", before)
+        if self._passes == 1:
+            logger.debug("before %s:\n%s", name, before)
+        change()
+        after = format_operations(self._operations)
+        self._write(directory, f"{self._passes:02d}-{name}.after.txt", after)
+        changed = "no change" if after == before else f"\n{after}"
+        logger.debug("after %s: %s", name, changed)
+
+    def _write(self, directory: Path | None, name: str, text: str) -> None:
+        if directory is None:
+            return
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if self._place is None:
+                self._place = next_place(directory, "graph")
+            (self._place / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise LaunchError(
+                "SPY951",
+                f"passes cannot be written to {directory}",
+                expected="SPYRE_DUMP_PASSES to name a directory that may be written",
+                found=error.strerror or type(error).__name__,
+            ) from error
+
+
+def format_operations(operations: Sequence[Any]) -> str:
+    """A paragraph per ir.Operation: name, layout, what passes left on it, ranges, body."""
+    return "\n".join(line for op in operations for line in _operation_lines(op)) + "\n"
+
+
+def _operation_lines(operation: Any) -> Iterator[str]:
+    yield f"{operation.get_name()}: {type(operation).__name__}"
+    layout = getattr(operation, "layout", None)
+    if layout is not None:
+        yield f"{INDENT}layout = {_layout_text(layout)}"
+    for name in ATTRIBUTES:
+        value = getattr(operation, name, None)
+        if value and any(part is not None for part in value):
+            yield f"{INDENT}{name} = {value!r}"
+    data = getattr(operation, "data", None)
+    if isinstance(data, ir.Loops):
+        yield from (f"{INDENT}{line}" for line in _loops_lines(data))
+    elif hasattr(operation, "inputs"):
+        names = [i.get_name() for i in operation.inputs if hasattr(i, "get_name")]
+        called = getattr(operation, "op_overload", None) or "?"
+        yield f"{INDENT}{called}({', '.join(names)})"
+
+
+def _layout_text(layout: Any) -> str:
+    kind = type(layout).__name__
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return f"{kind}({layout.get_buffer().get_name()})"
+    if not isinstance(layout, ir.Layout):
+        return kind
+    sizes, strides = list(layout.size), list(layout.stride)
+    text = f"size={sizes}, stride={strides}"
+    if layout.device.type == "spyre" and all(str(n).isdigit() for n in (*sizes, *strides)):
+        dtype = str(layout.dtype).removeprefix("torch.")
+        numbers = (tuple(int(n) for n in row) for row in (sizes, strides))
+        base = default_base(*numbers, dtype)
+        text += f", device_size={list(base.layout.device_size)}"
+    return f"{kind}({text})"
+
+
+def _loops_lines(data: Any) -> Iterator[str]:
+    kind = type(data).__name__
+    ranges = list(data.ranges)
+    reduced = list(getattr(data, "reduction_ranges", ()))
+    yield f"{kind}("
+    yield f"{INDENT}ranges={ranges},"
+    if reduced:
+        yield f"{INDENT}reduction_ranges={reduced}, reduction_type={data.reduction_type!r},"
+    head = "inner_fn: "
+    for k, line in enumerate(_body_lines(data, len(ranges), len(reduced))):
+        yield f"{INDENT}{head if not k else ' ' * len(head)}{line}"
+    yield ")"
+
+
+class _Writer(DefaultHandler):  # type: ignore[misc]
+    """Writes a body: a line per load, and names for what is loaded."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name in INFIX and len(args) == 2:
+            return f"({args[0]} {INFIX[name]} {args[1]})"
+        given = [str(a) for a in args]
+        return f"{kwargs.get('asm', name)}({', '.join(given)})"
+
+    def load(self, name: str, index: sympy.Expr) -> Any:
+        """A buffer's element."""
+        self.lines.append(f"load({name}, {index})")
+        return name
+
+    def constant(self, value: Any, dtype: Any) -> Any:
+        """A number."""
+        return str(value)
+
+
+def _body_lines(data: Any, outer: int, reduced: int) -> list[str]:
+    symbols = [sympy.Symbol(f"i{k}", integer=True) for k in range(outer)]
+    inner = [sympy.Symbol(f"r{k}", integer=True) for k in range(reduced)]
+    writer = _Writer()
+    with V.set_ops_handler(writer):
+        found = data.inner_fn(symbols, inner) if reduced else data.inner_fn(symbols)
+    parts = found if isinstance(found, tuple) else (found,)
+    values = ", ".join(str(getattr(part, "value", part)) for part in parts)
+    result = f"{data.reduction_type}({values})" if reduced else values
+    return [*writer.lines, f"return {result}"]
