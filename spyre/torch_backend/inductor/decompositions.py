@@ -139,13 +139,16 @@ def _functional(op: Any) -> Iterator[Any]:
     if not outs:
         yield op
         return
-    wanted = [(a.name, str(a.type)) for a in schema_of(op).arguments if a not in outs]
+    wanted = [a for a in schema_of(op).arguments if a not in outs]
     for overload in op.overloadpacket.overloads():
         other = getattr(op.overloadpacket, overload)
-        arguments = [a for a in schema_of(other).arguments if a.name not in FACTORY_OPTIONS]
-        given = [(a.name, str(a.type)) for a in arguments]
-        if given == wanted and not _out_arguments(other):
+        same = _kinds(schema_of(other).arguments) == _kinds(wanted)
+        if same and not _out_arguments(other):
             yield other
+
+
+def _kinds(arguments: Sequence[Any]) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in arguments if a.name not in FACTORY_OPTIONS]
 
 
 def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any]:

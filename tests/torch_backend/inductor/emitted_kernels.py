@@ -43,7 +43,7 @@ class KernelChecks:
         self.device = Device(threads=1, sanitize=True, poison=True)
 
     def findings(self, kernel: CompiledKernel, place: Path, **form: bool) -> list[str]:
-        """What `spyre-run --check` and `--sanitize` say of it. ``form``: as of `generate_bundle`."""
+        """What ``--check`` and ``--sanitize`` say of it. ``form``: as of `generate_bundle`."""
         return self.run(kernel, place, **form)[0]
 
     def run(

@@ -271,7 +271,7 @@ def one_row(source):
     ("specs", "message"),
     [
         (padded(info={"colour": 3}), "op_info 'colour'"),
-        (padded(name="topkvalue"), "a topk operation"),
+        (padded(name="maxpoolfwd"), "a windowing operation"),
         (padded(name="sum"), "sum with is_reduction=False"),
         (padded(name="batchmatmul"), "1 inputs and 1 outputs"),
         ([op("neg", PADDED, [tensor(0, (100, 150), ROWS)])], "1 inputs and 0 outputs"),
@@ -299,7 +299,7 @@ def one_row(source):
             "from byte 128 on",
         ),
     ],
-    ids=["op_info", "topk", "sum", "inputs", "no output", "no argument", "within LX"],
+    ids=["op_info", "pool", "sum", "inputs", "no output", "no argument", "within LX"],
 )
 def test_what_no_sdsc_says(specs, message):
     code, text = code_of(specs)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from spyre.torch_backend.inductor import finished_kernel
+from spyre.torch_backend.inductor import config
 from spyre.torch_backend.inductor.bundle_generation import generate_bundle
 from spyre.torch_backend.inductor.op_spec import LoopSpec
 from spyre.torch_backend.inductor.spec_text import spec_text
@@ -130,8 +130,8 @@ def test_tiling_pays(name, tmp_path, monkeypatch):
 
     inputs = function_inputs(dims)
     _, (kernel,) = compiled(tiled, *inputs)
-    monkeypatch.setattr(finished_kernel, "LX_PLANNING", False)
-    _, (whole,) = compiled(function, *inputs)
+    with config.patch(lx_planning=False):
+        _, (whole,) = compiled(function, *inputs)
     counted = [
         run_clean(k, tmp_path / str(number)).counters for number, k in enumerate((kernel, whole))
     ]
