@@ -79,11 +79,6 @@ GLOBAL_STICK_OPTIMIZER = Variable(
     "1",
     "compiled graphs: where sticks run is chosen for a whole bundle; 0: operation by operation",
 )
-DUMP_PASSES = Variable(
-    "SPYRE_DUMP_PASSES",
-    "",
-    "directory for compiled graphs as text, after every pass; default: none",
-)
 LX_FRACTION_KEPT = Variable(
     "DXP_LX_FRAC_AVAIL",
     "0.2",
@@ -142,8 +137,8 @@ BUNDLE_SYMBOLIC_ARGS = Variable(
 DUMP_PASSES = Variable(
     "SPYRE_DUMP_PASSES",
     "",
-    "directory to which operations of compiled graphs are written before and after each pass; "
-    "default: none",
+    "directory for compiled graphs as text: the FX graph after every pass, operations before and "
+    "after each of theirs; default: none",
 )
 
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
