@@ -79,11 +79,6 @@ GLOBAL_STICK_OPTIMIZER = Variable(
     "1",
     "compiled graphs: where sticks run is chosen for a whole bundle; 0: operation by operation",
 )
-DUMP_PASSES = Variable(
-    "SPYRE_DUMP_PASSES",
-    "",
-    "directory for compiled graphs as text, after every pass; default: none",
-)
 LX_FRACTION_KEPT = Variable(
     "DXP_LX_FRAC_AVAIL",
     "0.2",
