@@ -13,7 +13,6 @@ from spyre.runtime.session import session_of
 from spyre.torch_backend.inductor.bundle_generation import generate_bundle
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
 
-
 _HOST = {"bfloat16": "float32"}
 """numpy has no bfloat16."""
 
