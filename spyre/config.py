@@ -74,6 +74,16 @@ FALLBACK = Variable(
 SENCORES = Variable(
     "SENCORES", "32", "cores that one operation of the PyTorch device may use, 1 to 32"
 )
+GLOBAL_STICK_OPTIMIZER = Variable(
+    "GLOBAL_STICK_OPTIMIZER",
+    "1",
+    "compiled graphs: where sticks run is chosen for a whole bundle; 0: operation by operation",
+)
+DUMP_PASSES = Variable(
+    "SPYRE_DUMP_PASSES",
+    "",
+    "directory for compiled graphs as text, after every pass; default: none",
+)
 LX_FRACTION_KEPT = Variable(
     "DXP_LX_FRAC_AVAIL",
     "0.2",

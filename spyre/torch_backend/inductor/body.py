@@ -51,6 +51,11 @@ class Body:
     reduced: Ints
     dtype: str
 
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """Operands that are no numbers, in the order the body loads them."""
+        return tuple(operand for operand in self.operands if isinstance(operand, Load))
+
 
 class _Reader(DefaultHandler):  # type: ignore[misc]
     """Collects loads and numbers in the order the body asks for them."""

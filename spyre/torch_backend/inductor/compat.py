@@ -35,6 +35,7 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata, sympy_product
 from torch._inductor.virtualized import V, ops
+from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as without_tracing
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves
@@ -52,6 +53,7 @@ __all__ = [
     "GraphLowering",
     "MemoryDep",
     "NopKernelSchedulerNode",
+    "OpOverload",
     "OrderedSet",
     "PythonWrapperCodegen",
     "Scheduler",

@@ -5,6 +5,7 @@ The bundle is made when the kernel is, and loaded on a card when it first runs t
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spyre.errors import UnsupportedError
+from spyre.mlir.bundle import BundleParts
 from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.card_copies import relaid
 from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
@@ -29,7 +31,7 @@ from spyre.torch_backend.inductor.kernel_notes import NO_NOTES, Notes, note_file
 from spyre.torch_backend.inductor.op_spec import Spec
 from spyre.torch_backend.inductor.spec_text import spec_text
 from spyre.torch_backend.program.compiled import CompiledProgram
-from spyre.torch_backend.program.showing import show_program
+from spyre.torch_backend.program.showing import show_program, shows_programs
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -69,15 +71,20 @@ class CompiledKernel:
         self.specs = tuple(specs)
         self.text = spec_text(specs)
         self.memory = KernelMemory.of(specs)
-        self.bundle = generate_bundle(name, specs, symbolic=symbolic, unrolled=unrolled)
-        self._launched = self.bundle
-        if self.memory.pool_bytes or not symbolic:
-            self._launched = generate_bundle(name, specs, unrolled=unrolled, pool_argument=True)
+        self._launched = generate_bundle(name, specs, unrolled=unrolled, pool_argument=True)
         self._programs: dict[CardKey, CompiledProgram] = {}
         self._fitting: set[tuple[int, ...]] = set()
         self._lock = threading.Lock()
-        self._symbolic = symbolic
+        self._symbolic, self._unrolled = symbolic, unrolled
         self._is_shown = False
+
+    @functools.cached_property
+    def bundle(self) -> BundleParts:
+        """The bundle in the form asked for; made when somebody wants to see it."""
+        if self._symbolic and not self.memory.pool_bytes:
+            return self._launched
+        form = (self._symbolic, self._unrolled)
+        return generate_bundle(self.name, self.specs, symbolic=form[0], unrolled=form[1])
 
     def run(self, *tensors: torch.Tensor) -> None:
         """Enqueue it on the current stream of the tensors' card.
@@ -149,10 +156,11 @@ class CompiledKernel:
         with self._lock:
             if self._is_shown:
                 return
-            files = launch_spec_files(self.name, self.memory, tensors, self._symbolic)
-            files |= note_files(self.notes, self.memory, tensors)
-            parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
-            show_program(self.name, self.text, parts)
+            if shows_programs():
+                files = launch_spec_files(self.name, self.memory, tensors, self._symbolic)
+                files |= note_files(self.notes, self.memory, tensors)
+                parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
+                show_program(self.name, self.text, parts)
             self._is_shown = True
 
     def program_on(self, card: FlexDevice) -> CompiledProgram:

@@ -24,6 +24,7 @@ from spyre.torch_backend.inductor.compat import (
 )
 from spyre.torch_backend.inductor.lowerings import mark_fallbacks
 from spyre.torch_backend.inductor.observing import Graph, is_observed, note
+from spyre.torch_backend.inductor.passes import order
 from spyre.torch_backend.inductor.pre_scheduling import pre_scheduling
 from spyre.torch_backend.inductor.scheduling import PostFusionPasses
 
@@ -56,7 +57,8 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
 
     def uuid(self) -> str | None:
         """Changes with all that graphs and their inputs do not say."""
-        return cache_key()
+        key = cache_key()
+        return None if key is None else key + order.settings()
 
 
 class _Depth(threading.local):
@@ -99,6 +101,7 @@ def _hooks() -> Iterator[None]:
     ir.Loops.has_large_inner_fn = joint_graph.lazy_init = _always
 
     def passes_first(graph: Any) -> None:
+        order.run(graph)
         pre_scheduling(graph)
         update(graph)
 

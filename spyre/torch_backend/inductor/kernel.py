@@ -7,16 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout import contiguous_strides
-from spyre.layout.device_view import device_view, seen_through
 from spyre.mlir.sdsc_builder import Place
-from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
 from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
+from spyre.torch_backend.inductor.layouts import lane_of
 from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
+from spyre.torch_backend.inductor.operand_views import (
+    Read,
+    argument_view,
+    other_lanes,
+    reads_of,
+    seen,
+)
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.storing import store
@@ -42,6 +47,8 @@ class SpyreKernel:
         self._values: dict[str, Value] = {}
         self._programs: dict[DeviceProgram, list[Value]] = {}
         self._spread = False
+        self._lane: int | None = None
+        self._lanes: Ints = ()
         self._path = NO_LOOPS
 
     def add(self, operation: Any) -> None:
@@ -52,6 +59,7 @@ class SpyreKernel:
         or in a loop, whose tiles are not copied.
         """
         body, self._path = body_of(operation), loop_path(operation)
+        self._lane = lane_of(operation.layout)
         specs, programs = list(self.low.builder.specs), dict(self._programs)
         try:
             self._make(operation, body, spread=False)
@@ -77,10 +85,21 @@ class SpyreKernel:
             emit(spec, _anywhere)
         self._values[name] = value
 
+    def propagated(self, name: str, body: Body) -> tuple[int, tuple[int, ...]]:
+        """The lanes an operation's result and operands have if nobody chooses; nothing is tried.
+
+        Layout propagation asks this, operation by operation. No lanes of operands where the result
+        was made with another one. NotExpressible if operands would have to be spread out.
+        """
+        self._lane, self._lanes = None, ()
+        value = self._computed(body)
+        self._values[name] = self._stored(name, value) if name in self._results else value
+        return value.lane_dim, self._lanes
+
     def _stored(self, name: str, value: Value) -> Value:
         """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
         whole, strides = self._argument(name), self._buffers[name].strides
-        goal = _seen(whole, value.sizes, strides, 0)
+        goal = seen(whole, value.sizes, strides, 0)
         if goal is None:
             raise NotExpressible(f"strides {strides} of {name}")
         store(self.low, value, goal)
@@ -97,31 +116,28 @@ class SpyreKernel:
         """The whole of a buffer the kernel is given, as its storage is laid out."""
         if name not in self._values:
             buffer = self._buffers[name]
-            base = default_base(buffer.sizes, buffer.strides, buffer.dtype)
-            whole = device_view(base.layout, base.shape, base.strides, base.shape, base.strides, 0)
-            if whole is None:
-                raise NotExpressible(f"the layout of {name}")
+            whole = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
             self._values[name] = self.low.builder.argument(whole, buffer.dtype)
             self.arguments.append(name)
         return self._values[name]
 
-    def _operand(self, operand: Load | Number, extents: Ints) -> Value:
+    def _operand(self, read: Read) -> Value:
+        operand, extents = read.operand, read.extents
         if isinstance(operand, Number):
             return self.low.constant(operand.value, operand.dtype)
-        sizes = tuple(n if s else 1 for n, s in zip(extents, operand.strides, strict=True))
         value = self._argument(operand.buffer)
         if self._spread:
             value = self._spread_out(value)
-        found = self._found(value, sizes, operand.strides, operand.offset)
+        found = self._found(value, read.sizes, operand.strides, operand.offset)
         if self._spread:
             found = self._gathered(found)
         return found if found.sizes == extents else found.expanded(extents)
 
     def _found(self, value: Value, sizes: Ints, strides: Ints, offset: int) -> Value:
         """Elements of ``value``; where its sticks are in the way, of a copy with others."""
-        found = _seen(value, sizes, strides, offset)
+        found = seen(value, sizes, strides, offset)
         for lane in self._other_lanes(value) if found is None else ():
-            found = _seen(self.low.with_lane(value, lane), sizes, strides, offset)
+            found = seen(self.low.with_lane(value, lane), sizes, strides, offset)
             if found is not None:
                 break
         if found is None:
@@ -145,82 +161,71 @@ class SpyreKernel:
         return self.low.with_lane(self.low.copy(value), lanes[-1] if lanes else -1)
 
     def _other_lanes(self, value: Value) -> list[int]:
-        """Lane dims to try, the last dims first, in the end one element per stick; in a loop none,
-        for the whole tensor would be laid out anew for every tile.
-        """
-        if self._path:
-            return []
-        lanes = [k for k, n in enumerate(value.sizes) if n > 1 and k != value.lane_dim]
-        return [*reversed(lanes), -1]
+        """Other lanes; in a loop none, for the whole tensor would be laid out anew per tile."""
+        return [] if self._path else other_lanes(value)
 
     # --- operations ----------------------------------------------------------------------------
 
     def _computed(self, body: Body) -> Value:
-        if body.operation.program is not None:
-            return self._programmed(body, body.operation.program)[body.operation.result]
-        if body.operation.kind is OpKind.REDUCTION:
-            return self._reduced(body)
-        if body.operation.kind is OpKind.MATMUL:
-            return self._product(body)
-        values = [self._operand(operand, body.ranges) for operand in body.operands]
+        program = body.operation.program
+        if program is not None and program in self._programs:
+            return self._programs[program][body.operation.result]
+        reads = self._reads(body)
+        values = [self._operand(read) for read in reads]
+        pairs = zip(reads, values, strict=True)
+        self._lanes = tuple(v.lane_dim for read, v in pairs if isinstance(read.operand, Load))
+        if program is not None:
+            return self._programmed(body, program, values)
+        kind = body.operation.kind
+        if kind is OpKind.RESTICKIFY:
+            return self._restickified(values[0])
+        if kind is OpKind.REDUCTION:
+            return self._reduced(body, values[0])
+        if kind is OpKind.MATMUL:
+            return self._product(*values)
         return self._elementwise(body, values)
 
-    def _programmed(self, body: Body, program: DeviceProgram) -> list[Value]:
-        """All results of a program, made with the first of them that is asked for."""
+    def _programmed(self, body: Body, program: DeviceProgram, values: Sequence[Value]) -> Value:
+        """All results of a program are made with the first of them that is asked for."""
         if self._path:
             raise NotExpressible(f"{program.name} in a loop")
-        if program not in self._programs:
-            outer = len(body.ranges)
-            values = []
-            for operand, sizes in zip(body.operands, program.shapes, strict=True):
-                if isinstance(operand, Load):
-                    operand = replace(operand, strides=operand.strides[outer:][: len(sizes)])
-                values.append(self._operand(operand, sizes).expanded(sizes))
-            self._programs[program] = program.lowered(self.low, values)
-        return self._programs[program]
+        self._programs[program] = program.lowered(self.low, values)
+        return self._programs[program][body.operation.result]
+
+    def _restickified(self, value: Value) -> Value:
+        """A copy; what was spread out is one already."""
+        found = value if self._lane is None else self.low.with_lane(value, self._lane)
+        return self.low.copy(value) if found is value and not self._spread else found
 
     def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
-        name, dtype = body.operation.name, body.dtype
+        name, dtype, lane = body.operation.name, body.dtype, self._lane
         if name == "identity":
-            return self.low.broadcast(replace(values[0], dtype=dtype), body.ranges)
+            return self.low.broadcast(replace(values[0], dtype=dtype), body.ranges, lane)
         if name in self.low.CONVERSIONS:
-            return self.low.converted_by(name, values[0], dtype)
-        found = self.low.pointwise(name, *values, dtype=dtype, constants=body.operation.constants)
+            return self.low.converted_by(name, values[0], dtype, lane)
+        constants = body.operation.constants
+        found = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
         return found if found.sizes == body.ranges else found.expanded(body.ranges)
 
-    def _reduced(self, body: Body) -> Value:
-        (operand,) = body.operands
-        rank = len(body.ranges)
-        places = {rank + k: dim for k, dim in enumerate(body.operation.dims)}
-        self._path = self._path.seen_as(places)
-        extents, reduced = list(body.ranges), iter(body.reduced)
-        for k in body.operation.dims:
-            extents[k] = next(reduced)
-        assert isinstance(operand, Load)
-        strides = list(operand.strides[: len(extents)])
-        for k, dim in enumerate(body.operation.dims):
-            strides[dim] = operand.strides[len(extents) + k]
-        value = self._operand(replace(operand, strides=tuple(strides)), tuple(extents))
-        return self.low.reduce(
-            body.operation.name, value, body.operation.dims, body.operation.constants
-        )
+    def _reduced(self, body: Body, value: Value) -> Value:
+        operation = body.operation
+        return self.low.reduce(operation.name, value, operation.dims, operation.constants)
 
-    def _product(self, body: Body) -> Value:
-        left, right = body.operands
-        *batch, rows, columns = body.ranges
-        (inner,) = body.reduced
-        assert isinstance(left, Load)
-        assert isinstance(right, Load)
-        *outer, row, _, k = left.strides
-        a = self._operand(replace(left, strides=(*outer, row, k)), (*batch, rows, inner))
-        *outer, _, column, k = right.strides
-        b = self._operand(replace(right, strides=(*outer, k, column)), (*batch, inner, columns))
-        rank = len(body.ranges)
-        a = self.low.left_factor(a, rank)
+    def _reads(self, body: Body) -> tuple[Read, ...]:
+        """What the body reads; the dims a reduction's loops move along are those of its operand."""
+        if body.operation.kind is OpKind.REDUCTION:
+            rank = len(body.ranges)
+            places = {rank + k: dim for k, dim in enumerate(body.operation.dims)}
+            self._path = self._path.seen_as(places)
+        return reads_of(body)
+
+    def _product(self, left: Value, right: Value) -> Value:
+        rank = len(left.sizes)
+        left = self.low.left_factor(left, rank)
         self._note_paths(self._path.seen_as({rank - 1: None, rank: rank - 1}))
-        b = self.low.right_factor(b, rank)
+        right = self.low.right_factor(right, rank)
         self._note_paths(self._path.seen_as({rank - 2: None, rank: rank - 2}))
-        return self.low.product(a, b)
+        return self.low.product(left, right)
 
 
 def target_of(operation: Any) -> str:
@@ -234,11 +239,3 @@ def target_of(operation: Any) -> str:
 def _anywhere(value: Value) -> Place:
     """Some place for a value whose operation is only tried."""
     return Place("somewhere", value.view.offset_bytes)
-
-
-def _seen(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value | None:
-    """A tensor of ``sizes`` and ``strides`` over the elements of ``value`` in row-major order."""
-    if offset == 0 and sizes == value.sizes and strides == contiguous_strides(sizes):
-        return value
-    found = seen_through(value.view, sizes, strides, offset)
-    return None if found is None else replace(value, view=found, order=None)

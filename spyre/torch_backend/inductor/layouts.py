@@ -75,6 +75,33 @@ def stick_dim(layout: FixedTiledLayout) -> int | None:
     return _dim_with(layout, step) if step > 0 else None
 
 
+def lane_of(layout: Any) -> int | None:
+    """`stick_dim` as programs count it: -1 for sticks of one value; None for other layouts.
+
+    Of an operation that writes into another buffer, that buffer's.
+    """
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        layout = layout.real_layout()
+    if not isinstance(layout, FixedTiledLayout):
+        return None
+    dim = stick_dim(layout)
+    return -1 if dim is None else dim
+
+
+def tiled(layout: Any, lane: int) -> FixedTiledLayout:
+    """A FixedLayout with sticks along dim ``lane``, the other dims in the default order.
+
+    ``lane`` -1: every element has a stick of its own. Sizes and strides are concrete.
+    """
+    size, stride = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
+    dtype = str(layout.dtype).removeprefix("torch.")
+    order = [*(k for k in range(len(size)) if k != lane), lane]
+    device = SpyreTensorLayout.from_dim_order(size, stride, dtype, order)
+    return FixedTiledLayout(
+        layout.device, layout.dtype, list(size), list(stride), device, offset=layout.offset
+    )
+
+
 def _dim_with(layout: FixedTiledLayout, stride: int) -> int | None:
     strides = zip(layout.size, layout.stride, strict=True)
     return next((d for d, (n, s) in enumerate(strides) if n != 1 and s == stride), None)

@@ -9,7 +9,7 @@ import torch
 
 from spyre.torch_backend.eager.copies import CONVERTED
 from spyre.torch_backend.eager.masks import is_number_of
-from spyre.torch_backend.inductor.compat import lowering
+from spyre.torch_backend.inductor.compat import OpOverload, lowering
 from spyre.torch_backend.inductor.graph_to_ir import GraphToIr, keep_apart
 from spyre.torch_backend.inductor.program_op import RUN, graph_of
 
@@ -62,7 +62,7 @@ def _run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
 def mark_fallbacks(graph: torch.fx.Graph) -> None:
     """Have Inductor call eager mode for every node on spyre that is not `KEPT`."""
     for node in graph.nodes:
-        is_operation = isinstance(node.target, torch._ops.OpOverload)
+        is_operation = isinstance(node.target, OpOverload)
         if is_operation and not _is_kept(node) and _is_on_spyre(node):
             if node.target not in lowering.lowerings:
                 lowering.make_fallback(node.target, warn=False, override_decomp=True)

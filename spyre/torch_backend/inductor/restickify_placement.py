@@ -59,6 +59,8 @@ class Node:
 
     output: Value
     kind: NodeKind
+    work: tuple[int, ...] = ()
+    """Per layout of the output, elements it computes beyond the fewest; empty: none."""
 
     @property
     def name(self) -> str:
@@ -72,7 +74,8 @@ class Edge:
 
     ``wanted``: pairs (lane of the consumer's output, lane the producer has to have for it, in the
     producer's own dims); see `wanted_through`. ``shifted``: the view begins within a stick, so
-    that no lane fits without moving.
+    that no lane fits without moving. ``costs``: elements to be moved, [producer's layout,
+    consumer's], from who knows more than these two say.
     """
 
     producer: str
@@ -80,6 +83,7 @@ class Edge:
     operand: int
     wanted: tuple[tuple[int, int], ...] = ()
     shifted: bool = False
+    costs: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +250,8 @@ class _Graph:
 
 
 def _use(edge: Edge, node: Node, value: Value, producer: int | None) -> _Use:
+    if edge.costs:
+        return _Use(edge, value, producer, np.array(edge.costs, np.float64))
     wanted = dict(edge.wanted)
     costs = np.zeros((len(value.lanes), len(node.output.lanes)))
     if node.kind is not NodeKind.ANY_IN:
@@ -268,7 +274,8 @@ def _restickify(
     cost = use.costs[producer_layout, layout]
     if not cost:
         return None
-    to_lane = dict(use.edge.wanted)[lanes[use.edge.consumer]]
+    own = lanes[use.edge.consumer]
+    to_lane = dict(use.edge.wanted).get(own, own)
     return Restickify(use.edge, use.value.lanes[producer_layout], to_lane, int(cost))
 
 
@@ -279,6 +286,7 @@ def _search(graph: _Graph, width: int) -> _Found:
     complete = True
     for place, node in enumerate(graph.nodes):
         grown = np.repeat(costs[:, None], len(node.output.lanes), axis=1)
+        grown += np.array(node.work or 0.0)
         for use in graph.uses[place]:
             at = 0 if use.producer is None else states[:, use.producer]
             grown += use.costs[at]

@@ -131,7 +131,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
 
 
 def _read_outside(leaves: Sequence[Any]) -> list[str]:
-    """Buffers that something else reads than these nodes."""
+    """Buffers that something else reads than these nodes; weak users only come after them."""
     inside = {leaf.get_name() for leaf in leaves}
     outputs = set(V.graph.get_output_names())
     found = []
@@ -140,7 +140,7 @@ def _read_outside(leaves: Sequence[Any]) -> list[str]:
             found.append(target)
             continue
         for buffer in leaf.get_outputs():
-            users = {user.get_name() for user in buffer.users}
+            users = {user.get_name() for user in buffer.users if not user.is_weak}
             if users - inside or buffer.get_name() in outputs:
                 found.append(buffer.get_name())
     return found

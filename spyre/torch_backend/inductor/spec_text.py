@@ -7,6 +7,7 @@ those of sympy. Pure functions, for any thread.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import sympy
 
 from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg, UnimplementedOp
 
+sympify = functools.cache(sympy.sympify)
+"""For generated code, in which few expressions stand many times."""
 INDENT = "    "
 Lines = Iterator[str]
 

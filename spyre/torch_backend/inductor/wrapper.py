@@ -14,7 +14,7 @@ from spyre.torch_backend.inductor.settings import settings
 HEADER = """
 from spyre.torch_backend.inductor.async_compile import SpyreAsyncCompile
 from spyre.torch_backend.inductor.op_spec import DataFormats, LoopSpec, OpSpec, TensorArg
-from sympy import sympify
+from spyre.torch_backend.inductor.spec_text import sympify
 """
 
 

@@ -53,11 +53,15 @@ class Operations:
         *inputs: Value,
         dtype: str = "",
         constants: Mapping[str, int] | None = None,
+        lane: int | None = None,
     ) -> Value:
-        """An elementwise operation on operands of one device format, broadcast together."""
+        """An elementwise operation on operands of one device format, broadcast together.
+
+        ``lane``: of the result, default `result_lane`.
+        """
         sizes = broadcast_sizes([v.sizes for v in inputs])
         inputs = tuple(v.collapsed() for v in inputs)
-        lane = result_lane(inputs, sizes)
+        lane = result_lane(inputs, sizes) if lane is None else lane
         agreed = tuple(self._agreeing(_aligned(v, len(sizes)), lane) for v in inputs)
         into = self.builder.scratch(sizes, dtype or inputs[0].dtype, lane)
         return self.builder.add(
@@ -73,13 +77,15 @@ class Operations:
         """A copy of the elements' bits; ``dtype``: another of the same device format."""
         return self.pointwise("identity", value, dtype=dtype or value.dtype)
 
-    def broadcast(self, value: Value, sizes: Ints) -> Value:
-        """A copy of ``value`` broadcast to ``sizes``."""
+    def broadcast(self, value: Value, sizes: Ints, lane: int | None = None) -> Value:
+        """A copy of ``value`` broadcast to ``sizes``; ``lane``: of the copy, default the operand's,
+        or the last dim that grows if it has none.
+        """
         value = _aligned(value.collapsed(), len(sizes))
-        lane = value.lane_dim
-        if lane < 0 and prod(sizes) > value.numel:
-            grown = [k for k, n in enumerate(sizes) if n > 1 and value.sizes[k] == 1]
-            lane = grown[-1]
+        if lane is None:
+            lane = value.lane_dim
+            if lane < 0 and prod(sizes) > value.numel:
+                lane = [k for k, n in enumerate(sizes) if n > 1 and value.sizes[k] == 1][-1]
         into = self.builder.scratch(sizes, value.dtype, lane)
         return self.builder.add(
             OpSpec(OpKind.POINTWISE, "identity", (self._agreeing(value, lane),), into)
@@ -137,10 +143,12 @@ class Operations:
     CONVERSIONS = ("dl16tofp32", "fp32todl16", "fp32toint32", "int32tofp32")
     """Operations between formats."""
 
-    def converted_by(self, name: str, value: Value, dtype: str) -> Value:
-        """One of `CONVERSIONS`; ``dtype``: of the result."""
+    def converted_by(self, name: str, value: Value, dtype: str, lane: int | None = None) -> Value:
+        """One of `CONVERSIONS`; ``dtype``, ``lane``: of the result, default the operand's lane."""
         if (once := value.collapsed()) is not value:
-            return self.converted_by(name, once, dtype).expanded(value.sizes)
+            return self.converted_by(name, once, dtype, lane).expanded(value.sizes)
+        if lane is not None:
+            value = self._agreeing(value, lane)
         if name == "dl16tofp32":
             return self._widened(value)
         if name == "fp32todl16":

@@ -14,6 +14,11 @@ from spyre.mlir.bundle import BundleParts, write_bundle
 LISTING_FILE = "operations.txt"
 
 
+def shows_programs() -> bool:
+    """Whether `show_program` has anything to do."""
+    return config.logs_torch_operations() or config.keep_directory() is not None
+
+
 def show_program(name: str, listing: str, parts: BundleParts) -> None:
     """Log and write a program that is about to be compiled, as the environment asks for.
 

@@ -16,6 +16,8 @@ PACKAGE = Path(compat.__file__).parent
 SYMBOLS = (
     "torch._inductor.dependencies.MemoryDep",
     "torch._inductor.fx_passes.joint_graph.lazy_init",
+    "torch._inductor.graph.GraphLowering._update_scheduler",
+    "torch._inductor.graph.GraphLowering.get_buffer",
     "torch._inductor.graph.GraphLowering.get_output_names",
     "torch._inductor.graph.GraphLowering.qualify_name",
     "torch._inductor.graph.GraphLowering.try_get_buffer",
@@ -32,6 +34,7 @@ SYMBOLS = (
     "torch._inductor.ir.TensorBox",
     "torch._inductor.ops_handler.WrapperHandler",
     "torch._inductor.scheduler.FusedSchedulerNode.get_nodes",
+    "torch._inductor.scheduler.NodeUser.is_weak",
     "torch._inductor.virtualized.V.set_ops_handler",
     "torch._functorch._aot_autograd.descriptors.PlainAOTInput",
     "torch.compiler.assume_constant_result",

@@ -126,6 +126,7 @@ CASES = {
         (drawn(20, 64), torch.tensor([[1, 3], [0, 19]]), drawn(64)),
     ),
     "a growing cache": (grown, (drawn(2, 9, 64), drawn(2, 1, 64), drawn(2, 1, 64))),
+    "means": (lambda x: x.float().mean(-1, keepdim=True) * x, (drawn(7, 100),)),
     "argmax of a product": (
         lambda a, b: (a @ b).argmax(-1),
         (drawn(7, 100), drawn(100, 50)),

@@ -108,6 +108,21 @@ def test_a_beam_of_two_is_enough_for_a_chain():
     assert narrow.elements < place_greedily(nodes, edges, inputs).elements
 
 
+def test_costs_that_are_given():
+    """Moving u for y is dear in its first lane, whatever y's is; or computing in the other."""
+    u, y = pointwise("u", (128, 128), 1, 0), pointwise("y", (128, 128), 1, 0)
+    edges = [
+        Edge("a", "u", 0, costs=((0.0, 5.0),)),
+        Edge("u", "y", 0, costs=((9.0, 9.0), (0.0, 0.0))),
+    ]
+    inputs = [value("a", (128, 128), 1)]
+    placement = place_restickifies([u, y], edges, inputs)
+    assert placement.lanes == {"u": 0, "y": 1}
+    assert placement.elements == 5
+    heavier = [replace(u, work=(0, 5)), y]
+    assert place_restickifies(heavier, edges, inputs).lanes == {"u": 1, "y": 1}
+
+
 def test_nothing_to_move():
     y = pointwise("y", (4, 64), 1)
     inputs = [value("a", (4, 64), 1)]

@@ -1,0 +1,71 @@
+"""Functions compiled with the passes on or off, and what the passes left of their graphs."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+
+from spyre.torch_backend.inductor.compat import inductor_config
+from spyre.torch_backend.inductor.graph_to_ir import ATTRIBUTE
+from spyre.torch_backend.inductor.kernel import SpyreKernel
+from spyre.torch_backend.inductor.passes import order
+from spyre.torch_backend.inductor.passes.printing import printed
+from spyre.torch_backend.program.op_spec import OpKind
+
+
+class Seen:
+    """``restickified``: names of what is copied, by graph operation; ``emitted``: restickifies in
+    kernels; ``text``: the last graph.
+    """
+
+    def __init__(self):
+        self.restickified = []
+        self.emitted = 0
+        self.text = ""
+
+    def note(self, graph):
+        for operation in graph.operations:
+            known = getattr(operation, ATTRIBUTE, None)
+            if known is not None and known.kind is OpKind.RESTICKIFY:
+                self.restickified += [dep.name for dep in operation.get_read_writes().reads]
+        self.text = printed(graph)
+
+
+@contextmanager
+def passes(*more, first=None):
+    """All passes (or ``first`` in their place), then ``more``; yields what was seen at the end."""
+    seen, finished = Seen(), SpyreKernel.finished
+
+    def counted(kernel):
+        kinds = [spec.kind for spec in kernel.low.builder.specs]
+        seen.emitted += kinds.count(OpKind.RESTICKIFY)
+        return finished(kernel)
+
+    chosen = order.PRE_SCHEDULING_PASSES if first is None else first
+    changed = mock.patch.object(order, "PRE_SCHEDULING_PASSES", (*chosen, *more, seen.note))
+    counting = mock.patch.object(SpyreKernel, "finished", counted)
+    uncached = inductor_config.patch({"force_disable_caches": True})
+    with changed, counting, uncached:
+        yield seen
+
+
+def run(function, *inputs, first=None):
+    """The results on the card, as CPU tensors, and what was seen."""
+    torch._dynamo.reset()
+    given = [t.to("spyre") for t in inputs]
+    with passes(first=first) as seen, torch.no_grad():
+        found = torch.compile(function, fullgraph=True)(*given)
+    found = found if isinstance(found, tuple) else (found,)
+    return [t.cpu() for t in found], seen
+
+
+def same_bits(function, *inputs):
+    """What was seen with the passes, and without them; results have the same bits."""
+    with_passes, on = run(function, *inputs)
+    without, off = run(function, *inputs, first=())
+    for a, b in zip(with_passes, without, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    return on, off

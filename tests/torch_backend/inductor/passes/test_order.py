@@ -1,0 +1,99 @@
+"""Passes on graphs of compiled functions: dead code, layouts, copies, and how they are shown."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from spyre.torch_backend.inductor.layouts import FixedTiledLayout, lane_of
+from spyre.torch_backend.inductor.passes import order
+from spyre.torch_backend.inductor.passes.deadcode import remove_dead_code
+from spyre.torch_backend.inductor.passes.insertion import Source, insert_restickify
+from spyre.torch_backend.inductor.passes.propagate_layouts import propagate_layouts
+from spyre.torch_backend.inductor.passes.runs import is_computed, runs_of
+from tests.torch_backend.inductor.passes.graphs import run
+
+A, B = torch.ones(70, 100).half(), torch.ones(100, 70).half()
+
+
+def sums(a, b):
+    return (a + b.t()).sum(1) * 2
+
+
+def test_the_order():
+    names = [change.__name__ for change in order.PRE_SCHEDULING_PASSES]
+    assert names == ["remove_dead_code", "propagate_layouts", "restickify"]
+
+
+def copy_for_nobody(graph):
+    before = graph.operations[0]
+    name = next(iter(graph.graph_inputs))
+    insert_restickify(graph, before, Source(name, (100, 1)), (70, 100), 0)
+
+
+def test_dead_code():
+    _, kept = run(sums, A, B, first=(copy_for_nobody,))
+    assert len(kept.restickified) == 1
+    found, removed = run(sums, A, B, first=(copy_for_nobody, remove_dead_code))
+    assert removed.restickified == []
+    assert torch.equal(found[0], torch.full((70,), 400.0).half())
+
+
+def test_every_computed_buffer_gets_a_layout():
+    lanes = []
+
+    def look(graph):
+        operations = [op for op in graph.operations if is_computed(op)]
+        assert all(isinstance(op.layout, FixedTiledLayout) for op in operations)
+        lanes.extend(lane_of(op.layout) for op in operations)
+
+    run(sums, A, B, first=(propagate_layouts, look))
+    assert lanes == [1, -1, 0]
+
+
+def test_runs_end_at_other_operations():
+    found = []
+    run(
+        lambda a, b: (a + b.t()).sort(0)[0] * 2,
+        A,
+        B,
+        first=(lambda graph: found.extend(runs_of(graph)),),
+    )
+    assert [len(part.steps) for part in found] == [1, 1]
+    assert all(part.results == {part.steps[0].name} for part in found)
+
+
+def test_layouts_are_printed():
+    _, seen = run(sums, A, B)
+    copied, added, summed, *_ = seen.text.splitlines()
+    assert " = ReStickifyOpHBM(arg" in copied
+    assert " = add(" in added
+    assert "FixedTiledLayout(size=[70, 100], stride=[100, 1], device_size=[2, 70, 64])" in added
+    assert added.endswith(", lane 1")
+    assert summed.endswith(", single elements")
+
+
+def test_every_pass_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPYRE_DUMP_PASSES", str(tmp_path / "dumps"))
+    run(sums, A, B)
+    written = sorted(path.name.split("_", 1)[1] for path in (tmp_path / "dumps").iterdir())
+    assert written[:3] == ["0_remove_dead_code.txt", "1_propagate_layouts.txt", "2_restickify.txt"]
+    text = next((tmp_path / "dumps").glob("*_2_restickify.txt")).read_text()
+    assert "ReStickifyOpHBM" in text
+
+
+def test_every_pass_is_logged(caplog):
+    with caplog.at_level(logging.DEBUG, order.log.name):
+        run(sums, A, B)
+    assert [r.args[0] for r in caplog.records if r.name == order.log.name][:2] == [
+        "remove_dead_code",
+        "propagate_layouts",
+    ]
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_search_is_part_of_cache_keys(monkeypatch, value):
+    monkeypatch.setenv("GLOBAL_STICK_OPTIMIZER", value)
+    assert order.settings().endswith(value)
