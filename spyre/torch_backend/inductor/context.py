@@ -101,7 +101,6 @@ def _hooks() -> Iterator[None]:
     ir.Loops.has_large_inner_fn = joint_graph.lazy_init = _always
 
     def passes_first(graph: Any) -> None:
-        order.run(graph)
         pre_scheduling(graph)
         update(graph)
 

@@ -17,6 +17,7 @@ from spyre import config
 from spyre.errors import LaunchError
 from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.inductor.compat import DefaultHandler, V, ir
+from spyre.torch_backend.inductor.layouts import FixedTiledLayout, lane_of
 from spyre.torch_backend.program.showing import next_place
 
 logger = logging.getLogger("spyre.passes")
@@ -106,7 +107,9 @@ def _layout_text(layout: Any) -> str:
         return kind
     sizes, strides = list(layout.size), list(layout.stride)
     text = f"size={sizes}, stride={strides}"
-    if layout.device.type == "spyre" and all(str(n).isdigit() for n in (*sizes, *strides)):
+    if isinstance(layout, FixedTiledLayout):
+        text += f", device_size={list(layout.device_layout.device_size)}, lane={lane_of(layout)}"
+    elif layout.device.type == "spyre" and all(str(n).isdigit() for n in (*sizes, *strides)):
         dtype = str(layout.dtype).removeprefix("torch.")
         numbers = (tuple(int(n) for n in row) for row in (sizes, strides))
         base = default_base(*numbers, dtype)

@@ -1,4 +1,4 @@
-"""What is done to ir.Operations before the scheduler sees them: coarse tiling, by hints.
+"""What is done to ir.Operations before the scheduler sees them: layouts, then coarse tiling.
 
 Names of dims belong to the tensors a compiled function is called with; whoever compiles a graph
 says which inputs they are (`named_inputs`).
@@ -13,6 +13,7 @@ from typing import Any
 
 from spyre.torch_backend.inductor.observing import Operations, is_observed, note
 from spyre.torch_backend.inductor.pass_printing import PassPrinter, format_operations
+from spyre.torch_backend.inductor.passes import order
 from spyre.torch_backend.inductor.settings import settings
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.dim_hints import (
@@ -46,6 +47,7 @@ def pre_scheduling(graph: Any) -> None:
     """Change the operations of ``graph``, a GraphLowering, in place."""
     operations = graph.operations
     names, printer = _current.names, PassPrinter(operations)
+    order.run(graph, printer)
     printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
     printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(operations)))

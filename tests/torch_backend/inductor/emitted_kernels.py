@@ -9,8 +9,12 @@ import numpy as np
 import spyre
 from spyre.hw.device import Device
 from spyre.mlir.bundle import load_bundle, write_bundle
+from spyre.runtime.session import session_of
 from spyre.torch_backend.inductor.bundle_generation import generate_bundle
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+
+_HOST = {"bfloat16": "float32"}
+"""numpy has no bfloat16."""
 
 
 class KernelChecks:
@@ -29,5 +33,12 @@ class KernelChecks:
         """The findings, and the outputs."""
         directory = write_bundle(generate_bundle(kernel.name, kernel.specs, **form), place)
         found = [str(finding) for finding in load_bundle(directory).check()]
-        result = spyre.run(directory, device=self.device)
+        result = spyre.run(directory, self._inputs(directory), device=self.device)
         return found + [str(finding) for finding in result.sanitizer], result.outputs
+
+    def _inputs(self, directory: Path) -> dict[str, np.ndarray] | None:
+        """None, random numbers, where there are no integers, which may be indices; else zeros."""
+        inputs = session_of(self.device).arguments(directory).inputs
+        if not any(a.dtype_name.startswith("int") for a in inputs):
+            return None
+        return {a.name: np.zeros(a.shape, _HOST.get(a.dtype_name, a.dtype_name)) for a in inputs}

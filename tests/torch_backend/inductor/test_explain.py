@@ -43,20 +43,24 @@ def test_operations_before_and_after_each_pass(tmp_path, monkeypatch, tensors):
     (place,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert place.name.endswith("-graph")
     names = sorted(path.name for path in place.iterdir())
-    passes = ("propagate_named_dims", "assign_dim_hints", "coarse_tile")
+    passes = (
+        *("remove_dead_code", "propagate_layouts", "restickify"),
+        *("propagate_named_dims", "assign_dim_hints", "coarse_tile"),
+    )
     assert names == sorted(
         f"{k:02d}-{name}.{when}.txt"
         for k, name in enumerate(passes, 1)
         for when in ("before", "after")
     )
-    before = (place / "03-coarse_tile.before.txt").read_text()
-    after = (place / "03-coarse_tile.after.txt").read_text()
+    before = (place / "06-coarse_tile.before.txt").read_text()
+    after = (place / "06-coarse_tile.after.txt").read_text()
     assert "ranges=[1024, 4096]," in before
     assert "loop_count" not in before
     assert "named_dims = ('A', 'B')" in before
     for line in (
         "buf0: ComputedBuffer",
-        "    layout = FixedLayout(size=[512, 1024], stride=[1024, 1], device_size=[16, 512, 64])",
+        "    layout = FixedTiledLayout(size=[512, 1024], stride=[1024, 1], "
+        "device_size=[16, 512, 64], lane=1)",
         "    loop_group_id = (0, 0)",
         "    loop_count = [2, 4]",
         "    loop_tiled_dims = [[0], [1]]",

@@ -13,19 +13,14 @@ They run when a graph gets its scheduler. Of the documented order (hardware refe
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from spyre import config
+from spyre.torch_backend.inductor.pass_printing import PassPrinter
 from spyre.torch_backend.inductor.passes.deadcode import remove_dead_code
-from spyre.torch_backend.inductor.passes.printing import printed
 from spyre.torch_backend.inductor.passes.propagate_layouts import propagate_layouts
 from spyre.torch_backend.inductor.passes.restickify import restickify
-
-log = logging.getLogger(__name__)
 
 Pass = Callable[[Any], None]
 
@@ -33,37 +28,19 @@ PRE_SCHEDULING_PASSES: tuple[Pass, ...] = (remove_dead_code, propagate_layouts, 
 """Every one changes the graph in place."""
 
 
-def run(graph: Any) -> None:
+def run(graph: Any, printer: PassPrinter) -> None:
     """All passes on ``graph``, once. Belongs to the thread that compiles it."""
     if getattr(graph, "spyre_passes_done", False):
         return
     graph.spyre_passes_done = True
-    for number, change in enumerate(PRE_SCHEDULING_PASSES):
-        change(graph)
-        _show(graph, number, change.__name__)
+    for change in PRE_SCHEDULING_PASSES:
+        _run(graph, change, printer)
+
+
+def _run(graph: Any, change: Pass, printer: PassPrinter) -> None:
+    printer.run(change.__name__, lambda: change(graph))
 
 
 def settings() -> str:
     """What else than sources the passes depend on, for cache keys."""
     return f"stick optimizer {config.GLOBAL_STICK_OPTIMIZER.read()}"
-
-
-def _show(graph: Any, number: int, name: str) -> None:
-    directory = config.DUMP_PASSES.read()
-    if not directory and not log.isEnabledFor(logging.DEBUG):
-        return
-    text = printed(graph)
-    log.debug("after %s:\n%s", name, text)
-    if directory:
-        _write(Path(directory) / f"graph{_number(graph)}_{number}_{name}.txt", text)
-
-
-def _number(graph: Any) -> str:
-    return f"{graph.graph_id or 0}{'_backward' if graph.is_backward else ''}"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(f"{path.name}.{os.getpid()}")
-    written.write_text(text + "\n")
-    written.replace(path)

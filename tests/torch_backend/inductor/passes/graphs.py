@@ -10,8 +10,8 @@ import torch
 from spyre.torch_backend.inductor.compat import inductor_config
 from spyre.torch_backend.inductor.graph_to_ir import ATTRIBUTE
 from spyre.torch_backend.inductor.kernel import SpyreKernel
+from spyre.torch_backend.inductor.pass_printing import format_operations
 from spyre.torch_backend.inductor.passes import order
-from spyre.torch_backend.inductor.passes.printing import printed
 from spyre.torch_backend.program.op_spec import OpKind
 
 
@@ -30,7 +30,7 @@ class Seen:
             known = getattr(operation, ATTRIBUTE, None)
             if known is not None and known.kind is OpKind.RESTICKIFY:
                 self.restickified += [dep.name for dep in operation.get_read_writes().reads]
-        self.text = printed(graph)
+        self.text = format_operations(graph.operations)
 
 
 @contextmanager

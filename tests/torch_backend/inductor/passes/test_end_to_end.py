@@ -89,8 +89,8 @@ def test_a_chain_is_placed_as_a_whole():
     """One by one a's lane stays, and b, c, d are moved, and the result; at once only a is."""
     on, off = same_bits(chain, *chain_inputs())
     assert (on.emitted, off.emitted) == (1, 4)
-    assert "ReStickifyOpHBM" in on.text.splitlines()[0]
-    assert "size=[128, 192]" in on.text.splitlines()[0]
+    assert "size=[128, 192], stride=[192, 1]" in on.text.splitlines()[1]
+    assert on.text.splitlines()[1].endswith("lane=0)")
 
 
 def test_one_by_one(monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import torch
 
@@ -56,41 +54,35 @@ def test_every_computed_buffer_gets_a_layout():
 def test_runs_end_at_other_operations():
     found = []
     run(
-        lambda a, b: (a + b.t()).sort(0)[0] * 2,
+        lambda a, b: torch.bernoulli((a + b.t()) * 0.01) * 2,
         A,
         B,
         first=(lambda graph: found.extend(runs_of(graph)),),
     )
-    assert [len(part.steps) for part in found] == [1, 1]
-    assert all(part.results == {part.steps[0].name} for part in found)
+    first, second = found
+    assert first.results == {first.steps[-1].name}
+    assert second.results == {second.steps[-1].name}
 
 
 def test_layouts_are_printed():
     _, seen = run(sums, A, B)
-    copied, added, summed, *_ = seen.text.splitlines()
-    assert " = ReStickifyOpHBM(arg" in copied
-    assert " = add(" in added
-    assert "FixedTiledLayout(size=[70, 100], stride=[100, 1], device_size=[2, 70, 64])" in added
-    assert added.endswith(", lane 1")
-    assert summed.endswith(", single elements")
+    layouts = [line for line in seen.text.splitlines() if "layout" in line]
+    size = "size=[70, 100], stride=[100, 1], device_size=[2, 70, 64], lane=1"
+    assert f"FixedTiledLayout({size})" in layouts[1]
+    assert "lane=-1" in layouts[2]
 
 
 def test_every_pass_is_written(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPYRE_DUMP_PASSES", str(tmp_path / "dumps"))
+    monkeypatch.setenv("SPYRE_DUMP_PASSES", str(tmp_path))
     run(sums, A, B)
-    written = sorted(path.name.split("_", 1)[1] for path in (tmp_path / "dumps").iterdir())
-    assert written[:3] == ["0_remove_dead_code.txt", "1_propagate_layouts.txt", "2_restickify.txt"]
-    text = next((tmp_path / "dumps").glob("*_2_restickify.txt")).read_text()
-    assert "ReStickifyOpHBM" in text
-
-
-def test_every_pass_is_logged(caplog):
-    with caplog.at_level(logging.DEBUG, order.log.name):
-        run(sums, A, B)
-    assert [r.args[0] for r in caplog.records if r.name == order.log.name][:2] == [
-        "remove_dead_code",
-        "propagate_layouts",
+    written = sorted(path.name for path in tmp_path.rglob("*.after.txt"))
+    assert [name[3:] for name in written[:3]] == [
+        "remove_dead_code.after.txt",
+        "propagate_layouts.after.txt",
+        "restickify.after.txt",
     ]
+    texts = [next(tmp_path.rglob(f"{name}")).read_text() for name in written[1:3]]
+    assert texts[1].count("ComputedBuffer") > texts[0].count("ComputedBuffer")
 
 
 @pytest.mark.parametrize("value", ["0", "1"])
