@@ -22,7 +22,7 @@ from spyre.torch_backend.inductor.compat import (
     ir,
     joint_graph,
 )
-from spyre.torch_backend.inductor.lowerings import mark_fallbacks
+from spyre.torch_backend.inductor.lowerings import mark_fallbacks, mark_fallbacks_in
 from spyre.torch_backend.inductor.observing import Graph, is_observed, note
 from spyre.torch_backend.inductor.passes import order
 from spyre.torch_backend.inductor.pre_scheduling import pre_scheduling
@@ -105,7 +105,7 @@ def _hooks() -> Iterator[None]:
         update(graph)
 
     def fallbacks_marked(graph: Any, *args: Any) -> Any:
-        mark_fallbacks(graph.graph)
+        mark_fallbacks_in(graph.module)
         return run(graph, *args)
 
     GraphLowering._update_scheduler = passes_first

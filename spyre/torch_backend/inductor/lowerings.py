@@ -59,11 +59,22 @@ def _run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
     return [maker.box(value) for value in values]
 
 
+def mark_fallbacks_in(module: torch.nn.Module) -> None:
+    """`mark_fallbacks` of a graph and of the graphs inside of it."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            mark_fallbacks(part.graph)
+
+
 def mark_fallbacks(graph: torch.fx.Graph) -> None:
-    """Have Inductor call eager mode for every node on spyre that is not `KEPT`."""
+    """Have Inductor call eager mode for every node on spyre that is not `KEPT`.
+
+    Nodes that only put others in an order have the marks of those, which are not theirs.
+    """
     for node in graph.nodes:
-        is_operation = isinstance(node.target, OpOverload)
-        if is_operation and not _is_kept(node) and _is_on_spyre(node):
+        if not isinstance(node.target, OpOverload):
+            node.meta.pop("should_fallback", None)
+        elif not _is_kept(node) and _is_on_spyre(node):
             if node.target not in lowering.lowerings:
                 lowering.make_fallback(node.target, warn=False, override_decomp=True)
             node.meta["should_fallback"] = True

@@ -98,9 +98,13 @@ class _Decompositions(dict[Any, Callable[..., Any]]):
 
 @functools.cache
 def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Inductor's, but for operations eager mode has kernels for, which become ``spyre::run``."""
+    """Inductor's, but for operations eager mode has kernels for, which become ``spyre::run``.
+
+    Random operations are left whole: they draw what eager mode draws.
+    """
     known = eager_operators()
-    table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
+    with inductor_config.patch(fallback_random=True):
+        table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
     return _Decompositions(table | decompositions())
 
 
