@@ -8,6 +8,7 @@ stays an aten operation, which runs as an eager one between the bundles.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -35,6 +36,8 @@ from spyre.torch_backend.inductor.enlargements import enlargement_decompositions
 from spyre.torch_backend.inductor.program_op import RUN, register_call, results_text
 from spyre.torch_backend.inductor.scatters import scatter_decompositions
 from spyre.torch_backend.program.value import NotExpressible
+
+_log = logging.getLogger("spyre.compile")
 
 HOST_MADE = ("arange", "eye", "linspace", "nonzero", "tril_indices", "triu_indices")
 """Beginnings of names whose kernels work on the host."""
@@ -172,6 +175,10 @@ def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any
                 return kernel(*args, **kwargs, **new)
         except (NotExpressible, NotAGraph, NotRecorded):
             return NotImplemented
+        except Exception:
+            # While a backward graph is traced, ATen loses what is raised here.
+            _log.exception("%s cannot be recorded", op)
+            raise
 
     return decompose
 
