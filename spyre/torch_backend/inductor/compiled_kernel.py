@@ -90,8 +90,9 @@ class CompiledKernel:
         """Enqueue it on the current stream of the tensors' card.
 
         ``tensors``: inputs and outputs by arg_index, laid out as the specs say; an input that is
-        not is copied to its default layout first. UnsupportedError SPY963 where that does not help,
-        or for an output. RuntimeError for tensors of several cards.
+        not is copied first, and copied back if it is written. Of a kernel that does not know the
+        extents of its arguments, outputs are not copied: UnsupportedError SPY963, as where a copy
+        does not help. RuntimeError for tensors of several cards.
         """
         expected = self.memory.arguments[: len(self.memory.arguments) - len(self.constants)]
         if len(tensors) != len(expected):
@@ -121,8 +122,7 @@ class CompiledKernel:
             copy = torch.empty_strided(
                 tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
             )
-            if self.memory.arguments[k].is_input:
-                copy.copy_(tensor)
+            copy.copy_(tensor)  # also of what is written: the kernel may write a part of it
             if self.memory.arguments[k].is_output:
                 copies.append((tensor, copy))
             fitting[k] = buffer_of(copy)

@@ -22,6 +22,7 @@ from spyre.torch_backend.inductor.tiling.dim_hints import (
 )
 from spyre.torch_backend.inductor.tiling.named_dims import propagate_named_dims
 
+DONE = "spyre_passes_done"
 Names = Mapping[str, tuple[str | None, ...]]
 
 
@@ -44,7 +45,12 @@ def named_inputs(names: Names) -> Iterator[None]:
 
 
 def pre_scheduling(graph: Any) -> None:
-    """Change the operations of ``graph``, a GraphLowering, in place."""
+    """Change the operations of ``graph``, a GraphLowering, in place; once, however often it gets a
+    scheduler: tiles would be tiled again.
+    """
+    if getattr(graph, DONE, False):
+        return
+    setattr(graph, DONE, True)
     operations = graph.operations
     names, printer = _current.names, PassPrinter(operations)
     order.run(graph, printer)

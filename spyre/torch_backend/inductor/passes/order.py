@@ -29,10 +29,7 @@ PRE_SCHEDULING_PASSES: tuple[Pass, ...] = (remove_dead_code, propagate_layouts, 
 
 
 def run(graph: Any, printer: PassPrinter) -> None:
-    """All passes on ``graph``, once. Belongs to the thread that compiles it."""
-    if getattr(graph, "spyre_passes_done", False):
-        return
-    graph.spyre_passes_done = True
+    """All passes on ``graph``. Belongs to the thread that compiles it."""
     for change in PRE_SCHEDULING_PASSES:
         _run(graph, change, printer)
 
