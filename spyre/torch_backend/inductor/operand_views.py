@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spyre.layout import contiguous_strides
@@ -78,6 +78,22 @@ def seen(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value | None:
         return value
     found = seen_through(value.view, sizes, strides, offset)
     return None if found is None else replace(value, view=found, order=None)
+
+
+def first_tile(value: Value, places: Mapping[int, int]) -> Value:
+    """The first element of ``value`` along dims of which loops take one element per iteration.
+
+    ``places``: by dim, its place in the iteration space. NotExpressible where the steps from tile
+    to tile differ, or are less than a stick.
+    """
+    dims, pitches = list(value.view.dims), dict(value.tile_pitches)
+    for dim, place in places.items():
+        if len(dims[dim]) > 1 or any(f.lane for f in dims[dim]):
+            raise NotExpressible(f"tiles of one element along {dims[dim]}")
+        pitches |= {place: factor.pitch_bytes for factor in dims[dim]}
+        dims[dim] = ()
+    view = replace(value.view, dims=tuple(dims))
+    return replace(value, view=view, order=None, tile_pitches=tuple(pitches.items()))
 
 
 def other_lanes(value: Value) -> list[int]:
