@@ -107,12 +107,12 @@ class SpyreKernel:
     def _stored(self, name: str, value: Value) -> Value:
         """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
         whole, strides = self._argument(name), self._buffers[name].strides
-        tiles = {k: n for k, n in self._path.single_tiles.items() if k < len(strides)}
-        sizes = tuple(tiles.get(k, n) for k, n in enumerate(value.sizes))
+        sizes = tuple(n * self._path.single_tiles(k) for k, n in enumerate(value.sizes))
         goal = seen(whole, sizes, strides, 0)
         if goal is None:
             raise NotExpressible(f"strides {strides} of {name}")
-        store(self.low, value, first_tile(goal, {k: k for k in tiles}) if tiles else goal)
+        cut = {k: k for k, n in enumerate(value.sizes) if n != sizes[k]}
+        store(self.low, value, first_tile(goal, cut, self._path) if cut else goal)
         return whole
 
     def finished(self) -> FinishedKernel:
@@ -145,10 +145,10 @@ class SpyreKernel:
 
     def _found(self, value: Value, read: Read, load: Load) -> Value:
         """Elements of ``value``; where its sticks are in the way, of a copy with others."""
-        tiles = {} if load.buffer in self._tiles else self._path.single_tiles
-        places = {d: p for d, p in enumerate(read.axes) if p in tiles and load.strides[d]}
-        sizes = tuple(tiles[places[d]] if d in places else n for d, n in enumerate(read.sizes))
+        path = NO_LOOPS if load.buffer in self._tiles else self._path
         strides, offset = load.strides, load.offset
+        tiles = [path.single_tiles(p) if s else 1 for p, s in zip(read.axes, strides, strict=True)]
+        sizes = tuple(n * count for n, count in zip(read.sizes, tiles, strict=True))
         found = seen(value, sizes, strides, offset)
         for lane in self._other_lanes(value) if found is None else ():
             found = seen(self.low.with_lane(value, lane), sizes, strides, offset)
@@ -156,7 +156,8 @@ class SpyreKernel:
                 break
         if found is None:
             raise NotExpressible(f"sizes {sizes}, strides {strides}, offset {offset}")
-        return first_tile(found, places) if places else found
+        cut = {d: place for d, place in enumerate(read.axes) if tiles[d] > 1}
+        return first_tile(found, cut, path) if cut else found
 
     def _spread_out(self, value: Value) -> Value:
         if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import prod
 from typing import Any
 
 import sympy
@@ -32,13 +33,17 @@ class LoopPath:
         found = (None if d is None else dims.get(d, d) for d in self.dims)
         return replace(self, dims=tuple(found))
 
-    @property
-    def single_tiles(self) -> dict[int, int]:
-        """How many tiles there are of one element, by place in the iteration space."""
-        found: dict[int, int] = {}
-        for place, count in zip(self.singles, self.counts, strict=True):
-            if place is not None:
-                found[place] = found.get(place, 1) * count
+    def single_tiles(self, place: int) -> int:
+        """How many tiles there are of one element at a place of the iteration space; 1: none."""
+        return prod(n for p, n in zip(self.singles, self.counts, strict=True) if p == place)
+
+    def single_steps(self, place: int) -> list[tuple[int, int]]:
+        """(loop, tiles that an iteration of it moves on by) of tiles of one element."""
+        found, step = [], 1
+        for loop in reversed(range(len(self.singles))):
+            if self.singles[loop] == place:
+                found.append((loop, step))
+                step *= self.counts[loop]
         return found
 
     def __bool__(self) -> bool:

@@ -51,18 +51,18 @@ def spec_of(
     values, views, dims, rows = _iterated(operation, path)
     symbols = [sympy.Symbol(f"c{k}") for k in range(len(dims))]
     extents = [_walked_extent(dim, operation.lane_multiple, views) for dim in dims]
-    singles = _single_symbols(values, path, len(dims))
+    singles = _single_symbols(values, len(dims))
     args = []
     for number, (value, view) in enumerate(zip(values, views, strict=True)):
-        tiles = [(pitch, singles[place]) for place, pitch in value.tile_pitches if pitch]
+        tiles = [(pitch, singles[loop]) for loop, pitch in value.tile_pitches if pitch]
         moves = _Steps(dims, _counted(symbols, dims, number, rows), number, extents, tiles)
         args.append(_arg(places[value.region], view, moves, number < len(values) - 1, bool(path)))
     space = {s: (sympy.Integer(n), 1) for s, n in zip(symbols, extents, strict=True)}
     space |= {s: (sympy.Integer(1), 1) for s in singles.values()}
     is_reduction = operation.kind in (OpKind.REDUCTION, OpKind.MATMUL)
     tiled = [
-        _symbol_of(dim, dims, symbols) if single is None else singles.get(single, sympy.Integer(0))
-        for dim, single in zip(path.dims, path.singles, strict=True)
+        singles[loop] if loop in singles else _symbol_of(dim, dims, symbols)
+        for loop, dim in enumerate(path.dims)
     ]
     info = _info(operation)
     if rows:
@@ -99,16 +99,10 @@ def _counted(
     return [ROW if dim.role else s for s, dim in zip(symbols, dims, strict=True)]
 
 
-def _single_symbols(
-    values: Sequence[Value], path: LoopPath, first: int
-) -> dict[int, sympy.Symbol]:
-    """Symbols of one element for what loops move by one element; they are numbered from ``first``.
-
-    By place in the iteration space; none where no tensor moves.
-    """
-    moved = {place for value in values for place, pitch in value.tile_pitches if pitch}
-    places = [place for place in path.single_tiles if place in moved]
-    return {place: sympy.Symbol(f"c{first + k}") for k, place in enumerate(places)}
+def _single_symbols(values: Sequence[Value], first: int) -> dict[int, sympy.Symbol]:
+    """Symbols of one element, numbered from ``first``, for loops over tiles of one element."""
+    moving = sorted({loop for value in values for loop, pitch in value.tile_pitches if pitch})
+    return {loop: sympy.Symbol(f"c{first + k}") for k, loop in enumerate(moving)}
 
 
 def _symbol_of(
@@ -211,7 +205,7 @@ class _Steps:
 
 
 def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool, in_loop: bool) -> TensorArg:
-    """A tensor. What a loop writes of a whole one is a tile of it; a tile's memory does not move."""
+    """A tensor. What a loop writes of a whole one is a tile of it; tiles alone do not move."""
     lanes = view.elements_per_stick
     given, in_whole = place.argument >= 0, in_loop and place.moves
     steps, lane = moves.found(lanes, in_whole)

@@ -40,8 +40,8 @@ class Value:
     ``dtype``: torch dtype name. ``region``: number of the memory it lies in, from whose start
     ``view`` counts. ``order``: of fresh memory, the host dims as a layout's dim_order names them.
     ``clean``: lanes beyond its elements are known to hold finite numbers. ``tile_pitches``: of the
-    first tile of a compiled loop whose tiles have one element along a dim, (place of the dim in the
-    loop operation's iteration space, bytes to the next tile).
+    first tile of compiled loops that take one element of a dim at a time, (loop, the outermost
+    being 0; bytes to the tile of its next iteration).
     """
 
     view: DeviceView
