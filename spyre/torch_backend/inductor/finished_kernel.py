@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spyre.torch_backend.eager.lowering import Lowering
@@ -65,11 +65,16 @@ class FinishedKernel:
 
 
 def finished_kernel(
-    low: Lowering, paths: Sequence[LoopPath], arguments: Sequence[HostBuffer]
+    low: Lowering,
+    paths: Sequence[LoopPath],
+    arguments: Sequence[HostBuffer],
+    whole: Collection[int] = (),
 ) -> FinishedKernel:
-    """The kernel of a program whose operations are complete; ``paths``: their loops."""
+    """The kernel of a program whose operations are complete; ``paths``: their loops. ``whole``:
+    regions that hold results of full size, whatever loops read them.
+    """
     low.builder.specs, paths = read_operations(low, paths)
-    places = _places(low)
+    places = _places(low, whole)
     operations = zip(low.builder.specs, paths, strict=True)
     pairs = [spec_of(operation, places, path) for operation, path in operations]
     names = [row for _, row in pairs]
@@ -151,7 +156,7 @@ def _with_division(spec: OpSpec, division: Division, chosen: Settings) -> OpSpec
     return with_division(spec, division)
 
 
-def _places(low: Lowering) -> dict[int, Place]:
+def _places(low: Lowering, whole: Collection[int]) -> dict[int, Place]:
     """Every region's place; numbers stand behind the tensors among the arguments."""
     tensors = low.builder.arguments - len(low.constants)
     others = (k for k in range(low.builder.arguments) if k not in low.constants)
@@ -162,5 +167,6 @@ def _places(low: Lowering) -> dict[int, Place]:
     for region, memory in enumerate(low.builder.regions):
         number = numbers[memory.argument] if memory.argument >= 0 else -1
         name = f"arg_{number}" if number >= 0 else f"tmp_{region}"
-        found[region] = Place(name, number, memory.span_bytes)
+        moves = number >= 0 or region in whole
+        found[region] = Place(name, number, memory.span_bytes, moves)
     return found
