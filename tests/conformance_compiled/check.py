@@ -93,7 +93,7 @@ class FunctionChecks:
         if not outcome.worst <= 1:
             yield f"{outcome.worst:.3f} of what is allowed"
         if outcome.bits == DIFFERENT:
-            yield f"other results than those of {SETTINGS[0]}: {outcome.moved:.3f} of what is allowed"
+            yield f"{outcome.moved:.3f} of what is allowed from the results with {SETTINGS[0]}"
         if not launches:
             yield "no kernel"
         is_symbolic = FORMS[outcome.form]
