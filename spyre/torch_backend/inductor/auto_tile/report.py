@@ -15,12 +15,17 @@ def levels_text(levels: Levels) -> str:
     return ", ".join(f"{level.dim}: {level.count}" for level in levels) or "no tiles"
 
 
-def stretch_text(names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels) -> str:
-    """A paragraph per stretch: what was chosen, and what else was looked at."""
+def stretch_text(
+    names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels, left: str
+) -> str:
+    """A paragraph per stretch: what was chosen, and what else was looked at.
+
+    ``left``: why the stretch stays whole in spite of what loops would save.
+    """
     best, whole = best_of(outcomes), outcomes[0]
     saved = 1.0 - best.time_ns / whole.time_ns
     why = f"saves {saved:.1%} of the modelled time" if chosen else f"loops save {saved:.1%} at most"
-    lines = [f"{', '.join(names)}: {levels_text(chosen)}, {why}"]
+    lines = [f"{', '.join(names)}: {levels_text(chosen)}, {why}{left}"]
     possible = sorted((o for o in outcomes if o.is_possible), key=lambda o: o.time_ns)
     shown = possible[:SHOWN]
     if whole.is_possible and whole not in shown:

@@ -140,7 +140,7 @@ class _Operation:
         """Steps outside of the stick dim, and elements of it: of the largest operand."""
         arg = self.spec.args[0] if self.spec.is_reduction else self.spec.args[-1]
         lane = _lane(arg)
-        columns = self.extents[lane] if lane in self.extents else 1
+        columns = self.extents.get(lane, 1) if lane else 1
         return prod(self.extents.values()) // columns, columns
 
     def _product(self) -> ProductShape | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import pairwise
 from typing import Any
 
 from spyre.torch_backend.inductor.auto_tile.dim_classes import Extent
 from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation
+from spyre.torch_backend.inductor.tiling.dim_hints import is_hinted
 
 Dims = Mapping[str, Extent]
 """The dims of one operation, by class."""
@@ -75,7 +76,7 @@ def _parts(operations: Sequence[Any], begin: int, end: int) -> Iterator[tuple[in
     yield begin, end
     matmuls = [k for k in range(begin, end) if is_matmul(operations[k])]
     borders = [begin, *matmuls, end]
-    for first, last in zip(borders, borders[1:], strict=False):
+    for first, last in pairwise(borders):
         yield from _unless_empty(first, last)
         if first in matmuls:
             yield from _unless_empty(first + 1, last)
@@ -89,8 +90,8 @@ def _stretch(operations: Sequence[Any], dims: Mapping[str, Dims], begin: int, en
 
 
 def may_be_tiled(operation: Any) -> bool:
-    """Whether `coarse_tile` could take it; what is in a loop already stays there."""
-    return is_loop_operation(operation) and not getattr(operation, "loop_group_id", ())
+    """Whether `coarse_tile` could take it, and no hint has said how."""
+    return is_loop_operation(operation) and not is_hinted(operation)
 
 
 def is_matmul(operation: Any) -> bool:
@@ -102,8 +103,3 @@ def is_matmul(operation: Any) -> bool:
 def counts_of(extent: int) -> list[int]:
     """Numbers of tiles a dim can be cut into: divisors from 2 on, ascending."""
     return [n for n in range(2, extent + 1) if extent % n == 0]
-
-
-def tiles_of(counts: Sequence[int]) -> int:
-    """Iterations of a loop nest in all."""
-    return prod(counts)
