@@ -91,7 +91,7 @@ def test_near_the_best_of_all_divisors(name):
     in_trials(FUNCTIONS[name][0], inputs(*SMALL[name]), look)
     ((found, exhaustive),) = results
     assert best_of(found).time_ns <= 1.05 * best_of(exhaustive).time_ns
-    assert len(exhaustive) > 8
+    assert len(exhaustive) >= 8
 
 
 def test_what_fits_stays_whole():
