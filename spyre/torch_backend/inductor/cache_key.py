@@ -63,7 +63,9 @@ def source_digest() -> str:
     for directory, folders, files in os.walk(Path(spyre.__file__).parent):
         folders[:] = [name for name in folders if name != "__pycache__"]
         found += [
-            os.path.join(directory, name) for name in files if name.endswith((".py", ".lark"))
+            os.path.join(directory, name)
+            for name in files
+            if name.endswith((".py", ".lark", ".toml"))
         ]
     return digest_of_sources(sorted(found))
 

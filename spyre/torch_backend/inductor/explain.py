@@ -12,7 +12,7 @@ from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.bundle_generation import operations
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
 from spyre.torch_backend.inductor.division.core_numbering import core_order, core_slices
-from spyre.torch_backend.inductor.kernel_notes import DIVISIONS_FILE, LX_FILE
+from spyre.torch_backend.inductor.kernel_notes import DIVISIONS_FILE, LX_FILE, TILING_FILE
 from spyre.torch_backend.inductor.observing import Graph, Operations, observing
 from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg
 
@@ -82,6 +82,8 @@ def _kernel_sections(kernel: CompiledKernel) -> Iterator[str]:
     for number, spec in enumerate(specs):
         space = ", ".join(f"{s}: {extent}" for s, (extent, _) in spec.iteration_space.items())
         yield _text(f"{number} {spec.op} over {space}", _tensor_table(spec))
+    if TILING_FILE in kernel.notes:
+        yield f"--- automatic tiling ---\n{kernel.notes[TILING_FILE]}"
     if DIVISIONS_FILE in kernel.notes:
         yield f"--- work division ---\n{kernel.notes[DIVISIONS_FILE]}"
     for number, spec in enumerate(specs):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.inductor.bundle_generation import KernelMemory
 from spyre.torch_backend.inductor.division.plan import Division, divide_op, with_division
 from spyre.torch_backend.inductor.kernel_notes import (
     DIVISIONS_FILE,
@@ -49,6 +50,12 @@ class FinishedKernel:
     arguments: tuple[HostBuffer, ...]
     constants: tuple[tuple[float, str], ...]
     notes: Notes
+
+    @property
+    def segments(self) -> int:
+        """Segments a bundle of baked addresses needs: one per argument, and one for the pool."""
+        has_pool = KernelMemory.of(self.specs).pool_bytes > 0
+        return len(self.arguments) + len(self.constants) + has_pool
 
     @property
     def text(self) -> str:

@@ -13,8 +13,10 @@ from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
 from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
+from spyre.torch_backend.inductor.kernel_notes import TILING_FILE, TILING_REPORT
 from spyre.torch_backend.inductor.layouts import lane_of
 from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
+from spyre.torch_backend.inductor.observing import wants_notes
 from spyre.torch_backend.inductor.operand_views import (
     Read,
     argument_view,
@@ -54,6 +56,7 @@ class SpyreKernel:
         self._lane: int | None = None
         self._lanes: Ints = ()
         self._path = NO_LOOPS
+        self._reports: list[str] = []
 
     def add(self, operation: Any) -> None:
         """The next operation, an ir.ComputedBuffer; what it mutates takes its result.
@@ -74,6 +77,8 @@ class SpyreKernel:
             del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
         self._note_paths(self._path)
+        if report := getattr(operation, TILING_REPORT, ""):
+            self._reports.append(report)
 
     def _note_paths(self, path: LoopPath) -> None:
         """What was added since the last time is in these loops."""
@@ -118,7 +123,10 @@ class SpyreKernel:
     def finished(self) -> FinishedKernel:
         """The kernel: specs with work divided and memory planned."""
         arguments = [self._buffers[name] for name in self.arguments]
-        return finished_kernel(self.low, self.paths, arguments, self._whole)
+        found = finished_kernel(self.low, self.paths, arguments, self._whole)
+        if not wants_notes() or not self._reports:
+            return found
+        return replace(found, notes={**found.notes, TILING_FILE: "\n".join(self._reports)})
 
     # --- operands ------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
 from spyre.torch_backend.inductor.observing import Operations, is_observed, note
 from spyre.torch_backend.inductor.pass_printing import PassPrinter, format_operations
 from spyre.torch_backend.inductor.passes import order
@@ -46,15 +47,21 @@ def pre_scheduling(graph: Any) -> None:
     order.run(graph, printer)
     printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
-    printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(operations)))
+    printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))
     note(Operations(format_operations(operations)) if is_observed() else None)
 
 
-def _groups(operations: list[Any]) -> list[Any]:
-    """What to tile: as ``coarse_tiling_groups_fn`` says where there is one, else as hints do."""
+def _groups(graph: Any) -> list[Any]:
+    """What to tile: as ``coarse_tiling_groups_fn`` says where there is one; else as hints do, and
+    with ``auto_tile`` what pays of all other operations.
+    """
     chosen = settings()
     if not chosen.coarse_tiling:
         return []
     if chosen.coarse_tiling_groups_fn is not None:
-        return list(chosen.coarse_tiling_groups_fn(operations))
-    return hints_to_coarse_tile_groups(operations)
+        return list(chosen.coarse_tiling_groups_fn(graph.operations))
+    groups = hints_to_coarse_tile_groups(graph.operations)
+    if chosen.auto_tile:
+        first = 1 + max((group.path[0] for group in groups), default=-1)
+        groups += automatic_groups(graph, first)
+    return groups

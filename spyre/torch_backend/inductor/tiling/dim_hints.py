@@ -89,6 +89,11 @@ def work_division_of(operation: Any) -> dict[int, int]:
     return {h.dim: h.number for h in found}
 
 
+def is_hinted(operation: Any) -> bool:
+    """Whether a hint asks for loops around the operation, along whatever dim."""
+    return any(h.kind is HintKind.SLICES for h in getattr(operation, "dim_hints", ()))
+
+
 _Loops = tuple[tuple[int, tuple[TileLevel, ...]], ...]
 """Per hint block around an operation: its number, and its loops."""
 
