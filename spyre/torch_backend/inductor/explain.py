@@ -146,8 +146,7 @@ def _tensor_row(arg: TensorArg) -> tuple[str, ...]:
 def _core_table(spec: OpSpec) -> Table:
     """Elements of each dim that the first cores and the last one work on."""
     splits = {symbol: cores for symbol, (_, cores) in spec.iteration_space.items()}
-    order = core_order(spec, k_fast=bool(spec.op_info.get("k_fast", True)))
-    slices = core_slices(order, splits)
+    slices = core_slices(core_order(spec), splits)
     cores = max((len(row) for row in slices.values()), default=1)
     table = _table(("core", *map(str, splits)))
     for core in sorted({*range(min(cores, MOST_CORES_SHOWN)), cores - 1}):

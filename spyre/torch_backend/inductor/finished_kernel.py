@@ -16,7 +16,7 @@ from spyre.torch_backend.inductor.kernel_notes import (
 )
 from spyre.torch_backend.inductor.loop_paths import LoopPath, looped
 from spyre.torch_backend.inductor.observing import wants_notes
-from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec
+from spyre.torch_backend.inductor.op_spec import MATMUL, LoopSpec, OpSpec, Spec
 from spyre.torch_backend.inductor.pool_planning import plan_pool, pool_buffers
 from spyre.torch_backend.inductor.scratchpad.allocation import with_allocations
 from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
@@ -28,8 +28,6 @@ from spyre.torch_backend.inductor.spec_views import LX
 from spyre.torch_backend.inductor.spec_writing import Place, spec_of
 from spyre.torch_backend.inductor.unread import read_constants, read_operations
 from spyre.torch_backend.program.value import Ints
-
-MATMUL = "batchmatmul"
 
 
 @dataclass(frozen=True, slots=True)

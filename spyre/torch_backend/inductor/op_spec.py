@@ -14,6 +14,9 @@ from typing import Any
 
 import sympy
 
+MATMUL = "batchmatmul"
+"""Name of the operation whose reduced dim cores may share."""
+
 
 class DataFormats(StrEnum):
     """Formats of elements on the card, by the names SDSCs have for them."""

@@ -6,9 +6,8 @@ says which inputs they are (`named_inputs`).
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
@@ -22,27 +21,18 @@ from spyre.torch_backend.inductor.tiling.dim_hints import (
     hints_to_coarse_tile_groups,
 )
 from spyre.torch_backend.inductor.tiling.named_dims import propagate_named_dims
+from spyre.torch_backend.thread_value import ThreadValue
 
 DONE = "spyre_passes_done"
 Names = Mapping[str, tuple[str | None, ...]]
 
 
-class _Current(threading.local):
-    def __init__(self) -> None:
-        self.names: Names = {}
+_names: ThreadValue[Names] = ThreadValue({})
 
 
-_current = _Current()
-
-
-@contextmanager
-def named_inputs(names: Names) -> Iterator[None]:
-    """Graphs that this thread lowers have these names of dims, by graph input."""
-    before, _current.names = _current.names, names
-    try:
-        yield
-    finally:
-        _current.names = before
+def named_inputs(names: Names) -> AbstractContextManager[None]:
+    """A block in which graphs that this thread lowers have these names of dims, by graph input."""
+    return _names.set_to(names)
 
 
 def pre_scheduling(graph: Any) -> None:
@@ -53,7 +43,7 @@ def pre_scheduling(graph: Any) -> None:
         return
     setattr(graph, DONE, True)
     operations = graph.operations
-    names, printer = _current.names, PassPrinter(operations)
+    names, printer = _names.value, PassPrinter(operations)
     order.run(graph, printer)
     printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))

@@ -295,3 +295,34 @@ def test_loops_read_what_was_made_before_them_tile_by_tile(slices):
     found, (kernel,) = compiled(function, x, y)
     assert [type(spec) for spec in kernel.specs[1:]] == [LoopSpec]
     assert torch.equal(found.cpu(), ((x + y) * x).cpu())
+
+
+def running_sum(x, y):
+    return torch.cumsum(x + y, 0) * y
+
+
+def test_device_programs_stand_between_two_loops():
+    x, y = single_inputs(["AB", "AB"])
+    with pytest.warns(UserWarning, match="cumsum is several operations") as warned:
+        found, (kernel,) = compiled(in_tiles(running_sum, {"A": 4}), x, y)
+    ours = [str(w.message) for w in warned if "spyre_hint" in str(w.message)]
+    assert len(ours) == 1, ours
+    loops = [isinstance(spec, LoopSpec) for spec in kernel.specs]
+    assert loops[0]
+    assert loops[-1]
+    assert not any(loops[1:-1])
+    expected, _ = compiled(running_sum, x, y)
+    assert torch.equal(found.cpu(), expected.cpu())
+
+
+def everything(operations):
+    return [(list(operations), 4)]
+
+
+def test_device_programs_are_refused_where_the_caller_names_them():
+    x, y = single_inputs(["AB", "AB"])
+    with (
+        config.patch(coarse_tiling_groups_fn=everything),
+        pytest.raises(Exception, match=r"SPY976: operation buf1 \(cumsum\)"),
+    ):
+        compiled(running_sum, x, y)

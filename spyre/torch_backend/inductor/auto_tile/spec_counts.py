@@ -15,8 +15,7 @@ import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
-from spyre.torch_backend.inductor.finished_kernel import MATMUL
-from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg
+from spyre.torch_backend.inductor.op_spec import MATMUL, LoopSpec, OpSpec, Spec, TensorArg
 from spyre.torch_backend.inductor.spec_views import LX
 
 RESTICKIFY = "ReStickifyOpHBM"

@@ -18,6 +18,7 @@ import sympy
 
 from spyre.errors import SpyreError, UnsupportedError
 from spyre.torch_backend.inductor.compat import clear_caches, ir
+from spyre.torch_backend.inductor.graph_to_ir import program_of
 from spyre.torch_backend.inductor.tiling.accesses import (
     accesses_of,
     extents_of,
@@ -75,6 +76,14 @@ def _check_operation(operation: Any, group: TileGroup) -> None:
             f"operation {operation.get_name()} cannot be in a tiling loop",
             expected="a Pointwise or a Reduction",
             found=kind,
+        )
+    if (program := program_of(operation)) is not None:
+        raise UnsupportedError(
+            "SPY976",
+            f"operation {operation.get_name()} ({program.name}) cannot be in a tiling loop",
+            expected="one operation over one iteration space",
+            found="several operations, made as the operands lie",
+            hint="leave it out of the group: one loop before it and one behind it",
         )
     _check_concrete(operation, group)
     dims = tiled_dims_of(operation, group.levels)
