@@ -92,9 +92,7 @@ def fit_step(machine: MachineSpec, step: FitStep) -> dict[str, float]:
     return {name: exp(value) for name, value in zip(names, best.tolist(), strict=True)}
 
 
-def minimize(
-    errors: Callable[[Float64Array], Float64Array], start: Float64Array
-) -> Float64Array:
+def minimize(errors: Callable[[Float64Array], Float64Array], start: Float64Array) -> Float64Array:
     """Levenberg's method with one-sided differences; a fixed number of rounds."""
     place, damping = start, 1e-3
     found = errors(place)

@@ -71,6 +71,20 @@ def measured_kernels() -> tuple[MeasuredKernel, ...]:
 
 
 def _kernel(row: dict[str, str], fitted: bool) -> MeasuredKernel:
-    integers = ("rows", "depth", "columns", "m_cores", "n_cores", "cores", "inputs", "tiles")
-    numbers = (int(row[name] or 0) for name in integers)
-    return MeasuredKernel(row["group"], row["kernel"], *numbers, float(row["us"]), fitted)
+    def number(name: str) -> int:
+        return int(row[name] or 0)
+
+    return MeasuredKernel(
+        group=row["group"],
+        kernel=row["kernel"],
+        rows=number("rows"),
+        depth=number("depth"),
+        columns=number("columns"),
+        m_cores=number("m_cores"),
+        n_cores=number("n_cores"),
+        cores=number("cores"),
+        inputs=number("inputs"),
+        tiles=number("tiles"),
+        us=float(row["us"]),
+        fitted=fitted,
+    )

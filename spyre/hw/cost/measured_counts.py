@@ -34,7 +34,8 @@ def _operation(
     written: int = 0,
     lx_read: int = 0,
     lx_written: int = 0,
-    **others: bool,
+    transcendental: bool = False,
+    scalar_operand: bool = False,
 ) -> OperationCounts:
     """An operation over the tensor of ``row``; traffic in tensors of its size."""
     size_bytes = _tensor_bytes(row)
@@ -50,7 +51,8 @@ def _operation(
         element_operations=row.rows * row.columns,
         rows=row.rows // row.tiles,
         columns=row.columns,
-        **others,
+        transcendental=transcendental,
+        scalar_operand=scalar_operand,
     )
 
 
@@ -95,7 +97,7 @@ def _chain(row: MeasuredKernel, _: MachineSpec) -> Counts:
 
 
 def _reduction(row: MeasuredKernel, _: MachineSpec) -> Counts:
-    """Over rows (``sum_col``) a row of sums is left, of everything a stick, else a stick per row."""
+    """Over rows (``sum_col``) a row of sums is left, of all a stick, else a stick per row."""
     by_column = row.kernel == "sum_col"
     sticks = {"sum_col": row.columns * ELEMENT_BYTES // STICK_BYTES, "sum_all": 1}
     return (
