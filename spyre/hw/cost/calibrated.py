@@ -26,7 +26,7 @@ TURNING = (CostClass.POINTWISE, CostClass.ROW_REDUCTION, CostClass.MATMUL)
 def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> KernelTime:
     """Time of one launch by the measured terms."""
     turnaround = turnaround_ns(operations, machine.calibration)
-    reduces = any(c.cost_class is CostClass.ROW_REDUCTION for c in operations)
+    reduces = any(c.cost_class is CostClass.ROW_REDUCTION and c.through_lx for c in operations)
     times = (OperationTime(c.name, _terms(c, machine, turnaround, reduces)) for c in operations)
     return KernelTime("calibrated", tuple(times))
 
