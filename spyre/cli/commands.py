@@ -159,7 +159,7 @@ def replay_case(
 
 
 def _verify_points(options: Options) -> int:
-    from spyre.runtime.twin_check import DEFAULT_POINTS
+    from spyre.runtime.verification import DEFAULT_POINTS
 
     return DEFAULT_POINTS if options.verify_points is None else options.verify_points
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,14 @@ from spyre.errors import Finding
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import count_execute
 from spyre.hw.linked_program import LinkedProgram, PlanRun
-from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.host_tensor import HostTensor
-from spyre.runtime.twin_check import Verification
+from spyre.runtime.verification import Verification
 from spyre.runtime.verify import OutputPlace
+
+if TYPE_CHECKING:
+    from spyre.hw.sanitizer.findings import SanitizerFinding
 
 
 @dataclass(frozen=True, slots=True)
