@@ -28,6 +28,7 @@ examples:
 class Options:
     """A parsed command line; the fields are the options of the same names.
 
+    ``path``: "" for none, which only ``warm`` allows.
     ``strides``: host strides in elements by argument index. ``aliases``: pairs of argument
     indices. ``values``: by parameter name. ``sanitize``: names of checks, "" for all.
     """
@@ -53,6 +54,7 @@ class Options:
     sanitize: str | None = None
     poison: bool = False
     core_order: str | None = None
+    warm: bool = False
     check: bool = False
     explain: bool = False
     trace: str | None = None
@@ -90,6 +92,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         sanitize=parsed.sanitize,
         poison=parsed.poison,
         core_order=parsed.core_order,
+        warm=parsed.warm,
         check=parsed.check,
         explain=parsed.explain,
         trace=parsed.trace,
@@ -102,6 +105,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
 
 def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
     """SystemExit 2 with usage for options that contradict each other."""
+    if not parsed.path and not parsed.warm:
+        parser.error("the following arguments are required: PATH")
     if parsed.exact and (parsed.rtol is not None or parsed.atol is not None):
         parser.error("--exact allows no tolerance: leave out --rtol and --atol")
     if parsed.verify_points is not None and not parsed.verify:
@@ -112,7 +117,14 @@ def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespa
         parser.error("--sanitize watches one plain run: leave out --verify and --against")
     if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
         parser.error("--against runs and compares: leave out --check, --explain, --save-output")
+    _check_idle(parser, parsed)
+
+
+def _check_idle(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """Options of a run next to those that run nothing."""
     is_idle = parsed.check or parsed.explain
+    if parsed.warm and (is_idle or parsed.dump or parsed.trace or parsed.commands):
+        parser.error("--warm runs nothing: leave out --check, --explain, --dump, --trace")
     if parsed.trace is not None and (is_idle or parsed.against is not None or parsed.verify):
         parser.error(
             "--trace times one plain run: leave out --check, --explain, --against, --verify"
@@ -129,7 +141,13 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", metavar="PATH", help="bundle directory, its bundle.mlir, or a case")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        default="",
+        help="bundle directory, its bundle.mlir, or a case",
+    )
     parser.add_argument("--version", action="version", version=f"spyre-run {spyre.__version__}")
     _add_tensors(parser)
     _add_comparison(parser)
@@ -229,6 +247,11 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--core-order",
         metavar="random[:SEED]",
         help="run the cores of an execute one after another in shuffled order",
+    )
+    group.add_argument(
+        "--warm",
+        action="store_true",
+        help="only compile the kernels that PATH needs, or all of them; later runs start at once",
     )
     group.add_argument(
         "--check", action="store_true", help="only diagnose: print all findings, run nothing"
