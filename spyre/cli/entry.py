@@ -14,7 +14,7 @@ from typing import NoReturn
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 COLLECT_AFTER = 100_000
-"""Objects made before the collector looks for cycles; importing makes 200,000, with none to free."""
+"""New objects after which cycles are looked for; importing makes many that all stay."""
 
 
 def run_process(main: Callable[[], int]) -> NoReturn:
