@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.hw.spec import HOST_BYTES, LX_BASE, host_offset
+from spyre.hw.spec import HOST_BYTES, host_offset
 
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096

@@ -13,20 +13,22 @@ from spyre.hw.spec import MAX_OPERANDS
 from spyre.hw.transfer import HostView
 from spyre.layout import SpyreTensorLayout
 
-_ROWS, _COLUMNS = 512, 1024
-"""A tensor of 1 MiB, which a copy shares among threads."""
+_COLUMNS = 1024
+_ROWS = (1, 512)
+"""Tensors that one thread copies, and that the threads share."""
 
 
 def warm_transfers(device: Device) -> None:
     """Compile or load the copies between host and ``device``, and its thread pool."""
-    sizes, strides = (_ROWS, _COLUMNS), (_COLUMNS, 1)
-    layout = SpyreTensorLayout.from_host(sizes, "float16")
-    host = HostView.dense(np.zeros(_ROWS * _COLUMNS, np.float16), "float16", sizes, strides)
-    address = device.allocate(layout.device_bytes)
-    tensor = DeviceTensor("warm", address, layout, "float16", sizes, strides)
-    device.upload(tensor, host)
-    device.download(tensor, host)
-    device.free(address)
+    for rows in _ROWS:
+        sizes, strides = (rows, _COLUMNS), (_COLUMNS, 1)
+        layout = SpyreTensorLayout.from_host(sizes, "float16")
+        host = HostView.dense(np.zeros(rows * _COLUMNS, np.float16), "float16", sizes, strides)
+        address = device.allocate(layout.device_bytes)
+        tensor = DeviceTensor("warm", address, layout, "float16", sizes, strides)
+        device.upload(tensor, host)
+        device.download(tensor, host)
+        device.free(address)
 
 
 def warm_driver(device: Device) -> None:

@@ -18,8 +18,8 @@ from spyre.hw.kernels.blocks import (
     mask_sticks,
     store_sticks,
 )
-from spyre.hw.kernels.fused import are_apart, fused_block
-from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16, prefetch_line
+from spyre.hw.kernels.fused import fused_block
+from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import FUSE
 from spyre.hw.kernels.pointwise import apply_binary, apply_many, apply_unary
 from spyre.hw.spec import HOST_BYTES
@@ -33,17 +33,6 @@ BLOCK_STICKS, WORDS = tb.BLOCK_STICKS, tb.WORDS
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 BUFFER = BLOCK_STICKS * 64
-HEAD_LINES = 16
-"""Lines of a run that are asked for while the run before it is still computed."""
-
-
-@kernel
-def prefetch_heads(counters, inputs, memory):
-    """Ask for the first lines of the run that comes next: it is elsewhere, for every operand."""
-    for k in range(inputs + 1):
-        address = memory + counters[8 + k]
-        for line in range(HEAD_LINES):
-            prefetch_line(address + 64 * line)
 
 
 @kernel
@@ -51,7 +40,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
     """Run units ``first`` .. ``last`` of an elementwise table."""
     inputs, lanes, inner, blocks = table[INPUTS], table[LANES], table[INNER], table[BLOCKS]
     opcode, masked, fuse = table[OPCODE], table[MASK], table[FLAGS] == FUSE
-    second_pitch, second_lane = table[SECOND + INNER_PITCH], table[SECOND + LANE]
+    second_pitch = table[SECOND + INNER_PITCH]
     out_word = OPERAND + inputs * OPERAND_WORDS
     mask_word = out_word + OPERAND_WORDS
     block = begin(table, bases, counters, first, blocks)
@@ -59,15 +48,16 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
         at = block * BLOCK_STICKS
         sticks = min(BLOCK_STICKS, inner - at)
         n = sticks * lanes
-        if fuse:
-            a, b = (counters[8] >> 1) + at * 64, (counters[9] + at * second_pitch) >> 1
-            c, z = (counters[10] >> 1) + at * 64, (counters[8 + inputs] >> 1) + at * 64
-            if are_apart(inputs, a, b, c, z, n, second_lane < 0):
-                block = follow(table, counters, block, blocks)
-                if block == 0:
-                    prefetch_heads(counters, inputs, half.ctypes.data)
-                fused_block(opcode, inputs, half, a, b, c, z, n, second_lane, second_pitch >> 1)
-                continue
+        if fuse and fused_block(
+            opcode, inputs, half,
+            (counters[8] >> 1) + at * 64,
+            (counters[9] + at * second_pitch) >> 1,
+            (counters[10] >> 1) + at * 64,
+            (counters[8 + inputs] >> 1) + at * 64,
+            n, table[SECOND + LANE], second_pitch >> 1,
+        ):  # fmt: skip
+            block = follow(table, counters, block, blocks)
+            continue
         for k in range(inputs):
             operand = OPERAND + k * OPERAND_WORDS
             pitch = table[operand + INNER_PITCH]

@@ -107,22 +107,13 @@ def apart(a, b, size):
 
 
 @kernel
-def are_apart(inputs, a, b, c, z, n, whole_b):
-    """True if the output block at z overlaps no input block, all of ``n`` codes.
-
-    ``whole_b``: the second operand is whole sticks, not a value of each.
-    """
-    if not apart(a, z, n) or (inputs > 1 and whole_b and not apart(b, z, n)):
-        return False
-    return inputs < 3 or apart(c, z, n)
-
-
-@kernel
 def fused_block(opcode, inputs, half, a, b, c, z, n, b_lane, b_pitch):
-    """One block of ``n`` codes at element offsets a, b, c → z, which `are_apart`.
+    """One block of ``n`` codes at element offsets a, b, c → z; False if operands overlap.
 
     ``b_lane``: the second operand is one value per stick, sticks ``b_pitch`` elements apart.
     """
+    if not apart(a, z, n) or (inputs > 1 and b_lane < 0 and not apart(b, z, n)):
+        return False
     x, out = half[a : a + n], half[z : z + n]
     if inputs == 1:
         fused_unary(opcode, x, out)
@@ -133,4 +124,7 @@ def fused_block(opcode, inputs, half, a, b, c, z, n, b_lane, b_pitch):
             code = half[b + s * b_pitch + b_lane]
             fused_binary_lane(opcode, x[s * 64 : s * 64 + 64], code, out[s * 64 : s * 64 + 64])
     else:
+        if not apart(c, z, n):
+            return False
         fused_where(x, half[b : b + n], half[c : c + n], out)
+    return True
