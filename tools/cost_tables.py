@@ -1,4 +1,4 @@
-"""Tables of docs/cost-model.md: constants with their sources, and errors against measured kernels."""
+"""Tables of docs/cost-model.md: constants with their sources, errors against measured kernels."""
 
 from __future__ import annotations
 

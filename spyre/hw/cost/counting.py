@@ -36,10 +36,11 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
     plan = runs[0].plan
     op = plan.op if runs[0].divided is None else runs[0].divided
     work = count_cores(runs)[:, CORE_COLUMNS.index("multiply_adds") :].sum(axis=1)
-    columns = max(_columns(op), 1)
-    points = (counters.multiply_adds + counters.element_operations) // counters.executions
-    outer = points // columns
     kind = cost_class(op, plan.spec.family, counters.executions)
+    product = _product(op, counters) if kind is CostClass.MATMUL else None
+    points = (counters.multiply_adds + counters.element_operations) // counters.executions
+    columns = max(_columns(op), 1) if product is None else product.n
+    inner = columns if product is None else columns * product.k
     return OperationCounts(
         name=op.name,
         cost_class=kind,
@@ -57,11 +58,11 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
         transcendental=plan.spec.kernel_op in TRANSCENDENTAL,
         largest_share=float(work.max() / work.sum()) if work.any() else 0.0,
         mac_format=op.inputs[0].data_format,
-        rows=outer,
+        rows=points // inner,
         columns=columns,
-        column_cores=op.slices.get(_stick_dim(op), 1),
+        column_cores=op.slices.get(_stick_dim(op), 1) if product is None else product.n_cores,
         scalar_operand=_has_scalar(op) and kind is CostClass.POINTWISE,
-        product=_product(op, counters) if kind is CostClass.MATMUL else None,
+        product=product,
     )
 
 
