@@ -108,7 +108,7 @@ def _shares(run: PlanRun, operand: int) -> Iterator[tuple[Share, int]]:
             yield (start,), 0 if box is None else box.sticks
         return
     count = sticks_per_core(op, access)
-    for start in np.unique(starts).tolist():
+    for start in set(starts.tolist()):
         yield (start,), count
 
 
