@@ -381,6 +381,7 @@ TORCH_CODES: dict[str, str] = {
     "SPY962": "a compiled kernel holds an operation without an SDSC",
     "SPY963": "an argument is laid out in another way than a kernel was compiled for",
     "SPY964": "a loop count or an extent of a compiled kernel is symbolic",
+    "SPY967": "an operation takes too many tensors for baked addresses",
     "SPY968": "a setting of compiled functions has no such value",
     "SPY969": "there is nothing to explain",
 }
