@@ -82,10 +82,11 @@ class PassPrinter:
     def _directory(self, directory: Path) -> Path:
         """Where this graph, or this kernel of a graph, has its files."""
         if self._place is None:
+            kind = "graph"
+            if self._around is not None:
+                kind, directory = "kernel", self._around._directory(directory) / "kernels"
             directory.mkdir(parents=True, exist_ok=True)
-            kind = "graph" if self._around is None else "kernel"
-            within = directory if self._around is None else self._around._directory(directory)
-            self._place = next_place(within, kind)
+            self._place = next_place(directory, kind)
         return self._place
 
 

@@ -16,7 +16,7 @@ def dedup_and_promote_constants(kernel: KernelOperations) -> KernelOperations:
     for region, memory in enumerate(kernel.low.builder.regions):
         constant = kernel.low.constants.get(memory.argument)
         if constant is not None:
-            same[region] = first.setdefault((constant.number.hex(), constant.dtype), region)
+            same[region] = first.setdefault(constant.key, region)
     return replace(kernel, specs=tuple(_reading(spec, same) for spec in kernel.specs))
 
 
