@@ -23,6 +23,7 @@ from spyre.torch_backend.inductor.compat import (
 )
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
+from spyre.torch_backend.inductor.pre_scheduling import printer_of
 from spyre.torch_backend.inductor.run_order import in_few_runs
 from spyre.torch_backend.inductor.settings import settings
 from spyre.torch_backend.inductor.tiling.loop_nodes import (
@@ -129,7 +130,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
 
     def _define(self, leaves: Sequence[Any], kernel: SpyreKernel) -> str:
         wrapper = V.graph.wrapper_code
-        source = kernel.finished().text
+        source = kernel.finished(printer_of(V.graph)).text
         known: str | None = wrapper.src_to_kernel.get(source)
         if known is not None:
             return known
