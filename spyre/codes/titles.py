@@ -380,7 +380,9 @@ TORCH_CODES: dict[str, str] = {
     "SPY961": "the cores cannot share an operation as a compiled kernel says",
     "SPY962": "a compiled kernel holds an operation without an SDSC",
     "SPY963": "an argument is laid out in another way than a kernel was compiled for",
-    "SPY964": "a loop count or an extent of a compiled kernel is symbolic",
+    "SPY964": "a loop count or an extent of a compiled kernel has no value",
+    "SPY965": "a compiled kernel cannot be launched with these sizes",
+    "SPY966": "sizes of launches have no place in this form of a bundle",
     "SPY968": "a setting of compiled functions has no such value",
     "SPY969": "there is nothing to explain",
 }
