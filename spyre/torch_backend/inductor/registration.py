@@ -26,7 +26,7 @@ from spyre.torch_backend.inductor.lowerings import install_lowerings
 from spyre.torch_backend.inductor.pre_scheduling import named_inputs
 from spyre.torch_backend.inductor.scheduling import SpyreScheduling
 from spyre.torch_backend.inductor.settings import chosen_settings, settings
-from spyre.torch_backend.inductor.symbolic_graph import SymbolicGraph, apart
+from spyre.torch_backend.inductor.symbolic_graph import SymbolicGraph
 from spyre.torch_backend.inductor.tiling.dim_names import names_of_inputs
 from spyre.torch_backend.inductor.tiling.named_dims import names_of_graph_inputs
 from spyre.torch_backend.inductor.wrapper import SpyreWrapper
@@ -106,14 +106,11 @@ def _symbolic(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
         with inductor_config.patch(chosen), static, torch.no_grad():
             return compile_fx_module().compile_fx(module, tensors)
 
-    def compile_apart(module: torch.fx.GraphModule, tensors: Sequence[Any]) -> Any:
-        return apart(lambda: compile_at(module, tensors))
-
     @functools.wraps(inner)
     def compiled(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
         if not uses_spyre(model, example_inputs):
             return plain(model, example_inputs, *args, **named)
-        return SymbolicGraph(model, compile_apart, lambda _: None)
+        return SymbolicGraph(model, compile_at)
 
     return compiled
 

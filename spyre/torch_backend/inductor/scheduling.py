@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.inductor.body import body_of
 from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.compat import (
     BaseScheduling,
@@ -20,7 +21,8 @@ from spyre.torch_backend.inductor.compat import (
     get_kernel_metadata,
     sympy_product,
 )
-from spyre.torch_backend.inductor.finished_kernel import HostBuffer
+from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer
+from spyre.torch_backend.inductor.granules import Collected, Granule, collecting
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
 from spyre.torch_backend.inductor.run_order import in_few_runs
 from spyre.torch_backend.inductor.tiling.loop_nodes import (
@@ -104,7 +106,10 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
             kernel.add(leaf.node)
         internal = {leaf.node.get_name() for leaf in leaves} - set(results)
         V.graph.removed_buffers |= internal
-        name = self._define(leaves, kernel)
+        finished = kernel.finished()
+        name = self._define(leaves, finished)
+        if (found := collecting()) is not None:
+            _collect(found, name, leaves, kernel, finished)
         for leaf in leaves:
             leaf.mark_run()
         arguments = ", ".join(kernel.arguments)
@@ -115,9 +120,9 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
     def _removed(self) -> Any:
         return self.scheduler.removed_ops
 
-    def _define(self, leaves: Sequence[Any], kernel: SpyreKernel) -> str:
+    def _define(self, leaves: Sequence[Any], finished: FinishedKernel) -> str:
         wrapper = V.graph.wrapper_code
-        source = kernel.finished().text
+        source = finished.text
         known: str | None = wrapper.src_to_kernel.get(source)
         if known is not None:
             return known
@@ -128,6 +133,28 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         code = f"async_compile.sdsc({name!r}, {source})"
         wrapper.define_kernel(name, code, f"{origins}\n{detailed}")
         return name
+
+
+def _collect(
+    found: Collected,
+    name: str,
+    leaves: Sequence[Any],
+    kernel: SpyreKernel,
+    finished: FinishedKernel,
+) -> None:
+    """Hand a kernel over to whoever compiles a granule."""
+    operations = [leaf.node for leaf in leaves]
+    inside = {operation.get_name() for operation in operations}
+    every = {operation.get_name() for operation in V.graph.operations}
+    found.others = sorted(every - inside)
+    buffers = _Buffers()
+    targets = [target_of(operation) for operation in operations]
+    inputs = tuple(V.graph.graph_input_names)
+    known = {target: buffers[target] for target in (*targets, *inputs)}
+    bodies = tuple(zip(targets, map(body_of, operations), strict=True))
+    outputs = tuple(V.graph.get_output_names())
+    names = tuple(kernel.arguments)
+    found.granules.append(Granule(name, finished, names, inputs, outputs, known, bodies))
 
 
 def _read_outside(leaves: Sequence[Any]) -> list[str]:

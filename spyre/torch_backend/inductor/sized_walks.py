@@ -51,7 +51,8 @@ class SizedWalk:
             extents = {s.name: elements * count for s in coordinate.free_symbols}
             form = collapsed(Reader(extents).read(coordinate))
             steps = symbol_steps(form, None, self.lanes)
-            found += steps[symbol].stride_bytes(elements, count) * pitch
+            if symbol in steps:
+                found += steps[symbol].stride_bytes(elements, count) * pitch
         return sympy.expand(found)
 
 
