@@ -77,7 +77,7 @@ def rows_kernel(granules: Mapping[int, Granule], row_inputs: Sequence[int]) -> R
     ``row_inputs``: places of the inputs whose first dim counts rows.
     """
     large, small = granules[GRANULES[0]], granules[GRANULES[1]]
-    strides = _row_strides(large, row_inputs, GRANULES[0])
+    strides = rows_of(large, row_inputs, GRANULES[0])
     for rows in GRANULES[1:]:
         check_alike(large, granules[rows], strides, GRANULES[0])
     tensors = {name: _row_tensor(large, small, name, strides) for name in _outside(large, strides)}
@@ -114,7 +114,8 @@ def _note(tensors: Mapping[str, RowTensor]) -> str:
     )
 
 
-def _row_strides(granule: Granule, row_inputs: Sequence[int], rows: int) -> dict[str, int]:
+def rows_of(granule: Granule, row_inputs: Sequence[int], rows: int) -> dict[str, int]:
+    """`row_strides` of a granule of so many ``rows``. NotByRows also where memory is shared."""
     named = [granule.inputs[k] for k in row_inputs]
     if written := sorted({target for target, _ in granule.bodies} & set(granule.inputs)):
         raise NotByRows(f"input {written[0]} is written")

@@ -29,7 +29,8 @@ class Granule:
     """The only kernel of a graph for some rows.
 
     ``arguments``: names of buffers by arg_index. ``inputs``, ``outputs``: names in the graph's
-    order. ``bodies``: with the buffer each writes.
+    order. ``views``: host sizes, strides and offset (elements) of the outputs in those buffers.
+    ``bodies``: with the buffer each writes.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Granule:
     arguments: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    views: tuple[tuple[Ints, Ints, int], ...]
     buffers: Mapping[str, HostBuffer]
     bodies: tuple[tuple[str, Body], ...]
 

@@ -138,7 +138,7 @@ def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
 @functools.cache
 def whole_operations() -> dict[Any, Callable[..., Any]]:
     """Inductor's, without those of operations eager mode has kernels for."""
-    known = eager_operators()
+    known = eager_operators() | set(decompositions())
     with inductor_config.patch(fallback_random=True):
         table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
     return _Decompositions(table, whole_operations)

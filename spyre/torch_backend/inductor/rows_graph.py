@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 import torch
 
-from spyre.torch_backend.inductor.any_rows import GRANULES, RowsKernel, rows_kernel
+from spyre.torch_backend.inductor.any_rows import GRANULES, RowsKernel, rows_kernel, rows_of
 from spyre.torch_backend.inductor.compat import inductor_config
 from spyre.torch_backend.inductor.granules import Collected, Granule, NotByRows, collected
 from spyre.torch_backend.inductor.observing import note
@@ -24,6 +24,7 @@ from spyre.torch_backend.inductor.symbolic_parts import (
     value_at,
     values_of,
 )
+from spyre.torch_backend.inductor.tiling.hints import hints_key
 
 _log = logging.getLogger("spyre.compile")
 aten = torch.ops.aten
@@ -48,8 +49,11 @@ class RowsGraph:
         self._module = module
         self._compile_at = compile_at
         self._kernels: OrderedDict[Any, _Rows | None] = OrderedDict()
+        self._seen: dict[Any, set[int]] = {}
         self._symbol: sympy.Symbol | None = None
         try:
+            if hints_key(module):
+                raise NotByRows("hints ask for loops of their own")
             self._symbol = _row_symbol(module)
         except NotByRows as error:
             _log.info("compiled once per set of sizes: %s", error)
@@ -67,17 +71,30 @@ class RowsGraph:
             tuple(t.device for t in tensors),
         )
         if key not in self._kernels:
+            if not self._is_worth_it(key, sizes):
+                return None
             self._kernels[key] = self._made(sizes, tensors)
             while len(self._kernels) > MOST_KERNELS:
                 self._kernels.popitem(last=False)
         found = self._kernels[key]
         return None if found is None else found.run(sizes, tensors)
 
+    def _is_worth_it(self, key: Any, sizes: Values) -> bool:
+        """Whether to make a kernel: the first one, or where numbers of rows are what changes."""
+        assert self._symbol is not None
+        seen = self._seen.setdefault(key, set())
+        seen.add(sizes[self._symbol])
+        return not self._kernels or len(seen) > 1
+
     def _made(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> _Rows | None:
         assert self._symbol is not None
         try:
             places = _row_inputs(self._module, self._symbol)
-            granules = {n: self._granule(n, sizes, tensors, places) for n in GRANULES}
+            granules = {}
+            for rows in GRANULES:
+                granules[rows] = self._granule(rows, sizes, tensors, places)
+                if rows > 1:
+                    rows_of(granules[rows], places, rows)
             kernel = rows_kernel(granules, places)
         except NotByRows as error:
             _log.info("compiled once per set of sizes: %s", error)
@@ -106,8 +123,9 @@ class RowsGraph:
         if len(found.granules) != 1 or found.others:
             raise NotByRows(f"{len(found.granules)} bundles, and {', '.join(found.others) or '-'}")
         (granule,) = found.granules
-        outputs = _outputs(self._module)
-        if len(granule.inputs) != len(some) or len(granule.outputs) != len(outputs):
+        at_rows = {**sizes, self._symbol: rows}
+        outputs = tuple(_view_at(t, at_rows) for t in _outputs(self._module))
+        if len(granule.inputs) != len(some) or granule.views != outputs:
             raise NotByRows("inputs or outputs that AOTAutograd makes itself")
         return granule
 
@@ -142,9 +160,18 @@ def _seen(value: Any, sizes: Values, results: Iterator[torch.Tensor]) -> Any:
     """An output: a number, or the next result in the sizes the graph says."""
     if not isinstance(value, torch.Tensor):
         return value_at(value, sizes) if is_size(value) else value
-    shape = [value_at(n, sizes) if is_size(n) else n for n in value.shape]
-    stride = [value_at(n, sizes) if is_size(n) else n for n in value.stride()]
-    return next(results).as_strided(shape, stride)
+    result = next(results)
+    shape, stride, _ = _view_at(value, sizes)
+    same = (tuple(result.shape), result.stride()) == (shape, stride)
+    return result if same else result.as_strided(shape, stride)
+
+
+def _view_at(value: torch.Tensor, sizes: Values) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Sizes, strides and offset of a tensor with symbols."""
+    shape = tuple(value_at(n, sizes) if is_size(n) else n for n in value.shape)
+    stride = tuple(value_at(n, sizes) if is_size(n) else n for n in value.stride())
+    offset = value.storage_offset()
+    return shape, stride, value_at(offset, sizes) if is_size(offset) else offset
 
 
 def _output_nodes(module: torch.fx.GraphModule) -> list[Any]:

@@ -30,6 +30,7 @@ from spyre.torch_backend.inductor.tiling.loop_nodes import (
     build_loop_scheduler_nodes,
     leaf_nodes,
 )
+from spyre.torch_backend.program.value import Ints
 
 
 def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
@@ -154,7 +155,16 @@ def _collect(
     bodies = tuple(zip(targets, map(body_of, operations), strict=True))
     outputs = tuple(V.graph.get_output_names())
     names = tuple(kernel.arguments)
-    found.granules.append(Granule(name, finished, names, inputs, outputs, known, bodies))
+    views = tuple(_view(output) for output in V.graph.graph_outputs)
+    found.granules.append(Granule(name, finished, names, inputs, outputs, views, known, bodies))
+
+
+def _view(output: Any) -> tuple[Ints, Ints, int]:
+    """Host sizes, strides and offset of a graph's output in its buffer."""
+    if not hasattr(output, "maybe_get_layout") or (layout := output.maybe_get_layout()) is None:
+        return (), (), 0
+    sizes, strides = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
+    return sizes, strides, int(layout.offset)
 
 
 def _read_outside(leaves: Sequence[Any]) -> list[str]:
