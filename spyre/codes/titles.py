@@ -383,6 +383,7 @@ TORCH_CODES: dict[str, str] = {
     "SPY964": "a loop count or an extent of a compiled kernel has no value",
     "SPY965": "a compiled kernel cannot be launched with these sizes",
     "SPY966": "sizes of launches have no place in this form of a bundle",
+    "SPY967": "an operation takes too many tensors for baked addresses",
     "SPY968": "a setting of compiled functions has no such value",
     "SPY969": "there is nothing to explain",
 }
@@ -397,6 +398,12 @@ COARSE_TILING_CODES: dict[str, str] = {
     "SPY976": "an operation cannot be tiled",
     "SPY977": "an operation in a tiling loop goes beyond its tile",
     "SPY978": "coarse_tiling_groups_fn is no named function of a module",
+}
+
+COST_CODES: dict[str, str] = {
+    "SPY760": "a machine file cannot be read",
+    "SPY761": "a machine file has a key it must not have, or lacks one",
+    "SPY762": "a constant of a machine file is wrong",
 }
 
 CODES: dict[str, str] = {
@@ -414,4 +421,5 @@ CODES: dict[str, str] = {
     **STREAM_CODES,
     **TORCH_CODES,
     **COARSE_TILING_CODES,
+    **COST_CODES,
 }

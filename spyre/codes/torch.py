@@ -112,6 +112,11 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "arguments; UNROLL_LOOPS or BUNDLE_SYMBOLIC_ARGS asks for something else.",
         "Compile with loops and symbolic addresses, or once per size.",
     ),
+    "SPY967": E(
+        "A bundle of baked addresses has a segment per tensor or number, and one for its pool: "
+        "seven together. One operation, or a loop, which is not cut, needs more.",
+        "Leave `bundle_symbolic_args` (BUNDLE_SYMBOLIC_ARGS) on.",
+    ),
     "SPY968": E(
         "An option of torch.compile, a value of `spyre.torch_backend.inductor.config`, or an "
         "environment variable of compiled functions is none of those the message lists.",

@@ -14,6 +14,9 @@ from spyre.torch_backend.eager.mathematics import logarithm
 from spyre.torch_backend.eager.run import run
 from spyre.torch_backend.program.value import Value
 
+_AFFINE = {"weight": 1.0, "bias": 0.0}
+"""What the normalised values are multiplied by and what is added, and the numbers for neither."""
+
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
@@ -49,7 +52,11 @@ def log_softmax_backward(low: Lowering, grad: Value, y: Value, dim: int, dtype: 
 
 
 def layer_norm(low: Lowering, x: Value, *rest: Any) -> tuple[Value, Value, Value]:
-    """Normalised x, its mean and 1/√(var + eps) over the last ``count`` dims."""
+    """Normalised x, its mean and 1/√(var + eps) over the last ``count`` dims.
+
+    ``kinds``: which of weight and bias the values behind x are. The result is rounded once, by the
+    card's own operation. The variance is that of x - mean, not E[x²] - E[x]², which cancels.
+    """
     *weights, kinds, count, eps, dtype = rest
     rank = len(x.sizes)
     dims = tuple(range(rank - count, rank))
@@ -58,10 +65,9 @@ def layer_norm(low: Lowering, x: Value, *rest: Any) -> tuple[Value, Value, Value
     centred = low.pointwise("sub", x, mean)
     variance = low.mean(low.pointwise("mul", centred, centred), dims)
     scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, dtype)))
-    y = low.pointwise("mul", centred, scale)
-    for kind, weight in zip(kinds, weights, strict=True):
-        y = low.pointwise(kind, y, low.convert(weight, dtype))
-    return y, mean, scale
+    given = {kind: low.convert(w, dtype) for kind, w in zip(kinds, weights, strict=True)}
+    affine = [given.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
+    return low.pointwise("layernormnorm", x, mean, scale, *affine), mean, scale
 
 
 def _softmax_kernel(name: str, label: str, lower: Any) -> Kernel:
@@ -108,7 +114,7 @@ def native_layer_norm(
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
     """aten::native_layer_norm: the result, mean and reciprocal deviation."""
-    pairs = [(k, w) for k, w in (("mul", weight), ("add", bias)) if w is not None]
+    pairs = [(k, w) for k, w in zip(_AFFINE, (weight, bias), strict=True) if w is not None]
     kinds = tuple(k for k, _ in pairs)
     parameters = (kinds, len(normalized), float(eps), _name(x.dtype))
     return run("layer_norm", layer_norm, [x, *(w for _, w in pairs)], parameters)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.inductor.baked_runs import cut_to_segments
 from spyre.torch_backend.inductor.body import body_of
 from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.compat import (
@@ -25,6 +26,7 @@ from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuf
 from spyre.torch_backend.inductor.granules import Collected, Granule, collecting
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
 from spyre.torch_backend.inductor.run_order import in_few_runs
+from spyre.torch_backend.inductor.settings import settings
 from spyre.torch_backend.inductor.tiling.loop_nodes import (
     CountedLoopSchedulerNode,
     build_loop_scheduler_nodes,
@@ -54,9 +56,22 @@ def _is_bundled(node: Any) -> bool:
 
 
 def _bundle(run: Sequence[Any]) -> list[Any]:
-    if len(run) < 2:
-        return list(run)
-    return [FusedSchedulerNode(run[0].scheduler, list(run))]
+    """One node; several where addresses are baked in and one bundle cannot name all tensors."""
+    if not run:
+        return []
+    pieces = [list(run)] if settings().bundle_symbolic_args else cut_to_segments(run, _segments)
+    return [p[0] if len(p) < 2 else FusedSchedulerNode(p[0].scheduler, p) for p in pieces]
+
+
+def _segments(nodes: Sequence[Any]) -> int:
+    return _kernel_of([leaf for node in nodes for leaf in leaf_nodes(node)]).finished().segments
+
+
+def _kernel_of(leaves: Sequence[Any]) -> SpyreKernel:
+    kernel = SpyreKernel(_Buffers(), _read_outside(leaves))
+    for leaf in leaves:
+        kernel.add(leaf.node)
+    return kernel
 
 
 def _is_on_spyre(node: Any) -> bool:
@@ -101,11 +116,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
     def codegen_node(self, node: Any) -> None:
         """One bundle, and its launch."""
         leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in self._removed]
-        results = _read_outside(leaves)
-        kernel = SpyreKernel(_Buffers(), results)
-        for leaf in leaves:
-            kernel.add(leaf.node)
-        internal = {leaf.node.get_name() for leaf in leaves} - set(results)
+        kernel = _kernel_of(leaves)
+        internal = {leaf.node.get_name() for leaf in leaves} - set(_read_outside(leaves))
         V.graph.removed_buffers |= internal
         finished = kernel.finished()
         name = self._define(leaves, finished)

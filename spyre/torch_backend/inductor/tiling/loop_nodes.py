@@ -120,16 +120,16 @@ def _torn(nodes: Sequence[Any], depth: int, key: int) -> SpyreError:
 
 
 def _count(run: Sequence[Any], depth: int) -> Any:
-    counts = [leaf.node.loop_count[depth] for node in run for leaf in leaf_nodes(node)]
-    if any(count != counts[0] for count in counts):
+    leaves = [leaf for node in run for leaf in leaf_nodes(node)]
+    counts = [next(iter(leaf.node.loop_count[depth:]), None) for leaf in leaves]
+    if None in counts or any(count != counts[0] for count in counts):
         raise SpyreError(
             "SPY972",
             f"operations of one loop disagree on its count at depth {depth}",
             expected="one count",
             found=", ".join(
-                f"{leaf.node.get_name()}: {leaf.node.loop_count[depth]}"
-                for node in run
-                for leaf in leaf_nodes(node)
+                f"{leaf.node.get_name()}: {count}"
+                for leaf, count in zip(leaves, counts, strict=True)
             ),
         )
     return counts[0]

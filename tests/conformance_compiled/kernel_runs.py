@@ -1,0 +1,107 @@
+"""Kernels of compiled functions as they are launched, and their kept bundles run once more."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import spyre
+from spyre.hw.device import Device
+from spyre.mlir.bundle import BundleParts, load_bundle, write_bundle
+from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.host_tensor import HostTensor
+from spyre.torch_backend.eager.scalars import number_on_card
+from spyre.torch_backend.inductor.bundle_generation import generate_bundle
+from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+from spyre.torch_backend.inductor.kept_arguments import launch_spec_files
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """A launch: what the arguments held before it, by arg_index, and the tensors they were."""
+
+    kernel: CompiledKernel
+    tensors: tuple[SpyreTensor, ...]
+    held: tuple[HostTensor, ...]
+
+    @property
+    def digest(self) -> str:
+        """Of what its inputs held."""
+        found = hashlib.sha256()
+        for expected, tensor in zip(self.kernel.memory.arguments, self.held, strict=True):
+            if expected.is_input:
+                found.update(repr((tensor.dtype_name, tensor.shape)).encode())
+                found.update(tensor.storage.tobytes())
+        return found.hexdigest()
+
+
+@contextmanager
+def recorded() -> Iterator[list[KernelRun]]:
+    """The launches of kernels in the block."""
+    found: list[KernelRun] = []
+    original = CompiledKernel._launch
+
+    def launch(self: CompiledKernel, buffers: Sequence[Any]) -> None:
+        card = buffers[0].card
+        tensors = [b.base for b in buffers]
+        tensors += [number_on_card(card, number, dtype) for number, dtype in self.constants]
+        held = tuple(card.to_host(tensor) for tensor in tensors)
+        found.append(KernelRun(self, tuple(tensors), held))
+        original(self, buffers)
+
+    CompiledKernel._launch = launch  # type: ignore[method-assign]
+    try:
+        with torch._inductor.config.patch(force_disable_caches=True):
+            yield found
+    finally:
+        CompiledKernel._launch = original  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """``findings`` of --check and --sanitize; ``outputs``: bits by output argument."""
+
+    findings: tuple[str, ...]
+    outputs: tuple[bytes, ...]
+
+
+class KeptBundles:
+    """Writes bundles of kernels, checks them, and runs them on a card that watches every access.
+
+    Bundles that say the same are run once with the same inputs.
+    """
+
+    def __init__(self, place: Callable[[], Path]) -> None:
+        self._place = place
+        self._device = Device(threads=1, sanitize=True, poison=True)
+        self._known: dict[tuple[str, bool, str], KeptRun] = {}
+
+    def run(self, launched: KernelRun, *, symbolic: bool) -> KeptRun:
+        """What the kept bundle of one launch finds and gives."""
+        key = (launched.kernel.text, symbolic, launched.digest)
+        if key not in self._known:
+            self._known[key] = self._run(launched, symbolic)
+        return self._known[key]
+
+    def _run(self, launched: KernelRun, symbolic: bool) -> KeptRun:
+        directory = write_bundle(_parts(launched, symbolic), self._place())
+        findings = [str(finding) for finding in load_bundle(directory).check()]
+        expected = launched.kernel.memory.arguments
+        inputs = {k: t for k, t in enumerate(launched.held) if expected[k].is_input}
+        result = spyre.run(directory, inputs, device=self._device)
+        findings += [str(finding) for finding in result.sanitizer]
+        outputs = tuple(t.to_array().tobytes() for t in result.output_tensors)
+        return KeptRun(tuple(findings), outputs)
+
+
+def _parts(launched: KernelRun, symbolic: bool) -> BundleParts:
+    kernel = launched.kernel
+    parts = generate_bundle(kernel.name, kernel.specs, symbolic=symbolic)
+    files = launch_spec_files(kernel.name, kernel.memory, launched.tensors, symbolic)
+    return replace(parts, extra_files=files)

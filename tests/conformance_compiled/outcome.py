@@ -1,0 +1,53 @@
+"""What was seen of one function in one setting."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+CORES = (1, 2, 4, 8, 16, 32)
+FORMS = {"symbolic": True, "baked": False}
+"""Whether addresses of bundles are launch arguments, by the name of the form."""
+
+SAME, ROUNDED, DIFFERENT = "same bits", "within rounding", "different"
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """``form``: a name of `FORMS`. ``cores``: SENCORES."""
+
+    form: str
+    cores: int
+
+    def __str__(self) -> str:
+        return f"{self.form}, {self.cores} cores"
+
+
+SETTINGS = tuple(Setting(form, cores) for form in FORMS for cores in reversed(CORES))
+"""All, the one the others are compared with first."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One function in one setting.
+
+    ``worst``: the largest error, in units of what the case allows. ``bits``: compared with the
+    first setting. ``moved``: the largest difference from its results, in units of what the case
+    allows. ``sums``: K of the matmuls, extent and parts. ``faults``: why it does not pass.
+    """
+
+    name: str
+    form: str
+    cores: int
+    worst: float = 0.0
+    bits: str = SAME
+    moved: float = 0.0
+    kernels: int = 0
+    arguments: int = 0
+    operations: int = 0
+    sums: tuple[tuple[int, int], ...] = ()
+    faults: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
