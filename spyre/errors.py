@@ -220,6 +220,10 @@ class DeviceFault(SpyreError):
     batch_launch: int | None = None
 
 
+class MachineError(SpyreError):
+    """A file of a machine's constants is not what the cost models take."""
+
+
 class MismatchError(SpyreError):
     """Outputs differ from what was expected by more than the tolerance."""
 

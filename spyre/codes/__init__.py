@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from spyre.codes.coarse_tiling import COARSE_TILING_EXPLANATIONS
 from spyre.codes.compare import COMPARE_EXPLANATIONS
+from spyre.codes.cost import COST_EXPLANATIONS
 from spyre.codes.device import DEVICE_EXPLANATIONS
 from spyre.codes.dma import DMA_EXPLANATIONS
 from spyre.codes.launch import LAUNCH_EXPLANATIONS
@@ -39,6 +40,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     **MEMORY_EXPLANATIONS,
     **TORCH_EXPLANATIONS,
     **COARSE_TILING_EXPLANATIONS,
+    **COST_EXPLANATIONS,
 }
 
 

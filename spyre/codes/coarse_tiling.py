@@ -22,10 +22,10 @@ COARSE_TILING_EXPLANATIONS: dict[str, E] = {
         "Stamp all operations of a group with the same counts, as coarse_tile does.",
     ),
     "SPY973": E(
-        "The number of tiles does not divide the extent of the dim, the tiles would have a single "
-        "element, or they would end within a stick.",
-        "Choose a number of tiles that divides the extent, with tiles of more than one element "
-        "and, along sticks, of whole sticks.",
+        "The number of tiles does not divide the extent of the dim, or tiles would end within a "
+        "stick.",
+        "Choose a number of tiles that divides the extent; along sticks, with tiles of whole "
+        "sticks.",
     ),
     "SPY974": E(
         "A dim name was used that is not declared, or for a dim of another extent than declared, "
@@ -38,8 +38,10 @@ COARSE_TILING_EXPLANATIONS: dict[str, E] = {
         'Write `spyre_hint(slices={"A": 2})`.',
     ),
     "SPY976": E(
-        "The operation is a matmul, reduces the tiled dim, walks no iteration space of its own, "
-        "or its layout does not show where the tiled dim lies on the card.",
+        "The operation walks no iteration space of its own (an operation of the host, or one that "
+        "is made of others as its operands lie: cat, index, topk, cumsum …), reduces the tiled "
+        "dim in a way whose partial results nothing joins, has sizes known only at run time, or "
+        "its layout does not show where the tiled dim lies on the card.",
         "Leave the block of the hint before this operation, or tile another dim.",
     ),
     "SPY977": E(

@@ -398,6 +398,12 @@ COARSE_TILING_CODES: dict[str, str] = {
     "SPY978": "coarse_tiling_groups_fn is no named function of a module",
 }
 
+COST_CODES: dict[str, str] = {
+    "SPY760": "a machine file cannot be read",
+    "SPY761": "a machine file has a key it must not have, or lacks one",
+    "SPY762": "a constant of a machine file is wrong",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -413,4 +419,5 @@ CODES: dict[str, str] = {
     **STREAM_CODES,
     **TORCH_CODES,
     **COARSE_TILING_CODES,
+    **COST_CODES,
 }

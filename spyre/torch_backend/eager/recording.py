@@ -5,14 +5,14 @@ A recorder belongs to the thread that set it.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from spyre.torch_backend.eager.operands import Operand
+from spyre.torch_backend.thread_value import ThreadValue
 
 Recorder = Callable[
     [str, Callable[..., Any], Sequence[Operand], tuple[Any, ...], torch.Tensor | None],
@@ -28,23 +28,14 @@ class NotRecorded(Exception):
     """What would run now, on the CPU or by other aten operations, is no device operation."""
 
 
-class _Current(threading.local):
-    recorder: Recorder | None = None
-
-
-_current = _Current()
+_current: ThreadValue[Recorder | None] = ThreadValue(None)
 
 
 def current_recorder() -> Recorder | None:
     """The recorder of the calling thread."""
-    return _current.recorder
+    return _current.value
 
 
-@contextmanager
-def recorded_by(recorder: Recorder) -> Iterator[None]:
-    """Operations of this thread are given to ``recorder``, and none runs."""
-    before, _current.recorder = _current.recorder, recorder
-    try:
-        yield
-    finally:
-        _current.recorder = before
+def recorded_by(recorder: Recorder) -> AbstractContextManager[None]:
+    """A block in which operations of this thread are given to ``recorder``, and none runs."""
+    return _current.set_to(recorder)

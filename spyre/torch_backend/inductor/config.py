@@ -41,7 +41,7 @@ coarse_tiling_groups_fn: Callable | None = None  # type: ignore[type-arg]
 """Named function of a module: operations → groups as `coarse_tile` takes them."""
 
 auto_tile: bool | None = None
-"""SPYRE_AUTO_TILE: choose tiles where nobody asked for any."""
+"""SPYRE_AUTO_TILE: choose loops over tiles by modelled time where no hint asks for any."""
 
 unroll_loops: bool | None = None
 """UNROLL_LOOPS: loops are written out in bundles."""

@@ -12,7 +12,7 @@ from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.bundle_generation import operations
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
 from spyre.torch_backend.inductor.division.core_numbering import core_order, core_slices
-from spyre.torch_backend.inductor.kernel_notes import DIVISIONS_FILE, LX_FILE
+from spyre.torch_backend.inductor.kernel_notes import DIVISIONS_FILE, LX_FILE, TILING_FILE
 from spyre.torch_backend.inductor.observing import Graph, Operations, observing
 from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg
 
@@ -82,6 +82,8 @@ def _kernel_sections(kernel: CompiledKernel) -> Iterator[str]:
     for number, spec in enumerate(specs):
         space = ", ".join(f"{s}: {extent}" for s, (extent, _) in spec.iteration_space.items())
         yield _text(f"{number} {spec.op} over {space}", _tensor_table(spec))
+    if TILING_FILE in kernel.notes:
+        yield f"--- automatic tiling ---\n{kernel.notes[TILING_FILE]}"
     if DIVISIONS_FILE in kernel.notes:
         yield f"--- work division ---\n{kernel.notes[DIVISIONS_FILE]}"
     for number, spec in enumerate(specs):
@@ -144,8 +146,7 @@ def _tensor_row(arg: TensorArg) -> tuple[str, ...]:
 def _core_table(spec: OpSpec) -> Table:
     """Elements of each dim that the first cores and the last one work on."""
     splits = {symbol: cores for symbol, (_, cores) in spec.iteration_space.items()}
-    order = core_order(spec, k_fast=bool(spec.op_info.get("k_fast", True)))
-    slices = core_slices(order, splits)
+    slices = core_slices(core_order(spec), splits)
     cores = max((len(row) for row in slices.values()), default=1)
     table = _table(("core", *map(str, splits)))
     for core in sorted({*range(min(cores, MOST_CORES_SHOWN)), cores - 1}):

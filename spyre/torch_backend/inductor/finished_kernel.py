@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spyre.torch_backend.eager.lowering import Lowering
@@ -16,7 +16,7 @@ from spyre.torch_backend.inductor.kernel_notes import (
 )
 from spyre.torch_backend.inductor.loop_paths import LoopPath, looped
 from spyre.torch_backend.inductor.observing import wants_notes
-from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec
+from spyre.torch_backend.inductor.op_spec import MATMUL, LoopSpec, OpSpec, Spec
 from spyre.torch_backend.inductor.pool_planning import plan_pool, pool_buffers
 from spyre.torch_backend.inductor.scratchpad.allocation import with_allocations
 from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
@@ -28,8 +28,6 @@ from spyre.torch_backend.inductor.spec_views import LX
 from spyre.torch_backend.inductor.spec_writing import Place, spec_of
 from spyre.torch_backend.inductor.unread import read_constants, read_operations
 from spyre.torch_backend.program.value import Ints
-
-MATMUL = "batchmatmul"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +70,16 @@ class FinishedKernel:
 
 
 def finished_kernel(
-    low: Lowering, paths: Sequence[LoopPath], arguments: Sequence[HostBuffer]
+    low: Lowering,
+    paths: Sequence[LoopPath],
+    arguments: Sequence[HostBuffer],
+    whole: Collection[int] = (),
 ) -> FinishedKernel:
-    """The kernel of a program whose operations are complete; ``paths``: their loops."""
+    """The kernel of a program whose operations are complete; ``paths``: their loops. ``whole``:
+    regions that hold results of full size, whatever loops read them.
+    """
     low.builder.specs, paths = read_operations(low, paths)
-    places = _places(low)
+    places = _places(low, whole)
     operations = zip(low.builder.specs, paths, strict=True)
     pairs = [spec_of(operation, places, path) for operation, path in operations]
     names = [row for _, row in pairs]
@@ -158,7 +161,7 @@ def _with_division(spec: OpSpec, division: Division, chosen: Settings) -> OpSpec
     return with_division(spec, division)
 
 
-def _places(low: Lowering) -> dict[int, Place]:
+def _places(low: Lowering, whole: Collection[int]) -> dict[int, Place]:
     """Every region's place; numbers stand behind the tensors among the arguments."""
     tensors = low.builder.arguments - len(low.constants)
     others = (k for k in range(low.builder.arguments) if k not in low.constants)
@@ -169,5 +172,6 @@ def _places(low: Lowering) -> dict[int, Place]:
     for region, memory in enumerate(low.builder.regions):
         number = numbers[memory.argument] if memory.argument >= 0 else -1
         name = f"arg_{number}" if number >= 0 else f"tmp_{region}"
-        found[region] = Place(name, number, memory.span_bytes)
+        moves = number >= 0 or region in whole
+        found[region] = Place(name, number, memory.span_bytes, moves)
     return found

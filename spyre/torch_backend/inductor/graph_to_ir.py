@@ -43,6 +43,13 @@ class DeviceOperation:
 
 ATTRIBUTE = "device_operation"
 
+
+def program_of(operation: Any) -> DeviceProgram | None:
+    """The device program an ir.Operation is a result of; None for a single operation."""
+    found: DeviceOperation | None = getattr(operation, ATTRIBUTE, None)
+    return None if found is None else found.program
+
+
 NAMES = {
     "add": "add",
     "sub": "sub",

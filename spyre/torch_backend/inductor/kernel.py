@@ -14,15 +14,19 @@ from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
 from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
+from spyre.torch_backend.inductor.kernel_notes import TILING_FILE, TILING_REPORT
 from spyre.torch_backend.inductor.layouts import lane_of
 from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
+from spyre.torch_backend.inductor.observing import wants_notes
 from spyre.torch_backend.inductor.operand_views import (
     Read,
     argument_view,
+    first_tile,
     other_lanes,
     reads_of,
     seen,
 )
+from spyre.torch_backend.program.constants import float_of
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.storing import store
@@ -47,10 +51,13 @@ class SpyreKernel:
         self._results = frozenset(results)
         self._values: dict[str, Value] = {}
         self._programs: dict[DeviceProgram, list[Value]] = {}
+        self._tiles: set[str] = set()
+        self._whole: set[int] = set()
         self._spread = False
         self._lane: int | None = None
         self._lanes: Ints = ()
         self._path = NO_LOOPS
+        self._reports: list[str] = []
 
     def add(self, operation: Any) -> None:
         """The next operation, an ir.ComputedBuffer; what it mutates takes its result.
@@ -71,6 +78,8 @@ class SpyreKernel:
             del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
         self._note_paths(self._path)
+        if report := getattr(operation, TILING_REPORT, ""):
+            self._reports.append(report)
 
     def _note_paths(self, path: LoopPath) -> None:
         """What was added since the last time is in these loops."""
@@ -87,6 +96,10 @@ class SpyreKernel:
         for spec in self.low.builder.specs[known:]:
             emit(spec, _anywhere)
         self._values[name] = value
+        if getattr(operation.layout, "per_tile_fixed", False):
+            self._tiles.add(name)
+        else:
+            self._whole.add(value.region)
 
     def propagated(self, name: str, body: Body) -> tuple[int, tuple[int, ...]]:
         """The lanes an operation's result and operands have if nobody chooses; nothing is tried.
@@ -111,16 +124,21 @@ class SpyreKernel:
     def _stored(self, name: str, value: Value) -> Value:
         """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
         whole, strides = self._argument(name), self._buffers[name].strides
-        goal = seen(whole, value.sizes, strides, 0)
+        sizes = tuple(n * self._path.single_tiles(k) for k, n in enumerate(value.sizes))
+        goal = seen(whole, sizes, strides, 0)
         if goal is None:
             raise NotExpressible(f"strides {strides} of {name}")
-        store(self.low, value, goal)
+        cut = {k: k for k, n in enumerate(value.sizes) if n != sizes[k]}
+        store(self.low, value, first_tile(goal, cut, self._path) if cut else goal)
         return whole
 
     def finished(self) -> FinishedKernel:
         """The kernel: specs with work divided and memory planned."""
         arguments = [self._buffers[name] for name in self.arguments]
-        return finished_kernel(self.low, self.paths, arguments)
+        found = finished_kernel(self.low, self.paths, arguments, self._whole)
+        if not wants_notes() or not self._reports:
+            return found
+        return replace(found, notes={**found.notes, TILING_FILE: "\n".join(self._reports)})
 
     # --- operands ------------------------------------------------------------------------------
 
@@ -140,13 +158,17 @@ class SpyreKernel:
         value = self._argument(operand.buffer)
         if self._spread:
             value = self._spread_out(value)
-        found = self._found(value, read.sizes, operand.strides, operand.offset)
+        found = self._found(value, read, operand)
         if self._spread:
             found = self._gathered(found)
         return found if found.sizes == extents else found.expanded(extents)
 
-    def _found(self, value: Value, sizes: Ints, strides: Ints, offset: int) -> Value:
+    def _found(self, value: Value, read: Read, load: Load) -> Value:
         """Elements of ``value``; where its sticks are in the way, of a copy with others."""
+        path = NO_LOOPS if load.buffer in self._tiles else self._path
+        strides, offset = load.strides, load.offset
+        tiles = [path.single_tiles(p) if s else 1 for p, s in zip(read.axes, strides, strict=True)]
+        sizes = tuple(n * count for n, count in zip(read.sizes, tiles, strict=True))
         found = seen(value, sizes, strides, offset)
         for lane in self._other_lanes(value) if found is None else ():
             found = seen(self.low.with_lane(value, lane), sizes, strides, offset)
@@ -154,7 +176,8 @@ class SpyreKernel:
                 break
         if found is None:
             raise NotExpressible(f"sizes {sizes}, strides {strides}, offset {offset}")
-        return found
+        cut = {d: place for d, place in enumerate(read.axes) if tiles[d] > 1}
+        return first_tile(found, cut, path) if cut else found
 
     def _spread_out(self, value: Value) -> Value:
         if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
@@ -221,7 +244,11 @@ class SpyreKernel:
 
     def _reduced(self, body: Body, value: Value) -> Value:
         operation = body.operation
-        return self.low.reduce(operation.name, value, operation.dims, operation.constants)
+        found = self.low.reduce(operation.name, value, operation.dims, operation.constants)
+        scale = operation.constants.get("scaling_factor")
+        if found is value and scale is not None:  # tiles of one element
+            found = self.low.pointwise("mul", value, self.low.constant(float_of(scale), body.dtype))
+        return found
 
     def _reads(self, body: Body) -> tuple[Read, ...]:
         """What the body reads; the dims a reduction's loops move along are those of its operand."""

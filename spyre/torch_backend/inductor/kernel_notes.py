@@ -22,7 +22,10 @@ Notes = Mapping[str, str]
 NO_NOTES: Notes = MappingProxyType({})
 DIVISIONS_FILE = "divisions.txt"
 LX_FILE = "lx.txt"
+TILING_FILE = "tiling.txt"
 LAYOUTS_FILE = "layouts.txt"
+TILING_REPORT = "tiling_report"
+"""Attribute of an operation: what automatic tiling chose for the stretch it begins, and why."""
 
 
 def divisions_text(specs: Sequence[OpSpec], divisions: Sequence[Division]) -> str:

@@ -5,13 +5,13 @@ What is noted goes to the observer of the same thread, if there is one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from spyre import config
+from spyre.torch_backend.thread_value import ThreadValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,12 @@ class Operations:
     text: str
 
 
-class _Current(threading.local):
-    found: list[Any] | None = None
-
-
-_current = _Current()
+_found: ThreadValue[list[Any] | None] = ThreadValue(None)
 
 
 def is_observed() -> bool:
     """Whether anybody looks on in this thread."""
-    return _current.found is not None
+    return _found.value is not None
 
 
 def wants_notes() -> bool:
@@ -47,15 +43,13 @@ def wants_notes() -> bool:
 
 def note(what: Any) -> None:
     """Hand ``what`` (a `Graph`, `Operations`, or a kernel) to the observer; None is nothing."""
-    if _current.found is not None and what is not None:
-        _current.found.append(what)
+    if _found.value is not None and what is not None:
+        _found.value.append(what)
 
 
 @contextmanager
 def observing() -> Iterator[list[Any]]:
     """What is noted in this block, in order."""
-    before, _current.found = _current.found, []
-    try:
-        yield _current.found
-    finally:
-        _current.found = before
+    found: list[Any] = []
+    with _found.set_to(found):
+        yield found

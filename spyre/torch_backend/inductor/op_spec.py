@@ -14,6 +14,9 @@ from typing import Any
 
 import sympy
 
+MATMUL = "batchmatmul"
+"""Name of the operation whose reduced dim cores may share."""
+
 
 class DataFormats(StrEnum):
     """Formats of elements on the card, by the names SDSCs have for them."""
@@ -59,8 +62,9 @@ class OpSpec:
 
     ``op``: opFuncName. ``iteration_space``: symbol → (elements, cores that share them).
     ``tiled_symbols``: one per enclosing loop, the outermost first: the symbol whose extent each
-    iteration of that loop moves on by; 0 where the operation does not follow the loop. ``op_info``:
-    constants and whatever else the SDSC needs.
+    iteration of that loop moves on by; 0 where the operation does not follow the loop. A loop over
+    tiles of one element has a symbol of its own, whose extent is 1. ``op_info``: constants and
+    whatever else the SDSC needs.
     """
 
     op: str

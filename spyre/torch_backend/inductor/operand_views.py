@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spyre.layout import contiguous_strides
 from spyre.layout.device_view import DeviceView, device_view, seen_through
 from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.inductor.body import Body, Load, Number
+from spyre.torch_backend.inductor.loop_paths import LoopPath
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.value import Ints, NotExpressible, Value
 
@@ -78,6 +79,24 @@ def seen(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value | None:
         return value
     found = seen_through(value.view, sizes, strides, offset)
     return None if found is None else replace(value, view=found, order=None)
+
+
+def first_tile(value: Value, places: Mapping[int, int], path: LoopPath) -> Value:
+    """The first element of ``value`` along dims of which loops take one element at a time.
+
+    ``places``: by dim, its place in the iteration space. NotExpressible where the steps from tile
+    to tile differ, or are less than a stick.
+    """
+    dims, pitches = list(value.view.dims), dict(value.tile_pitches)
+    for dim, place in places.items():
+        if len(dims[dim]) > 1 or any(f.lane for f in dims[dim]):
+            raise NotExpressible(f"tiles of one element along {dims[dim]}")
+        for factor in dims[dim]:
+            steps = path.single_steps(place)
+            pitches |= {loop: step * factor.pitch_bytes for loop, step in steps}
+        dims[dim] = ()
+    view = replace(value.view, dims=tuple(dims))
+    return replace(value, view=view, order=None, tile_pitches=tuple(pitches.items()))
 
 
 def other_lanes(value: Value) -> list[int]:

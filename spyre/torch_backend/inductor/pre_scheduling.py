@@ -6,11 +6,11 @@ says which inputs they are (`named_inputs`).
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
+from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
 from spyre.torch_backend.inductor.observing import Operations, is_observed, note
 from spyre.torch_backend.inductor.pass_printing import PassPrinter, format_operations
 from spyre.torch_backend.inductor.passes import order
@@ -21,27 +21,18 @@ from spyre.torch_backend.inductor.tiling.dim_hints import (
     hints_to_coarse_tile_groups,
 )
 from spyre.torch_backend.inductor.tiling.named_dims import propagate_named_dims
+from spyre.torch_backend.thread_value import ThreadValue
 
 DONE = "spyre_passes_done"
 Names = Mapping[str, tuple[str | None, ...]]
 
 
-class _Current(threading.local):
-    def __init__(self) -> None:
-        self.names: Names = {}
+_names: ThreadValue[Names] = ThreadValue({})
 
 
-_current = _Current()
-
-
-@contextmanager
-def named_inputs(names: Names) -> Iterator[None]:
-    """Graphs that this thread lowers have these names of dims, by graph input."""
-    before, _current.names = _current.names, names
-    try:
-        yield
-    finally:
-        _current.names = before
+def named_inputs(names: Names) -> AbstractContextManager[None]:
+    """A block in which graphs that this thread lowers have these names of dims, by graph input."""
+    return _names.set_to(names)
 
 
 def pre_scheduling(graph: Any) -> None:
@@ -52,19 +43,25 @@ def pre_scheduling(graph: Any) -> None:
         return
     setattr(graph, DONE, True)
     operations = graph.operations
-    names, printer = _current.names, PassPrinter(operations)
+    names, printer = _names.value, PassPrinter(operations)
     order.run(graph, printer)
     printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
-    printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(operations)))
+    printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))
     note(Operations(format_operations(operations)) if is_observed() else None)
 
 
-def _groups(operations: list[Any]) -> list[Any]:
-    """What to tile: as ``coarse_tiling_groups_fn`` says where there is one, else as hints do."""
+def _groups(graph: Any) -> list[Any]:
+    """What to tile: as ``coarse_tiling_groups_fn`` says where there is one; else as hints do, and
+    with ``auto_tile`` what pays of all other operations.
+    """
     chosen = settings()
     if not chosen.coarse_tiling:
         return []
     if chosen.coarse_tiling_groups_fn is not None:
-        return list(chosen.coarse_tiling_groups_fn(operations))
-    return hints_to_coarse_tile_groups(operations)
+        return list(chosen.coarse_tiling_groups_fn(graph.operations))
+    groups = hints_to_coarse_tile_groups(graph.operations)
+    if chosen.auto_tile:
+        first = 1 + max((group.path[0] for group in groups), default=-1)
+        groups += automatic_groups(graph, first)
+    return groups

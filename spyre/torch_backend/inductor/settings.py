@@ -53,8 +53,6 @@ def settings() -> Settings:
     """
     allow_all = _switch("allow_all_ops_in_lx_planning", environment.ALLOW_ALL_OPS_IN_LX_PLANNING)
     rule = _name("lx_rule", environment.LX_RULE, OPERATIONS)
-    if _switch("auto_tile", environment.AUTO_TILE):
-        raise _wrong("auto_tile", "False: tiles are not chosen automatically yet", "True")
     return Settings(
         sencores=_cores(),
         work_division=_name("work_division", environment.WORK_DIVISION, PLANNERS),
@@ -65,7 +63,7 @@ def settings() -> Settings:
         lx_capacity_bytes=_capacity_bytes(),
         coarse_tiling=_switch("coarse_tiling", environment.COARSE_TILING),
         coarse_tiling_groups_fn=_function(),
-        auto_tile=False,
+        auto_tile=_switch("auto_tile", environment.AUTO_TILE),
         unroll_loops=_switch("unroll_loops", environment.UNROLL_LOOPS),
         bundle_symbolic_args=_switch("bundle_symbolic_args", environment.BUNDLE_SYMBOLIC_ARGS),
     )

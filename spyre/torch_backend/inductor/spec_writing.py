@@ -31,11 +31,14 @@ SEGMENT_BYTES = 1 << 34
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value lies. ``argument``: number among the launch arguments, -1 for scratch."""
+    """Where a value lies. ``argument``: number among the launch arguments, -1 for scratch.
+    ``moves``: loops go on in it; else it holds a tile, the same memory in all iterations.
+    """
 
     name: str
     argument: int
     size_bytes: int
+    moves: bool
 
 
 def spec_of(
@@ -48,13 +51,19 @@ def spec_of(
     values, views, dims, rows = _iterated(operation, path)
     symbols = [sympy.Symbol(f"c{k}") for k in range(len(dims))]
     extents = [_walked_extent(dim, operation.lane_multiple, views) for dim in dims]
+    singles = _single_symbols(values, len(dims))
     args = []
     for number, (value, view) in enumerate(zip(values, views, strict=True)):
-        moves = _Steps(dims, _counted(symbols, dims, number, rows), number, extents)
+        tiles = [(pitch, singles[loop]) for loop, pitch in value.tile_pitches if pitch]
+        moves = _Steps(dims, _counted(symbols, dims, number, rows), number, extents, tiles)
         args.append(_arg(places[value.region], view, moves, number < len(values) - 1, bool(path)))
     space = {s: (sympy.Integer(n), 1) for s, n in zip(symbols, extents, strict=True)}
+    space |= {s: (sympy.Integer(1), 1) for s in singles.values()}
     is_reduction = operation.kind in (OpKind.REDUCTION, OpKind.MATMUL)
-    tiled = [_symbol_of(dim, dims, symbols) for dim in path.dims]
+    tiled = [
+        singles[loop] if loop in singles else _symbol_of(dim, dims, symbols)
+        for loop, dim in enumerate(path.dims)
+    ]
     info = _info(operation)
     if rows:
         info[INDIRECT] = indirect_info(symbols, dims, rows)
@@ -88,6 +97,12 @@ def _counted(
     if not rows or number:
         return symbols
     return [ROW if dim.role else s for s, dim in zip(symbols, dims, strict=True)]
+
+
+def _single_symbols(values: Sequence[Value], first: int) -> dict[int, sympy.Symbol]:
+    """Symbols of one element, numbered from ``first``, for loops over tiles of one element."""
+    moving = sorted({loop for value in values for loop, pitch in value.tile_pitches if pitch})
+    return {loop: sympy.Symbol(f"c{first + k}") for k, loop in enumerate(moving)}
 
 
 def _symbol_of(
@@ -152,17 +167,20 @@ def _info(operation: Operation) -> dict[str, Any]:
 class _Steps:
     """How operand ``number`` moves along ``dims``, counted by ``symbols``.
 
-    ``extents``: elements walked along each.
+    ``extents``: elements walked along each. ``tiles``: (pitch in bytes, symbol) of what only loops
+    move it along.
     """
 
     dims: Sequence[IterationDim]
     symbols: Sequence[sympy.Symbol]
     number: int
     extents: Sequence[int]
+    tiles: Sequence[tuple[int, sympy.Symbol]]
 
     def count(self, coordinate: sympy.Expr) -> int:
         """Values a coordinate takes within one iteration of the loops."""
         last = {s: dim.extent - 1 for s, dim in zip(self.symbols, self.dims, strict=True)}
+        coordinate = coordinate.subs({symbol: 0 for _, symbol in self.tiles})
         first = coordinate.subs(dict.fromkeys(self.symbols, 0))
         return int(coordinate.subs(last) - first) + 1
 
@@ -173,7 +191,7 @@ class _Steps:
 
         ``moves_on``: loops may go on to other sticks.
         """
-        steps: list[tuple[int, sympy.Expr]] = []
+        steps: list[tuple[int, sympy.Expr]] = list(self.tiles)
         lane = None
         for dim, symbol, extent in zip(self.dims, self.symbols, self.extents, strict=True):
             factor = dim.factors[self.number]
@@ -187,10 +205,10 @@ class _Steps:
 
 
 def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool, in_loop: bool) -> TensorArg:
-    """A tensor. What a loop writes of an argument is a tile of it; scratch memory does not move."""
+    """A tensor. What a loop writes of a whole one is a tile of it; tiles alone do not move."""
     lanes = view.elements_per_stick
-    given = place.argument >= 0
-    steps, lane = moves.found(lanes, in_loop and given)
+    given, in_whole = place.argument >= 0, in_loop and place.moves
+    steps, lane = moves.found(lanes, in_whole)
     pitches = sorted({STICK_BYTES, *(pitch for pitch, _ in steps)}, reverse=True)
     outer = -(-place.size_bytes // pitches[0])
     sizes = [outer, *(a // b for a, b in pairwise(pitches))]
@@ -200,7 +218,7 @@ def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool, in_loop:
         coordinates.append(sum((step for p, step in steps if p == pitch), sympy.Integer(at)))
     allocation = {"hbm": SEGMENT_BYTES * place.argument} if given else {"pool": 0}
     whole = [*sizes, lanes]
-    is_tile = in_loop and given and not is_input
+    is_tile = in_whole and not is_input
     tile = [*(moves.count(c) for c in coordinates), lanes] if is_tile else whole
     return TensorArg(
         is_input,
@@ -209,6 +227,6 @@ def _arg(place: Place, view: DeviceView, moves: _Steps, is_input: bool, in_loop:
         tile,
         [*coordinates, sympy.Mod(lane, lanes) if lane is not None else sympy.Integer(0)],
         allocation,
-        per_tile_fixed=in_loop and not given,
+        per_tile_fixed=in_loop and not in_whole,
         within=whole if tile != whole else (),
     )

@@ -208,3 +208,121 @@ def test_the_total_of_a_tiled_reduction_is_not_there_inside_the_loop():
     x = named(torch.randn(256, 512).half(), "A", "B")
     with pytest.raises(Exception, match="SPY977"):
         compiled(in_tiles(lambda x: x - x.sum(-1, keepdim=True), {"B": 4}), x)
+
+
+def heads(q, k, v):
+    return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+
+
+def row_by_row(x, y):
+    return x.amax(1), (x + y).sum(0), y.mean(1)
+
+
+SINGLE = {
+    "batches": (lambda x, y: (x + y) * y, ["HAB", "HAB"], {"H": 8}),
+    "batches and rows, nested": (lambda x, y: (x + y) * y, ["HAB", "AB"], {"H": 8, "A": 16}),
+    "rows, and halves of each": (lambda x, y: (x + y) * y, ["HAB", "B"], {"A": 16, "B": 2}),
+    "one dim in two loops": (lambda x, y: (x + y) * y, ["HAB", "HAB"], ({"A": 4}, {"A": 4})),
+    "inside and outside": (both, ["HAB", "HAB"], {"H": 8}),
+    "transposed": (lambda x, y: (x.transpose(0, 1) + y) * 2, ["HAB", "AHB"], {"H": 8}),
+    "softmax": (lambda x: torch.softmax(x, -1), ["HAB"], {"H": 8}),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (128,), w), ["HAB", "B"], {"H": 8, "A": 16}),
+    "bmm": (lambda x, y: torch.bmm(x, y) * 2, ["HAK", "HKB"], {"H": 8}),
+    "rows of a matmul": (lambda x, y: torch.mm(x, y) + 1, ["AK", "KB"], {"A": 16, "B": 2}),
+    "heads": (heads, ["HAB", "HAB", "HAB"], {"H": 8}),
+}
+SINGLE_EXTENTS = {"H": 8, "A": 16, "B": 128, "K": 192}
+
+
+def single_inputs(dims):
+    torch.manual_seed(0)
+    return [named(torch.randn([SINGLE_EXTENTS[d] for d in row]).half(), *row) for row in dims]
+
+
+def nested(function, levels):
+    for slices in reversed(levels if isinstance(levels, tuple) else (levels,)):
+        function = in_tiles(function, slices)
+    return function
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_tiles_of_one_element(name, tmp_path):
+    function, dims, slices = SINGLE[name]
+    inputs = single_inputs(dims)
+    found, (kernel,) = compiled(nested(function, slices), *inputs)
+    expected, _ = compiled(function, *inputs)
+    assert any(isinstance(spec, LoopSpec) for spec in kernel.specs)
+    run_clean(kernel, tmp_path)
+    for x, y in zip(
+        torch.utils._pytree.tree_leaves(found),
+        torch.utils._pytree.tree_leaves(expected),
+        strict=True,
+    ):
+        assert torch.equal(x.cpu(), y.cpu())
+
+
+def test_reductions_over_tiles_of_one_element():
+    x, y = single_inputs(["HAB", "HAB"])
+    function = nested(row_by_row, {"H": 8, "A": 16})
+    found, (kernel,) = compiled(function, x, y)
+    assert any(isinstance(spec, LoopSpec) for spec in kernel.specs)
+    biggest, total, mean = (t.cpu() for t in found)
+    expected = row_by_row(x.cpu().float(), y.cpu().float())
+    assert torch.equal(biggest.float(), expected[0])
+    assert torch.allclose(total.float(), expected[1], atol=0.1)
+    assert torch.allclose(mean.float(), expected[2], atol=0.01)
+
+
+def test_tiles_of_one_element_unrolled():
+    inputs = single_inputs(["HAB", "AB"])
+    function, _, slices = SINGLE["batches and rows, nested"]
+    found, (kernel,) = compiled(nested(function, slices), *inputs)
+    unrolled = CompiledKernel("unrolled", kernel.specs, unrolled=True)
+    assert len(unrolled.bundle.sdscs) == 8 * 16 * 2
+    result = torch.zeros_like(found)
+    unrolled.run(*inputs, result)
+    assert torch.equal(result.cpu(), found.cpu())
+
+
+@pytest.mark.parametrize("slices", [{"A": 4}, {"A": 16}])
+def test_loops_read_what_was_made_before_them_tile_by_tile(slices):
+    x, y = single_inputs(["AB", "AB"])
+
+    def function(x, y):
+        before = x + y
+        return in_tiles(torch.mul, slices)(before, x)
+
+    found, (kernel,) = compiled(function, x, y)
+    assert [type(spec) for spec in kernel.specs[1:]] == [LoopSpec]
+    assert torch.equal(found.cpu(), ((x + y) * x).cpu())
+
+
+def running_sum(x, y):
+    return torch.cumsum(x + y, 0) * y
+
+
+def test_device_programs_stand_between_two_loops():
+    x, y = single_inputs(["AB", "AB"])
+    with pytest.warns(UserWarning, match="cumsum is several operations") as warned:
+        found, (kernel,) = compiled(in_tiles(running_sum, {"A": 4}), x, y)
+    ours = [str(w.message) for w in warned if "spyre_hint" in str(w.message)]
+    assert len(ours) == 1, ours
+    loops = [isinstance(spec, LoopSpec) for spec in kernel.specs]
+    assert loops[0]
+    assert loops[-1]
+    assert not any(loops[1:-1])
+    expected, _ = compiled(running_sum, x, y)
+    assert torch.equal(found.cpu(), expected.cpu())
+
+
+def everything(operations):
+    return [(list(operations), 4)]
+
+
+def test_device_programs_are_refused_where_the_caller_names_them():
+    x, y = single_inputs(["AB", "AB"])
+    with (
+        config.patch(coarse_tiling_groups_fn=everything),
+        pytest.raises(Exception, match=r"SPY976: operation buf1 \(cumsum\)"),
+    ):
+        compiled(running_sum, x, y)

@@ -13,9 +13,8 @@ from math import prod
 import sympy
 
 from spyre.hw.spec import STICK_BYTES
+from spyre.torch_backend.inductor.division.core_numbering import core_order
 from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
-
-MATMUL = "batchmatmul"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +49,6 @@ class NoView:
     """An access without a per-core view that LX can have, and the reason."""
 
     why: str
-
-
-def core_order(spec: OpSpec) -> list[sympy.Symbol]:
-    """Symbols in the order core numbers run through them, the fastest first.
-
-    The order of the iteration space, but for a matmul whose K is split: there the cores that share
-    a sum are neighbours (k-fast numbering, hardware reference §4.1.7).
-    """
-    symbols = list(spec.iteration_space)
-    if spec.op != MATMUL:
-        return symbols
-    first = split_reductions(spec)
-    return first + [symbol for symbol in symbols if symbol not in first]
-
-
-def split_reductions(spec: OpSpec) -> list[sympy.Symbol]:
-    """Symbols whose terms several cores add up: split, and not in what the operation writes."""
-    written: set[sympy.Symbol] = set()
-    for arg in spec.args:
-        if not arg.is_input:
-            written |= set().union(*(sympy.sympify(c).free_symbols for c in arg.device_coordinates))
-    space = spec.iteration_space.items()
-    return [symbol for symbol, (_, cores) in space if cores > 1 and symbol not in written]
 
 
 def core_strides(spec: OpSpec) -> dict[sympy.Symbol, int]:

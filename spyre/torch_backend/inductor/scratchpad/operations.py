@@ -15,15 +15,17 @@ import sympy
 
 from spyre.errors import BundleError
 from spyre.hw.spec import STICK_BYTES
+from spyre.torch_backend.inductor.division.core_numbering import split_reductions
 from spyre.torch_backend.inductor.gather_views import INDIRECT
-from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg, UnimplementedOp
-from spyre.torch_backend.inductor.scratchpad.core_view import (
+from spyre.torch_backend.inductor.op_spec import (
     MATMUL,
-    CoreView,
-    NoView,
-    core_view,
-    split_reductions,
+    LoopSpec,
+    OpSpec,
+    Spec,
+    TensorArg,
+    UnimplementedOp,
 )
+from spyre.torch_backend.inductor.scratchpad.core_view import CoreView, NoView, core_view
 
 
 class Kind(StrEnum):

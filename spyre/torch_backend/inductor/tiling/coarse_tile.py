@@ -18,7 +18,12 @@ import sympy
 
 from spyre.errors import SpyreError, UnsupportedError
 from spyre.torch_backend.inductor.compat import clear_caches, ir
-from spyre.torch_backend.inductor.tiling.accesses import extents_of, is_loop_operation
+from spyre.torch_backend.inductor.graph_to_ir import program_of
+from spyre.torch_backend.inductor.tiling.accesses import (
+    accesses_of,
+    extents_of,
+    is_loop_operation,
+)
 from spyre.torch_backend.inductor.tiling.accumulators import insert_accumulators
 from spyre.torch_backend.inductor.tiling.groups import (
     TileGroup,
@@ -56,10 +61,11 @@ def coarse_tile(
             _check_operation(op, group)
     check_tiles(operations, found)
     sizes = {op.get_name(): list(op.data.ranges) for g in found for op in g.operations}
+    accesses = {op.get_name(): accesses_of(op) for op in operations if is_loop_operation(op)}
     for group in found:
         _stamp_group(group)
     found = insert_accumulators(operations, found, sizes)
-    insert_tiling_propagation(operations, found)
+    insert_tiling_propagation(operations, found, accesses)
 
 
 def _check_operation(operation: Any, group: TileGroup) -> None:
@@ -70,6 +76,14 @@ def _check_operation(operation: Any, group: TileGroup) -> None:
             f"operation {operation.get_name()} cannot be in a tiling loop",
             expected="a Pointwise or a Reduction",
             found=kind,
+        )
+    if (program := program_of(operation)) is not None:
+        raise UnsupportedError(
+            "SPY976",
+            f"operation {operation.get_name()} ({program.name}) cannot be in a tiling loop",
+            expected="one operation over one iteration space",
+            found="several operations, made as the operands lie",
+            hint="leave it out of the group: one loop before it and one behind it",
         )
     _check_concrete(operation, group)
     dims = tiled_dims_of(operation, group.levels)
@@ -143,24 +157,4 @@ def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> int
             expected=f"a count that divides its extent of {extent}",
             found=str(level.count),
         )
-    if tile == 1 and level.count != 1:
-        raise SpyreError(
-            "SPY973",
-            f"tiles of {where} have one element, which is no loop of an operation",
-            expected=f"fewer tiles than its extent of {extent}",
-            found=str(level.count),
-        )
     return tile
-
-
-def tiled_symbols(operation: Any, variables: Sequence[Any]) -> list[Any]:
-    """The variable each enclosing loop advances, 0 where the operation does not follow the loop.
-
-    ``variables``: those of the scheduler's iteration space, in the order of ranges and reduction
-    ranges, which Inductor keeps with ``config.pick_loop_orders`` off; dims of one element have
-    none there. Empty for operations outside of loops.
-    """
-    dims = getattr(operation, "loop_tiled_dims", [])
-    present = iter(variables)
-    by_place = [sympy.S.Zero if n == 1 else next(present) for n in extents_of(operation)]
-    return [by_place[entry[0]] if entry else sympy.S.Zero for entry in dims]

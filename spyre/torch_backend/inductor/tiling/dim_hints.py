@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from spyre.errors import SpyreError
+from spyre.torch_backend.inductor.graph_to_ir import program_of
 from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation
 from spyre.torch_backend.inductor.tiling.dim_names import declared_extent
 from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel
@@ -88,6 +89,11 @@ def work_division_of(operation: Any) -> dict[int, int]:
     return {h.dim: h.number for h in found}
 
 
+def is_hinted(operation: Any) -> bool:
+    """Whether a hint asks for loops around the operation, along whatever dim."""
+    return any(h.kind is HintKind.SLICES for h in getattr(operation, "dim_hints", ()))
+
+
 _Loops = tuple[tuple[int, tuple[TileLevel, ...]], ...]
 """Per hint block around an operation: its number, and its loops."""
 
@@ -97,8 +103,10 @@ def hints_to_coarse_tile_groups(operations: Sequence[Any]) -> list[TileGroup]:
 
     Operations of a block that follow each other share its loops; where others lie between, the
     block has a loop for each stretch. An operation that lacks a dim is in the loop and the same in
-    all its iterations. A dim that no operation of a stretch has is dropped with a warning.
+    all its iterations. A dim that no operation of a stretch has is dropped with a warning. Device
+    programs stay outside of loops, with a warning too.
     """
+    _warn_of_programs(operations)
     numbers = itertools.count()
     groups: list[TileGroup] = []
     loops = [(op, _loops_of(op)) for op in operations]
@@ -109,8 +117,22 @@ def hints_to_coarse_tile_groups(operations: Sequence[Any]) -> list[TileGroup]:
     return groups
 
 
+def _warn_of_programs(operations: Sequence[Any]) -> None:
+    """One warning per program that hints ask to tile."""
+    hinted = (program_of(op) for op in operations if _tile_hints(op))
+    for program in dict.fromkeys(program for program in hinted if program is not None):
+        warn_user(
+            f"spyre_hint: {program.name} is several operations, made as its operands lie, and is "
+            "not tiled; what stands before it in the block and behind it has loops of its own"
+        )
+
+
+def _tile_hints(operation: Any) -> list[DimHint]:
+    return [h for h in getattr(operation, "dim_hints", ()) if h.kind is HintKind.SLICES]
+
+
 def _loops_of(operation: Any) -> _Loops:
-    hints = [h for h in getattr(operation, "dim_hints", ()) if h.kind is HintKind.SLICES]
+    hints = [] if program_of(operation) is not None else _tile_hints(operation)
     return tuple(
         (scope, tuple(TileLevel(h.number, h.name) for h in entries))
         for scope, entries in itertools.groupby(hints, key=lambda h: h.scope)

@@ -46,8 +46,15 @@ class _Uses:
         return bool(self.outside) or self.is_output
 
 
-def insert_tiling_propagation(operations: list[Any], groups: Sequence[TileGroup]) -> None:
+def insert_tiling_propagation(
+    operations: list[Any],
+    groups: Sequence[TileGroup],
+    untiled: Mapping[str, OperationAccesses],
+) -> None:
     """Give every stamped operation the buffer that its readers need; ``operations`` grows.
+
+    ``untiled``: accesses of operations before they were stamped; dims that are cut down to one
+    element do not show in them any more.
 
     Operations that mutate a buffer write it tile by tile already and stay as they are. Readers of
     the same loop body read tiles unless they move along a dim that the maker holds in full. A
@@ -56,7 +63,8 @@ def insert_tiling_propagation(operations: list[Any], groups: Sequence[TileGroup]
     if not groups:
         return
     loops = loops_of(groups)
-    accesses = {op.get_name(): accesses_of(op) for op in operations if is_loop_operation(op)}
+    new = [op for op in operations if is_loop_operation(op) and op.get_name() not in untiled]
+    accesses = {**untiled, **{op.get_name(): accesses_of(op) for op in new}}
     outputs = set(V.graph.get_output_names())
     redirects: dict[str, dict[str, Redirect]] = {}
     made = [op for group in groups for op in group.operations]

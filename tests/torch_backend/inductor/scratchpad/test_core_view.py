@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from spyre.torch_backend.inductor.division.core_numbering import core_order, split_reductions
 from spyre.torch_backend.inductor.scratchpad.core_view import (
     CoreView,
     NoView,
-    core_order,
     core_view,
-    split_reductions,
 )
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
@@ -56,16 +55,23 @@ def matmul(splits):
 
 def test_a_split_k_is_the_fastest():
     spec = matmul((4, 2, 4))
-    assert core_order(spec) == [C[2], C[0], C[1]]
+    assert core_order(spec) == (C[2], C[0], C[1])
     assert split_reductions(spec) == [C[2]]
     assert view(spec, 0) == CoreView((4, 128), (4, 4), (1, 4), 32)
     assert view(spec, 1) == CoreView((2, 256), (2, 4), (16, 1), 32)
     whole = matmul((4, 2, 1))
-    assert core_order(whole) == list(C[:3])
+    assert core_order(whole) == C[:3]
     assert split_reductions(whole) == []
     assert view(whole, 2) == CoreView((2, 128), (2, 4), (4, 1), 8)
     summed = reduction("sum", (512, 1024), [FULL, LANE], (4, 8))
-    assert core_order(summed) == [ROWS, COLUMNS]
+    assert core_order(summed) == (ROWS, COLUMNS)
+
+
+def test_a_split_k_comes_last_without_k_fast_numbering():
+    spec = replace(matmul((4, 2, 4)), op_info={"k_fast": False})
+    assert core_order(spec) == C[:3]
+    assert view(spec, 0) == CoreView((4, 128), (4, 4), (8, 1), 32)
+    assert view(spec, 1) == CoreView((2, 256), (2, 4), (4, 8), 32)
 
 
 def test_a_stick_per_row():

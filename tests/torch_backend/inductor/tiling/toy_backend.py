@@ -29,7 +29,8 @@ from torch.utils._ordered_set import OrderedSet
 from spyre.errors import SpyreError
 from spyre.layout import SpyreTensorLayout
 from spyre.torch_backend.inductor.layouts import FixedTiledLayout
-from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile, tiled_symbols
+from spyre.torch_backend.inductor.tiling.accesses import extents_of
+from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.dim_hints import (
     assign_dim_hints,
     hints_to_coarse_tile_groups,
@@ -52,6 +53,17 @@ from tests.torch_backend.inductor.tiling.toy_interpreter import (
 )
 
 kernels: list[list] = []
+
+
+def tiled_symbols(operation, variables):
+    """The variable each enclosing loop advances, 0 where the operation does not follow the loop.
+
+    ``variables``: of the node's iteration, in the order of ranges and reduction ranges.
+    """
+    dims = getattr(operation, "loop_tiled_dims", [])
+    present = iter(variables)
+    by_place = [sympy.S.Zero if n == 1 else next(present) for n in extents_of(operation)]
+    return [by_place[entry[0]] if entry else sympy.S.Zero for entry in dims]
 
 
 class Recorder(DefaultHandler):

@@ -1,0 +1,192 @@
+"""The calibrated model: published terms of measured kernels (hardware reference §3.3, §3.5 B).
+
+An operation's memory time has a rate by its class; a product adds its pt time, of which a part is
+hidden behind memory, and what its division costs. SFU, LX and ring take what the ideal model says
+and run beside memory. Turning between reading and writing is a property of the whole kernel, whose
+operations in a loop alternate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, log2, pow, sqrt
+
+import numpy as np
+
+from spyre.dtypes import FORMATS
+from spyre.hw.cost.ideal import lx_gbps, ring_ns, sfu_ns
+from spyre.hw.cost.machine import Calibration, MachineSpec
+from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
+from spyre.hw.cost.times import KernelTime, OperationTime, Terms
+
+TURNING = (CostClass.POINTWISE, CostClass.ROW_REDUCTION, CostClass.MATMUL)
+"""Classes whose rate is that of one direction; the rates of the others hold for both together."""
+
+
+def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> KernelTime:
+    """Time of one launch by the measured terms."""
+    turnaround = turnaround_ns(operations, machine.calibration)
+    reduces = any(c.cost_class is CostClass.ROW_REDUCTION and c.through_lx for c in operations)
+    times = (OperationTime(c.name, _terms(c, machine, turnaround, reduces)) for c in operations)
+    return KernelTime("calibrated", tuple(times))
+
+
+def _terms(
+    counts: OperationCounts, machine: MachineSpec, turnaround: float, reduces_rows: bool
+) -> Terms:
+    cal, hw = machine.calibration, machine.hardware
+    memory = memory_ns(counts, cal)
+    turning = turnaround * counts.hbm_bytes if counts.cost_class in TURNING else 0.0
+    tile = (memory + turning) * (tile_factor(counts, cal, reduces_rows) - 1)
+    product = _product_terms(counts, cal)
+    waiting = memory + turning + tile + product.spill
+    beside = Terms(
+        sfu=sfu_ns(counts, hw),
+        lx=counts.lx_bytes * counts.busiest / lx_gbps(hw),
+    )
+    unhidden = max(waiting, beside.total and max(beside.values))
+    hidden = cal.hidden_ratio * min(product.pt, unhidden)
+    overlap = unhidden - waiting - beside.total - hidden
+    return (
+        product
+        + beside
+        + Terms(
+            memory=memory,
+            turnaround=turning,
+            tile=tile,
+            ring=0.0 if product.ring else ring_ns(counts, hw),
+            runs=cal.run_ns * (counts.runs - 1),
+            overlap=overlap,
+        )
+    )
+
+
+def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> float:
+    """Nanoseconds per byte that a kernel's traffic waits for turning between directions.
+
+    The smaller of the bytes read and written counts; less where operands are constants.
+    """
+    turning = [c for c in operations if c.cost_class in TURNING]
+    read = sum(c.hbm_read_bytes for c in turning)
+    written = sum(c.hbm_written_bytes for c in turning)
+    if not min(read, written):
+        return 0.0
+    scaled = sum(
+        c.hbm_bytes * (cal.scalar_turnaround if c.scalar_operand else 1.0) for c in turning
+    )
+    per_byte = cal.turnaround_ns_per_byte * min(read, written) / (read + written)
+    return per_byte * scaled / (read + written)
+
+
+def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
+    """HBM traffic at the rate of the operation's class; what is read again is cheaper."""
+    if not counts.hbm_bytes:
+        return 0.0
+    size_bytes = counts.hbm_bytes - (1.0 - cal.reread_ratio) * counts.hbm_reread_bytes
+    return size_bytes / RATES[counts.cost_class](counts, cal)
+
+
+def _share(counts: OperationCounts, cal: Calibration) -> float:
+    """Part of the card's bandwidth that so many cores can take."""
+    x, y = zip(*cal.core_share, strict=True)
+    return float(np.interp(counts.cores, x, y))
+
+
+def row_reduction_gbps(counts: OperationCounts, cal: Calibration) -> float:
+    """Rate of a reduction over the stick dim: falls with the rows of one run."""
+    fall = exp(-counts.rows / cal.row_reduction_decay_rows)
+    rate = cal.row_reduction_floor_gbps + cal.row_reduction_extra_gbps * fall
+    return min(cal.stream_gbps, rate) * _share(counts, cal)
+
+
+def concatenation_gbps(counts: OperationCounts, cal: Calibration) -> float:
+    """Rate of copies into parts of a larger tensor: falls with its sticks per row and its rows."""
+    rate = (
+        cal.concatenation_gbps
+        - cal.concatenation_per_column_doubling_gbps * log2(max(counts.columns / 64, 1))
+        - cal.concatenation_per_row_doubling_gbps * log2(max(counts.rows, 1))
+    )
+    return max(rate, cal.concatenation_floor_gbps)
+
+
+RATES: Mapping[CostClass, Callable[[OperationCounts, Calibration], float]] = {
+    CostClass.POINTWISE: lambda counts, cal: cal.stream_gbps * _share(counts, cal),
+    CostClass.BROADCAST: lambda counts, cal: cal.broadcast_gbps * _share(counts, cal),
+    CostClass.ROW_REDUCTION: row_reduction_gbps,
+    CostClass.COLUMN_REDUCTION: lambda counts, cal: cal.column_reduction_gbps * _share(counts, cal),
+    CostClass.TRANSPOSE: lambda counts, cal: cal.transpose_gbps * _share(counts, cal),
+    CostClass.CONCATENATION: concatenation_gbps,
+    CostClass.MATMUL: lambda counts, cal: cal.stream_gbps,
+}
+"""Bytes per nanosecond of an operation's HBM traffic."""
+
+
+def tile_factor(counts: OperationCounts, cal: Calibration, reduces_rows: bool) -> float:
+    """What the height of a core's row tile does to memory time in a loop, through LX.
+
+    High tiles of kernels that reduce rows are slower, very low ones of any kernel too.
+    """
+    height = counts.core_rows
+    if counts.runs == 1 or not height or counts.product is not None:
+        return 1.0
+    high = log2(max(height / cal.tile_height, 1.0)) if reduces_rows else 0.0
+    wide = max(counts.columns, 1) / cal.low_tile_columns
+    low = sqrt(height / cal.low_tile_height) * pow(wide, cal.low_tile_column_power)
+    return (1.0 + cal.tile_height_ratio * high) / min(1.0, low)
+
+
+def _product_terms(counts: OperationCounts, cal: Calibration) -> Terms:
+    shape = counts.product
+    if shape is None:
+        return Terms()
+    return Terms(
+        pt=pt_ns(counts, shape, cal),
+        split=split_ns(shape, cal) * counts.runs,
+        spill=spill_ns(shape, counts.mac_format, cal) * counts.runs,
+        ring=partial_sums_ns(shape, cal) * counts.runs,
+    )
+
+
+def pt_ns(counts: OperationCounts, shape: ProductShape, cal: Calibration) -> float:
+    """The busiest core's pt array: sustained rate, and rows that fill the array per tile."""
+    batched = (
+        not shape.shared
+        and shape.batch >= cal.batched_from
+        and counts.cores >= cal.batched_from_cores
+    )
+    peak = cal.batched_macs_per_ns if batched else cal.pt_macs_per_ns
+    filled = 1.0 + cal.pt_fill_rows / _rows_per_core(shape)
+    return counts.multiply_adds * counts.busiest / peak * filled
+
+
+def _rows_per_core(shape: ProductShape) -> float:
+    rows = shape.m / shape.m_cores
+    return rows * (shape.batch / shape.batch_cores if shape.shared else 1)
+
+
+def _area(shape: ProductShape) -> float:
+    """Elements of the result that one core accumulates at once."""
+    return _rows_per_core(shape) * shape.n / shape.n_cores
+
+
+def spill_ns(shape: ProductShape, data_format: str, cal: Calibration) -> float:
+    """Operands read again because accumulators do not stay, one run."""
+    elements = shape.batch * shape.m * shape.k
+    elements += (1 if shape.shared else shape.batch) * shape.k * shape.n
+    size_bytes = elements * FORMATS[data_format].bits / 8
+    doublings = max(log2(_area(shape) / cal.spill_area), 0.0)
+    return size_bytes * min(cal.spill_limit, cal.spill_per_doubling * doublings) / cal.stream_gbps
+
+
+def split_ns(shape: ProductShape, cal: Calibration) -> float:
+    """What a large tile per core costs where many cores share an operand, one run."""
+    sides = sorted(((shape.m, shape.m_cores), (shape.n, shape.n_cores)))
+    short_cores, long_cores = sides[0][1], sides[1][1]
+    per_element = cal.split_long_ns * max(log2(long_cores / cal.split_long_from), 0.0)
+    per_element += cal.split_short_ns * max(log2(short_cores / cal.split_short_from), 0.0)
+    return per_element * max(_area(shape) - cal.split_area, 0.0)
+
+
+def partial_sums_ns(shape: ProductShape, cal: Calibration) -> float:
+    """Adding up the partial sums of cores that share the reduced dim, one run."""
+    return cal.partial_sum_ns * (shape.k_cores - 1) * shape.batch * shape.m * shape.n

@@ -1,0 +1,122 @@
+"""What the cost models take: one record per operation of a kernel, all its runs in one launch.
+
+:mod:`.counting` makes them from what a launched kernel executed; a planner that weighs tilings
+makes them itself. Bytes and work are totals over all cores and all runs; extents are of one run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from spyre.dtypes import STICK_BYTES
+
+
+class CostClass(StrEnum):
+    """Which terms of the calibrated model an operation has."""
+
+    POINTWISE = "pointwise"
+    """Reads and writes in order: elementwise, copies, conversions, and everything without a term
+    of its own."""
+    BROADCAST = "broadcast"
+    """Elementwise, with an operand in HBM that lacks a dim the result has."""
+    ROW_REDUCTION = "row reduction"
+    """Reduces the stick dim: one value of a row is left."""
+    COLUMN_REDUCTION = "column reduction"
+    """Reduces other dims; the stick stays."""
+    TRANSPOSE = "transpose"
+    """Another dim becomes the stick dim (restickify)."""
+    CONCATENATION = "concatenation"
+    """A copy into a part of a larger tensor that is not one range of it."""
+    MATMUL = "matmul"
+    """Runs on the pt array, with :attr:`OperationCounts.product`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductShape:
+    """One run of a matrix product ``[batch, m, k] x [batch, k, n]``: elements, and cores per dim.
+
+    ``shared``: the second operand has no batch dim, so batch and rows are one dim to the array.
+    """
+
+    m: int
+    k: int
+    n: int
+    batch: int = 1
+    m_cores: int = 1
+    n_cores: int = 1
+    k_cores: int = 1
+    batch_cores: int = 1
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationCounts:
+    """One operation of a kernel, all its runs of one launch together.
+
+    ``runs``: executions, one per trip of the loops around it. ``hbm_read_bytes`` counts what
+    several cores read at once only once (multicast); ``hbm_reread_bytes`` is the part of it that
+    an earlier run of this operation read already. ``ring_bytes``: bytes that leave a core for
+    another one; ``ring_byte_hops``: each times the links it passes, at least 1.
+    ``element_operations``: points of the iteration space worked on by the SFU, and
+    ``transcendental`` says that each is a function like exp. ``sticks``: sticks moved between
+    cores' units and HBM or LX, both directions.
+
+    ``largest_share``: part of the work of the busiest core, 0 for an even division among
+    ``cores``. ``mac_format``: the format of a product's operands.
+
+    ``rows``: steps outside of the stick dim of one run, all cores together; ``columns``:
+    elements of the stick dim of one run. ``scalar_operand``: an operand is a constant of the
+    SDSC. ``through_lx``: an operand or the result lies in LX.
+    """
+
+    name: str
+    cost_class: CostClass
+    cores: int
+    runs: int = 1
+    hbm_read_bytes: int = 0
+    hbm_written_bytes: int = 0
+    hbm_reread_bytes: int = 0
+    lx_read_bytes: int = 0
+    lx_written_bytes: int = 0
+    ring_bytes: int = 0
+    ring_byte_hops: int = 0
+    multiply_adds: int = 0
+    element_operations: int = 0
+    transcendental: bool = False
+    largest_share: float = 0.0
+    mac_format: str = "SEN169_FP16"
+    rows: int = 0
+    columns: int = 0
+    scalar_operand: bool = False
+    product: ProductShape | None = None
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Bytes over the memory interface, both directions."""
+        return self.hbm_read_bytes + self.hbm_written_bytes
+
+    @property
+    def lx_bytes(self) -> int:
+        """Bytes to and from scratchpads, all cores."""
+        return self.lx_read_bytes + self.lx_written_bytes
+
+    @property
+    def through_lx(self) -> bool:
+        """True if an operand or the result lies in LX."""
+        return self.lx_bytes > 0
+
+    @property
+    def sticks(self) -> int:
+        """Sticks moved to and from HBM (multicast once) and LX."""
+        return (self.hbm_bytes + self.lx_bytes) // STICK_BYTES
+
+    @property
+    def busiest(self) -> float:
+        """Part of the work that the busiest core has."""
+        return self.largest_share or 1.0 / self.cores
+
+    @property
+    def core_rows(self) -> float:
+        """Rows of one run that one core has: the height of its row tile."""
+        return self.rows / self.cores

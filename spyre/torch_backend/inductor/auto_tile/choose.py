@@ -1,0 +1,203 @@
+"""`automatic_groups`: the loops that make a graph's modelled time least, for `coarse_tile`.
+
+Runs where `hints_to_coarse_tile_groups` does, and leaves alone what hints have said something of.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+from spyre.errors import SpyreError
+from spyre.torch_backend.inductor.auto_tile.dim_classes import dim_classes, dims_of
+from spyre.torch_backend.inductor.auto_tile.hoisting import hoisted
+from spyre.torch_backend.inductor.auto_tile.modelled import modelled
+from spyre.torch_backend.inductor.auto_tile.report import stretch_text
+from spyre.torch_backend.inductor.auto_tile.search import (
+    UNTILED,
+    Levels,
+    Outcome,
+    best_levels,
+    best_of,
+)
+from spyre.torch_backend.inductor.auto_tile.stretches import Stretch, is_matmul, stretches
+from spyre.torch_backend.inductor.auto_tile.trial import Tiles, trial_kernel
+from spyre.torch_backend.inductor.kernel_notes import TILING_REPORT
+from spyre.torch_backend.inductor.pass_printing import logger
+from spyre.torch_backend.inductor.passes.runs import Run, runs_of
+from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read
+from spyre.torch_backend.inductor.tiling.groups import TileGroup
+from spyre.torch_backend.program.value import NotExpressible
+
+WORTH = 0.01
+"""The share of a stretch's time that loops have to save."""
+MOST_TRIALS = 1000
+"""Kernels that are compiled for trial per graph; after that stretches stay as they are."""
+
+Classes = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The outcomes of a stretch, by the operations it consists of. ``left``: why it stays whole,
+    though loops would save time of its own."""
+
+    names: tuple[str, ...]
+    stretch: Stretch
+    outcomes: Sequence[Outcome]
+    left: str = ""
+
+    @property
+    def saved_ns(self) -> float:
+        """What the best loops save of the stretch's time."""
+        return self.outcomes[0].time_ns - best_of(self.outcomes).time_ns
+
+    @property
+    def levels(self) -> Levels:
+        """The best loops; none where they save too little."""
+        pays = self.saved_ns > WORTH * self.outcomes[0].time_ns and not self.left
+        return best_of(self.outcomes).levels if pays else UNTILED
+
+    @property
+    def report(self) -> str:
+        """What was chosen and why."""
+        return stretch_text(self.names, self.outcomes, self.levels, self.left)
+
+
+def automatic_groups(graph: Any, first: int = 0) -> list[TileGroup]:
+    """Groups for `coarse_tile`, numbered from ``first``, of operations that no hint speaks of.
+
+    Their dims get the names of classes, and operations of ``graph`` change places where a loop
+    needs it. Deterministic: equal graphs and settings get equal groups. Belongs to the thread that
+    compiles ``graph``.
+    """
+    trials = _Trials(graph, dim_classes(graph.operations))
+    groups: list[TileGroup] = []
+    for run in runs_of(graph):
+        plan = _planned(run, trials)
+        if plan.tiles:
+            _reorder(graph.operations, plan.operations)
+        for choice in plan.choices:
+            setattr(graph.name_to_buffer[choice.names[0]], TILING_REPORT, choice.report)
+            logger.info("automatic tiling: %s", choice.report)
+        for tiles in plan.tiles:
+            groups.append(_group(graph, tiles, first + len(groups), trials))
+    return groups
+
+
+def _group(graph: Any, tiles: Tiles, number: int, trials: _Trials) -> TileGroup:
+    members = {name: graph.name_to_buffer[name] for name in tiles.names}
+    for name, op in members.items():
+        op.named_dims = trials.classes[name]
+    return tiles.group(number, members)
+
+
+def _reorder(operations: list[Any], run: Sequence[Any]) -> None:
+    """The operations of a run, which stand together, in the order of ``run``."""
+    begin = min(map(operations.index, run))
+    operations[begin : begin + len(run)] = run
+
+
+class _Trials:
+    """Trials of one graph, counted."""
+
+    def __init__(self, graph: Any, classes: Classes) -> None:
+        self.graph, self.classes = graph, classes
+        self.made = 0
+
+    def dims(self, operation: Any) -> Mapping[str, Any]:
+        """Dims of an operation by class; none of what cannot be tiled."""
+        return dims_of(operation, self.classes) if is_loop_operation(operation) else {}
+
+    def outcome(
+        self, operations: Sequence[Any], results: frozenset[str], levels: Levels
+    ) -> Outcome:
+        """What these loops around all ``operations`` cost."""
+        names = tuple(op.get_name() for op in operations)
+        return self.tiled(operations, results, [Tiles(names, levels)] if levels else [])
+
+    def tiled(
+        self, operations: Sequence[Any], results: frozenset[str], tiles: Sequence[Tiles]
+    ) -> Outcome:
+        """What ``operations`` cost, some of them in loops."""
+        levels = tiles[0].levels if tiles else UNTILED
+        if self.made == MOST_TRIALS:
+            return Outcome(levels, inf, why=f"not tried, {MOST_TRIALS} others were")
+        self.made += 1
+        try:
+            kernel = trial_kernel(self.graph, operations, results, tiles, self.classes)
+        except SpyreError as error:
+            return Outcome(levels, inf, why=f"{error.code} {error.finding.message}")
+        except NotExpressible as error:
+            return Outcome(levels, inf, why=str(error))
+        cost = modelled(kernel.specs)
+        return Outcome(levels, cost.time_ns, cost.hbm_bytes, cost.intermediate_bytes, cost.lx_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A run: its operations in the order they are to have, and what its stretches become."""
+
+    operations: Sequence[Any]
+    choices: Sequence[_Choice]
+
+    @property
+    def tiles(self) -> list[Tiles]:
+        """The loops, in the order of the operations."""
+        chosen = sorted((c for c in self.choices if c.levels), key=lambda c: c.stretch.begin)
+        return [Tiles(choice.names, choice.levels) for choice in chosen]
+
+
+def _planned(run: Run, trials: _Trials) -> _Plan:
+    """The loops of a run that make the run as a whole faster."""
+    operations = [step.operation for step in run.steps]
+    dims = {op.get_name(): trials.dims(op) for op in operations}
+    plan = _Plan(operations := hoisted(operations, dims), list(_choices(operations, run, trials)))
+    if not plan.tiles:
+        return plan
+    results = frozenset(run.results)
+    whole = trials.tiled([step.operation for step in run.steps], results, [])
+    tiled = trials.tiled(operations, results, plan.tiles)
+    if tiled.time_ns < whole.time_ns:
+        return plan
+    times = f"{tiled.time_ns / 1e3:,.1f} us, not {whole.time_ns / 1e3:,.1f}"
+    why = f"; left, the whole bundle would take {times}"
+    return _Plan(operations, [replace(c, left=why) for c in plan.choices])
+
+
+def _choices(operations: Sequence[Any], run: Run, trials: _Trials) -> Iterator[_Choice]:
+    """Stretches of a run, those first that save most; none overlaps one before it."""
+    dims = {op.get_name(): trials.dims(op) for op in operations}
+    found = []
+    for stretch in stretches(operations, dims):
+        members = operations[stretch.begin : stretch.end]
+        results = _read_elsewhere(members, operations, run.results)
+        trial = functools.cache(functools.partial(trials.outcome, members, results))
+        if not _may_gain(members, trial(UNTILED)):
+            continue
+        names = tuple(op.get_name() for op in members)
+        found.append(_Choice(names, stretch, best_levels(stretch.extents, trial)))
+    taken: set[int] = set()
+    for choice in sorted(found, key=lambda c: -c.saved_ns):
+        places = set(range(choice.stretch.begin, choice.stretch.end))
+        if not places & taken:
+            taken |= places
+            yield choice
+
+
+def _may_gain(members: Sequence[Any], whole: Outcome) -> bool:
+    """Loops keep results in the scratchpads, and products' accumulators small; else they cost."""
+    return whole.is_possible and (
+        whole.intermediate_bytes > 0 or any(is_matmul(op) for op in members)
+    )
+
+
+def _read_elsewhere(
+    members: Sequence[Any], operations: Sequence[Any], results: frozenset[str]
+) -> frozenset[str]:
+    inside = {id(op) for op in members}
+    read = {name for op in operations if id(op) not in inside for name in names_read(op)}
+    return frozenset(op.get_name() for op in members if op.get_name() in read | results)
