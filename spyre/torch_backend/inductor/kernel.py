@@ -25,6 +25,7 @@ from spyre.torch_backend.inductor.operand_views import (
     other_lanes,
     reads_of,
     seen,
+    storage_order,
 )
 from spyre.torch_backend.program.constants import float_of
 from spyre.torch_backend.program.emit import emit
@@ -119,7 +120,7 @@ class SpyreKernel:
         strides = self._buffers[name].strides
         if strides == contiguous_strides(value.sizes):
             return value
-        return value.permuted(sorted(range(len(strides)), key=lambda k: (-strides[k], k)))
+        return value.permuted(storage_order(strides))
 
     def _stored(self, name: str, value: Value) -> Value:
         """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
