@@ -24,7 +24,11 @@ from spyre.torch_backend.eager.kernels import Kernel
 from spyre.torch_backend.eager.operands import Number, Operand
 from spyre.torch_backend.eager.recording import NotRecorded, recorded_by
 from spyre.torch_backend.eager.registry import eager_kernels
-from spyre.torch_backend.inductor.compat import tree_leaves, without_tracing
+from spyre.torch_backend.inductor.compat import (
+    DataDependentOutputException,
+    tree_leaves,
+    without_tracing,
+)
 from spyre.torch_backend.inductor.device_graph import (
     GraphOperations,
     GraphValue,
@@ -180,7 +184,7 @@ def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any
         try:
             with recorded_by(_record):
                 return kernel(*args, **kwargs, **new)
-        except (NotExpressible, NotAGraph, NotRecorded):
+        except (NotExpressible, NotAGraph, NotRecorded, DataDependentOutputException):
             return NotImplemented
         except Exception:
             # While a backward graph is traced, ATen loses what is raised here.
