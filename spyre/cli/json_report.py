@@ -130,6 +130,11 @@ def _counters_object(counters: Counters) -> Object:
         "lx_written_bytes": counters.lx_written_bytes,
         "multiply_adds": counters.multiply_adds,
         "element_operations": counters.element_operations,
+        "rdmem_bytes": counters.rdmem_bytes,
+        "wrmem_bytes": counters.wrmem_bytes,
+        "ring_bytes": counters.ring_bytes,
+        "ring_byte_hops": counters.ring_byte_hops,
+        "sticks": counters.sticks,
     }
 
 

@@ -1,8 +1,9 @@
 """What an operation moves and computes: bytes per operand and memory, multiply-adds, elements.
 
 Pure functions of a :class:`CorePlan`; nothing is measured while a program runs. Every core counts
-the sticks it touches itself, once each, so a stick that several cores read counts several times.
-Reports, the cost model and ``spyre-run`` read them.
+the sticks it touches itself, once each, so a stick that several cores read counts several times;
+what crosses the memory interface and the ring depends on where the cores' shares lie and is added
+by :mod:`.execute_counters`. Reports, the cost models and ``spyre-run`` read them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class Counters:
 
     ``multiply_adds`` run on the pt array (matmul, convolution), ``element_operations`` on the
     sfp: one per point of the iteration space, whatever the operation. Byte counts are sums over
-    cores.
+    cores. ``rdmem_bytes`` and ``wrmem_bytes`` are what crosses the memory interface (aiu-smi's
+    names): a stick several cores read at once, or write the sum of, counts once. ``ring_bytes``
+    leave a core for another one, ``ring_byte_hops`` counts each once per link. ``executions``:
+    trips of the loops around the execute.
     """
 
     hbm_read_bytes: int = 0
@@ -42,6 +46,11 @@ class Counters:
     lx_written_bytes: int = 0
     multiply_adds: int = 0
     element_operations: int = 0
+    rdmem_bytes: int = 0
+    wrmem_bytes: int = 0
+    ring_bytes: int = 0
+    ring_byte_hops: int = 0
+    executions: int = 0
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(a + b for a, b in zip(self.values, other.values, strict=True)))
@@ -60,11 +69,26 @@ class Counters:
             self.lx_written_bytes,
             self.multiply_adds,
             self.element_operations,
+            self.rdmem_bytes,
+            self.wrmem_bytes,
+            self.ring_bytes,
+            self.ring_byte_hops,
+            self.executions,
         )
+
+    @property
+    def sticks(self) -> int:
+        """Sticks cores move to and from HBM and LX."""
+        return (
+            self.hbm_read_bytes
+            + self.hbm_written_bytes
+            + self.lx_read_bytes
+            + self.lx_written_bytes
+        ) // STICK_BYTES
 
 
 def count_plan(plan: CorePlan) -> Counters:
-    """The work of one execute of ``plan``."""
+    """The work of one execute of ``plan``, without memory interface, ring and executions."""
     traffic = operand_traffic(plan)
     points = prod(plan.op.extents.values())
     is_matmul = plan.spec.unit == "pt"

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Finding
-from spyre.hw.counters import Counters, count_plan
+from spyre.hw.counters import Counters
 from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.mlir.operation import Operation
@@ -139,8 +137,7 @@ def shape_text(op: Operation, runs: Sequence[PlanRun] = ()) -> str:
 def _report(linked: LinkedProgram, k: int, op: Operation, host_ns: int | None) -> ExecuteReport:
     execute = linked.program.executes[k]
     executions = len(linked.schedule.loop_indices[k])
-    work = (count_plan(run.plan).times(len(run.instances)) for run in linked.runs[k])
-    counters = reduce(add, work, Counters())
+    counters = linked.counters[k]
     return ExecuteReport(
         k,
         execute.sdsc_filename,

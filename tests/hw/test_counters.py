@@ -116,11 +116,11 @@ def test_unbroadcast_traffic_is_the_tensor(rows, columns, split):
     assert (counted.hbm_read_bytes, counted.hbm_written_bytes) == (size, size)
 
 
-@given(st.lists(st.tuples(*[st.integers(0, 10**12)] * 6), max_size=5), st.integers(0, 1000))
+@given(st.lists(st.tuples(*[st.integers(0, 10**12)] * 11), max_size=5), st.integers(0, 1000))
 def test_sums(rows, count):
     counters = [Counters(*row) for row in rows]
     total = sum(counters, Counters())
-    expected = tuple(map(sum, zip(*rows, strict=True))) if rows else (0,) * 6
+    expected = tuple(map(sum, zip(*rows, strict=True))) if rows else (0,) * 11
     assert total.values == expected
     assert total.times(count).values == tuple(count * v for v in expected)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def _points(found: object, file: str, path: str) -> Value:
         if not numbers or len(row) != 2:
             raise _wrong(file, path, expected, row)
     points = tuple((float(x), float(y)) for x, y in found)
-    if any(a[0] >= b[0] for a, b in zip(points, points[1:], strict=False)):
+    if any(a[0] >= b[0] for a, b in pairwise(points)):
         raise _wrong(file, path, expected, found)
     return points
 

@@ -56,17 +56,16 @@ def mark_graph(graph_module: Any, names: Mapping[Any, Any]) -> None:
         setattr(graph_module, ATTRIBUTE, (hints_key(graph_module), named))
 
 
+SOURCES = (".py", ".lark", ".toml")
+
+
 @cache
 def source_digest() -> str:
     """A digest of all source files of this package."""
     found = []
     for directory, folders, files in os.walk(Path(spyre.__file__).parent):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        found += [
-            os.path.join(directory, name)
-            for name in files
-            if name.endswith((".py", ".lark", ".toml"))
-        ]
+        found += [os.path.join(directory, name) for name in files if name.endswith(SOURCES)]
     return digest_of_sources(sorted(found))
 
 

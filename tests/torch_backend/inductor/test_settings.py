@@ -115,10 +115,11 @@ def test_the_key_holds_every_setting(monkeypatch):
         "lx_fraction_kept": 0.5,
         "coarse_tiling": False,
         "coarse_tiling_groups_fn": no_groups,
+        "auto_tile": True,
         "unroll_loops": True,
         "bundle_symbolic_args": False,
     }
-    unchanging = {"allow_all_ops_in_lx_planning", "auto_tile"}
+    unchanging = {"allow_all_ops_in_lx_planning"}
     assert others.keys() | unchanging == set(setting_names())
     keys = {cache_key()}
     for name, value in others.items():
@@ -161,12 +162,6 @@ def test_unknown_and_wrong_options():
     (a,) = matrices(1)
     with pytest.raises(Exception, match="SPY968"):
         torch.compile(lambda a: a + 1, options={"spyre.lx_solver": "x"})(a)
-
-
-def test_automatic_tiling_is_refused_until_it_is_there():
-    (a,) = matrices(1)
-    with pytest.raises(Exception, match="auto_tile"):
-        torch.compile(lambda a: a + 1, options={"spyre.auto_tile": True})(a)
 
 
 def test_options_before_inductor_is_loaded():

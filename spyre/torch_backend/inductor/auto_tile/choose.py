@@ -68,10 +68,11 @@ class _Choice:
 
 
 def automatic_groups(graph: Any, first: int = 0) -> list[TileGroup]:
-    """Groups for `coarse_tile`, numbered from ``first``; names of dims of the operations in them become those of classes.
+    """Groups for `coarse_tile`, numbered from ``first``, of operations that no hint speaks of.
 
-    Operations of ``graph`` change places where a loop needs it. Deterministic: equal graphs and
-    settings get equal groups. Belongs to the thread that compiles ``graph``.
+    Their dims get the names of classes, and operations of ``graph`` change places where a loop
+    needs it. Deterministic: equal graphs and settings get equal groups. Belongs to the thread that
+    compiles ``graph``.
     """
     trials = _Trials(graph, dim_classes(graph.operations))
     groups: list[TileGroup] = []
@@ -82,10 +83,8 @@ def automatic_groups(graph: Any, first: int = 0) -> list[TileGroup]:
         for choice in plan.choices:
             setattr(graph.name_to_buffer[choice.names[0]], TILING_REPORT, choice.report)
             logger.info("automatic tiling: %s", choice.report)
-        groups += [
-            _group(graph, tiles, first + len(groups) + k, trials)
-            for k, tiles in enumerate(plan.tiles)
-        ]
+        for tiles in plan.tiles:
+            groups.append(_group(graph, tiles, first + len(groups), trials))
     return groups
 
 
@@ -164,7 +163,8 @@ def _planned(run: Run, trials: _Trials) -> _Plan:
     tiled = trials.tiled(operations, results, plan.tiles)
     if tiled.time_ns < whole.time_ns:
         return plan
-    why = f"; left, the bundle would take {tiled.time_ns / 1e3:,.1f} us, not {whole.time_ns / 1e3:,.1f}"
+    times = f"{tiled.time_ns / 1e3:,.1f} us, not {whole.time_ns / 1e3:,.1f}"
+    why = f"; left, the whole bundle would take {times}"
     return _Plan(operations, [replace(c, left=why) for c in plan.choices])
 
 

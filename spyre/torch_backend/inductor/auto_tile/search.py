@@ -1,8 +1,8 @@
 """The least modelled time of a stretch: over loops on one of its dims, then on two.
 
-Costs fall while tiles are too large for the scratchpads and rise again when they get small; the
-search follows counts upwards until they have risen for a while, and nests only where one loop has
-found nothing better than another dim could add.
+Costs fall when tiles become small enough for the scratchpads and rise again as runs get many: the
+search follows counts upwards until they have risen for a while. Two loops begin with the best
+count of one.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Outcome:
         return not self.why
 
 
+NESTED_DIMS = 2
+"""Dims that are tried in two loops: those that one loop gains most on."""
 Trial = Callable[[Levels], Outcome]
 
 
@@ -67,7 +69,8 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
         return found[levels]
 
     singles = [_best_count(name, extent, look) for name, extent in extents.items()]
-    _nest([outcome for outcome in singles if outcome is not None], extents, look)
+    ordered = sorted(filter(None, singles), key=lambda outcome: outcome.time_ns)
+    _nest(ordered[:NESTED_DIMS], extents, look)
     return list(found.values())
 
 
@@ -82,7 +85,9 @@ def _best_count(name: str, extent: int, look: Trial) -> Outcome | None:
 
 
 def _climb(candidates: Iterator[Levels], look: Trial) -> Iterator[Outcome]:
-    """Outcomes of candidates with rising counts, until they have become worse for a while."""
+    """Outcomes of candidates with rising counts, until all results are in the scratchpads and
+    times have risen for a while.
+    """
     best, worse = float("inf"), 0
     for levels in candidates:
         outcome = look(levels)
@@ -91,7 +96,8 @@ def _climb(candidates: Iterator[Levels], look: Trial) -> Iterator[Outcome]:
                 return
             continue
         yield outcome
-        worse = 0 if outcome.time_ns < best else worse + (outcome.time_ns > best)
+        is_worse = outcome.time_ns > best and not outcome.intermediate_bytes
+        worse = 0 if outcome.time_ns < best else worse + is_worse
         best = min(best, outcome.time_ns)
         if worse == RISES:
             return

@@ -1,8 +1,8 @@
 """Stretches of a run that may share a loop over a dim, and how often such a loop may run.
 
-A stretch is a sequence of operations that have the dim. It ends behind an operation that reduces
-the dim, whose result is there only after the loop, and before one that lacks it, which would do
-the same in every iteration.
+A stretch is a sequence of operations that have the dim. It ends before an operation that lacks it,
+which would do the same in every iteration, and before or behind one that reduces it, whose result
+is there only after the loop. Sums are not taken apart: adding up tiles rounds otherwise.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _longest(
             begin = place + 1
         elif found.is_reduced:
             yield from _unless_empty(begin, place)
-            yield begin, place + 1
+            if reduces_exactly(op):
+                yield begin, place + 1
             begin = place + 1
     yield from _unless_empty(begin, len(operations))
 
@@ -85,13 +86,25 @@ def _parts(operations: Sequence[Any], begin: int, end: int) -> Iterator[tuple[in
 def _stretch(operations: Sequence[Any], dims: Mapping[str, Dims], begin: int, end: int) -> Stretch:
     members = [dims[op.get_name()] for op in operations[begin:end]]
     common = [name for name in members[0] if all(name in row for row in members)]
-    extents = {name: members[0][name].elements for name in common}
+    kept = [name for name in common if _keeps(operations[begin:end], members, name)]
+    extents = {name: members[0][name].elements for name in kept}
     return Stretch(begin, end, {name: n for name, n in extents.items() if n > 1})
+
+
+def _keeps(operations: Sequence[Any], members: Sequence[Dims], name: str) -> bool:
+    """Whether none of the operations reduces a dim, or only the last one, exactly."""
+    reducing = [op for op, row in zip(operations, members, strict=True) if row[name].is_reduced]
+    return not reducing or (reducing == [operations[-1]] and reduces_exactly(operations[-1]))
 
 
 def may_be_tiled(operation: Any) -> bool:
     """Whether `coarse_tile` could take it, and no hint has said how."""
     return is_loop_operation(operation) and not is_hinted(operation)
+
+
+def reduces_exactly(operation: Any) -> bool:
+    """Whether results of tiles give the same bits as the whole: those of the largest element do."""
+    return getattr(operation.data, "reduction_type", None) in ("max", "min")
 
 
 def is_matmul(operation: Any) -> bool:

@@ -1,0 +1,105 @@
+"""Functions compiled with automatic tiling, and what it looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.nn import functional as F
+
+from spyre.torch_backend.inductor import pre_scheduling
+from spyre.torch_backend.inductor.auto_tile import choose
+from spyre.torch_backend.inductor.auto_tile.search import Outcome
+from spyre.torch_backend.inductor.compat import inductor_config
+from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+from tests.torch_backend.inductor.compiled_code import collected
+
+SMALL_LX = {"spyre.lx_fraction_kept": 0.98}
+"""Scratchpads of 41 KiB: small tensors do not fit."""
+
+
+def chain(a, b, c):
+    return (a + b) * c
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def rms_norm(x, w):
+    return F.rms_norm(x, (x.shape[-1],), w)
+
+
+def mlp(x, w, v):
+    return F.gelu(x @ w) @ v
+
+
+def inputs(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(size).half().to("spyre") for size in sizes]
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "chain": (chain, [(2048, 512)] * 3),
+    "softmax": (softmax, [(2048, 1024)]),
+    "rms_norm": (rms_norm, [(2048, 1024), (1024,)]),
+    "mlp": (mlp, [(1024, 256), (256, 512), (512, 256)]),
+}
+
+
+def compiled(
+    function: Callable[..., Any], *args: Any, **options: Any
+) -> tuple[Any, list[CompiledKernel]]:
+    """What the compiled function gives, and its kernels; ``options`` without ``spyre.``."""
+    torch._dynamo.reset()
+    given = {f"spyre.{name}": value for name, value in options.items()}
+    with collected() as kernels:
+        result = torch.compile(function, fullgraph=True, options={**SMALL_LX, **given})(*args)
+    return result, kernels
+
+
+@contextmanager
+def searched() -> Iterator[list[choose._Plan]]:
+    """The plans that automatic tiling makes in the block, one per run of operations."""
+    found: list[choose._Plan] = []
+    original = choose._planned
+
+    def planned(run: Any, trials: Any) -> Any:
+        plan = original(run, trials)
+        found.append(plan)
+        return plan
+
+    with mock.patch.object(choose, "_planned", planned):
+        yield found
+
+
+def in_trials(
+    function: Callable[..., Any], args: list[torch.Tensor], look: Callable[..., Any]
+) -> None:
+    """Compile ``function``; where tiles are chosen, ``look(operations, results, outcome)`` is
+    called with all operations, those others read, and what tries loops around all of them.
+    """
+
+    def groups(graph: Any, first: int = 0) -> list[Any]:
+        (run,) = choose.runs_of(graph)
+        trials = choose._Trials(graph, choose.dim_classes(graph.operations))
+        operations = [step.operation for step in run.steps]
+        dims = {op.get_name(): trials.dims(op) for op in operations}
+        operations = choose.hoisted(operations, dims)
+        (stretch,) = choose.stretches(operations, dims)[:1]
+        members = operations[stretch.begin : stretch.end]
+
+        def trial(levels: Any) -> Outcome:
+            return trials.outcome(members, frozenset(run.results), levels)
+
+        look(stretch.extents, trial)
+        return []
+
+    options = {**SMALL_LX, "spyre.auto_tile": True}
+    torch._dynamo.reset()
+    uncached = inductor_config.patch({"force_disable_caches": True})
+    with mock.patch.object(pre_scheduling, "automatic_groups", groups), uncached:
+        torch.compile(function, fullgraph=True, options=options)(*args)
