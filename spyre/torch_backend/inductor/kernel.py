@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from spyre.dtypes import STICK_BYTES
+from spyre.layout import contiguous_strides
 from spyre.mlir.sdsc_builder import Place
 from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
 from spyre.torch_backend.inductor.compat import ir
@@ -25,6 +26,7 @@ from spyre.torch_backend.inductor.operand_views import (
     other_lanes,
     reads_of,
     seen,
+    storage_order,
 )
 from spyre.torch_backend.inductor.pass_printing import PassPrinter
 from spyre.torch_backend.program.constants import float_of
@@ -92,6 +94,8 @@ class SpyreKernel:
         value = self._computed(body)
         if name in self._results:
             value = self._stored(name, value)
+        else:
+            value = self._in_storage_order(name, value)
         self._check(self.low.builder.specs[known:])
         self._values[name] = value
         if getattr(operation.layout, "per_tile_fixed", False):
@@ -113,8 +117,17 @@ class SpyreKernel:
         """
         self._lane, self._lanes = None, ()
         value = self._computed(body)
-        self._values[name] = self._stored(name, value) if name in self._results else value
+        is_result = name in self._results
+        keep = self._stored if is_result else self._in_storage_order
+        self._values[name] = keep(name, value)
         return value.lane_dim, self._lanes
+
+    def _in_storage_order(self, name: str, value: Value) -> Value:
+        """``value`` with its dims as its buffer's elements follow each other, as readers see it."""
+        strides = self._buffers[name].strides
+        if strides == contiguous_strides(value.sizes):
+            return value
+        return value.permuted(storage_order(strides))
 
     def _stored(self, name: str, value: Value) -> Value:
         """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
