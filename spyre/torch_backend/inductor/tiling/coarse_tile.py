@@ -54,6 +54,8 @@ def coarse_tile(
     and extents), SPY976 (operations that cannot be tiled, extents or counts known only at run
     time), SPY977 (reads beyond a tile).
     """
+    if not groups:
+        return
     found = normalised(groups, tiled_dims)
     check_groups(operations, found)
     for group in found:
