@@ -249,8 +249,9 @@ def lay_out(operations):
         if isinstance(buffer, ir.TensorBox):
             buffer = buffer.data.data
         layout = buffer.get_output_spec()
-        is_known = not any(sympy.sympify(n).free_symbols for n in layout.size)
-        if type(layout) is ir.FixedLayout and is_known:
+        if type(layout) is not ir.FixedLayout:
+            continue
+        if not any(sympy.sympify(n).free_symbols for n in layout.size):
             buffer.layout = tiled(layout)
 
 
