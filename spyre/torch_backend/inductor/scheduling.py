@@ -25,6 +25,7 @@ from spyre.torch_backend.inductor.compat import (
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer
 from spyre.torch_backend.inductor.granules import Collected, Granule, collecting
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
+from spyre.torch_backend.inductor.pre_scheduling import printer_of
 from spyre.torch_backend.inductor.run_order import in_few_runs
 from spyre.torch_backend.inductor.settings import settings
 from spyre.torch_backend.inductor.tiling.loop_nodes import (
@@ -119,7 +120,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         kernel = _kernel_of(leaves)
         internal = {leaf.node.get_name() for leaf in leaves} - set(_read_outside(leaves))
         V.graph.removed_buffers |= internal
-        finished = kernel.finished()
+        finished = kernel.finished(printer_of(V.graph))
         name = self._define(leaves, finished)
         if (found := collecting()) is not None:
             _collect(found, name, leaves, kernel, finished)
