@@ -21,6 +21,7 @@ from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.inductor.bundle_generation import KernelMemory
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
 from spyre.torch_backend.inductor.granules import Granule, NotByRows, check_alike, row_strides
+from spyre.torch_backend.inductor.kernel_notes import SIZES_FILE
 from spyre.torch_backend.inductor.op_spec import (
     DataFormats,
     LoopSpec,
@@ -35,7 +36,6 @@ from spyre.torch_backend.program.value import Ints
 
 GRANULES = (64, 8, 1)
 """Rows of the tiles; each divides the one before."""
-SIZES_FILE = "sizes.txt"
 ROWS = sympy.Symbol("s0")
 SEGMENT_BYTES = 1 << 34
 

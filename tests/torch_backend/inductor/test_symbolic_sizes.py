@@ -14,7 +14,7 @@ import spyre
 from spyre.hw.device import Device
 from spyre.mlir.bundle import load_bundle
 from spyre.torch_backend.inductor import registration, symbolic_graph  # noqa: F401
-from spyre.torch_backend.inductor.any_rows import SIZES_FILE
+from spyre.torch_backend.inductor.kernel_notes import SIZES_FILE
 from spyre.torch_backend.inductor.observing import observing
 from spyre.torch_backend.inductor.op_spec import LoopSpec
 from spyre.torch_backend.inductor.sized_kernel import SizedKernel
@@ -218,6 +218,19 @@ def test_hints_keep_their_loops():
         (kernel,) = (kernel for kernel in found if hasattr(kernel, "specs"))
         assert [spec.count for spec in kernel.specs] == [2]
     assert graphs() == 1
+
+
+def test_explanations_are_of_the_bundle_for_any_size():
+    a = card(70, 128)
+    torch._dynamo.mark_dynamic(a, 0)
+    found = spyre.explain(lambda a: torch.softmax(a, -1), a)
+    (kernel,) = found.kernels
+    assert isinstance(kernel, SizedKernel)
+    text = str(found)
+    assert "loops over tiles of 64, 8, 1 rows" in text
+    assert "floor(s0/64) times:" in text
+    assert "reduction_type='max'" in text
+    assert text.count("=== FX graph") == 1
 
 
 def test_caches_tell_symbolic_graphs_from_sized_ones(tmp_path, monkeypatch):
