@@ -79,7 +79,7 @@ class _Reader(DefaultHandler):  # type: ignore[misc]
 
 def _linear(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> Load:
     """The index as strides; NotExpressible for one that is not linear."""
-    terms = sympy.expand(sympy.sympify(index)).as_coefficients_dict()
+    terms = dict(sympy.expand(index).as_coefficients_dict())
     offset = terms.pop(sympy.S.One, 0)
     strides = [terms.pop(symbol, 0) for symbol in symbols]
     if any(terms.values()):
