@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spyre.cli.run import main
+from spyre.hw import warming
 from spyre.hw.executor import Executor
 from spyre.hw.kernels.opcodes import KERNEL_MODULES
 
@@ -113,9 +114,12 @@ def test_after_warming_nothing_is_compiled_or_loaded(sanitize):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
-def test_warming_everything(capsys):
+def test_warming_everything(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(warming, "entry_addresses", asked.extend)
     assert main(["--warm"]) == 0
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [*KERNEL_MODULES]
+    assert asked == [*range(len(KERNEL_MODULES))]
 
 
 def test_warming_a_bundle_runs_nothing(monkeypatch, capsys):
