@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.cli.options import Options
-from spyre.cli.units import format_ns
+from spyre.runtime.units import format_ns
 from spyre.errors import Finding, Severity
 
 if TYPE_CHECKING:
