@@ -404,6 +404,12 @@ COST_CODES: dict[str, str] = {
     "SPY762": "a constant of a machine file is wrong",
 }
 
+PROFILE_CODES: dict[str, str] = {
+    "SPY780": "a picture needs matplotlib, which is not installed",
+    "SPY781": "a file to compare is no kept run",
+    "SPY782": "a file of a profile cannot be written",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -420,4 +426,5 @@ CODES: dict[str, str] = {
     **TORCH_CODES,
     **COARSE_TILING_CODES,
     **COST_CODES,
+    **PROFILE_CODES,
 }

@@ -37,7 +37,13 @@ from spyre.runtime.flex.timed_launch import TimedLaunch
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch_spec import Role
-from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RanLaunch, RunResult, report_executes
+from spyre.runtime.run_result import (
+    ExecuteReport,
+    PlacedArgument,
+    RanLaunch,
+    RunResult,
+    report_executes,
+)
 from spyre.runtime.runners import runner_of
 from spyre.runtime.sanitized import (
     label_launch,

@@ -83,7 +83,7 @@ class RanLaunch:
 
     name: str
     linked: LinkedProgram
-    label: LaunchLabel = LaunchLabel()
+    label: LaunchLabel = field(default_factory=LaunchLabel)
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,7 +83,9 @@ def _copies(result: RunResult, roles: Sequence[Role], kind: Kind) -> Iterator[Ac
     for placed in result.arguments:
         spec = placed.spec
         if spec.role in roles:
-            yield Activity(f"{kind} {spec.name}", kind, spec.name, size_bytes=spec.layout.device_bytes)
+            yield Activity(
+                f"{kind} {spec.name}", kind, spec.name, size_bytes=spec.layout.device_bytes
+            )
 
 
 def _chained(found: Sequence[Activity]) -> Iterator[Activity]:

@@ -58,7 +58,8 @@ class ExecuteModel:
         work = self.core_counts[:, WORK].sum(axis=1).astype(np.float64)
         if not work.any():
             work[list(self.cores)] = 1.0
-        return work / work.max()
+        shares: Float64Array = work / work.max()
+        return shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ def model_kernel(linked: LinkedProgram, machine: MachineSpec, model: Model) -> K
     times = kernel_ns(counts, machine, model).operations
     files = [linked.program.executes[k].sdsc_filename for k in statements]
     rows = zip(statements, files, counts, times, strict=True)
-    executes = tuple(_execute(k, file, origin.runs[k], *found) for k, file, *found in rows)
+    executes = tuple(_execute(k, file, origin.runs[k], c, time) for k, file, c, time in rows)
     executions = _executions(origin, statements, executes)
     place_of = _places(len(origin.runs), statements)
     accesses = lx_accesses(origin.runs, place_of, executions.execute, executions.instance)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from spyre.mlir.operation import Component
 class LxAccesses:
     """Every use of a range of LX by an execution, as arrays over uses.
 
-    ``low``, ``high``: bytes; ``position``: of the execution in the launch; ``execute``: place of its
-    statement; ``writes``: 1 if it writes the range.
+    ``low``, ``high``: bytes; ``position``: of the execution in the launch; ``execute``: place of
+    its statement; ``writes``: 1 if it writes the range.
     """
 
     low: Int64Array
@@ -41,8 +42,8 @@ class LxAccesses:
 class LxLifetimes:
     """Contents of ranges of LX, from the execution that writes them to the last that reads them.
 
-    ``first``, ``last``: positions of executions; ``writer``, ``reader``: places of their statements.
-    What was there before the launch begins at its first use; ``written`` is 0 for it.
+    ``first``, ``last``: positions of executions; ``writer``, ``reader``: places of their
+    statements. What was there before the launch begins at its first use; ``written`` is 0 for it.
     """
 
     low: Int64Array
@@ -125,7 +126,7 @@ def peak_bytes(found: LxLifetimes) -> int:
         return 0
     times: list[Int64Array] = []
     sizes: list[Int64Array] = []
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in pairwise(edges):
         inside = (found.low <= begin) & (found.high >= end)
         starts, ends = _merged(found.first[inside], found.last[inside] + 1)
         times += [starts, ends]

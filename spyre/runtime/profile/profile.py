@@ -16,9 +16,9 @@ import numpy as np
 from spyre.hw.cost.kernel_time import Model
 from spyre.hw.cost.machine import MachineSpec
 from spyre.hw.cost.operation_counts import OperationCounts
-from spyre.hw.cost.times import Bound
 from spyre.hw.cost.timeline.policies import Overlap
 from spyre.hw.cost.timeline.task import Kind, Resource, Span, Timeline
+from spyre.hw.cost.times import Bound
 from spyre.hw.counters import Counters
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import CORES
