@@ -31,6 +31,7 @@ WITHOUT_CASE: dict[str, str] = {
         f"SPY{number}": "files beside the bundle: tests/cli/test_profile.py"
         for number in (780, 781, 782)
     },
+    "SPY783": "the PyTorch device is used from Python only: tests/torch_backend",
     **{
         f"SPY{number}": "torch.compile is used from Python only: tests/torch_backend/inductor"
         for number in (*range(960, 965), 967, 968, 969, *range(970, 979), *range(980, 989))

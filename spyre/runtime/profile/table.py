@@ -95,12 +95,13 @@ def summary_lines(profile: Profile) -> list[str]:
         f"{format_bytes(profile.copied_bytes(kind))} {where} in "
         f"{time_text(profile.copied_ns(kind))}"
         for kind, where in ((Kind.COPY_IN, "to the card"), (Kind.COPY_OUT, "to the host"))
+        if profile.copied_bytes(kind)
     ]
     hw = profile.machine.hardware
     return [
         f"launches: {count}, {time_text(profile.launch_ns)} beside "
         f"{time_text(profile.compute_ns)} on the cores",
-        f"copies: {', '.join(moved)}",
+        f"copies: {', '.join(moved) or 'none'}",
         _lx_line(profile.lx_peak_bytes, hw.lx_bytes),
         f"from first to last: {time_text(profile.makespan_ns)} ({profile.overlap}; cores busy "
         f"{_busy(profile, Resource.COMPUTE)}, DMA {_busy(profile, Resource.DMA)})",
