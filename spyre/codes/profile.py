@@ -20,8 +20,8 @@ PROFILE_EXPLANATIONS: dict[str, E] = {
         "Name a file in a directory that exists and may be written.",
     ),
     "SPY783": E(
-        "What `with torch.spyre.profile() as p` found was asked for inside the block, whose work has "
-        "not ended.",
+        "What `with torch.spyre.profile() as p` found was asked for inside the block, whose "
+        "work has not ended.",
         "Read p behind the block.",
     ),
 }

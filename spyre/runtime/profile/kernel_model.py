@@ -143,7 +143,7 @@ def _executions(
     execute = place_of[static[rows]]
     each = np.array([e.total_ns / e.counters.executions for e in executes], np.float64)
     ends = np.cumsum(each[execute]) if len(rows) else np.zeros(0, np.float64)
-    return Executions(execute, instance[rows], ends - each[execute], ends)
+    return Executions(execute, instance[rows], np.append(0.0, ends)[:-1], ends)
 
 
 def spread(total: int, count: int) -> Iterator[int]:

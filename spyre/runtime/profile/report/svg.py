@@ -74,7 +74,8 @@ def chart(frame: Frame, label: str, content: Content) -> Markup:
     """An SVG of a frame's size that shrinks with the page."""
     box = f"0 0 {frame.width:g} {frame.height:g}"
     titled = [tag("title", label), inside(content)]
-    return tag("svg", titled, viewBox=box, role="img", aria_label=label, class_="chart")
+    drawn = tag("svg", titled, viewBox=box, role="img", aria_label=label, class_="chart")
+    return tag("div", drawn, class_="wide", role="region", tabindex="0", aria_label=label)
 
 
 def x_axis(frame: Frame, ticks: Iterable[tuple[float, str]], title: str) -> Markup:

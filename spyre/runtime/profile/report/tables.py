@@ -12,8 +12,10 @@ from spyre.hw.execute_counters import CORE_COLUMNS
 from spyre.runtime.profile.profile import Profile
 from spyre.runtime.profile.report.svg import Markup, inside, tag
 from spyre.runtime.profile.rows import Row, execute_rows, kernel_rows
-from spyre.runtime.profile.table import CELLS, COLUMNS, LEFT, time_text
+from spyre.runtime.profile.table import CELLS, COLUMNS, time_text
+from spyre.runtime.profile.table import LEFT as LEFT_COLUMNS
 
+LEFT = (*LEFT_COLUMNS, "counter")
 MAX_ROWS = 2000
 """Executes that are listed at most: those that take longest."""
 
@@ -128,7 +130,7 @@ def counter_table(profile: Profile) -> Markup:
     named = dict(zip(Counters.__slots__, profile.counters.values, strict=True))
     named["sticks"] = profile.counters.sticks
     rows = ([Cell(name, None, True), Cell(f"{value:,}", value)] for name, value in named.items())
-    return sortable("counters-table", "Counters of all executes", ("kernel", "sum"), rows)
+    return sortable("counters-table", "Counters of all executes", ("counter", "sum"), rows)
 
 
 def balance_text(profile: Profile) -> str:
