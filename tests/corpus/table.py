@@ -24,7 +24,7 @@ WITHOUT_CASE: dict[str, str] = {
         for number in (900, 901, 902, 903, 930, 950, 951)
     },
     **{
-        f"SPY{number}": "machine files are beside the bundle: tests/hw/cost, tests/cli/test_profile.py"
+        f"SPY{number}": "files beside the bundle: tests/hw/cost, tests/cli/test_profile.py"
         for number in (760, 761, 762)
     },
     **{

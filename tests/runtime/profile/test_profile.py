@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 import spyre
@@ -20,6 +22,7 @@ from spyre.runtime.profile.json_form import counters_object
 from spyre.runtime.profile.make import make_profile
 from spyre.runtime.profile.profile import LAUNCH
 from spyre.runtime.profile.rows import MAX_ROWS, Row, execute_rows, rows_of, total_row
+from spyre.runtime.spyrecode.compile import compile_directory
 from tests.runtime.profile.conftest import EXAMPLES
 
 
@@ -124,10 +127,18 @@ def test_the_json_object_is_json(softmax):
     assert sum(row["time_ns"] for row in content["executes"]) == pytest.approx(found.compute_ns)
 
 
-def test_a_recording_of_many_launches():
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A compiled kernel of three tensors."""
+    copy = shutil.copytree(EXAMPLES / "add_loop", tmp_path_factory.mktemp("kernel") / "add_loop")
+    compile_directory(copy)
+    return copy
+
+
+def test_a_recording_of_many_launches(compiled):
     """Launches that differ in addresses only are one kernel; copies run beside another stream."""
     card = FlexDevice()
-    plan = spyre.prepare_kernel(EXAMPLES / "add_loop", card)
+    plan = spyre.prepare_kernel(compiled, card)
     shape = plan.expected_input_shapes[0]
     card.runner = run_noted
     with card.recording() as commands:
@@ -135,8 +146,6 @@ def test_a_recording_of_many_launches():
             tensors = [card.empty(s) for s in plan.expected_input_shapes]
             spyre.launch_kernel(plan, tensors, card.default_stream)
         other = card.streams.take()
-        import numpy as np
-
         card.to_device(np.ones(shape, np.float16), stream=other)
     found = make_profile(activities_of(commands))
     (kernel,) = found.kernels
@@ -153,12 +162,13 @@ def test_a_recording_of_many_launches():
     assert serial.makespan_ns > found.makespan_ns
 
 
-def test_what_ran_no_program_takes_no_time_on_the_cores():
+def test_what_ran_no_program_takes_no_time_on_the_cores(compiled):
     """Copies recorded without a runner: launches are known, their programs are not."""
     card = FlexDevice()
-    plan = spyre.prepare_kernel(EXAMPLES / "add_loop", card)
+    plan = spyre.prepare_kernel(compiled, card)
     with card.recording() as commands:
-        spyre.launch_kernel(plan, [card.empty(s) for s in plan.expected_input_shapes])
+        tensors = [card.empty(s) for s in plan.expected_input_shapes]
+        spyre.launch_kernel(plan, tensors, card.default_stream)
         card.synchronize()
     found = make_profile(activities_of(commands))
     assert (found.kernels, found.compute_ns) == ((), 0.0)

@@ -32,7 +32,7 @@ from spyre.runtime.units import format_bytes
 
 MAX_MAPS = 8
 """Kernels whose LX is shown: those that take longest."""
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def write_report(path: Path | str, profile: Profile, title: str = "spyre profile") -> None:
