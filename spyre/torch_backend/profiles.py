@@ -36,7 +36,7 @@ class profile:
     machine file over the shipped one (MachineError SPY760 to SPY762); ``model``: "calibrated" or
     "ideal"; ``overlap``: "serial", "overlapped" or "double-buffered". LaunchError SPY950 within
     another trace or profile of the process. Off it costs nothing; on, control blocks run one by
-    one. Read it when the block has been left.
+    one. Read it when the block has been left; of a block that raises it has what had ended by then.
     """
 
     def __init__(

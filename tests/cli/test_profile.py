@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from spyre.hw.counters import Counters
+from tests.cli.conftest import ROOT
 from tests.runtime.flex.trace_reader import Trace
 
 
@@ -30,6 +31,8 @@ def test_the_table(cli, examples):
     assert "launching" in lines[7]
     assert lines[-1].startswith("machine spyre, model calibrated: HBM 204.8 GB/s")
     assert "LX: at most 10 KiB of 2 MiB per core" in lines
+    shown = (ROOT / "docs" / "profiling.md").read_text()
+    assert "\n".join(ran.out.splitlines()[1:]) in shown
 
 
 def test_json(kept):
