@@ -67,7 +67,7 @@ class _Operation:
     def counts(self) -> OperationCounts:
         """Its record."""
         spec, product = self.spec, self._product()
-        points = prod(self.extents.values()) * self.runs
+        points = self._points() * self.runs
         rows, columns = self._rows_and_columns()
         reads = [arg for arg in spec.args if arg.is_input]
         writes = [arg for arg in spec.args if not arg.is_input]
@@ -119,6 +119,15 @@ class _Operation:
         moves = zip(self.loops, self.spec.tiled_symbols, strict=True)
         moved = 1 if arg.per_tile_fixed else prod(n for n, s in moves if s in touched)
         return self._hbm_bytes(arg) * (self.runs - moved) // self.runs
+
+    def _points(self) -> int:
+        """Points of one run: whole sticks are worked on, sticks of one element too."""
+        arg = self.spec.args[0] if self.spec.is_reduction else self.spec.args[-1]
+        lanes, lane = arg.device_size[-1], _lane(arg)
+        if lane is None:
+            return prod(self.extents.values()) * lanes
+        padded = -(-self.extents[lane] // lanes) * lanes
+        return prod({**self.extents, lane: padded}.values())
 
     def _cost_class(self) -> CostClass:
         spec, result = self.spec, _symbols(self.spec.args[-1])

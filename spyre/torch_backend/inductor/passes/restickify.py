@@ -13,7 +13,8 @@ from typing import Any
 from spyre import config
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.body import Load
-from spyre.torch_backend.inductor.operand_views import Read, reads_of
+from spyre.torch_backend.inductor.lane_graph import Placement
+from spyre.torch_backend.inductor.operand_views import Read, reads_of, storage_order
 from spyre.torch_backend.inductor.passes.insertion import (
     Source,
     insert_restickify,
@@ -24,11 +25,7 @@ from spyre.torch_backend.inductor.passes.moves import Move
 from spyre.torch_backend.inductor.passes.propagate_layouts import memory_lane, set_lane
 from spyre.torch_backend.inductor.passes.runs import Run, Step, runs_of
 from spyre.torch_backend.inductor.passes.stick_graph import StickGraph, can_be_led, stick_graph
-from spyre.torch_backend.inductor.restickify_placement import (
-    Placement,
-    place_greedily,
-    place_restickifies,
-)
+from spyre.torch_backend.inductor.restickify_placement import place_greedily, place_restickifies
 from spyre.torch_backend.program.value import Ints, NotExpressible
 
 
@@ -82,9 +79,11 @@ class _Inserter:
             return
         computed = split_memory(self.graph, step.operation, lane)
         self._values[step.name] = computed.get_name()
-        sizes = step.body.ranges
+        sizes = self.sticks.sizes[step.name]
         whole = Source(str(computed.get_name()), _dense(sizes))
-        self._copies[whole, sizes, memory_lane(self.run, step.name)] = step.name
+        order = storage_order(self.run.buffers[step.name].strides)
+        lane = memory_lane(self.run, step.name)
+        self._copies[whole, sizes, order.index(lane) if lane >= 0 else lane] = step.name
 
     def _lead(self, step: Step) -> None:
         loads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
