@@ -19,8 +19,9 @@ from spyre.hw.cost.machine import MachineSpec
 from spyre.hw.cost.operation_counts import OperationCounts
 from spyre.hw.cost.times import OperationTime
 from spyre.hw.counters import Counters
-from spyre.hw.execute_counters import CORE_COLUMNS, count_cores, count_execute
+from spyre.hw.execute_counters import CORE_COLUMNS, count_cores
 from spyre.hw.linked_program import LinkedPlaces, LinkedProgram, PlanRun
+from spyre.hw.lx_occupancy import lx_occupancy
 from spyre.hw.nest import Int64Array
 from spyre.runtime.profile.lx_accesses import LxAccesses, lx_accesses
 from spyre.runtime.run_result import shape_text
@@ -81,11 +82,12 @@ class Executions:
 
 @dataclass(frozen=True, eq=False)
 class KernelModel:
-    """One launch of a kernel."""
+    """One launch of a kernel. ``lx_peak_bytes``: most bytes of a scratchpad alive at once."""
 
     executes: tuple[ExecuteModel, ...]
     executions: Executions
     lx: LxAccesses
+    lx_peak_bytes: int
 
     @property
     def total_ns(self) -> float:
@@ -101,15 +103,22 @@ def model_kernel(linked: LinkedProgram, machine: MachineSpec, model: Model) -> K
     times = kernel_ns(counts, machine, model).operations
     files = [linked.program.executes[k].sdsc_filename for k in statements]
     rows = zip(statements, files, counts, times, strict=True)
-    executes = tuple(_execute(k, file, origin.runs[k], c, time) for k, file, c, time in rows)
+    executes = tuple(
+        _execute(k, file, origin.runs[k], linked.counters[k], c, time) for k, file, c, time in rows
+    )
     executions = _executions(origin, statements, executes)
     place_of = _places(len(origin.runs), statements)
     accesses = lx_accesses(origin.runs, place_of, executions.execute, executions.instance)
-    return KernelModel(executes, executions, accesses)
+    return KernelModel(executes, executions, accesses, lx_occupancy(linked).peak_bytes)
 
 
 def _execute(
-    k: int, file: str, runs: Sequence[PlanRun], counts: OperationCounts, time: OperationTime
+    k: int,
+    file: str,
+    runs: Sequence[PlanRun],
+    counters: Counters,
+    counts: OperationCounts,
+    time: OperationTime,
 ) -> ExecuteModel:
     op = runs[0].plan.op if runs[0].divided is None else runs[0].divided
     return ExecuteModel(
@@ -118,7 +127,7 @@ def _execute(
         op.name,
         shape_text(op, runs),
         tuple(sorted({core for run in runs for core in run.plan.op.cores})),
-        count_execute(runs),
+        counters,
         counts,
         time,
         count_cores(runs),

@@ -1,4 +1,6 @@
-"""What a launch has in the scratchpads when: accesses, lifetimes, occupancy.
+"""What a launch has in the scratchpads when: accesses and lifetimes, for pictures.
+
+How full a scratchpad is says :mod:`spyre.hw.lx_occupancy`, by the same rule.
 
 Offsets count from the beginning of a core's scratchpad; cores that use different ones are shown
 together, from the lowest to the highest.
@@ -8,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -111,36 +112,9 @@ def lifetimes(accesses: LxAccesses) -> LxLifetimes:
     return LxLifetimes(
         low[first],
         high[first],
-        position[first],
+        position[first] * writes[first],
         position[last],
         execute[first],
         execute[last],
         writes[first],
     )
-
-
-def peak_bytes(found: LxLifetimes) -> int:
-    """Most bytes of one scratchpad in use during one execution; what overlaps counts once."""
-    edges = np.unique(np.concatenate([found.low, found.high]))
-    if len(edges) < 2:
-        return 0
-    times: list[Int64Array] = []
-    sizes: list[Int64Array] = []
-    for begin, end in pairwise(edges):
-        inside = (found.low <= begin) & (found.high >= end)
-        starts, ends = _merged(found.first[inside], found.last[inside] + 1)
-        times += [starts, ends]
-        sizes += [np.full(len(starts), end - begin), np.full(len(ends), begin - end)]
-    moments, changes = np.concatenate(times), np.concatenate(sizes)
-    order = np.lexsort((changes, moments))
-    return int(np.cumsum(changes[order]).max(initial=0))
-
-
-def _merged(starts: Int64Array, ends: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Intervals as unions of those that overlap or touch."""
-    if not len(starts):
-        return starts, ends
-    order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(ends[order])
-    gaps = np.flatnonzero(starts[1:] > reach[:-1])
-    return starts[np.append(0, gaps + 1)], reach[np.append(gaps, len(starts) - 1)]

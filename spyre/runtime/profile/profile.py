@@ -24,7 +24,6 @@ from spyre.hw.nest import Int64Array
 from spyre.hw.spec import CORES
 from spyre.runtime.profile.activity import Activity
 from spyre.runtime.profile.kernel_model import ExecuteModel, Float64Array, KernelModel
-from spyre.runtime.profile.lx_accesses import lifetimes, peak_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,10 +115,10 @@ class KernelProfile:
             times[execute.bound] = times.get(execute.bound, 0.0) + execute.total_ns
         return max(times, key=lambda bound: times[bound], default=LAUNCH)
 
-    @cached_property
+    @property
     def lx_peak_bytes(self) -> int:
-        """Most bytes of a core's scratchpad in use at once."""
-        return peak_bytes(lifetimes(self.model.lx))
+        """Most bytes of a core's scratchpad alive at once."""
+        return self.model.lx_peak_bytes
 
     @property
     def cores(self) -> int:

@@ -1,12 +1,16 @@
-"""Lifetimes and occupancy of LX against twins that look at every byte and every execution."""
+"""Lifetimes in LX against a twin that looks at every use, and against the occupancy."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyre.runtime.profile.lx_accesses import LxAccesses, LxLifetimes, lifetimes, peak_bytes
+from spyre.hw.cost.machine_file import default_machine
+from spyre.hw.lx_occupancy import lx_occupancy
+from spyre.runtime.profile.kernel_model import model_kernel
+from spyre.runtime.profile.lx_accesses import LxAccesses, LxLifetimes, lifetimes
 
 Use = tuple[int, int, int, int]
 """Low, high, position, writes."""
@@ -40,7 +44,7 @@ def lifetimes_one_by_one(found: list[Use]) -> set[tuple[int, int, int, int]]:
             if begin is None or anew:
                 if begin is not None:
                     result.add((low, high, begin, last))
-                begin = position
+                begin = position if writes else 0
             last = position
             seen.add(position)
         result.add((low, high, begin, last))
@@ -55,27 +59,25 @@ def test_lifetimes(found: list[Use]):
     assert set(rows) == lifetimes_one_by_one(found)
 
 
-@settings(max_examples=200, deadline=None)
-@given(found=uses())
-def test_the_peak(found: list[Use]):
-    lived = lifetimes(accesses_of(found))
-    rows = list(
-        zip(*(c.tolist() for c in (lived.low, lived.high, lived.first, lived.last)), strict=True)
-    )
-    peak = 0
-    for position in range(6):
-        held = {b for low, high, first, last in rows if first <= position <= last
-                for b in range(low, high)}  # fmt: skip
-        peak = max(peak, len(held))
-    assert peak_bytes(lived) == peak
+@pytest.mark.parametrize("name", ["softmax", "add_loop"])
+def test_as_full_as_the_occupancy_says(name, request):
+    linked = request.getfixturevalue(name).launches[0].linked
+    model = model_kernel(linked, default_machine(), "ideal")
+    found, expected = lifetimes(model.lx), lx_occupancy(linked)
+    live = np.zeros(len(model.executions), np.int64)
+    for k in range(len(found)):
+        live[found.first[k] : found.last[k] + 1] += found.high[k] - found.low[k]
+    assert live.tolist() == expected.live_bytes.tolist()
+    assert model.lx.highest == expected.high_water_bytes
 
 
 def test_nothing():
     none = lifetimes(accesses_of([]))
-    assert (len(none), peak_bytes(none)) == (0, 0)
+    assert len(none) == 0
 
 
 def test_what_was_there_before_is_not_written():
     lived = lifetimes(accesses_of([(0, 2, 1, 0), (0, 2, 3, 1)]))
     assert isinstance(lived, LxLifetimes)
     assert lived.written.tolist() == [0, 1]
+    assert lived.first.tolist() == [0, 3]
