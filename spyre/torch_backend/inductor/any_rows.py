@@ -96,7 +96,7 @@ def rows_kernel(granules: Mapping[int, Granule], row_inputs: Sequence[int]) -> R
         [SizeSpec("s0", [(places[large.inputs[k]], 0) for k in row_inputs])],
         [_extents(large, name, tensors) for name in large.arguments],
         constants,
-        {**large.kernel.notes, SIZES_FILE: _note(tensors)},
+        {**large.kernel.notes, SIZES_FILE: _note(places, tensors)},
     )
     outputs = [tensors[name] for name in large.outputs]
     return RowsKernel(
@@ -106,11 +106,12 @@ def rows_kernel(granules: Mapping[int, Granule], row_inputs: Sequence[int]) -> R
     )
 
 
-def _note(tensors: Mapping[str, RowTensor]) -> str:
+def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
+    numbers = ", ".join(f"arg_{places[name]}" for name in tensors)
     tiles = ", ".join(map(str, GRANULES))
     return (
         f"one bundle for any number of rows s0: loops over tiles of {tiles} rows\n"
-        f"arguments with rows: {', '.join(tensors)}\n"
+        f"arguments with rows: {numbers}\n"
     )
 
 
