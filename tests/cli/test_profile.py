@@ -10,6 +10,7 @@ import pytest
 from spyre.hw.counters import Counters
 from tests.cli.conftest import ROOT
 from tests.runtime.flex.trace_reader import Trace
+from tests.runtime.test_case import write_case
 
 
 @pytest.fixture
@@ -42,6 +43,20 @@ def test_json(kept):
     assert counted == {key: content["totals"][key] for key in counted}
     assert [row["op"] for row in profile["executes"]] == [e["op"] for e in content["executes"]]
     assert profile["totals"]["launches"] == 1
+
+
+def test_launches_of_a_case(cli, tmp_path):
+    """Kernels have names of their own, executes the numbers of the run's table."""
+    ran = json.loads(cli(write_case(tmp_path / "case"), "--profile", "--json").out)
+    rows = ran["profile"]["executes"]
+    assert [(row["kernel"], row["label"], row["op"]) for row in rows] == [
+        ("k0", "0", "neg"), ("k1", "1", "abs")
+    ]  # fmt: skip
+    verified = tmp_path / "case" / "case.json"
+    content = json.loads(verified.read_text())
+    verified.write_text(json.dumps({**content, "run": {"verify": True}}))
+    refused = cli(tmp_path / "case", "--profile")
+    assert (refused.code, "SPY887" in refused.err) == (2, True)
 
 
 def test_null_where_not_asked_for(cli, examples):
