@@ -51,7 +51,7 @@ def lifetimes_one_by_one(found: list[Use]) -> set[tuple[int, int, int, int]]:
     return result
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(found=uses())
 def test_lifetimes(found: list[Use]):
     lived = lifetimes(accesses_of(found))

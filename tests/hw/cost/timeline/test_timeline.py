@@ -49,14 +49,14 @@ def spans_one_by_one(tasks: tuple[Task, ...]) -> list[Span]:
     return [Span(begin[k], begin[k] + task.duration_ns) for k, task in enumerate(tasks)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tasks=task_lists(), overlap=st.sampled_from(list(Overlap)))
 def test_against_the_twin(tasks: list[Task], overlap: Overlap):
     found = simulate(tasks, overlap)
     assert list(found.spans) == spans_one_by_one(ordered(tasks, overlap))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tasks=task_lists(), overlap=st.sampled_from(list(Overlap)))
 def test_what_must_hold(tasks: list[Task], overlap: Overlap):
     found = simulate(tasks, overlap)
@@ -72,7 +72,7 @@ def test_what_must_hold(tasks: list[Task], overlap: Overlap):
     assert found.makespan_ns <= sum(task.duration_ns for task in tasks) + 1e-9
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tasks=task_lists())
 def test_recorded_orders_are_kept(tasks: list[Task]):
     """Under both policies that keep them, everything of a stream is in its order."""
@@ -83,7 +83,7 @@ def test_recorded_orders_are_kept(tasks: list[Task]):
             assert all(a.end_ns <= b.begin_ns for a, b in pairwise(own))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tasks=task_lists())
 def test_double_buffering_keeps_data_in_order(tasks: list[Task]):
     """A launch has its copies, waits for host operations and other streams, uses two buffers."""
