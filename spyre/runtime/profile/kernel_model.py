@@ -6,7 +6,7 @@ same part of its time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -155,7 +155,6 @@ def _executions(
     return Executions(execute, instance[rows], np.append(0.0, ends)[:-1], ends)
 
 
-def spread(total: int, count: int) -> Iterator[int]:
-    """``total`` over ``count`` executions, as evenly as whole numbers can be."""
-    for k in range(count):
-        yield total * (k + 1) // count - total * k // count
+def part_of(total: int, count: int, k: int) -> int:
+    """The part of ``total`` that execution ``k`` of ``count`` has: as even as whole numbers are."""
+    return total * (k + 1) // count - total * k // count

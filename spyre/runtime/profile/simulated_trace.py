@@ -7,16 +7,14 @@ executions of a statement differ, a span has its part as evenly as whole numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from spyre.hw.cost.timeline.task import Resource
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
 from spyre.runtime.flex.trace_tracks import Track, core_track
-from spyre.runtime.profile.kernel_model import spread
+from spyre.runtime.profile.kernel_model import part_of
 from spyre.runtime.profile.profile import KernelProfile, Launch, Profile
 
 Event = dict[str, Any]
@@ -116,34 +114,23 @@ class _KernelParts:
     """The counters of a kernel's executes, taken apart into executions."""
 
     def __init__(self, kernel: KernelProfile) -> None:
-        models = [execute.model for execute in kernel.executes]
-        self._counters = [
-            list(zip(*(spread(v, m.counters.executions) for v in m.counters.values), strict=True))
-            for m in models
-        ]
+        self._models = [execute.model for execute in kernel.executes]
         self._cores = [
-            [
-                (
-                    core,
-                    float(m.core_shares[core]),
-                    list(
-                        zip(
-                            *(spread(v, m.counters.executions) for v in row.tolist()),
-                            strict=True,
-                        )
-                    ),
-                )
-                for core, row in enumerate(np.asarray(m.core_counts))
-                if core in m.cores
-            ]
-            for m in models
+            [(core, float(m.core_shares[core]), m.core_counts[core].tolist()) for core in m.cores]
+            for m in self._models
         ]
 
     def counters(self, place: int, instance: int) -> dict[str, int]:
         """Counters of one execution."""
-        return dict(zip(Counters.__slots__, self._counters[place][instance], strict=True))
+        found = self._models[place].counters
+        return _parts(Counters.__slots__, found.values, found.executions, instance)
 
     def cores(self, place: int, instance: int) -> Iterator[tuple[int, float, dict[str, int]]]:
         """Core, part of the time it works, and its counts of one execution."""
-        for core, share, rows in self._cores[place]:
-            yield core, share, dict(zip(CORE_COLUMNS, rows[instance], strict=True))
+        count = self._models[place].counters.executions
+        for core, share, row in self._cores[place]:
+            yield core, share, _parts(CORE_COLUMNS, row, count, instance)
+
+
+def _parts(names: Sequence[str], totals: Sequence[int], count: int, k: int) -> dict[str, int]:
+    return {name: part_of(total, count, k) for name, total in zip(names, totals, strict=True)}

@@ -91,22 +91,33 @@ def test_files_appear_whole(tmp_path, softmax):
 # --- in a browser -------------------------------------------------------------------------------
 
 PROBE = """<script>
-document.querySelector("#executes-table thead button").focus();
+const first = document.querySelector("#executes-table thead button");
+first.focus();
 const heads = [...document.querySelectorAll("#executes-table thead button")];
 const time = heads.find((head) => head.textContent === "time");
 time.click();
 document.getElementById("theme").click();
 const rows = [...document.querySelectorAll("#executes-table tbody tr")];
 document.title = [rows[0].cells[1].textContent, rows.at(-1).cells[1].textContent,
-  document.documentElement.dataset.theme].join(" ");
+  document.documentElement.dataset.theme, document.activeElement === first,
+  document.documentElement.scrollWidth <= innerWidth].join(" ");
 </script>"""
 
 
-def opened(page: str, directory: Path) -> tuple[str, list[str]]:
-    """The page's DOM once its script has run, and what it wrote to the console."""
+def opened(page: str, directory: Path, width: int = 1280) -> tuple[str, list[str]]:
+    """The page's DOM once its script has run, and what it wrote to the console.
+
+    ``width``: of the window in pixels.
+    """
     file = directory / "page.html"
     file.write_text(page)
-    arguments = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+    arguments = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--window-size={width},900",
+    )
     ran = subprocess.run(
         [
             *(BROWSER, *arguments, "--enable-logging=stderr", "--virtual-time-budget=2000"),
@@ -122,14 +133,16 @@ def opened(page: str, directory: Path) -> tuple[str, list[str]]:
 
 @pytest.mark.skipif(BROWSER is None, reason="no headless Chromium on this machine")
 class TestBrowser:
-    def test_it_opens_without_an_error(self, page, tmp_path):
-        dom, console = opened(page.replace("</body>", PROBE + "</body>"), tmp_path)
+    @pytest.mark.parametrize("width", [1280, 420])
+    def test_it_opens_without_an_error(self, page, tmp_path, width):
+        """Tables sort, the theme changes, the keyboard gets there, nothing is wider than a page."""
+        dom, console = opened(page.replace("</body>", PROBE + "</body>"), tmp_path, width)
         assert console == []
         assert all(f'<section id="{key}"' in dom for key in SECTIONS)
         assert dom.count("<svg viewBox") == 4
         title = re.search("<title>(.*?)</title>", dom)
         assert title is not None
-        assert title[1] in ("max sum dark", "max sum light")
+        assert title[1] in ("max sum dark true true", "max sum light true true")
         assert re.search('aria-sort="descending"><button[^>]*>time', dom)
 
     def test_an_error_would_be_seen(self, page, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import spyre
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
-from spyre.runtime.profile.kernel_model import spread
+from spyre.runtime.profile.kernel_model import part_of
 from spyre.runtime.profile.simulated_trace import EXECUTES, simulated_events
 
 
@@ -45,6 +45,6 @@ def test_nothing_overlaps(add_loop):
 
 @pytest.mark.parametrize(("total", "count"), [(7, 3), (0, 4), (10, 10), (1, 5)])
 def test_spreading(total, count):
-    parts = list(spread(total, count))
+    parts = [part_of(total, count, k) for k in range(count)]
     assert (sum(parts), len(parts)) == (total, count)
     assert max(parts) - min(parts) <= 1
