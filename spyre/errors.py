@@ -224,6 +224,10 @@ class MachineError(SpyreError):
     """A file of a machine's constants is not what the cost models take."""
 
 
+class ProfileError(SpyreError):
+    """A profile cannot be shown or compared."""
+
+
 class MismatchError(SpyreError):
     """Outputs differ from what was expected by more than the tolerance."""
 
