@@ -22,6 +22,7 @@ from spyre.hw import readings
 from spyre.hw.op_coverage import Coverage, Status, count_line, coverage
 from spyre.hw.ops import OPS, Family, OpSpec
 from spyre.hw.reference.agreement import AGREEMENTS
+from tools import cost_tables
 from tools.code_kinds import CodeKind, error_classes, find_code_kinds
 from tools.code_page import code_sections
 
@@ -261,6 +262,9 @@ def eager_kernels() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "cost-constants": lambda: table(cost_tables.CONSTANTS_HEAD, cost_tables.constants()),
+    "cost-errors": lambda: table(cost_tables.ERRORS_HEAD, cost_tables.errors()),
+    "cost-kernels": lambda: table(cost_tables.ROWS_HEAD, cost_tables.measured_rows()),
     "eager-kernels": eager_kernels,
     "operations": operations,
     "coverage": coverage_table,

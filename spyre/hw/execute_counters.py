@@ -83,11 +83,12 @@ def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
     for place, tensor in enumerate(runs[0].plan.op.tensors):
         if tensor.component is Component.HBM:
             is_output = tensor in runs[0].plan.op.outputs
-            found[is_output] += _distinct_sticks(runs, place) * STICK_BYTES
+            found[is_output] += operand_sticks(runs, place) * STICK_BYTES
     return found[0], found[1]
 
 
-def _distinct_sticks(runs: Sequence[PlanRun], operand: int) -> int:
+def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
+    """Sticks of an operand in HBM that one execution touches, each once; ``runs``: its parts."""
     sticks = {share: count for run in runs for share, count in _shares(run, operand)}
     if not any(_overlaps(run, operand) for run in runs):
         return sum(sticks.values())
@@ -107,7 +108,7 @@ def _shares(run: PlanRun, operand: int) -> Iterator[tuple[Share, int]]:
             yield (start,), 0 if box is None else box.sticks
         return
     count = sticks_per_core(op, access)
-    for start in np.unique(starts).tolist():
+    for start in set(starts.tolist()):
         yield (start,), count
 
 

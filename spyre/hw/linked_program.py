@@ -13,6 +13,7 @@ from spyre.hw import table as tb
 from spyre.hw.aliasing import AliasStructure, alias_structure
 from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan
+from spyre.hw.counters import Counters
 from spyre.hw.kernels.opcodes import DISPATCH_BASES
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
@@ -120,6 +121,13 @@ class LinkedPlaces:
         return self
 
     @cached_property
+    def counters(self) -> tuple[Counters, ...]:
+        """The work of every static execute in one launch, wherever it is moved to."""
+        from spyre.hw.execute_counters import count_execute
+
+        return tuple(map(count_execute, self.runs))
+
+    @cached_property
     def bases(self) -> Int64Array:
         """Where the binding's allocations begin."""
         return np.array([a.address_bytes for a in self.binding.allocations], np.int64)
@@ -193,6 +201,11 @@ class LinkedProgram:
     def binding(self) -> Binding:
         """What it was linked for, or moved to."""
         return self.places.binding
+
+    @property
+    def counters(self) -> tuple[Counters, ...]:
+        """The work of every static execute in one launch; counted once per linked program."""
+        return self.places.origin.counters
 
     @cached_property
     def plans(self) -> tuple[tuple[CorePlan, ...], ...]:

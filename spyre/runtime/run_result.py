@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from spyre.errors import Finding
 from spyre.hw.counters import Counters
-from spyre.hw.execute_counters import count_execute
 from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.mlir.operation import Operation
@@ -138,7 +137,7 @@ def shape_text(op: Operation, runs: Sequence[PlanRun] = ()) -> str:
 def _report(linked: LinkedProgram, k: int, op: Operation, host_ns: int | None) -> ExecuteReport:
     execute = linked.program.executes[k]
     executions = len(linked.schedule.loop_indices[k])
-    counters = count_execute(linked.runs[k])
+    counters = linked.counters[k]
     return ExecuteReport(
         k,
         execute.sdsc_filename,

@@ -96,6 +96,7 @@ def test_moved_is_linked_anew(name: str, seed: int):
     moved, linked = kernel.link(launch), anew(kernel, launch)
     assert moved.code is first.code
     assert_same(moved, linked)
+    assert moved.counters == linked.counters
     device_of = kernel.device
     assert outcome(device_of, moved, launch, seed) == outcome(device_of, linked, launch, seed)
 

@@ -43,20 +43,20 @@ STEPS = (
         ),
     ),
     FitStep(
+        ("softmax tiled",),
+        (
+            ("calibration.tile_height", 16.0),
+            ("calibration.tile_height_ratio", 0.06),
+            ("calibration.run_ns", 300.0),
+        ),
+    ),
+    FitStep(
         ("matmul", "matmul row tiled"),
         (
             ("calibration.pt_macs_per_ns", 1140.0),
             ("calibration.pt_fill_rows", 16.0),
             ("calibration.hidden_ratio", 0.46),
             ("calibration.spill_per_doubling", 0.45),
-        ),
-    ),
-    FitStep(
-        ("softmax tiled",),
-        (
-            ("calibration.tile_height", 16.0),
-            ("calibration.tile_height_ratio", 0.06),
-            ("calibration.run_ns", 300.0),
         ),
     ),
 )
@@ -70,8 +70,10 @@ def relative_error(row: MeasuredKernel, machine: MachineSpec) -> float:
 
 
 def fit(machine: MachineSpec, steps: Sequence[FitStep] = STEPS) -> dict[str, float]:
-    """The constants of all steps, rounded; those of other names are ``machine``'s."""
-    found: dict[str, float] = {}
+    """The constants of all steps, rounded, from where the steps start; all others are
+    ``machine``'s.
+    """
+    found = {name: value for step in steps for name, value in step.start}
     for step in steps:
         values = fit_step(machine.with_values(found), step)
         found |= {name: float(f"{value:.{DIGITS}g}") for name, value in values.items()}

@@ -14,6 +14,7 @@ from spyre.hw.cost.measured import MeasuredKernel
 from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
 
 ELEMENT_BYTES = 2
+STICK_ELEMENTS = STICK_BYTES // ELEMENT_BYTES
 Counts = tuple[OperationCounts, ...]
 
 
@@ -143,23 +144,26 @@ def _softmax(row: MeasuredKernel, machine: MachineSpec) -> Counts:
 
 
 def _matmul(row: MeasuredKernel, _: MachineSpec) -> Counts:
-    """Every trip of a loop over rows reads the second operand again."""
-    weight = row.depth * row.columns * ELEMENT_BYTES
+    """The reduced dim is padded to whole sticks; every trip of a loop over rows reads the second
+    operand again.
+    """
+    depth = -(-row.depth // STICK_ELEMENTS) * STICK_ELEMENTS
+    weight = depth * row.columns * ELEMENT_BYTES
     return (
         OperationCounts(
             name="batchmatmul",
             cost_class=CostClass.MATMUL,
             cores=row.cores,
             runs=row.tiles,
-            hbm_read_bytes=row.rows * row.depth * ELEMENT_BYTES + weight * row.tiles,
+            hbm_read_bytes=row.rows * depth * ELEMENT_BYTES + weight * row.tiles,
             hbm_written_bytes=_tensor_bytes(row),
             hbm_reread_bytes=weight * (row.tiles - 1),
-            multiply_adds=row.rows * row.depth * row.columns,
+            multiply_adds=row.rows * depth * row.columns,
             rows=row.rows // row.tiles,
             columns=row.columns,
             product=ProductShape(
                 m=row.rows // row.tiles,
-                k=row.depth,
+                k=depth,
                 n=row.columns,
                 m_cores=row.m_cores,
                 n_cores=row.n_cores,

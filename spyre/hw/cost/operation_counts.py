@@ -66,8 +66,8 @@ class OperationCounts:
     ``cores``. ``mac_format``: the format of a product's operands.
 
     ``rows``: steps outside of the stick dim of one run, all cores together; ``columns``:
-    elements of the stick dim of one run. ``scalar_operand``: an operand is a constant of the
-    SDSC. ``through_lx``: an operand or the result lies in LX.
+    elements of the stick dim of one run, divided among ``column_cores``. ``scalar_operand``: an
+    operand is one number for all elements.
     """
 
     name: str
@@ -88,6 +88,7 @@ class OperationCounts:
     mac_format: str = "SEN169_FP16"
     rows: int = 0
     columns: int = 0
+    column_cores: int = 1
     scalar_operand: bool = False
     product: ProductShape | None = None
 
@@ -119,4 +120,4 @@ class OperationCounts:
     @property
     def core_rows(self) -> float:
         """Rows of one run that one core has: the height of its row tile."""
-        return self.rows / self.cores
+        return self.rows * self.column_cores / self.cores

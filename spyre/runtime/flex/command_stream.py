@@ -99,6 +99,20 @@ class CommandStream:
         """Commands the host does."""
         return [c for c in self.commands if c.engine is Engine.HOST]
 
+    @property
+    def rxpci_bytes(self) -> int:
+        """Bytes the card received from the host (aiu-smi's rxpci)."""
+        return self._moved_bytes("dma to device")
+
+    @property
+    def txpci_bytes(self) -> int:
+        """Bytes the card sent to the host (aiu-smi's txpci)."""
+        return self._moved_bytes("dma from device")
+
+    def _moved_bytes(self, kind: str) -> int:
+        blocks = (command.block for command in self._dispatched if not command.error)
+        return sum(block.size_bytes for block in blocks if block.kind == kind)
+
     def __iter__(self) -> Iterator[Command]:
         return iter(self.commands)
 

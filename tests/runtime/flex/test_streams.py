@@ -283,6 +283,14 @@ def test_recording_shows_every_block(card, bundle):
     assert len(commands) == 6
 
 
+def test_recording_counts_what_crosses_the_link(card):
+    with card.recording() as commands:
+        a = card.to_device(ONES, "a")
+        card.to_host(a)
+        card.to_host(a)
+    assert (commands.rxpci_bytes, commands.txpci_bytes) == (ONES.nbytes, 2 * ONES.nbytes)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_many_streams_equal_one(directory, seed):
     bundle = kernels.distance(directory / f"stress{seed}")

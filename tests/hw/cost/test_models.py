@@ -1,0 +1,186 @@
+"""The two models: terms, bounds and how they follow the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spyre.hw.cost.calibrated import tile_factor
+from spyre.hw.cost.ideal import ideal
+from spyre.hw.cost.kernel_time import MODELS, kernel_ns
+from spyre.hw.cost.machine_file import default_machine
+from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
+from spyre.hw.cost.times import Bound, Terms
+
+MACHINE = default_machine()
+MIB = 1 << 20
+NEG = OperationCounts(
+    name="neg",
+    cost_class=CostClass.POINTWISE,
+    cores=32,
+    hbm_read_bytes=16 * MIB,
+    hbm_written_bytes=16 * MIB,
+    element_operations=8 * MIB,
+    rows=2048,
+    columns=4096,
+)
+MM = OperationCounts(
+    name="batchmatmul",
+    cost_class=CostClass.MATMUL,
+    cores=32,
+    hbm_read_bytes=16 * MIB,
+    hbm_written_bytes=8 * MIB,
+    multiply_adds=2048**3,
+    rows=2048,
+    columns=2048,
+    product=ProductShape(m=2048, k=2048, n=2048, m_cores=4, n_cores=8),
+)
+
+sizes = st.integers(0, 1 << 36)
+
+
+@st.composite
+def counts(draw: st.DrawFn) -> OperationCounts:
+    kind = draw(st.sampled_from(CostClass))
+    powers = [2 ** draw(st.integers(0, 5)) for _ in range(3)]
+    shape = ProductShape(
+        m=draw(st.integers(1, 9000)),
+        k=draw(st.integers(1, 9000)),
+        n=draw(st.integers(1, 9000)),
+        batch=draw(st.integers(1, 64)),
+        m_cores=powers[0],
+        n_cores=powers[1],
+        k_cores=powers[2],
+    )
+    read = draw(sizes)
+    return OperationCounts(
+        name=kind.value,
+        cost_class=kind,
+        cores=draw(st.integers(1, 32)),
+        runs=draw(st.integers(1, 100)),
+        hbm_read_bytes=read,
+        hbm_written_bytes=draw(sizes),
+        hbm_reread_bytes=draw(st.integers(0, read)),
+        lx_read_bytes=draw(sizes),
+        ring_bytes=(moved := draw(sizes)),
+        ring_byte_hops=moved * draw(st.integers(1, 16)),
+        multiply_adds=draw(sizes) if kind is CostClass.MATMUL else 0,
+        element_operations=draw(sizes),
+        transcendental=draw(st.booleans()),
+        rows=draw(st.integers(0, 20000)),
+        columns=draw(st.integers(0, 20000)),
+        scalar_operand=draw(st.booleans()),
+        product=shape if kind is CostClass.MATMUL else None,
+    )
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(operations=st.lists(counts(), max_size=4))
+def test_times_are_sums_of_their_terms(model, operations):
+    found = kernel_ns(operations, MACHINE, model)
+    assert found.model == model
+    assert found.total_ns == pytest.approx(sum(o.total_ns for o in found.operations))
+    for operation in found.operations:
+        assert all(v >= 0 for v in operation.terms.values[:-1])
+        assert operation.terms.overlap <= 1e-6 * (1 + operation.total_ns)
+        largest = max(operation.terms.values)
+        assert operation.total_ns >= 0.999 * largest - 1e-6
+
+
+@given(operations=st.lists(counts(), min_size=1, max_size=3))
+def test_serial_is_never_faster(operations):
+    assert ideal(operations, MACHINE, "serial").total_ns >= ideal(operations, MACHINE).total_ns
+
+
+def test_ideal_is_the_interface_at_its_peak():
+    found = kernel_ns([NEG], MACHINE, "ideal")
+    assert found.total_ns == pytest.approx(32 * MIB / 204.8)
+    assert found.bound is Bound.MEMORY
+
+
+def test_ideal_products_are_bound_by_the_array():
+    found = kernel_ns([MM], MACHINE, "ideal")
+    assert found.total_ns == pytest.approx(2048**3 / 32 / 1536)
+    assert found.bound is Bound.PT
+    halved = replace(MM, mac_format="SEN143_FP8")
+    assert kernel_ns([halved], MACHINE, "ideal").terms.pt == pytest.approx(found.terms.pt / 2)
+
+
+def test_the_busiest_core_counts():
+    uneven = replace(MM, largest_share=1 / 16)
+    found, slow = (kernel_ns([c], MACHINE, "ideal").terms.pt for c in (MM, uneven))
+    assert slow == pytest.approx(2 * found)
+
+
+def test_functions_and_scratchpads_cost_time():
+    in_lx = replace(NEG, hbm_read_bytes=0, hbm_written_bytes=0, lx_read_bytes=16 * MIB)
+    assert kernel_ns([in_lx], MACHINE, "ideal").bound in (Bound.LX, Bound.SFU)
+    slow = replace(in_lx, transcendental=True)
+    assert kernel_ns([slow], MACHINE, "ideal").bound is Bound.SFU
+    assert kernel_ns([slow], MACHINE, "calibrated").total_ns == pytest.approx(
+        8 * MIB * 4 / 32 / 192
+    )
+
+
+def test_the_ring_is_shared_by_its_links():
+    moved = replace(NEG, ring_bytes=MIB, ring_byte_hops=4 * MIB)
+    terms = kernel_ns([moved], MACHINE, "ideal").terms
+    assert terms.ring == pytest.approx(4 * MIB / (192 * 64) + 4 * 4 / 1.5)
+
+
+def test_turning_is_a_matter_of_the_kernel():
+    """A reader and a writer in one kernel alternate; the same bytes one way do not."""
+    reader = replace(NEG, hbm_read_bytes=32 * MIB, hbm_written_bytes=0)
+    writer = replace(NEG, hbm_read_bytes=0, hbm_written_bytes=32 * MIB)
+    assert kernel_ns([reader], MACHINE).terms.turnaround == 0
+    both = kernel_ns([reader, writer], MACHINE).terms.turnaround
+    assert both == pytest.approx(kernel_ns([NEG, NEG], MACHINE).terms.turnaround)
+
+
+def test_reading_again_is_cheaper():
+    again = replace(MM, runs=2, hbm_reread_bytes=8 * MIB)
+    first = replace(again, hbm_reread_bytes=0)
+    assert kernel_ns([again], MACHINE).terms.memory < kernel_ns([first], MACHINE).terms.memory
+
+
+def test_few_cores_cannot_take_all_bandwidth():
+    alone = replace(NEG, cores=1)
+    ratio = kernel_ns([alone], MACHINE).terms.memory / kernel_ns([NEG], MACHINE).terms.memory
+    assert ratio == pytest.approx(1 / 0.11)
+
+
+def test_batched_products_are_slow():
+    shape = ProductShape(m=512, k=128, n=512, batch=8, m_cores=32)
+    batched = replace(MM, product=shape)
+    shared = replace(MM, product=replace(shape, shared=True))
+    as_rows = replace(MM, product=replace(shape, m=512 * 8, batch=1))
+    slow, quick, rows = (kernel_ns([c], MACHINE).terms.pt for c in (batched, shared, as_rows))
+    assert slow > 5 * quick
+    assert quick == pytest.approx(rows)
+
+
+def test_partial_sums_cost_the_ring():
+    shape = replace(MM.product, k_cores=2) if MM.product else None
+    assert kernel_ns([replace(MM, product=shape)], MACHINE).terms.ring == pytest.approx(
+        0.14 * 2048 * 2048
+    )
+
+
+@pytest.mark.parametrize(("rows", "slower"), [(32 * 256, True), (32 * 32, False), (32 * 2, True)])
+def test_heights_of_row_tiles(rows: int, slower: bool):
+    tile = replace(NEG, runs=8, rows=rows, columns=2048)
+    assert (tile_factor(tile, MACHINE.calibration, True) > 1) is slower
+    assert tile_factor(replace(tile, runs=1), MACHINE.calibration, True) == 1
+
+
+def test_divided_columns_leave_higher_tiles():
+    assert replace(NEG, column_cores=4).core_rows == 4 * NEG.core_rows
+
+
+def test_nothing_costs_nothing():
+    for model in MODELS:
+        assert kernel_ns([], MACHINE, model).total_ns == 0
+    assert Terms().bound is Bound.MEMORY
