@@ -224,6 +224,10 @@ class MachineError(SpyreError):
     """A file of a machine's constants is not what the cost models take."""
 
 
+class SweepError(SpyreError):
+    """A design-space run cannot be as it is asked for."""
+
+
 class MismatchError(SpyreError):
     """Outputs differ from what was expected by more than the tolerance."""
 

@@ -19,6 +19,7 @@ from spyre.codes.sanitize import SANITIZE_EXPLANATIONS
 from spyre.codes.sdsc import SDSC_EXPLANATIONS
 from spyre.codes.spyrecode import SPYRECODE_EXPLANATIONS
 from spyre.codes.streams import STREAM_EXPLANATIONS
+from spyre.codes.sweep import SWEEP_EXPLANATIONS
 from spyre.codes.tiling import TILING_EXPLANATIONS
 from spyre.codes.titles import *  # noqa: F403
 from spyre.codes.titles import CODES
@@ -41,6 +42,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     **TORCH_EXPLANATIONS,
     **COARSE_TILING_EXPLANATIONS,
     **COST_EXPLANATIONS,
+    **SWEEP_EXPLANATIONS,
 }
 
 

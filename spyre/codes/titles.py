@@ -404,6 +404,15 @@ COST_CODES: dict[str, str] = {
     "SPY762": "a constant of a machine file is wrong",
 }
 
+SWEEP_CODES: dict[str, str] = {
+    "SPY740": "a design-space run cannot be read",
+    "SPY741": "a journal belongs to another design-space run",
+    "SPY742": "a journal is in use, or is none",
+    "SPY743": "a package of an extra is not installed",
+    "SPY744": "a bundle or function of a design-space run is not there",
+    "SPY745": "no Dask scheduler answers",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -420,4 +429,5 @@ CODES: dict[str, str] = {
     **TORCH_CODES,
     **COARSE_TILING_CODES,
     **COST_CODES,
+    **SWEEP_CODES,
 }

@@ -20,6 +20,7 @@ from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch import Launch
 from spyre.runtime.spyrecode.init_binary import format_header
 from spyre.torch_backend.profiling import launch_range, profiled
+from spyre.torch_backend.program.launches import note_launch
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -70,6 +71,7 @@ class CompiledProgram:
         if not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
+        note_launch(self, addresses)
         with profiled(self._range):
             context = self._program.bind_addresses(self.card, self._form, addresses, held)
             stream.submit_launch(context)
