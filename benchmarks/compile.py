@@ -2,24 +2,22 @@
 
 Seconds of the first call of a compiled function, after torch, Dynamo, Inductor and the device are
 imported and an operation has run eagerly: *cold* with empty caches, *cached* in a new process that
-finds Inductor's caches; each is the least of a few processes. ``--block``: a Llama block of
-transformers too. Targets in brackets.
+finds Inductor's caches; each is the median of five processes. ``--block``: a Llama block of
+transformers too, once. Targets in brackets.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.eager import Figure
+from benchmarks.figures import NO_TARGET, Figure, parser, show
 
-ROUNDS = 3
+ROUNDS = 5
 SMALL = """
 def function(a, b, c):
     return (a + b) * c
@@ -75,24 +73,20 @@ def cold_and_cached(name: str, case: str, cold: float, cached: float, rounds: in
             first.append(seconds(case, Path(place)))
             later.append(seconds(case, Path(place)))
     return [
-        Figure(f"{name}: cold", min(first), "s", cold),
-        Figure(f"{name}: cached, new process", min(later), "s", cached),
+        Figure(f"{name}: cold", statistics.median(first), "s", cold),
+        Figure(f"{name}: cached, new process", statistics.median(later), "s", cached),
     ]
 
 
 def main() -> int:
     """Run the benchmark; always exits 0, since a slow machine is not an error."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--block", action="store_true")
-    chosen = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--block", action="store_true", help="a Llama block too")
+    chosen = options.parse_args()
     figures = cold_and_cached("(a+b)*c", SMALL, 3.0, 0.5, ROUNDS)
     if chosen.block:
-        figures += cold_and_cached("Llama block, hidden 512", BLOCK, 40.0, float("inf"), 1)
-    if chosen.json:
-        print(json.dumps([asdict(figure) for figure in figures], indent=1))
-    else:
-        print("\n".join(map(str, figures)))
+        figures += cold_and_cached("Llama block, hidden 512", BLOCK, 40.0, NO_TARGET, 1)
+    show(figures, chosen.json)
     return 0
 
 

@@ -10,16 +10,14 @@ alone*); the three take turns, and the median ratios count. Others: median of si
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 
 import torch
 
+from benchmarks.figures import Figure, run
 from spyre.torch_backend import autoload
 from spyre.torch_backend.device_buffer import buffer_of
 from spyre.torch_backend.eager import prepare
@@ -28,24 +26,7 @@ SMALL_ROUNDS = 500
 WARM_ROUNDS = 300
 ADD_PAIRS = 101
 MATMUL_PAIRS = 7
-NO_TARGET = float("inf")
 Operation = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured figure and what it should stay below."""
-
-    name: str
-    value: float
-    unit: str
-    target: float = NO_TARGET
-
-    def __str__(self) -> str:
-        if self.target == NO_TARGET:
-            return f"{self.name:<44}{self.value:>9.3f} {self.unit}"
-        state = "" if self.value <= self.target else "  MISSED"
-        return f"{self.name:<44}{self.value:>9.3f} {self.unit:<4}({self.target:g}){state}"
 
 
 def once_ns(operation: Operation) -> tuple[int, int]:
@@ -171,20 +152,12 @@ def others() -> list[Figure]:
     ]
 
 
-def main() -> int:
-    """Run the benchmark; always exits 0, since a slow machine is not an error."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
+def measure() -> list[Figure]:
+    """All figures."""
     os.environ["SPYRE_FALLBACK"] = "silent"
     autoload()
-    figures = [*small(), *large(), *others()]
-    if chosen.json:
-        print(json.dumps([asdict(figure) for figure in figures], indent=1))
-    else:
-        print("\n".join(map(str, figures)))
-    return 0
+    return [*small(), *large(), *others()]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(__doc__, measure))

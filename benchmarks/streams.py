@@ -8,19 +8,16 @@ that find it on disk. Medians; targets in brackets.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.figures import Figure, run
 from spyre.hw.device import Device
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
@@ -39,29 +36,6 @@ begin = time.perf_counter_ns()
 load_compiled(sys.argv[1])
 print(time.perf_counter_ns() - begin, "spyre.mlir.parser" in sys.modules)
 """
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured figure and what it should stay below."""
-
-    name: str
-    value: float
-    unit: str
-    target: float
-
-    def __str__(self) -> str:
-        state = "" if self.value <= self.target else "  MISSED"
-        return f"{self.name:<44}{self.value:>9.3f} {self.unit:<4}({self.target:g}){state}"
-
-
-def median_ns(function: Callable[[], object], rounds: int) -> float:
-    times = []
-    for _ in range(rounds):
-        begin = time.perf_counter_ns()
-        function()
-        times.append(time.perf_counter_ns() - begin)
-    return statistics.median(times)
 
 
 def one_stick(directory: Path) -> list[Figure]:
@@ -163,18 +137,11 @@ def plan_on_disk() -> Figure:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
+def measure() -> list[Figure]:
+    """All figures."""
     with tempfile.TemporaryDirectory() as directory:
-        figures = [*one_stick(Path(directory)), *tiles(Path(directory)), plan_on_disk()]
-    if chosen.json:
-        print(json.dumps([asdict(figure) for figure in figures], indent=1))
-    else:
-        print("\n".join(map(str, figures)))
-    return 0
+        return [*one_stick(Path(directory)), *tiles(Path(directory)), plan_on_disk()]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(__doc__, measure))

@@ -131,6 +131,12 @@ AUTO_TILE = Variable("SPYRE_AUTO_TILE", "0", "1: tiles are chosen where no hints
 UNROLL_LOOPS = Variable(
     "UNROLL_LOOPS", "0", "1: loops over tiles are written out in compiled bundles"
 )
+SYMBOLIC_SIZES = Variable(
+    "SPYRE_SYMBOLIC_SIZES",
+    "asked",
+    "compiled functions: 1: once for all sizes; 0: once per size; asked: as dynamic=True and "
+    "mark_dynamic ask",
+)
 BUNDLE_SYMBOLIC_ARGS = Variable(
     "BUNDLE_SYMBOLIC_ARGS", "1", "1: addresses in compiled bundles are launch arguments"
 )

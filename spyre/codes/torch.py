@@ -98,9 +98,19 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "Pass tensors in the layout they had when the function was compiled.",
     ),
     "SPY964": E(
-        "Extents and loop counts of a bundle are written as numbers, and this one depends on a "
-        "size that only a launch knows.",
-        "Compile once per size (`dynamic=False`).",
+        "Extents of an SDSC are written as numbers; loop counts and pitches may depend on sizes of "
+        "the launch, if the kernel names them. This one depends on something else.",
+        "Name the size in `sizes` of the kernel, or compile once per size (`dynamic=False`).",
+    ),
+    "SPY965": E(
+        "The tensors of a launch disagree on a size, it is out of the range the kernel was "
+        "compiled for, or no tensor has it and nobody says it.",
+        "Pass tensors of one size, a multiple of the granularity the message names.",
+    ),
+    "SPY966": E(
+        "A kernel whose sizes are known at launch only keeps its loops and takes addresses as "
+        "arguments; UNROLL_LOOPS or BUNDLE_SYMBOLIC_ARGS asks for something else.",
+        "Compile with loops and symbolic addresses, or once per size.",
     ),
     "SPY967": E(
         "A bundle of baked addresses has a segment per tensor or number, and one for its pool: "

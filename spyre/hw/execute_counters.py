@@ -64,6 +64,8 @@ def _parts_together(runs: Sequence[PlanRun]) -> Iterator[tuple[list[PlanRun], in
     if len(runs) == 1:
         yield [runs[0]], len(runs[0].instances)
         return
+    if not runs:  # in a loop that this launch does not enter
+        return
     instances = np.unique(np.concatenate([run.instances for run in runs]))
     member = np.stack([np.isin(instances, run.instances) for run in runs])
     kinds, counts = np.unique(member, axis=1, return_counts=True)

@@ -272,3 +272,15 @@ INTEGERS: Arithmetic[Any] = Arithmetic(
         Operator.MOD: mod,
     },
 )
+EXPRESSIONS: Arithmetic[AffineExpr] = Arithmetic(
+    constant=Constant,
+    operators={
+        Operator.ADD: lambda left, right: left + right,
+        Operator.SUB: lambda left, right: left - right,
+        Operator.MUL: lambda left, right: left * right,
+        Operator.FLOORDIV: lambda left, right: left // right,
+        Operator.CEILDIV: lambda left, right: left.ceildiv(right),
+        Operator.MOD: lambda left, right: left % right,
+    },
+)
+"""With which `fold` puts other expressions in the place of dims and symbols."""

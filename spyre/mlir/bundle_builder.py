@@ -21,6 +21,7 @@ from spyre.mlir.sdsc_builder import (
     Place,
     Resolve,
     RuntimeSize,
+    SizeValue,
     build_inspected,
 )
 from spyre.mlir.symbol_emitter import POOL, SymbolEmitter
@@ -52,7 +53,7 @@ class _Step:
     """One operation and the loops around it, outermost first."""
 
     spec: OperationSpec
-    loops: tuple[tuple[str, int], ...]
+    loops: tuple[tuple[str, int | SizeValue], ...]
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class BundleBuilder:
     pool_bytes: int = 0
     sizes: list[RuntimeSize] = field(default_factory=list)
     _steps: list[_Step] = field(default_factory=list)
-    _loops: list[tuple[str, int]] = field(default_factory=list)
+    _loops: list[tuple[str, int | SizeValue]] = field(default_factory=list)
     _loop_count: int = 0
 
     def argument(self, nbytes: int, name: str = "") -> Buffer:
@@ -80,9 +81,9 @@ class BundleBuilder:
         self.arguments.append(buffer)
         return buffer
 
-    def size(self, name: str, maximum: int, granularity: int = 1) -> RuntimeSize:
+    def size(self, name: str, maximum: int | None, granularity: int = 1) -> RuntimeSize:
         """A size each launch gives by ``name``: positive, at most ``maximum``, in steps of
-        ``granularity`` elements.
+        ``granularity`` elements. None: a size that is no dim of operations.
         """
         if not self.symbolic:
             message = f"runtime size {name} in a bundle of baked addresses"
@@ -100,10 +101,15 @@ class BundleBuilder:
         return Buffer(f"{POOL}_{offset}", -1, nbytes, offset)
 
     @contextmanager
-    def loop(self, count: int) -> Iterator[str]:
-        """Operations added inside are repeated ``count`` times; gives the loop's name."""
-        if count < 1:
+    def loop(self, count: int | SizeValue) -> Iterator[str]:
+        """Operations added inside are repeated ``count`` times; gives the loop's name.
+
+        A count that depends on runtime sizes may come to 0 at a launch.
+        """
+        if isinstance(count, int) and count < 1:
             raise BundleError("SPY291", "a loop runs at least once", found=str(count))
+        for size in () if isinstance(count, int) else count.sizes:
+            self._check_size("loop", size)
         name = f"i_{self._loop_count}"
         self._loop_count += 1
         self._loops.append((name, count))
@@ -117,12 +123,18 @@ class BundleBuilder:
         for operand in (*spec.inputs, *spec.index_inputs, *spec.outputs):
             if isinstance(operand.base, Place):
                 self._check_place(spec, operand.base)
-        for size in spec.sizes.values():
-            if size not in self.sizes:
-                message = f"{spec.name}: unknown runtime size {size.name}"
-                expected = f"one of {', '.join(s.name for s in self.sizes) or 'none'}"
-                raise BundleError("SPY291", message, expected=expected)
+        for dim, size in spec.sizes.items():
+            self._check_size(spec.name, size)
+            if size.maximum is None:
+                message = f"{spec.name}: dim {dim} of runtime size {size.name}, without a maximum"
+                raise BundleError("SPY291", message, expected="BundleBuilder.size(name, maximum)")
         self._steps.append(_Step(spec, tuple(self._loops)))
+
+    def _check_size(self, what: str, size: RuntimeSize) -> None:
+        if size not in self.sizes:
+            message = f"{what}: unknown runtime size {size.name}"
+            expected = f"one of {', '.join(s.name for s in self.sizes) or 'none'}"
+            raise BundleError("SPY291", message, expected=expected)
 
     def _check_place(self, spec: OperationSpec, place: Place) -> None:
         known = {buffer.name for buffer in self.arguments}
@@ -134,6 +146,9 @@ class BundleBuilder:
             if name not in loops:
                 message = f"{spec.name}: loop {name} is not open here"
                 raise BundleError("SPY291", message, expected=f"one of {', '.join(loops)}")
+        for value in (*place.loop_strides.values(), place.shift_bytes):
+            for size in value.sizes if isinstance(value, SizeValue) else ():
+                self._check_size(spec.name, size)
 
     def build(self) -> BundleParts:
         """Module and SDSCs. BundleError or ValidationError when an operation cannot be built."""
@@ -150,7 +165,7 @@ def _parts(module: Module, built: Mapping[str, BuiltSdsc]) -> BundleParts:
     return BundleParts(module, sdscs, inspections=inspections)
 
 
-Group = tuple[tuple[str, int] | None, list[_Step]]
+Group = tuple[tuple[str, int | SizeValue] | None, list[_Step]]
 
 
 def _groups(steps: Sequence[_Step], depth: int) -> Iterator[Group]:
@@ -220,6 +235,7 @@ def _unrolled(
             yield from ((step.spec, iteration) for step in group)
             continue
         name, count = loop
+        assert isinstance(count, int), "BundleBuilder.size refuses baked bundles"
         for index in range(count):
             yield from _unrolled(group, depth + 1, {**iteration, name: index})
 
@@ -229,7 +245,8 @@ def _literal(bases: Mapping[str, int], iteration: Mapping[str, int]) -> Resolve:
 
     def address(place: Place | RuntimeSize, offset_bytes: int) -> int:
         assert isinstance(place, Place), "BundleBuilder.size refuses baked bundles"
-        moved = sum(iteration[loop] * step for loop, step in place.loop_strides.items())
+        steps = place.loop_strides.items()
+        moved = sum(iteration[loop] * step for loop, step in steps if isinstance(step, int))
         return bases[place.buffer] + place.offset_bytes + moved + offset_bytes
 
     return address

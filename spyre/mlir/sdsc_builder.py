@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError, Severity, ValidationError
+from spyre.mlir.affine import AffineExpr
 from spyre.mlir.footprint import footprint, indexed_dims, stick_elements
 from spyre.mlir.operation import (
     Component,
@@ -38,24 +39,26 @@ ROLES = ("OUTPUT", "KERNEL", "INPUT")
 @dataclass(frozen=True, slots=True)
 class Place:
     """A place in a buffer of a bundle: ``offset_bytes`` from its start, plus, per enclosing loop,
-    ``loop_strides`` bytes per iteration, plus what depends on runtime sizes. A bundle builder turns
-    it into an address or a symbol.
+    ``loop_strides`` bytes per iteration, plus what depends on runtime sizes: ``size_terms``, and
+    ``shift_bytes``. A bundle builder turns it into an address or a symbol.
     """
 
     buffer: str
     offset_bytes: int = 0
-    loop_strides: Mapping[str, int] = field(default_factory=dict)
+    loop_strides: Mapping[str, int | SizeValue] = field(default_factory=dict)
     size_terms: tuple[SizeTerm, ...] = ()
+    shift_bytes: SizeValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSize:
     """A size the launch gives, by ``name``: 0 < size <= ``maximum``, a multiple of
-    ``granularity`` (elements).
+    ``granularity`` (elements). Dims of operations have a maximum, which their memory is laid out
+    for; None: a size that only counts loops and moves addresses.
     """
 
     name: str
-    maximum: int
+    maximum: int | None
     granularity: int = 1
 
 
@@ -66,6 +69,14 @@ class SizeTerm:
     size: RuntimeSize
     slices: int
     element_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeValue:
+    """An integer that depends on runtime sizes: symbol k of ``expression`` is ``sizes[k]``."""
+
+    expression: AffineExpr
+    sizes: tuple[RuntimeSize, ...]
 
 
 Base = int | Place
@@ -325,7 +336,7 @@ def _symbolic_dims(spec: OperationSpec, resolve: Resolve | None) -> dict[str, Sy
     return {
         dim: SymbolicDim(resolve(size, 0), size.maximum, size.granularity, size.name)
         for dim, size in spec.sizes.items()
-        if resolve is not None
+        if resolve is not None and size.maximum is not None
     }
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spyre.mlir.affine import AffineExpr, AffineMap, Constant, Dim, Symbol
-from spyre.mlir.sdsc_builder import Place, RuntimeSize, SizeTerm
+from spyre.mlir.affine import EXPRESSIONS, AffineExpr, AffineMap, Constant, Dim, Symbol, fold
+from spyre.mlir.sdsc_builder import Place, RuntimeSize, SizeTerm, SizeValue
 from spyre.mlir.syntax import (
     AddIOp,
     ApplyOp,
@@ -26,10 +26,10 @@ from spyre.mlir.syntax import (
 )
 
 POOL = "pool"
-Strides = tuple[tuple[str, int], ...]
+Strides = tuple[tuple[str, int | SizeValue], ...]
 """(loop, bytes per iteration) pairs, outermost loop first."""
-Address = tuple[str, int, Strides, tuple[SizeTerm, ...]]
-"""Buffer, offset in bytes, strides, terms in runtime sizes."""
+Address = tuple[str, int, Strides, tuple[SizeTerm, ...], SizeValue | None]
+"""Buffer, offset in bytes, strides, terms in runtime sizes, and more bytes that depend on them."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,8 @@ class SymbolTable:
         if isinstance(place, RuntimeSize):
             return self.ids.setdefault(place, self.next_id - len(self.ids))
         strides = tuple((loop, step) for loop, step in place.loop_strides.items() if step)
-        address = (place.buffer, place.offset_bytes + offset_bytes, strides, place.size_terms)
+        offset = place.offset_bytes + offset_bytes
+        address = (place.buffer, offset, strides, place.size_terms, place.shift_bytes)
         return self.ids.setdefault(address, self.next_id - len(self.ids))
 
 
@@ -80,12 +81,19 @@ class SymbolEmitter:
         """An empty symbol table; ids go on where the last SDSC's ended."""
         return SymbolTable(-1 - self._symbols)
 
-    def loop_names(self, loop: str, count: int) -> tuple[str, str, str]:
-        """Lower bound, upper bound and step of a loop, as constants at the head."""
+    def loop_names(self, loop: str, count: int | SizeValue) -> tuple[str, str, str]:
+        """Lower bound, upper bound and step of a loop, defined at the head."""
         self._define("c0", ConstantOp("c0", 0))
         self._define("c1", ConstantOp("c1", 1))
         bound = loop.replace("i_", "loop_bound_")
-        self._define(bound, ConstantOp(bound, count))
+        if isinstance(count, int):
+            self._define(bound, ConstantOp(bound, count))
+        elif isinstance(count.expression, Symbol):
+            return "c0", _size_value(count.sizes[count.expression.index]), "c1"
+        else:
+            symbols = tuple(_size_value(size) for size in count.sizes)
+            alias = self._alias(AffineMap(0, len(symbols), count.expression))
+            self._define(bound, ApplyOp(bound, alias, (), symbols))
         return "c0", bound, "c1"
 
     def execute(self, table: SymbolTable, filename: str) -> tuple[Statement, ...]:
@@ -99,15 +107,19 @@ class SymbolEmitter:
     def _operand(self, address: Address | RuntimeSize, statements: list[Statement]) -> str:
         if isinstance(address, RuntimeSize):
             return _size_value(address)
-        buffer, offset, strides, terms = address
+        buffer, offset, strides, terms, shift = address
         base = self._base(buffer, offset)
-        if not strides and not terms:
+        if not strides and not terms and shift is None:
             return base
         name = f"addr_{self._addresses}"
         self._addresses += 1
         loops = tuple(loop for loop, _ in strides)
-        symbols = (base, *(_size_value(term.size) for term in terms))
-        statements.append(ApplyOp(name, self._map(strides, terms), loops, symbols))
+        sizes = [term.size for term in terms]
+        for value in (*(step for _, step in strides), shift):
+            if isinstance(value, SizeValue):
+                sizes += [size for size in value.sizes if size not in sizes[len(terms) :]]
+        symbols = (base, *map(_size_value, sizes))
+        statements.append(ApplyOp(name, self._map(strides, terms, shift, sizes), loops, symbols))
         return name
 
     def _base(self, buffer: str, offset: int) -> str:
@@ -122,17 +134,30 @@ class SymbolEmitter:
         self._define(total, AddIOp(total, root, constant))
         return total
 
-    def _map(self, strides: Strides, terms: tuple[SizeTerm, ...]) -> str:
-        """Alias of ``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + (s1 ceildiv n) * b + …)``; equal maps
-        share one.
+    def _map(
+        self,
+        strides: Strides,
+        terms: tuple[SizeTerm, ...],
+        shift: SizeValue | None,
+        sizes: Sequence[RuntimeSize],
+    ) -> str:
+        """Alias of ``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + (s1 ceildiv n) * b + …)``; symbol
+        k + 1 is ``sizes[k]``, those of ``terms`` first.
         """
+        places = {size: Symbol(k) for k, size in enumerate(sizes, 1)}
         result: AffineExpr = Symbol(0)
         for index, (_, step) in enumerate(strides):
-            result = result + Constant(step) * Dim(index)
+            factor = Constant(step) if isinstance(step, int) else _seen(step, places)
+            result = result + factor * Dim(index)
         for index, term in enumerate(terms, 1):
             share = Symbol(index).ceildiv(term.slices)
             result = result + Constant(term.element_bytes) * share
-        map_ = AffineMap(len(strides), 1 + len(terms), result)
+        if shift is not None:
+            result = result + _seen(shift, places)
+        return self._alias(AffineMap(len(strides), 1 + len(sizes), result))
+
+    def _alias(self, map_: AffineMap) -> str:
+        """Name of a map; equal ones share one."""
         for alias in self.aliases:
             if alias.map == map_:
                 return alias.name
@@ -144,6 +169,12 @@ class SymbolEmitter:
         if name not in self._names:
             self._names.add(name)
             self.head.append(statement)
+
+
+def _seen(value: SizeValue, places: Mapping[RuntimeSize, Symbol]) -> AffineExpr:
+    """``value`` in a map whose symbols are ``places``."""
+    symbols: list[AffineExpr] = [places[size] for size in value.sizes]
+    return fold(value.expression, [], symbols, EXPRESSIONS)
 
 
 def _size_value(size: RuntimeSize) -> str:

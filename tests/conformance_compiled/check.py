@@ -30,6 +30,9 @@ from tests.conformance_compiled.outcome import (
 )
 from tests.torch_backend.inductor.real_functions import RealFunction
 
+FALL_BACK = {"up_test_fallback_with_restickify"}
+"""Cases with an operation the card does not have, which is what they are about."""
+
 Sums = tuple[tuple[int, int], ...]
 
 
@@ -71,8 +74,11 @@ class FunctionChecks:
                     yield replace(outcome, bits=DIFFERENT, faults=(traceback.format_exc(),))
 
     def _outcome(self, outcome: Outcome, function: RealFunction, call: Any) -> Outcome:
+        given = function.on_card()
+        torch.spyre.reset_fallbacks()
         with recorded() as launches:
-            results = tuple(_on_host(call(*function.on_card())))
+            found = _tensors(call(*given))
+        results = tuple(map(_on_host, found))
         kernels = list({id(run.kernel): run.kernel for run in launches}.values())
         sums = tuple(s for kernel in kernels for s in _sums(kernel))
         reference = self._references.setdefault(function.name, Reference(results, sums))
@@ -86,16 +92,20 @@ class FunctionChecks:
             arguments=max((len(k.memory.arguments) for k in kernels), default=0),
             operations=sum(1 for k in kernels for _ in operations(k.specs)),
             sums=sums,
+            fallbacks=tuple(torch.spyre.fallbacks()),
         )
-        return replace(outcome, faults=tuple(self._faults(outcome, launches)))
+        faults = list(self._faults(outcome, launches))
+        if not launches and not all(any(_is_view_of(t, x) for x in given) for t in found):
+            faults.append("no kernel")
+        if bool(outcome.fallbacks) != (function.name in FALL_BACK):
+            faults.append(f"calls to the CPU: {', '.join(outcome.fallbacks) or 'none'}")
+        return replace(outcome, faults=tuple(faults))
 
     def _faults(self, outcome: Outcome, launches: Sequence[KernelRun]) -> Iterator[str]:
         if not outcome.worst <= 1:
             yield f"{outcome.worst:.3f} of what is allowed"
         if outcome.bits == DIFFERENT:
             yield f"{outcome.moved:.3f} of what is allowed from the results with {SETTINGS[0]}"
-        if not launches:
-            yield "no kernel"
         is_symbolic = FORMS[outcome.form]
         for launched in launches:
             kept = self._kept.run(launched, symbolic=is_symbolic)
@@ -118,11 +128,19 @@ def _sums(kernel: CompiledKernel) -> Iterator[tuple[int, int]]:
                     yield int(extent), int(parts)
 
 
-def _on_host(found: Any) -> Iterator[torch.Tensor]:
-    for tensor in [found] if isinstance(found, torch.Tensor) else found:
-        assert tensor.device.type == "spyre"
-        # Reading bfloat16 from the card truncates.
-        yield (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).cpu().contiguous()
+def _tensors(found: Any) -> list[torch.Tensor]:
+    return [found] if isinstance(found, torch.Tensor) else list(found)
+
+
+def _is_view_of(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether they share memory, so that nothing had to be computed."""
+    return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    assert tensor.device.type == "spyre"
+    # Reading bfloat16 from the card truncates.
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).cpu().contiguous()
 
 
 def _distance(

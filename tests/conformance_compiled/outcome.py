@@ -33,7 +33,8 @@ class Outcome:
 
     ``worst``: the largest error, in units of what the case allows. ``bits``: compared with the
     first setting. ``moved``: the largest difference from its results, in units of what the case
-    allows. ``sums``: K of the matmuls, extent and parts. ``faults``: why it does not pass.
+    allows. ``sums``: K of the matmuls, extent and parts. ``fallbacks``: calls to the CPU, by name.
+    ``faults``: why it does not pass.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Outcome:
     arguments: int = 0
     operations: int = 0
     sums: tuple[tuple[int, int], ...] = ()
+    fallbacks: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def _totals(outcomes: Sequence[Outcome]) -> Table:
     table = _table(
         "by setting",
         *("addresses", "cores", "functions", "passing", SAME, ROUNDED),
-        *("worst / allowed", "kernels", "operations", "most arguments"),
+        *("worst / allowed", "kernels", "operations", "most arguments", "calling the CPU"),
     )
     for setting in sorted({Setting(o.form, o.cores) for o in outcomes}, reverse=True):
         rows = [o for o in outcomes if Setting(o.form, o.cores) == setting]
@@ -80,5 +80,6 @@ def _totals(outcomes: Sequence[Outcome]) -> Table:
             str(sum(o.kernels for o in rows)),
             str(sum(o.operations for o in rows)),
             str(max(o.arguments for o in rows)),
+            str(sum(bool(o.fallbacks) for o in rows)),
         )
     return table

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS, chain_hops, count_cores, count_execute
 from spyre.hw.linked_program import PlanRun
-from spyre.mlir.operation import Component, Operation
-from spyre.mlir.sdsc_builder import OperationSpec, build_operation
+from spyre.mlir.operation import Component, Indirection, Operation
+from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
 from tests.hw.count_twin import memory_twin, partial_sums_twin, shortest_chain
 from tests.hw.division_strategies import shuffles
@@ -21,6 +21,7 @@ from tests.hw.harness import allocations_of, engine, link, region, windows
 from tests.hw.movement_strategies import copy_specs, restickify_specs
 from tests.hw.packed_strategies import convolutions
 from tests.hw.strategies import elementwise_specs, examples, reduction_specs
+from tests.hw.test_overhead import count_calls
 
 LX = Component.LX
 
@@ -171,3 +172,46 @@ def test_trips_count(repeat: int):
     once, many = count_execute(runs_of(op)), count_execute(runs_of(op, repeat))
     assert many == once.times(repeat)
     assert many.executions == repeat
+
+
+@pytest.mark.parametrize("split", [{"mb": 2}, {"out": 2}, {"mb": 4, "out": 2}])
+def test_gathers_count_a_stick_per_index(split: dict[str, int]):
+    """64 rows of two sticks by 64 indices; cores of one index range share its sticks."""
+    value = TensorSpec(
+        ("out", "mb"),
+        (("out", 64),),
+        region(0),
+        max_dim_sizes={"mb": 1, "out": -1},
+        indirection=Indirection.VALUE,
+    )
+    index = TensorSpec(
+        ("mb",),
+        (("mb", 32),),
+        region(1),
+        data_format="SENUINT32",
+        indirection=Indirection.INDEX,
+    )
+    target = TensorSpec(("mb", "out"), (("out", 64),), region(2))
+    spec = OperationSpec(
+        "identity",
+        {"mb": 64, "out": 128},
+        [value],
+        [target],
+        index_inputs=[index],
+        splits=split,
+    )
+    op = build_operation(spec)
+    counted = count_execute(
+        link(engine(), [op], allocations_of(windows(op, {0: 64 * 256}))).runs[0]
+    )
+    assert counted.rdmem_bytes == (64 * 2 + 2) * 128
+    assert counted.wrmem_bytes == 64 * 2 * 128
+
+
+def test_counting_is_not_per_execution():
+    op = build_operation(pointwise("neg", (8, 64), [operands(2)[0]], operands(2)[1], {"mb": 2}))
+    few, many = (runs_of(op, repeat) for repeat in (1, 1000))
+    assert count_calls(lambda: count_execute(few)) == count_calls(lambda: count_execute(many))
+    linked = link(engine(), [op], allocations_of(windows(op)), 1000)
+    assert linked.counters[0].executions == 1000
+    assert count_calls(lambda: linked.counters) < 10

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, log2, pow, sqrt
 
-import numpy as np
-
 from spyre.dtypes import FORMATS
 from spyre.hw.cost.ideal import lx_gbps, ring_ns, sfu_ns
 from spyre.hw.cost.machine import Calibration, MachineSpec
@@ -38,26 +36,22 @@ def _terms(
     memory = memory_ns(counts, cal)
     turning = turnaround * counts.hbm_bytes if counts.cost_class in TURNING else 0.0
     tile = (memory + turning) * (tile_factor(counts, cal, reduces_rows) - 1)
-    product = _product_terms(counts, cal)
-    waiting = memory + turning + tile + product.spill
-    beside = Terms(
-        sfu=sfu_ns(counts, hw),
-        lx=counts.lx_bytes * counts.busiest / lx_gbps(hw),
-    )
-    unhidden = max(waiting, beside.total and max(beside.values))
-    hidden = cal.hidden_ratio * min(product.pt, unhidden)
-    overlap = unhidden - waiting - beside.total - hidden
-    return (
-        product
-        + beside
-        + Terms(
-            memory=memory,
-            turnaround=turning,
-            tile=tile,
-            ring=0.0 if product.ring else ring_ns(counts, hw),
-            runs=cal.run_ns * (counts.runs - 1),
-            overlap=overlap,
-        )
+    pt, spill, split, sums = product_ns(counts, cal)
+    sfu, lx = sfu_ns(counts, hw), counts.lx_bytes * counts.busiest / lx_gbps(hw)
+    waiting = memory + turning + tile + spill
+    slowest = max(waiting, sfu, lx)
+    return Terms(
+        memory=memory,
+        turnaround=turning,
+        tile=tile,
+        spill=spill,
+        split=split,
+        pt=pt,
+        sfu=sfu,
+        lx=lx,
+        ring=sums or ring_ns(counts, hw),
+        runs=cal.run_ns * (counts.runs - 1),
+        overlap=slowest - waiting - sfu - lx - cal.hidden_ratio * min(pt, slowest),
     )
 
 
@@ -87,9 +81,15 @@ def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
 
 
 def _share(counts: OperationCounts, cal: Calibration) -> float:
-    """Part of the card's bandwidth that so many cores can take."""
-    x, y = zip(*cal.core_share, strict=True)
-    return float(np.interp(counts.cores, x, y))
+    """Part of the card's bandwidth that so many cores can take; straight lines between points."""
+    before = cal.core_share[0]
+    for point in cal.core_share:
+        if counts.cores <= point[0]:
+            width = point[0] - before[0]
+            part = (counts.cores - before[0]) / width if width else 1.0
+            return before[1] + part * (point[1] - before[1])
+        before = point
+    return before[1]
 
 
 def row_reduction_gbps(counts: OperationCounts, cal: Calibration) -> float:
@@ -135,15 +135,16 @@ def tile_factor(counts: OperationCounts, cal: Calibration, reduces_rows: bool) -
     return (1.0 + cal.tile_height_ratio * high) / min(1.0, low)
 
 
-def _product_terms(counts: OperationCounts, cal: Calibration) -> Terms:
+def product_ns(counts: OperationCounts, cal: Calibration) -> tuple[float, float, float, float]:
+    """Of a product: the pt array, spilled operands, division, and partial sums; else zeros."""
     shape = counts.product
     if shape is None:
-        return Terms()
-    return Terms(
-        pt=pt_ns(counts, shape, cal),
-        split=split_ns(shape, cal) * counts.runs,
-        spill=spill_ns(shape, counts.mac_format, cal) * counts.runs,
-        ring=partial_sums_ns(shape, cal) * counts.runs,
+        return 0.0, 0.0, 0.0, 0.0
+    return (
+        pt_ns(counts, shape, cal),
+        spill_ns(shape, counts.mac_format, cal) * counts.runs,
+        split_ns(shape, cal) * counts.runs,
+        partial_sums_ns(shape, cal) * counts.runs,
     )
 
 

@@ -18,6 +18,7 @@ from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.ops import Family
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.operation import Component, Operation, Tensor
+from spyre.mlir.sdsc_value_rules import MASK_CONSTANT
 
 TRANSCENDENTAL = frozenset(
     ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "gelu", "silu", "mish", "softplus")
@@ -98,7 +99,9 @@ def _is_scattered(tensor: Tensor) -> bool:
 
 
 def _has_scalar(op: Operation) -> bool:
-    """One of several operands is one number for all elements."""
+    """A constant of the SDSC, or one of several operands is one number for all elements."""
+    if set(op.constants) - {MASK_CONSTANT}:
+        return True
     return len(op.inputs) > 1 and any(not any(map(t.holds, op.dims)) for t in op.inputs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 
 
 class Bound(StrEnum):
@@ -46,7 +47,8 @@ class Terms:
     @property
     def values(self) -> tuple[float, ...]:
         """All terms in field order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+        found: tuple[float, ...] = _VALUES(self)
+        return found
 
     @property
     def total(self) -> float:
@@ -66,6 +68,9 @@ class Terms:
             Bound.RUNS: self.runs,
         }
         return max(by_bound, key=lambda bound: by_bound[bound])
+
+
+_VALUES = attrgetter(*(field.name for field in fields(Terms)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class KernelTime:
     @property
     def total_ns(self) -> float:
         """One launch on the card, nanoseconds."""
-        return self.terms.total
+        return sum(operation.total_ns for operation in self.operations)
 
     @property
     def bound(self) -> Bound:

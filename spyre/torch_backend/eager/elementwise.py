@@ -53,6 +53,12 @@ def _apply(name: str) -> Lower:
     return lower
 
 
+def _ceiling(low: Lowering, x: Value, dtype: str) -> Value:
+    """-⌊-x⌋."""
+    down = low.pointwise("floor", low.pointwise("neg", low.convert(x, dtype)))
+    return low.pointwise("neg", down, dtype=dtype)
+
+
 def _extreme(name: str) -> Lower:
     """maximum or minimum."""
 
@@ -274,6 +280,7 @@ _UNARY = {
     "reciprocal": _apply("reciprocal"),
     "sigmoid": _apply("sigmoid"),
     "floor": _apply("floor"),
+    "ceil": _ceiling,
     "silu": _apply("silu"),
     "log": logarithm,
     "tanh": tangent,

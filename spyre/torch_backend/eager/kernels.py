@@ -75,8 +75,10 @@ def fill(
 
     ``sizes``: the target is resized to them first, where ATen leaves that to the kernel.
     """
-    if isinstance(target, NewResult) or current_recorder() is not None:
+    if isinstance(target, NewResult):
         return run(name, lowering, operands, parameters)[0]
+    if current_recorder() is not None:
+        return run(name, lowering, operands, parameters, target)[0]
     if sizes is not None and target.shape != sizes:
         target.resize_(sizes)
     if target.numel():

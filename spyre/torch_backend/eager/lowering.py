@@ -21,6 +21,11 @@ class Constant:
     number: float
     dtype: str
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for what is the same in memory, unlike ``==``: zeros have signs, NaN is NaN."""
+        return self.number.hex(), self.dtype
+
 
 class Lowering(Operations):
     """Operations, and the arguments the program turns out to need.
@@ -31,14 +36,14 @@ class Lowering(Operations):
     def __init__(self) -> None:
         super().__init__(ProgramBuilder(), self._constant)
         self.constants: dict[int, Constant] = {}
-        self._known: dict[Constant, Value] = {}
+        self._known: dict[tuple[str, str], Value] = {}
 
     def _constant(self, number: float, dtype: str) -> Value:
         constant = Constant(float(number), dtype)
-        if constant not in self._known:
+        if constant.key not in self._known:
             self.constants[self.builder.arguments] = constant
-            self._known[constant] = self.builder.argument(scalar_view(dtype), dtype, True)
-        return self._known[constant]
+            self._known[constant.key] = self.builder.argument(scalar_view(dtype), dtype, True)
+        return self._known[constant.key]
 
 
 def scalar_view(dtype: str) -> DeviceView:

@@ -15,9 +15,13 @@ from spyre.torch_backend.eager.operands import Operand
 from spyre.torch_backend.thread_value import ThreadValue
 
 Recorder = Callable[
-    [str, Callable[..., Any], Sequence[Operand], tuple[Any, ...]], tuple[torch.Tensor, ...]
+    [str, Callable[..., Any], Sequence[Operand], tuple[Any, ...], torch.Tensor | None],
+    tuple[torch.Tensor, ...],
 ]
-"""(name, lowering, operands, parameters) → the results, of whatever kind of tensor."""
+"""(name, lowering, operands, parameters, target) → the results, of whatever kind of tensor.
+
+``target``: what the one result would be written to, whose strides it takes.
+"""
 
 
 class NotRecorded(Exception):

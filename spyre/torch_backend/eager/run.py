@@ -39,7 +39,7 @@ def run(
     An empty tuple says that the target has it. At least one operand is a tensor, none is empty.
     """
     if (recorder := current_recorder()) is not None:
-        return recorder(name, lowering, operands, parameters)
+        return recorder(name, lowering, operands, parameters, target)
     buffers = [ready_buffer(o) if isinstance(o, torch.Tensor) else None for o in operands]
     card = next(b.card for b in buffers if b is not None)
     target_buffer = None if target is None else ready_buffer(target)

@@ -8,7 +8,8 @@ from spyre.torch_backend.inductor.compat import AsyncCompile
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel, Extents
 from spyre.torch_backend.inductor.kernel_notes import NO_NOTES, Notes
 from spyre.torch_backend.inductor.observing import note
-from spyre.torch_backend.inductor.op_spec import Spec
+from spyre.torch_backend.inductor.op_spec import SizeSpec, Spec
+from spyre.torch_backend.inductor.sized_kernel import SizedKernel
 
 
 class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
@@ -29,13 +30,19 @@ class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
         arguments: Sequence[Extents] = (),
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
-    ) -> CompiledKernel:
+        sizes: Sequence[SizeSpec] = (),
+    ) -> CompiledKernel | SizedKernel:
         """The kernel of ``specs``. Errors as of `generate_bundle`.
 
         ``arguments``: host sizes, strides and dtype each tensor must have, by arg_index, none for
         whatever the specs' device sizes fit. ``constants``: numbers and dtypes of the arguments
         behind the tensors. ``notes``: for people, by the file SPYRE_KEEP writes them to.
+        ``sizes``: that only launches know; ``arguments`` may name them among their host sizes.
         """
+        if sizes:
+            sized = SizedKernel(name, specs, sizes, arguments, constants, notes)
+            note(sized)
+            return sized
         kernel = CompiledKernel(
             name,
             specs,

@@ -79,12 +79,10 @@ class _Reader(DefaultHandler):  # type: ignore[misc]
 
 def _linear(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> Load:
     """The index as strides; NotExpressible for one that is not linear."""
-    index = sympy.sympify(index)
-    zero = dict.fromkeys(symbols, 0)
-    offset = index.subs(zero)
-    strides = [index.subs({**zero, symbol: 1}) - offset for symbol in symbols]
-    linear = offset + sum(s * c for s, c in zip(strides, symbols, strict=True))
-    if sympy.expand(index - linear) != 0:
+    terms = dict(sympy.expand(index).as_coefficients_dict())
+    offset = terms.pop(sympy.S.One, 0)
+    strides = [terms.pop(symbol, 0) for symbol in symbols]
+    if any(terms.values()):
         raise NotExpressible(f"elements {index} of {name}")
     return Load(name, tuple(int(s) for s in strides), int(offset))
 

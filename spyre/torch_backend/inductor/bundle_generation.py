@@ -6,21 +6,33 @@ those of host order the coarse-tiling document prints. Pure functions, for any t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+import sympy
+
 from spyre.dtypes import STICK_BYTES
+from spyre.errors import UnsupportedError
 from spyre.mlir.bundle import BundleParts
 from spyre.mlir.bundle_builder import SEGMENT_BYTES, BundleBuilder
-from spyre.mlir.sdsc_builder import Place
+from spyre.mlir.sdsc_builder import Place, RuntimeSize, SizeValue
 from spyre.mlir.symbol_emitter import POOL
 from spyre.torch_backend.inductor.instruction import unimplemented
-from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg, UnimplementedOp
+from spyre.torch_backend.inductor.op_spec import (
+    LoopSpec,
+    OpSpec,
+    SizeSpec,
+    Spec,
+    TensorArg,
+    UnimplementedOp,
+)
 from spyre.torch_backend.inductor.operation_walks import Share
+from spyre.torch_backend.inductor.size_values import size_value, smallest, with_values
 from spyre.torch_backend.inductor.spec_emission import emit_spec, not_divisible
 from spyre.torch_backend.inductor.spec_views import (
     LX,
+    UNKNOWN,
     ArgView,
     Loops,
     buffer_bytes,
@@ -57,8 +69,10 @@ class KernelMemory:
     pool_bytes: int
 
     @classmethod
-    def of(cls, specs: Sequence[Spec]) -> KernelMemory:
-        """What ``specs`` touch; loops only move about within it."""
+    def of(cls, specs: Sequence[Spec], least: int = 0) -> KernelMemory:
+        """What ``specs`` touch; loops only move about within it. ``least``: arguments there are
+        at any rate.
+        """
         uses: dict[int, list[TensorArg]] = {}
         pool_bytes = 0
         in_order = (sorted(s.args, key=lambda arg: not arg.is_input) for s in operations(specs))
@@ -67,7 +81,7 @@ class KernelMemory:
                 uses.setdefault(arg.arg_index, []).append(arg)
             elif POOL in arg.allocation:
                 pool_bytes = max(pool_bytes, arg.allocation[POOL] + buffer_bytes(arg))
-        count = max(uses, default=-1) + 1
+        count = max(max(uses, default=-1) + 1, least)
         return cls(tuple(_memory(uses.get(k, [])) for k in range(count)), pool_bytes)
 
 
@@ -95,6 +109,7 @@ def operations(specs: Sequence[Spec]) -> Iterator[OpSpec]:
 def generate_bundle(
     name: str,
     specs: Sequence[Spec],
+    sizes: Sequence[SizeSpec] = (),
     *,
     symbolic: bool = True,
     unrolled: bool = False,
@@ -104,18 +119,27 @@ def generate_bundle(
 
     ``symbolic``: addresses are launch arguments. Otherwise they are baked in: argument k in segment
     k, or k + 1 above the pool in segment 0. ``unrolled``: loops are written out. ``pool_argument``:
-    the pool is the last argument of a symbolic bundle, not memory the runtime adds.
-    UnsupportedError SPY960, SPY961, SPY962 or SPY964 for what no bundle can say.
+    the pool is the last argument of a symbolic bundle, not memory the runtime adds. ``sizes`` are
+    parameters behind the addresses; with them loops and addresses stay symbolic.
+    UnsupportedError SPY960, SPY961, SPY962, SPY964 or SPY966 for what no bundle can say.
     """
-    memory = KernelMemory.of(specs)
+    if sizes and (unrolled or not symbolic):
+        raise UnsupportedError(
+            "SPY966",
+            f"{name}: sizes that only a launch knows need loops and symbolic addresses",
+            expected="UNROLL_LOOPS=0 and BUNDLE_SYMBOLIC_ARGS=1",
+            found="unrolled loops" if unrolled else "baked addresses",
+        )
+    memory = KernelMemory.of(with_values(specs, smallest(sizes)))
     builder = BundleBuilder(symbolic=symbolic)
+    known = {s.name: builder.size(s.name, None, s.granularity) for s in sizes}
     for argument in memory.arguments:
         builder.argument(argument.size_bytes)
     if memory.pool_bytes and pool_argument:
         builder.argument(memory.pool_bytes, SCRATCH)
     elif memory.pool_bytes:
         builder.temporary(memory.pool_bytes)
-    writer = _Writer(name, builder, SCRATCH if pool_argument else POOL)
+    writer = _Writer(name, builder, SCRATCH if pool_argument else POOL, known)
     writer.add(unroll(specs) if unrolled else specs, ())
     return builder.build()
 
@@ -129,19 +153,33 @@ class _Writer:
     name: str
     builder: BundleBuilder
     pool: str
+    sizes: Mapping[str, RuntimeSize] = field(default_factory=dict)
     shares: dict[int, Share] = field(default_factory=dict)
 
     def add(self, specs: Sequence[Spec], loops: Loops) -> None:
         for spec in specs:
             match spec:
                 case LoopSpec():
-                    count = integer(spec.count, f"{self.name}: loop count")
+                    count = self._count(spec)
+                    known = count if isinstance(count, int) else UNKNOWN
                     with self.builder.loop(count) as loop:
-                        self.add(spec.body, (*loops, (loop, count)))
+                        self.add(spec.body, (*loops, (loop, known)))
                 case UnimplementedOp():
                     raise unimplemented(f"{spec.op} (in {self.name})")
                 case OpSpec():
                     self._add_operation(spec, loops)
+
+    def _count(self, loop: LoopSpec) -> int | SizeValue:
+        names = {symbol.name for symbol in sympy.sympify(loop.count).free_symbols}
+        if names and names <= set(self.sizes):
+            return size_value(loop.count, self.sizes)
+        return integer(loop.count, f"{self.name}: loop count")
+
+    def _bytes(self, spec: OpSpec, number: int | sympy.Expr) -> int | SizeValue:
+        names = {symbol.name for symbol in sympy.sympify(number).free_symbols}
+        if not names <= set(self.sizes):
+            integer(number, f"{spec.op}: a pitch")
+        return size_value(number, self.sizes)
 
     def _add_operation(self, spec: OpSpec, loops: Loops) -> None:
         def place(arg: TensorArg, found: ArgView) -> Place | ScratchpadPlace:
@@ -154,14 +192,18 @@ class _Writer:
 
     def _place(self, spec: OpSpec, arg: TensorArg, found: ArgView) -> Place | ScratchpadPlace:
         offset_bytes = found.view.offset_bytes
+        strides = {loop: self._bytes(spec, s) for loop, s in found.loop_strides.items()}
+        shift = self._bytes(spec, found.shift_bytes) if found.shift_bytes != 0 else None
+        shift_bytes = None if isinstance(shift, int) else shift
+        offset_bytes += shift if isinstance(shift, int) else 0
         match dict(arg.allocation):
             case {"lx": start} if len(arg.allocation) == 1 and not offset_bytes:
                 return ScratchpadPlace(start)
             case {"pool": start} if len(arg.allocation) == 1:
-                return Place(self.pool, start + offset_bytes, found.loop_strides)
+                return Place(self.pool, start + offset_bytes, strides, (), shift_bytes)
             case {"hbm": start} if len(arg.allocation) == 1 and arg.arg_index >= 0:
                 begin = start % SEGMENT_BYTES + offset_bytes
-                return Place(f"arg_{arg.arg_index}", begin, found.loop_strides)
+                return Place(f"arg_{arg.arg_index}", begin, strides, (), shift_bytes)
         text = f"allocation {dict(arg.allocation)}, from byte {offset_bytes} on"
         hint = "one of hbm (of an argument), pool, and lx (from the start of the tensor on)"
         raise inexpressible(spec, tensor_name(spec, arg), text, hint)

@@ -46,14 +46,14 @@ def cache_key() -> str | None:
     return digest.hexdigest()
 
 
-def mark_graph(graph_module: Any, names: Mapping[Any, Any]) -> None:
+def mark_graph(graph_module: Any, names: Mapping[Any, Any], symbolic: bool = False) -> None:
     """Note hints and names of dims in an attribute of a graph, which keys contain.
 
-    ``names``: of the dims of its inputs, by input.
+    ``names``: of the dims of its inputs, by input. ``symbolic``: its sizes stay symbols.
     """
     if isinstance(graph_module, torch.fx.GraphModule):
         named = tuple((key, given) for key, given in names.items() if given is not None)
-        setattr(graph_module, ATTRIBUTE, (hints_key(graph_module), named))
+        setattr(graph_module, ATTRIBUTE, (hints_key(graph_module), named, symbolic))
 
 
 SOURCES = (".py", ".lark", ".toml")

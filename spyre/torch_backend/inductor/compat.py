@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 from torch._inductor import config as inductor_config
 from torch._inductor import ir, lowering
@@ -25,6 +26,7 @@ from torch._inductor.dependencies import MemoryDep
 from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler, WrapperHandler
+from torch._inductor.output_code import OutputCode
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     BaseScheduling,
@@ -36,6 +38,7 @@ from torch._inductor.scheduler import (
 from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata, sympy_product
 from torch._inductor.virtualized import V, ops
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as without_tracing
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves
@@ -46,6 +49,7 @@ __all__ = [
     "BaseScheduling",
     "CustomGraphPass",
     "CustomSchedulerPass",
+    "DataDependentOutputException",
     "DefaultHandler",
     "DeviceInterface",
     "DeviceOpOverrides",
@@ -55,15 +59,18 @@ __all__ = [
     "NopKernelSchedulerNode",
     "OpOverload",
     "OrderedSet",
+    "OutputCode",
     "PythonWrapperCodegen",
     "Scheduler",
     "SchedulerNode",
     "SubgraphPythonWrapperCodegen",
     "V",
     "WrapperHandler",
+    "asks_for_symbols",
     "clear_caches",
     "compile_fx_module",
     "compiled_input_index",
+    "dynamo_config",
     "get_fused_kernel_name",
     "get_kernel_metadata",
     "inductor_config",
@@ -90,6 +97,14 @@ def clear_caches(node: Any) -> None:
     """Forget what an IR node has derived from ranges, body and layout that changed since."""
     for name in [n for n in vars(node) if n.startswith("__") and n.endswith("_cache")]:
         object.__delattr__(node, name)
+
+
+def asks_for_symbols(example_inputs: Any) -> bool:
+    """Whether sizes are to be symbols: ``dynamic=True``, or a dim of an input marked dynamic."""
+    if not dynamo_config.assume_static_by_default:
+        return True
+    marks = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
+    return any(getattr(value, mark, None) for value in example_inputs for mark in marks)
 
 
 def compiled_input_index(placeholder: Any) -> int | None:

@@ -148,6 +148,9 @@ class CompiledKernel:
             self._show(memory)
         if self.memory.pool_bytes:
             memory.append(scratch_memory(card, self.memory.pool_bytes))
+        self._enqueue(card, memory)
+
+    def _enqueue(self, card: FlexDevice, memory: Sequence[SpyreTensor]) -> None:
         addresses = [m.address_bytes for m in memory]
         self.program_on(card).launch(card.streams.current, addresses, memory)
 
@@ -157,11 +160,14 @@ class CompiledKernel:
             if self._is_shown:
                 return
             if shows_programs():
-                files = launch_spec_files(self.name, self.memory, tensors, self._symbolic)
+                files = self._launch_spec_files(tensors)
                 files |= note_files(self.notes, self.memory, tensors)
                 parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
                 show_program(self.name, self.text, parts)
             self._is_shown = True
+
+    def _launch_spec_files(self, tensors: Sequence[SpyreTensor]) -> dict[str, bytes]:
+        return launch_spec_files(self.name, self.memory, tensors, self._symbolic)
 
     def program_on(self, card: FlexDevice) -> CompiledProgram:
         """The program as loaded on ``card``, loaded now if it is not."""

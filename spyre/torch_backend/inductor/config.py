@@ -49,4 +49,8 @@ unroll_loops: bool | None = None
 bundle_symbolic_args: bool | None = None
 """BUNDLE_SYMBOLIC_ARGS: addresses of bundles are launch arguments, not numbers."""
 
+symbolic_sizes: bool | None = None
+"""SPYRE_SYMBOLIC_SIZES: compile once for all sizes. None there too: where PyTorch is asked for
+dynamic sizes."""
+
 install_config_module(sys.modules[__name__])

@@ -24,7 +24,11 @@ from spyre.torch_backend.eager.kernels import Kernel
 from spyre.torch_backend.eager.operands import Number, Operand
 from spyre.torch_backend.eager.recording import NotRecorded, recorded_by
 from spyre.torch_backend.eager.registry import eager_kernels
-from spyre.torch_backend.inductor.compat import tree_leaves, without_tracing
+from spyre.torch_backend.inductor.compat import (
+    DataDependentOutputException,
+    tree_leaves,
+    without_tracing,
+)
 from spyre.torch_backend.inductor.device_graph import (
     GraphOperations,
     GraphValue,
@@ -99,7 +103,8 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
     stays = x.device.type == "spyre" and (device is None or device == x.device)
     if not stays or dtype not in CONVERTED or x.dtype not in CONVERTED or not x.numel():
         return NotImplemented
-    return _record("copy", converted, [x], (tuple(map(int, x.shape)), name_of(dtype)))[0]
+    parameters = (tuple(map(int, x.shape)), name_of(dtype))
+    return _record("copy", converted, [x], parameters, _like(x, named.get("memory_format")))[0]
 
 
 def _celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
@@ -114,7 +119,13 @@ def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
     contiguous = memory_format in (None, torch.contiguous_format, torch.preserve_format)
     if x.device.type != "spyre" or x.dtype not in CONVERTED or not contiguous or not x.numel():
         return NotImplemented
-    return _record("clone", _copied, [x], ())[0]
+    return _record("clone", _copied, [x], (), _like(x, memory_format))[0]
+
+
+def _like(x: torch.Tensor, memory_format: Any) -> torch.Tensor:
+    """A tensor with the strides a copy of ``x`` has."""
+    with without_tracing():
+        return torch.empty_like(x, memory_format=memory_format or torch.preserve_format)
 
 
 def _copied(low: Any, x: Any) -> Any:
@@ -173,7 +184,7 @@ def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any
         try:
             with recorded_by(_record):
                 return kernel(*args, **kwargs, **new)
-        except (NotExpressible, NotAGraph, NotRecorded):
+        except (NotExpressible, NotAGraph, NotRecorded, DataDependentOutputException):
             return NotImplemented
         except Exception:
             # While a backward graph is traced, ATen loses what is raised here.
@@ -196,8 +207,9 @@ def _record(
     lowering: Callable[..., Any],
     operands: Sequence[Operand],
     parameters: tuple[Any, ...],
+    target: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """An operation as a node of the FX graph that is traced."""
+    """An operation as a node of the FX graph that is traced; its result as ``target`` is."""
     tensors = [o for o in operands if isinstance(o, torch.Tensor)]
     shapes = [tuple(int(n) for n in t.shape) for t in tensors]
     dtypes = [name_of(t.dtype) for t in tensors]
@@ -220,7 +232,7 @@ def _record(
         results = graph()
     call = f"{name}{parameters!r} of {', '.join(map(_described, operands))}"
     register_call(call, graph)
-    return tuple(RUN(tensors, call, results_text(results)))
+    return tuple(RUN(tensors, call, results_text(results, target)))
 
 
 def _program_graph(program: DeviceProgram) -> list[GraphValue]:

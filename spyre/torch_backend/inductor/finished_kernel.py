@@ -1,32 +1,18 @@
-"""The last steps of a kernel: specs, work division, LX and the pool, and the text of it all."""
+"""What a kernel has become, and the text of it all."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.bundle_generation import KernelMemory
-from spyre.torch_backend.inductor.division.plan import Division, divide_op, with_division
-from spyre.torch_backend.inductor.kernel_notes import (
-    DIVISIONS_FILE,
-    LX_FILE,
-    Notes,
-    divisions_text,
-)
-from spyre.torch_backend.inductor.loop_paths import LoopPath, looped
-from spyre.torch_backend.inductor.observing import wants_notes
-from spyre.torch_backend.inductor.op_spec import MATMUL, LoopSpec, OpSpec, Spec
-from spyre.torch_backend.inductor.pool_planning import plan_pool, pool_buffers
-from spyre.torch_backend.inductor.scratchpad.allocation import with_allocations
-from spyre.torch_backend.inductor.scratchpad.eligibility import Surroundings
-from spyre.torch_backend.inductor.scratchpad.plan import ScratchpadPlan, plan_scratchpad
-from spyre.torch_backend.inductor.scratchpad.report import report_text
-from spyre.torch_backend.inductor.settings import Settings, settings
+from spyre.torch_backend.inductor.kernel_notes import Notes
+from spyre.torch_backend.inductor.kernel_passes.operations import KernelOperations
+from spyre.torch_backend.inductor.kernel_passes.stages import KernelStages
+from spyre.torch_backend.inductor.kernel_passes.unread import read_constants
+from spyre.torch_backend.inductor.op_spec import Spec
+from spyre.torch_backend.inductor.pass_printing import SILENT, PassPrinter
 from spyre.torch_backend.inductor.spec_text import spec_text
-from spyre.torch_backend.inductor.spec_views import LX
-from spyre.torch_backend.inductor.spec_writing import Place, spec_of
-from spyre.torch_backend.inductor.unread import read_constants, read_operations
 from spyre.torch_backend.program.value import Ints
 
 
@@ -70,108 +56,18 @@ class FinishedKernel:
 
 
 def finished_kernel(
-    low: Lowering,
-    paths: Sequence[LoopPath],
+    operations: KernelOperations,
     arguments: Sequence[HostBuffer],
     whole: Collection[int] = (),
+    printer: PassPrinter | None = None,
 ) -> FinishedKernel:
-    """The kernel of a program whose operations are complete; ``paths``: their loops. ``whole``:
-    regions that hold results of full size, whatever loops read them.
+    """The kernel of ``operations``, which are complete. ``whole``: regions that hold results of
+    full size, whatever loops read them. ``printer``: of the graph it belongs to; None: nobody is
+    shown its passes.
     """
-    low.builder.specs, paths = read_operations(low, paths)
-    places = _places(low, whole)
-    operations = zip(low.builder.specs, paths, strict=True)
-    pairs = [spec_of(operation, places, path) for operation, path in operations]
-    names = [row for _, row in pairs]
-    chosen, wanted = settings(), wants_notes()
-    notes: dict[str, str] = {}
-    divisions = [_division(spec, chosen) for spec, _ in pairs]
-    divided = [
-        _with_division(spec, division, chosen)
-        for (spec, _), division in zip(pairs, divisions, strict=True)
-    ]
-    if wanted:
-        notes[DIVISIONS_FILE] = divisions_text(divided, divisions)
-    specs = looped(divided, paths)
-    given = frozenset(place.name for place in places.values() if place.argument >= 0)
-    surroundings = Surroundings(given)
-    if chosen.lx_planning:
-        plan = _lx_plan(specs, names, surroundings, chosen)
-        if wanted:
-            notes[LX_FILE] = report_text(plan)
-        specs = with_allocations(specs, names, plan.allocations)
-        in_lx = frozenset(plan.allocations)
-    else:
-        in_lx = frozenset()
-    pool = plan_pool(pool_buffers(specs, names, surroundings=surroundings, in_lx=in_lx))
-    specs = with_allocations(specs, names, pool.allocations)
-    specs = [_plain_in_lx(spec) for spec in specs]
-    read = [low.constants[k] for k in read_constants(low)]
-    constants = tuple((c.number, c.dtype) for c in read)
-    return FinishedKernel(tuple(specs), tuple(arguments), constants, notes)
-
-
-def _plain_in_lx(spec: Spec) -> Spec:
-    """Nothing moves in LX: its tensors need not say so, and the document's do not."""
-    if isinstance(spec, LoopSpec):
-        return replace(spec, body=[_plain_in_lx(inner) for inner in spec.body])
-    if not isinstance(spec, OpSpec):
-        return spec
-    args = [
-        replace(a, per_tile_fixed=a.per_tile_fixed and LX not in a.allocation) for a in spec.args
-    ]
-    return replace(spec, args=args)
-
-
-def _lx_plan(
-    specs: Sequence[Spec],
-    names: Sequence[Sequence[str]],
-    surroundings: Surroundings,
-    chosen: Settings,
-) -> ScratchpadPlan:
-    return plan_scratchpad(
-        specs,
-        names,
-        surroundings=surroundings,
-        rule=chosen.lx_rule,
-        solver=chosen.lx_solver,
-        capacity_bytes=chosen.lx_capacity_bytes,
-    )
-
-
-def _division(spec: OpSpec, chosen: Settings) -> Division:
-    """Its work divided; of reduced dims only K of a matmul: its partial sums are added up."""
-    division = divide_op(
-        spec, chosen.sencores, chosen.work_division, k_fast=chosen.core_id_k_fast_emission
-    )
-    if spec.op != MATMUL:
-        kept = set().union(*(c.free_symbols for c in spec.args[-1].device_coordinates))
-        splits = {s: n if s in kept else 1 for s, n in division.splits.items()}
-        whole = [str(s) for s, n in division.splits.items() if n > 1 and s not in kept]
-        why = division.why
-        if whole:
-            why += f"\nreduced dims stay whole: {', '.join(whole)}"
-        division = replace(division, splits=splits, why=why)
-    return division
-
-
-def _with_division(spec: OpSpec, division: Division, chosen: Settings) -> OpSpec:
-    if spec.op == MATMUL and not chosen.core_id_k_fast_emission:
-        spec = replace(spec, op_info={**spec.op_info, "k_fast": False})
-    return with_division(spec, division)
-
-
-def _places(low: Lowering, whole: Collection[int]) -> dict[int, Place]:
-    """Every region's place; numbers stand behind the tensors among the arguments."""
-    tensors = low.builder.arguments - len(low.constants)
-    others = (k for k in range(low.builder.arguments) if k not in low.constants)
-    numbers = dict.fromkeys(low.constants, -1)
-    numbers |= {number: tensors + k for k, number in enumerate(read_constants(low))}
-    numbers |= {number: k for k, number in enumerate(others)}
-    found = {}
-    for region, memory in enumerate(low.builder.regions):
-        number = numbers[memory.argument] if memory.argument >= 0 else -1
-        name = f"arg_{number}" if number >= 0 else f"tmp_{region}"
-        moves = number >= 0 or region in whole
-        found[region] = Place(name, number, memory.span_bytes, moves)
-    return found
+    stages = KernelStages(operations, whole)
+    stages.run(SILENT if printer is None else printer.of_kernel(stages.text))
+    constants = operations.low.constants
+    read = [constants[number] for number in read_constants(stages.operations)]
+    numbers = tuple((c.number, c.dtype) for c in read)
+    return FinishedKernel(tuple(stages.specs), tuple(arguments), numbers, stages.notes)

@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 
+from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.compat import ir, lowering, ops
 from spyre.torch_backend.inductor.device_graph import GraphValue, Node, View
 from spyre.torch_backend.inductor.device_program import DeviceProgram
@@ -76,11 +77,18 @@ class GraphToIr:
     def __init__(self, operands: Sequence[Any]) -> None:
         self._operands = operands
         self._boxes: dict[tuple[int, str], Any] = {}
+        self._strides: dict[tuple[int, str], Ints] = {}
         self._device = operands[0].get_device()
 
     def box(self, value: GraphValue) -> Any:
         """The ir.TensorBox of a value that is no number."""
         return _seen(self._origin(value.node, value.dtype), value.views)
+
+    def result(self, value: GraphValue, strides: Ints) -> Any:
+        """The box of a result of the graph, its buffer with these strides (host elements)."""
+        if strides != contiguous_strides(value.sizes):
+            self._strides[id(value.node), value.dtype] = strides
+        return self.box(value)
 
     def _origin(self, node: Node, dtype: str) -> Any:
         key = (id(node), dtype)
@@ -100,7 +108,8 @@ class GraphToIr:
         else:
             data = self._pointwise(node, dtype)
         assert node.kind is not None
-        return realised(data, DeviceOperation(node.kind, node.name, node.dims, node.constants))
+        operation = DeviceOperation(node.kind, node.name, node.dims, node.constants)
+        return realised(data, operation, self._strides.get((id(node), dtype)))
 
     def _operand(self, node: Node, dtype: str) -> Any:
         """An operand; under another dtype of the same format it is a copy."""
@@ -158,7 +167,7 @@ class GraphToIr:
 
         data = _new_reduction(self._device, dtype, body, node, program.extents, node.name)
         operation = DeviceOperation(None, node.name, program=program, result=node.result)
-        return realised(data, operation)
+        return realised(data, operation, self._strides.get((id(node), dtype)))
 
     def _matmul(self, node: Node, dtype: str) -> Any:
         left, right = node.inputs
@@ -202,12 +211,15 @@ def called(name: str, values: Sequence[Any], dtype: torch.dtype) -> Any:
     )
 
 
-def realised(data: Any, operation: DeviceOperation) -> Any:
-    """A buffer of its own for ``data``, known to be ``operation``."""
+def realised(data: Any, operation: DeviceOperation, strides: Ints | None = None) -> Any:
+    """A buffer of its own for ``data``, known to be ``operation``. ``strides``: not row-major."""
     box = ir.TensorBox.create(data)
     box.realize()
     buffer = box.data.data
-    buffer.freeze_layout()
+    if strides is None:
+        buffer.freeze_layout()
+    else:
+        buffer.freeze_layout_with_exact_strides(list(strides))
     keep_apart(box)
     setattr(buffer, ATTRIBUTE, operation)
     return box

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from spyre.runtime.arguments import (
     ArgumentSpec,
     KernelArguments,
@@ -22,15 +24,27 @@ EMITTER = "spyre.torch_backend.inductor"
 
 
 def launch_spec_files(
-    name: str, memory: KernelMemory, tensors: Sequence[SpyreTensor], symbolic: bool
+    name: str,
+    memory: KernelMemory,
+    tensors: Sequence[SpyreTensor],
+    symbolic: bool,
+    shapes: Sequence[tuple[int | str, ...]] = (),
 ) -> dict[str, bytes]:
-    """The file by its name. ``tensors``: by arg_index."""
+    """The file by its name. ``tensors``: by arg_index. ``shapes``: of the first of them, where
+    names stand for sizes that only a launch knows; those have default layouts.
+    """
     arguments = [
         ArgumentSpec(k, argument_name(k), _role(e), t.shape, t.dtype, t.layout, t.strides)
         for k, (e, t) in enumerate(zip(memory.arguments, tensors, strict=True))
     ]
     known = KernelArguments(tuple(arguments), memory.pool_bytes)
     spec = spec_of_arguments(known, name, symbolic, EMITTER)
+    if any(isinstance(n, str) for shape in shapes for n in shape):
+        sized = zip(spec.args, [*shapes, *(a.shape for a in spec.args[len(shapes) :])], strict=True)
+        args = tuple(
+            replace(a, shape=shape, layout=None) if shape != a.shape else a for a, shape in sized
+        )
+        spec = replace(spec, args=args)
     return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}
 
 

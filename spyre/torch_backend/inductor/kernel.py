@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from spyre.dtypes import STICK_BYTES
+from spyre.layout import contiguous_strides
 from spyre.mlir.sdsc_builder import Place
-from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.inductor.body import Body, Load, Number, body_of
 from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.device_program import DeviceProgram
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer, finished_kernel
 from spyre.torch_backend.inductor.kernel_notes import TILING_FILE, TILING_REPORT
+from spyre.torch_backend.inductor.kernel_passes.insert_bmm_padding import insert_bmm_padding
+from spyre.torch_backend.inductor.kernel_passes.operations import KernelLowering, KernelOperations
 from spyre.torch_backend.inductor.layouts import lane_of
 from spyre.torch_backend.inductor.loop_paths import NO_LOOPS, LoopPath, loop_path
 from spyre.torch_backend.inductor.observing import wants_notes
@@ -24,10 +26,12 @@ from spyre.torch_backend.inductor.operand_views import (
     other_lanes,
     reads_of,
     seen,
+    storage_order,
 )
+from spyre.torch_backend.inductor.pass_printing import PassPrinter
 from spyre.torch_backend.program.constants import float_of
 from spyre.torch_backend.program.emit import emit
-from spyre.torch_backend.program.op_spec import OpKind
+from spyre.torch_backend.program.op_spec import OpKind, OpSpec
 from spyre.torch_backend.program.storing import store
 from spyre.torch_backend.program.value import Ints, NotExpressible, Value
 
@@ -43,7 +47,7 @@ class SpyreKernel:
     """
 
     def __init__(self, buffers: Mapping[str, HostBuffer], results: Sequence[str]) -> None:
-        self.low = Lowering()
+        self.low = KernelLowering()
         self.arguments: list[str] = []
         self.paths: list[LoopPath] = []
         self._buffers = buffers
@@ -90,13 +94,20 @@ class SpyreKernel:
         value = self._computed(body)
         if name in self._results:
             value = self._stored(name, value)
-        for spec in self.low.builder.specs[known:]:
-            emit(spec, _anywhere)
+        else:
+            value = self._in_storage_order(name, value)
+        self._check(self.low.builder.specs[known:])
         self._values[name] = value
         if getattr(operation.layout, "per_tile_fixed", False):
             self._tiles.add(name)
         else:
             self._whole.add(value.region)
+
+    def _check(self, specs: Sequence[OpSpec]) -> None:
+        """NotExpressible for what cannot be an SDSC, as it is when all factors are padded."""
+        found = KernelOperations(self.low, tuple(specs), (NO_LOOPS,) * len(specs))
+        for spec in insert_bmm_padding(found).specs:
+            emit(spec, _anywhere)
 
     def propagated(self, name: str, body: Body) -> tuple[int, tuple[int, ...]]:
         """The lanes an operation's result and operands have if nobody chooses; nothing is tried.
@@ -106,8 +117,17 @@ class SpyreKernel:
         """
         self._lane, self._lanes = None, ()
         value = self._computed(body)
-        self._values[name] = self._stored(name, value) if name in self._results else value
+        is_result = name in self._results
+        keep = self._stored if is_result else self._in_storage_order
+        self._values[name] = keep(name, value)
         return value.lane_dim, self._lanes
+
+    def _in_storage_order(self, name: str, value: Value) -> Value:
+        """``value`` with its dims as its buffer's elements follow each other, as readers see it."""
+        strides = self._buffers[name].strides
+        if strides == contiguous_strides(value.sizes):
+            return value
+        return value.permuted(storage_order(strides))
 
     def _stored(self, name: str, value: Value) -> Value:
         """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
@@ -120,10 +140,11 @@ class SpyreKernel:
         store(self.low, value, first_tile(goal, cut, self._path) if cut else goal)
         return whole
 
-    def finished(self) -> FinishedKernel:
-        """The kernel: specs with work divided and memory planned."""
+    def finished(self, printer: PassPrinter | None = None) -> FinishedKernel:
+        """The kernel: specs with work divided and memory planned; ``printer`` shows how."""
         arguments = [self._buffers[name] for name in self.arguments]
-        found = finished_kernel(self.low, self.paths, arguments, self._whole)
+        operations = KernelOperations(self.low, tuple(self.low.builder.specs), tuple(self.paths))
+        found = finished_kernel(operations, arguments, self._whole, printer)
         if not wants_notes() or not self._reports:
             return found
         return replace(found, notes={**found.notes, TILING_FILE: "\n".join(self._reports)})

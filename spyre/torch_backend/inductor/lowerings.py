@@ -11,7 +11,7 @@ from spyre.torch_backend.eager.copies import CONVERTED
 from spyre.torch_backend.eager.masks import is_number_of
 from spyre.torch_backend.inductor.compat import OpOverload, lowering
 from spyre.torch_backend.inductor.graph_to_ir import GraphToIr, keep_apart
-from spyre.torch_backend.inductor.program_op import RUN, graph_of
+from spyre.torch_backend.inductor.program_op import RUN, graph_of, results_of
 
 aten = torch.ops.aten
 
@@ -54,9 +54,9 @@ def _run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
     for box in operands:
         box.realize()
         keep_apart(box)
-    values = graph_of(call)
     maker = GraphToIr(operands)
-    return [maker.box(value) for value in values]
+    known = zip(graph_of(call), results_of(results), strict=True)
+    return [maker.result(value, strides) for value, (_, _, strides) in known]
 
 
 def mark_fallbacks_in(module: torch.nn.Module) -> None:

@@ -90,4 +90,18 @@ class LoopSpec:
     body: Sequence[OpSpec | UnimplementedOp | LoopSpec]
 
 
+@dataclass(frozen=True, slots=True)
+class SizeSpec:
+    """A size that only a launch knows, in elements; specs say its ``name`` as a symbol.
+
+    ``places``: (argument, host dim) of tensors that have it. It is a multiple of ``granularity``
+    and at most ``maximum``.
+    """
+
+    name: str
+    places: Sequence[tuple[int, int]] = ()
+    granularity: int = 1
+    maximum: int = 2**31 - 1
+
+
 Spec = OpSpec | UnimplementedOp | LoopSpec

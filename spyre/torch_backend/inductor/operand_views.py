@@ -99,6 +99,11 @@ def first_tile(value: Value, places: Mapping[int, int], path: LoopPath) -> Value
     return replace(value, view=view, order=None, tile_pitches=tuple(pitches.items()))
 
 
+def storage_order(strides: Sequence[int]) -> Ints:
+    """The dims of a dense buffer with ``strides`` as its elements follow each other."""
+    return tuple(sorted(range(len(strides)), key=lambda k: (-strides[k], k)))
+
+
 def other_lanes(value: Value) -> list[int]:
     """Lane dims to try, the last dims first, in the end one element per stick."""
     lanes = [k for k, n in enumerate(value.sizes) if n > 1 and k != value.lane_dim]

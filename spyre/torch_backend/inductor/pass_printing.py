@@ -1,4 +1,4 @@
-"""Operations of a graph as text, before and after each pass: SPYRE_DUMP_PASSES and the log.
+"""What passes make of a graph, and of its kernels, as text: SPYRE_DUMP_PASSES and the log.
 
 The log is the logger ``spyre.passes``, which ``TORCH_LOGS="+spyre"`` turns on. The text is that of
 the coarse-tiling document ("LoopLevel IR").
@@ -34,13 +34,19 @@ INDENT = "    "
 class PassPrinter:
     """Shows the passes of one graph; without anybody who wants to see them, it only runs them.
 
-    ``operations``: the graph's list, which passes change in place. One per graph, in one thread.
+    ``text``: what passes change, as it is now. One per graph, in one thread.
     """
 
-    def __init__(self, operations: Sequence[Any]) -> None:
-        self._operations = operations
-        self._passes = 0
+    def __init__(self, text: Callable[[], str], around: PassPrinter | None = None) -> None:
+        self._text = text
+        self._passes: int = 0 if around is None else around._passes
+        self._around = around
         self._place: Path | None = None
+        self._is_first = True
+
+    def of_kernel(self, text: Callable[[], str]) -> PassPrinter:
+        """A printer of the passes of one of the graph's kernels, which come after its own."""
+        return PassPrinter(text, self)
 
     def run(self, name: str, change: Callable[[], None]) -> None:
         """Run a pass. LaunchError SPY951 if SPYRE_DUMP_PASSES cannot be written."""
@@ -49,12 +55,13 @@ class PassPrinter:
             change()
             return
         self._passes += 1
-        before = format_operations(self._operations)
+        before = self._text()
         self._write(directory, f"{self._passes:02d}-{name}.before.txt", before)
-        if self._passes == 1:
+        if self._is_first:
             logger.debug("before %s:\n%s", name, before)
+        self._is_first = False
         change()
-        after = format_operations(self._operations)
+        after = self._text()
         self._write(directory, f"{self._passes:02d}-{name}.after.txt", after)
         changed = "no change" if after == before else f"\n{after}"
         logger.debug("after %s: %s", name, changed)
@@ -63,10 +70,7 @@ class PassPrinter:
         if directory is None:
             return
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            if self._place is None:
-                self._place = next_place(directory, "graph")
-            (self._place / name).write_text(text, encoding="utf-8")
+            (self._directory(directory) / name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise LaunchError(
                 "SPY951",
@@ -74,6 +78,29 @@ class PassPrinter:
                 expected="SPYRE_DUMP_PASSES to name a directory that may be written",
                 found=error.strerror or type(error).__name__,
             ) from error
+
+    def _directory(self, directory: Path) -> Path:
+        """Where this graph, or this kernel of a graph, has its files."""
+        if self._place is None:
+            kind = "graph"
+            if self._around is not None:
+                kind, directory = "kernel", self._around._directory(directory) / "kernels"
+            directory.mkdir(parents=True, exist_ok=True)
+            self._place = next_place(directory, kind)
+        return self._place
+
+
+class _Silent(PassPrinter):
+    def __init__(self) -> None:
+        super().__init__(str)
+
+    def run(self, name: str, change: Callable[[], None]) -> None:
+        """Run a pass."""
+        change()
+
+
+SILENT: PassPrinter = _Silent()
+"""Shows nothing, for kernels that are made for trial. For any thread."""
 
 
 def format_operations(operations: Sequence[Any]) -> str:

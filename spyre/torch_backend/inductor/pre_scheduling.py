@@ -24,6 +24,7 @@ from spyre.torch_backend.inductor.tiling.named_dims import propagate_named_dims
 from spyre.torch_backend.thread_value import ThreadValue
 
 DONE = "spyre_passes_done"
+PRINTER = "spyre_printer"
 Names = Mapping[str, tuple[str | None, ...]]
 
 
@@ -35,6 +36,11 @@ def named_inputs(names: Names) -> AbstractContextManager[None]:
     return _names.set_to(names)
 
 
+def printer_of(graph: Any) -> PassPrinter | None:
+    """Who shows the passes of a graph; None before it has had any."""
+    return getattr(graph, PRINTER, None)
+
+
 def pre_scheduling(graph: Any) -> None:
     """Change the operations of ``graph``, a GraphLowering, in place; once, however often it gets a
     scheduler: tiles would be tiled again.
@@ -43,7 +49,8 @@ def pre_scheduling(graph: Any) -> None:
         return
     setattr(graph, DONE, True)
     operations = graph.operations
-    names, printer = _names.value, PassPrinter(operations)
+    names, printer = _names.value, PassPrinter(lambda: format_operations(operations))
+    setattr(graph, PRINTER, printer)
     order.run(graph, printer)
     printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 
+from spyre.layout import contiguous_strides
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.inductor.device_graph import GraphOperations, GraphValue
+from spyre.torch_backend.program.value import Ints
 
 LIBRARY = torch.library.Library("spyre", "DEF")
 LIBRARY.define("run(Tensor[] operands, str call, str results) -> Tensor[]")
@@ -35,21 +38,48 @@ def graph_of(text: str) -> list[GraphValue]:
     return _lowerings[text]()
 
 
-def results_text(results: Sequence[GraphValue]) -> str:
-    """Results as the node names them: ``float16[2,3];bool[2]``."""
-    return ";".join(f"{v.dtype}[{','.join(map(str, v.sizes))}]" for v in results)
+def results_text(results: Sequence[GraphValue], target: torch.Tensor | None) -> str:
+    """Results as the node names them: ``float16[2,3];bool[2]``, with ``@`` strides that are not
+    row-major: those of ``target``, which the one result would be written to.
+    """
+    strides = [_strides_as(target, value) for value in results]
+    return ";".join(
+        f"{v.dtype}[{_listed(v.sizes)}]" + (f"@[{_listed(row)}]" if row else "")
+        for v, row in zip(results, strides, strict=True)
+    )
 
 
-def _parsed(text: str) -> list[tuple[torch.dtype, list[int]]]:
+def _strides_as(target: torch.Tensor | None, value: GraphValue) -> Ints:
+    """The strides (elements) of ``target`` if ``value`` can be a dense buffer with them."""
+    if target is None or value.views or value.node.place >= 0 or value.node.number is not None:
+        return ()
+    if tuple(target.shape) != value.sizes or target.is_contiguous():
+        return ()
+    strides = tuple(int(n) for n in target.stride())
+    held = sorted((s, n) for s, n in zip(strides, value.sizes, strict=True) if n > 1)
+    dense = all(s == prod(n for _, n in held[:k]) for k, (s, _) in enumerate(held))
+    return strides if dense else ()
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def results_of(text: str) -> list[tuple[torch.dtype, Ints, Ints]]:
+    """dtype, sizes and strides of every result of a `results_text`."""
     found = []
-    for dtype, sizes in re.findall(r"(\w+)\[([\d,]*)\]", text):
-        found.append((getattr(torch, dtype), [int(n) for n in sizes.split(",") if n]))
+    for dtype, *rows in re.findall(r"(\w+)\[([\d,]*)\](?:@\[([\d,]*)\])?", text):
+        sizes, strides = (tuple(int(n) for n in row.split(",") if n) for row in rows)
+        found.append((getattr(torch, dtype), sizes, strides or contiguous_strides(sizes)))
     return found
 
 
 def _fake(operands: Sequence[torch.Tensor], call: str, results: str) -> list[torch.Tensor]:
     device = operands[0].device
-    return [torch.empty(sizes, dtype=dtype, device=device) for dtype, sizes in _parsed(results)]
+    return [
+        torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+        for dtype, sizes, strides in results_of(results)
+    ]
 
 
 def _refuse(*_: Any) -> Any:
@@ -68,4 +98,4 @@ torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
 torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
 RUN = torch.ops.spyre.run.default
 
-__all__ = ["RUN", "GraphOperations", "graph_of", "register_call", "results_text"]
+__all__ = ["RUN", "GraphOperations", "graph_of", "register_call", "results_of", "results_text"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from spyre.torch_backend.inductor.cache_key import mark_graph
 from spyre.torch_backend.inductor.compat import (
+    asks_for_symbols,
     compile_fx_module,
+    dynamo_config,
     inductor_config,
     register_backend_for_device,
     register_device_op_overrides,
@@ -24,6 +26,7 @@ from spyre.torch_backend.inductor.lowerings import install_lowerings
 from spyre.torch_backend.inductor.pre_scheduling import named_inputs
 from spyre.torch_backend.inductor.scheduling import SpyreScheduling
 from spyre.torch_backend.inductor.settings import chosen_settings, settings
+from spyre.torch_backend.inductor.symbolic_graph import SymbolicGraph
 from spyre.torch_backend.inductor.tiling.dim_names import names_of_inputs
 from spyre.torch_backend.inductor.tiling.named_dims import names_of_graph_inputs
 from spyre.torch_backend.inductor.wrapper import SpyreWrapper
@@ -54,16 +57,20 @@ def _compiling(entry: Any) -> Callable[..., Any]:
         if named.get("config_patches") or not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
         inner = named.pop("inner_compile", entry.compile_fx_inner)
-        table = named.pop("decompositions", None) or spyre_decompositions()
+        asked = settings().symbolic_sizes
+        symbolic = asks_for_symbols(example_inputs) if asked is None else asked
+        symbolic = symbolic and any(isinstance(v, torch.SymInt) for v in example_inputs)
+        table = whole_operations() if symbolic else spyre_decompositions()
+        table = named.pop("decompositions", None) or table
         names = names_of_inputs(example_inputs)
-        settings()
-        mark_graph(model, dict(enumerate(names)))
+        mark_graph(model, dict(enumerate(names)), symbolic)
+        in_context = _symbolic if symbolic else _in_context
         with spyre_context():
             return original(
                 model,
                 example_inputs,
                 *args,
-                inner_compile=_in_context(inner, names),
+                inner_compile=in_context(inner, names),
                 decompositions=table,
                 **named,
             )
@@ -89,11 +96,34 @@ def _in_context(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
     return compiled
 
 
+def _symbolic(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
+    """As `_in_context` of a graph with symbols, which is compiled when its sizes are known."""
+    chosen = chosen_settings() | {"spyre.symbolic_sizes": False}
+    plain = _in_context(inner, names)
+
+    def compile_at(module: torch.fx.GraphModule, tensors: Sequence[Any]) -> Any:
+        static = dynamo_config.patch(assume_static_by_default=True)
+        with inductor_config.patch(chosen), static, torch.no_grad():
+            return compile_fx_module().compile_fx(module, tensors)
+
+    @functools.wraps(inner)
+    def compiled(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
+        if not uses_spyre(model, example_inputs):
+            return plain(model, example_inputs, *args, **named)
+        return SymbolicGraph(model, compile_at)
+
+    return compiled
+
+
 class _Decompositions(dict[Any, Callable[..., Any]]):
-    """A table that caches know by the name of the function it comes from."""
+    """A table that caches know by the name of the function ``source`` it comes from."""
+
+    def __init__(self, table: Any, source: Callable[[], Any]) -> None:
+        super().__init__(table)
+        self.source = source
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
-        return spyre_decompositions, ()
+        return self.source, ()
 
 
 @functools.cache
@@ -102,10 +132,16 @@ def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
 
     Random operations are left whole: they draw what eager mode draws.
     """
-    known = eager_operators()
+    return _Decompositions(whole_operations() | decompositions(), spyre_decompositions)
+
+
+@functools.cache
+def whole_operations() -> dict[Any, Callable[..., Any]]:
+    """Inductor's, without those of operations eager mode has kernels for."""
+    known = eager_operators() | set(decompositions())
     with inductor_config.patch(fallback_random=True):
         table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
-    return _Decompositions(table | decompositions())
+    return _Decompositions(table, whole_operations)
 
 
 def uses_spyre(model: Any, example_inputs: Any) -> bool:

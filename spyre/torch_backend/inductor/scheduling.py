@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.inductor.baked_runs import cut_to_segments
+from spyre.torch_backend.inductor.body import body_of
 from spyre.torch_backend.inductor.cache_key import cache_key
 from spyre.torch_backend.inductor.compat import (
     BaseScheduling,
@@ -21,8 +22,10 @@ from spyre.torch_backend.inductor.compat import (
     get_kernel_metadata,
     sympy_product,
 )
-from spyre.torch_backend.inductor.finished_kernel import HostBuffer
+from spyre.torch_backend.inductor.finished_kernel import FinishedKernel, HostBuffer
+from spyre.torch_backend.inductor.granules import Collected, Granule, collecting
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
+from spyre.torch_backend.inductor.pre_scheduling import printer_of
 from spyre.torch_backend.inductor.run_order import in_few_runs
 from spyre.torch_backend.inductor.settings import settings
 from spyre.torch_backend.inductor.tiling.loop_nodes import (
@@ -30,6 +33,7 @@ from spyre.torch_backend.inductor.tiling.loop_nodes import (
     build_loop_scheduler_nodes,
     leaf_nodes,
 )
+from spyre.torch_backend.program.value import Ints
 
 
 def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
@@ -116,7 +120,10 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         kernel = _kernel_of(leaves)
         internal = {leaf.node.get_name() for leaf in leaves} - set(_read_outside(leaves))
         V.graph.removed_buffers |= internal
-        name = self._define(leaves, kernel)
+        finished = kernel.finished(printer_of(V.graph))
+        name = self._define(leaves, finished)
+        if (found := collecting()) is not None:
+            _collect(found, name, leaves, kernel, finished)
         for leaf in leaves:
             leaf.mark_run()
         arguments = ", ".join(kernel.arguments)
@@ -127,9 +134,9 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
     def _removed(self) -> Any:
         return self.scheduler.removed_ops
 
-    def _define(self, leaves: Sequence[Any], kernel: SpyreKernel) -> str:
+    def _define(self, leaves: Sequence[Any], finished: FinishedKernel) -> str:
         wrapper = V.graph.wrapper_code
-        source = kernel.finished().text
+        source = finished.text
         known: str | None = wrapper.src_to_kernel.get(source)
         if known is not None:
             return known
@@ -140,6 +147,37 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         code = f"async_compile.sdsc({name!r}, {source})"
         wrapper.define_kernel(name, code, f"{origins}\n{detailed}")
         return name
+
+
+def _collect(
+    found: Collected,
+    name: str,
+    leaves: Sequence[Any],
+    kernel: SpyreKernel,
+    finished: FinishedKernel,
+) -> None:
+    """Hand a kernel over to whoever compiles a granule."""
+    operations = [leaf.node for leaf in leaves]
+    inside = {operation.get_name() for operation in operations}
+    every = {operation.get_name() for operation in V.graph.operations}
+    found.others = sorted(every - inside)
+    buffers = _Buffers()
+    targets = [target_of(operation) for operation in operations]
+    inputs = tuple(V.graph.graph_input_names)
+    known = {target: buffers[target] for target in (*targets, *inputs)}
+    bodies = tuple(zip(targets, map(body_of, operations), strict=True))
+    outputs = tuple(V.graph.get_output_names())
+    names = tuple(kernel.arguments)
+    views = tuple(_view(output) for output in V.graph.graph_outputs)
+    found.granules.append(Granule(name, finished, names, inputs, outputs, views, known, bodies))
+
+
+def _view(output: Any) -> tuple[Ints, Ints, int]:
+    """Host sizes, strides and offset of a graph's output in its buffer."""
+    if not hasattr(output, "maybe_get_layout") or (layout := output.maybe_get_layout()) is None:
+        return (), (), 0
+    sizes, strides = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
+    return sizes, strides, int(layout.offset)
 
 
 def _read_outside(leaves: Sequence[Any]) -> list[str]:

@@ -24,6 +24,10 @@ _WORDS = {
 }
 
 
+ASKED = "asked"
+"""SPYRE_SYMBOLIC_SIZES where PyTorch is to say it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How graphs are compiled; fields as in :mod:`.config`.
@@ -43,6 +47,7 @@ class Settings:
     auto_tile: bool
     unroll_loops: bool
     bundle_symbolic_args: bool
+    symbolic_sizes: bool | None
 
 
 def settings() -> Settings:
@@ -66,6 +71,7 @@ def settings() -> Settings:
         auto_tile=_switch("auto_tile", environment.AUTO_TILE),
         unroll_loops=_switch("unroll_loops", environment.UNROLL_LOOPS),
         bundle_symbolic_args=_switch("bundle_symbolic_args", environment.BUNDLE_SYMBOLIC_ARGS),
+        symbolic_sizes=_symbolic_sizes(),
     )
 
 
@@ -98,6 +104,12 @@ def _name(name: str, variable: Variable, known: Collection[str]) -> str:
     if not isinstance(found, str) or found not in known:
         raise _wrong(source, ", ".join(known), repr(found))
     return found
+
+
+def _symbolic_sizes() -> bool | None:
+    if config.symbolic_sizes is None and environment.SYMBOLIC_SIZES.read() == ASKED:
+        return None
+    return _switch("symbolic_sizes", environment.SYMBOLIC_SIZES)
 
 
 def _cores() -> int:

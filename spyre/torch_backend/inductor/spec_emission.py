@@ -20,11 +20,13 @@ from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
 from spyre.torch_backend.inductor.operation_walks import Share, begins_bytes, reach_bytes
 from spyre.torch_backend.inductor.spec_views import (
     LX,
+    UNKNOWN,
     ArgView,
     Loops,
     arg_view,
     buffer_bytes,
     inexpressible,
+    is_sized_arg,
     tensor_name,
 )
 from spyre.torch_backend.program.emission import Division, ScratchpadPlace
@@ -93,8 +95,13 @@ def _views(
 
 def _check_reach(spec: OpSpec, arg: TensorArg, found: ArgView, reach: int, loops: Loops) -> None:
     """An operation that walks whole sticks, and K by sticks, stays within the buffer."""
+    if is_sized_arg(arg) or any(
+        count == UNKNOWN and loop in found.loop_strides for loop, count in loops
+    ):
+        return  # no number yet; loops go on within the pitches
     reach += found.view.offset_bytes
-    reach += sum((count - 1) * found.loop_strides.get(loop, 0) for loop, count in loops)
+    strides = {loop: int(stride) for loop, stride in found.loop_strides.items()}
+    reach += sum((count - 1) * strides.get(loop, 0) for loop, count in loops)
     if reach > buffer_bytes(arg):
         text = f"{reach} bytes, in whole sticks, of a buffer of {buffer_bytes(arg)}"
         raise inexpressible(spec, tensor_name(spec, arg), text, "pad the buffer")

@@ -118,5 +118,7 @@ def _expressions(expressions: Sequence[Any]) -> str:
     return f"[{', '.join(map(expression_text, expressions))}]"
 
 
-def _numbers(numbers: Sequence[int]) -> str:
-    return repr([int(n) for n in numbers])
+def _numbers(numbers: Sequence[Any]) -> str:
+    found = [sympy.sympify(n) for n in numbers]
+    texts = (str(n) if n.is_Integer else expression_text(n) for n in found)
+    return f"[{', '.join(texts)}]"

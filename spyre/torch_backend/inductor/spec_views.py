@@ -13,27 +13,35 @@ from math import prod
 
 import sympy
 
-from spyre.dtypes import FORMATS, STICK_BYTES
+from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
 from spyre.layout.device_view import DeviceView, Factor
 from spyre.torch_backend.inductor.linear_forms import Form, NotLinear, Reader, collapsed
 from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
+from spyre.torch_backend.inductor.size_values import is_sized
+from spyre.torch_backend.inductor.sized_walks import lanes_of, sized_walk
 from spyre.torch_backend.inductor.spec_text import plain
 from spyre.torch_backend.inductor.symbol_steps import SymbolSteps, form_text, symbol_steps
 
 Loops = tuple[tuple[str, int], ...]
-"""(name, count) of the loops around an operation, the outermost first."""
+"""(name, count) of the loops around an operation, the outermost first; UNKNOWN for counts that
+only a launch knows."""
+UNKNOWN = 1 << 40
 LX = "lx"
 
 
 @dataclass(frozen=True, slots=True)
 class ArgView:
-    """One tensor of an operation. ``view``: one dim per symbol, over one tile; of pitch 0 where it
-    has no elements of its own. ``loop_strides``: bytes by which the enclosing loops move it.
+    """One tensor of an operation.
+
+    ``view``: one dim per symbol, over one tile; of pitch 0 where it has no elements of its own.
+    ``loop_strides``: bytes by which the enclosing loops move it. ``shift_bytes``: what of its begin
+    depends on sizes that only a launch knows, as strides may.
     """
 
     view: DeviceView
-    loop_strides: Mapping[str, int]
+    loop_strides: Mapping[str, int | sympy.Expr]
+    shift_bytes: int | sympy.Expr = 0
 
 
 def inexpressible(spec: OpSpec, tensor: str, found: str, hint: str = "") -> UnsupportedError:
@@ -49,7 +57,7 @@ def inexpressible(spec: OpSpec, tensor: str, found: str, hint: str = "") -> Unsu
 
 def tensor_name(spec: OpSpec, arg: TensorArg) -> str:
     """What messages call a tensor: its place in the operation and in memory."""
-    number = next(k for k, other in enumerate(spec.args) if other is arg)
+    number = next((k for k, other in enumerate(spec.args) if other is arg), 0)
     kind, address = next(iter(arg.allocation.items()), ("hbm", 0))
     where = f"argument {arg.arg_index}" if arg.arg_index >= 0 else f"{kind} {address}"
     return f"tensor {number} ({where})"
@@ -69,10 +77,9 @@ def integer(number: sympy.Expr, what: str) -> int:
     if not (found.is_Integer and found > 0):
         raise UnsupportedError(
             "SPY964",
-            "symbolic loop counts and extents are not written into bundles",
-            expected="positive integers",
+            "a loop count or an extent depends on something that no launch says",
+            expected="positive integers; in loop counts and buffers, sizes of the kernel too",
             found=f"{what} of {found}",
-            hint="compile for sizes that are known: mark_dynamic compiles once per size",
         )
     return int(found)
 
@@ -81,6 +88,8 @@ def arg_view(spec: OpSpec, arg: TensorArg, loops: Loops = ()) -> ArgView:
     """Where ``arg`` lies, and how ``loops`` move it. UnsupportedError SPY960 or SPY964."""
     tile = tile_extents(spec)
     steps = _loop_steps(spec, arg, tile, loops)
+    if is_sized_arg(arg):
+        return _sized_view(spec, arg, tile, steps)
     extents = dict(tile)
     for symbol, step, count in steps.values():
         extents[symbol] = max(extents[symbol], step * count)
@@ -93,6 +102,30 @@ def arg_view(spec: OpSpec, arg: TensorArg, loops: Loops = ()) -> ArgView:
         raise inexpressible(spec, tensor_name(spec, arg), found) from error
     view = DeviceView(dims, str(arg.device_dtype), walk.offset_bytes)
     return ArgView(view, {loop: stride for loop, stride in strides.items() if stride})
+
+
+def is_sized_arg(arg: TensorArg) -> bool:
+    """Whether where ``arg`` lies depends on sizes that only a launch knows."""
+    return any(is_sized(number) for number in (*arg.device_size, *arg.within))
+
+
+def _sized_view(
+    spec: OpSpec,
+    arg: TensorArg,
+    tile: Mapping[str, int],
+    steps: Mapping[str, tuple[str, int, int]],
+) -> ArgView:
+    """`arg_view` of a tensor with pitches that only a launch knows: only loops move along them."""
+    try:
+        sized = sized_walk(arg, tile)
+        walk = _walk(spec, sized.inside, tile)
+        dims = tuple(walk.factors(symbol, extent) for symbol, extent in tile.items())
+        strides = {loop: sized.stride_bytes(*step) for loop, step in steps.items()}
+    except NotLinear as error:
+        found = f"{error} in {_shown(arg.device_coordinates)}"
+        raise inexpressible(spec, tensor_name(spec, arg), found) from error
+    view = DeviceView(dims, str(arg.device_dtype), walk.offset_bytes)
+    return ArgView(view, {loop: s for loop, s in strides.items() if s != 0}, sized.shift_bytes)
 
 
 def _loop_steps(
@@ -136,10 +169,6 @@ class _Walk:
         return self.steps[symbol].stride_bytes(elements, count) if symbol in self.steps else 0
 
 
-def _lanes(arg: TensorArg) -> int:
-    return FORMATS[str(arg.device_dtype)].elements_per_stick
-
-
 def buffer_size(arg: TensorArg) -> tuple[int, ...]:
     """Device size of the buffer whose pitches count."""
     return tuple(int(n) for n in (arg.within or arg.device_size))
@@ -151,7 +180,7 @@ def buffer_bytes(arg: TensorArg) -> int:
 
 
 def _walk(spec: OpSpec, arg: TensorArg, extents: Mapping[str, int]) -> _Walk:
-    reader, size, lanes = Reader(extents), buffer_size(arg), _lanes(arg)
+    reader, size, lanes = Reader(extents), buffer_size(arg), lanes_of(arg)
     if size[-1] != lanes or len(size) != len(arg.device_coordinates):
         raise NotLinear(f"device size {list(size)} with sticks of {lanes} elements")
     *outer, last = [reader.read(e) for e in arg.device_coordinates]

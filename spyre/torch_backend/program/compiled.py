@@ -15,6 +15,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import BundleParts
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.flex.kernel_program import KernelProgram
+from spyre.runtime.flex.launch_form import LaunchForm
 from spyre.runtime.flex.loading import load_kernel
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch import Launch
@@ -54,26 +55,36 @@ class CompiledProgram:
         assert isinstance(plan.program, KernelProgram)
         self._program = plan.program
         self._is_linked = False
-        self._form = self._program.forms.bound(self._launch())
+        self._form = self.form_of(self.spans_bytes)
         card.streams.current.launch(copy)
         card.streams.current.synchronize()
 
-    def _launch(self) -> Launch:
-        return Launch({k: _raw(k, span) for k, span in enumerate(self.spans_bytes)})
+    def form_of(
+        self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None
+    ) -> LaunchForm:
+        """Launches with arguments of these spans; ``values``: of its runtime sizes, by name."""
+        launch = Launch({k: _raw(k, s) for k, s in enumerate(spans_bytes)}, None, values or {})
+        return self._program.forms.bound(launch)
 
     def launch(
-        self, stream: FlexStream, addresses: Sequence[int], held: Sequence[SpyreTensor]
+        self,
+        stream: FlexStream,
+        addresses: Sequence[int],
+        held: Sequence[SpyreTensor],
+        form: LaunchForm | None = None,
     ) -> None:
         """Enqueue it with arguments at ``addresses``; ``held`` lives until it has run.
 
-        What linking finds wrong is raised by the first launch, here.
+        ``form``: of a program with runtime sizes. What linking finds wrong is raised by the first
+        launch without one, here.
         """
-        if not self._is_linked:
+        if form is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
         note_launch(self, addresses)
         with profiled(self._range):
-            context = self._program.bind_addresses(self.card, self._form, addresses, held)
+            form = form or self._form
+            context = self._program.bind_addresses(self.card, form, addresses, held)
             stream.submit_launch(context)
 
     def linked_at(self, addresses: Sequence[int]) -> LinkedProgram:

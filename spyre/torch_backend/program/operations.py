@@ -233,15 +233,22 @@ class Operations:
 
     def left_factor(self, left: Value, rank: int) -> Value:
         """``left[.., M, K]`` of ``rank`` dims with K along the lanes, in whole sticks."""
-        left = self.with_lane(self._held_matrix(_aligned(left, rank)), rank - 1)
-        if len(left.view.dims[-1]) > 1:
-            raise NotExpressible("K of a matmul's left operand lies in several pieces")
-        return self._padded_columns(left) if left.sizes[-1] % MATMUL_STICK else left
+        return self.padded_left(self.unpadded_left(left, rank))
 
     def right_factor(self, right: Value, rank: int) -> Value:
         """``right[.., K, N]`` of ``rank`` dims with N along the lanes, K up to whole sticks."""
-        right = self.with_lane(self._held_matrix(_aligned(right, rank)), rank - 1)
-        return self._padded_rows(right) if right.sizes[-2] % MATMUL_STICK else right
+        return self.padded_right(self.unpadded_right(right, rank))
+
+    def unpadded_left(self, left: Value, rank: int) -> Value:
+        """``left[.., M, K]`` of ``rank`` dims with K along the lanes."""
+        left = self.with_lane(self._held_matrix(_aligned(left, rank)), rank - 1)
+        if len(left.view.dims[-1]) > 1:
+            raise NotExpressible("K of a matmul's left operand lies in several pieces")
+        return left
+
+    def unpadded_right(self, right: Value, rank: int) -> Value:
+        """``right[.., K, N]`` of ``rank`` dims with N along the lanes."""
+        return self.with_lane(self._held_matrix(_aligned(right, rank)), rank - 1)
 
     def product(self, left: Value, right: Value) -> Value:
         """The matmul of two factors."""
@@ -257,8 +264,10 @@ class Operations:
         sizes = (*once.sizes[:-2], *value.sizes[-2:])
         return value if once.sizes == sizes else self.broadcast(once, sizes)
 
-    def _padded_columns(self, left: Value) -> Value:
+    def padded_left(self, left: Value) -> Value:
         """``left`` with zeros in the lanes beyond K, which count as elements from now on."""
+        if not left.sizes[-1] % MATMUL_STICK:
+            return left
         if not left.clean:
             into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
             one = self.constant(1.0, left.dtype)
@@ -270,8 +279,10 @@ class Operations:
         dims = (*left.view.dims[:-1], (whole,))
         return replace(left, view=replace(left.view, dims=dims), order=None)
 
-    def _padded_rows(self, right: Value) -> Value:
+    def padded_right(self, right: Value) -> Value:
         """``right`` with rows of zeros up to whole sticks of K."""
+        if not right.sizes[-2] % MATMUL_STICK:
+            return right
         rank, inner = len(right.sizes), right.sizes[-2]
         padded = _whole_sticks(inner)
         sizes = (*right.sizes[:-2], padded, right.sizes[-1])
@@ -282,6 +293,11 @@ class Operations:
         rows = narrowed(whole, rank - 2, 0, inner)
         self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (right,), rows))
         return replace(whole, order=None)
+
+
+def is_padded(left: Value, right: Value) -> bool:
+    """Whether K of two factors is whole sticks."""
+    return not (left.sizes[-1] % MATMUL_STICK or right.sizes[-2] % MATMUL_STICK)
 
 
 def _whole_sticks(extent: int) -> int:

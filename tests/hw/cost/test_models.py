@@ -152,6 +152,12 @@ def test_few_cores_cannot_take_all_bandwidth():
     assert ratio == pytest.approx(1 / 0.11)
 
 
+@pytest.mark.parametrize(("cores", "share"), [(1, 0.11), (3, 0.325), (24, 0.77), (32, 1), (48, 1)])
+def test_shares_lie_between_points(cores: int, share: float):
+    few = kernel_ns([replace(NEG, cores=cores)], MACHINE).terms.memory
+    assert kernel_ns([NEG], MACHINE).terms.memory / few == pytest.approx(share)
+
+
 def test_batched_products_are_slow():
     shape = ProductShape(m=512, k=128, n=512, batch=8, m_cores=32)
     batched = replace(MM, product=shape)

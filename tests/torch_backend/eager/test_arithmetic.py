@@ -56,6 +56,7 @@ UNARY = {
     "exp": torch.exp,
     "sigmoid": torch.sigmoid,
     "floor": torch.floor,
+    "ceil": torch.ceil,
     "tanh": torch.tanh,
     "relu": torch.relu,
     "relu6": F.relu6,

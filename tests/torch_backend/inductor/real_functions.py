@@ -64,13 +64,13 @@ class RealFunction:
     expected: tuple[torch.Tensor, ...]
     tolerance: Mapping[str, float]
     dim_names: Mapping[str, Any]
-    cores: int
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What a compiled function is made for."""
         inputs = tuple((x.dtype, x.shape, x.stride()) for x in self.inputs)
-        return self.text, inputs, self.cores, self.name if "up_test" in self.name else ""
+        free = self.name if "up_test" in self.name else ""
+        return self.text, inputs, repr(self.dim_names), free
 
     def on_card(self) -> list[torch.Tensor]:
         """Copies of the inputs there; their dims have the case's names."""
@@ -93,7 +93,6 @@ def read_function(directory: Path) -> RealFunction:
     name = directory.name
     if "fallback_with_restickify" in name:
         inputs = [torch.asin(expected[0].float() - inputs[0].t()).half(), *inputs]
-    cores = re.search(r"cores(\d+)_", name)
     return RealFunction(
         name,
         case["function"],
@@ -102,7 +101,6 @@ def read_function(directory: Path) -> RealFunction:
         tuple(expected),
         case["tolerance"],
         case.get("named_dims") or {},
-        int(cores[1]) if cores else 32,
     )
 
 

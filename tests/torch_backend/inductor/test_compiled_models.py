@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +25,8 @@ from tests.torch_backend.models.configurations import FAMILIES, LAYERS, Family
 FALLBACKS_PER_BLOCK = 3
 COMPILED = [f for f in FAMILIES if str(f) in ("llama", "gpt2", "bert", "vit")]
 """One family of each kind: compiling takes seconds, and the others differ in little."""
+DECODED = {"llama": 3, "gpt2": 2}
+"""New tokens: the prompt's, one of the cache, and one of a cache that has grown."""
 
 
 @pytest.mark.parametrize("family", COMPILED, ids=str)
@@ -43,16 +48,47 @@ def test_logits(family: Family):
     assert sum(torch.spyre.fallbacks().values()) <= FALLBACKS_PER_BLOCK * LAYERS
 
 
+@contextlib.contextmanager
+def counted_forwards(model: nn.Module) -> Iterator[list[int]]:
+    """The calls of the model to the CPU, by its forward pass; what is between passes is not its."""
+    forward = model.forward
+    found: list[int] = []
+
+    def counted(*args: Any, **named: Any) -> Any:
+        torch.spyre.reset_fallbacks()
+        result = forward(*args, **named)
+        found.append(sum(torch.spyre.fallbacks().values()))
+        return result
+
+    model.forward = counted
+    try:
+        yield found
+    finally:
+        model.forward = forward
+
+
+@pytest.mark.parametrize("name", DECODED)
 @torch.no_grad()
-def test_generation_with_a_cache_gives_the_tokens_of_eager_mode():
+def test_decoding_with_a_cache(name: str):
+    """Tokens and logits of eager mode and of the CPU, for a prompt and steps with its cache."""
     torch._dynamo.reset()
-    family = next(f for f in FAMILIES if str(f) == "gpt2")
+    steps = DECODED[name]
+    family = next(f for f in FAMILIES if str(f) == name)
     tokens = family.inputs()["input_ids"][:, :5]
     model = family.build("sdpa").to("spyre", torch.float16)
-    options = {"max_new_tokens": 3, "do_sample": False}
-    expected = model.generate(tokens.to("spyre"), **options).cpu()
+    options = {"max_new_tokens": steps, "do_sample": False, "output_logits": True}
+    options |= {"return_dict_in_generate": True}
+    expected = model.generate(tokens.to("spyre"), **options)
     model.forward = torch.compile(model.forward)
-    assert torch.equal(model.generate(tokens.to("spyre"), **options).cpu(), expected)
+    with collected() as kernels, counted_forwards(model) as fallbacks:
+        found = model.generate(tokens.to("spyre"), **options)
+    assert kernels
+    assert found.past_key_values.get_seq_length() == tokens.shape[1] + steps - 1
+    assert len(fallbacks) == steps
+    assert max(fallbacks) <= FALLBACKS_PER_BLOCK * LAYERS
+    assert torch.equal(found.sequences.cpu(), expected.sequences.cpu())
+    host = family.build("sdpa")(found.sequences.cpu()).logits[:, tokens.shape[1] - 1 : -1]
+    assert_logits_close(torch.stack(found.logits, 1), host)
 
 
 class Block(nn.Module):

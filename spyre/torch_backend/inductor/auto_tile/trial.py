@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spyre.torch_backend.inductor.compat import V, clear_caches, ir
+from spyre.torch_backend.inductor.compat import V, ir
 from spyre.torch_backend.inductor.finished_kernel import FinishedKernel
 from spyre.torch_backend.inductor.kernel import SpyreKernel, target_of
 from spyre.torch_backend.inductor.passes.runs import host_buffer
@@ -63,11 +63,10 @@ def trial_kernel(
 
 
 def _copied(operation: Any) -> Any:
+    """What Inductor has derived of the operation holds for the copy too, until it is changed."""
     found = copy.copy(operation)
     found.data = copy.copy(operation.data)
     found.layout = copy.copy(operation.layout)
-    clear_caches(found.data)
-    clear_caches(found)
     return found
 
 

@@ -6,7 +6,7 @@ Order and rules: hardware reference §4.1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import sympy
@@ -21,6 +21,13 @@ from spyre.torch_backend.inductor.division.matmul_cost import PLANNERS, divide_m
 from spyre.torch_backend.inductor.division.span import check_spans, reduce_spans, shown
 from spyre.torch_backend.inductor.op_spec import OpSpec
 
+DIVISION_PASSES = SPAN, MATMUL, DISTRIBUTION = (
+    "span_reduction",
+    "cost_model_matmul_division",
+    "work_distribution",
+)
+"""Names of the passes, in their order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Division:
@@ -28,17 +35,29 @@ class Division:
 
     ``splits``: per dim, in iteration order, how many cores share it (1: not divided).
     ``core_order``: dims in the order core numbers run through them, the fastest first.
-    ``why``: a line per pass, what it did and on what grounds.
+    ``why``: a line per pass, what it did and on what grounds. ``before``: by name of an earlier
+    pass, the dims that were divided after it.
     """
 
     splits: Mapping[sympy.Symbol, int]
     core_order: tuple[sympy.Symbol, ...]
     why: str
+    before: Mapping[str, Mapping[sympy.Symbol, int]] = field(default_factory=dict)
 
     @property
     def cores(self) -> int:
         """Cores that are used."""
         return prod(self.splits.values())
+
+    def after(self, name: str) -> Division:
+        """The division as the pass ``name`` of `DIVISION_PASSES` left it."""
+        if name == DIVISION_PASSES[-1]:
+            return self
+        found = self.before.get(name, {})
+        return replace(self, splits={symbol: found.get(symbol, 1) for symbol in self.splits})
+
+
+_Before = Mapping[str, Mapping[sympy.Symbol, int]]
 
 
 def divide_op(
@@ -63,14 +82,16 @@ def divide_op(
     """
     _check_request(cores, planner)
     iteration = read_iteration(spec)
+    before: _Before = {}
     if hints:
         splits = checked_splits(iteration, hints, cores, "a work division hint")
         lines = [f"hints: {shown(splits)}"]
     else:
-        splits, lines = _planned(iteration, cores, planner, committed or {})
+        splits, lines, before = _planned(iteration, cores, planner, committed or {})
     lines += check_spans(iteration, splits, raises=overflow_raises)
     splits = {symbol: splits[symbol] for symbol in iteration.symbols}
-    return Division(splits, order_of(iteration, splits, k_fast=k_fast), "\n".join(lines))
+    order = order_of(iteration, splits, k_fast=k_fast)
+    return Division(splits, order, "\n".join(lines), before)
 
 
 def with_division(spec: OpSpec, division: Division) -> OpSpec:
@@ -81,22 +102,24 @@ def with_division(spec: OpSpec, division: Division) -> OpSpec:
 
 def _planned(
     iteration: Iteration, cores: int, planner: str, committed: Mapping[sympy.Symbol, int]
-) -> tuple[dict[sympy.Symbol, int], list[str]]:
-    """Splits of all dims by the three passes, and a line for each."""
-    before = checked_splits(iteration, committed, cores, "an earlier pass")
-    spans = reduce_spans(iteration, cores, before)
+) -> tuple[dict[sympy.Symbol, int], list[str], _Before]:
+    """Splits of all dims by the three passes, a line for each, and the splits after the first."""
+    spans = reduce_spans(
+        iteration, cores, checked_splits(iteration, committed, cores, "an earlier pass")
+    )
     default = distribute(iteration, cores, spans)
-    lines = [f"span_reduction: {_span_line(spans)}"]
+    before: _Before = {SPAN: spans, MATMUL: spans}
+    lines = [f"{SPAN}: {_span_line(spans)}"]
     if spans:
         lines.append(f"matmul planner {planner}: not asked, splits are committed")
     else:
         choice = divide_matmul(iteration, cores, planner, default)
         lines.append(f"matmul planner {planner}: {choice.why}")
         if choice.splits is not None:
-            lines.append("work_distribution: nothing left to divide")
-            return choice.splits, lines
-    lines.append(f"work_distribution: {_distribution_line(iteration, default)}")
-    return default, lines
+            lines.append(f"{DISTRIBUTION}: nothing left to divide")
+            return choice.splits, lines, {**before, MATMUL: choice.splits}
+    lines.append(f"{DISTRIBUTION}: {_distribution_line(iteration, default)}")
+    return default, lines, before
 
 
 def _span_line(spans: Mapping[sympy.Symbol, int]) -> str:

@@ -48,16 +48,17 @@ def insert_restickify(graph: Any, before: Any, source: Source, sizes: Ints, lane
 
 
 def split_memory(graph: Any, operation: Any, lane: int) -> Any:
-    """Let ``operation`` compute into a new buffer with sticks along ``lane``, and its own buffer,
-    which keeps its name, layout and readers, be a copy of that. Returns the new operation.
+    """Let ``operation`` compute into a new buffer of its strides with sticks along ``lane``, and
+    its own buffer, which keeps its name, layout and readers, be a copy. Returns the new operation.
     """
     data = operation.data
     sizes = tuple(int(n) for n in data.ranges)
-    layout = ir.FixedLayout(data.device, data.dtype, list(sizes), list(contiguous_strides(sizes)))
+    strides = tuple(int(n) for n in operation.layout.stride)
+    layout = ir.FixedLayout(data.device, data.dtype, list(sizes), list(strides))
     with ir.IRNode.current_origins(operation.get_origins()):
         computed = ir.ComputedBuffer(name=None, layout=tiled(layout, lane), data=data)
         _place(graph, computed, operation)
-        source = Source(computed.get_name(), contiguous_strides(sizes))
+        source = Source(computed.get_name(), strides)
         operation.data = _copy_of(source, sizes, data.dtype, data.device)
     if (known := getattr(operation, ATTRIBUTE, None)) is not None:
         setattr(computed, ATTRIBUTE, known)

@@ -1,14 +1,8 @@
-"""The passes on ir.Operations before scheduling, in the order of the compiler.
+"""The passes on ir.Operations that come before names of dims and tiling.
 
-They run when a graph gets its scheduler. Of the documented order (hardware reference §4):
-
-* ``remove_dead_code``, ``propagate_layouts`` and ``restickify`` (choosing lanes, final layouts and
-  inserting copies in one) are here.
-* Padding of a matmul's K to whole sticks is left to the kernel's emission (`Operations.matmul`):
-  only there is known which lanes hold zeros already.
-* Constants are numbers in bodies; a kernel has each of them once (`Lowering.constant`).
-* Named dims, dim hints, coarse tiling and span reduction come after these; work division and LX
-  planning see the OpSpecs of a finished kernel.
+They run when a graph gets its scheduler: ``remove_dead_code``, ``propagate_layouts`` and
+``restickify`` (choosing lanes, final layouts and inserting copies in one). The whole order is in
+`passes.names`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 from spyre import config
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.body import Load
-from spyre.torch_backend.inductor.operand_views import Read, reads_of
+from spyre.torch_backend.inductor.operand_views import Read, reads_of, storage_order
 from spyre.torch_backend.inductor.passes.insertion import (
     Source,
     insert_restickify,
@@ -82,9 +82,11 @@ class _Inserter:
             return
         computed = split_memory(self.graph, step.operation, lane)
         self._values[step.name] = computed.get_name()
-        sizes = step.body.ranges
+        sizes = self.sticks.sizes[step.name]
         whole = Source(str(computed.get_name()), _dense(sizes))
-        self._copies[whole, sizes, memory_lane(self.run, step.name)] = step.name
+        order = storage_order(self.run.buffers[step.name].strides)
+        lane = memory_lane(self.run, step.name)
+        self._copies[whole, sizes, order.index(lane) if lane >= 0 else lane] = step.name
 
     def _lead(self, step: Step) -> None:
         loads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]

@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.body import Load
 from spyre.torch_backend.inductor.layouts import lane_of
-from spyre.torch_backend.inductor.operand_views import Read, argument_view, reads_of
+from spyre.torch_backend.inductor.operand_views import (
+    Read,
+    argument_view,
+    reads_of,
+    storage_order,
+)
 from spyre.torch_backend.inductor.passes.moves import Move, Moves, cost_of, laid_out, moves_for
 from spyre.torch_backend.inductor.passes.propagate_layouts import OWN_LANES, OwnLanes, memory_lane
 from spyre.torch_backend.inductor.passes.runs import Run, Step
@@ -91,7 +96,9 @@ class _Maker:
             for lane, n in zip(value.lanes, value.elements, strict=True)
         )
         self.nodes.append(Node(value, NodeKind.ALL_SAME, work))
-        self.values[step.name] = {k: laid_out(body.ranges, body.dtype, k) for k in lanes}
+        order = storage_order(self.run.buffers[step.name].strides)
+        held = {k: laid_out(body.ranges, body.dtype, k).permuted(order) for k in lanes}
+        self.values[step.name] = held
         if step.mutates:
             self._from_outside(step.target)
         elif step.name in self.run.results and can_be_led(step):
@@ -147,11 +154,15 @@ class _Maker:
 
 def can_be_led(step: Step) -> bool:
     """True for operations whose lane is chosen here: others write into memory that is there, or
-    need operands that the kernel spreads out. Their elements lie in row-major order.
+    need operands that the kernel spreads out. Their elements lie densely, in any order of dims.
     """
-    layout = step.operation.layout
-    dense = tuple(map(int, layout.stride)) == contiguous_strides(step.body.ranges)
-    return not step.mutates and dense and lane_of(layout) is not None
+    if step.mutates:
+        return False
+    layout, sizes = step.operation.layout, step.body.ranges
+    strides = tuple(map(int, layout.stride))
+    order = [k for k in storage_order(strides) if sizes[k] > 1]
+    dense = contiguous_strides([sizes[k] for k in order]) == tuple(strides[k] for k in order)
+    return dense and lane_of(layout) is not None
 
 
 def _placement_value(name: str, sizes: Ints, dtype: str, lanes: Ints) -> Value:

@@ -13,6 +13,9 @@ import sympy
 
 from spyre.torch_backend.inductor.compat import MemoryDep, V, ir
 
+READ_WRITES = "__spyre_read_writes_cache"
+"""Attribute of operations, named as those that `clear_caches` removes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -51,7 +54,18 @@ def is_loop_operation(operation: Any) -> bool:
 
 def names_read(operation: Any) -> set[str]:
     """Buffers any operation reads; external calls do not tell by ``get_read_names``."""
-    return {dep.name for dep in operation.get_read_writes().reads}
+    return {dep.name for dep in read_writes_of(operation).reads}
+
+
+def read_writes_of(operation: Any) -> Any:
+    """``operation.get_read_writes()``, found once until `clear_caches` forgets it."""
+    if not is_loop_operation(operation):
+        return operation.get_read_writes()
+    found = vars(operation).get(READ_WRITES)
+    if found is None:
+        found = operation.get_read_writes()
+        object.__setattr__(operation, READ_WRITES, found)
+    return found
 
 
 def extents_of(operation: Any) -> tuple[Any, ...]:
@@ -61,7 +75,7 @@ def extents_of(operation: Any) -> tuple[Any, ...]:
 
 def accesses_of(operation: Any) -> OperationAccesses:
     """Accesses of a loop operation, by the indices its body makes now."""
-    found = operation.get_read_writes()
+    found = read_writes_of(operation)
     return OperationAccesses(
         tuple(v if isinstance(v, sympy.Symbol) else None for v in found.range_vars),
         extents_of(operation),

@@ -25,16 +25,20 @@ def executed(kernel, place):
     found = run_clean(kernel, place)
     rows = [execute.counters for execute in found.executes]
     return [
-        (c.rdmem_bytes, c.wrmem_bytes, c.lx_read_bytes, c.lx_written_bytes)
-        + (c.multiply_adds, c.element_operations, c.executions)
+        (
+            *(c.rdmem_bytes, c.wrmem_bytes, c.lx_read_bytes, c.lx_written_bytes),
+            *(c.multiply_adds, c.element_operations, c.executions),
+        )
         for c in rows
     ]
 
 
 def counted(kernel):
     return [
-        (c.hbm_read_bytes, c.hbm_written_bytes, c.lx_read_bytes, c.lx_written_bytes)
-        + (c.multiply_adds, c.element_operations, c.runs)
+        (
+            *(c.hbm_read_bytes, c.hbm_written_bytes, c.lx_read_bytes, c.lx_written_bytes),
+            *(c.multiply_adds, c.element_operations, c.runs),
+        )
         for c in spec_counts(kernel.specs).operations
     ]
 

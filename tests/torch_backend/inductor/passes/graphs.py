@@ -38,10 +38,10 @@ def passes(*more, first=None):
     """All passes (or ``first`` in their place), then ``more``; yields what was seen at the end."""
     seen, finished = Seen(), SpyreKernel.finished
 
-    def counted(kernel):
+    def counted(kernel, printer=None):
         kinds = [spec.kind for spec in kernel.low.builder.specs]
         seen.emitted += kinds.count(OpKind.RESTICKIFY)
-        return finished(kernel)
+        return finished(kernel, printer)
 
     chosen = order.PRE_SCHEDULING_PASSES if first is None else first
     changed = mock.patch.object(order, "PRE_SCHEDULING_PASSES", (*chosen, *more, seen.note))
