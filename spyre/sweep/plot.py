@@ -56,7 +56,10 @@ def write_plot(
     across = min(len(shown) + 1, 3)
     down = ceil((len(shown) + 1) / across)
     figure = Figure(figsize=(5 * across, 4 * down), layout="constrained")
-    *panels, last = figure.subplots(down, across, squeeze=False).flat[: len(shown) + 1]
+    places = figure.subplots(down, across, squeeze=False).flat
+    *panels, last = places[: len(shown) + 1]
+    for unused in places[len(shown) + 1 :]:
+        unused.set_axis_off()
     for panel, (subject, rows) in zip(panels, shown, strict=True):
         _draw_subject(panel, subject, rows, columns, chosen)
     _draw_traffic(last, subjects)
