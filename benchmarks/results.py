@@ -1,4 +1,4 @@
-"""Results of the suite: measurements by section, with the machine, versions and commit they hold for.
+"""Results of the suite: measurements by section, with machine, versions and commit.
 
 A result file is JSON; :mod:`.comparison` reads it again.
 """

@@ -83,10 +83,10 @@ def _loops(quick: bool) -> Iterable[Measurement]:
 
 
 def _reading(quick: bool) -> Iterable[Measurement]:
-    from benchmarks.reading import measure
+    from benchmarks.reading import ROUNDS, measure
 
     def once() -> Iterator[Measurement]:
-        for found in measure():
+        for found in measure(1 if quick else ROUNDS):
             yield Measurement(found.name, "ms", (found.seconds * 1e3,))
 
     return repeated(once, 1 if quick else REPEATS)

@@ -24,6 +24,7 @@ from spyre.torch_backend.inductor.design_point import (
     compiled_with,
     counted_call,
     example_tensors,
+    forget_compiled,
 )
 
 COUNTS, QUICK_COUNTS = (2, 4, 8, 16, 32), (4,)
@@ -105,6 +106,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
     for workload in workloads(quick):
         for dim in workload.tiled:
             yield from _measure(workload, dim, quick)
+            forget_compiled()
 
 
 def _measure(workload: Workload, dim: str, quick: bool) -> Iterator[Measurement]:
@@ -114,7 +116,7 @@ def _measure(workload: Workload, dim: str, quick: bool) -> Iterator[Measurement]
     counts: dict[int, ProgramCounts] = {}
     for tiles in (1, *(QUICK_COUNTS if quick else COUNTS)):
         if _fits(workload, dim, tiles):
-            forms[tiles] = _compiled(workload, dim, tiles)
+            forms[tiles] = compiled_with(workload.function, {}, {dim: tiles})
             counts[tiles] = counted_call(forms[tiles], tensors)
     sides: dict[str, Callable[[], object]] = {
         str(tiles): partial(call_seconds, form, tensors) for tiles, form in forms.items()
@@ -131,16 +133,6 @@ def _fits(workload: Workload, dim: str, tiles: int) -> bool:
     of_sticks = any(list(tensor)[-1] == dim for tensor in workload.tensors)
     size = next(tensor[dim] for tensor in workload.tensors if dim in tensor)
     return size % (tiles * (64 if of_sticks else 1)) == 0
-
-
-def _compiled(workload: Workload, dim: str, tiles: int) -> Function:
-    """A form of its own: Dynamo keeps what it compiled with the code object."""
-
-    def form(*args: Any) -> Any:
-        return workload.function(*args)
-
-    form.__code__ = form.__code__.replace(co_name=f"form_{tiles}")
-    return compiled_with(form, {}, {dim: tiles})
 
 
 def _described(

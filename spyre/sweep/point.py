@@ -161,8 +161,11 @@ def _function_counts(
     examples = [design.ExampleTensor(t.sizes, t.names, t.dtype) for t in subject.tensors]
     tensors = design.example_tensors(examples)
     compiled = design.compiled_with(load_function(subject), options, read_tiles(tiles))
-    counts = design.counted_call(compiled, tensors)
-    return counts, _median_us(partial(design.call_seconds, compiled, tensors), rounds)
+    try:
+        counts = design.counted_call(compiled, tensors)
+        return counts, _median_us(partial(design.call_seconds, compiled, tensors), rounds)
+    finally:
+        design.forget_compiled()
 
 
 def _median_us(call: Callable[[], object], rounds: int) -> float | None:

@@ -5,7 +5,7 @@ Settings are options of ``torch.compile``; tiles are hints around the whole func
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from spyre.torch_backend.inductor.tiling.hints import spyre_hint
 from spyre.torch_backend.program.launches import launches_noted
 
 Function = Callable[..., Any]
+_forms = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +57,29 @@ def compiled_with(
     """``function`` for torch.compile with ``options``, its operations in ``tiles``.
 
     ``options``: settings of compiled functions by name, without "spyre.". ``tiles``: loops over
-    named dims, the outermost first; a count of 1 is none. Forgets what Dynamo compiled before.
+    named dims, the outermost first; a count of 1 is none. Forms of one function may be used side
+    by side: each has a code object of its own, by which Dynamo knows what it compiled.
     """
     autoload()
-    torch.compiler.reset()
     slices = {name: count for name, count in tiles.items() if count > 1}
 
     def tiled(*args: Any) -> Any:
-        with spyre_hint(slices=slices) if slices else contextlib.nullcontext():
+        with spyre_hint(slices=slices):
             return function(*args)
 
+    def whole(*args: Any) -> Any:
+        return function(*args)
+
+    form = tiled if slices else whole
+    form.__code__ = form.__code__.replace(co_name=f"{form.__name__}_{next(_forms)}")
     chosen = {f"spyre.{name}": value for name, value in options.items()}
-    compiled: Function = torch.compile(tiled if slices else function, options=chosen, dynamic=False)
+    compiled: Function = torch.compile(form, options=chosen, dynamic=False)
     return compiled
+
+
+def forget_compiled() -> None:
+    """Free what Dynamo holds of all forms; they are compiled again if they are called."""
+    torch.compiler.reset()
 
 
 def counted_call(function: Function, tensors: Sequence[torch.Tensor]) -> ProgramCounts:
