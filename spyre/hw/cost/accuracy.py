@@ -43,11 +43,15 @@ class GroupError:
     worst: float
 
 
-def predictions(machine: MachineSpec, model: Model = "calibrated") -> tuple[Prediction, ...]:
-    """Every measured kernel, in file order."""
+def predictions(
+    machine: MachineSpec,
+    model: Model = "calibrated",
+    rows: Sequence[MeasuredKernel] | None = None,
+) -> tuple[Prediction, ...]:
+    """What ``model`` says of ``rows``, by default all measured kernels, in their order."""
     return tuple(
         Prediction(row, kernel_ns(counts_of(row, machine), machine, model).total_ns / 1e3)
-        for row in measured_kernels()
+        for row in (measured_kernels() if rows is None else rows)
     )
 
 

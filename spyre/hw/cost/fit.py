@@ -69,20 +69,22 @@ def relative_error(row: MeasuredKernel, machine: MachineSpec) -> float:
     return predicted.total_ns / (1e3 * row.us) - 1.0
 
 
-def fit(machine: MachineSpec, steps: Sequence[FitStep] = STEPS) -> dict[str, float]:
+def fit(machine: MachineSpec, rows: Sequence[MeasuredKernel]) -> dict[str, float]:
     """The constants of all steps, rounded, from where the steps start; all others are
-    ``machine``'s.
+    ``machine``'s. Of ``rows`` those count that are marked as fitted.
     """
-    found = {name: value for step in steps for name, value in step.start}
-    for step in steps:
-        values = fit_step(machine.with_values(found), step)
+    found = {name: value for step in STEPS for name, value in step.start}
+    for step in STEPS:
+        values = fit_step(machine.with_values(found), step, rows)
         found |= {name: float(f"{value:.{DIGITS}g}") for name, value in values.items()}
     return found
 
 
-def fit_step(machine: MachineSpec, step: FitStep) -> dict[str, float]:
+def fit_step(
+    machine: MachineSpec, step: FitStep, measured: Sequence[MeasuredKernel]
+) -> dict[str, float]:
     """The constants of one step that make the squares of the relative errors smallest."""
-    rows = [r for r in measured_kernels() if r.fitted and r.explained and r.group in step.groups]
+    rows = [r for r in measured if r.fitted and r.explained and r.group in step.groups]
     names = [name for name, _ in step.start]
 
     def errors(logs: Float64Array) -> Float64Array:
@@ -120,7 +122,7 @@ def _slopes(
 
 def main() -> int:
     """Print the fitted constants."""
-    for name, value in fit(default_machine()).items():
+    for name, value in fit(default_machine(), measured_kernels()).items():
         print(f"{name} = {value:g}")
     return 0
 

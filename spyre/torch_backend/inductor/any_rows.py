@@ -21,6 +21,7 @@ from spyre.torch_backend.allocation import default_base
 from spyre.torch_backend.inductor.bundle_generation import KernelMemory
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
 from spyre.torch_backend.inductor.granules import Granule, NotByRows, check_alike, row_strides
+from spyre.torch_backend.inductor.kernel_notes import SIZES_FILE
 from spyre.torch_backend.inductor.op_spec import (
     DataFormats,
     LoopSpec,
@@ -35,7 +36,6 @@ from spyre.torch_backend.program.value import Ints
 
 GRANULES = (64, 8, 1)
 """Rows of the tiles; each divides the one before."""
-SIZES_FILE = "sizes.txt"
 ROWS = sympy.Symbol("s0")
 SEGMENT_BYTES = 1 << 34
 
@@ -96,7 +96,7 @@ def rows_kernel(granules: Mapping[int, Granule], row_inputs: Sequence[int]) -> R
         [SizeSpec("s0", [(places[large.inputs[k]], 0) for k in row_inputs])],
         [_extents(large, name, tensors) for name in large.arguments],
         constants,
-        {**large.kernel.notes, SIZES_FILE: _note(tensors)},
+        {**large.kernel.notes, SIZES_FILE: _note(places, tensors)},
     )
     outputs = [tensors[name] for name in large.outputs]
     return RowsKernel(
@@ -106,11 +106,12 @@ def rows_kernel(granules: Mapping[int, Granule], row_inputs: Sequence[int]) -> R
     )
 
 
-def _note(tensors: Mapping[str, RowTensor]) -> str:
+def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
+    numbers = ", ".join(f"arg_{places[name]}" for name in tensors)
     tiles = ", ".join(map(str, GRANULES))
     return (
         f"one bundle for any number of rows s0: loops over tiles of {tiles} rows\n"
-        f"arguments with rows: {', '.join(tensors)}\n"
+        f"arguments with rows: {numbers}\n"
     )
 
 

@@ -12,9 +12,15 @@ from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.bundle_generation import operations
 from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
 from spyre.torch_backend.inductor.division.core_numbering import core_order, core_slices
-from spyre.torch_backend.inductor.kernel_notes import DIVISIONS_FILE, LX_FILE, TILING_FILE
+from spyre.torch_backend.inductor.kernel_notes import (
+    DIVISIONS_FILE,
+    LX_FILE,
+    SIZES_FILE,
+    TILING_FILE,
+)
 from spyre.torch_backend.inductor.observing import Graph, Operations, observing
 from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg
+from spyre.torch_backend.inductor.sized_kernel import SizedKernel
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,7 +39,7 @@ class Explanation:
 
     graphs: tuple[str, ...]
     operations: tuple[str, ...]
-    kernels: tuple[CompiledKernel, ...]
+    kernels: tuple[CompiledKernel | SizedKernel, ...]
 
     def __str__(self) -> str:
         return "\n".join(_sections(self))
@@ -54,7 +60,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     explanation = Explanation(
         tuple(item.text for item in found if isinstance(item, Graph)),
         tuple(item.text for item in found if isinstance(item, Operations)),
-        tuple(item for item in found if isinstance(item, CompiledKernel)),
+        tuple(item for item in found if isinstance(item, (CompiledKernel, SizedKernel))),
     )
     if not explanation.kernels:
         raise LaunchError(
@@ -76,12 +82,14 @@ def _sections(explanation: Explanation) -> Iterator[str]:
         yield from _kernel_sections(kernel)
 
 
-def _kernel_sections(kernel: CompiledKernel) -> Iterator[str]:
+def _kernel_sections(kernel: CompiledKernel | SizedKernel) -> Iterator[str]:
     specs = list(operations(kernel.specs))
     yield f"=== kernel {kernel.name}: {len(specs)} operations ===\n{_outline(kernel.specs)}\n"
     for number, spec in enumerate(specs):
         space = ", ".join(f"{s}: {extent}" for s, (extent, _) in spec.iteration_space.items())
         yield _text(f"{number} {spec.op} over {space}", _tensor_table(spec))
+    if SIZES_FILE in kernel.notes:
+        yield f"--- sizes ---\n{kernel.notes[SIZES_FILE]}"
     if TILING_FILE in kernel.notes:
         yield f"--- automatic tiling ---\n{kernel.notes[TILING_FILE]}"
     if DIVISIONS_FILE in kernel.notes:

@@ -22,6 +22,7 @@ Notes = Mapping[str, str]
 NO_NOTES: Notes = MappingProxyType({})
 DIVISIONS_FILE = "divisions.txt"
 LX_FILE = "lx.txt"
+SIZES_FILE = "sizes.txt"
 TILING_FILE = "tiling.txt"
 LAYOUTS_FILE = "layouts.txt"
 TILING_REPORT = "tiling_report"

@@ -16,15 +16,16 @@ from spyre.torch_backend.inductor.tiling.accesses import extents_of
 
 @dataclass(frozen=True, slots=True)
 class LoopPath:
-    """Per enclosing loop, the outermost first: its number, how often it runs, and the dim of the
-    operation that it moves along, None where the operation does not follow it.
+    """Per enclosing loop, the outermost first: its number, how often it runs (a number or an
+    expression of sizes), and the dim of the operation that it moves along, None where the
+    operation does not follow it.
 
     ``singles``: instead of a dim, the place in the iteration space whose tiles have one element: an
     operation's views have no dim there.
     """
 
     numbers: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
+    counts: tuple[Any, ...] = ()
     dims: tuple[int | None, ...] = ()
     singles: tuple[int | None, ...] = ()
 
@@ -63,7 +64,7 @@ def loop_path(operation: Any) -> LoopPath:
     single = [place is not None and extents[place] == 1 for place in places]
     dims = tuple(None if one else p for p, one in zip(places, single, strict=True))
     singles = tuple(p if one else None for p, one in zip(places, single, strict=True))
-    return LoopPath(numbers, tuple(int(n) for n in operation.loop_count), dims, singles)
+    return LoopPath(numbers, tuple(operation.loop_count), dims, singles)
 
 
 def looped(specs: Sequence[Spec], paths: Sequence[LoopPath]) -> list[Spec]:
@@ -78,6 +79,6 @@ def _nested(pairs: Sequence[tuple[Spec, LoopPath]], depth: int) -> list[Spec]:
         if not key:
             found += [spec for spec, _ in members]
             continue
-        count = sympy.Integer(members[0][1].counts[depth])
+        count = sympy.sympify(members[0][1].counts[depth])
         found.append(LoopSpec(count, _nested(members, depth + 1)))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import sympy
@@ -13,7 +14,13 @@ import torch
 from spyre.torch_backend.inductor.any_rows import GRANULES, RowsKernel, rows_kernel, rows_of
 from spyre.torch_backend.inductor.compat import inductor_config
 from spyre.torch_backend.inductor.granules import Collected, Granule, NotByRows, collected
-from spyre.torch_backend.inductor.observing import note
+from spyre.torch_backend.inductor.observing import (
+    Graph,
+    Operations,
+    is_observed,
+    note,
+    observing,
+)
 from spyre.torch_backend.inductor.symbolic_parts import (
     Compile,
     Values,
@@ -114,12 +121,16 @@ class RowsGraph:
                 (rows, *tensors[k].shape[1:]), dtype=tensors[k].dtype, device=tensors[k].device
             )
 
-        def compile_it() -> Collected:
-            with collected() as found, inductor_config.patch(force_disable_caches=True):
+        def compile_it() -> tuple[Collected, list[Any]]:
+            uncached = inductor_config.patch(force_disable_caches=True)
+            with collected() as found, uncached, _observing_as(watched) as seen:
                 self._compile_at(known, some)
-            return found
+            return found, seen
 
-        found = apart(compile_it, observed=False)
+        watched = is_observed()
+        found, seen = apart(compile_it, observed=False)
+        for what in seen if rows == GRANULES[0] else ():
+            note(what if isinstance(what, (Graph, Operations)) else None)
         if len(found.granules) != 1 or found.others:
             raise NotByRows(f"{len(found.granules)} bundles, and {', '.join(found.others) or '-'}")
         (granule,) = found.granules
@@ -128,6 +139,11 @@ class RowsGraph:
         if len(granule.inputs) != len(some) or granule.views != outputs:
             raise NotByRows("inputs or outputs that AOTAutograd makes itself")
         return granule
+
+
+def _observing_as(watched: bool) -> AbstractContextManager[list[Any]]:
+    """What is noted in this block, if anybody watches."""
+    return observing() if watched else nullcontext([])
 
 
 class _Rows:

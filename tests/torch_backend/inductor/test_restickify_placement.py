@@ -12,17 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.restickify_placement import (
+from spyre.torch_backend.inductor.lane_graph import (
     SPARSE,
     Edge,
     Node,
     NodeKind,
     Value,
     device_elements,
-    place_greedily,
-    place_restickifies,
     wanted_through,
 )
+from spyre.torch_backend.inductor.restickify_placement import place_greedily, place_restickifies
 
 STRAIGHT, TRANSPOSED = (0, 1), (1, 0)
 

@@ -14,7 +14,7 @@ import spyre
 from spyre.hw.device import Device
 from spyre.mlir.bundle import load_bundle
 from spyre.torch_backend.inductor import registration, symbolic_graph  # noqa: F401
-from spyre.torch_backend.inductor.any_rows import SIZES_FILE
+from spyre.torch_backend.inductor.kernel_notes import SIZES_FILE
 from spyre.torch_backend.inductor.observing import observing
 from spyre.torch_backend.inductor.op_spec import LoopSpec
 from spyre.torch_backend.inductor.sized_kernel import SizedKernel
@@ -85,6 +85,11 @@ def graphs():
     return counters["stats"]["unique_graphs"]
 
 
+def kernels(found):
+    """Kernels among what was observed."""
+    return [item for item in found if hasattr(item, "specs")]
+
+
 def results(function, *args):
     found = function(*args)
     return found if isinstance(found, tuple) else (found,)
@@ -109,10 +114,11 @@ def check_at(function, compiled, sizes, *, mark=False, shape=(128,), weights=Non
 def test_one_bundle_for_any_number_of_rows(function, weights):
     with observing() as found:
         check_at(function, torch.compile(function, dynamic=True), SIZES, weights=weights)
-    kernels = [kernel for kernel in found if isinstance(kernel, SizedKernel)]
-    assert graphs() == len(kernels) == 1
-    assert all(isinstance(spec, LoopSpec) for spec in kernels[0].specs)
-    assert "any number of rows" in kernels[0].notes[SIZES_FILE]
+    (kernel,) = kernels(found)
+    assert isinstance(kernel, SizedKernel)
+    assert graphs() == 1
+    assert all(isinstance(spec, LoopSpec) for spec in kernel.specs)
+    assert "any number of rows" in kernel.notes[SIZES_FILE]
 
 
 def test_rows_of_several_elements_of_the_first_dim(weights):
@@ -121,7 +127,7 @@ def test_rows_of_several_elements_of_the_first_dim(weights):
 
     with observing() as found:
         check_at(function, torch.compile(function, dynamic=True), SIZES, shape=(3, 128))
-    assert [type(kernel) for kernel in found] == [SizedKernel]
+    assert [type(kernel) for kernel in kernels(found)] == [SizedKernel]
 
 
 @pytest.mark.parametrize(
@@ -215,9 +221,22 @@ def test_hints_keep_their_loops():
         torch.spyre.name_tensor_dims(a, ["rows of any", None])
         with observing() as found:
             assert torch.equal(tiled(a).cpu(), torch.softmax(a, -1).cpu())
-        (kernel,) = (kernel for kernel in found if hasattr(kernel, "specs"))
+        (kernel,) = kernels(found)
         assert [spec.count for spec in kernel.specs] == [2]
     assert graphs() == 1
+
+
+def test_explanations_are_of_the_bundle_for_any_size():
+    a = card(70, 128)
+    torch._dynamo.mark_dynamic(a, 0)
+    found = spyre.explain(lambda a: torch.softmax(a, -1), a)
+    (kernel,) = found.kernels
+    assert isinstance(kernel, SizedKernel)
+    text = str(found)
+    assert "loops over tiles of 64, 8, 1 rows" in text
+    assert "floor(s0/64) times:" in text
+    assert "reduction_type='max'" in text
+    assert text.count("=== FX graph") == 1
 
 
 def test_caches_tell_symbolic_graphs_from_sized_ones(tmp_path, monkeypatch):
@@ -230,7 +249,7 @@ def test_caches_tell_symbolic_graphs_from_sized_ones(tmp_path, monkeypatch):
             counters.clear()
             with observing() as found:
                 check_at(chain, torch.compile(chain, dynamic=True), SIZES)
-            assert [type(kernel) for kernel in found] == [SizedKernel]
+            assert [type(kernel) for kernel in kernels(found)] == [SizedKernel]
             assert graphs() == 1
 
 

@@ -14,7 +14,9 @@ from math import prod
 import sympy
 
 from spyre.dtypes import STICK_BYTES
+from spyre.hw.cost.counting import TRANSCENDENTAL
 from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
+from spyre.hw.ops import OPS
 from spyre.torch_backend.inductor.op_spec import MATMUL, LoopSpec, OpSpec, Spec, TensorArg
 from spyre.torch_backend.inductor.spec_views import LX
 
@@ -66,14 +68,16 @@ class _Operation:
 
     def counts(self) -> OperationCounts:
         """Its record."""
-        spec, product = self.spec, self._product()
+        spec, product, kind = self.spec, self._product(), self._cost_class()
         points = self._points() * self.runs
-        rows, columns = self._rows_and_columns()
+        lane = _lane(spec.args[0])
+        columns = self._padded(lane) if product is None else product.n
+        inner = columns if product is None else columns * product.k
         reads = [arg for arg in spec.args if arg.is_input]
         writes = [arg for arg in spec.args if not arg.is_input]
         return OperationCounts(
             name=spec.op,
-            cost_class=self._cost_class(),
+            cost_class=kind,
             cores=self.cores,
             runs=self.runs,
             hbm_read_bytes=sum(map(self._hbm_bytes, reads)),
@@ -83,12 +87,13 @@ class _Operation:
             lx_written_bytes=sum(map(self._lx_bytes, writes)),
             multiply_adds=points if product else 0,
             element_operations=0 if product else points,
-            transcendental=False,
-            largest_share=prod(self.share.values()) / max(prod(self.extents.values()), 1),
+            transcendental=OPS[spec.op].kernel_op in TRANSCENDENTAL,
+            largest_share=1.0 / self.cores,
             mac_format=str(spec.args[0].device_dtype),
-            rows=rows,
+            rows=points // self.runs // inner,
             columns=columns,
-            scalar_operand="constants" in spec.op_info and bool(spec.op_info["constants"]),
+            column_cores=self.splits.get(lane, 1) if product is None else product.n_cores,
+            scalar_operand=self._has_scalar() and kind is CostClass.POINTWISE,
             product=product,
         )
 
@@ -123,33 +128,38 @@ class _Operation:
     def _points(self) -> int:
         """Points of one run: whole sticks are worked on, sticks of one element too."""
         arg = self.spec.args[0] if self.spec.is_reduction else self.spec.args[-1]
-        lanes, lane = arg.device_size[-1], _lane(arg)
-        if lane is None:
-            return prod(self.extents.values()) * lanes
-        padded = -(-self.extents[lane] // lanes) * lanes
-        return prod({**self.extents, lane: padded}.values())
+        lane = _lane(arg)
+        others = prod(n for s, n in self.extents.items() if s != lane)
+        return others * self._padded(lane, arg)
+
+    def _padded(self, lane: sympy.Symbol | None, arg: TensorArg | None = None) -> int:
+        """Elements along the sticks of ``arg``, whole sticks."""
+        lanes = (arg or self.spec.args[0]).device_size[-1]
+        return -(-self.extents.get(lane, 1) // lanes) * lanes
 
     def _cost_class(self) -> CostClass:
-        spec, result = self.spec, _symbols(self.spec.args[-1])
+        spec = self.spec
         if spec.op == MATMUL:
             return CostClass.MATMUL
         if spec.op == RESTICKIFY:
             return CostClass.TRANSPOSE
         if spec.is_reduction:
-            by_lane = _lane(spec.args[0]) not in result
-            return CostClass.ROW_REDUCTION if by_lane else CostClass.COLUMN_REDUCTION
-        whole = {s for s in result if self.extents[s] > 1}
-        lacking = any(
-            not whole <= _symbols(arg) and LX not in arg.allocation for arg in spec.args[:-1]
-        )
-        return CostClass.BROADCAST if lacking else CostClass.POINTWISE
+            kept = _lane(spec.args[0]) in _symbols(spec.args[-1])
+            return CostClass.COLUMN_REDUCTION if kept else CostClass.ROW_REDUCTION
+        if any(map(self._is_broadcast, spec.args[:-1])):
+            return CostClass.BROADCAST
+        return CostClass.POINTWISE
 
-    def _rows_and_columns(self) -> tuple[int, int]:
-        """Steps outside of the stick dim, and elements of it: of the largest operand."""
-        arg = self.spec.args[0] if self.spec.is_reduction else self.spec.args[-1]
-        lane = _lane(arg)
-        columns = self.extents.get(lane, 1) if lane else 1
-        return prod(self.extents.values()) // columns, columns
+    def _is_broadcast(self, arg: TensorArg) -> bool:
+        """An operand in HBM that lacks some dims of the result, but not all of them."""
+        varying = {s for s in _symbols(self.spec.args[-1]) if self.extents[s] > 1}
+        return LX not in arg.allocation and 0 < len(varying & _symbols(arg)) < len(varying)
+
+    def _has_scalar(self) -> bool:
+        """A constant, or one of several operands is one number for all elements."""
+        inputs = self.spec.args[:-1]
+        is_number = len(inputs) > 1 and not all(map(_symbols, inputs))
+        return is_number or bool(self.spec.op_info.get("constants"))
 
     def _product(self) -> ProductShape | None:
         if self.spec.op != MATMUL:
@@ -163,7 +173,7 @@ class _Operation:
         }
         sizes = {role: prod(self.extents[s] for s in row) for role, row in roles.items()}
         cores = {f"{role}_cores": prod(self.splits[s] for s in row) for role, row in roles.items()}
-        return ProductShape(**sizes, **cores, shared=not roles["batch"])
+        return ProductShape(**sizes, **cores)
 
 
 def _symbols(arg: TensorArg) -> set[sympy.Symbol]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spyre.torch_backend.inductor.body import Load
+from spyre.torch_backend.inductor.lane_graph import SPARSE, device_elements
 from spyre.torch_backend.inductor.operand_views import Read, seen
-from spyre.torch_backend.inductor.restickify_placement import SPARSE, device_elements
 from spyre.torch_backend.program.builder import ProgramBuilder
 from spyre.torch_backend.program.value import Ints, Value
 

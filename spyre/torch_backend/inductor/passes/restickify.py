@@ -13,6 +13,7 @@ from typing import Any
 from spyre import config
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.body import Load
+from spyre.torch_backend.inductor.lane_graph import Placement
 from spyre.torch_backend.inductor.operand_views import Read, reads_of, storage_order
 from spyre.torch_backend.inductor.passes.insertion import (
     Source,
@@ -24,11 +25,7 @@ from spyre.torch_backend.inductor.passes.moves import Move
 from spyre.torch_backend.inductor.passes.propagate_layouts import memory_lane, set_lane
 from spyre.torch_backend.inductor.passes.runs import Run, Step, runs_of
 from spyre.torch_backend.inductor.passes.stick_graph import StickGraph, can_be_led, stick_graph
-from spyre.torch_backend.inductor.restickify_placement import (
-    Placement,
-    place_greedily,
-    place_restickifies,
-)
+from spyre.torch_backend.inductor.restickify_placement import place_greedily, place_restickifies
 from spyre.torch_backend.program.value import Ints, NotExpressible
 
 

@@ -14,6 +14,14 @@ from dataclasses import dataclass
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.body import Load
+from spyre.torch_backend.inductor.lane_graph import (
+    SPARSE,
+    Edge,
+    Node,
+    NodeKind,
+    Value,
+    device_elements,
+)
 from spyre.torch_backend.inductor.layouts import lane_of
 from spyre.torch_backend.inductor.operand_views import (
     Read,
@@ -24,14 +32,6 @@ from spyre.torch_backend.inductor.operand_views import (
 from spyre.torch_backend.inductor.passes.moves import Move, Moves, cost_of, laid_out, moves_for
 from spyre.torch_backend.inductor.passes.propagate_layouts import OWN_LANES, OwnLanes, memory_lane
 from spyre.torch_backend.inductor.passes.runs import Run, Step
-from spyre.torch_backend.inductor.restickify_placement import (
-    SPARSE,
-    Edge,
-    Node,
-    NodeKind,
-    Value,
-    device_elements,
-)
 from spyre.torch_backend.program import value as program
 from spyre.torch_backend.program.op_spec import OpKind
 from spyre.torch_backend.program.value import Ints

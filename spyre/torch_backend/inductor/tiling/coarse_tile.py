@@ -17,7 +17,7 @@ from typing import Any
 import sympy
 
 from spyre.errors import SpyreError, UnsupportedError
-from spyre.torch_backend.inductor.compat import clear_caches, ir
+from spyre.torch_backend.inductor.compat import V, clear_caches, ir
 from spyre.torch_backend.inductor.graph_to_ir import program_of
 from spyre.torch_backend.inductor.tiling.accesses import (
     accesses_of,
@@ -30,6 +30,7 @@ from spyre.torch_backend.inductor.tiling.groups import (
     TileLevel,
     check_groups,
     normalised,
+    tile_extent,
     tiled_dims_of,
 )
 from spyre.torch_backend.inductor.tiling.propagation import insert_tiling_propagation
@@ -51,9 +52,11 @@ def coarse_tile(
     diagonal. ``loop_count`` and ``loop_tiled_dims`` then have an entry for each.
 
     SpyreError, before anything is changed: SPY970 (form), SPY971 (not contiguous), SPY973 (counts
-    and extents), SPY976 (operations that cannot be tiled, extents or counts known only at run
-    time), SPY977 (reads beyond a tile).
+    and extents), SPY976 (operations that cannot be tiled, tiles of sizes known only at run time),
+    SPY977 (reads beyond a tile).
     """
+    if not groups:
+        return
     found = normalised(groups, tiled_dims)
     check_groups(operations, found)
     for group in found:
@@ -85,7 +88,6 @@ def _check_operation(operation: Any, group: TileGroup) -> None:
             found="several operations, made as the operands lie",
             hint="leave it out of the group: one loop before it and one behind it",
         )
-    _check_concrete(operation, group)
     dims = tiled_dims_of(operation, group.levels)
     for (dim,) in (entry for entry in dims if entry):
         if dim >= len(extents_of(operation)):
@@ -96,19 +98,18 @@ def _check_operation(operation: Any, group: TileGroup) -> None:
                 found=f"dim {dim}",
             )
     check_reduction_tiling_safety(operation, dims)
-    _divided(operation, group)
+    _check_concrete(operation, _divided(operation, group))
 
 
-def _check_concrete(operation: Any, group: TileGroup) -> None:
-    numbers = [*extents_of(operation), *(level.count for level in group.levels)]
-    symbolic = [n for n in numbers if sympy.sympify(n).free_symbols]
+def _check_concrete(operation: Any, ranges: Sequence[Any]) -> None:
+    symbolic = [n for n in ranges if sympy.sympify(n).free_symbols]
     if symbolic:
         raise UnsupportedError(
             "SPY976",
-            f"operation {operation.get_name()} has sizes or counts known only at run time",
-            expected="concrete extents and counts in a tiling loop",
+            f"operation {operation.get_name()} has sizes known only at run time",
+            expected="tiles of concrete sizes: s0 // T of them along a dim of extent s0",
             found=", ".join(map(str, symbolic)),
-            hint="compile with dynamic=False",
+            hint="tile these dims too, or compile with dynamic=False",
         )
 
 
@@ -149,8 +150,8 @@ def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> int
     """Elements of a dim in one tile."""
     name = f" ({level.dim})" if isinstance(level.dim, str) else ""
     where = f"dim {dim}{name} of {operation.get_name()}"
-    tile, rest = divmod(int(extent), int(level.count))
-    if rest:
+    tile = tile_extent(extent, level.count)
+    if tile is None or not _divides(extent, tile, level.count):
         raise SpyreError(
             "SPY973",
             f"{where} cannot be split into {level.count} tiles",
@@ -158,3 +159,11 @@ def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> int
             found=str(level.count),
         )
     return tile
+
+
+def _divides(extent: Any, tile: int, count: Any) -> bool:
+    """Whether all tiles are whole; of sizes only a launch knows, a guard of the graph from now on,
+    which is compiled anew for others.
+    """
+    whole = sympy.Eq(extent, tile * count)
+    return bool(whole) if not whole.free_symbols else bool(V.graph.sizevars.expect_true(whole))

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
+
 from spyre.errors import SpyreError
 
 
@@ -36,6 +38,21 @@ class TileGroup:
     path: tuple[int, ...]
     levels: tuple[TileLevel, ...]
     operations: tuple[Any, ...]
+
+
+def tile_extent(extent: Any, count: Any) -> int | None:
+    """Elements of each of ``count`` tiles of a dim, None where that is no whole number.
+
+    Of sizes only a launch knows the quotient has to be a number: T for ``s0 // T`` tiles of s0,
+    which then has to be a multiple of T.
+    """
+    whole, number = sympy.sympify(extent), sympy.sympify(count)
+    if type(number).__name__ == "FloorDiv":
+        number = number.args[0] / number.args[1]
+    elif isinstance(number, sympy.floor):
+        number = number.args[0]
+    found = sympy.cancel(whole / number)
+    return int(found) if found.is_Integer else None
 
 
 def normalised(groups: Sequence[Any], tiled_dims: Sequence[int] | None) -> list[TileGroup]:

@@ -14,6 +14,7 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     OperationAccesses,
     accesses_of,
     dims_by_variable,
+    extents_of,
     is_loop_operation,
     layout_of,
 )
@@ -46,6 +47,10 @@ def propagate_named_dims(operations: Sequence[Any], input_names: Mapping[str, Di
     dim's stride: of the first read that has one, else of a consumer of the result. Transposed,
     broadcast and reduced dims keep names; dims that are cut, merged or split lose them.
     """
+    if not input_names:
+        for op in filter(is_loop_operation, operations):
+            op.named_dims = (None,) * len(extents_of(op))
+        return
     names: _Names = {buffer: list(given) for buffer, given in input_names.items()}
     loops = [(op, accesses_of(op)) for op in operations if is_loop_operation(op)]
     places = {id(op): [None] * len(found.variables) for op, found in loops}

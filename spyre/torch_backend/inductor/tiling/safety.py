@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
-
 from spyre.errors import SpyreError, UnsupportedError
 from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.layouts import FixedTiledLayout, stick_dim
@@ -28,7 +26,7 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     within_size,
 )
 from spyre.torch_backend.inductor.tiling.accumulators import COMBINED
-from spyre.torch_backend.inductor.tiling.groups import TileGroup, tiled_dims_of
+from spyre.torch_backend.inductor.tiling.groups import TileGroup, tile_extent, tiled_dims_of
 
 
 def check_reduction_tiling_safety(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> None:
@@ -150,7 +148,7 @@ def _tile_extents(accesses: OperationAccesses, group: TileGroup, own: Loops) -> 
     found: dict[int, Any] = {}
     for place, level in zip(own.places, group.levels, strict=True):
         if place is not None:
-            found[place] = sympy.S(found.get(place, accesses.extents[place])) / level.count
+            found[place] = tile_extent(found.get(place, accesses.extents[place]), level.count)
     return found
 
 

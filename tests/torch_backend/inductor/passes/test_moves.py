@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.body import Load
+from spyre.torch_backend.inductor.lane_graph import SPARSE
 from spyre.torch_backend.inductor.operand_views import Read, seen
 from spyre.torch_backend.inductor.passes.moves import (
     HARD,
@@ -17,7 +18,6 @@ from spyre.torch_backend.inductor.passes.moves import (
     laid_out,
     moves_for,
 )
-from spyre.torch_backend.inductor.restickify_placement import SPARSE
 
 
 def read(sizes, strides, offset=0):

@@ -13,12 +13,12 @@ from spyre.torch_backend.inductor.body import Body, Load
 from spyre.torch_backend.inductor.compat import ir
 from spyre.torch_backend.inductor.finished_kernel import HostBuffer
 from spyre.torch_backend.inductor.graph_to_ir import DeviceOperation
+from spyre.torch_backend.inductor.lane_graph import SPARSE
 from spyre.torch_backend.inductor.layouts import tiled
 from spyre.torch_backend.inductor.passes.propagate_layouts import OWN_LANES, OwnLanes, memory_lane
 from spyre.torch_backend.inductor.passes.restickify import placement_of
 from spyre.torch_backend.inductor.passes.runs import Run, Step
 from spyre.torch_backend.inductor.passes.stick_graph import in_memory, stick_graph, wanted_lanes
-from spyre.torch_backend.inductor.restickify_placement import SPARSE
 from spyre.torch_backend.program.op_spec import OpKind
 
 ADD = DeviceOperation(OpKind.POINTWISE, "add")

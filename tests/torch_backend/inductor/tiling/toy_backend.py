@@ -242,12 +242,16 @@ class _LoopPass(CustomSchedulerPass):
 def lay_out(operations):
     """What layout propagation does for the device: default device layouts everywhere."""
     for buffer in [*V.graph.graph_inputs.values(), *operations]:
+        if isinstance(buffer, sympy.Symbol):
+            continue
         if isinstance(buffer, ir.ComputedBuffer):
             buffer.decide_layout()
         if isinstance(buffer, ir.TensorBox):
             buffer = buffer.data.data
         layout = buffer.get_output_spec()
-        if type(layout) is ir.FixedLayout:
+        if type(layout) is not ir.FixedLayout:
+            continue
+        if not any(sympy.sympify(n).free_symbols for n in layout.size):
             buffer.layout = tiled(layout)
 
 
