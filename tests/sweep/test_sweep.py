@@ -201,7 +201,12 @@ def test_tables(tmp_path):
         rows = list(csv.DictReader(file))
     assert [float(row["modelled_us"]) for row in rows] == [20, 10, 5] * 3
     assert [path.name for path in tmp_path.iterdir()] == ["s.csv"]
+
+
+def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow.parquet")
+    found = definition()
+    records = [row for task in found.tasks() for row in quick(task)]
     write_results(tmp_path / "s.parquet", found.columns, records)
     table = pyarrow.read_table(tmp_path / "s.parquet").to_pylist()
     assert [row["modelled_us"] for row in table] == [20, 10, 5] * 3
