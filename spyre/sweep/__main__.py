@@ -29,7 +29,7 @@ def _sweep(given: argparse.Namespace) -> int:
 
     definition = _definition(given)
     out = Path(given.out)
-    _require_packages(given, out)
+    _check_outputs(given, definition, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     journal = out.with_name(f"{out.name}.journal")
     with ProgressBar(enabled=not given.quiet, label="points") as bar:
@@ -51,9 +51,8 @@ def _definition(given: argparse.Namespace) -> Definition:
     from spyre.sweep.definition import make_definition, read_document
 
     here = Path.cwd()
-    for name in ("machine",):
-        if getattr(given, name):
-            setattr(given, name, str(here / getattr(given, name)))
+    if given.machine:
+        given.machine = str(here / given.machine)
     file = Path(given.file) if given.file else None
     base = read_document(file) if file is not None else {}
     if given.bundle:
@@ -64,11 +63,15 @@ def _definition(given: argparse.Namespace) -> Definition:
     )
 
 
-def _require_packages(given: argparse.Namespace, out: Path) -> None:
+def _check_outputs(given: argparse.Namespace, definition: Definition, out: Path) -> None:
     """Refuse before hours of work what could not be written after it."""
+    from spyre.errors import SweepError
     from spyre.sweep.plot import require_matplotlib
     from spyre.sweep.results import require_parquet
 
+    if given.x is not None and given.x not in definition.columns:
+        columns = ", ".join(definition.columns)
+        raise SweepError("SPY740", "--x is no column", expected=columns, found=given.x)
     if given.plot:
         require_matplotlib()
     if out.suffix == ".parquet":

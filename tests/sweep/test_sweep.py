@@ -225,6 +225,13 @@ def test_missing_packages_are_named_before_the_work(module, option, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_column_there_is_none_of(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--bundle", str(EXAMPLES / "softmax"), "--plot", "s.png", "--x", "nonsense"]
+    assert entry.main(arguments) == 2
+    assert "SPY740" in capsys.readouterr().err
+
+
 def test_lines_of_a_picture(tmp_path):
     found = definition()
     records = [row for task in found.tasks() for row in quick(task)]
