@@ -55,12 +55,19 @@ def _definition(given: argparse.Namespace) -> Definition:
         given.machine = str(here / given.machine)
     file = Path(given.file) if given.file else None
     base = read_document(file) if file is not None else {}
-    if given.bundle:
-        given.bundle = [str(here / path) if file else path for path in given.bundle]
+    if file is not None:
+        given.bundle = given.bundle and [str(here / path) for path in given.bundle]
+        given.function = given.function and [_placed(text, here) for text in given.function]
     document = document_of(given, base)
     return make_definition(
         document, str(file or "command line"), file.parent.resolve() if file else here
     )
+
+
+def _placed(function: str, here: Path) -> str:
+    """A function's text, the path of its file made absolute."""
+    module, _, rest = function.partition(":")
+    return f"{here / module}:{rest}" if module.endswith(".py") else function
 
 
 def _check_outputs(given: argparse.Namespace, definition: Definition, out: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spyre.errors import SweepError
+from spyre.sweep import __main__ as entry
 from spyre.sweep.definition import make_definition, read_document, read_tiles
 from spyre.sweep.options import document_of, parse_options
 from spyre.sweep.subjects import read_function_subject
@@ -92,6 +93,19 @@ def test_the_command_line_replaces_what_the_file_says():
     assert document["compile"] == {**base["compile"], "cores": [4]}
     assert document["machine"]["hardware.hbm_peak_gbps"] == [100, 204.8]
     assert document["functions"] == base["functions"]
+
+
+def test_paths_of_options_are_relative_to_here(tmp_path, monkeypatch):
+    """Also beside a file, whose own paths are relative to it."""
+    (tmp_path / "m.py").touch()
+    monkeypatch.chdir(tmp_path)
+    given = parse_options(
+        [str(EXAMPLES / "sweep" / "sweep.toml"), "--function", "m.py:f 64", "os.path:join 64"]
+    )
+    found = entry._definition(given).subjects
+    assert [getattr(one, "module", one.text) for one in found] == [
+        "../softmax", str(tmp_path / "m.py"), "os.path",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
