@@ -46,22 +46,30 @@ def _grid(figure: Any, count: int, size: tuple[float, float] = (4.5, 3.5)) -> li
 
 
 def _draw_tiled(figure: Any, rows: Rows) -> None:
-    """Host and modelled time of every form, as a part of the untiled one's."""
+    """Times and traffic of every form, as parts of the untiled one's; LX peak on its own axis."""
     groups: dict[str, list[Measurement]] = {}
     for row in rows:
         if "tiles" in row.labels:
             groups.setdefault(f"{row.labels['workload']}, {row.labels['dim']}", []).append(row)
     for panel, (title, found) in zip(_grid(figure, len(groups)), groups.items(), strict=True):
-        for kind in ("host", "modelled", "HBM", "LX peak"):
-            line = [row for row in found if row.name.endswith(f": {kind}")]
-            whole = line[0].median or max(row.median for row in line) or 1.0
-            xs = [row.labels["tiles"] for row in line]
-            panel.plot(xs, [row.median / whole for row in line], "o-", label=kind)
+        for kind in ("host", "modelled", "HBM"):
+            xs, ys = _form_line(found, kind)
+            panel.plot(xs, [y / ys[0] for y in ys], "o-", label=kind)
+        xs, ys = _form_line(found, "LX peak")
+        other = panel.twinx()
+        other.plot(xs, [y / 1024 for y in ys], "s:", color="grey", alpha=0.6)
+        other.set(ylabel="LX peak, KiB (dotted)", ylim=(0, None))
         panel.axhline(1.0, color="grey", linewidth=0.5)
         panel.set_xscale("log", base=2)
         panel.set(xlabel="tiles", ylabel="of untiled", ylim=(0, None))
         panel.set_title(title, fontsize="small")
         panel.legend(fontsize="x-small")
+
+
+def _form_line(rows: Rows, kind: str) -> tuple[list[int], list[float]]:
+    """Numbers of tiles, and medians of what the name of a row ends in."""
+    line = [row for row in rows if row.name.endswith(f": {kind}")]
+    return [row.labels["tiles"] for row in line], [row.median for row in line]
 
 
 def _draw_ratios(figure: Any, rows: Rows) -> None:
