@@ -20,6 +20,7 @@ from spyre.codes.sanitize import SANITIZE_EXPLANATIONS
 from spyre.codes.sdsc import SDSC_EXPLANATIONS
 from spyre.codes.spyrecode import SPYRECODE_EXPLANATIONS
 from spyre.codes.streams import STREAM_EXPLANATIONS
+from spyre.codes.sweep import SWEEP_EXPLANATIONS
 from spyre.codes.tiling import TILING_EXPLANATIONS
 from spyre.codes.titles import *  # noqa: F403
 from spyre.codes.titles import CODES
@@ -43,6 +44,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     **COARSE_TILING_EXPLANATIONS,
     **COST_EXPLANATIONS,
     **PROFILE_EXPLANATIONS,
+    **SWEEP_EXPLANATIONS,
 }
 
 

@@ -413,6 +413,15 @@ PROFILE_CODES: dict[str, str] = {
     "SPY783": "a profile is read before its block has been left",
 }
 
+SWEEP_CODES: dict[str, str] = {
+    "SPY740": "a design-space run cannot be read",
+    "SPY741": "a journal belongs to another design-space run",
+    "SPY742": "a journal is in use, or is none",
+    "SPY743": "a package of an extra is not installed",
+    "SPY744": "a bundle or function of a design-space run is not there",
+    "SPY745": "no Dask scheduler answers",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -430,4 +439,5 @@ CODES: dict[str, str] = {
     **COARSE_TILING_CODES,
     **COST_CODES,
     **PROFILE_CODES,
+    **SWEEP_CODES,
 }
