@@ -124,11 +124,8 @@ def measure_batch(bundle: Bundle, device: Device) -> Batch:
     return Batch(TILES, link, median_us([lambda: device.executor.run_batch(batch)] * 100))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmark; always exits 0."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.launching", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(arguments)
+def measure_all() -> tuple[list[Row], Batch]:
+    """All programs, and the batch."""
     device = Device(threads=1)
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
@@ -140,6 +137,15 @@ def main(arguments: list[str] | None = None) -> int:
             measure("loop of 1000 executes", loop(place / "loop", 1000), device),
         ]
         batch = measure_batch(one, device)
+    return rows, batch
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark; always exits 0."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.launching", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    rows, batch = measure_all()
     if options.json:
         print(json.dumps({"rows": [asdict(row) for row in rows], "batch": asdict(batch)}))
         return 0

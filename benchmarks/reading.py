@@ -38,15 +38,17 @@ class Reading:
     seconds: float
 
 
-def measure() -> list[Reading]:
+def measure(rounds: int = ROUNDS) -> list[Reading]:
     """All readings."""
-    return [*(_module(operands) for operands in (0, 3, 32)), _sdsc()]
+    return [*(_module(operands, rounds) for operands in (0, 3, 32)), _sdsc(rounds)]
 
 
-def _module(operands: int) -> Reading:
+def _module(operands: int, rounds: int) -> Reading:
     text = module_text(operands)
     name = f"{EXECUTES} executes, {operands} operands"
-    return Reading(name, len(text), _median(lambda: lower(parse_module(text, "bundle.mlir"))))
+    return Reading(
+        name, len(text), _median(lambda: lower(parse_module(text, "bundle.mlir")), rounds)
+    )
 
 
 def module_text(operands: int) -> str:
@@ -71,7 +73,7 @@ def module_text(operands: int) -> str:
     return "\n".join([*lines, "    return", "  }", "}", ""])
 
 
-def _sdsc() -> Reading:
+def _sdsc(rounds: int) -> Reading:
     operands = [Operand(k << 34) for k in range(3)]
     spec = pointwise("add", (512, 4096), operands[:2], operands[2], {"mb": 32})
     data = encode_sdsc(build_sdsc(spec), indent=2)
@@ -83,13 +85,13 @@ def _sdsc() -> Reading:
         starts = np.array([t.starts for t in op.tensors], np.int64)
         plan_operation(op, starts - starts[:, :1])
 
-    return Reading("SDSC of 32 cores: decode, check, plan", len(data), _median(read))
+    return Reading("SDSC of 32 cores: decode, check, plan", len(data), _median(read, rounds))
 
 
-def _median(call: Callable[[], object]) -> float:
+def _median(call: Callable[[], object], rounds: int) -> float:
     call()
     seconds = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)

@@ -33,6 +33,16 @@ def alternate(
     Before each timed call the same side runs once untimed, so that caches and threads are in the
     state that repeated use leaves them in.
     """
+    seconds = samples(sides, rounds, pause_seconds)
+    return {name: _summary(values) for name, values in seconds.items()}
+
+
+def samples(
+    sides: Mapping[str, Callable[[], object]],
+    rounds: int = ROUNDS,
+    pause_seconds: float = PAUSE_SECONDS,
+) -> dict[str, list[float]]:
+    """Seconds of every round of every side, as of `alternate`."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, call in sides.items():
@@ -41,7 +51,7 @@ def alternate(
             start = time.perf_counter()
             call()
             seconds[name].append(time.perf_counter() - start)
-    return {name: _summary(values) for name, values in seconds.items()}
+    return seconds
 
 
 def _summary(values: list[float]) -> Timing:

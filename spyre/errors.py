@@ -224,6 +224,14 @@ class MachineError(SpyreError):
     """A file of a machine's constants is not what the cost models take."""
 
 
+class ProfileError(SpyreError):
+    """A profile cannot be shown or compared."""
+
+
+class SweepError(SpyreError):
+    """A design-space run cannot be as it is asked for."""
+
+
 class MismatchError(SpyreError):
     """Outputs differ from what was expected by more than the tolerance."""
 

@@ -14,9 +14,10 @@ DELAY_S = 2.0
 
 
 class ProgressBar:
-    """A context; ``update`` is called with (executes done, executes in all)."""
+    """A context; ``update`` is called with (done, in all) of what ``label`` names."""
 
-    def __init__(self, enabled: bool = True) -> None:
+    def __init__(self, enabled: bool = True, label: str = "executes") -> None:
+        self._label = label
         self._enabled = enabled and sys.stderr.isatty()
         self._start = time.monotonic()
         self._shown: tuple[Progress, TaskID] | None = None
@@ -39,16 +40,16 @@ class ProgressBar:
         if not self._enabled or time.monotonic() - self._start < DELAY_S:
             return
         if self._shown is None:
-            self._shown = _make_bar(total)
+            self._shown = _make_bar(self._label, total)
         progress, task = self._shown
         progress.update(task, completed=done)
 
 
-def _make_bar(total: int) -> tuple[Progress, TaskID]:
+def _make_bar(label: str, total: int) -> tuple[Progress, TaskID]:
     from rich.console import Console
     from rich.progress import Progress
 
     progress = Progress(console=Console(stderr=True), transient=True)
-    task = progress.add_task("executes", total=total)
+    task = progress.add_task(label, total=total)
     progress.start()
     return progress, task

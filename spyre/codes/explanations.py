@@ -10,11 +10,13 @@ from spyre.codes.dma import DMA_EXPLANATIONS
 from spyre.codes.launch import LAUNCH_EXPLANATIONS
 from spyre.codes.memory import MEMORY_EXPLANATIONS
 from spyre.codes.mlir import MLIR_EXPLANATIONS
+from spyre.codes.profile import PROFILE_EXPLANATIONS
 from spyre.codes.record import DiagnosticCode, Explanation
 from spyre.codes.sanitize import SANITIZE_EXPLANATIONS
 from spyre.codes.sdsc import SDSC_EXPLANATIONS
 from spyre.codes.spyrecode import SPYRECODE_EXPLANATIONS
 from spyre.codes.streams import STREAM_EXPLANATIONS
+from spyre.codes.sweep import SWEEP_EXPLANATIONS
 from spyre.codes.tiling import TILING_EXPLANATIONS
 from spyre.codes.titles import CODES
 from spyre.codes.torch import TORCH_EXPLANATIONS
@@ -36,6 +38,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     **TORCH_EXPLANATIONS,
     **COARSE_TILING_EXPLANATIONS,
     **COST_EXPLANATIONS,
+    **PROFILE_EXPLANATIONS,
+    **SWEEP_EXPLANATIONS,
 }
 
 

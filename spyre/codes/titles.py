@@ -365,7 +365,7 @@ TORCH_CODES: dict[str, str] = {
     "SPY902": "SENCORES is no number of cores",
     "SPY903": "a device layout was asked of a tensor on another device",
     "SPY930": "the cores cannot walk these tensors together",
-    "SPY950": "a trace of the cards is being recorded already",
+    "SPY950": "what the cards do is being recorded already",
     "SPY951": "a compiled program cannot be written to a directory",
     "SPY980": "a core's slice of a tensor spans more memory than a core reaches",
     "SPY981": "more than one reduced dim would be divided",
@@ -406,6 +406,22 @@ COST_CODES: dict[str, str] = {
     "SPY762": "a constant of a machine file is wrong",
 }
 
+PROFILE_CODES: dict[str, str] = {
+    "SPY780": "a picture needs matplotlib, which is not installed",
+    "SPY781": "a file to compare is no kept run",
+    "SPY782": "a file of a profile cannot be written",
+    "SPY783": "a profile is read before its block has been left",
+}
+
+SWEEP_CODES: dict[str, str] = {
+    "SPY740": "a design-space run cannot be read",
+    "SPY741": "a journal belongs to another design-space run",
+    "SPY742": "a journal is in use, or is none",
+    "SPY743": "a package of an extra is not installed",
+    "SPY744": "a bundle or function of a design-space run is not there",
+    "SPY745": "no Dask scheduler answers",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -422,4 +438,6 @@ CODES: dict[str, str] = {
     **TORCH_CODES,
     **COARSE_TILING_CODES,
     **COST_CODES,
+    **PROFILE_CODES,
+    **SWEEP_CODES,
 }

@@ -12,7 +12,7 @@ import spyre
 from spyre.hw.device import Device
 
 NAMES = ("add_loop", "matmul", "matmul_tile", "softmax")
-PROGRAMS = ("workflows", "torch")
+PROGRAMS = ("workflows", "torch", "sweep")
 
 
 def files(root: Path) -> dict[str, bytes]:

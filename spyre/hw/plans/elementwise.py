@@ -66,7 +66,8 @@ def _leading(context: PlanContext) -> int:
     often in the host's caches: they take the jumps better.
     """
     output = len(context.accesses) - 1
-    for place in (output, *range(output)):
+    places: list[int] = [output, *range(output)]
+    for place in places:
         access = context.accesses[place]
         if access.tensor.component is Component.HBM and not access.is_lane:
             return place

@@ -29,6 +29,7 @@ from spyre.torch_backend.inductor.pre_scheduling import pre_scheduling
 from spyre.torch_backend.inductor.scheduling import PostFusionPasses
 
 SETTINGS = {
+    "always_keep_tensor_constants": True,
     "split_reductions": False,
     "benchmark_harness": False,
     "unroll_reductions_threshold": 1,

@@ -21,6 +21,7 @@ from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch import Launch
 from spyre.runtime.spyrecode.init_binary import format_header
 from spyre.torch_backend.profiling import launch_range, profiled
+from spyre.torch_backend.program.launches import note_launch
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.flex_device import FlexDevice
@@ -80,6 +81,7 @@ class CompiledProgram:
         if form is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
+        note_launch(self, addresses)
         with profiled(self._range):
             form = form or self._form
             context = self._program.bind_addresses(self.card, form, addresses, held)

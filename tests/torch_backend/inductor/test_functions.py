@@ -73,6 +73,13 @@ def made(a):
     return (*whole, torch.arange(100, **options) + a, torch.full((7, 1), 2.0, **options) * a)
 
 
+def constants(a):
+    """Tensors that stand in the code."""
+    order = torch.tensor([2, 0, 1], device=a.device)
+    factors = torch.tensor([2.0, 0.0, 1.0], device=a.device)
+    return a[order, :3] * factors + torch.tensor(3.0, device=a.device)
+
+
 def reductions(x, dims, keep):
     return x.sum(dims, keep), x.mean(dims, keep), x.amax(dims, keep), x.amin(dims, keep)
 
@@ -162,6 +169,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "in place, columns": (in_place_columns, A, B),
     "outputs are views": (lambda a: ((a * 2).view(10, 70), (a + 1).t(), (a * 3)[1:3]), A),
     "outputs are inputs": (lambda a: (a, a.view(-1), a.t(), a[2:], a + 1), A),
+    "constants": (constants, A),
     "made on the card": (made, A),
     "eye": (lambda a: torch.eye(7, device=a.device) + a[:, :7], A),
     "empty": (lambda e: (e + 1, e.sum(), e.sum(0), torch.cat([e, e])), EMPTY),

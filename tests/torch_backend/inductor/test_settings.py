@@ -117,6 +117,7 @@ def test_the_key_holds_every_setting(monkeypatch):
         "coarse_tiling_groups_fn": no_groups,
         "auto_tile": True,
         "unroll_loops": True,
+        "symbolic_sizes": True,
         "bundle_symbolic_args": False,
     }
     unchanging = {"allow_all_ops_in_lx_planning"}

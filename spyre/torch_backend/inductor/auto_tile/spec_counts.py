@@ -172,8 +172,17 @@ class _Operation:
             "k": [s for s in self.extents if s not in result],
         }
         sizes = {role: prod(self.extents[s] for s in row) for role, row in roles.items()}
-        cores = {f"{role}_cores": prod(self.splits[s] for s in row) for role, row in roles.items()}
-        return ProductShape(**sizes, **cores)
+        cores = {role: prod(self.splits[s] for s in row) for role, row in roles.items()}
+        return ProductShape(
+            m=sizes["m"],
+            k=sizes["k"],
+            n=sizes["n"],
+            batch=sizes["batch"],
+            m_cores=cores["m"],
+            n_cores=cores["n"],
+            k_cores=cores["k"],
+            batch_cores=cores["batch"],
+        )
 
 
 def _symbols(arg: TensorArg) -> set[sympy.Symbol]:

@@ -1,0 +1,147 @@
+"""Results of the suite: measurements by section, with machine, versions and commit.
+
+A result file is JSON; :mod:`.comparison` reads it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("numpy", "numba", "llvmlite", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measured quantity. ``values``: all samples in the order they were taken.
+
+    ``exact``: computed, not timed: bytes and modelled times, equal in every run. ``target``: what
+    it should stay below, or above where ``higher_is_better``. ``labels``: what plots need, such as
+    the number of tiles.
+    """
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    exact: bool = False
+    higher_is_better: bool = False
+    target: float | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def deviation(self) -> float:
+        """Median absolute deviation from the median."""
+        return statistics.median(abs(value - self.median) for value in self.values)
+
+    @property
+    def missed(self) -> bool:
+        """Whether there is a target, and it is not met."""
+        if self.target is None:
+            return False
+        return self.median < self.target if self.higher_is_better else self.median > self.target
+
+
+def ratio(name: str, upper: Sequence[float], lower: Sequence[float], **more: Any) -> Measurement:
+    """Samples of ``upper`` over those of ``lower`` taken in the same round; higher is better."""
+    values = tuple(a / b for a, b in zip(upper, lower, strict=True))
+    return Measurement(name, "x", values, higher_is_better=True, **more)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A run of the suite. ``errors``: what a section that gave none said instead."""
+
+    sections: Mapping[str, Sequence[Measurement]]
+    errors: Mapping[str, str]
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    commit: str
+    quick: bool
+    started: str
+
+    def write(self, path: Path) -> None:
+        """As JSON, under another name first."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        temporary.write_text(text + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+
+
+def read_results(path: Path) -> Results:
+    """A result file. ValueError for another file or format."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+        raise ValueError(f"{path} is no result of the benchmarks, or of another version")
+    sections = {
+        name: tuple(Measurement(**{**row, "values": tuple(row["values"])}) for row in rows)
+        for name, rows in document.pop("sections").items()
+    }
+    return Results(sections=sections, **document)
+
+
+def results_of(
+    sections: Mapping[str, Sequence[Measurement]], errors: Mapping[str, str], quick: bool
+) -> Results:
+    """A run that ends now, on this machine."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return Results(sections, errors, machine(), versions(), commit(), quick, started)
+
+
+def machine() -> dict[str, Any]:
+    """The processor, usable CPUs, memory and system."""
+    return {
+        "processor": _processor(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Of Python and what the figures depend on; packages that are not installed are left out."""
+    import spyre
+
+    found = {"python": platform.python_version(), "spyre": spyre.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """The commit that is measured, with + where files differ from it; "unknown" without git."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

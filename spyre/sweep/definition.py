@@ -1,0 +1,226 @@
+"""What a sweep runs: subjects, compile settings and machine constants, as lists of values.
+
+It is written in a TOML file, on the command line, or both; every combination is a point. Compile
+settings are of functions: a bundle is compiled already, so it has a point per machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import spyre
+from spyre.errors import JsonLocation, SweepError
+from spyre.sweep.subjects import (
+    BundleSubject,
+    FunctionSubject,
+    Subject,
+    content_digest,
+    read_bundle_subject,
+    read_function_subject,
+)
+
+Number = int | float
+Setting = str | int | float
+Settings = tuple[tuple[str, Setting], ...]
+Machine = tuple[tuple[str, Number], ...]
+
+COMPILE_AXES: Mapping[str, type | tuple[type, ...]] = {
+    "cores": int,
+    "lx_kept": (int, float),
+    "planner": str,
+    "solver": str,
+    "tiles": str,
+}
+"""Axes of functions, in the order of the result's columns, with the type of their values."""
+MODELS = ("calibrated", "ideal")
+NO_TILES, AUTO_TILES = "none", "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is compiled or read once: a subject with its settings, weighed on ``machines``."""
+
+    subject: Subject
+    settings: Settings
+    machines: tuple[Machine, ...]
+    model: str
+    machine_file: str
+    host_rounds: int
+
+    @property
+    def point_keys(self) -> tuple[str, ...]:
+        """What names the task's points in the journal, in the order of ``machines``."""
+        return tuple(
+            json.dumps([self.subject.text, self.settings, machine]) for machine in self.machines
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A whole sweep. ``machine``: values per constant, by names such as hardware.cores."""
+
+    subjects: tuple[Subject, ...]
+    compile: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+    machine: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
+    model: str = "calibrated"
+    machine_file: str = ""
+    host_rounds: int = 0
+
+    def tasks(self) -> Iterator[Task]:
+        """All of them, in the order of the result."""
+        machines = tuple(_product(self.machine))
+        for subject in self.subjects:
+            settings = self.compile if isinstance(subject, FunctionSubject) else {}
+            for chosen in _product(settings):
+                yield Task(
+                    subject, chosen, machines, self.model, self.machine_file, self.host_rounds
+                )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that say which point a row is."""
+        return ("subject", *COMPILE_AXES, *self.machine, "model")
+
+    def text(self) -> str:
+        """The definition, what its files hold, and the version, as JSON."""
+        return json.dumps(
+            {**asdict(self), "version": spyre.__version__, "contents": self._contents()},
+            sort_keys=True,
+        )
+
+    def _contents(self) -> list[str]:
+        found = [content_digest(subject) for subject in self.subjects]
+        if self.machine_file:
+            found.append(hashlib.sha256(Path(self.machine_file).read_bytes()).hexdigest())
+        return found
+
+
+def _product(axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:
+    for values in itertools.product(*axes.values()):
+        yield tuple(zip(axes, values, strict=True))
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A TOML file. SweepError SPY740."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SweepError(
+            "SPY740", "the sweep cannot be read", JsonLocation(str(path)), found=str(error)
+        ) from error
+
+
+def make_definition(document: Mapping[str, Any], file: str, base: Path) -> Definition:
+    """The sweep of a document as :func:`read_document` gives it; paths relative to ``base``.
+
+    SweepError SPY740 for a key or value that cannot be, SPY744 for a subject.
+    """
+    known = ("bundles", "functions", "compile", "machine", "model", "machine_file", "host_rounds")
+    for key in document:
+        if key not in known:
+            raise _wrong(file, key, f"one of {', '.join(known)}", key)
+    subjects = _subjects(document, file, base)
+    machine_file = document.get("machine_file", "")
+    rounds = document.get("host_rounds", 0)
+    if not isinstance(machine_file, str):
+        raise _wrong(file, "machine_file", "a path", machine_file)
+    if type(rounds) is not int or rounds < 0:
+        raise _wrong(file, "host_rounds", "a number of calls", rounds)
+    if document.get("model", "calibrated") not in MODELS:
+        raise _wrong(file, "model", " or ".join(MODELS), document["model"])
+    return Definition(
+        subjects,
+        _compile_axes(document.get("compile", {}), file),
+        _machine_axes(document.get("machine", {}), file),
+        document.get("model", "calibrated"),
+        str((base / machine_file).resolve()) if machine_file else "",
+        rounds,
+    )
+
+
+def _subjects(document: Mapping[str, Any], file: str, base: Path) -> tuple[Subject, ...]:
+    kinds: tuple[tuple[str, Callable[[str, Path], BundleSubject | FunctionSubject]], ...] = (
+        ("bundles", read_bundle_subject),
+        ("functions", read_function_subject),
+    )
+    found: list[Subject] = []
+    for kind, read in kinds:
+        texts = document.get(kind, [])
+        if not isinstance(texts, list) or not all(isinstance(t, str) and t for t in texts):
+            raise _wrong(file, kind, "a list of texts", texts)
+        found += [read(text, base) for text in texts]
+    if not found:
+        raise _wrong(file, "bundles", "bundles or functions", "neither")
+    return tuple(dict.fromkeys(found))
+
+
+def _compile_axes(tables: Any, file: str) -> dict[str, tuple[Setting, ...]]:
+    if not isinstance(tables, dict):
+        raise _wrong(file, "compile", "a table", tables)
+    for name in tables:
+        if name not in COMPILE_AXES:
+            raise _wrong(file, f"compile.{name}", f"one of {', '.join(COMPILE_AXES)}", name)
+    found = {
+        name: _values(tables[name], COMPILE_AXES[name], file, f"compile.{name}")
+        for name in COMPILE_AXES
+        if name in tables
+    }
+    for text in found.get("tiles", ()):
+        read_tiles(str(text), file)
+    return found
+
+
+def _machine_axes(tables: Any, file: str) -> dict[str, tuple[Number, ...]]:
+    """Constants by dotted name, written as ``hardware.cores = [..]`` or in quotes."""
+    if not isinstance(tables, dict):
+        raise _wrong(file, "machine", "a table", tables)
+    flat: dict[str, Any] = {}
+    for name, value in tables.items():
+        inner = value if isinstance(value, dict) else {"": value}
+        flat |= {f"{name}.{key}" if key else name: one for key, one in inner.items()}
+    return {
+        name: _values(value, get_args(Number), file, f"machine.{name}")
+        for name, value in flat.items()
+    }
+
+
+def _values(found: Any, kind: Any, file: str, path: str) -> tuple[Any, ...]:
+    values = found if isinstance(found, list) else [found]
+    fits = all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
+    if not values or not fits:
+        names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+        raise _wrong(file, path, f"values of {names}", found)
+    return tuple(dict.fromkeys(values))
+
+
+def read_tiles(text: str, file: str = "--tiles") -> dict[str, int]:
+    """Loops of ``rows=4`` or ``rows=4,heads=2``; {} for none and auto. SweepError SPY740."""
+    if text in (NO_TILES, AUTO_TILES):
+        return {}
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, count = part.partition("=")
+        if not name.isidentifier() or not count.isdecimal() or int(count) < 1 or name in found:
+            raise _wrong(file, "compile.tiles", "none, auto, or DIM=COUNT,...", text)
+        found[name] = int(count)
+    return found
+
+
+def _wrong(file: str, path: str, expected: str, found: object) -> SweepError:
+    return SweepError(
+        "SPY740",
+        "a sweep says something it cannot",
+        JsonLocation(file, f"$.{path}"),
+        expected=expected,
+        found=str(found),
+    )

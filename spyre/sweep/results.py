@@ -1,0 +1,64 @@
+"""The result of a sweep: a table with a row per point, as CSV or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spyre.errors import SweepError
+from spyre.sweep.point import MEASURED, Record
+
+SUFFIXES = (".csv", ".parquet")
+
+
+def write_results(path: Path, columns: Sequence[str], records: Sequence[Record]) -> None:
+    """Write ``records`` with ``columns`` and those of what was measured; the ending says how.
+
+    SweepError SPY743 for Parquet without pyarrow.
+    """
+    names = (*columns, *MEASURED)
+    rows = [[record.get(name, "") for name in names] for record in records]
+    write = _write_parquet if path.suffix == ".parquet" else _write_csv
+    replace_file(path, lambda place: write(place, names, rows))
+
+
+def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` make a file beside ``path``, then put it in its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows(rows)
+
+
+def require_parquet() -> Any:
+    """pyarrow with its parquet module. SweepError SPY743 if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise SweepError(
+            "SPY743",
+            "a Parquet file needs pyarrow, which is not installed",
+            hint="pip install 'spyre[cluster]', or give --out a name in .csv",
+        ) from error
+    return pyarrow
+
+
+def _write_parquet(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    pyarrow = require_parquet()
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    values = [[None if cell == "" else cell for cell in column] for column in columns]
+    pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, values, strict=True))), path)

@@ -1,0 +1,94 @@
+"""Beside a checkout of ktir-cpu: none is here, so a stub has its interface."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks import ktir
+
+STUB = """
+import numpy as np
+
+class KTIRInterpreter:
+    def load(self, source):
+        assert "add_kernel" in source, source
+        self.elements = int(source.split("memref<")[1].split("xf16")[0])
+
+    def execute_function(self, name, x_ptr, y_ptr, output_ptr):
+        assert name == "add_kernel"
+        assert x_ptr.shape == y_ptr.shape == output_ptr.shape == (self.elements,)
+        return {"output_ptr": x_ptr + y_ptr * FACTOR}
+"""
+TEXT = """func.func @add_kernel(%x_ptr: index) attributes {grid = [32]} {
+%c128 = arith.constant 128 : index
+affine_set<(d0) : (d0 >= 0, -d0 + 4095 >= 0)> : memref<4096xf16> -> !ktdp.access_tile<128xindex>
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    def make(factor):
+        (tmp_path / "ktir_cpu").mkdir()
+        (tmp_path / "ktir_cpu" / "__init__.py").write_text(STUB.replace("FACTOR", factor))
+        path = tmp_path / ktir.cases()[0].file
+        path.parent.mkdir(parents=True)
+        path.write_text(TEXT)
+        return tmp_path
+
+    return make
+
+
+def small():
+    case = ktir.cases()[0]
+    sizes = dict.fromkeys(case.sizes, (8192,))
+    resized = {4096: 8192, 4095: 8191, 128: 256, 127: 255}
+    return ktir.Case(case.name, case.file, case.function, sizes, case.expression,
+                     case.definition, resized=resized)  # fmt: skip
+
+
+def test_both_sides_run_and_are_right(checkout):
+    rows = {row.name.partition(": ")[2]: row for row in ktir.beside(small(), checkout("1"), 2)}
+    assert len(rows["ktir-cpu"].values) == 2
+    assert rows["card"].median > 0
+    assert rows["ktir-cpu, worst error"].median < 0.001
+    assert not rows["card, worst error"].missed
+    assert rows["against ktir-cpu"].target == 100
+
+
+def test_wrong_results_of_the_other_side_are_seen(checkout):
+    rows = {row.name.partition(": ")[2]: row for row in ktir.beside(small(), checkout("3"), 1)}
+    assert rows["ktir-cpu, worst error"].median > 0.5
+
+
+def test_what_the_other_side_says_is_passed_on(checkout):
+    place = checkout("nonsense")
+    with pytest.raises(RuntimeError, match="NameError"):
+        ktir.run_theirs(small(), place, {k: np.zeros(8192, np.float16) for k in small().sizes}, 1)
+
+
+def test_a_directory_that_is_no_checkout(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkout"):
+        next(ktir.measure(tmp_path))
+
+
+def test_texts_are_resized_and_names_kept():
+    text = ktir.resized_text(TEXT, small().resized)
+    assert "memref<8192xf16>" in text
+    assert "-d0 + 8191 >= 0" in text
+    assert "access_tile<256xindex>" in text
+    assert "%c128 = arith.constant 256 : index" in text
+    assert "%x_ptr: index) attributes {grid = [32]}" in text
+
+
+def test_definitions_are_those_of_the_card():
+    import torch
+
+    rng = np.random.default_rng(0)
+    for case in ktir.cases():
+        sizes = [(8, 8)] * (len(case.sizes) - 1)
+        inputs = [rng.random(size, np.float32) for size in sizes]
+        ours = case.expression(*map(torch.from_numpy, inputs)).numpy()
+        np.testing.assert_allclose(ours, case.definition(*inputs), rtol=1e-5)

@@ -1,0 +1,269 @@
+"""Sweeps from definition to table: resuming, dying workers, errors, pictures, Dask."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import pytest
+
+from spyre.errors import SweepError
+from spyre.hw.cost.machine_file import default_machine
+from spyre.sweep import __main__ as entry
+from spyre.sweep.definition import make_definition
+from spyre.sweep.journal import opened_journal
+from spyre.sweep.plot import lines, plot_axis, write_plot
+from spyre.sweep.point import measure
+from spyre.sweep.results import write_results
+from spyre.sweep.runners import DaskRunner, ProcessRunner, gather
+from spyre.sweep.sweep import run_sweep
+from tests.sweep.workers import deadly, quick, raising
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BANDWIDTHS = [50, 100, 200]
+
+
+def definition(bundles=("matmul", "softmax", "add_loop"), **more):
+    machine = {"hardware": {"hbm_peak_gbps": BANDWIDTHS}}
+    document = {"bundles": list(bundles), "machine": machine, "model": "ideal", **more}
+    return make_definition(document, "sweep.toml", EXAMPLES)
+
+
+class Here:
+    """Runs tasks in this process, and remembers them."""
+
+    def __init__(self, work=quick):
+        self.work, self.seen = work, []
+
+    def run(self, tasks):
+        for task in tasks:
+            self.seen.append(task)
+            yield task, self.work(task)
+
+
+def test_bundles_are_weighed_without_being_run():
+    task = next(definition(["softmax"]).tasks())
+    rows = measure(task)
+    assert [row["hardware.hbm_peak_gbps"] for row in rows] == BANDWIDTHS
+    slow, middle, fast = (row["modelled_us"] for row in rows)
+    assert slow > middle > fast > 0
+    counts = {(row["hbm_bytes"], row["executes"], row["cores_used"]) for row in rows}
+    assert counts == {(2 * 128 * 256 * 2 + 128 * 256 * 2, 5, 8)}  # max and sub read x
+    assert {row["error"] for row in rows} == {""}
+
+
+def test_errors_of_single_machines_are_recorded():
+    found = definition(["softmax"], machine={"hardware": {"nonsense": [1]}})
+    (row,) = measure(next(found.tasks()))
+    assert row["error"].startswith("SPY740")
+    assert row["modelled_us"] == ""
+
+
+def test_a_bundle_that_is_wrong_is_recorded(tmp_path):
+    (tmp_path / "bundle.mlir").write_text("module {")
+    found = make_definition({"bundles": [str(tmp_path)]}, "sweep.toml", tmp_path)
+    (row,) = measure(next(found.tasks()))
+    assert row["error"].startswith("SPY1")
+
+
+def test_a_small_scratchpad_does_not_fit():
+    found = definition(["softmax"], machine={"hardware": {"lx_bytes": [1024, 2 << 20]}})
+    assert [row["lx_fits"] for row in measure(next(found.tasks()))] == [False, True]
+
+
+def test_host_time_is_taken_where_asked_for():
+    (row, *_) = measure(next(definition(["softmax"], host_rounds=2).tasks()))
+    assert row["host_us"] > 0
+
+
+def test_finished_points_are_not_run_again(tmp_path):
+    first, second = Here(), Here()
+    journal = tmp_path / "j"
+    seen = []
+    done = run_sweep(definition(), first, journal, progress=lambda a, b: seen.append((a, b)))
+    assert seen == [(3, 9), (6, 9), (9, 9)]
+    assert run_sweep(definition(), second, journal) == done
+    assert len(first.seen) == 3
+    assert second.seen == []
+
+
+def test_a_sweep_goes_on_where_it_was_killed(tmp_path):
+    journal = tmp_path / "j"
+    whole = run_sweep(definition(), Here(), journal)
+    lines_written = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines_written[:6]) + lines_written[6][:20])
+    again = Here()
+    assert run_sweep(definition(), again, journal) == whole
+    assert [len(task.machines) for task in again.seen] == [1, 3]
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+def test_another_definition_is_refused_or_starts_anew(tmp_path):
+    journal = tmp_path / "j"
+    run_sweep(definition(), Here(), journal)
+    other = definition(model="calibrated")
+    with pytest.raises(SweepError, match="SPY741") as caught:
+        run_sweep(other, Here(), journal)
+    assert "calibrated" in caught.value.finding.expected
+    again = Here()
+    run_sweep(other, again, journal, anew=True)
+    assert len(again.seen) == 3
+
+
+def test_a_changed_bundle_is_another_sweep(tmp_path):
+    (tmp_path / "bundle.mlir").write_text("module {")
+    texts = []
+    for name in ("sdsc_0.json", "sdsc_1.json"):
+        (tmp_path / name).write_text("{}")
+        texts.append(make_definition({"bundles": ["."]}, "s.toml", tmp_path).text())
+    assert texts[0] != texts[1]
+
+
+def test_a_journal_has_one_writer_and_is_one(tmp_path):
+    journal = tmp_path / "j"
+    with opened_journal(journal, "{}"), pytest.raises(SweepError, match="SPY742"):
+        run_sweep(definition(), Here(), journal)
+    for text in ("no journal\n", '{"sweep": "{}"}\n[1]\n'):
+        journal.write_text(text)
+        with pytest.raises(SweepError, match="SPY742"):
+            run_sweep(definition(), Here(), journal)
+
+
+def test_errors_are_retried_where_asked_for(tmp_path):
+    def wrong(task):
+        return [{**row, "error": "x"} for row in quick(task)]
+
+    journal = tmp_path / "j"
+    run_sweep(definition(), Here(wrong), journal)
+    idle, again = Here(), Here()
+    assert {row["error"] for row in run_sweep(definition(), idle, journal)} == {"x"}
+    assert idle.seen == []
+    assert {row["error"] for row in run_sweep(definition(), again, journal, retry=True)} == {""}
+    assert len(again.seen) == 3
+
+
+def test_a_dying_worker_is_an_error_of_its_points_only():
+    found = list(ProcessRunner(2, deadly).run(list(definition().tasks())))
+    errors = {task.subject.text: {row["error"] for row in rows} for task, rows in found}
+    assert errors == {"matmul": {""}, "softmax": {"the worker process died"}, "add_loop": {""}}
+    assert [len(rows) for _, rows in found] == [3, 3, 3]
+
+
+def test_a_client_of_futures_is_enough():
+    class Client:
+        def __init__(self, pool):
+            self.pool = pool
+
+        def submit(self, work, task, pure, retries):
+            assert (pure, retries) == (False, 0)
+            return self.pool.submit(work, task)
+
+    tasks = list(definition().tasks())
+    with ThreadPoolExecutor(2) as pool:
+        good = dict(gather(Client(pool), as_completed, tasks, quick))
+        bad = dict(gather(Client(pool), as_completed, tasks, raising))
+    assert {task: quick(task) for task in tasks} == good
+    assert {row["error"] for rows in bad.values() for row in rows} == {
+        "ValueError: matmul", "ValueError: softmax", "ValueError: add_loop",
+    }  # fmt: skip
+
+
+def test_a_dask_cluster():
+    distributed = pytest.importorskip("distributed")
+    tasks = list(definition().tasks())
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster:
+        found = dict(DaskRunner(cluster.scheduler_address, quick).run(tasks))
+    assert found == {task: quick(task) for task in tasks}
+
+
+def test_no_scheduler_and_no_dask(monkeypatch):
+    tasks = list(definition().tasks())
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(SweepError, match=r"SPY743.*\n.*spyre\[cluster\]"):
+        list(DaskRunner("tcp://127.0.0.1:9").run(tasks))
+    monkeypatch.undo()
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("spyre.sweep.runners.CONNECT_SECONDS", 0.2)
+    with pytest.raises(SweepError, match="SPY745"):
+        list(DaskRunner("tcp://127.0.0.1:9").run(tasks))
+
+
+def test_tables(tmp_path):
+    found = definition()
+    records = [row for task in found.tasks() for row in quick(task)]
+    write_results(tmp_path / "s.csv", found.columns, records)
+    with (tmp_path / "s.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["modelled_us"]) for row in rows] == [20, 10, 5] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["s.csv"]
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    found = definition()
+    records = [row for task in found.tasks() for row in quick(task)]
+    write_results(tmp_path / "s.parquet", found.columns, records)
+    table = pyarrow.read_table(tmp_path / "s.parquet").to_pylist()
+    assert [row["modelled_us"] for row in table] == [20, 10, 5] * 3
+    assert table[0]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("module", "option"),
+    [("matplotlib", ["--plot", "s.png"]), ("pyarrow", ["--out", "s.parquet"])],
+)
+def test_missing_packages_are_named_before_the_work(module, option, monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.chdir(tmp_path)
+    assert entry.main(["--bundle", str(EXAMPLES / "softmax"), *option]) == 2
+    assert "SPY743" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_column_there_is_none_of(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--bundle", str(EXAMPLES / "softmax"), "--plot", "s.png", "--x", "nonsense"]
+    assert entry.main(arguments) == 2
+    assert "SPY740" in capsys.readouterr().err
+
+
+def test_lines_of_a_picture(tmp_path):
+    found = definition()
+    records = [row for task in found.tasks() for row in quick(task)]
+    assert plot_axis(found.columns, records) == "hardware.hbm_peak_gbps"
+    by_label = lines(found.columns, records[::-1], "hardware.hbm_peak_gbps")
+    assert list(by_label) == ["subject add_loop", "subject softmax", "subject matmul"]
+    assert [row["modelled_us"] for row in by_label["subject matmul"]] == [20, 10, 5]
+    pytest.importorskip("matplotlib")
+    write_plot(tmp_path / "s.png", found.columns, [*records, {"error": "x"}])
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_line_sweeps_bundles_and_functions(tmp_path, monkeypatch, capsys):
+    """Functions take their settings: fewer cores are fewer, tiles are loops."""
+    pytest.importorskip("torch")
+    (tmp_path / "m.py").write_text("def f(x, y):\n    return (x + y) * y\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(entry, "_runner", lambda given: Here(measure))
+    status = entry.main(
+        ["--bundle", str(EXAMPLES / "softmax"), "--function", "m.py:f rows=64x128 64x128",
+         "m.py:g 64", "--cores", "2", "8", "--tiles", "none", "rows=4", "--out", "out/s.csv"]
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert status == 1
+    assert "9 points, 4 with errors" in out
+    assert "SPY744" in out
+    with (tmp_path / "out" / "s.csv").open() as file:
+        bundle, *rows = csv.DictReader(file)
+    assert (bundle["cores"], bundle["executes"]) == ("", "5")
+    assert [(r["cores_used"], r["executes"]) for r in rows[:4]] == [
+        ("2", "2"), ("2", "8"), ("8", "2"), ("8", "8"),
+    ]  # fmt: skip
+    machine = default_machine()
+    assert machine.constants["hardware.cores"].value == 32
+    assert all(row["error"] for row in rows[4:])

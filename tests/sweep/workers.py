@@ -1,0 +1,28 @@
+"""What worker processes of the tests do in place of measuring."""
+
+from __future__ import annotations
+
+import os
+
+from spyre.sweep.definition import Task
+from spyre.sweep.point import Record, complete
+
+
+def quick(task: Task) -> list[Record]:
+    """A time per machine, from its bandwidth."""
+    return complete(
+        task, [{"modelled_us": 1000.0 / dict(m).get("hardware.hbm_peak_gbps", 1), "hbm_bytes": 10}
+               for m in task.machines]
+    )  # fmt: skip
+
+
+def deadly(task: Task) -> list[Record]:
+    """Kills its process on the subject that says so."""
+    if "softmax" in task.subject.text:
+        os._exit(3)
+    return quick(task)
+
+
+def raising(task: Task) -> list[Record]:
+    """As an error that a measurement does not catch."""
+    raise ValueError(task.subject.text)
