@@ -2,7 +2,8 @@
 
 `run` runs a bundle, `load_bundle` reads one, `Device` is a card, `errors` holds what can go wrong.
 `FlexDevice` is a card with streams; `prepare_kernel` and `launch_kernel` run kernels on it.
-`explain` shows how a function is compiled for the PyTorch device.
+`explain` shows how a function is compiled for the PyTorch device, `profile` what a run would cost
+on a card.
 Everything is imported on first use: ``import spyre`` itself loads neither numpy nor numba.
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from spyre.runtime.flex.preparing import launch_kernel as launch_kernel
     from spyre.runtime.flex.preparing import prepare_kernel as prepare_kernel
     from spyre.runtime.flex.spyre_tensor import SpyreTensor as SpyreTensor
+    from spyre.runtime.profile.make import profile as profile
     from spyre.runtime.run_result import RunResult as RunResult
     from spyre.runtime.session import Session as Session
     from spyre.runtime.session import run as run
@@ -45,6 +47,7 @@ _EXPORTS = {
     "launch_kernel": "spyre.runtime.flex.preparing",
     "load_bundle": "spyre.mlir.bundle",
     "prepare_kernel": "spyre.runtime.flex.preparing",
+    "profile": "spyre.runtime.profile.make",
     "run": "spyre.runtime.session",
 }
 
@@ -65,6 +68,7 @@ __all__ = [
     "launch_kernel",
     "load_bundle",
     "prepare_kernel",
+    "profile",
     "run",
 ]
 

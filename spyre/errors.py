@@ -228,6 +228,10 @@ class SweepError(SpyreError):
     """A design-space run cannot be as it is asked for."""
 
 
+class ProfileError(SpyreError):
+    """A profile cannot be shown or compared."""
+
+
 class MismatchError(SpyreError):
     """Outputs differ from what was expected by more than the tolerance."""
 

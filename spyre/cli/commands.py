@@ -45,6 +45,10 @@ def execute(options: Options) -> int:
         from spyre.cli.against import run_against
 
         return run_against(options)
+    if options.compare is not None:
+        from spyre.cli.profiling import run_compare
+
+        return run_compare(options)
     recorder = Recorder(options)
     try:
         compared = _run_and_dump(options, recorder)
@@ -52,6 +56,7 @@ def execute(options: Options) -> int:
         recorder.report_after(error)
         raise
     recorder.write_trace()
+    recorder.write_profile()
     _print_run(compared, recorder)
     return compared.exit_code
 
@@ -94,6 +99,7 @@ def _print_run(compared: ComparedRun, recorder: Recorder) -> None:
 
         print_run(compared)
         recorder.print_commands()
+        recorder.print_profile()
 
 
 def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = None) -> ComparedRun:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spyre.cli.units import format_bytes, format_count, format_ns
 from spyre.hw.counters import Counters
 from spyre.runtime.run_result import ExecuteReport
+from spyre.runtime.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -57,9 +57,21 @@ class Options:
     explain: bool = False
     trace: str | None = None
     commands: bool = False
+    profile: bool = False
+    cost_model: str = "calibrated"
+    machine: str | None = None
+    overlap: str = "overlapped"
+    roofline: str | None = None
+    report: str | None = None
+    compare: tuple[str, str] | None = None
     json: bool = False
     quiet: bool = False
     verbose: bool = False
+
+    @property
+    def models(self) -> bool:
+        """Whether times on the card are asked for, in any form."""
+        return self.profile or self.roofline is not None or self.report is not None
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -69,7 +81,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parsed = parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in given])
     _check_combination(parser, parsed)
     return Options(
-        path=parsed.path,
+        path=parsed.path or "",
         inputs=tuple(parsed.input),
         expected=tuple(parsed.expected),
         rtol=parsed.rtol,
@@ -94,6 +106,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         explain=parsed.explain,
         trace=parsed.trace,
         commands=parsed.commands,
+        profile=parsed.profile,
+        cost_model=parsed.cost_model,
+        machine=parsed.machine,
+        overlap=parsed.overlap,
+        roofline=parsed.roofline,
+        report=parsed.report,
+        compare=None if parsed.compare is None else tuple(parsed.compare),
         json=parsed.json,
         quiet=parsed.quiet,
         verbose=parsed.verbose,
@@ -113,12 +132,31 @@ def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespa
     if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
         parser.error("--against runs and compares: leave out --check, --explain, --save-output")
     is_idle = parsed.check or parsed.explain
+    _check_profiling(parser, parsed, is_idle)
     if parsed.trace is not None and (is_idle or parsed.against is not None or parsed.verify):
         parser.error(
             "--trace times one plain run: leave out --check, --explain, --against, --verify"
         )
     if parsed.commands and (is_idle or parsed.against is not None):
         parser.error("--commands shows one run: leave out --check, --explain and --against")
+
+
+def _check_profiling(
+    parser: argparse.ArgumentParser, parsed: argparse.Namespace, is_idle: bool
+) -> None:
+    models = parsed.profile or parsed.report is not None or parsed.roofline is not None
+    if models and (is_idle or parsed.against is not None or parsed.verify):
+        parser.error(
+            "--profile, --report and --roofline model one plain run: leave out --check, --explain, "
+            "--against, --verify"
+        )
+    if parsed.compare is None and parsed.path is None:
+        parser.error("the following arguments are required: PATH")
+    alone = ("check", "explain", "verify", "trace", "commands", "dump", "save_output", "against")
+    if parsed.compare is not None and (
+        models or parsed.path is not None or any(getattr(parsed, name) for name in alone)
+    ):
+        parser.error("--compare takes two bundles, cases or kept runs, and shows nothing else")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -129,12 +167,15 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", metavar="PATH", help="bundle directory, its bundle.mlir, or a case")
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", help="bundle directory, its bundle.mlir, or a case"
+    )
     parser.add_argument("--version", action="version", version=f"spyre-run {spyre.__version__}")
     _add_tensors(parser)
     _add_comparison(parser)
     _add_running(parser)
     _add_reporting(parser)
+    _add_profiling(parser)
     return parser
 
 
@@ -266,6 +307,31 @@ def _add_reporting(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     group.add_argument("-v", "--verbose", action="store_true", help="arguments and every execute")
+
+
+def _add_profiling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("modelled time on a card")
+    group.add_argument(
+        "--profile", action="store_true", help="time per execute, what it waits for, share of roofs"
+    )
+    group.add_argument("--report", metavar="FILE", help="write the profile as one HTML page")
+    group.add_argument("--roofline", metavar="FILE", help="write a .png (extra plot)")
+    group.add_argument(
+        "--compare", metavar=("A", "B"), nargs=2, help="two bundles, cases or kept --profile --json"
+    )
+    group.add_argument(
+        "--cost-model",
+        choices=("calibrated", "ideal"),
+        default="calibrated",
+        help="what cards were measured to do (default), or what the hardware's parameters allow",
+    )
+    group.add_argument("--machine", metavar="FILE", help="constants over those of the card (.toml)")
+    group.add_argument(
+        "--overlap",
+        choices=("serial", "overlapped", "double-buffered"),
+        default="overlapped",
+        help="what copies, launches and cores do at the same time (default: as streams have it)",
+    )
 
 
 def _positive(text: str) -> int:

@@ -1,9 +1,10 @@
-"""``--trace`` and ``--commands``: what the card did in a run, as a file and as text."""
+"""``--trace``, ``--commands``, ``--profile``: what the card did in a run, as files and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ from spyre.errors import JsonLocation, LaunchError, SpyreError
 if TYPE_CHECKING:
     from spyre.hw.device import Device
     from spyre.runtime.flex.command_stream import CommandStream
+    from spyre.runtime.profile.profile import Profile
 
 
 class Recorder:
     """Records the command stream of one run if the options ask for it."""
 
     def __init__(self, options: Options) -> None:
-        """LaunchError SPY886 at once, before anything runs, where no trace can be written."""
+        """LaunchError SPY886, or errors of `check_files`, before anything runs."""
         self._options = options
         self._commands: CommandStream | None = None
         self._device_index = 0
@@ -27,10 +29,15 @@ class Recorder:
             from spyre.runtime.flex.trace import check_trace_file
 
             check_trace_file(options.trace)
+        if options.models:
+            from spyre.cli.profiling import check_files
+
+            check_files(options)
 
     def require_times(self, options: Options, file: Path) -> None:
-        """LaunchError SPY887 when a trace is asked for and a case's own ``options`` verify it."""
-        if self._options.trace is not None and options.verify:
+        """LaunchError SPY887 when a trace or profile is asked for and a case's own ``options``
+        verify it."""
+        if (self._options.trace is not None or self._options.models) and options.verify:
             raise LaunchError(
                 "SPY887",
                 "the case is recorded with --verify, which takes no times to trace",
@@ -40,7 +47,8 @@ class Recorder:
     @contextmanager
     def watching(self, device: Device) -> Iterator[None]:
         """Record what ``device`` does in the block."""
-        if self._options.trace is None and not self._options.commands:
+        asked = self._options.trace is not None or self._options.models
+        if not asked and not self._options.commands:
             yield
             return
         from spyre.runtime.flex.flex_device import flex_device_of
@@ -55,8 +63,31 @@ class Recorder:
         if self._options.trace is None or not self._commands:
             return
         from spyre.runtime.flex.trace import write_trace
+        from spyre.runtime.profile.simulated_trace import simulated_events
 
-        write_trace(self._options.trace, {self._device_index: self._commands})
+        more = simulated_events(self.profile, self._device_index)
+        write_trace(self._options.trace, {self._device_index: self._commands}, more=more)
+
+    @cached_property
+    def profile(self) -> Profile:
+        """Modelled time of what was recorded."""
+        from spyre.cli.profiling import make_profile_of
+
+        return make_profile_of(self._options, self._commands or ())
+
+    def write_profile(self) -> None:
+        """Write the report and the picture that were asked for."""
+        if self._options.models:
+            from spyre.cli.profiling import write_files
+
+            write_files(self._options, self.profile)
+
+    def print_profile(self) -> None:
+        """Print the table, if it was asked for."""
+        if self._options.profile:
+            from spyre.cli.profiling import print_profile
+
+            print_profile(self._options, self.profile)
 
     def print_commands(self) -> None:
         """Print the command stream on stdout, a line per control block."""
@@ -64,10 +95,12 @@ class Recorder:
             print(self._commands, end="")
 
     def json_object(self) -> dict[str, Any]:
-        """The command stream for ``--json``: its lines, null if it was not asked for."""
-        if not self._options.commands or self._commands is None:
-            return {"commands": None}
-        return {"commands": str(self._commands).splitlines()}
+        """For ``--json``: lines of the command stream and the profile, null if not asked for."""
+        shown = self._options.commands and self._commands is not None
+        return {
+            "commands": str(self._commands).splitlines() if shown else None,
+            "profile": self.profile.to_json() if self._options.profile else None,
+        }
 
     def report_after(self, error: SpyreError) -> None:
         """What ran until ``error``; a trace that cannot be written is told of beside it."""

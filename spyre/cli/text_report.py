@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.cli.options import Options
-from spyre.cli.units import format_ns
 from spyre.errors import Finding, Severity
+from spyre.runtime.units import format_ns
 
 if TYPE_CHECKING:
     from rich.table import Table

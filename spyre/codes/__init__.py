@@ -14,6 +14,7 @@ from spyre.codes.dma import DMA_EXPLANATIONS
 from spyre.codes.launch import LAUNCH_EXPLANATIONS
 from spyre.codes.memory import MEMORY_EXPLANATIONS
 from spyre.codes.mlir import MLIR_EXPLANATIONS
+from spyre.codes.profile import PROFILE_EXPLANATIONS
 from spyre.codes.record import DiagnosticCode, Explanation
 from spyre.codes.sanitize import SANITIZE_EXPLANATIONS
 from spyre.codes.sdsc import SDSC_EXPLANATIONS
@@ -43,6 +44,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     **COARSE_TILING_EXPLANATIONS,
     **COST_EXPLANATIONS,
     **SWEEP_EXPLANATIONS,
+    **PROFILE_EXPLANATIONS,
 }
 
 

@@ -365,7 +365,7 @@ TORCH_CODES: dict[str, str] = {
     "SPY902": "SENCORES is no number of cores",
     "SPY903": "a device layout was asked of a tensor on another device",
     "SPY930": "the cores cannot walk these tensors together",
-    "SPY950": "a trace of the cards is being recorded already",
+    "SPY950": "what the cards do is being recorded already",
     "SPY951": "a compiled program cannot be written to a directory",
     "SPY980": "a core's slice of a tensor spans more memory than a core reaches",
     "SPY981": "more than one reduced dim would be divided",
@@ -415,6 +415,13 @@ SWEEP_CODES: dict[str, str] = {
     "SPY745": "no Dask scheduler answers",
 }
 
+PROFILE_CODES: dict[str, str] = {
+    "SPY780": "a picture needs matplotlib, which is not installed",
+    "SPY781": "a file to compare is no kept run",
+    "SPY782": "a file of a profile cannot be written",
+    "SPY783": "a profile is read before its block has been left",
+}
+
 CODES: dict[str, str] = {
     **MLIR_CODES,
     **SDSC_CODES,
@@ -432,4 +439,5 @@ CODES: dict[str, str] = {
     **COARSE_TILING_CODES,
     **COST_CODES,
     **SWEEP_CODES,
+    **PROFILE_CODES,
 }

@@ -27,8 +27,9 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "Make the operands contiguous, or run the operation on the CPU.",
     ),
     "SPY950": E(
-        "`torch.spyre.trace` was entered within another one, or while another thread has one.",
-        "Leave the other block first; one trace shows all cards and streams.",
+        "`torch.spyre.trace` or `torch.spyre.profile` was entered within another one of them, or "
+        "while another thread has one.",
+        "Leave the other block first; one shows all cards and streams.",
     ),
     "SPY951": E(
         "SPYRE_KEEP or SPYRE_DUMP_PASSES names a place where no directory can be made or written.",

@@ -37,7 +37,13 @@ from spyre.runtime.flex.timed_launch import TimedLaunch
 from spyre.runtime.host_tensor import HostTensor
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.launch_spec import Role
-from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RunResult, report_executes
+from spyre.runtime.run_result import (
+    ExecuteReport,
+    PlacedArgument,
+    RanLaunch,
+    RunResult,
+    report_executes,
+)
 from spyre.runtime.runners import runner_of
 from spyre.runtime.sanitized import (
     label_launch,
@@ -84,6 +90,7 @@ class LaunchedKernel:
     findings: tuple[Finding, ...]
     first_execute: int
     verification: Verification | None = None
+    launch: RanLaunch | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +191,8 @@ def _launch(
         for report in report_executes(linked, operations, elapsed_ns)
     )
     lookup = CoreLookup(linked)
-    return LaunchedKernel(lookup, reports, checked.findings, first_execute, verification)
+    ran = RanLaunch(checked.plan.name, linked, label)
+    return LaunchedKernel(lookup, reports, checked.findings, first_execute, verification, ran)
 
 
 def _renumbered(report: ExecuteReport, first: int, directory: str) -> ExecuteReport:
@@ -273,6 +281,7 @@ def _result(
         arguments=tuple(_arguments(case, placed)),
         places=places,
         verification=reduce(add, checks) if checks else None,
+        launches=tuple(done.launch for done in launched if done.launch is not None),
     )
 
 

@@ -17,6 +17,7 @@ from spyre.errors import Finding
 from spyre.hw.counters import Counters
 from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.sanitizer.findings import SanitizerFinding
+from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.host_tensor import HostTensor
@@ -76,6 +77,15 @@ class PlacedArgument:
 
 
 @dataclass(frozen=True, eq=False)
+class RanLaunch:
+    """A launch of a run: what was linked for it, and how its executes are numbered and named."""
+
+    name: str
+    linked: LinkedProgram
+    label: LaunchLabel = field(default_factory=LaunchLabel)
+
+
+@dataclass(frozen=True, eq=False)
 class RunResult:
     """Outcome of one run.
 
@@ -85,6 +95,7 @@ class RunResult:
     the kernel was given. ``host_ns``: all executes together, None when the run was not timed.
     ``verification``: how many executes agreed with the reference implementation, where asked for.
     ``sanitizer``: what a device with a sanitizer found, errors first; ``findings`` includes it.
+    ``launches``: what ran, for `spyre.profile`.
     """
 
     outputs: tuple[npt.NDArray[Any], ...]
@@ -97,6 +108,7 @@ class RunResult:
     places: tuple[OutputPlace, ...] = field(default=(), repr=False)
     verification: Verification | None = None
     sanitizer: tuple[SanitizerFinding, ...] = ()
+    launches: tuple[RanLaunch, ...] = field(default=(), repr=False)
 
     def with_sanitizer(self, found: Sequence[SanitizerFinding]) -> RunResult:
         """The same with what the sanitizer found."""

@@ -37,7 +37,7 @@ from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.kernel_source import KernelSource
 from spyre.runtime.launch_spec import Role
 from spyre.runtime.placement import Placement, placed
-from spyre.runtime.run_result import PlacedArgument, RunResult, report_executes
+from spyre.runtime.run_result import PlacedArgument, RanLaunch, RunResult, report_executes
 from spyre.runtime.runners import runner_of
 from spyre.runtime.sanitized import next_record, observed, take_findings, whole_output
 from spyre.runtime.spyrecode.bundle_files import read_bundle_files
@@ -176,6 +176,7 @@ class _Launched:
     kernel: Kernel
     launch: Launch
     linked: LinkedProgram
+    name: str
     elapsed_ns: npt.NDArray[np.int64] | None = None
     verification: Verification | None = None
 
@@ -190,9 +191,9 @@ def _launch(
     detail = stream.launch(prepared.plan, launch, runner)
     linked = kernel.link(launch)
     if isinstance(detail, Verification):
-        return _Launched(kernel, launch, linked, verification=detail)
+        return _Launched(kernel, launch, linked, prepared.plan.name, verification=detail)
     elapsed = detail.elapsed_ns if isinstance(detail, TimedLaunch) else None
-    return _Launched(kernel, launch, linked, elapsed)
+    return _Launched(kernel, launch, linked, prepared.plan.name, elapsed)
 
 
 def parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:
@@ -225,6 +226,7 @@ def _result(
         arguments=tuple(PlacedArgument(a, addresses[a.arg_index]) for a in arguments.arguments),
         places=_output_places(launched, arguments, addresses),
         verification=launched.verification,
+        launches=(RanLaunch(launched.name, launched.linked),),
     )
 
 

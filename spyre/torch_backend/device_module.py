@@ -35,6 +35,7 @@ EXPORTS: dict[str, tuple[str, ...]] = {
     "layouts": ("SpyreTensorLayout",),
     "downcast": ("set_downcast_warning",),
     "traces": ("trace",),
+    "profiles": ("profile",),
     "fallback": ("fallbacks", "reset_fallbacks"),
     "inductor.tiling.hints": ("spyre_hint",),
     "inductor.tiling.dim_names": ("declare_tensor_dim", "name_tensor_dims"),

@@ -13,10 +13,10 @@ from spyre.cli.execute_table import MAX_ROWS, make_table, rows_of
 from spyre.cli.progress import ProgressBar
 from spyre.cli.run import main
 from spyre.cli.text_report import _statistics, print_warnings
-from spyre.cli.units import format_bytes, format_count, format_ns
 from spyre.errors import Finding, Severity
 from spyre.hw.counters import Counters
 from spyre.runtime.run_result import ExecuteReport
+from spyre.runtime.units import format_bytes, format_count, format_ns
 
 
 class TestUnits:

@@ -99,9 +99,9 @@ def test_checking_is_linear() -> None:
         constants = tuple(ConstantOp(f"c{k}", k) for k in range(n))
         executes = tuple(ExecuteOp((f"c{k}",), f"sdsc_{k}.json", (-k - 1,)) for k in range(n))
         module = Module(Function("f", (), constants + executes))
-        start = time.perf_counter()
+        start = time.thread_time()
         assert check_module(module) == ()
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     small = min(seconds(2_000) for _ in range(3))
     assert min(seconds(16_000) for _ in range(2)) < 8 * 4 * small

@@ -357,9 +357,9 @@ def test_mutants_of_real_files_end_in_our_errors(shared_dir: Path, name: str) ->
     assert run_everything(text) is None
     refused = 0
     for mutant in mutants(text, random.Random(name), 200):
-        start = time.perf_counter()
+        start = time.thread_time()
         error = run_everything(mutant)
-        assert time.perf_counter() - start < 1.0
+        assert time.thread_time() - start < 1.0
         assert error is None or error.location is not None
         refused += error is not None
     assert 50 < refused < 200
@@ -390,8 +390,8 @@ def test_five_thousand_executes_read_and_lower_quickly() -> None:
     parse_module(in_function())  # the grammar is built once per process
     elapsed = []
     for _ in range(2):
-        start = time.perf_counter()
+        start = time.thread_time()
         program = lower(parse_module(text))
-        elapsed.append(time.perf_counter() - start)
+        elapsed.append(time.thread_time() - start)
     assert len(program.executes) == 5_000
     assert min(elapsed) < 1.5

@@ -14,10 +14,10 @@ MEASURE = """
 import sys, time
 import torch
 before = set(sys.modules)
-start = time.perf_counter()
+start = time.process_time()
 from spyre.torch_backend import autoload
 autoload()
-print("seconds", time.perf_counter() - start)
+print("seconds", time.process_time() - start)
 print("modules", sorted(set(sys.modules) - before))
 """
 

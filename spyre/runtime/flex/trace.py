@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,13 @@ def check_trace_file(path: Path | str) -> Path:
     return target
 
 
-def write_trace(path: Path | str, recordings: Recordings, axis: TimeAxis | None = None) -> None:
-    """Write a trace; the file appears whole or not at all.
+def write_trace(
+    path: Path | str,
+    recordings: Recordings,
+    axis: TimeAxis | None = None,
+    more: Iterable[Event] = (),
+) -> None:
+    """Write a trace; the file appears whole or not at all. ``more``: events of other processes.
 
     LaunchError SPY886 when it cannot be written.
     """
@@ -93,7 +98,8 @@ def write_trace(path: Path | str, recordings: Recordings, axis: TimeAxis | None 
     temporary = target.with_name(f".trace.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
-            file.writelines(_encoded(_head(axis), trace_events(recordings, axis)))
+            events = chain(trace_events(recordings, axis), more)
+            file.writelines(_encoded(_head(axis), events))
         os.replace(temporary, target)
     except OSError as error:
         raise _refusal(path, str(error.strerror)) from error

@@ -19,10 +19,17 @@ def is_within(inner: Event, outer: Event) -> bool:
 
 
 class Trace:
-    """The events of a trace by what they are."""
+    """The events of a trace by what they are. ``modelled``: processes with modelled time, apart."""
 
-    def __init__(self, content: dict[str, Any]) -> None:
-        self.events: list[Event] = content["traceEvents"]
+    def __init__(self, content: dict[str, Any], modelled: bool = False) -> None:
+        every: list[Event] = content["traceEvents"]
+        apart = {
+            e["pid"]
+            for e in every
+            if e["name"] == "process_name" and "modelled" in e["args"]["name"]
+        }
+        self.events = [e for e in every if (e["pid"] in apart) is modelled]
+        self.modelled = None if modelled else Trace(content, modelled=True)
         self.spans = [e for e in self.events if e["ph"] == "X"]
         self._names = self._metadata("thread_name", "name")
         self._order = self._metadata("thread_sort_index", "sort_index")

@@ -391,9 +391,9 @@ class TestSources:
 WARM = """
 import json, sys, time
 from spyre.runtime.spyrecode.plan_cache import default_cache, load_compiled
-start = time.perf_counter()
+start = time.process_time()
 kernel = load_compiled(sys.argv[1])
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 print(json.dumps([seconds, default_cache().statistics.hits, sorted(sys.modules)]))
 """
 

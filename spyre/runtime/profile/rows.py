@@ -1,0 +1,167 @@
+"""Rows of a profile's table: per execute, per kind of execute or per kernel, whichever fits.
+
+The text table, the JSON object and the HTML page show the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+from spyre.hw.counters import Counters
+from spyre.runtime.profile.profile import ExecuteProfile, KernelProfile, Profile, Roofs
+
+MAX_ROWS = 24
+"""More executes than this are shown by kind, or by kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``label``: number of the execute, or what the row stands for. ``time_ns``: all runs in all
+    launches, without launching. ``share``: part of the time of all kernels, launching included.
+    ``mac_roof``: multiply-adds per nanosecond the cores could do in the formats used.
+    """
+
+    label: str
+    kernel: str
+    op: str
+    shape: str
+    cores: int
+    runs: int
+    time_ns: float
+    share: float
+    bound: str
+    counters: Counters
+    hbm_roof: float
+    mac_roof: float
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Bytes over the memory interface."""
+        return self.counters.rdmem_bytes + self.counters.wrmem_bytes
+
+    @property
+    def lx_bytes(self) -> int:
+        """Bytes to and from the scratchpads."""
+        return self.counters.lx_read_bytes + self.counters.lx_written_bytes
+
+    @property
+    def hbm_gbps(self) -> float:
+        """Achieved bytes per nanosecond."""
+        return self.hbm_bytes / self.time_ns if self.time_ns else 0.0
+
+    @property
+    def macs_per_ns(self) -> float:
+        """Achieved multiply-adds per nanosecond."""
+        return self.counters.multiply_adds / self.time_ns if self.time_ns else 0.0
+
+    @property
+    def lx_reuse(self) -> float | None:
+        """Bytes through LX per byte over the memory interface; None without the latter."""
+        return self.lx_bytes / self.hbm_bytes if self.hbm_bytes else None
+
+
+def rows_of(profile: Profile, every: bool = False) -> tuple[Row, ...]:
+    """Rows in program order, as many as fit a screen unless ``every`` is asked for."""
+    found = list(profile.executes)
+    if every or len(found) <= MAX_ROWS:
+        return execute_rows(profile)
+    if len(profile.kernels) > 1:
+        return kernel_rows(profile)
+    kinds: dict[tuple[str, str, int], list[ExecuteProfile]] = {}
+    for _, e in found:
+        kinds.setdefault((e.model.op, e.model.shape, len(e.model.cores)), []).append(e)
+    name = profile.kernels[0].name
+    return tuple(_row(profile, f"{len(same)} of", name, same) for same in kinds.values())
+
+
+def execute_rows(profile: Profile) -> tuple[Row, ...]:
+    """A row per execute statement."""
+    return tuple(
+        _row(profile, str(execute.index), kernel.name, [execute])
+        for kernel, execute in profile.executes
+    )
+
+
+def kernel_rows(profile: Profile) -> tuple[Row, ...]:
+    """A row per kernel."""
+    return tuple(_kernel_row(profile, kernel) for kernel in profile.kernels)
+
+
+def _kernel_row(profile: Profile, kernel: KernelProfile) -> Row:
+    ops = list(dict.fromkeys(e.model.op for e in kernel.executes))
+    shown = ops[0] if len(ops) == 1 else f"{len(kernel.executes)} executes"
+    shape = kernel.executes[0].model.shape if len(kernel.executes) == 1 else ", ".join(ops[:6])
+    return Row(
+        f"{kernel.launches}×",
+        kernel.name,
+        shown,
+        shape + (", …" if len(ops) > 6 else ""),
+        kernel.cores,
+        kernel.counters.executions,
+        kernel.total_ns,
+        _share(profile, kernel.total_ns),
+        kernel.bound,
+        kernel.counters,
+        Roofs.of(profile.machine).hbm_gbps,
+        _mac_roof(profile, kernel.executes),
+    )
+
+
+def _row(profile: Profile, label: str, kernel: str, executes: Sequence[ExecuteProfile]) -> Row:
+    first = executes[0]
+    time_ns = sum(e.total_ns for e in executes)
+    counters = reduce(add, (e.counters for e in executes), Counters())
+    return Row(
+        label,
+        kernel,
+        first.model.op,
+        first.model.shape,
+        len(first.model.cores),
+        counters.executions,
+        time_ns,
+        _share(profile, time_ns),
+        str(max(executes, key=lambda e: e.total_ns).bound),
+        counters,
+        Roofs.of(profile.machine).hbm_gbps,
+        _mac_roof(profile, executes),
+    )
+
+
+def total_row(profile: Profile) -> Row:
+    """Everything the cores did."""
+    kernels = profile.kernels
+    return Row(
+        "",
+        "",
+        "all executes",
+        "",
+        len({core for _, e in profile.executes for core in e.model.cores}),
+        profile.counters.executions,
+        profile.compute_ns,
+        _share(profile, profile.compute_ns),
+        _longest(kernels),
+        profile.counters,
+        Roofs.of(profile.machine).hbm_gbps,
+        _mac_roof(profile, [e for _, e in profile.executes]),
+    )
+
+
+def _longest(kernels: Sequence[KernelProfile]) -> str:
+    """What most of the time waits for, launching counted as such."""
+    times: dict[str, float] = {"launch": sum(k.launch_ns * k.launches for k in kernels)}
+    for execute in (e for k in kernels for e in k.executes):
+        times[execute.bound] = times.get(execute.bound, 0.0) + execute.total_ns
+    return str(max(times, key=lambda bound: times[bound]))
+
+
+def _share(profile: Profile, time_ns: float) -> float:
+    return time_ns / profile.kernel_ns if profile.kernel_ns else 0.0
+
+
+def _mac_roof(profile: Profile, executes: Iterable[ExecuteProfile]) -> float:
+    """The highest peak among the formats of the products."""
+    formats = {e.counts.mac_format for e in executes if e.counts.multiply_adds}
+    return max((Roofs.of(profile.machine, f).macs_per_ns for f in formats), default=0.0)

@@ -1,0 +1,136 @@
+"""Modelled time as a process of a Chrome trace, beside the host's time of the same run.
+
+Its tracks are host, DMA engine, launching, compute, executes and cores. Spans of track ``executes``
+carry counters, those of a core its own; their sums are the counters of the profile. Where
+executions of a statement differ, a span has its part as evenly as whole numbers can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from spyre.hw.cost.timeline.task import Resource
+from spyre.hw.counters import Counters
+from spyre.hw.execute_counters import CORE_COLUMNS
+from spyre.runtime.flex.trace_tracks import Track, core_track
+from spyre.runtime.profile.kernel_model import part_of
+from spyre.runtime.profile.profile import KernelProfile, Launch, Profile
+
+Event = dict[str, Any]
+PROCESSES = 100
+"""Distance of a card's process with modelled time from the one with the host's."""
+RESOURCE_TRACKS = {r: Track(10 + k, f"modelled {r}") for k, r in enumerate(Resource)}
+EXECUTES = Track(20, "executes")
+
+
+def simulated_events(
+    profile: Profile, card: int = 0, first_process: int = 1, begin_us: float = 0.0
+) -> Iterator[Event]:
+    """Names of the process and its tracks, and spans. ``begin_us``: where modelled time begins."""
+    process = first_process + PROCESSES + card
+    writer = _Writer(profile, process, begin_us)
+    yield from writer.names(f"Spyre device {card}, modelled ({profile.cost_model})")
+    yield from writer.tasks()
+    for launch in profile.launches:
+        yield from writer.launch(launch)
+
+
+class _Writer:
+    """Events of one process."""
+
+    def __init__(self, profile: Profile, process: int, begin_us: float) -> None:
+        self._profile = profile
+        self._process = process
+        self._begin_us = begin_us
+        self._parts: dict[int, _KernelParts] = {}
+
+    def names(self, title: str) -> Iterator[Event]:
+        """Metadata."""
+        yield self._name("process_name", 0, name=title)
+        yield self._name("process_sort_index", 0, sort_index=self._process)
+        cores = sorted({c for _, e in self._profile.executes for c in e.model.cores})
+        used = {task.resource for task in self._profile.timeline.tasks}
+        tracks = [RESOURCE_TRACKS[r] for r in Resource if r in used]
+        if cores:
+            tracks.append(EXECUTES)
+        for track in (*tracks, *map(core_track, cores)):
+            yield self._name("thread_name", track.number, name=track.name)
+            yield self._name("thread_sort_index", track.number, sort_index=track.number)
+
+    def _name(self, kind: str, track: int, **content: object) -> Event:
+        head = {"ph": "M", "name": kind, "pid": self._process, "tid": track, "ts": 0}
+        return {**head, "args": content}
+
+    def tasks(self) -> Iterator[Event]:
+        """What is on the timeline."""
+        profile = self._profile
+        rows = zip(profile.timeline.tasks, profile.timeline.spans, profile.owners, strict=True)
+        for task, span, owner in rows:
+            activity = profile.activities[owner]
+            details = {
+                "block": activity.label,
+                "stream": activity.stream,
+                "bytes": activity.size_bytes,
+            }
+            track = RESOURCE_TRACKS[task.resource]
+            name = f"{task.kind} {activity.name}"
+            yield self._span(name, track, span.begin_ns, span.end_ns, details)
+
+    def launch(self, launch: Launch) -> Iterator[Event]:
+        """Executions of a launch, on their track and those of the cores."""
+        kernel = self._profile.kernels[launch.kernel]
+        parts = self._parts.setdefault(launch.kernel, _KernelParts(kernel))
+        origin = self._profile.span_of(launch).begin_ns
+        executions = kernel.model.executions
+        begins, ends = executions.begin_ns + origin, executions.end_ns + origin
+        columns = (executions.execute, executions.instance, begins, ends)
+        for place, instance, begin, end in zip(*(c.tolist() for c in columns), strict=True):
+            execute = kernel.executes[place]
+            head = {"execute": execute.index, "sdsc": execute.sdsc, "bound": str(execute.bound)}
+            name = execute.model.op
+            counts = parts.counters(place, instance)
+            yield self._span(name, EXECUTES, begin, end, {**head, **counts})
+            for core, share, own in parts.cores(place, instance):
+                until = begin + (end - begin) * share
+                yield self._span(name, core_track(core), begin, until, {**head, **own})
+
+    def _span(
+        self, name: str, track: Track, begin: float, end: float, details: Mapping[str, object]
+    ) -> Event:
+        return {
+            "ph": "X",
+            "name": name,
+            "cat": "modelled",
+            "pid": self._process,
+            "tid": track.number,
+            "ts": self._begin_us + begin / 1000,
+            "dur": (end - begin) / 1000,
+            "args": details,
+        }
+
+
+class _KernelParts:
+    """The counters of a kernel's executes, taken apart into executions."""
+
+    def __init__(self, kernel: KernelProfile) -> None:
+        self._models = [execute.model for execute in kernel.executes]
+        self._cores = [
+            [(core, float(m.core_shares[core]), m.core_counts[core].tolist()) for core in m.cores]
+            for m in self._models
+        ]
+
+    def counters(self, place: int, instance: int) -> dict[str, int]:
+        """Counters of one execution."""
+        found = self._models[place].counters
+        return _parts(Counters.__slots__, found.values, found.executions, instance)
+
+    def cores(self, place: int, instance: int) -> Iterator[tuple[int, float, dict[str, int]]]:
+        """Core, part of the time it works, and its counts of one execution."""
+        count = self._models[place].counters.executions
+        for core, share, row in self._cores[place]:
+            yield core, share, _parts(CORE_COLUMNS, row, count, instance)
+
+
+def _parts(names: Sequence[str], totals: Sequence[int], count: int, k: int) -> dict[str, int]:
+    return {name: part_of(total, count, k) for name, total in zip(names, totals, strict=True)}

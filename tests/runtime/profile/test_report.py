@@ -1,0 +1,153 @@
+"""The page: complete, self-contained, escaped; opened in a headless browser where there is one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import spyre
+from spyre.errors import ProfileError
+from spyre.runtime.profile.files import write_whole
+from spyre.runtime.profile.report.page import report_page
+from spyre.runtime.profile.report.svg import tag
+
+SECTIONS = ("summary", "kernels", "roofline", "lx", "cores", "counters")
+VOID = ("meta", "link")
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+
+class Page(HTMLParser):
+    """Elements of a page; fails where they do not close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: set[str] = set()
+        self.urls: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self.ids |= {named["id"]} if "id" in named else set()
+        self.urls += [named[k] for k in ("href", "src", "action") if k in named]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def page(softmax):
+    return report_page(spyre.profile(softmax), '<script>alert("x")</script> & co')
+
+
+def test_sections(page):
+    assert set(SECTIONS) <= Page(page).ids
+
+
+def test_it_needs_nothing_else(page):
+    assert all(url.startswith(("#", "data:,")) for url in Page(page).urls)
+    assert not re.search(r"@import|url\(|https?:|//[a-z]", page.replace("default-src", ""))
+
+
+def test_text_is_escaped(page):
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt; &amp; co" in page
+    assert tag("p", "<b>", title='"<') == '<p title="&quot;&lt;">&lt;b&gt;</p>'
+
+
+def test_lx_and_the_roofline_are_drawn(page, matmul):
+    assert page.count('class="content colour-') == 3
+    assert page.count(' point"') == 5
+    product = report_page(spyre.profile(matmul))
+    assert "No kernel uses the scratchpads." in product
+    assert re.search(r'<circle[^>]*class="bound-memory point"', product)
+
+
+def test_without_any_launch():
+    from spyre.runtime.profile.make import make_profile
+
+    assert set(SECTIONS) <= Page(report_page(make_profile(()))).ids
+
+
+def test_files_appear_whole(tmp_path, softmax):
+    spyre.profile(softmax).report(tmp_path / "out.html")
+    assert [p.name for p in tmp_path.iterdir()] == ["out.html"]
+    with pytest.raises(ProfileError, match="SPY782"):
+        write_whole(tmp_path, b"")
+    with pytest.raises(ProfileError, match="does not exist"):
+        write_whole(tmp_path / "none" / "out.html", b"")
+
+
+# --- in a browser -------------------------------------------------------------------------------
+
+PROBE = """<script>
+const first = document.querySelector("#executes-table thead button");
+first.focus();
+const heads = [...document.querySelectorAll("#executes-table thead button")];
+const time = heads.find((head) => head.textContent === "time");
+time.click();
+document.getElementById("theme").click();
+const rows = [...document.querySelectorAll("#executes-table tbody tr")];
+document.title = [rows[0].cells[1].textContent, rows.at(-1).cells[1].textContent,
+  document.documentElement.dataset.theme, document.activeElement === first,
+  document.documentElement.scrollWidth <= innerWidth].join(" ");
+</script>"""
+
+
+def opened(page: str, directory: Path, width: int = 1280) -> tuple[str, list[str]]:
+    """The page's DOM once its script has run, and what it wrote to the console.
+
+    ``width``: of the window in pixels.
+    """
+    file = directory / "page.html"
+    file.write_text(page)
+    arguments = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--window-size={width},900",
+    )
+    ran = subprocess.run(
+        [
+            *(BROWSER, *arguments, "--enable-logging=stderr", "--virtual-time-budget=2000"),
+            *(f"--user-data-dir={directory / 'profile'}", "--dump-dom", file.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return ran.stdout, [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no headless Chromium on this machine")
+class TestBrowser:
+    @pytest.mark.parametrize("width", [1280, 420])
+    def test_it_opens_without_an_error(self, page, tmp_path, width):
+        """Tables sort, the theme changes, the keyboard gets there, nothing is wider than a page."""
+        dom, console = opened(page.replace("</body>", PROBE + "</body>"), tmp_path, width)
+        assert console == []
+        assert all(f'<section id="{key}"' in dom for key in SECTIONS)
+        assert dom.count("<svg viewBox") == 4
+        title = re.search("<title>(.*?)</title>", dom)
+        assert title is not None
+        assert title[1] in ("max sum dark true true", "max sum light true true")
+        assert re.search('aria-sort="descending"><button[^>]*>time', dom)
+
+    def test_an_error_would_be_seen(self, page, tmp_path):
+        broken = page.replace("</body>", "<script>nothing.there()</script></body>")
+        outside = '<img src="https://example.invalid/x.png" alt="">'
+        _, console = opened(broken.replace("<main>", "<main>" + outside), tmp_path)
+        assert any("nothing is not defined" in line for line in console)
+        assert any("Content Security Policy" in line for line in console)
