@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from spyre.hw.core_plan import plan_operation
+from spyre.mlir.lowering import lower
 from spyre.mlir.parser import parse_module
-from spyre.mlir.program import lower
 from spyre.mlir.sdsc import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc_builder import build_sdsc
 from spyre.mlir.sdsc_reader import read_operation

@@ -21,8 +21,8 @@ from spyre.hw.linker import Linker
 from spyre.hw.spec import REGION_BYTES, REGIONS
 from spyre.hw.transfer import HostView
 from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.mlir.lowering import lower
 from spyre.mlir.parser import parse_module
-from spyre.mlir.program import lower
 from spyre.mlir.sdsc_builder import OperationSpec, build_operation
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction, restickify
 

@@ -224,12 +224,12 @@ class MachineError(SpyreError):
     """A file of a machine's constants is not what the cost models take."""
 
 
-class SweepError(SpyreError):
-    """A design-space run cannot be as it is asked for."""
-
-
 class ProfileError(SpyreError):
     """A profile cannot be shown or compared."""
+
+
+class SweepError(SpyreError):
+    """A design-space run cannot be as it is asked for."""
 
 
 class MismatchError(SpyreError):

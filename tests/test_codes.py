@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spyre.codes import CODES, EXPLANATIONS, RECORDS
+from spyre.codes import CODES
+from spyre.codes.explanations import EXPLANATIONS, RECORDS
 from tools.code_page import diagnosis, examples
 
 

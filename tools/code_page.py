@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from spyre.codes import RECORDS, DiagnosticCode
+from spyre.codes.explanations import RECORDS
+from spyre.codes.record import DiagnosticCode
 from tests.corpus.answer import GOLDEN
 from tests.corpus.making import CorpusCase
 from tests.corpus.table import CASES, WITHOUT_CASE

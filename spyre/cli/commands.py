@@ -1,4 +1,4 @@
-"""What ``spyre-run`` does: diagnose, explain, or run and compare.
+"""What ``spyre-run`` does: diagnose, explain, warm, or run and compare.
 
 Every command gathers frozen results and hands them to a report; nothing is printed here but
 through :mod:`.text_report`, :mod:`.json_report` and the :mod:`.recorder`. Diagnosing and explaining
@@ -41,6 +41,10 @@ def execute(options: Options) -> int:
         diagnosis = diagnose(options)
         _print_diagnosis(diagnosis, options)
         return diagnosis.exit_code
+    if options.warm:
+        from spyre.cli.warm import warm
+
+        return warm(options)
     if options.against is not None:
         from spyre.cli.against import run_against
 
@@ -165,7 +169,7 @@ def replay_case(
 
 
 def _verify_points(options: Options) -> int:
-    from spyre.runtime.twin_check import DEFAULT_POINTS
+    from spyre.runtime.verification import DEFAULT_POINTS
 
     return DEFAULT_POINTS if options.verify_points is None else options.verify_points
 
@@ -183,7 +187,7 @@ def _run_in(session: Session, options: Options, dump: Dump | None) -> ComparedRu
     from spyre.cli.progress import ProgressBar
     from spyre.cli.tensors import load_expected, load_inputs
 
-    run = _run_options(options)
+    run = run_options(options)
     arguments = session.arguments(options.path, run)
     inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
     expected = load_expected(options.expected, arguments.outputs) if options.expected else ()
@@ -200,7 +204,8 @@ def _run_in(session: Session, options: Options, dump: Dump | None) -> ComparedRu
     return ComparedRun(options, result, comparisons, str(session.device.numerics))
 
 
-def _run_options(options: Options) -> RunOptions:
+def run_options(options: Options) -> RunOptions:
+    """How a command line asks to run."""
     from spyre.runtime.host_tensor import parse_tensor_spec
     from spyre.runtime.session import RunOptions
 

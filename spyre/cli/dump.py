@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
 _IN_THE_CASE = ("path", "inputs", "expected", "rtol", "atol", "exact", "shapes", "strides", "seed")
 _NOT_REPLAYED = frozenset(
-    (*_IN_THE_CASE, "aliases", "values", "save_output", "threads", "check", "explain", "json")
+    (
+        *_IN_THE_CASE,
+        "aliases",
+        "values",
+        "save_output",
+        "threads",
+        "warm",
+        "check",
+        "explain",
+        "json",
+    )
 ) | {"quiet", "verbose", "dump", "trace", "commands"}
 """Options that a case holds in another form, or that change nothing about what is computed."""
 

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+COLLECT_AFTER = 100_000
+"""New objects after which cycles are looked for; importing makes many that all stay."""
+
+
+def run_process(main: Callable[[], int]) -> NoReturn:
+    """Run ``main`` as the whole of this process, and leave with its exit code.
+
+    What ends normally leaves as soon as everything that was registered for the end is done and
+    written: taking the interpreter and the compiler apart takes 0.15 seconds. Exceptions leave as
+    always.
+    """
+    gc.set_threshold(COLLECT_AFTER, 50, 50)
+    code = main()
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            code = EXIT_BROKEN_PIPE
+    os._exit(code)
 
 
 def guarded(program: str, command: Callable[[], int], json: bool = False) -> int:

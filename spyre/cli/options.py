@@ -28,6 +28,7 @@ examples:
 class Options:
     """A parsed command line; the fields are the options of the same names.
 
+    ``path``: "" for none, which ``warm`` and ``compare`` allow.
     ``strides``: host strides in elements by argument index. ``aliases``: pairs of argument
     indices. ``values``: by parameter name. ``sanitize``: names of checks, "" for all.
     """
@@ -53,6 +54,7 @@ class Options:
     sanitize: str | None = None
     poison: bool = False
     core_order: str | None = None
+    warm: bool = False
     check: bool = False
     explain: bool = False
     trace: str | None = None
@@ -102,6 +104,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         sanitize=parsed.sanitize,
         poison=parsed.poison,
         core_order=parsed.core_order,
+        warm=parsed.warm,
         check=parsed.check,
         explain=parsed.explain,
         trace=parsed.trace,
@@ -131,7 +134,16 @@ def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespa
         parser.error("--sanitize watches one plain run: leave out --verify and --against")
     if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
         parser.error("--against runs and compares: leave out --check, --explain, --save-output")
+    _check_idle(parser, parsed)
+
+
+def _check_idle(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """Options of a run next to those that run nothing."""
     is_idle = parsed.check or parsed.explain
+    if parsed.warm and (
+        is_idle or parsed.dump or parsed.trace or parsed.commands or parsed.profile
+    ):
+        parser.error("--warm runs nothing: leave out --check, --explain, --dump, --trace")
     _check_profiling(parser, parsed, is_idle)
     if parsed.trace is not None and (is_idle or parsed.against is not None or parsed.verify):
         parser.error(
@@ -150,9 +162,19 @@ def _check_profiling(
             "--profile, --report and --roofline model one plain run: leave out --check, --explain, "
             "--against, --verify"
         )
-    if parsed.compare is None and parsed.path is None:
+    if parsed.compare is None and parsed.path is None and not parsed.warm:
         parser.error("the following arguments are required: PATH")
-    alone = ("check", "explain", "verify", "trace", "commands", "dump", "save_output", "against")
+    alone = (
+        "warm",
+        "check",
+        "explain",
+        "verify",
+        "trace",
+        "commands",
+        "dump",
+        "save_output",
+        "against",
+    )
     if parsed.compare is not None and (
         models or parsed.path is not None or any(getattr(parsed, name) for name in alone)
     ):
@@ -168,7 +190,10 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "path", metavar="PATH", nargs="?", help="bundle directory, its bundle.mlir, or a case"
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="bundle directory, its bundle.mlir, or a case",
     )
     parser.add_argument("--version", action="version", version=f"spyre-run {spyre.__version__}")
     _add_tensors(parser)
@@ -270,6 +295,11 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--core-order",
         metavar="random[:SEED]",
         help="run the cores of an execute one after another in shuffled order",
+    )
+    group.add_argument(
+        "--warm",
+        action="store_true",
+        help="only compile the kernels that PATH needs, or all of them; later runs start at once",
     )
     group.add_argument(
         "--check", action="store_true", help="only diagnose: print all findings, run nothing"

@@ -7,8 +7,9 @@ only when needed, so that ``--help`` starts at once. Exit codes: runtime referen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
-from spyre.cli.entry import guarded
+from spyre.cli.entry import guarded, run_process
 from spyre.cli.options import Options, parse_options
 
 
@@ -28,5 +29,10 @@ def _run(options: Options) -> int:
     return execute(options)
 
 
+def process() -> NoReturn:
+    """The console script: `main` as a process of its own."""
+    run_process(main)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    process()

@@ -406,6 +406,13 @@ COST_CODES: dict[str, str] = {
     "SPY762": "a constant of a machine file is wrong",
 }
 
+PROFILE_CODES: dict[str, str] = {
+    "SPY780": "a picture needs matplotlib, which is not installed",
+    "SPY781": "a file to compare is no kept run",
+    "SPY782": "a file of a profile cannot be written",
+    "SPY783": "a profile is read before its block has been left",
+}
+
 SWEEP_CODES: dict[str, str] = {
     "SPY740": "a design-space run cannot be read",
     "SPY741": "a journal belongs to another design-space run",
@@ -413,13 +420,6 @@ SWEEP_CODES: dict[str, str] = {
     "SPY743": "a package of an extra is not installed",
     "SPY744": "a bundle or function of a design-space run is not there",
     "SPY745": "no Dask scheduler answers",
-}
-
-PROFILE_CODES: dict[str, str] = {
-    "SPY780": "a picture needs matplotlib, which is not installed",
-    "SPY781": "a file to compare is no kept run",
-    "SPY782": "a file of a profile cannot be written",
-    "SPY783": "a profile is read before its block has been left",
 }
 
 CODES: dict[str, str] = {
@@ -438,6 +438,6 @@ CODES: dict[str, str] = {
     **TORCH_CODES,
     **COARSE_TILING_CODES,
     **COST_CODES,
-    **SWEEP_CODES,
     **PROFILE_CODES,
+    **SWEEP_CODES,
 }

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
 
 import numpy as np
 
@@ -21,17 +23,6 @@ from spyre.hw.op_rules import FATAL, find_faults, require_op, require_rules
 from spyre.hw.ops import Family, OpSpec
 from spyre.hw.parts import check_slices, plain_parts
 from spyre.hw.plans.context import PlanContext
-from spyre.hw.plans.contract import plan_contract
-from spyre.hw.plans.converting import plan_convert
-from spyre.hw.plans.copying import plan_copy
-from spyre.hw.plans.elementwise import plan_elementwise
-from spyre.hw.plans.matmul import plan_matmul
-from spyre.hw.plans.recode import plan_recode
-from spyre.hw.plans.reduction import plan_reduction
-from spyre.hw.plans.restickify import plan_restickify
-from spyre.hw.plans.shuffle import plan_shuffle
-from spyre.hw.plans.topk import plan_topk
-from spyre.hw.plans.windowing import plan_windowing
 from spyre.hw.spec import LX_BYTES
 from spyre.hw.touched import touched_bytes
 from spyre.mlir.operation import Component, Operation, Padding
@@ -39,24 +30,34 @@ from spyre.mlir.operation import Component, Operation, Padding
 _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
 
-_PLANNERS: dict[Family, Callable[[PlanContext], Iterator[Int64Array]]] = {
-    Family.ELEMENTWISE: plan_elementwise,
-    Family.REDUCTION: plan_reduction,
-    Family.COPY: plan_copy,
-    Family.CONVERT: plan_convert,
-    Family.RESTICKIFY: plan_restickify,
-    Family.MATMUL: plan_matmul,
-    Family.TOPK: plan_topk,
-    Family.CONTRACT: plan_contract,
-    Family.RECODE: plan_recode,
-    Family.WINDOWING: plan_windowing,
-    Family.SHUFFLE: plan_shuffle,
+_PLANNERS: dict[Family, str] = {
+    Family.ELEMENTWISE: "elementwise.plan_elementwise",
+    Family.REDUCTION: "reduction.plan_reduction",
+    Family.COPY: "copying.plan_copy",
+    Family.CONVERT: "converting.plan_convert",
+    Family.RESTICKIFY: "restickify.plan_restickify",
+    Family.MATMUL: "matmul.plan_matmul",
+    Family.TOPK: "topk.plan_topk",
+    Family.CONTRACT: "contract.plan_contract",
+    Family.RECODE: "recode.plan_recode",
+    Family.WINDOWING: "windowing.plan_windowing",
+    Family.SHUFFLE: "shuffle.plan_shuffle",
 }
+"""Module in :mod:`spyre.hw.plans` and function, imported when a family is first planned."""
 
 
 PACKED_FAMILIES = (Family.CONTRACT, Family.RECODE)
 """Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
 UNMASKED_FAMILIES = (Family.CONTRACT, Family.RECODE, Family.WINDOWING)
+
+
+@cache
+def _planner(family: Family) -> Callable[[PlanContext], Iterator[Int64Array]]:
+    module, _, function = _PLANNERS[family].partition(".")
+    found: Callable[[PlanContext], Iterator[Int64Array]] = getattr(
+        import_module(f"spyre.hw.plans.{module}"), function
+    )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def plan_operation(
         chunked,
     )
     contexts = [whole] if core_order is None else _one_by_one(whole, core_order)
-    tables = np.vstack([row for c in contexts for row in _PLANNERS[spec.family](c)])
+    tables = np.vstack([row for c in contexts for row in _planner(spec.family)(c)])
     touched = [
         touched_bytes(op, access, starts)
         for access, starts in zip(accesses, relative_starts, strict=True)

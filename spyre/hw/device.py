@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +21,14 @@ from spyre.hw.leftovers import Leftovers, Range
 from spyre.hw.memory import KEEP_BYTES, DeviceMemory
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.regions import RegionAllocator
-from spyre.hw.sanitizer.checks import Choice, parse_checks
-from spyre.hw.sanitizer.sanitizer import Sanitizer
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES
 from spyre.hw.threads import shared_pool
 from spyre.hw.transfer import HostView, copy_to_device, copy_to_host
 from spyre.layout import DataConversionInfo, SpyreTensorLayout
+
+if TYPE_CHECKING:
+    from spyre.hw.sanitizer.checks import Choice
+    from spyre.hw.sanitizer.sanitizer import Sanitizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,7 @@ class Device:
         self.executor = Executor(self.memory, self.pool)
         self.poison = poison
         self.core_order = parse_core_order(core_order)
-        checks = parse_checks(sanitize)
-        self.sanitizer = Sanitizer(checks) if checks else None
+        self.sanitizer = _sanitizer(sanitize)
         self.executor.sanitizer = self.memory.observer = self.sanitizer
         self.regions = RegionAllocator()
         self.leftovers = Leftovers()
@@ -169,3 +171,14 @@ class Device:
         """Device → host copy into ``host.storage``; returns what was executed."""
         memory = self.bytes_of(tensor)
         return copy_to_host(host, tensor.layout, memory, self.numerics, self.pool)
+
+
+def _sanitizer(choice: Choice) -> Sanitizer | None:
+    """A sanitizer with the checks chosen, loaded only where there are any."""
+    if choice is None or choice is False:
+        return None
+    from spyre.hw.sanitizer.checks import parse_checks
+    from spyre.hw.sanitizer.sanitizer import Sanitizer
+
+    checks = parse_checks(choice)
+    return Sanitizer(checks) if checks else None

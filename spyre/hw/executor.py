@@ -9,20 +9,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceFault
 from spyre.hw import table as tb
-from spyre.hw.index_fault import index_fault
-from spyre.hw.linked_batch import BatchPiece, LinkedBatch
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.nest import Int64Array
-from spyre.hw.sanitizer.sanitizer import Sanitizer
 from spyre.hw.spec import device_address
 from spyre.hw.threads import ThreadPool
+
+if TYPE_CHECKING:
+    from spyre.hw.linked_batch import BatchPiece, LinkedBatch
+    from spyre.hw.sanitizer.sanitizer import Sanitizer
 
 Progress = Callable[[int, int], None]
 """Called with (dispatches done, dispatches in all)."""
@@ -138,6 +140,8 @@ class Executor:
         )
 
     def _fault_of(self, linked: LinkedProgram, dispatch: int) -> DeviceFault:
+        from spyre.hw.index_fault import index_fault
+
         address = device_address(int(self._fault[0]) - 1)
         return index_fault(linked, dispatch, address, self.memory)
 

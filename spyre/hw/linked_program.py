@@ -66,8 +66,8 @@ class LinkedCode:
     @cached_property
     def entries(self) -> Int64Array:
         """Addresses of the kernels the program uses, compiled or loaded on first access."""
-        kinds = np.unique(self.tables[:, tb.KIND])
-        return entry_addresses(kinds[kinds != tb.EXTRA].tolist())
+        kinds = self.tables[:, tb.KIND]
+        return entry_addresses(np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist())
 
 
 class Places(Protocol):

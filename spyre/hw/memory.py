@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.hw.spec import HOST_BYTES, LX_BASE, host_offset
+from spyre.hw.spec import HOST_BYTES, host_offset
 
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096
@@ -49,7 +49,7 @@ class DeviceMemory:
         self.observer: MemoryObserver | None = None
         self._mapping = reserve(HOST_BYTES + _GUARD_BYTES)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._mapping.madvise(mmap.MADV_HUGEPAGE, 0, host_offset(LX_BASE) & -mmap.PAGESIZE)
+            self._mapping.madvise(mmap.MADV_HUGEPAGE, 0, HOST_BYTES & -mmap.PAGESIZE)
         self._data = np.frombuffer(self._mapping, np.uint8)
         self.pointer: int = self._data.ctypes.data
 

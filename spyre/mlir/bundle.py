@@ -15,11 +15,12 @@ from pathlib import Path, PurePosixPath
 
 from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError
 from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, BundleSource, DirectorySource
+from spyre.mlir.lowering import lower
 from spyre.mlir.module_rules import check_module
 from spyre.mlir.operation import Operation
 from spyre.mlir.parser import parse_module
 from spyre.mlir.printer import print_module
-from spyre.mlir.program import LoopProgram, lower
+from spyre.mlir.program import LoopProgram
 from spyre.mlir.sdsc import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc_reader import read_operation
 from spyre.mlir.sdsc_rules import Inspection, inspect_sdsc

@@ -12,7 +12,8 @@ from itertools import chain
 
 from spyre.errors import BundleError, Finding, Severity
 from spyre.mlir.loops import Execute, Loop, loops
-from spyre.mlir.program import LoopProgram, lower
+from spyre.mlir.lowering import lower
+from spyre.mlir.program import LoopProgram
 from spyre.mlir.rule import Fault, Rule, error, run, warning
 from spyre.mlir.structure_rules import STRUCTURE_RULES, Structure, check_structure
 from spyre.mlir.syntax import Module

@@ -17,8 +17,8 @@ from spyre.errors import Finding
 from spyre.hw.counters import Counters
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.executor import Progress
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.sanitizer.cover import Expected
-from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.case_file import (
     Case,
@@ -53,7 +53,8 @@ from spyre.runtime.sanitized import (
     viewed_output,
 )
 from spyre.runtime.spyrecode.plan_cache import load_source
-from spyre.runtime.twin_check import TwinCheck, Verification
+from spyre.runtime.twin_check import TwinCheck
+from spyre.runtime.verification import Verification
 from spyre.runtime.verify import (
     EXACT,
     Comparison,

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Finding
 from spyre.hw.counters import Counters
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram, PlanRun
-from spyre.hw.sanitizer.findings import SanitizerFinding
-from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.host_tensor import HostTensor
-from spyre.runtime.twin_check import Verification
+from spyre.runtime.verification import Verification
 from spyre.runtime.verify import OutputPlace
+
+if TYPE_CHECKING:
+    from spyre.hw.sanitizer.findings import SanitizerFinding
 
 
 @dataclass(frozen=True, slots=True)

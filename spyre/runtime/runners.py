@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spyre.hw.executor import Progress
-from spyre.hw.sanitizer.shadow import LaunchLabel
+from spyre.hw.launch_label import LaunchLabel
 from spyre.runtime.flex.runner import BoundKernel, Runner
 from spyre.runtime.flex.timed_launch import UNLABELLED, TimedLaunch, run_timed
 from spyre.runtime.kernel import Kernel
-from spyre.runtime.twin_check import TwinCheck, Verification
+from spyre.runtime.verification import Verification
+
+if TYPE_CHECKING:
+    from spyre.runtime.twin_check import TwinCheck
 
 
 def runner_of(

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
+from typing import TYPE_CHECKING
 
 from spyre.errors import SpyreError
 from spyre.hw.device import Device, DeviceTensor
-from spyre.hw.sanitizer import Check, SanitizerFinding
-from spyre.hw.sanitizer.cover import Expected, check_cover
-from spyre.hw.sanitizer.shadow import LaunchLabel
+from spyre.hw.launch_label import LaunchLabel
 from spyre.layout import occupied_sticks, transfer_geometry, viewed_sticks
 from spyre.runtime.case_file import CaseOutput
+
+if TYPE_CHECKING:
+    from spyre.hw.sanitizer.cover import Expected
+    from spyre.hw.sanitizer.findings import SanitizerFinding
 
 
 def label_launch(device: Device, first_execute: int, directory: str) -> None:
@@ -48,6 +51,9 @@ def take_findings(
     sanitizer = device.sanitizer
     if sanitizer is None:
         return ()
+    from spyre.hw.sanitizer.checks import Check
+    from spyre.hw.sanitizer.cover import check_cover
+
     if Check.COVER in sanitizer.checks:
         for expected in outputs:
             found = check_cover(expected, sanitizer.shadow, sanitizer.log, first_record)
@@ -57,6 +63,8 @@ def take_findings(
 
 def whole_output(tensor: DeviceTensor) -> Expected:
     """An output all of whose elements count."""
+    from spyre.hw.sanitizer.cover import Expected
+
     geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
     return Expected(tensor, occupied_sticks(geometry))
 
@@ -66,5 +74,7 @@ def viewed_output(tensor: DeviceTensor, output: CaseOutput) -> Expected:
     if prod(output.shape) == prod(tensor.sizes):
         return whole_output(tensor)
     geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
+    from spyre.hw.sanitizer.cover import Expected
+
     sticks = viewed_sticks(geometry, output.shape, output.stride, output.storage_offset)
     return Expected(tensor, sticks)

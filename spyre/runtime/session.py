@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,10 @@ from spyre.hw.device import Device
 from spyre.hw.executor import Progress
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.numerics import Numerics
+from spyre.layout import SpyreTensorLayout
 from spyre.runtime.argument_values import Inputs, prepare_inputs
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.bundle_arguments import read_arguments
-from spyre.runtime.core_lookup import CoreLookup
 from spyre.runtime.flex.blocking_stream import BlockingStream, blocking_stream_of
 from spyre.runtime.flex.flex_device import flex_device_of
 from spyre.runtime.flex.job import JobPlan
@@ -42,8 +43,11 @@ from spyre.runtime.runners import runner_of
 from spyre.runtime.sanitized import next_record, observed, take_findings, whole_output
 from spyre.runtime.spyrecode.bundle_files import read_bundle_files
 from spyre.runtime.spyrecode.plan_cache import load_source
-from spyre.runtime.twin_check import DEFAULT_POINTS, TwinCheck, Verification
-from spyre.runtime.verify import OutputPlace
+from spyre.runtime.verification import DEFAULT_POINTS, Verification
+from spyre.runtime.verify import CorePlace, OutputPlace
+
+if TYPE_CHECKING:
+    from spyre.runtime.twin_check import TwinCheck
 
 BundleLike = KernelSource | str | os.PathLike[str]
 MAX_KERNELS = 256
@@ -186,14 +190,21 @@ def _launch(
 ) -> _Launched:
     kernel = prepared.kernel
     launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
-    check = TwinCheck(kernel.device, options.verify_points, options.progress)
-    runner = runner_of(options.timed, options.progress, check if options.verify else None)
+    runner = runner_of(options.timed, options.progress, _twin_check(kernel, options))
     detail = stream.launch(prepared.plan, launch, runner)
     linked = kernel.link(launch)
     if isinstance(detail, Verification):
         return _Launched(kernel, launch, linked, prepared.plan.name, verification=detail)
     elapsed = detail.elapsed_ns if isinstance(detail, TimedLaunch) else None
     return _Launched(kernel, launch, linked, prepared.plan.name, elapsed)
+
+
+def _twin_check(kernel: Kernel, options: RunOptions) -> TwinCheck | None:
+    if not options.verify:
+        return None
+    from spyre.runtime.twin_check import TwinCheck
+
+    return TwinCheck(kernel.device, options.verify_points, options.progress)
 
 
 def parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:
@@ -237,13 +248,21 @@ def _not_verified(launched: _Launched) -> tuple[Finding, ...]:
 def _output_places(
     launched: _Launched, arguments: KernelArguments, addresses: Mapping[int, int]
 ) -> tuple[OutputPlace, ...]:
-    lookup = CoreLookup(launched.linked)
     places = []
     for spec in arguments.outputs:
         base = addresses[spec.arg_index]
-        core_map = partial(lookup.writer_of_stick, spec.layout, base)
+        core_map = partial(_writer_of_stick, launched.linked, spec.layout, base)
         places.append(OutputPlace(spec.layout, spec.shape, spec.strides, base, core_map))
     return tuple(places)
+
+
+def _writer_of_stick(
+    linked: LinkedProgram, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
+) -> CorePlace | None:
+    """See `CoreLookup.writer_of_stick`, which only reports of differences need."""
+    from spyre.runtime.core_lookup import CoreLookup
+
+    return CoreLookup(linked).writer_of_stick(layout, base_address, stick)
 
 
 def session_of(device: Device) -> Session:

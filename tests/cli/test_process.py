@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from spyre.cli.run import main
+from spyre.hw import warming
+from spyre.hw.executor import Executor
+from spyre.hw.kernels.opcodes import KERNEL_MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOFTMAX = str(ROOT / "examples" / "softmax")
@@ -91,3 +94,52 @@ def test_errors_are_text():
     assert done.returncode == 2
     assert done.stderr.startswith("spyre-run: error SPY270: /nonexistent does not exist")
     assert "Traceback" not in done.stderr
+
+
+WARM = """
+import sys
+from numba.core import caching
+from spyre.cli.run import main
+assert main({warm!r}) == 0
+def load(*_):
+    raise AssertionError("a kernel was not ready")
+caching.IndexDataCacheFile.load = caching.IndexDataCacheFile.save = load
+assert main({run!r}) == 0
+"""
+
+
+@pytest.mark.parametrize("sanitize", [[], ["--sanitize"]])
+def test_after_warming_nothing_is_compiled_or_loaded(sanitize):
+    code = WARM.format(warm=[SOFTMAX, "--warm", *sanitize], run=[SOFTMAX, "-q", *sanitize])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def test_warming_everything(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(warming, "entry_addresses", asked.extend)
+    assert main(["--warm"]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [*KERNEL_MODULES]
+    assert asked == [*range(len(KERNEL_MODULES))]
+
+
+def test_warming_a_bundle_runs_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(Executor, "run", None)
+    monkeypatch.setattr(Executor, "run_timed", None)
+    assert main(["--warm", SOFTMAX]) == 0
+    assert capsys.readouterr().out == f"{SOFTMAX}: 2 kernels are ready\n"
+
+
+@pytest.mark.parametrize("wrong", [[], ["--warm", "--check", SOFTMAX]])
+def test_a_path_or_warm_alone(wrong):
+    with pytest.raises(SystemExit) as caught:
+        main(wrong)
+    assert caught.value.code == 2
+
+
+def test_a_process_ends_with_what_was_registered_for_the_end():
+    code = (
+        "import atexit\nfrom spyre.cli.entry import run_process\n"
+        "atexit.register(print, 'end')\nrun_process(lambda: 7)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (7, "end\n")

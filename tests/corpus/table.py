@@ -28,14 +28,14 @@ WITHOUT_CASE: dict[str, str] = {
         for number in (760, 761, 762)
     },
     **{
-        f"SPY{number}": "design-space runs have an entry point of their own: tests/sweep"
-        for number in range(740, 746)
-    },
-    **{
         f"SPY{number}": "files beside the bundle: tests/cli/test_profile.py"
         for number in (780, 781, 782)
     },
     "SPY783": "the PyTorch device is used from Python only: tests/torch_backend",
+    **{
+        f"SPY{number}": "design-space runs have an entry point of their own: tests/sweep"
+        for number in range(740, 746)
+    },
     **{
         f"SPY{number}": "torch.compile is used from Python only: tests/torch_backend/inductor"
         for number in (*range(960, 979), *range(980, 989))

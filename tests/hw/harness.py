@@ -33,9 +33,10 @@ from spyre.hw.reference import literal_starts, run_reference
 from spyre.hw.reference.agreement import ordered_codes
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.footprint import footprint
+from spyre.mlir.lowering import lower
 from spyre.mlir.operation import Component, Operation, Tensor
 from spyre.mlir.parser import parse_module
-from spyre.mlir.program import LoopProgram, lower
+from spyre.mlir.program import LoopProgram
 from spyre.mlir.sdsc_builder import OperationSpec, build_operation
 
 GUARD_BYTES = 512

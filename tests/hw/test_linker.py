@@ -12,9 +12,9 @@ from spyre.hw.binding import Allocation, Binding
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.linker import Linker
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
+from spyre.mlir.lowering import lower
 from spyre.mlir.operation import Component, Operation
 from spyre.mlir.parser import parse_module
-from spyre.mlir.program import lower
 from spyre.mlir.sdsc_builder import build_operation
 from spyre.mlir.sdsc_recipes import Operand, pointwise, reduction
 from tests.hw.harness import (

@@ -24,8 +24,8 @@ from spyre.hw.relocation import batched, is_movable, is_relocatable, movable_row
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.affine import Operator
 from spyre.mlir.bundle import load_bundle, write_bundle
+from spyre.mlir.lowering import lower
 from spyre.mlir.parser import parse_module
-from spyre.mlir.program import lower
 from spyre.mlir.sdsc_builder import build_operation
 from spyre.mlir.sdsc_recipes import Operand, pointwise
 from spyre.mlir.value import (

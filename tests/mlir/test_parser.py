@@ -11,10 +11,10 @@ import pytest
 
 from spyre.errors import MlirSyntaxError, SourceLocation, SpyreError
 from spyre.mlir.affine import AffineMap, Constant, Dim, Symbol
+from spyre.mlir.lowering import lower
 from spyre.mlir.module_rules import check_module
 from spyre.mlir.parser import parse_module
 from spyre.mlir.printer import print_module
-from spyre.mlir.program import lower
 from spyre.mlir.syntax import (
     AddIOp,
     AllocateOp,

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from spyre.errors import BundleError, LaunchError, ValidationError
 from spyre.mlir.affine import AffineMap, Dim, Symbol
+from spyre.mlir.lowering import lower
 from spyre.mlir.parser import parse_module
-from spyre.mlir.program import LoopProgram, lower
+from spyre.mlir.program import LoopProgram
 from spyre.mlir.syntax import (
     AddIOp,
     ApplyOp,

@@ -12,7 +12,8 @@ from spyre.hw import check_table as ct
 from spyre.hw.binding import Allocation
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.memory import POISON
-from spyre.hw.sanitizer import ALL_CHECKS, Check, SanitizerFinding, parse_checks
+from spyre.hw.sanitizer.checks import ALL_CHECKS, Check, parse_checks
+from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.hw.sanitizer.shadow import RecordLog, Upload
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.hw.transfer import HostView

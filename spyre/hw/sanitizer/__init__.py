@@ -4,9 +4,3 @@
 tables of the compiled checks, `static_checks` is what needs no run, `cover` looks at the outputs,
 `findings` are the reports, `sanitizer` holds it together.
 """
-
-from spyre.hw.sanitizer.checks import ALL_CHECKS, Check, parse_checks
-from spyre.hw.sanitizer.findings import SanitizerFinding
-from spyre.hw.sanitizer.sanitizer import Sanitizer
-
-__all__ = ["ALL_CHECKS", "Check", "Sanitizer", "SanitizerFinding", "parse_checks"]

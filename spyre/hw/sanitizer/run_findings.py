@@ -10,12 +10,13 @@ import numpy as np
 from spyre.errors import Severity
 from spyre.hw import check_table as ct
 from spyre.hw.boxes import core_boxes, global_coordinate
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.check_plan import CheckPlan, RowSource
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, count_of
-from spyre.hw.sanitizer.shadow import LaunchLabel, RecordLog, describe_writer, locate_execution
+from spyre.hw.sanitizer.shadow import RecordLog, describe_writer, locate_execution
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, device_address
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Severity
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.check_plan import CheckPlan, make_check_plan, new_results
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, grouped
 from spyre.hw.sanitizer.run_findings import CheckedLaunch, findings_of
-from spyre.hw.sanitizer.shadow import LaunchEvent, LaunchLabel, RecordLog, ShadowMemory, Upload
+from spyre.hw.sanitizer.shadow import LaunchEvent, RecordLog, ShadowMemory, Upload
 from spyre.hw.sanitizer.static_checks import check_program
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
 from spyre.hw import check_table as ct
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.memory import reserve
 from spyre.hw.nest import Int64Array
@@ -41,21 +42,6 @@ class Upload:
     """A transfer or a raw write from the host. ``name``: of the tensor."""
 
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchLabel:
-    """How a launch's executes are numbered and named in findings.
-
-    ``first_execute``: number of its first execute statement; ``directory``: before SDSC files.
-    """
-
-    first_execute: int = 0
-    directory: str = ""
-
-    def sdsc(self, file: str) -> str:
-        """Name of an SDSC file in findings."""
-        return f"{self.directory}/{file}" if self.directory not in ("", ".") else file
 
 
 @dataclass(frozen=True)

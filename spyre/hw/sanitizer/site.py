@@ -9,12 +9,12 @@ from typing import Any
 
 from spyre.errors import Severity
 from spyre.hw.boxes import Box, core_boxes
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram, Variant, variants_of
 from spyre.hw.nest import Int64Array
 from spyre.hw.sanitizer.checks import Check
 from spyre.hw.sanitizer.findings import SanitizerFinding
 from spyre.hw.sanitizer.run_findings import shown_address
-from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import Execute
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from spyre.errors import Severity
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.sanitizer.checks import MAX_SPAN_BYTES, PLANNER_LX_BYTES, Check
 from spyre.hw.sanitizer.findings import SanitizerFinding, count_of
 from spyre.hw.sanitizer.memory_checks import check_memory
-from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.hw.sanitizer.site import Site, sites
 from spyre.hw.sanitizer.stale import check_stale
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.nest import Int64Array
@@ -33,11 +34,12 @@ from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.runner import BoundKernel, Runner
 from spyre.runtime.flex.size_values import Shapes, named_shapes, sizes_of_tensors
 from spyre.runtime.flex.spyre_tensor import SpyreTensor
-from spyre.runtime.flex.step_launch import StepLaunch, temporaries_of
 from spyre.runtime.kernel import Kernel, Launch, LaunchShape, PoolBuffer
 from spyre.runtime.memory.storage import DeviceStorage
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.options import TilingOptions
+
+if TYPE_CHECKING:
+    from spyre.runtime.tiling.execute import TilingKernel
 
 NO_VALUES: Mapping[str, int] = {}
 MAX_FORMS = 1024
@@ -211,6 +213,9 @@ class KernelProgram:
         values: Mapping[str, int],
     ) -> None:
         """What a tiled launch needs beside its form: a look at its addresses, temporaries."""
+        from spyre.runtime.flex.step_launch import StepLaunch, temporaries_of
+        from spyre.runtime.tiling.execute import TiledLaunch
+
         plan = state.form.plan
         assert plan is not None
         launch = self._launch(self.arguments_of(values), tensors, values)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spyre.hw.nest import Int64Array
 from spyre.runtime.flex.job import LaunchContext
 from spyre.runtime.flex.launch_form import LaunchForm
 from spyre.runtime.flex.program_memory import ProgramMemory
 from spyre.runtime.flex.runner import Runner
-from spyre.runtime.flex.step_launch import StepLaunch
 from spyre.runtime.memory.storage import DeviceStorage
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.step_launch import StepLaunch
 
 
 @dataclass(slots=True)

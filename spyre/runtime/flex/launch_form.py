@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +17,11 @@ from spyre.hw.nest import Int64Array
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.flex.job import LARGE_BYTES
 from spyre.runtime.kernel import Kernel, Launch, LaunchShape
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.options import TilingOptions
-from spyre.runtime.tiling.tile_plan import TilePlan
-from spyre.runtime.tiling.tile_steps import Compute
+
+if TYPE_CHECKING:
+    from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+    from spyre.runtime.tiling.tile_plan import TilePlan
 
 CHUNK_BYTES = 1 << 26
 """Tensor bytes that tiles run over in one go: some milliseconds."""
@@ -80,6 +82,8 @@ class LaunchForms:
         self, launch: Launch, arguments: KernelArguments, options: TilingOptions
     ) -> tuple[LaunchForm, TilingKernel]:
         """The form of ``launch``; TilingError and LaunchError SPY850-SPY862 when there is none."""
+        from spyre.runtime.tiling.execute import TiledLaunch
+
         tiling = self._tiling_of(arguments, launch.values)
         if tiling.matches(launch):
             return _one_pass(self.kernel, launch), tiling
@@ -89,6 +93,8 @@ class LaunchForms:
         return _tiles(TiledLaunch(tiling, launch, plan)), tiling
 
     def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
+        from spyre.runtime.tiling.execute import TilingKernel
+
         key = tuple(sorted(values.items()))
         if key not in self._tiling:
             self._tiling[key] = TilingKernel(self.kernel, arguments, values)
@@ -100,6 +106,8 @@ def _one_pass(kernel: Kernel, launch: Launch) -> LaunchForm:
 
 
 def _tiles(tiled: TiledLaunch) -> LaunchForm:
+    from spyre.runtime.tiling.tile_steps import Compute
+
     plan, launch = tiled.plan, tiled.launch
     first = Compute(0)
     kernel = tiled.kernel_of(first)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.runtime.flex.command_stream import Command
 from spyre.runtime.flex.runner import BoundKernel
 from spyre.runtime.flex.timed_launch import UNLABELLED, TimedLaunch

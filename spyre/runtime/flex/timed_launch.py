@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.executor import Progress
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.runtime.flex.runner import BoundKernel
 from spyre.runtime.kernel import Kernel
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spyre.hw.cost.timeline.task import Kind
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.runtime.flex.command_stream import Command
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.noted_launch import launch_of

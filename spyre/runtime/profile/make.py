@@ -12,8 +12,8 @@ from spyre.hw.cost.machine_file import default_machine, load_machine
 from spyre.hw.cost.timeline.events import simulate
 from spyre.hw.cost.timeline.policies import Overlap
 from spyre.hw.cost.timeline.task import Kind, Task
+from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.sanitizer.shadow import LaunchLabel
 from spyre.runtime.profile.activity import Activity, activities_of_result
 from spyre.runtime.profile.kernel_model import KernelModel, model_kernel
 from spyre.runtime.profile.profile import ExecuteProfile, KernelProfile, Launch, Profile

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from spyre.errors import LaunchError
 from spyre.hw.address_map import AddressMap
 from spyre.hw.device import Device, DeviceTensor
 from spyre.hw.nest import Int64Array
-from spyre.hw.sanitizer import Sanitizer
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.tiling.accumulate import accumulator
@@ -40,6 +39,9 @@ from spyre.runtime.tiling.tile_steps import (
     TileStep,
     tile_steps,
 )
+
+if TYPE_CHECKING:
+    from spyre.hw.sanitizer.sanitizer import Sanitizer
 
 _Kept = TypeVar("_Kept")
 Temporaries = Mapping[tuple[int, Buffer], DeviceTensor]
