@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from spyre import config
+from spyre.whole_file import whole_file
 
 PACKAGE = Path(__file__).parent
 _FOLDER = "sources"
@@ -142,12 +142,8 @@ def _keep(path: Path | None, sources: tuple[str, ...]) -> str:
     digest = _digest(sources)
     if path is None:
         return digest
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text("\n".join((f"{stamp} {digest}", *sources)), **_TEXT)
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        with whole_file(path) as place:
+            place.write_text("\n".join((f"{stamp} {digest}", *sources)), **_TEXT)
     return digest

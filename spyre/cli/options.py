@@ -140,10 +140,10 @@ def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespa
 def _check_idle(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
     """Options of a run next to those that run nothing."""
     is_idle = parsed.check or parsed.explain
-    if parsed.warm and (
-        is_idle or parsed.dump or parsed.trace or parsed.commands or parsed.profile
-    ):
-        parser.error("--warm runs nothing: leave out --check, --explain, --dump, --trace")
+    shown = ("dump", "trace", "commands", "profile", "report", "roofline")
+    if parsed.warm and (is_idle or any(getattr(parsed, name) for name in shown)):
+        names = ", ".join(f"--{name}" for name in ("check", "explain", *shown))
+        parser.error(f"--warm runs nothing: leave out {names}")
     _check_profiling(parser, parsed, is_idle)
     if parsed.trace is not None and (is_idle or parsed.against is not None or parsed.verify):
         parser.error(

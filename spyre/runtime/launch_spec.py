@@ -7,9 +7,7 @@ not know are ignored, a newer version is refused, every error names its JSON pat
 
 from __future__ import annotations
 
-import os
 import re
-import uuid
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import msgspec
 
 from spyre.errors import BundleError, JsonLocation, SpyreError
 from spyre.layout import SpyreTensorLayout
+from spyre.whole_file import whole_file
 
 LAUNCH_SPEC_FILE = "launch_spec.json"
 SPYRE_CODE_DIRECTORY = "spyreCodeDir"
@@ -181,16 +180,13 @@ def write_launch_spec(path: Path | str, spec: LaunchSpec) -> None:
     """
     target = Path(path)
     data = msgspec.json.format(format_launch_spec(spec).encode(), indent=1) + b"\n"
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
+        with whole_file(target) as place:
+            place.write_bytes(data)
     except OSError as error:
         raise BundleError(
             "SPY301", f"cannot write {target}: {error.strerror}", JsonLocation(str(target))
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def format_launch_spec(spec: LaunchSpec) -> str:

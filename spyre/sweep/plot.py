@@ -9,7 +9,7 @@ from typing import Any
 
 from spyre.errors import SweepError
 from spyre.sweep.point import Record
-from spyre.sweep.results import replace_file
+from spyre.whole_file import whole_file
 
 MOST_PANELS = 11
 MOST_LINES = 16
@@ -63,7 +63,9 @@ def write_plot(
     for panel, (subject, rows) in zip(panels, shown, strict=True):
         _draw_subject(panel, subject, rows, columns, chosen)
     _draw_traffic(last, subjects)
-    replace_file(path, lambda place: figure.savefig(place, dpi=100))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as place:
+        figure.savefig(place, dpi=100)
 
 
 def _draw_subject(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from spyre.errors import SweepError
 from spyre.sweep.point import MEASURED, Record
+from spyre.whole_file import whole_file
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -22,18 +22,9 @@ def write_results(path: Path, columns: Sequence[str], records: Sequence[Record])
     names = (*columns, *MEASURED)
     rows = [[record.get(name, "") for name in names] for record in records]
     write = _write_parquet if path.suffix == ".parquet" else _write_csv
-    replace_file(path, lambda place: write(place, names, rows))
-
-
-def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` make a file beside ``path``, then put it in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as place:
+        write(place, names, rows)
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -73,7 +73,7 @@ def test_interrupt(monkeypatch, capsys):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spyre.cli.commands.execute", interrupted)
+    monkeypatch.setattr("spyre.cli.execute.execute", interrupted)
     assert main([SOFTMAX]) == 130
     assert capsys.readouterr().err == "spyre-run: interrupted\n"
 
@@ -82,7 +82,7 @@ def test_bugs_are_not_hidden(monkeypatch):
     def broken(options):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("spyre.cli.commands.execute", broken)
+    monkeypatch.setattr("spyre.cli.execute.execute", broken)
     with pytest.raises(ZeroDivisionError):
         main([SOFTMAX])
 
@@ -129,7 +129,9 @@ def test_warming_a_bundle_runs_nothing(monkeypatch, capsys):
     assert capsys.readouterr().out == f"{SOFTMAX}: 2 kernels are ready\n"
 
 
-@pytest.mark.parametrize("wrong", [[], ["--warm", "--check", SOFTMAX]])
+@pytest.mark.parametrize(
+    "wrong", [[], ["--warm", "--check", SOFTMAX], ["--warm", "--report", "x.html"]]
+)
 def test_a_path_or_warm_alone(wrong):
     with pytest.raises(SystemExit) as caught:
         main(wrong)

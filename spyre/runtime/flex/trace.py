@@ -8,7 +8,6 @@ Files of any length are written piece by piece.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -21,6 +20,7 @@ from spyre.errors import LaunchError
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.trace_cores import core_spans
 from spyre.runtime.flex.trace_tracks import Track, core_track, engine_track, lanes_of, used_tracks
+from spyre.whole_file import whole_file
 
 Event = dict[str, Any]
 Recordings = Mapping[int, CommandStream]
@@ -95,16 +95,12 @@ def write_trace(
     LaunchError SPY886 when it cannot be written.
     """
     target = check_trace_file(path)
-    temporary = target.with_name(f".trace.{uuid.uuid4().hex}")
     try:
-        with temporary.open("wb") as file:
+        with whole_file(target) as place, place.open("wb") as file:
             events = chain(trace_events(recordings, axis), more)
             file.writelines(_encoded(_head(axis), events))
-        os.replace(temporary, target)
     except OSError as error:
         raise _refusal(path, str(error.strerror)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _refusal(path: Path | str, found: str) -> LaunchError:

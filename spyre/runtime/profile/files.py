@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import uuid
 from pathlib import Path
 
 from spyre.errors import ProfileError
+from spyre.whole_file import whole_file
 
 
 def check_target(path: Path | str) -> Path:
@@ -28,14 +28,11 @@ def check_target(path: Path | str) -> Path:
 def write_whole(path: Path | str, content: bytes) -> None:
     """Write ``content``. ProfileError SPY782 when it cannot be written."""
     target = check_target(path)
-    temporary = target.with_name(f".profile.{uuid.uuid4().hex}")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
+        with whole_file(target) as place:
+            place.write_bytes(content)
     except OSError as error:
         raise _refusal(path, str(error.strerror)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _refusal(path: Path | str, found: str) -> ProfileError:
