@@ -380,7 +380,14 @@ class TestSources:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
         known = set(cache.package_sources(*plan_cache._SOURCES))
         package = Path(cache.__file__).parent
-        others = {"config.py", "cache.py", "whole_file.py", "address.py", "spec.py", "kernel_source.py"}
+        others = {
+            "config.py",
+            "cache.py",
+            "whole_file.py",
+            "address.py",
+            "spec.py",
+            "kernel_source.py",
+        }
         for path in map(Path, done.stdout.decode().split()):
             outside = path.name in others or path.name == "__init__.py"
             assert str(path) in known or outside, path.relative_to(package)
