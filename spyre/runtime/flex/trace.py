@@ -7,9 +7,9 @@ Files of any length are written piece by piece.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from spyre.errors import LaunchError
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.trace_cores import core_spans
 from spyre.runtime.flex.trace_tracks import Track, core_track, engine_track, lanes_of, used_tracks
-from spyre.whole_file import whole_file
+from spyre.whole_file import whole_file, writable_target
 
 Event = dict[str, Any]
 Recordings = Mapping[int, CommandStream]
@@ -70,18 +70,7 @@ def _own_axis(recordings: Recordings) -> TimeAxis:
 
 def check_trace_file(path: Path | str) -> Path:
     """Where a trace goes, symbolic links followed. LaunchError SPY886 when nothing can be there."""
-    try:
-        target = Path(path).resolve()
-        exists = os.path.lexists(target)
-    except (OSError, RuntimeError) as error:  # names too long, links in a circle
-        raise _refusal(path, str(error)) from error
-    if exists and not target.is_file():
-        raise _refusal(path, "something other than a file")
-    if not target.parent.is_dir():
-        raise _refusal(path, "a directory that does not exist")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise _refusal(path, "a directory that may not be written")
-    return target
+    return writable_target(path, partial(_refusal, path))
 
 
 def write_trace(

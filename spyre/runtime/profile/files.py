@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from pathlib import Path
 
 from spyre.errors import ProfileError
-from spyre.whole_file import whole_file
+from spyre.whole_file import whole_file, writable_target
 
 
 def check_target(path: Path | str) -> Path:
     """Where a file goes, symbolic links followed. ProfileError SPY782 when none can be there."""
-    try:
-        target = Path(path).resolve()
-        exists = os.path.lexists(target)
-    except (OSError, RuntimeError) as error:
-        raise _refusal(path, str(error)) from error
-    if exists and not target.is_file():
-        raise _refusal(path, "something other than a file")
-    if not target.parent.is_dir():
-        raise _refusal(path, "a directory that does not exist")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise _refusal(path, "a directory that may not be written")
-    return target
+    return writable_target(path, partial(_refusal, path))
 
 
 def write_whole(path: Path | str, content: bytes) -> None:
