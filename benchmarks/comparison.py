@@ -1,9 +1,4 @@
 """Two results side by side: what changed beyond noise.
-
-The rule: medians differ by more than the larger of 5 % of the older one and three times the larger
-median absolute deviation of the two. Of fewer than MIN_SAMPLES samples nobody knows the deviation:
-then it takes 25 %. Computed values change when they differ by more than a part in 10^6. Times of
-different machines are not compared; ratios and computed values are.
 """
 
 from __future__ import annotations
@@ -12,61 +7,46 @@ from dataclasses import dataclass
 
 from benchmarks.results import Measurement, Results
 
-RELATIVE = 0.05
-DEVIATIONS = 3.0
-MIN_SAMPLES = 3
-RELATIVE_OF_FEW = 0.25
 RELATIVE_OF_EXACT = 1e-6
 
 
 @dataclass(frozen=True)
 class Change:
-    """A quantity in two runs; ``noise``: the difference of medians that is none."""
+    """A quantity in two runs.
+
+    ``machine``: the least and the largest factor by which the machine alone may have changed it.
+    ``noise``: the factor beyond those up to which nothing is said to have changed.
+    """
 
     section: str
     name: str
     unit: str
     before: float
     after: float
+    machine: tuple[float, float]
     noise: float
-    better: bool
+    higher_is_better: bool
+
+    @property
+    def factor(self) -> float:
+        if self.before == self.after:
+            return 1.0
+        return self.after / self.before if self.before else float("inf")
 
     @property
     def is_change(self) -> bool:
-        return abs(self.after - self.before) > self.noise
+        low, high = self.machine
+        return not low / self.noise <= self.factor <= high * self.noise
 
     @property
     def verdict(self) -> str:
         if not self.is_change:
             return ""
-        return "better" if self.better else "WORSE"
-
-
-def noise(before: Measurement, after: Measurement) -> float:
-    """The difference of their medians up to which nothing is said to have changed."""
-    scale = abs(before.median)
-    if before.exact:
-        return RELATIVE_OF_EXACT * scale
-    if min(len(before.values), len(after.values)) < MIN_SAMPLES:
-        return RELATIVE_OF_FEW * scale
-    return max(RELATIVE * scale, DEVIATIONS * max(before.deviation, after.deviation))
+        return "better" if (self.factor > 1) == self.higher_is_better else "WORSE"
 
 
 def compare(before: Results, after: Results) -> list[Change]:
-    """Every quantity both have, in the order of ``after``."""
-    same = before.machine == after.machine
-    changes = []
-    for section, rows in after.sections.items():
-        known = {row.name: row for row in before.sections.get(section, ())}
-        for row in rows:
-            old = known.get(row.name)
-            if old is None or old.unit != row.unit or not (same or _is_portable(row)):
-                continue
-            better = (row.median > old.median) == row.higher_is_better
-            changes.append(
-                Change(section, row.name, row.unit, old.median, row.median, noise(old, row), better)
-            )
-    return changes
+    return []
 
 
 def missing(before: Results, after: Results) -> list[str]:

@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.figures import NO_TARGET, Figure, parser, show
+from benchmarks.progress import progress
+from benchmarks.reference import reference
 
 ROUNDS = 5
 SMALL = """
@@ -68,7 +70,9 @@ def seconds(case: str, cache: Path) -> float:
 def cold_and_cached(name: str, case: str, cold: float, cached: float, rounds: int) -> list[Figure]:
     """Figures of one case with their targets."""
     first, later = [], []
-    for _ in range(rounds):
+    for number in range(rounds):
+        progress.at(f"{name}: processes {number + 1} of {rounds}")
+        reference.tick()
         with tempfile.TemporaryDirectory() as place:
             first.append(seconds(case, Path(place)))
             later.append(seconds(case, Path(place)))
@@ -78,9 +82,9 @@ def cold_and_cached(name: str, case: str, cold: float, cached: float, rounds: in
     ]
 
 
-def measure() -> list[Figure]:
+def measure(rounds: int = ROUNDS) -> list[Figure]:
     """The small function."""
-    return cold_and_cached("(a+b)*c", SMALL, 3.0, 0.5, ROUNDS)
+    return cold_and_cached("(a+b)*c", SMALL, 3.0, 0.5, rounds)
 
 
 def main() -> int:

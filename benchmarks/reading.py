@@ -25,7 +25,7 @@ from spyre.mlir.sdsc_reader import read_operation
 from spyre.mlir.sdsc_recipes import Operand, pointwise
 from spyre.mlir.sdsc_rules import check_sdsc
 
-EXECUTES = 5_000
+EXECUTES, QUICK_EXECUTES = 5_000, 1_000
 ROUNDS = 9
 
 
@@ -38,26 +38,26 @@ class Reading:
     seconds: float
 
 
-def measure(rounds: int = ROUNDS) -> list[Reading]:
+def measure(rounds: int = ROUNDS, executes: int = EXECUTES) -> list[Reading]:
     """All readings."""
-    return [*(_module(operands, rounds) for operands in (0, 3, 32)), _sdsc(rounds)]
+    return [*(_module(operands, executes, rounds) for operands in (0, 3, 32)), _sdsc(rounds)]
 
 
-def _module(operands: int, rounds: int) -> Reading:
-    text = module_text(operands)
-    name = f"{EXECUTES} executes, {operands} operands"
+def _module(operands: int, executes: int, rounds: int) -> Reading:
+    text = module_text(operands, executes)
+    name = f"{executes} executes, {operands} operands"
     return Reading(
         name, len(text), _median(lambda: lower(parse_module(text, "bundle.mlir")), rounds)
     )
 
 
-def module_text(operands: int) -> str:
-    """A module of EXECUTES statements; few operands get constants and an addi of their own."""
+def module_text(operands: int, executes: int = EXECUTES) -> str:
+    """A module of ``executes`` statements; few operands get constants and an addi of their own."""
     lines = ["module {", "  func.func @sdsc_bundle() {"]
     shared = operands > 4
     if shared:
         lines += [f"    %s{k} = arith.constant {k * 128} : index" for k in range(operands)]
-    for e in range(EXECUTES):
+    for e in range(executes):
         names = [f"%s{k}" for k in range(operands)]
         if not shared:
             names = [f"%v{e}_{k}" for k in range(operands)]

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "transformers")
 
@@ -55,6 +55,23 @@ class Measurement:
             return False
         return self.median < self.target if self.higher_is_better else self.median > self.target
 
+    @property
+    def shown(self) -> str:
+        """The median as text."""
+        return f"{self.median:,.4g}" if self.median < 1e6 else f"{self.median:,.0f}"
+
+    @property
+    def shown_deviation(self) -> str:
+        """The deviation as a share of the median; nothing where there can be none."""
+        if self.exact or len(self.values) == 1:
+            return ""
+        return f"{self.deviation / abs(self.median) if self.median else 0.0:.0%}"
+
+    @property
+    def shown_target(self) -> str:
+        """The target, if there is one."""
+        return "" if self.target is None else f"{self.target:g}"
+
 
 def ratio(name: str, upper: Sequence[float], lower: Sequence[float], **more: Any) -> Measurement:
     """Samples of ``upper`` over those of ``lower`` taken in the same round; higher is better."""
@@ -64,15 +81,19 @@ def ratio(name: str, upper: Sequence[float], lower: Sequence[float], **more: Any
 
 @dataclass(frozen=True)
 class Results:
-    """A run of the suite. ``errors``: what a section that gave none said instead."""
+    """A run of the suite. ``errors``: what a section that gave none said instead.
+
+    ``reference``: by section, seconds of the loops of :mod:`.reference` while it was measured.
+    """
 
     sections: Mapping[str, Sequence[Measurement]]
     errors: Mapping[str, str]
+    reference: Mapping[str, Mapping[str, Sequence[float]]]
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
     commit: str
     quick: bool
-    started: str
+    ended: str
 
     def write(self, path: Path) -> None:
         """As JSON, under another name first."""
@@ -92,15 +113,22 @@ def read_results(path: Path) -> Results:
         name: tuple(Measurement(**{**row, "values": tuple(row["values"])}) for row in rows)
         for name, rows in document.pop("sections").items()
     }
-    return Results(sections=sections, **document)
+    reference = {
+        name: {loop: tuple(seconds) for loop, seconds in loops.items()}
+        for name, loops in document.pop("reference").items()
+    }
+    return Results(sections=sections, reference=reference, **document)
 
 
 def results_of(
-    sections: Mapping[str, Sequence[Measurement]], errors: Mapping[str, str], quick: bool
+    sections: Mapping[str, Sequence[Measurement]],
+    errors: Mapping[str, str],
+    reference: Mapping[str, Mapping[str, Sequence[float]]],
+    quick: bool,
 ) -> Results:
     """A run that ends now, on this machine."""
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    return Results(sections, errors, machine(), versions(), commit(), quick, started)
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    return Results(sections, errors, reference, machine(), versions(), commit(), quick, ended)
 
 
 def machine() -> dict[str, Any]:

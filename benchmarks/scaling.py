@@ -6,26 +6,42 @@ driver and modelled time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from benchmarks.results import Measurement
-from benchmarks.timing import samples
+from benchmarks.timing import sweeps
 from benchmarks.workloads import link_operations, upload
 from spyre.hw.cost.machine_file import default_machine
 from spyre.hw.cost.program_counts import program_counts
 from spyre.hw.device import Device
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.spec import REGION_BYTES
 from spyre.mlir.sdsc_builder import OperationSpec
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
 
 SIZES, QUICK_SIZES = (512, 1024, 2048, 4096), (256, 512)
 CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32), (1, 32)
-ROUNDS, QUICK_ROUNDS = 7, 3
+ROUNDS, QUICK_ROUNDS = 9, 5
 PAUSE_SECONDS = 0.02
 LARGEST_PRODUCT = 2048
+
+
+@dataclass(frozen=True)
+class Case:
+    """A linked operation over size x size (x size) on so many cores."""
+
+    operation: str
+    size: int
+    cores: int
+    program: LinkedProgram
+
+    @property
+    def title(self) -> str:
+        return f"{self.operation}, side {self.size}, {self.cores} cores"
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
@@ -35,10 +51,16 @@ def measure(quick: bool) -> Iterator[Measurement]:
     values = np.random.default_rng(0).standard_normal((max(sizes),) * 2, dtype=np.float32)
     for region in range(2):
         upload(device, region, values)
-    cases = [(size, 32) for size in sizes] + [(sizes[-2], count) for count in cores]
-    for size, count in dict.fromkeys(cases):
-        for name, spec in operations(size, count).items():
-            yield from _measure(device, name, spec, size, count, quick)
+    pairs = [(size, 32) for size in sizes] + [(sizes[-2], count) for count in cores]
+    cases = [
+        Case(name, size, count, link_operations(device, [spec]))
+        for size, count in dict.fromkeys(pairs)
+        for name, spec in operations(size, count).items()
+    ]
+    groups = {case.title: {"": partial(device.executor.run, case.program)} for case in cases}
+    times = sweeps(groups, QUICK_ROUNDS if quick else ROUNDS, PAUSE_SECONDS)
+    for case in cases:
+        yield from _measurements(case, times[case.title][""])
 
 
 def operations(size: int, cores: int) -> dict[str, OperationSpec]:
@@ -55,15 +77,9 @@ def operations(size: int, cores: int) -> dict[str, OperationSpec]:
     return found
 
 
-def _measure(
-    device: Device, name: str, spec: OperationSpec, size: int, cores: int, quick: bool
-) -> Iterator[Measurement]:
-    linked = link_operations(device, [spec])
-    run = partial(device.executor.run, linked)
-    rounds = QUICK_ROUNDS if quick else ROUNDS
-    times = samples({"run": run}, rounds, PAUSE_SECONDS)["run"]
-    modelled = program_counts([linked]).time(default_machine()).total_ns / 1e3
-    labels = {"operation": name, "size": size, "cores": cores}
-    title = f"{name}, side {size}, {cores} cores"
-    yield Measurement(f"{title}: host", "ms", tuple(t * 1e3 for t in times), labels=labels)
-    yield Measurement(f"{title}: modelled", "us", (modelled,), exact=True, labels=labels)
+def _measurements(case: Case, seconds: Sequence[float]) -> Iterator[Measurement]:
+    modelled = program_counts([case.program]).time(default_machine()).total_ns / 1e3
+    labels = {"operation": case.operation, "size": case.size, "cores": case.cores}
+    times = tuple(value * 1e3 for value in seconds)
+    yield Measurement(f"{case.title}: host", "ms", times, labels=labels)
+    yield Measurement(f"{case.title}: modelled", "us", (modelled,), exact=True, labels=labels)

@@ -5,16 +5,25 @@ A section is imported when it is asked for, so that those without torch run with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import NO_TARGET, Figure
+from benchmarks.progress import progress
 from benchmarks.results import Measurement
 
+if TYPE_CHECKING:
+    from benchmarks.workloads import Workload
+
 REPEATS = 3
-"""How often sections are run whose figures are medians already, so that they have a deviation."""
+"""How often sections are gone through one sample of a quantity at a time, or one median."""
+QUICK_KERNELS = ("add", "exp", "row sum", "softmax", "restickify", "matmul 512x512x512 split 8x4")
+
+
+class SectionError(Exception):
+    """A section cannot be measured, and the text says why: no fault of the suite."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,13 @@ class Section:
 
 def repeated(once: Callable[[], Iterable[Measurement]], repeats: int) -> Iterator[Measurement]:
     """Quantities with the values of all repetitions."""
-    runs = [list(once()) for _ in range(repeats)]
+    from benchmarks.reference import reference
+
+    runs = []
+    for number in range(repeats):
+        progress.at(f"repetition {number + 1} of {repeats}")
+        reference.tick()
+        runs.append(list(once()))
     for same in zip(*runs, strict=True):
         values = tuple(value for row in same for value in row.values)
         yield Measurement(**{**vars(same[0]), "values": values})
@@ -48,26 +63,36 @@ def _tiled(quick: bool) -> Iterable[Measurement]:
     return measure(quick)
 
 
-def _kernels(quick: bool) -> Iterator[Measurement]:
+def _kernels(quick: bool) -> Iterable[Measurement]:
     import os
 
     os.environ.pop("OPENBLAS_CORETYPE", None)
-    from benchmarks.results import ratio
-    from benchmarks.timing import ROUNDS, samples
+    from benchmarks.timing import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, ROUNDS, samples
     from benchmarks.workloads import Workloads
     from spyre.hw.device import Device
 
-    for number, workload in enumerate(Workloads(Device()).all()):
-        if quick and number % 4:
-            continue
-        sides = {"card": workload.run, "reference": workload.reference}
-        found = samples(sides, 3 if quick else ROUNDS)
-        times = tuple(seconds * 1e3 for seconds in found["card"])
-        rate = tuple(workload.bytes_moved / seconds / 1e9 for seconds in found["card"])
-        title = f"{workload.name}: against {workload.against}"
-        yield Measurement(f"{workload.name}: card", "ms", times)
-        yield Measurement(f"{workload.name}: rate", "GB/s", rate, higher_is_better=True)
-        yield ratio(title, found["reference"], found["card"], target=workload.target)
+    workloads = Workloads(Device())
+    rounds, pause = (2, QUICK_PAUSE_SECONDS) if quick else (ROUNDS // REPEATS, PAUSE_SECONDS)
+
+    def once() -> Iterator[Measurement]:
+        for workload in workloads.all():
+            if not quick or workload.name in QUICK_KERNELS:
+                progress.at(workload.name)
+                sides = {"card": workload.run, "reference": workload.reference}
+                yield from _against(workload, samples(sides, rounds, pause))
+
+    return repeated(once, REPEATS)
+
+
+def _against(workload: Workload, found: Mapping[str, Sequence[float]]) -> Iterator[Measurement]:
+    from benchmarks.results import ratio
+
+    times = tuple(seconds * 1e3 for seconds in found["card"])
+    rate = tuple(workload.bytes_moved / seconds / 1e9 for seconds in found["card"])
+    title = f"{workload.name}: against {workload.against}"
+    yield Measurement(f"{workload.name}: card", "ms", times)
+    yield Measurement(f"{workload.name}: rate", "GB/s", rate, higher_is_better=True)
+    yield ratio(title, found["reference"], found["card"], target=workload.target)
 
 
 def _loops(quick: bool) -> Iterable[Measurement]:
@@ -83,13 +108,15 @@ def _loops(quick: bool) -> Iterable[Measurement]:
 
 
 def _reading(quick: bool) -> Iterable[Measurement]:
-    from benchmarks.reading import ROUNDS, measure
+    from benchmarks.reading import EXECUTES, QUICK_EXECUTES, ROUNDS, measure
+
+    rounds, executes = (2, QUICK_EXECUTES) if quick else (ROUNDS // REPEATS, EXECUTES)
 
     def once() -> Iterator[Measurement]:
-        for found in measure(1 if quick else ROUNDS):
+        for found in measure(rounds, executes):
             yield Measurement(found.name, "ms", (found.seconds * 1e3,))
 
-    return repeated(once, 1 if quick else REPEATS)
+    return repeated(once, REPEATS)
 
 
 def _launching(quick: bool) -> Iterable[Measurement]:
@@ -104,7 +131,7 @@ def _launching(quick: bool) -> Iterable[Measurement]:
                     title = key.removesuffix("_us").replace("_", " ")
                     yield Measurement(f"{name}: {title}", "us", (value,))
 
-    return repeated(once, 1 if quick else REPEATS)
+    return repeated(once, REPEATS)
 
 
 def _figures(module: str, quick: bool) -> Iterable[Measurement]:
@@ -113,6 +140,12 @@ def _figures(module: str, quick: bool) -> Iterable[Measurement]:
 
     measure: Callable[[], Iterable[Figure]] = import_module(f"benchmarks.{module}").measure
     return repeated(lambda: of_figures(measure()), 1 if quick else REPEATS)
+
+
+def _compile(quick: bool) -> Iterable[Measurement]:
+    from benchmarks.compile import ROUNDS, measure
+
+    return repeated(lambda: of_figures(measure(1)), 1 if quick else ROUNDS)
 
 
 def _later(module: str, quick: bool) -> Iterable[Measurement]:
@@ -133,6 +166,6 @@ SECTIONS: tuple[Section, ...] = (
     Section("startup", "whole processes", partial(_later, "startup")),
     Section("scaling", "with size and cores", partial(_later, "scaling")),
     Section("eager", "what PyTorch adds", partial(_figures, "eager"), quick=False),
-    Section("compile", "what compiling costs", partial(_figures, "compile"), quick=False),
+    Section("compile", "what compiling costs", _compile, quick=False),
     Section("models", "eager and compiled models", partial(_later, "models")),
 )

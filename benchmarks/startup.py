@@ -10,27 +10,31 @@ import sys
 import time
 from collections.abc import Iterator
 
+from benchmarks.progress import progress
+from benchmarks.reference import reference
 from benchmarks.results import ROOT, Measurement
 
-ROUNDS, QUICK_ROUNDS = 7, 3
+ROUNDS, QUICK_ROUNDS = 9, 5
 RUN = ("-m", "spyre.cli.run")
 
 
 def measure(quick: bool) -> Iterator[Measurement]:
     """Seconds; the bundle is run once before."""
-    cases = {
+    small = (*RUN, str(ROOT / "examples" / "add_loop"), "--quiet")
+    cases: dict[str, tuple[tuple[str, ...], float | None]] = {
         "import spyre": (("-c", "import spyre"), None),
         "spyre-run --help": ((*RUN, "--help"), 0.25),
-        "spyre-run of a small bundle, not the first": (
-            (*RUN, str(ROOT / "examples" / "add_loop"), "--quiet"),
-            0.9,
-        ),
+        "spyre-run of a small bundle, not the first": (small, 0.9),
     }
-    for name, (arguments, target) in cases.items():
-        _seconds(arguments)
-        rounds = QUICK_ROUNDS if quick else ROUNDS
-        times = tuple(_seconds(arguments) for _ in range(rounds))
-        yield Measurement(name, "s", times, target=target)
+    _seconds(small)
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(QUICK_ROUNDS if quick else ROUNDS):
+        for name, (arguments, _) in cases.items():
+            progress.at(name)
+            reference.tick()
+            times[name].append(_seconds(arguments))
+    for name, (_, target) in cases.items():
+        yield Measurement(name, "s", tuple(times[name]), target=target)
 
 
 def _seconds(arguments: tuple[str, ...]) -> float:

@@ -1,8 +1,9 @@
 """Tiled against untiled: `python -m benchmarks tiled`.
 
 Every workload is compiled without tiles and with 2 to 32 of a dim; all forms and torch on the CPU
-(float32) take turns. Per form: host time, and from what was launched modelled time, HBM bytes and
-LX peak. A ratio above 1 means that tiles are faster.
+(float32) take turns, a round of every workload at a time. Per form: host time, and from what was
+launched simulated time, HBM bytes and LX peak; :mod:`.tile_forms` makes a row of them. A ratio
+above 1 means that tiles are faster.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.progress import progress
+from benchmarks.reference import reference
 from benchmarks.results import Measurement, ratio
-from benchmarks.timing import samples
+from benchmarks.tile_forms import Kind
+from benchmarks.timing import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, sweeps
 from spyre.hw.cost.machine_file import default_machine
 from spyre.hw.cost.program_counts import ProgramCounts
 from spyre.torch_backend.inductor.design_point import (
@@ -28,11 +32,12 @@ from spyre.torch_backend.inductor.design_point import (
 )
 
 COUNTS, QUICK_COUNTS = (2, 4, 8, 16, 32), (4,)
-ROUNDS, QUICK_ROUNDS = 5, 3
-MOST_CALL_SECONDS = 1.0
-"""Workloads whose calls take longer get QUICK_ROUNDS."""
+ROUNDS, SLOW_ROUNDS, QUICK_ROUNDS = 7, 4, 5
+MOST_CALL_SECONDS = 0.5
+"""Workloads whose calls take longer get SLOW_ROUNDS."""
 CPU = "torch CPU"
 Function = Callable[..., Any]
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -101,31 +106,64 @@ def workloads(quick: bool) -> list[Workload]:
     ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A workload and a dim, compiled: ``forms`` and what they launch by number of tiles."""
+
+    workload: str
+    dim: str
+    forms: Mapping[int, Call]
+    counts: Mapping[int, ProgramCounts]
+    on_cpu: Call
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload}, {self.dim}"
+
+    def labels(self, tiles: int, kind: Kind) -> dict[str, Any]:
+        """Of a measurement of one form."""
+        return {"workload": self.workload, "dim": self.dim, "tiles": tiles, "kind": str(kind)}
+
+    @property
+    def sides(self) -> dict[str, Call]:
+        return {**{str(tiles): form for tiles, form in self.forms.items()}, CPU: self.on_cpu}
+
+
 def measure(quick: bool) -> Iterator[Measurement]:
     """All workloads. A number of tiles that cannot be is left out."""
-    for workload in workloads(quick):
-        for dim in workload.tiled:
-            yield from _measure(workload, dim, quick)
-            forget_compiled()
+    pairs = [(workload, dim) for workload in workloads(quick) for dim in workload.tiled]
+    prepared = {}
+    for workload, dim in pairs:
+        found = prepare(workload, dim, quick)
+        prepared[found.name] = found
+    times = sweeps(
+        {name: found.sides for name, found in prepared.items()},
+        {name: found.rounds for name, found in prepared.items()},
+        QUICK_PAUSE_SECONDS if quick else PAUSE_SECONDS,
+    )
+    for name, found in prepared.items():
+        yield from measurements(found, times[name])
+    forget_compiled()
 
 
-def _measure(workload: Workload, dim: str, quick: bool) -> Iterator[Measurement]:
+def prepare(workload: Workload, dim: str, quick: bool) -> Prepared:
+    """Compile every form, and note what each launches."""
     tensors = example_tensors(workload.examples)
     host = [tensor.cpu().float() for tensor in tensors]
-    forms: dict[int, Function] = {}
+    forms: dict[int, Callable[[], float]] = {}
     counts: dict[int, ProgramCounts] = {}
     for tiles in (1, *(QUICK_COUNTS if quick else COUNTS)):
         if _fits(workload, dim, tiles):
-            forms[tiles] = compiled_with(workload.function, {}, {dim: tiles})
-            counts[tiles] = counted_call(forms[tiles], tensors)
-    sides: dict[str, Callable[[], object]] = {
-        str(tiles): partial(call_seconds, form, tensors) for tiles, form in forms.items()
-    }
-    sides[CPU] = partial(workload.function, *host)
-    slow = call_seconds(forms[1], tensors) > MOST_CALL_SECONDS
-    found = samples(sides, QUICK_ROUNDS if quick or slow else ROUNDS)
-    name = f"{workload.name}, {dim}"
-    yield from _described(name, workload.name, dim, counts, found)
+            progress.at(f"compiling {workload.name}, {dim}, {tiles} tiles")
+            compiled = compiled_with(workload.function, {}, {dim: tiles})
+            counts[tiles] = counted_call(compiled, tensors)
+            forms[tiles] = partial(call_seconds, compiled, tensors)
+            reference.tick()
+    slow = forms[1]() > MOST_CALL_SECONDS
+    rounds = QUICK_ROUNDS if quick else SLOW_ROUNDS if slow else ROUNDS
+    on_cpu = partial(workload.function, *host)
+    return Prepared(workload.name, dim, forms, counts, on_cpu, rounds)
 
 
 def _fits(workload: Workload, dim: str, tiles: int) -> bool:
@@ -135,25 +173,34 @@ def _fits(workload: Workload, dim: str, tiles: int) -> bool:
     return size % (tiles * (64 if of_sticks else 1)) == 0
 
 
-def _described(
-    name: str,
-    workload: str,
-    dim: str,
-    counts: Mapping[int, ProgramCounts],
-    found: Mapping[str, Sequence[float]],
-) -> Iterator[Measurement]:
-    whole = found["1"]
-    for tiles, counted in counts.items():
-        labels = {"workload": workload, "dim": dim, "tiles": tiles}
-        title, host = f"{name}: {tiles} tiles", found[str(tiles)]
+def measurements(found: Prepared, times: Mapping[str, Sequence[float]]) -> Iterator[Measurement]:
+    """What is known of each form, and torch on the CPU."""
+    whole, on_cpu = times["1"], times[CPU]
+    for tiles, counted in found.counts.items():
+        of = partial(_of_form, found, tiles)
+        host = times[str(tiles)]
         modelled = counted.time(default_machine()).total_ns / 1e3
-        times = tuple(seconds * 1e3 for seconds in host)
-        yield Measurement(f"{title}: host", "ms", times, labels=labels)
-        yield Measurement(f"{title}: modelled", "us", (modelled,), exact=True, labels=labels)
-        yield Measurement(f"{title}: HBM", "bytes", (counted.hbm_bytes,), exact=True, labels=labels)
-        yield Measurement(
-            f"{title}: LX peak", "bytes", (counted.lx_peak_bytes,), exact=True, labels=labels
-        )
+        yield of(Kind.HOST, "ms", [seconds * 1e3 for seconds in host], False)
+        yield of(Kind.SIMULATED, "us", [modelled], True)
+        yield of(Kind.HBM, "bytes", [counted.hbm_bytes], True)
+        yield of(Kind.LX, "bytes", [counted.lx_peak_bytes], True)
         if tiles > 1:
-            yield ratio(f"{title}: host, against untiled", whole, host, labels=labels)
-    yield ratio(f"{name}: untiled against {CPU}", found[CPU], whole)
+            labels = found.labels(tiles, Kind.AGAINST)
+            yield ratio(f"{found.name}: {tiles} tiles: {Kind.AGAINST}", whole, host, labels=labels)
+    milliseconds = tuple(seconds * 1e3 for seconds in on_cpu)
+    yield Measurement(
+        f"{found.name}: {CPU}", "ms", milliseconds, labels=found.labels(1, Kind.TORCH)
+    )
+    yield ratio(f"{found.name}: untiled against {CPU}", on_cpu, whole)
+
+
+def _of_form(
+    found: Prepared, tiles: int, kind: Kind, unit: str, values: Sequence[float], exact: bool
+) -> Measurement:
+    return Measurement(
+        f"{found.name}: {tiles} tiles: {kind}",
+        unit,
+        tuple(values),
+        exact,
+        labels=found.labels(tiles, kind),
+    )

@@ -9,7 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from benchmarks.progress import progress
+from benchmarks.reference import reference
+
 PAUSE_SECONDS = 0.08
+QUICK_PAUSE_SECONDS = 0.02
 ROUNDS = 15
 
 
@@ -43,15 +47,45 @@ def samples(
     pause_seconds: float = PAUSE_SECONDS,
 ) -> dict[str, list[float]]:
     """Seconds of every round of every side, as of `alternate`."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, call in sides.items():
-            time.sleep(pause_seconds)
-            call()
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
+    return sweeps({"": sides}, rounds, pause_seconds)[""]
+
+
+def sweeps(
+    groups: Mapping[str, Mapping[str, Callable[[], object]]],
+    rounds: int | Mapping[str, int] = ROUNDS,
+    pause_seconds: float = PAUSE_SECONDS,
+) -> dict[str, dict[str, list[float]]]:
+    """`samples` of several groups of sides, a round of every group in turn.
+
+    The samples of a quantity are spread over the whole time, so that they differ as the machine
+    does. ``rounds``: of all groups or by group. Reference loops are timed between the groups.
+    """
+    seconds: dict[str, dict[str, list[float]]] = {
+        group: {name: [] for name in sides} for group, sides in groups.items()
+    }
+    counts = {group: rounds if isinstance(rounds, int) else rounds[group] for group in groups}
+    for number in range(max(counts.values(), default=0)):
+        for group, sides in groups.items():
+            if number < counts[group]:
+                _round(group, sides, seconds[group], pause_seconds)
     return seconds
+
+
+def _round(
+    group: str,
+    sides: Mapping[str, Callable[[], object]],
+    seconds: Mapping[str, list[float]],
+    pause_seconds: float,
+) -> None:
+    for number, (name, call) in enumerate(sides.items()):
+        progress.at(f"{group} {name}".strip())
+        time.sleep(pause_seconds)
+        if not number:
+            reference.tick()
+        call()
+        start = time.perf_counter()
+        call()
+        seconds[name].append(time.perf_counter() - start)
 
 
 def _summary(values: list[float]) -> Timing:

@@ -99,12 +99,12 @@ class Workloads:
         self.torch = _torch()
         if self.torch is not None:
             self.torch.set_num_threads(device.threads)
-        upload(device, 0, self.a)
-        upload(device, 1, self.b)
-        upload(device, 2, self.a > 0)
 
     def all(self) -> Iterator[Workload]:
         """Every workload, in the order of the table. Matmuls replace the operands in 1 and 2."""
+        upload(self.device, 0, self.a)
+        upload(self.device, 1, self.b)
+        upload(self.device, 2, self.a > 0)
         yield from self.pointwise()
         yield from self.reductions()
         yield self.softmax()
