@@ -56,14 +56,14 @@ def run(sections: Iterable[Section], quick: bool) -> Results:
     speeds: dict[str, Mapping[str, Sequence[float]]] = {}
     for section in sections:
         with progress.section(section.name, section.title):
-            reference.tick()
+            reference.tick(anyway=True)
             try:
                 found[section.name] = list(section.measure(quick))
             except Exception as error:  # the results of other sections are not lost with it
                 if not isinstance(error, SectionError):
                     traceback.print_exc()
                 errors[section.name] = f"{type(error).__name__}: {error}"
-            reference.tick()
+            reference.tick(anyway=True)
         speeds[section.name] = reference.take()
     return results_of(found, errors, speeds, quick)
 

@@ -1,13 +1,37 @@
 """Two results side by side: what changed beyond noise.
+
+The rule, for a time on the same machine. A run's time is its best sample: whatever else the machine
+does only adds to it. The machine itself may have changed it by any factor between the least and the
+largest by which the best times of the reference loops changed in that section. Beyond that
+interval, nothing is said to have changed up to a factor of 1 plus the largest of
+
+- MARGIN;
+- by how much the median sample lies above the best one, both runs' added up: what the quantity
+  itself varied between repetitions that are spread over the section;
+- MACHINE_SHARE of the same of the reference loop that varied most: a busy machine.
+
+The loop on every CPU says nothing of sections that use one, and has no part in the last: it varies
+most. Computed values change by more than a part in 10^6. Between different machines times are not
+compared, but ratios are, by MARGIN and their deviations.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.reference import EVERY_CPU, PROCESS
 from benchmarks.results import Measurement, Results
+from benchmarks.sections import SECTIONS
 
-RELATIVE_OF_EXACT = 1e-6
+MARGIN = 0.15
+MACHINE_SHARE = 0.5
+DEVIATIONS = 3.0
+MARGIN_OF_EXACT = 1e-6
+ONE_CPU = frozenset(section.name for section in SECTIONS if section.one_cpu)
+Loops = Mapping[str, Sequence[float]]
+NO_MACHINE = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +70,83 @@ class Change:
 
 
 def compare(before: Results, after: Results) -> list[Change]:
-    return []
+    """Every quantity both have, in the order of ``after``; what they are made of, not ratios."""
+    if before.machine != after.machine:
+        return [
+            _computed(section, old, new) if new.exact else _of_ratio(section, old, new)
+            for section, old, new in _pairs(before, after)
+            if new.exact or new.unit == "x"
+        ]
+    machines = {section: machine_factors(section, before, after) for section in after.sections}
+    return [
+        _computed(section, old, new) if new.exact else _timed(section, old, new, machines[section])
+        for section, old, new in _pairs(before, after)
+        if new.compared
+    ]
+
+
+def _pairs(before: Results, after: Results) -> Iterator[tuple[str, Measurement, Measurement]]:
+    for section, rows in after.sections.items():
+        known = {row.name: row for row in before.sections.get(section, ())}
+        for row in rows:
+            old = known.get(row.name)
+            if old is not None and old.unit == row.unit:
+                yield section, old, row
+
+
+@dataclass(frozen=True)
+class MachineFactors:
+    """Of the machine in a section of two runs: factors of its speed, and how much it varied."""
+
+    least: float
+    largest: float
+    variation: float
+
+
+def machine_factors(section: str, before: Results, after: Results) -> MachineFactors:
+    """What the reference loops say."""
+    runs = [result.reference.get(section, {}) for result in (before, after)]
+    shared = [
+        name for name in runs[0].keys() & runs[1].keys()
+        if not (name == EVERY_CPU and section in ONE_CPU)
+    ]  # fmt: skip
+    factors = [min(runs[1][name]) / min(runs[0][name]) for name in shared] or [1.0]
+    steady = [name for name in shared if name not in (EVERY_CPU, PROCESS)]
+    variation = max((sum(varied(run[name]) for run in runs) for name in steady), default=0.0)
+    return MachineFactors(min(factors), max(factors), variation)
+
+
+def varied(values: Sequence[float]) -> float:
+    """By what share of the best the median lies above it."""
+    return statistics.median(values) / min(values) - 1 if min(values) > 0 else 0.0
+
+
+def _timed(section: str, old: Measurement, new: Measurement, machine: MachineFactors) -> Change:
+    own = varied(old.values) + varied(new.values)
+    noise = 1 + max(MARGIN, own, MACHINE_SHARE * machine.variation)
+    factors = (machine.least, machine.largest) if new.is_time else NO_MACHINE
+    return _change(section, new, min(old.values), min(new.values), factors, noise)
+
+
+def _of_ratio(section: str, old: Measurement, new: Measurement) -> Change:
+    share = sum(row.deviation / abs(row.median) if row.median else 0.0 for row in (old, new))
+    noise = 1 + max(MARGIN, DEVIATIONS * share)
+    return _change(section, new, old.median, new.median, NO_MACHINE, noise)
+
+
+def _computed(section: str, old: Measurement, new: Measurement) -> Change:
+    return _change(section, new, old.median, new.median, NO_MACHINE, 1 + MARGIN_OF_EXACT)
+
+
+def _change(
+    section: str,
+    row: Measurement,
+    before: float,
+    after: float,
+    machine: tuple[float, float],
+    noise: float,
+) -> Change:
+    return Change(section, row.name, row.unit, before, after, machine, noise, row.higher_is_better)
 
 
 def missing(before: Results, after: Results) -> list[str]:
@@ -58,7 +158,3 @@ def missing(before: Results, after: Results) -> list[str]:
         found += [f"{section}: {name}: new" for name in names[1] - names[0]]
     found += [f"{section}: failed: {text}" for section, text in after.errors.items()]
     return sorted(found)
-
-
-def _is_portable(row: Measurement) -> bool:
-    return row.exact or row.unit == "x"

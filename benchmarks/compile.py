@@ -73,6 +73,7 @@ def cold_and_cached(name: str, case: str, cold: float, cached: float, rounds: in
     for number in range(rounds):
         progress.at(f"{name}: processes {number + 1} of {rounds}")
         reference.tick()
+        reference.start_process()
         with tempfile.TemporaryDirectory() as place:
             first.append(seconds(case, Path(place)))
             later.append(seconds(case, Path(place)))

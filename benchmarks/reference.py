@@ -8,6 +8,8 @@ how much the machine itself was slower or faster in one of two runs.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +19,8 @@ import numpy as np
 
 PERIOD_SECONDS = 0.3
 """Between two timings of the loops at least."""
+EVERY_CPU, PROCESS = "every CPU", "process"
+_PROCESS = "import argparse, asyncio, dataclasses, decimal, json"
 Loop = Callable[[], object]
 
 
@@ -53,7 +57,7 @@ def loops() -> dict[str, Loop]:
         list(pool.map(share, range(pool._max_workers)))
 
     return {"interpreted": interpreted, "arithmetic": arithmetic, "memory": memory,
-            "every CPU": every_cpu}  # fmt: skip
+            EVERY_CPU: every_cpu}  # fmt: skip
 
 
 class Reference:
@@ -65,9 +69,9 @@ class Reference:
         self._found: dict[str, list[float]] = {}
         self._last = float("-inf")
 
-    def tick(self) -> None:
-        """Time every loop once, unless that was done within the period."""
-        if time.perf_counter() - self._last < self._period:
+    def tick(self, anyway: bool = False) -> None:
+        """Time every loop once, ``anyway`` or unless that was done within the period."""
+        if not anyway and time.perf_counter() - self._last < self._period:
             return
         if not self._loops:
             self._loops = loops()
@@ -75,6 +79,12 @@ class Reference:
         for name, seconds in self._time_all().items():
             self._found.setdefault(name, []).append(seconds)
         self._last = time.perf_counter()
+
+    def start_process(self) -> None:
+        """Time a whole process that imports a few modules: for sections that measure processes."""
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-I", "-c", _PROCESS], check=True)
+        self._found.setdefault(PROCESS, []).append(time.perf_counter() - begin)
 
     def take(self) -> dict[str, tuple[float, ...]]:
         """Seconds of every loop since the last call."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 2
+TIMES = ("s", "ms", "us", "ns")
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("numpy", "numba", "llvmlite", "torch", "transformers")
 
@@ -26,6 +27,7 @@ PACKAGES = ("numpy", "numba", "llvmlite", "torch", "transformers")
 class Measurement:
     """One measured quantity. ``values``: all samples in the order they were taken.
 
+    ``compared``: false for another program's, and for what is made of quantities that are compared.
     ``exact``: computed, not timed: bytes and modelled times, equal in every run. ``target``: what
     it should stay below, or above where ``higher_is_better``. ``labels``: what plots need, such as
     the number of tiles.
@@ -37,6 +39,7 @@ class Measurement:
     exact: bool = False
     higher_is_better: bool = False
     target: float | None = None
+    compared: bool = True
     labels: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -47,6 +50,11 @@ class Measurement:
     def deviation(self) -> float:
         """Median absolute deviation from the median."""
         return statistics.median(abs(value - self.median) for value in self.values)
+
+    @property
+    def is_time(self) -> bool:
+        """Whether a faster machine makes it less."""
+        return self.unit in TIMES and not self.exact
 
     @property
     def missed(self) -> bool:
@@ -76,7 +84,7 @@ class Measurement:
 def ratio(name: str, upper: Sequence[float], lower: Sequence[float], **more: Any) -> Measurement:
     """Samples of ``upper`` over those of ``lower`` taken in the same round; higher is better."""
     values = tuple(a / b for a, b in zip(upper, lower, strict=True))
-    return Measurement(name, "x", values, higher_is_better=True, **more)
+    return Measurement(name, "x", values, higher_is_better=True, compared=False, **more)
 
 
 @dataclass(frozen=True)

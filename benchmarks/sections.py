@@ -5,6 +5,7 @@ A section is imported when it is asked for, so that those without torch run with
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 REPEATS = 3
 """How often sections are gone through one sample of a quantity at a time, or one median."""
+LOOPS_REPEATS, PAUSE_SECONDS = 8, 0.25
+"""They take a tenth of a second: a pause between, so that the machine has time to be another."""
 QUICK_KERNELS = ("add", "exp", "row sum", "softmax", "restickify", "matmul 512x512x512 split 8x4")
 
 
@@ -28,21 +31,27 @@ class SectionError(Exception):
 
 @dataclass(frozen=True)
 class Section:
-    """``measure``: of quick. ``quick``: whether it is part of a quick run of all."""
+    """``measure``: of quick. ``quick``: whether it is part of a quick run of all. ``one_cpu``:
+    whether what it measures hardly uses more than one.
+    """
 
     name: str
     title: str
     measure: Callable[[bool], Iterable[Measurement]]
     quick: bool = True
+    one_cpu: bool = False
 
 
-def repeated(once: Callable[[], Iterable[Measurement]], repeats: int) -> Iterator[Measurement]:
+def repeated(
+    once: Callable[[], Iterable[Measurement]], repeats: int, pause_seconds: float = 0.0
+) -> Iterator[Measurement]:
     """Quantities with the values of all repetitions."""
     from benchmarks.reference import reference
 
     runs = []
     for number in range(repeats):
         progress.at(f"repetition {number + 1} of {repeats}")
+        time.sleep(pause_seconds)
         reference.tick()
         runs.append(list(once()))
     for same in zip(*runs, strict=True):
@@ -67,7 +76,7 @@ def _kernels(quick: bool) -> Iterable[Measurement]:
     import os
 
     os.environ.pop("OPENBLAS_CORETYPE", None)
-    from benchmarks.timing import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, ROUNDS, samples
+    from benchmarks.timing import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, ROUNDS, sweeps
     from benchmarks.workloads import Workloads
     from spyre.hw.device import Device
 
@@ -79,7 +88,7 @@ def _kernels(quick: bool) -> Iterable[Measurement]:
             if not quick or workload.name in QUICK_KERNELS:
                 progress.at(workload.name)
                 sides = {"card": workload.run, "reference": workload.reference}
-                yield from _against(workload, samples(sides, rounds, pause))
+                yield from _against(workload, sweeps({"": sides}, rounds, pause)[""])
 
     return repeated(once, REPEATS)
 
@@ -91,7 +100,7 @@ def _against(workload: Workload, found: Mapping[str, Sequence[float]]) -> Iterat
     rate = tuple(workload.bytes_moved / seconds / 1e9 for seconds in found["card"])
     title = f"{workload.name}: against {workload.against}"
     yield Measurement(f"{workload.name}: card", "ms", times)
-    yield Measurement(f"{workload.name}: rate", "GB/s", rate, higher_is_better=True)
+    yield Measurement(f"{workload.name}: rate", "GB/s", rate, higher_is_better=True, compared=False)
     yield ratio(title, found["reference"], found["card"], target=workload.target)
 
 
@@ -104,7 +113,7 @@ def _loops(quick: bool) -> Iterable[Measurement]:
         yield Measurement("one-stick add in a loop, driver", "ns", (found.driver_ns,))
         yield Measurement("one-stick add, driven from Python", "ns", (found.python_ns,))
 
-    return repeated(once, REPEATS)
+    return repeated(once, LOOPS_REPEATS, PAUSE_SECONDS)
 
 
 def _reading(quick: bool) -> Iterable[Measurement]:
@@ -159,13 +168,13 @@ def _later(module: str, quick: bool) -> Iterable[Measurement]:
 SECTIONS: tuple[Section, ...] = (
     Section("tiled", "tiled against untiled", _tiled),
     Section("kernels", "kernels against numpy and torch", _kernels),
-    Section("loops", "overhead of an execute", _loops),
-    Section("reading", "parse, lower, decode, plan", _reading),
-    Section("launching", "link and launch", _launching),
+    Section("loops", "overhead of an execute", _loops, one_cpu=True),
+    Section("reading", "parse, lower, decode, plan", _reading, one_cpu=True),
+    Section("launching", "link and launch", _launching, one_cpu=True),
     Section("streams", "what the runtime adds", partial(_figures, "streams"), quick=False),
-    Section("startup", "whole processes", partial(_later, "startup")),
+    Section("startup", "whole processes", partial(_later, "startup"), one_cpu=True),
     Section("scaling", "with size and cores", partial(_later, "scaling")),
     Section("eager", "what PyTorch adds", partial(_figures, "eager"), quick=False),
-    Section("compile", "what compiling costs", _compile, quick=False),
+    Section("compile", "what compiling costs", _compile, quick=False, one_cpu=True),
     Section("models", "eager and compiled models", partial(_later, "models")),
 )

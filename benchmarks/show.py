@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.comparison import Change, compare, missing
+from benchmarks.comparison import Change, compare, machine_factors, missing
+from benchmarks.results import TIMES
 from benchmarks.tile_forms import HEADS, SECTION, by_title, cells, forms, shown
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from benchmarks.results import Measurement, Results
 
 WIDTH = 132
+SEEN = 1.5
+"""Sections in half of whose times a change of this factor would not be seen are named."""
 LEFT = ("", "unit", "workload", "dim")
 
 
@@ -68,10 +72,29 @@ def comparison_lines(before: Results, after: Results) -> list[str]:
         lines.append("  another machine: times are not compared, ratios and computed values are")
     if before.quick != after.quick:
         lines.append("  one of the two is a quick run: few quantities have the same sizes")
+    lines += [f"  {line}" for line in machine_lines(before, after, changes)]
     changed = [change for change in changes if change.is_change]
     lines += [f"  {describe(change)}" for change in changed]
     lines.append(f"  {len(changed)} of {len(changes)} quantities changed beyond noise")
     return lines + [f"  {line}" for line in missing(before, after)]
+
+
+def machine_lines(before: Results, after: Results, changes: Sequence[Change]) -> list[str]:
+    """Sections in whose times small changes would not have been seen, and why."""
+    lines = []
+    for section in dict.fromkeys(change.section for change in changes):
+        needed = [
+            change.noise * change.machine[1] for change in changes
+            if change.section == section and change.unit in TIMES and change.noise > 1.1
+        ]  # fmt: skip
+        if needed and statistics.median(needed) > SEEN:
+            found = machine_factors(section, before, after)
+            lines.append(
+                f"{section}: the machine was not steady (now {found.least:.2f} to "
+                f"{found.largest:.2f} times as slow): of half its times, only changes of more "
+                f"than {statistics.median(needed):.2f}x would be seen"
+            )
+    return lines
 
 
 def describe(change: Change) -> str:

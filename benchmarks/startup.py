@@ -32,6 +32,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
         for name, (arguments, _) in cases.items():
             progress.at(name)
             reference.tick()
+            reference.start_process()
             times[name].append(_seconds(arguments))
     for name, (_, target) in cases.items():
         yield Measurement(name, "s", tuple(times[name]), target=target)

@@ -188,9 +188,8 @@ def measurements(found: Prepared, times: Mapping[str, Sequence[float]]) -> Itera
             labels = found.labels(tiles, Kind.AGAINST)
             yield ratio(f"{found.name}: {tiles} tiles: {Kind.AGAINST}", whole, host, labels=labels)
     milliseconds = tuple(seconds * 1e3 for seconds in on_cpu)
-    yield Measurement(
-        f"{found.name}: {CPU}", "ms", milliseconds, labels=found.labels(1, Kind.TORCH)
-    )
+    labels = found.labels(1, Kind.TORCH)
+    yield Measurement(f"{found.name}: {CPU}", "ms", milliseconds, compared=False, labels=labels)
     yield ratio(f"{found.name}: untiled against {CPU}", on_cpu, whole)
 
 

@@ -15,6 +15,7 @@ from benchmarks.reference import reference
 PAUSE_SECONDS = 0.08
 QUICK_PAUSE_SECONDS = 0.02
 ROUNDS = 15
+SAMPLE_SECONDS, MOST_CALLS = 0.02, 9
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,21 @@ def samples(
     rounds: int = ROUNDS,
     pause_seconds: float = PAUSE_SECONDS,
 ) -> dict[str, list[float]]:
-    """Seconds of every round of every side, as of `alternate`."""
-    return sweeps({"": sides}, rounds, pause_seconds)[""]
+    """Seconds of every round of every side, one call each, as of `alternate`."""
+    return sweeps({"": sides}, rounds, pause_seconds, 0.0)[""]
 
 
 def sweeps(
     groups: Mapping[str, Mapping[str, Callable[[], object]]],
     rounds: int | Mapping[str, int] = ROUNDS,
     pause_seconds: float = PAUSE_SECONDS,
+    sample_seconds: float = SAMPLE_SECONDS,
 ) -> dict[str, dict[str, list[float]]]:
     """`samples` of several groups of sides, a round of every group in turn.
 
     The samples of a quantity are spread over the whole time, so that they differ as the machine
-    does. ``rounds``: of all groups or by group. Reference loops are timed between the groups.
+    does. A sample is the best of as many calls as end within ``sample_seconds``, one to
+    MOST_CALLS. ``rounds``: of all groups or by group. Reference loops are timed between the groups.
     """
     seconds: dict[str, dict[str, list[float]]] = {
         group: {name: [] for name in sides} for group, sides in groups.items()
@@ -67,7 +70,7 @@ def sweeps(
     for number in range(max(counts.values(), default=0)):
         for group, sides in groups.items():
             if number < counts[group]:
-                _round(group, sides, seconds[group], pause_seconds)
+                _round(group, sides, seconds[group], pause_seconds, sample_seconds)
     return seconds
 
 
@@ -76,6 +79,7 @@ def _round(
     sides: Mapping[str, Callable[[], object]],
     seconds: Mapping[str, list[float]],
     pause_seconds: float,
+    sample_seconds: float,
 ) -> None:
     for number, (name, call) in enumerate(sides.items()):
         progress.at(f"{group} {name}".strip())
@@ -83,9 +87,16 @@ def _round(
         if not number:
             reference.tick()
         call()
+        seconds[name].append(_sample(call, sample_seconds))
+
+
+def _sample(call: Callable[[], object], sample_seconds: float) -> float:
+    found: list[float] = []
+    while not found or (sum(found) + found[-1] < sample_seconds and len(found) < MOST_CALLS):
         start = time.perf_counter()
         call()
-        seconds[name].append(time.perf_counter() - start)
+        found.append(time.perf_counter() - start)
+    return min(found)
 
 
 def _summary(values: list[float]) -> Timing:
