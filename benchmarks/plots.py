@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import Measurement, Results
+from benchmarks.tile_forms import by_title, forms
 
 Rows = Sequence[Measurement]
 
@@ -47,29 +48,24 @@ def _grid(figure: Any, count: int, size: tuple[float, float] = (4.5, 3.5)) -> li
 
 def _draw_tiled(figure: Any, rows: Rows) -> None:
     """Times and traffic of every form, as parts of the untiled one's; LX peak on its own axis."""
-    groups: dict[str, list[Measurement]] = {}
-    for row in rows:
-        if "tiles" in row.labels:
-            groups.setdefault(f"{row.labels['workload']}, {row.labels['dim']}", []).append(row)
-    for panel, (title, found) in zip(_grid(figure, len(groups)), groups.items(), strict=True):
-        for kind in ("host", "modelled", "HBM"):
-            xs, ys = _form_line(found, kind)
-            panel.plot(xs, [y / ys[0] for y in ys], "o-", label=kind)
-        xs, ys = _form_line(found, "LX peak")
+    groups = by_title(forms(rows))
+    for panel, (title, group) in zip(_grid(figure, len(groups)), groups.items(), strict=True):
+        tiles, whole = [form.tiles for form in group], group[0]
+        lines = {
+            "host": [form.host_ms / whole.host_ms for form in group],
+            "simulated": [form.simulated_us / whole.simulated_us for form in group],
+            "HBM": [form.hbm_bytes / whole.hbm_bytes for form in group],
+        }
+        for kind, line in lines.items():
+            panel.plot(tiles, line, "o-", label=kind)
         other = panel.twinx()
-        other.plot(xs, [y / 1024 for y in ys], "s:", color="grey", alpha=0.6)
+        other.plot(tiles, [f.lx_peak_bytes / 1024 for f in group], "s:", color="grey", alpha=0.6)
         other.set(ylabel="LX peak, KiB (dotted)", ylim=(0, None))
         panel.axhline(1.0, color="grey", linewidth=0.5)
         panel.set_xscale("log", base=2)
         panel.set(xlabel="tiles", ylabel="of untiled", ylim=(0, None))
         panel.set_title(title, fontsize="small")
         panel.legend(fontsize="x-small")
-
-
-def _form_line(rows: Rows, kind: str) -> tuple[list[int], list[float]]:
-    """Numbers of tiles, and medians of what the name of a row ends in."""
-    line = [row for row in rows if row.name.endswith(f": {kind}")]
-    return [row.labels["tiles"] for row in line], [row.median for row in line]
 
 
 def _draw_ratios(figure: Any, rows: Rows) -> None:
@@ -84,7 +80,7 @@ def _draw_ratios(figure: Any, rows: Rows) -> None:
 
 
 def _draw_scaling(figure: Any, rows: Rows) -> None:
-    kinds = [(kind, axis) for axis in ("size", "cores") for kind in ("host", "modelled")]
+    kinds = [(kind, axis) for axis in ("size", "cores") for kind in ("host", "simulated")]
     most = max(row.labels["cores"] for row in rows)
     fixed = sorted({row.labels["size"] for row in rows})[-2]
     for panel, (kind, axis) in zip(_grid(figure, len(kinds)), kinds, strict=True):

@@ -28,7 +28,7 @@ class Measurement:
     """One measured quantity. ``values``: all samples in the order they were taken.
 
     ``compared``: false for another program's, and for what is made of quantities that are compared.
-    ``exact``: computed, not timed: bytes and modelled times, equal in every run. ``target``: what
+    ``exact``: computed, not timed: bytes and simulated times, equal in every run. ``target``: what
     it should stay below, or above where ``higher_is_better``. ``labels``: what plots need, such as
     the number of tiles.
     """

@@ -1,7 +1,7 @@
 """How times grow with size and cores: `python -m benchmarks scaling`.
 
 The same linked operations at several sizes, and divided among 1 to 32 cores: host time of the
-driver and modelled time.
+driver and simulated time.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def operations(size: int, cores: int) -> dict[str, OperationSpec]:
 
 
 def _measurements(case: Case, seconds: Sequence[float]) -> Iterator[Measurement]:
-    modelled = program_counts([case.program]).time(default_machine()).total_ns / 1e3
+    simulated = program_counts([case.program]).time(default_machine()).total_ns / 1e3
     labels = {"operation": case.operation, "size": case.size, "cores": case.cores}
     times = tuple(value * 1e3 for value in seconds)
     yield Measurement(f"{case.title}: host", "ms", times, labels=labels)
-    yield Measurement(f"{case.title}: modelled", "us", (modelled,), exact=True, labels=labels)
+    yield Measurement(f"{case.title}: simulated", "us", (simulated,), exact=True, labels=labels)

@@ -119,13 +119,13 @@ def _loops(quick: bool) -> Iterable[Measurement]:
 def _reading(quick: bool) -> Iterable[Measurement]:
     from benchmarks.reading import EXECUTES, QUICK_EXECUTES, ROUNDS, measure
 
-    rounds, executes = (2, QUICK_EXECUTES) if quick else (ROUNDS // REPEATS, EXECUTES)
+    rounds, executes = (1, QUICK_EXECUTES) if quick else (ROUNDS // REPEATS, EXECUTES)
 
     def once() -> Iterator[Measurement]:
         for found in measure(rounds, executes):
             yield Measurement(found.name, "ms", (found.seconds * 1e3,))
 
-    return repeated(once, REPEATS)
+    return repeated(once, 2 * REPEATS if quick else REPEATS)
 
 
 def _launching(quick: bool) -> Iterable[Measurement]:

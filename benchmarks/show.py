@@ -5,22 +5,25 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.comparison import Change, compare, machine_factors, missing
 from benchmarks.results import TIMES
-from benchmarks.tile_forms import HEADS, SECTION, by_title, cells, forms, shown
+from benchmarks.tile_forms import HEADS, LEFT, SECTION, by_title, cells, forms, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import JustifyMethod
+
     from benchmarks.results import Measurement, Results
 
-WIDTH = 132
+WIDTH = 124
 SEEN = 1.5
 """Sections in half of whose times a change of this factor would not be seen are named."""
-LEFT = ("", "unit", "workload", "dim")
+LEFT_HEADS = (*LEFT, "", "unit")
 
 
 def show(results: Results) -> None:
@@ -53,9 +56,10 @@ def tiled_table(rows: Sequence[Measurement]) -> Table:
 
 
 def _table(title: str, heads: Sequence[str]) -> Table:
-    table = Table(title=title)
+    table = Table(title=title, box=SIMPLE, pad_edge=False)
     for head in heads:
-        table.add_column(head, justify="left" if head in LEFT else "right")
+        justify: JustifyMethod = "left" if head in LEFT_HEADS else "right"
+        table.add_column(head, justify=justify, no_wrap=True)
     return table
 
 

@@ -179,9 +179,9 @@ def measurements(found: Prepared, times: Mapping[str, Sequence[float]]) -> Itera
     for tiles, counted in found.counts.items():
         of = partial(_of_form, found, tiles)
         host = times[str(tiles)]
-        modelled = counted.time(default_machine()).total_ns / 1e3
+        simulated = counted.time(default_machine()).total_ns / 1e3
         yield of(Kind.HOST, "ms", [seconds * 1e3 for seconds in host], False)
-        yield of(Kind.SIMULATED, "us", [modelled], True)
+        yield of(Kind.SIMULATED, "us", [simulated], True)
         yield of(Kind.HBM, "bytes", [counted.hbm_bytes], True)
         yield of(Kind.LX, "bytes", [counted.lx_peak_bytes], True)
         if tiles > 1:

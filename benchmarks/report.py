@@ -1,0 +1,251 @@
+"""A result as one file: an HTML page with tables and pictures, or tables in Markdown.
+
+The page looks like the profiler's: its style and script are inside, it loads nothing. Tiled against
+untiled comes first, a row per form and a picture per workload and dim; the other sections follow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from itertools import pairwise
+from math import log2
+from pathlib import Path
+
+from benchmarks.results import Measurement, Results
+from benchmarks.show import comparison_lines
+from benchmarks.tile_forms import (
+    HEADS,
+    LEFT,
+    SECTION,
+    Form,
+    by_title,
+    cells,
+    forms,
+    shown,
+)
+from spyre.runtime.profile.report.svg import (
+    Frame,
+    Markup,
+    chart,
+    inside,
+    linear_ticks,
+    tag,
+    x_axis,
+    y_axis,
+)
+
+ASSETS = "spyre.runtime.profile.report"
+ROW_HEADS = ("quantity", "median", "unit", "deviation", "target")
+LEFT_HEADS = (*LEFT, "quantity", "unit")
+FRAME = Frame(width=480.0, height=280.0, left=60.0)
+LINES = ("host time", "simulated time", "HBM bytes", "LX peak")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+STYLE = """
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(24rem, 1fr)); gap: 1rem; }
+.panels figure { margin: 0; }
+.line { fill: none; stroke: var(--own); stroke-width: 2; }
+.one { stroke: var(--faint); }
+pre { overflow-x: auto; }
+"""
+Cell = tuple[str, float | None]
+
+
+def write_report(results: Results, path: Path, before: Results | None = None) -> Path:
+    """Write it as the suffix says, .html or .md, under another name first."""
+    text = page(results, before) if path.suffix == ".html" else markdown(results, before)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+    return path
+
+
+def about(results: Results) -> list[str]:
+    """Lines on where a result is from."""
+    machine = results.machine
+    kind = "quick run (small sizes)" if results.quick else "full sizes"
+    return [
+        f"{machine['processor']}, {machine['cpus']} CPUs, "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}",
+        ", ".join(f"{name} {version}" for name, version in results.versions.items()),
+        f"commit {results.commit}, {kind}, ended {results.ended}",
+    ]
+
+
+def tables(results: Results) -> Iterator[tuple[str, Sequence[str], list[list[Cell]]]]:
+    """Section, headings and cells of every table: text, and the number it sorts by."""
+    for section, rows in results.sections.items():
+        if section == SECTION:
+            yield section, HEADS, list(_form_rows(rows))
+        else:
+            yield section, ROW_HEADS, [_row(row) for row in rows]
+
+
+def _form_rows(rows: Iterable[Measurement]) -> Iterator[list[Cell]]:
+    for group in by_title(forms(rows)).values():
+        for form in group:
+            yield [
+                (shown(head, value), None if isinstance(value, str) else float(value))
+                for head, value in zip(HEADS, cells(form, group[0]), strict=True)
+            ]
+
+
+def _row(row: Measurement) -> list[Cell]:
+    return [
+        (row.name, None),
+        (row.shown, row.median),
+        (row.unit, None),
+        (row.shown_deviation, row.deviation),
+        (row.shown_target, row.target if row.target is not None else -1.0),
+    ]
+
+
+# --- Markdown -----------------------------------------------------------------------------------
+
+
+def markdown(results: Results, before: Results | None = None) -> str:
+    """The tables."""
+    lines = ["# Benchmarks", "", *(f"- {line}" for line in about(results))]
+    if before is not None:
+        lines += ["", "```", *comparison_lines(before, results), "```"]
+    for section, heads, rows in tables(results):
+        lines += ["", f"## {section}", "", _line(heads)]
+        lines.append(_line(["---" if head in LEFT_HEADS else "---:" for head in heads]))
+        lines += [_line([text for text, _ in row]) for row in rows]
+    lines += ["", *(f"**{name} failed**: {text}" for name, text in results.errors.items())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+
+
+# --- HTML ---------------------------------------------------------------------------------------
+
+
+def page(results: Results, before: Results | None = None) -> str:
+    """The page."""
+    sections = list(_sections(results, before))
+    links = [tag("a", name, href=f"#{name}") for name, _ in sections]
+    button = tag("button", "Dark or light", type="button", id="theme", aria_pressed="false")
+    lines = tag("ul", [tag("li", line) for line in about(results)], class_="facts")
+    body = [
+        tag("header", [tag("h1", "Benchmarks of spyre"), button]),
+        lines,
+        tag("nav", links, aria_label="Sections"),
+        tag("main", [tag("section", [tag("h2", n), c], id=n) for n, c in sections]),
+        tag("script", Markup(_asset("page.js"))),
+    ]
+    head = [
+        Markup('<meta charset="utf-8">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup('<link rel="icon" href="data:,">'),
+        tag("title", "Benchmarks of spyre"),
+        tag("style", Markup(_asset("page.css") + STYLE)),
+    ]
+    return f"<!doctype html>\n{tag('html', [tag('head', head), tag('body', body)], lang='en')}\n"
+
+
+def _asset(name: str) -> str:
+    return resources.files(ASSETS).joinpath(name).read_text(encoding="utf-8")
+
+
+def _sections(results: Results, before: Results | None) -> Iterator[tuple[str, Markup]]:
+    if before is not None:
+        yield "changes", tag("pre", "\n".join(comparison_lines(before, results)))
+    for section, heads, rows in tables(results):
+        content = [_table(section, heads, rows)]
+        if section == SECTION:
+            content = [_pictures(results.sections[section]), *content]
+        yield section, inside(content)
+    if results.errors:
+        failed = [tag("li", f"{name}: {text}") for name, text in results.errors.items()]
+        yield "failed", tag("ul", failed)
+
+
+def _table(section: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Markup:
+    arrow = tag("span", "", class_="arrow", aria_hidden="true")
+    head = [
+        tag("th", tag("button", [name, arrow], type="button"), scope="col", class_=_class(name))
+        for name in heads
+    ]
+    body = [
+        tag("tr", [_cell(name, cell) for name, cell in zip(heads, row, strict=True)])
+        for row in rows
+    ]
+    content = [tag("caption", section), tag("thead", tag("tr", head)), tag("tbody", body)]
+    table = tag("table", content, class_="sortable", id=f"{section}-table")
+    return tag("div", table, class_="wide", role="region", tabindex="0", aria_label=section)
+
+
+def _cell(head: str, cell: Cell) -> Markup:
+    text, number = cell
+    value = None if number is None else repr(number)
+    return tag("td", text, data_value=value, class_=_class(head))
+
+
+def _class(head: str) -> str | None:
+    return None if head in LEFT_HEADS else "number"
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def _pictures(rows: Iterable[Measurement]) -> Markup:
+    """A panel per workload and dim: every line as parts of its untiled value, LX of its highest."""
+    panels = [
+        tag("figure", [tag("figcaption", title), _panel(title, group)])
+        for title, group in by_title(forms(rows)).items()
+    ]
+    names = [
+        tag("li", [tag("span", "", class_=f"swatch colour-{k}", aria_hidden="true"), name])
+        for k, name in enumerate(LINES)
+    ]
+    text = (
+        "By number of tiles, as parts of the untiled form's; the peak of LX as a part of the "
+        "highest of its row."
+    )
+    legend = tag("ul", names, class_="legend")
+    return inside([tag("p", text), legend, tag("div", panels, class_="panels")])
+
+
+def _panel(title: str, group: Sequence[Form]) -> Markup:
+    lines = relative(group)
+    most = max(1.0, *(max(line) for line in lines))
+    last = max(log2(group[-1].tiles), 1.0)
+    places = [log2(form.tiles) / last for form in group]
+    ticks = [(x, str(form.tiles)) for x, form in zip(places, group, strict=True)]
+    pieces: list[str] = [
+        x_axis(FRAME, ticks, "tiles"),
+        y_axis(FRAME, linear_ticks(most, lambda value: f"{value:g}"), "of untiled"),
+    ]
+    one = FRAME.y(1 / most)
+    pieces.append(tag("line", x1=FRAME.left, x2=FRAME.end, y1=one, y2=one, class_="one"))
+    for number, line in enumerate(lines):
+        points = [(FRAME.x(x), FRAME.y(y / most)) for x, y in zip(places, line, strict=True)]
+        pieces += _drawn(points, f"colour-{number}", LINES[number], line)
+    return chart(FRAME, f"{title}, by tiles", pieces)
+
+
+def relative(group: Sequence[Form]) -> list[list[float]]:
+    """The lines of a panel, in the order of LINES."""
+    whole, highest = group[0], max(form.lx_peak_bytes for form in group) or 1.0
+    return [
+        [form.host_ms / whole.host_ms for form in group],
+        [form.simulated_us / whole.simulated_us for form in group],
+        [form.hbm_bytes / whole.hbm_bytes for form in group],
+        [form.lx_peak_bytes / highest for form in group],
+    ]
+
+
+def _drawn(
+    points: Sequence[tuple[float, float]], style: str, name: str, values: Sequence[float]
+) -> Iterator[Markup]:
+    for (x1, y1), (x2, y2) in pairwise(points):
+        yield tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=f"line {style}")
+    for (x, y), value in zip(points, values, strict=True):
+        told = tag("title", f"{name}: {value:.3g}")
+        yield tag("circle", told, cx=x, cy=y, r=3.5, class_=f"point {style}")
