@@ -60,12 +60,17 @@ def run(sections: Iterable[Section], quick: bool) -> Results:
             try:
                 found[section.name] = list(section.measure(quick))
             except Exception as error:  # the results of other sections are not lost with it
-                if not isinstance(error, SectionError):
-                    traceback.print_exc()
-                errors[section.name] = f"{type(error).__name__}: {error}"
+                errors[section.name] = _told(error)
             reference.tick(anyway=True)
         speeds[section.name] = reference.take()
     return results_of(found, errors, speeds, quick)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, SectionError):
+        return str(error)
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

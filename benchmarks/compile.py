@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.figures import NO_TARGET, Figure, parser, show
-from benchmarks.progress import progress
 from benchmarks.reference import reference
 
 ROUNDS = 5
@@ -70,8 +69,7 @@ def seconds(case: str, cache: Path) -> float:
 def cold_and_cached(name: str, case: str, cold: float, cached: float, rounds: int) -> list[Figure]:
     """Figures of one case with their targets."""
     first, later = [], []
-    for number in range(rounds):
-        progress.at(f"{name}: processes {number + 1} of {rounds}")
+    for _ in range(rounds):
         reference.tick()
         reference.start_process()
         with tempfile.TemporaryDirectory() as place:

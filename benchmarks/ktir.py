@@ -12,6 +12,7 @@ matmul 64x2048x8192, as many multiply-adds as 1024x1024x1024.
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -24,7 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results import Measurement
+from benchmarks.progress import progress
+from benchmarks.reference import reference
+from benchmarks.results import Measurement, ratio
+from benchmarks.sections import SectionError
 
 ROUNDS = 3
 OUR_ROUNDS = 7
@@ -46,6 +50,8 @@ for _ in range(case["rounds"]):
     begin = time.perf_counter()
     found = interpreter.execute_function(case["function"], **given, **case["numbers"])
     times.append(time.perf_counter() - begin)
+if case["output"] not in found:
+    sys.exit(f"no result is called {case['output']}, only {', '.join(map(str, found))}")
 np.save(case["result"], found[case["output"]])
 print("seconds", json.dumps(times))
 """
@@ -114,11 +120,23 @@ def _softmax(x: Any) -> Any:
 
 
 def measure(checkout: Path, rounds: int = ROUNDS) -> Iterator[Measurement]:
-    """All cases. FileNotFoundError without a checkout; RuntimeError with what its side printed."""
-    if not (checkout / "ktir_cpu").is_dir():
-        raise FileNotFoundError(f"{checkout} is no checkout of ktir-cpu: it has no ktir_cpu")
+    """All cases. SectionError for what is no checkout, and with what its side printed."""
+    check(checkout)
     for case in cases():
+        progress.at(case.name)
         yield from beside(case, checkout, rounds)
+
+
+def check(checkout: Path) -> None:
+    """SectionError unless there is the package and the example of every case."""
+    if not (checkout / "ktir_cpu").is_dir():
+        raise SectionError(f"{checkout} is no checkout of ktir-cpu: it has no directory ktir_cpu")
+    absent = [case.file for case in cases() if not (checkout / case.file).is_file()]
+    if absent:
+        raise SectionError(
+            f"{checkout} is another version of ktir-cpu than this section knows: it has no "
+            f"{', no '.join(absent)}"
+        )
 
 
 def beside(case: Case, checkout: Path, rounds: int = ROUNDS) -> Iterator[Measurement]:
@@ -132,17 +150,16 @@ def beside(case: Case, checkout: Path, rounds: int = ROUNDS) -> Iterator[Measure
     theirs, found = run_theirs(case, checkout, arrays, rounds)
     error = worst(found, expected)
     ours, our_error = run_ours(case, inputs, expected)
-    yield Measurement(f"{case.name}: ktir-cpu", "ms", tuple(s * 1e3 for s in theirs))
+    milliseconds = tuple(s * 1e3 for s in theirs)
+    yield Measurement(f"{case.name}: ktir-cpu", "ms", milliseconds, compared=False)
     yield Measurement(f"{case.name}: card", "ms", tuple(s * 1e3 for s in ours))
     yield Measurement(f"{case.name}: ktir-cpu, worst error", "", (error,), exact=True)
     yield Measurement(
         f"{case.name}: card, worst error", "", (our_error,), exact=True, target=TOLERANCE
     )
     middle = sorted(ours)[len(ours) // 2]
-    ratios = tuple(seconds / middle for seconds in theirs)
-    yield Measurement(
-        f"{case.name}: against ktir-cpu", "x", ratios, higher_is_better=True, target=TARGET
-    )
+    title = f"{case.name}: against ktir-cpu"
+    yield ratio(title, theirs, [middle] * len(theirs), target=TARGET)
 
 
 def run_theirs(
@@ -166,8 +183,19 @@ def run_theirs(
         command = [sys.executable, "-c", _PROGRAM, str(checkout), paths["case.json"]]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"ktir-cpu, {case.name}: {done.stderr.strip()[-500:]}")
-        return json.loads(done.stdout.split("seconds ")[1]), np.load(paths["result.npy"])
+            raise SectionError(f"{case.name}: ktir-cpu failed: {last_lines(done.stderr)}")
+        found = np.load(paths["result.npy"])
+        sizes = case.sizes[case.output]
+        if found.size != math.prod(sizes):
+            raise SectionError(
+                f"{case.name}: ktir-cpu gives {found.size} elements as {case.output}, not {sizes}"
+            )
+        return json.loads(done.stdout.rpartition("seconds ")[2]), found
+
+
+def last_lines(text: str) -> str:
+    """The end of what a process said."""
+    return text.strip()[-500:] or "it says nothing"
 
 
 def resized_text(text: str, numbers: Mapping[int, int]) -> str:
@@ -191,6 +219,7 @@ def run_ours(case: Case, inputs: list[Any], expected: Any) -> tuple[list[float],
     times = []
     for _ in range(OUR_ROUNDS):
         time.sleep(0.02)
+        reference.tick()
         times.append(call_seconds(compiled, tensors))
     return times, worst(result, expected)
 

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import ktir
+from benchmarks.sections import SectionError
 
 STUB = """
 import numpy as np
@@ -65,13 +66,33 @@ def test_wrong_results_of_the_other_side_are_seen(checkout):
 
 def test_what_the_other_side_says_is_passed_on(checkout):
     place = checkout("nonsense")
-    with pytest.raises(RuntimeError, match="NameError"):
+    with pytest.raises(SectionError, match=r"vector add, 4 M: ktir-cpu failed: [\s\S]*NameError"):
         ktir.run_theirs(small(), place, {k: np.zeros(8192, np.float16) for k in small().sizes}, 1)
 
 
 def test_a_directory_that_is_no_checkout(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkout"):
+    with pytest.raises(SectionError, match="no checkout of ktir-cpu: it has no directory ktir_cpu"):
         next(ktir.measure(tmp_path))
+
+
+def test_a_checkout_without_our_examples(checkout):
+    with pytest.raises(SectionError, match=r"another version .* no .*softmax_fwd_ktir.mlir, no "):
+        next(ktir.measure(checkout("1")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('{"output_ptr"', '{"z"', "no result is called output_ptr, only z"),
+        ("x_ptr + y_ptr * FACTOR", "x_ptr[:9]", "9 elements as output_ptr"),
+        ("class KTIRInterpreter", "class Other", "cannot import name"),
+    ],
+)
+def test_a_checkout_with_another_interface(checkout, monkeypatch, old, new, said):
+    monkeypatch.setitem(globals(), "STUB", STUB.replace(old, new))
+    arrays = {name: np.zeros(8192, np.float16) for name in small().sizes}
+    with pytest.raises(SectionError, match=said):
+        ktir.run_theirs(small(), checkout("1"), arrays, 1)
 
 
 def test_texts_are_resized_and_names_kept():

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as suite
-from benchmarks.comparison import compare, missing, noise
+from benchmarks.comparison import compare, missing
 from benchmarks.figures import Figure
 from benchmarks.results import Measurement, ratio, read_results, results_of
-from benchmarks.sections import SECTIONS, Section, of_figures, repeated
+from benchmarks.sections import SECTIONS, Section, SectionError, of_figures, repeated
+from benchmarks.show import show
 
 ROOT = Path(__file__).parents[2]
 
 
 def results(**sections):
-    return results_of(sections, {}, quick=True)
+    return results_of(sections, {}, {}, quick=True)
 
 
 def timed(name, *values, **more):
@@ -29,6 +30,7 @@ def timed(name, *values, **more):
 
 def test_results_are_read_as_they_were_written(tmp_path):
     found = results(a=(timed("x", 1.0, 2.0, target=3.0, labels={"tiles": 4}),), b=())
+    found = replace(found, reference={"a": {"loop": (0.5, 0.25)}})
     found.write(tmp_path / "deep" / "r.json")
     assert read_results(tmp_path / "deep" / "r.json") == found
     assert {"processor", "cpus"} <= found.machine.keys()
@@ -48,41 +50,6 @@ def test_deviation_targets_and_ratios():
     assert paired.missed
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "changed"),
-    [
-        ((100, 100, 100), (104, 104, 104), False),  # within 5 %
-        ((100, 100, 100), (106, 106, 106), True),
-        ((90, 100, 110), (125, 126, 127), False),  # within three deviations of 10
-        ((90, 100, 110), (131, 131, 131), True),
-        ((100,), (120,), False),  # too few samples to know
-        ((100,), (130,), True),
-    ],
-)
-def test_what_is_beyond_noise(before, after, changed):
-    old, new = results(s=(timed("x", *before),)), results(s=(timed("x", *after),))
-    (change,) = compare(old, new)
-    assert change.is_change is changed
-    assert change.verdict == ("WORSE" if changed else "")
-    (back,) = compare(new, old)
-    assert not back.is_change or back.better
-
-
-def test_computed_values_have_no_noise():
-    old, new = (Measurement("x", "bytes", (v,), exact=True) for v in (1000.0, 1001.0))
-    assert noise(old, new) < 1
-    (change,) = compare(results(s=(old,)), results(s=(new,)))
-    assert change.verdict == "WORSE"
-
-
-def test_times_of_other_machines_are_not_compared():
-    rows = (timed("x", 1), ratio("r", [1], [2]), Measurement("b", "bytes", (1,), exact=True))
-    here = results(s=rows)
-    there = replace(here, machine={"processor": "another"})
-    assert [change.name for change in compare(there, here)] == ["r", "b"]
-    assert len(compare(here, here)) == 3
-
-
 def test_what_is_missing_is_said():
     old, new = results(s=(timed("x", 1),), t=()), results(s=(timed("y", 1),))
     new = replace(new, errors={"u": "KaboomError: no"})
@@ -100,21 +67,43 @@ def test_a_section_that_fails_is_no_loss_to_the_others(capsys):
         yield timed("x", 1)
         raise ValueError("no")
 
+    def cannot(quick):
+        raise SectionError("no such checkout")
+
     found = suite.run(
-        [Section("bad", "", fails), Section("good", "", lambda quick: [timed("y", 1)])], True
+        [
+            Section("bad", "", fails),
+            Section("absent", "", cannot),
+            Section("good", "", lambda quick: [timed("y", 1)]),
+        ],
+        True,
     )
-    assert found.errors == {"bad": "ValueError: no"}
+    assert found.errors == {"bad": "ValueError: no", "absent": "no such checkout"}
     assert list(found.sections) == ["good"]
-    suite.show(found)
-    assert "bad failed" in capsys.readouterr().out
+    assert found.reference["good"].keys() >= {"interpreted", "arithmetic", "memory"}
+    show(found)
+    shown, said = capsys.readouterr()
+    assert "bad failed" in shown
+    assert "ValueError" in said
+    assert "SectionError" not in said
 
 
-def test_wrong_command_lines(capsys):
-    for arguments in ([], ["nonsense"], ["ktir"]):
+def test_wrong_command_lines(capsys, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    for arguments, said in (
+        ([], "SECTION"),
+        (["nonsense"], "nonsense"),
+        (["ktir"], "--ktir DIR"),
+        (["all", "--ktir", str(tmp_path / "absent")], "no directory"),
+        (["all", "--compare", str(tmp_path / "absent")], "absent"),
+        (["all", "--compare", str(other)], "no result"),
+        (["all", "--report", "page.pdf"], ".html"),
+    ):
         with pytest.raises(SystemExit) as caught:
             suite.main(arguments)
         assert caught.value.code == 2
-    assert "--ktir DIR" in capsys.readouterr().err
+        assert said in capsys.readouterr().err
 
 
 def test_help_is_light_and_names_all_sections():
@@ -128,19 +117,28 @@ def test_help_is_light_and_names_all_sections():
     assert not any(f"| {name}\n" in shown.stderr for name in ("torch", "numba", "numpy"))
 
 
-def test_a_quick_run_is_written_compared_and_drawn(tmp_path, capsys):
+def test_a_quick_run_is_short_by_what_it_leaves_out():
+    quick, every = (
+        [section.name for section in suite._chosen(suite._parse(arguments))]
+        for arguments in (["all", "--quick"], ["all"])
+    )
+    assert set(every) - set(quick) == {"streams", "eager", "compile"}
+    assert len(every) == len(SECTIONS)
+    assert [s.name for s in suite._chosen(suite._parse(["eager", "--quick"]))] == ["eager"]
+
+
+def test_a_quick_run_is_written_compared_drawn_and_reported(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    out = tmp_path / "r.json"
-    assert suite.main(["scaling", "--quick", "--json", str(out), "--plot", str(tmp_path)]) == 0
+    first, again = tmp_path / "r.json", tmp_path / "s.json"
+    assert suite.main(["scaling", "--quick", "--json", str(first), "--plot", str(tmp_path)]) == 0
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    found = read_results(out)
-    exact = [row for row in found.sections["scaling"] if row.exact]
-    assert exact
-    slower = [
-        replace(row, values=(2 * row.median,)) if row.exact else row
-        for row in found.sections["scaling"]
-    ]
-    suite.show_comparison(replace(found, sections={"scaling": slower}), found)
+    page = tmp_path / "r.html"
+    arguments = ["scaling", "--quick", "--json", str(again), "--compare", str(first)]
+    assert suite.main([*arguments, "--report", str(page)]) == 0
     shown = capsys.readouterr().out
-    assert f"{len(exact)} of {len(slower)} quantities changed" in shown
-    assert "better" in shown
+    changed = next(line for line in shown.splitlines() if "beyond noise" in line)
+    assert changed.strip() in page.read_text(encoding="utf-8")
+    before, after = map(read_results, (first, again))
+    exact = [change for change in compare(before, after) if change.unit == "us"]
+    assert len(exact) == 12
+    assert not any(change.is_change for change in exact)
