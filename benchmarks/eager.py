@@ -19,8 +19,7 @@ import torch
 
 from benchmarks.figures import Figure, run
 from spyre.torch_backend import autoload
-from spyre.torch_backend.device_buffer import buffer_of
-from spyre.torch_backend.eager import prepare
+from spyre.torch_backend.program.launches import launches_noted
 
 SMALL_ROUNDS = 500
 WARM_ROUNDS = 300
@@ -89,9 +88,8 @@ def against_engine(
     def operation() -> torch.Tensor:
         return function(a, b)
 
-    result = operation()
-    launch, drive = directly(a, b, result)
-    del result
+    operation()
+    launch, drive = directly(operation)
     sides = (lambda: once_ns(operation)[1], lambda: once_ns(launch)[1], lambda: _timed(drive))
     for side in 2 * sides:
         side()
@@ -117,12 +115,15 @@ def _median_ratio(times: Sequence[int], others: Sequence[int]) -> float:
     return statistics.median(a / b for a, b in zip(times, others, strict=True))
 
 
-def directly(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> tuple[Operation, Operation]:
-    """The program launched last, over the same three tensors: on the stream, in the driver."""
+def directly(operation: Operation) -> tuple[Operation, Operation]:
+    """The program that ``operation`` launches, at the same addresses: on the stream, in the driver.
+
+    The addresses of its result are free again, and the next call puts its result there.
+    """
+    with launches_noted() as launches:
+        operation()
     torch.spyre.synchronize()
-    program = list(prepare.recipes())[-1].program
-    bases = [base for t in (a, b, result) if (base := buffer_of(t).base) is not None]
-    addresses = [base.address_bytes for base in bases]
+    ((program, addresses),) = launches.found
     linked, card = program.linked_at(addresses), program.card
     return (
         lambda: program.launch(card.streams.current, addresses, ()),
