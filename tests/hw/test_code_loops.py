@@ -60,8 +60,8 @@ def run(emit: Any, vectors: Any, *arrays: Any) -> Any:
     """The loop over whole arrays; gives the last one, ``count`` is its size."""
     loop = code_loops.make(emit, *vectors)
 
-    def call(addresses, count):
-        loop(addresses, count)
+    def call(operands, count):
+        loop(operands, count)
 
     _compiled(call)(tuple(array.ctypes.data for array in arrays), arrays[-1].size)
     return arrays[-1]
@@ -96,7 +96,7 @@ def test_every_kind_of_float_is_encoded_alike(vectors: Any) -> None:
 @operations
 @vectors
 def test_arithmetic_is_that_of_single_elements(operation: str, vectors: Any) -> None:
-    emit = partial(code_loops.emit_binary, operation)
+    emit = partial(code_loops.emit_elementwise, partial(code_loops.arithmetic, operation))
     for codes in partners():
         found = run(emit, vectors, ALL_CODES, codes, np.empty_like(codes))
         np.testing.assert_array_equal(found, encoded_of(operation, codes))
@@ -104,18 +104,55 @@ def test_arithmetic_is_that_of_single_elements(operation: str, vectors: Any) -> 
 
 @operations
 @vectors
-def test_one_code_for_all_is_that_of_single_elements(operation: str, vectors: Any) -> None:
-    emit = partial(code_loops.emit_binary_lane, operation)
-    for code in SPECIAL[[0, 1, 2, 4, 6]]:
-        one = np.full(1, code)
-        whole = encoded_of(operation, np.full_like(ALL_CODES, code))
-        found = run(emit, vectors, ALL_CODES, one, np.empty_like(ALL_CODES))
-        np.testing.assert_array_equal(found, whole)
+def test_a_code_for_every_stick(operation: str, vectors: Any) -> None:
+    emit = partial(code_loops.emit_lanes, partial(code_loops.arithmetic, operation))
+    loop, pitch = code_loops.make(emit, *vectors), 6
+    lanes = np.resize(np.append(SPECIAL, np.arange(0x3000, 0x4800, 7, np.uint16)), 3 << 10)
+
+    def call(operands, count):
+        loop(operands, count)
+
+    found = np.empty_like(ALL_CODES)
+    operands = ALL_CODES.ctypes.data, lanes.ctypes.data, pitch, found.ctypes.data
+    _compiled(call)(operands, found.size)
+    np.testing.assert_array_equal(found, encoded_of(operation, np.repeat(lanes[::3], 64)))
+
+
+@vectors
+def test_extremes_compare_numbers(vectors: Any) -> None:
+    values = decoded(ALL_CODES)
+    for codes in partners():
+        other = decoded(codes)
+        zeros = (values == 0) & (other == 0)
+        for comparison, choose, tie in ((">", np.maximum, np.bitwise_and),
+                                        ("<", np.minimum, np.bitwise_or)):  # fmt: skip
+            emit = partial(code_loops.emit_elementwise, partial(code_loops.extreme, comparison))
+            found = run(emit, vectors, ALL_CODES, codes, np.empty_like(codes))
+            np.testing.assert_array_equal(decoded(found), choose(values, other))
+            np.testing.assert_array_equal(found[zeros], tie(ALL_CODES, codes)[zeros])
+
+
+@vectors
+def test_signs_and_choices(vectors: Any) -> None:
+    values = decoded(ALL_CODES)
+    expected = {
+        code_loops.relu: np.where(values > 0, values, np.float32(0)),
+        code_loops.negative: -values,
+        code_loops.absolute: np.abs(values),
+    }
+    for operation, result in expected.items():
+        emit = partial(code_loops.emit_elementwise, operation)
+        found = run(emit, vectors, ALL_CODES, np.empty_like(ALL_CODES))
+        np.testing.assert_array_equal(found, encoded(result))
+    emit = partial(code_loops.emit_elementwise, code_loops.where)
+    yes, no = ALL_CODES[::-1].copy(), ALL_CODES ^ np.uint16(0x1234)
+    found = run(emit, vectors, ALL_CODES, yes, no, np.empty_like(no))
+    np.testing.assert_array_equal(found, np.where(values != 0, yes, no))
 
 
 @vectors
 def test_in_place(vectors: Any) -> None:
-    emit = partial(code_loops.emit_binary, "fadd")
+    emit = partial(code_loops.emit_elementwise, partial(code_loops.arithmetic, "fadd"))
     codes = ALL_CODES.copy()
     expected = run(emit, vectors, ALL_CODES, ALL_CODES, np.empty_like(codes))
     np.testing.assert_array_equal(run(emit, vectors, codes, codes, codes), expected)
