@@ -113,7 +113,7 @@ class profile:
             event
             for index, each in self.cards.items()
             for event in simulated_events(
-                each, index, FIRST_PROCESS, (first[index] - axis.origin_ns) / 1000
+                each, index, FIRST_PROCESS, first[index] - axis.origin_ns
             )
         )
         write_trace(target, found, axis, more)
