@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from spyre.runtime.flex.trace_time import microseconds
 from tests.perfetto.trace_processor import TraceError, TraceProcessor
 
 
@@ -40,13 +41,24 @@ def test_values(written):
             trace.query("select no_column from slice")
 
 
-def test_whole_nanoseconds_are_kept(written):
+@pytest.mark.parametrize("begin", [0, 1 << 44, 4_398_046_511_104_000, 1 << 52, 7_889_237 * 10**9])
+def test_whole_nanoseconds_are_kept(written, begin):
     """Also a quarter of a year from where times begin, as in traces of torch."""
-    late = 7_889_237_999_999_123
-    with TraceProcessor(written((1, 0.001, 0.999), (1, 1, 0.001), (1, late / 1000, 0.007))) as trace:
-        found = [tuple(row.values()) for row in trace.query("select ts, dur from slice order by ts")]
-        assert found == [(1, 999), (1000, 1), (late, 7)]
+    times = [begin + int(k * 1.27**0.5) for k in range(1000)] + [begin + 90 * 10**12]
+    spans = [(k + 1, microseconds(ns), k / 1000) for k, ns in enumerate(times)]
+    with TraceProcessor(written(*spans)) as trace:
+        found = trace.query("select ts, dur from slice order by dur")
+        assert [row["ts"] for row in found] == times
+        assert [row["dur"] for row in found] == list(range(len(times)))
         assert trace.problems() == []
+
+
+def test_the_nearest_number_may_be_another_time(written):
+    """Why `microseconds` is more than a division."""
+    late = 4_461_553_686_088_236
+    with TraceProcessor(written((1, late / 1000, 1), (2, microseconds(late), 1))) as trace:
+        found = trace.query("select ts from slice order by ts")
+        assert [row["ts"] - late for row in found] == [0, 1]
 
 
 @pytest.mark.parametrize(

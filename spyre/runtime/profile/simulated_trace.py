@@ -19,6 +19,7 @@ import numpy as np
 from spyre.hw.cost.timeline.task import Resource
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
+from spyre.runtime.flex.trace_time import microseconds
 from spyre.runtime.flex.trace_tracks import Track, core_track
 from spyre.runtime.profile.kernel_model import part_of
 from spyre.runtime.profile.profile import KernelProfile, Launch, Profile
@@ -116,7 +117,7 @@ class _Writer:
             "cat": "modelled",
             "pid": self._process,
             "tid": track.number,
-            "ts": (self._begin_ns + begin) / 1000,
+            "ts": microseconds(self._begin_ns + begin),
             "dur": (end - begin) / 1000,
             "args": details,
         }
