@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw.cost.timeline.task import Resource
+from spyre.hw.cost.timeline.task import Resource, Span
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
 from spyre.runtime.flex.trace_time import microseconds
 from spyre.runtime.flex.trace_tracks import Track, core_track
-from spyre.runtime.profile.kernel_model import part_of
+from spyre.runtime.profile.kernel_model import Executions, Float64Array, part_of
 from spyre.runtime.profile.profile import KernelProfile, Launch, Profile
 
 Event = dict[str, Any]
@@ -82,20 +82,17 @@ class _Writer:
                 "time_ns": task.duration_ns,
             }
             name = f"{task.kind} {activity.name}"
-            ends = (span.begin_ns, span.end_ns)
-            yield self._span(name, RESOURCE_TRACKS[task.resource], ends, details)
+            span_ns = (span.begin_ns, span.end_ns)
+            yield self._span(name, RESOURCE_TRACKS[task.resource], span_ns, details)
 
     def launch(self, launch: Launch) -> Iterator[Event]:
         """Executions of a launch, on their track and those of the cores."""
         kernel = self._profile.kernels[launch.kernel]
         parts = self._parts.setdefault(launch.kernel, _KernelParts(kernel))
-        executions, on_cores = kernel.model.executions, self._profile.span_of(launch)
+        executions = kernel.model.executions
         times = executions.end_ns - executions.begin_ns
-        begins, ends = (
-            np.minimum(each + on_cores.begin_ns, on_cores.end_ns)
-            for each in (executions.begin_ns, executions.end_ns)
-        )
-        columns = (executions.execute, executions.instance, times, begins, ends)
+        placed = within(self._profile.span_of(launch), executions)
+        columns = (executions.execute, executions.instance, times, *placed)
         for place, instance, time, begin, end in zip(*(c.tolist() for c in columns), strict=True):
             execute = kernel.executes[place]
             head = {"execute": execute.index, "sdsc": execute.sdsc, "bound": str(execute.bound)}
@@ -121,6 +118,15 @@ class _Writer:
             "dur": (end - begin) / 1000,
             "args": details,
         }
+
+
+def within(launch: Span, executions: Executions) -> tuple[Float64Array, Float64Array]:
+    """Begins and ends in nanoseconds, none behind the launch: sums of floats may be by a bit."""
+    begins, ends = (
+        np.minimum(each + launch.begin_ns, launch.end_ns)
+        for each in (executions.begin_ns, executions.end_ns)
+    )
+    return begins, ends
 
 
 class _KernelParts:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import spyre
+from spyre.hw.cost.timeline.task import Span
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
-from spyre.runtime.profile.kernel_model import part_of
-from spyre.runtime.profile.simulated_trace import EXECUTES, simulated_events
+from spyre.runtime.profile.kernel_model import Executions, part_of
+from spyre.runtime.profile.simulated_trace import EXECUTES, simulated_events, within
 from tests.runtime.flex.trace_reader import span_ns
 
 
@@ -48,6 +50,17 @@ def test_nothing_overlaps(add_loop, overlap):
         assert (span["ts"], span["dur"]) == (begin / 1000, (end - begin) / 1000)
     named = {e["tid"] for e in events if e["name"] == "thread_name"}
     assert {s["tid"] for s in spans} <= named
+
+
+def test_executions_end_with_their_launch():
+    """Sums of tenths pass 2.5 by a bit, and would be rounded up where the launch is not."""
+    ends = np.cumsum(np.full(25, 0.1))
+    number = np.arange(25)
+    executions = Executions(0 * number, number, np.append(0.0, ends)[:-1], ends)
+    assert round(ends[-1]) > round(2.5)
+    begins, ends = within(Span(0.0, 2.5), executions)
+    assert ends[-1] == 2.5
+    assert (begins[1:] == ends[:-1]).all()
 
 
 @pytest.mark.parametrize(("total", "count"), [(7, 3), (0, 4), (10, 10), (1, 5)])
