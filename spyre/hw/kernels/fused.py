@@ -1,8 +1,8 @@
 """Cheap operations on DL16 in one pass: decode, compute, encode, no staging.
 
 For these the staged kernel spends more on its buffers than on arithmetic. They apply to blocks of
-neighbouring sticks whose output overlaps no input (the loops then vectorise); everything else is
-staged. Same arithmetic, same single rounding, so the results are the same bits.
+neighbouring sticks whose output overlaps no input; everything else is staged. Same arithmetic, same
+single rounding, so the results are the same bits.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw.jit import kernel
-from spyre.hw.kernels.intrinsics import (
-    decode_dl16,
-    encode_dl16,
-    key_code,
-    maximum_f32,
-    maximum_i16,
-    minimum_i16,
-    order_key,
+from spyre.hw.kernels.code_loops import (
+    add_code,
+    add_codes,
+    divide_code,
+    divide_codes,
+    multiply_code,
+    multiply_codes,
+    subtract_code,
+    subtract_codes,
 )
+from spyre.hw.kernels.intrinsics import key_code, maximum_i16, minimum_i16, order_key
 from spyre.hw.kernels.opcodes import BINARY, FUSED_BINARY, FUSED_UNARY, MANY, UNARY
-from spyre.hw.kernels.vector_math import absolute
-
-F = np.float32
 
 ADD, SUB, MUL, DIV, MAX, MIN = (BINARY.index(name) for name in FUSED_BINARY)
 NEG, ABS, RELU = (UNARY.index(name) for name in FUSED_UNARY)
@@ -31,34 +30,31 @@ WHERE = MANY.index("where")
 
 @kernel
 def fused_unary(opcode, x, z):
-    """z[i] = op(x[i]) on DL16 codes."""
+    """z[i] = op(x[i]) on DL16 codes: what concerns only the sign needs no decoding."""
     if opcode == RELU:
         for i in range(z.size):
-            z[i] = encode_dl16(maximum_f32(decode_dl16(x[i]), F(0.0)))
+            z[i] = maximum_i16(np.int16(x[i]), np.int16(0))
     elif opcode == NEG:
         for i in range(z.size):
-            z[i] = encode_dl16(-decode_dl16(x[i]))
+            z[i] = x[i] ^ np.uint16(0x8000)
     else:
         for i in range(z.size):
-            z[i] = encode_dl16(absolute(decode_dl16(x[i])))
+            z[i] = x[i] & np.uint16(0x7FFF)
 
 
 @kernel
 def fused_binary(opcode, x, y, z):
-    """z[i] = op(x[i], y[i]) on DL16 codes."""
+    """z[i] = op(x[i], y[i]) on DL16 codes; whole sticks."""
     n = z.size
+    places = (x.ctypes.data, y.ctypes.data, z.ctypes.data)
     if opcode == ADD:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) + decode_dl16(y[i]))
+        add_codes(places, n)
     elif opcode == SUB:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) - decode_dl16(y[i]))
+        subtract_codes(places, n)
     elif opcode == MUL:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) * decode_dl16(y[i]))
+        multiply_codes(places, n)
     elif opcode == DIV:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) / decode_dl16(y[i]))
+        divide_codes(places, n)
     elif opcode == MAX:
         for i in range(n):
             z[i] = key_code(maximum_i16(order_key(x[i]), order_key(y[i])))
@@ -68,22 +64,18 @@ def fused_binary(opcode, x, y, z):
 
 
 @kernel
-def fused_binary_lane(opcode, x, code, z):
-    """z[i] = op(x[i], code): the second operand is one DL16 code for the whole stick."""
-    n = z.size
-    value, key = decode_dl16(code), order_key(code)
+def fused_binary_lane(opcode, x, y, z):
+    """z[i] = op(x[i], y[0]): the second operand is one DL16 code for the whole stick."""
+    n, key = z.size, order_key(y[0])
+    places = (x.ctypes.data, y.ctypes.data, z.ctypes.data)
     if opcode == ADD:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) + value)
+        add_code(places, n)
     elif opcode == SUB:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) - value)
+        subtract_code(places, n)
     elif opcode == MUL:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) * value)
+        multiply_code(places, n)
     elif opcode == DIV:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) / value)
+        divide_code(places, n)
     elif opcode == MAX:
         for i in range(n):
             z[i] = key_code(maximum_i16(order_key(x[i]), key))
@@ -121,8 +113,9 @@ def fused_block(opcode, inputs, half, a, b, c, z, n, b_lane, b_pitch):
         fused_binary(opcode, x, half[b : b + n], out)
     elif inputs == 2:
         for s in range(n // 64):
-            code = half[b + s * b_pitch + b_lane]
-            fused_binary_lane(opcode, x[s * 64 : s * 64 + 64], code, out[s * 64 : s * 64 + 64])
+            at = b + s * b_pitch + b_lane
+            stick = slice(s * 64, s * 64 + 64)
+            fused_binary_lane(opcode, x[stick], half[at : at + 1], out[stick])
     else:
         if not apart(c, z, n):
             return False
