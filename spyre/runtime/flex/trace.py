@@ -19,6 +19,7 @@ import msgspec
 from spyre.errors import LaunchError
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.trace_cores import core_spans
+from spyre.runtime.flex.trace_time import microseconds
 from spyre.runtime.flex.trace_tracks import Track, core_track, engine_track, lanes_of, used_tracks
 from spyre.whole_file import whole_file, writable_target
 
@@ -190,4 +191,4 @@ class _CardTrace:
             yield {"ph": "f", "bp": "e", **head, "tid": lane.number, "ts": end}
 
     def _microseconds(self, clock_ns: int) -> float:
-        return (clock_ns - self._origin_ns) / 1000
+        return microseconds(clock_ns - self._origin_ns)
