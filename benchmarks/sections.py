@@ -125,7 +125,7 @@ def _reading(quick: bool) -> Iterable[Measurement]:
         for found in measure(rounds, executes):
             yield Measurement(found.name, "ms", (found.seconds * 1e3,))
 
-    return repeated(once, 2 * REPEATS if quick else REPEATS)
+    return repeated(once, REPEATS + 1 if quick else REPEATS)
 
 
 def _launching(quick: bool) -> Iterable[Measurement]:

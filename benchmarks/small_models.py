@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-HEADS = 4
+DEPTH = 64
+"""Of a head, as in BERT, ViT and small Llamas."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,13 @@ def perceptron(width: int) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Self-attention; ``groups``: heads of keys and values. ``rotary``: positions are turned."""
+    """Self-attention. ``depth``: of a head; ``groups``: heads of keys and values; ``rotary``: the
+    length if positions are turned, and later ones hidden.
+    """
 
-    def __init__(self, width: int, groups: int, bias: bool, rotary: int = 0) -> None:
+    def __init__(self, width: int, depth: int, groups: int, bias: bool, rotary: int = 0) -> None:
         super().__init__()
-        self.depth, self.groups = width // HEADS, groups
+        self.depth, self.groups, self.heads = depth, groups, width // depth
         self.query = nn.Linear(width, width, bias)
         self.key = nn.Linear(width, groups * self.depth, bias)
         self.value = nn.Linear(width, groups * self.depth, bias)
@@ -53,8 +56,9 @@ class Attention(nn.Module):
         query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
         if self.rotary:
             query, key = self._turned(query), self._turned(key)
-        if self.groups < HEADS:
-            key, value = (t.repeat_interleave(HEADS // self.groups, 1) for t in (key, value))
+        if self.groups < self.heads:
+            shared = self.heads // self.groups
+            key, value = (t.repeat_interleave(shared, 1) for t in (key, value))
         scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(self.depth))
         if self.causal:
             scores = scores + self.hidden
@@ -75,7 +79,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.attention = Attention(width, HEADS, bias=True)
+        self.attention = Attention(width, DEPTH, width // DEPTH, bias=True)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
 
@@ -100,7 +104,7 @@ class LlamaBlock(nn.Module):
 
     def __init__(self, width: int, length: int) -> None:
         super().__init__()
-        self.attention = Attention(width, HEADS // 2, bias=False, rotary=length)
+        self.attention = Attention(width, DEPTH, width // DEPTH // 2, bias=False, rotary=length)
         self.first, self.second = Norm(width), Norm(width)
         self.gate, self.up = (nn.Linear(width, 3 * width, bias=False) for _ in range(2))
         self.down = nn.Linear(3 * width, width, bias=False)
@@ -126,7 +130,7 @@ class VisionBlock(nn.Module):
 
 
 def models(quick: bool) -> list[Model]:
-    """All of them, or two small ones; the card's heads are 64 wide where it matters."""
+    """All of them, or two small ones."""
     if quick:
         return [
             Model("perceptron 64x256", lambda: perceptron(256), (64, 256)),

@@ -14,7 +14,7 @@ from benchmarks.progress import progress
 from benchmarks.reference import reference
 from benchmarks.results import ROOT, Measurement
 
-ROUNDS, QUICK_ROUNDS = 9, 5
+ROUNDS, QUICK_ROUNDS = 9, 4
 RUN = ("-m", "spyre.cli.run")
 
 

@@ -16,7 +16,7 @@ from spyre.torch_backend.inductor.design_point import forget_compiled
 
 def test_attention_is_torch_s():
     torch.manual_seed(0)
-    ours = Attention(64, 4, bias=True)
+    ours = Attention(64, 16, 4, bias=True)
     theirs = torch.nn.MultiheadAttention(64, 4, batch_first=True)
     parts = (ours.query, ours.key, ours.value)
     theirs.in_proj_weight.data = torch.cat([part.weight for part in parts])
@@ -28,13 +28,13 @@ def test_attention_is_torch_s():
 
 def test_a_llama_block_does_not_look_ahead_and_knows_positions():
     torch.manual_seed(0)
-    block, x = LlamaBlock(64, 8), torch.rand(1, 8, 64)
+    block, x = LlamaBlock(128, 8), torch.rand(1, 8, 128)
     other = x.clone()
     other[:, 5] += 1
     found, changed = block(x), block(other)
     torch.testing.assert_close(found[:, :5], changed[:, :5])
     assert not torch.allclose(found[:, 6:], changed[:, 6:])
-    repeated = x[:, :1].expand(1, 8, 64) + torch.eye(8, 64)[None] * 0.1
+    repeated = x[:, :1].expand(1, 8, 128) + torch.eye(8, 128)[None] * 0.1
     swapped = repeated[:, [1, 0, *range(2, 8)]]
     assert not torch.allclose(block(repeated)[:, 7], block(swapped)[:, 7], atol=1e-6)
 
