@@ -115,8 +115,16 @@ class Results:
 def read_results(path: Path) -> Results:
     """A result file. ValueError for another file or format."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} is no result of the benchmarks, or of another version")
+    problem: Exception | None = None
+    try:
+        if document.pop("format") == FORMAT:
+            return _results(document)
+    except (AttributeError, KeyError, TypeError) as error:
+        problem = error
+    raise ValueError(f"{path} is no result of the benchmarks, or of another version") from problem
+
+
+def _results(document: dict[str, Any]) -> Results:
     sections = {
         name: tuple(Measurement(**{**row, "values": tuple(row["values"])}) for row in rows)
         for name, rows in document.pop("sections").items()

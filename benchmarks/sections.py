@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.workloads import Workload
 
 REPEATS = 3
-"""How often sections are gone through one sample of a quantity at a time, or one median."""
+"""How often sections are gone through that measure one quantity after another."""
 LOOPS_REPEATS, PAUSE_SECONDS = 8, 0.25
 """They take a tenth of a second: a pause between, so that the machine has time to be another."""
 QUICK_KERNELS = ("add", "exp", "row sum", "softmax", "restickify", "matmul 512x512x512 split 8x4")
@@ -86,9 +86,9 @@ def _kernels(quick: bool) -> Iterable[Measurement]:
     def once() -> Iterator[Measurement]:
         for workload in workloads.all():
             if not quick or workload.name in QUICK_KERNELS:
-                progress.at(workload.name)
                 sides = {"card": workload.run, "reference": workload.reference}
-                yield from _against(workload, sweeps({"": sides}, rounds, pause)[""])
+                found = sweeps({workload.name: sides}, rounds, pause)
+                yield from _against(workload, found[workload.name])
 
     return repeated(once, REPEATS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -36,9 +35,14 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert {"processor", "cpus"} <= found.machine.keys()
     assert {"python", "numpy", "spyre"} <= found.versions.keys()
     assert found.commit
-    (tmp_path / "other.json").write_text(json.dumps({"format": 0}))
-    with pytest.raises(ValueError, match="no result"):
-        read_results(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize("text", ["[]", '{"format": 0}', '{"format": 2, "sections": {}}', "{"])
+def test_other_files_are_refused(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"no result|line 1"):
+        read_results(path)
 
 
 def test_deviation_targets_and_ratios():
