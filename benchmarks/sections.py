@@ -5,9 +5,8 @@ A section is imported when it is asked for, so that those without torch run with
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 REPEATS = 3
 """How often sections are gone through that measure one quantity after another."""
-LOOPS_REPEATS, PAUSE_SECONDS = 8, 0.25
-"""They take a tenth of a second: a pause between, so that the machine has time to be another."""
 QUICK_KERNELS = ("add", "exp", "row sum", "softmax", "restickify", "matmul 512x512x512 split 8x4")
 
 
@@ -42,16 +39,13 @@ class Section:
     one_cpu: bool = False
 
 
-def repeated(
-    once: Callable[[], Iterable[Measurement]], repeats: int, pause_seconds: float = 0.0
-) -> Iterator[Measurement]:
+def repeated(once: Callable[[], Iterable[Measurement]], repeats: int) -> Iterator[Measurement]:
     """Quantities with the values of all repetitions."""
     from benchmarks.reference import reference
 
     runs = []
     for number in range(repeats):
         progress.at(f"repetition {number + 1} of {repeats}")
-        time.sleep(pause_seconds)
         reference.tick()
         runs.append(list(once()))
     for same in zip(*runs, strict=True):
@@ -104,16 +98,10 @@ def _against(workload: Workload, found: Mapping[str, Sequence[float]]) -> Iterat
     yield ratio(title, found["reference"], found["card"], target=workload.target)
 
 
-def _loops(quick: bool) -> Iterable[Measurement]:
-    from benchmarks.overhead import measure_overheads
-    from spyre.hw.device import Device
+def _apart(name: str, quick: bool) -> Iterable[Measurement]:
+    from benchmarks.apart import PROCESSES, QUICK_PROCESSES, measured_apart
 
-    def once() -> Iterator[Measurement]:
-        found = measure_overheads(Device())
-        yield Measurement("one-stick add in a loop, driver", "ns", (found.driver_ns,))
-        yield Measurement("one-stick add, driven from Python", "ns", (found.python_ns,))
-
-    return repeated(once, LOOPS_REPEATS, PAUSE_SECONDS)
+    return repeated(lambda: measured_apart(name), QUICK_PROCESSES if quick else PROCESSES)
 
 
 def _reading(quick: bool) -> Iterable[Measurement]:
@@ -126,21 +114,6 @@ def _reading(quick: bool) -> Iterable[Measurement]:
             yield Measurement(found.name, "ms", (found.seconds * 1e3,))
 
     return repeated(once, REPEATS + 1 if quick else REPEATS)
-
-
-def _launching(quick: bool) -> Iterable[Measurement]:
-    from benchmarks.launching import measure_all
-
-    def once() -> Iterator[Measurement]:
-        rows, batch = measure_all()
-        for row in [*map(asdict, rows), {"name": f"batch of {batch.tiles}", **asdict(batch)}]:
-            name = row.pop("name")
-            for key, value in row.items():
-                if key.endswith("_us"):
-                    title = key.removesuffix("_us").replace("_", " ")
-                    yield Measurement(f"{name}: {title}", "us", (value,))
-
-    return repeated(once, REPEATS)
 
 
 def _figures(module: str, quick: bool) -> Iterable[Measurement]:
@@ -168,9 +141,9 @@ def _later(module: str, quick: bool) -> Iterable[Measurement]:
 SECTIONS: tuple[Section, ...] = (
     Section("tiled", "tiled against untiled", _tiled),
     Section("kernels", "kernels against numpy and torch", _kernels),
-    Section("loops", "overhead of an execute", _loops, one_cpu=True),
+    Section("loops", "overhead of an execute", partial(_apart, "loops"), one_cpu=True),
     Section("reading", "parse, lower, decode, plan", _reading, one_cpu=True),
-    Section("launching", "link and launch", _launching, one_cpu=True),
+    Section("launching", "link and launch", partial(_apart, "launching"), one_cpu=True),
     Section("streams", "what the runtime adds", partial(_figures, "streams"), quick=False),
     Section("startup", "whole processes", partial(_later, "startup"), one_cpu=True),
     Section("scaling", "with size and cores", partial(_later, "scaling")),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as suite
+from benchmarks.apart import measured_apart
 from benchmarks.comparison import compare, missing
 from benchmarks.figures import Figure
 from benchmarks.results import Measurement, ratio, read_results, results_of
@@ -64,6 +65,13 @@ def test_figures_become_measurements_with_all_repetitions():
     values = iter((1.0, 2.0, 3.0))
     found = list(repeated(lambda: of_figures([Figure("f", next(values), "us", 5)]), 3))
     assert found == [Measurement("f", "us", (1.0, 2.0, 3.0), target=5)]
+
+
+def test_what_depends_on_the_process_is_measured_in_one_of_its_own():
+    rows = measured_apart("loops")
+    assert [row.unit for row in rows] == ["ns", "ns"]
+    driver, python = (row.median for row in rows)
+    assert 0 < driver < python
 
 
 def test_a_section_that_fails_is_no_loss_to_the_others(capsys):
