@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 from benchmarks.results import ROOT, Measurement
 
-PROCESSES, QUICK_PROCESSES = 7, 4
+PROCESSES, QUICK_PROCESSES = 7, 5
 
 
 def loops() -> Iterator[Measurement]:
