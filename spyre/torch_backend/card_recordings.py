@@ -23,7 +23,8 @@ _recording = threading.Lock()
 
 
 class CardRecordings:
-    """The command streams of all cards that are used until `end`, by index: ``found``.
+    """The command streams of all cards that are used until `end`, by index: ``found``, which is in
+    order of the cards when it has ended.
 
     ``runner``: how launches run meanwhile, if not plainly.
     """
@@ -63,6 +64,7 @@ class CardRecordings:
             devices().watch(None)
             self._stack.__exit__(kind, error, traceback)
         finally:
+            self.found = dict(sorted(self.found.items()))
             _recording.release()
 
 

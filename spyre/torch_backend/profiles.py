@@ -18,8 +18,9 @@ from spyre.runtime.flex.noted_launch import run_noted
 from spyre.runtime.flex.trace import check_trace_file, write_trace
 from spyre.runtime.profile.activity import activities_of
 from spyre.runtime.profile.make import MachineLike, machine_of, make_profile
+from spyre.runtime.profile.simulated_trace import simulated_events
 from spyre.torch_backend.card_recordings import CardRecordings
-from spyre.torch_backend.traces import FIRST_PROCESS, time_axis
+from spyre.torch_backend.trace_axis import FIRST_PROCESS, time_axis
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +73,7 @@ class profile:
         self._require_end()
         return {
             index: make_profile(activities_of(commands), self._machine, self._model, self._overlap)
-            for index, commands in sorted(self._recordings.found.items())
+            for index, commands in self._recordings.found.items()
         }
 
     def of_card(self, card: int | None = None) -> Profile:
@@ -101,10 +102,8 @@ class profile:
 
         Modelled time begins where a card's first control block did. LaunchError SPY886.
         """
-        from spyre.runtime.profile.simulated_trace import simulated_events
-
         target, axis = check_trace_file(path), self._require_end()
-        found = dict(sorted(self._recordings.found.items()))
+        found = self._recordings.found
         first = {
             index: min((c.begin_ns for c in commands), default=axis.origin_ns)
             for index, commands in found.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from spyre.hw.cost.timeline.task import Kind, Resource
 from spyre.hw.counters import Counters
-from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.profile_data import ProfileData
 from spyre.runtime.profile.rows import Row, execute_rows, kernel_rows
 
 FORM = 1
@@ -18,7 +18,7 @@ FORM = 1
 Object = dict[str, Any]
 
 
-def profile_object(profile: Profile) -> Object:
+def profile_object(profile: ProfileData) -> Object:
     """Everything the table and the lines under it say."""
     return {
         "form": FORM,
@@ -34,7 +34,7 @@ def profile_object(profile: Profile) -> Object:
     }
 
 
-def totals_object(profile: Profile) -> Object:
+def totals_object(profile: ProfileData) -> Object:
     """Sums over everything."""
     return {
         "launches": len(profile.launches),

@@ -16,7 +16,8 @@ from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
 from spyre.runtime.profile.activity import Activity, activities_of_result
 from spyre.runtime.profile.kernel_model import KernelModel, model_kernel
-from spyre.runtime.profile.profile import ExecuteProfile, KernelProfile, Launch, Profile
+from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.profile_data import ExecuteProfile, KernelProfile, Launch
 from spyre.runtime.run_result import RunResult
 
 MachineLike = MachineSpec | str | Path | None

@@ -11,7 +11,7 @@ from functools import reduce
 from operator import add
 
 from spyre.hw.counters import Counters
-from spyre.runtime.profile.profile import ExecuteProfile, KernelProfile, Profile, Roofs
+from spyre.runtime.profile.profile_data import ExecuteProfile, KernelProfile, ProfileData, Roofs
 
 MAX_ROWS = 24
 """More executes than this are shown by kind, or by kernel."""
@@ -63,7 +63,7 @@ class Row:
         return self.lx_bytes / self.hbm_bytes if self.hbm_bytes else None
 
 
-def rows_of(profile: Profile, every: bool = False) -> tuple[Row, ...]:
+def rows_of(profile: ProfileData, every: bool = False) -> tuple[Row, ...]:
     """Rows in program order, as many as fit a screen unless ``every`` is asked for."""
     found = list(profile.executes)
     if every or len(found) <= MAX_ROWS:
@@ -77,7 +77,7 @@ def rows_of(profile: Profile, every: bool = False) -> tuple[Row, ...]:
     return tuple(_row(profile, f"{len(same)} of", name, same) for same in kinds.values())
 
 
-def execute_rows(profile: Profile) -> tuple[Row, ...]:
+def execute_rows(profile: ProfileData) -> tuple[Row, ...]:
     """A row per execute statement."""
     return tuple(
         _row(profile, str(execute.index), kernel.name, [execute])
@@ -85,12 +85,12 @@ def execute_rows(profile: Profile) -> tuple[Row, ...]:
     )
 
 
-def kernel_rows(profile: Profile) -> tuple[Row, ...]:
+def kernel_rows(profile: ProfileData) -> tuple[Row, ...]:
     """A row per kernel."""
     return tuple(_kernel_row(profile, kernel) for kernel in profile.kernels)
 
 
-def _kernel_row(profile: Profile, kernel: KernelProfile) -> Row:
+def _kernel_row(profile: ProfileData, kernel: KernelProfile) -> Row:
     ops = list(dict.fromkeys(e.model.op for e in kernel.executes))
     shown = ops[0] if len(ops) == 1 else f"{len(kernel.executes)} executes"
     shape = kernel.executes[0].model.shape if len(kernel.executes) == 1 else ", ".join(ops[:6])
@@ -110,7 +110,7 @@ def _kernel_row(profile: Profile, kernel: KernelProfile) -> Row:
     )
 
 
-def _row(profile: Profile, label: str, kernel: str, executes: Sequence[ExecuteProfile]) -> Row:
+def _row(profile: ProfileData, label: str, kernel: str, executes: Sequence[ExecuteProfile]) -> Row:
     first = executes[0]
     time_ns = sum(e.total_ns for e in executes)
     counters = reduce(add, (e.counters for e in executes), Counters())
@@ -130,7 +130,7 @@ def _row(profile: Profile, label: str, kernel: str, executes: Sequence[ExecutePr
     )
 
 
-def total_row(profile: Profile) -> Row:
+def total_row(profile: ProfileData) -> Row:
     """Everything the cores did."""
     kernels = profile.kernels
     return Row(
@@ -157,11 +157,11 @@ def _longest(kernels: Sequence[KernelProfile]) -> str:
     return str(max(times, key=lambda bound: times[bound]))
 
 
-def _share(profile: Profile, time_ns: float) -> float:
+def _share(profile: ProfileData, time_ns: float) -> float:
     return time_ns / profile.kernel_ns if profile.kernel_ns else 0.0
 
 
-def _mac_roof(profile: Profile, executes: Iterable[ExecuteProfile]) -> float:
+def _mac_roof(profile: ProfileData, executes: Iterable[ExecuteProfile]) -> float:
     """The highest peak among the formats of the products."""
     formats = {e.counts.mac_format for e in executes if e.counts.multiply_adds}
     return max((Roofs.of(profile.machine, f).macs_per_ns for f in formats), default=0.0)

@@ -15,7 +15,7 @@ from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
 from spyre.runtime.flex.trace_tracks import Track, core_track
 from spyre.runtime.profile.kernel_model import part_of
-from spyre.runtime.profile.profile import KernelProfile, Launch, Profile
+from spyre.runtime.profile.profile_data import KernelProfile, Launch, ProfileData
 
 Event = dict[str, Any]
 PROCESSES = 100
@@ -25,7 +25,7 @@ EXECUTES = Track(20, "executes")
 
 
 def simulated_events(
-    profile: Profile, card: int = 0, first_process: int = 1, begin_us: float = 0.0
+    profile: ProfileData, card: int = 0, first_process: int = 1, begin_us: float = 0.0
 ) -> Iterator[Event]:
     """Names of the process and its tracks, and spans. ``begin_us``: where modelled time begins."""
     process = first_process + PROCESSES + card
@@ -39,7 +39,7 @@ def simulated_events(
 class _Writer:
     """Events of one process."""
 
-    def __init__(self, profile: Profile, process: int, begin_us: float) -> None:
+    def __init__(self, profile: ProfileData, process: int, begin_us: float) -> None:
         self._profile = profile
         self._process = process
         self._begin_us = begin_us

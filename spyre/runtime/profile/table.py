@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from spyre.hw.cost.timeline.task import Kind, Resource
-from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.profile_data import ProfileData
 from spyre.runtime.profile.rows import Row, rows_of, total_row
 from spyre.runtime.units import format_bytes, format_ns
 
@@ -17,7 +17,7 @@ LEFT = ("kernel", "operation", "shape", "bound by")
 TEXT_WIDTH = 200
 
 
-def make_table(profile: Profile, every: bool = False) -> Table:
+def make_table(profile: ProfileData, every: bool = False) -> Table:
     """The rich table, with a line of totals."""
     from rich.box import SIMPLE
     from rich.table import Table
@@ -40,7 +40,7 @@ def make_table(profile: Profile, every: bool = False) -> Table:
     return table
 
 
-def _launching(profile: Profile) -> dict[str, str]:
+def _launching(profile: ProfileData) -> dict[str, str]:
     return {
         "operation": "launching",
         "runs": str(len(profile.launches)),
@@ -88,7 +88,7 @@ def _of_roof(achieved: float, roof: float) -> str:
     return f"{number} ({achieved / roof:.0%})"
 
 
-def summary_lines(profile: Profile) -> list[str]:
+def summary_lines(profile: ProfileData) -> list[str]:
     """What the table leaves out: copies, launching, the timeline, the machine."""
     count = len(profile.launches)
     moved = [
@@ -116,13 +116,13 @@ def _lx_line(peak_bytes: int, lx_bytes: int) -> str:
     return f"LX: at most {format_bytes(peak_bytes)} of {format_bytes(lx_bytes)} per core"
 
 
-def _busy(profile: Profile, resource: Resource) -> str:
+def _busy(profile: ProfileData, resource: Resource) -> str:
     if not profile.makespan_ns:
         return "0%"
     return f"{profile.timeline.busy_ns(resource) / profile.makespan_ns:.0%}"
 
 
-def profile_text(profile: Profile, every: bool = False, width: int = TEXT_WIDTH) -> str:
+def profile_text(profile: ProfileData, every: bool = False, width: int = TEXT_WIDTH) -> str:
     """The table and the lines under it as plain text."""
     return "\n".join((*table_lines(make_table(profile, every), width), *summary_lines(profile)))
 

@@ -20,7 +20,7 @@ from spyre.runtime.flex.noted_launch import run_noted
 from spyre.runtime.profile.activity import activities_of
 from spyre.runtime.profile.json_form import counters_object
 from spyre.runtime.profile.make import make_profile
-from spyre.runtime.profile.profile import LAUNCH
+from spyre.runtime.profile.profile_data import LAUNCH
 from spyre.runtime.profile.rows import MAX_ROWS, Row, execute_rows, rows_of, total_row
 from spyre.runtime.spyrecode.compile import compile_directory
 from tests.runtime.profile.conftest import EXAMPLES

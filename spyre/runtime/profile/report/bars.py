@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spyre.hw.cost.timeline.task import Kind, Resource
-from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.profile_data import ProfileData
 from spyre.runtime.profile.report.svg import Frame, Markup, chart, linear_ticks, tag, x_axis, y_axis
 from spyre.runtime.profile.table import time_text
 from spyre.runtime.units import format_bytes
@@ -17,7 +17,7 @@ MAX_SPANS = 1500
 """Spans of the timeline that are drawn at most: the longest."""
 
 
-def core_chart(profile: Profile) -> Markup:
+def core_chart(profile: ProfileData) -> Markup:
     """A bar per core."""
     busy = profile.core_busy_ns.tolist()
     most = max(busy) or 1.0
@@ -46,7 +46,7 @@ def core_chart(profile: Profile) -> Markup:
     return chart(CORES_FRAME, "Busy time of every core", pieces)
 
 
-def timeline_chart(profile: Profile) -> Markup:
+def timeline_chart(profile: ProfileData) -> Markup:
     """A lane per resource."""
     most = profile.makespan_ns or 1.0
     names = [((len(LANES) - k - 0.5) / len(LANES), lane) for k, lane in enumerate(LANES)]
@@ -58,7 +58,7 @@ def timeline_chart(profile: Profile) -> Markup:
     return chart(TIME_FRAME, "What host, DMA engine, launching and cores do when", pieces)
 
 
-def _spans(profile: Profile, most: float) -> Iterator[Markup]:
+def _spans(profile: ProfileData, most: float) -> Iterator[Markup]:
     timeline = profile.timeline
     longest = sorted(range(len(timeline.tasks)), key=lambda k: -timeline.tasks[k].duration_ns)
     for number in sorted(longest[:MAX_SPANS]):

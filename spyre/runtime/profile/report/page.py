@@ -12,7 +12,7 @@ from pathlib import Path
 from spyre import __version__
 from spyre.hw.cost.times import Bound
 from spyre.runtime.profile.files import write_whole
-from spyre.runtime.profile.profile import LAUNCH, KernelProfile, Profile
+from spyre.runtime.profile.profile_data import LAUNCH, KernelProfile, ProfileData
 from spyre.runtime.profile.report.bars import core_chart, timeline_chart
 from spyre.runtime.profile.report.lx_chart import MAX_DRAWN, left_out, lx_chart
 from spyre.runtime.profile.report.roofline_chart import roofline_chart
@@ -35,12 +35,12 @@ MAX_MAPS = 8
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def write_report(path: Path | str, profile: Profile, title: str = "spyre profile") -> None:
+def write_report(path: Path | str, profile: ProfileData, title: str = "spyre profile") -> None:
     """Write the page; the file appears whole or not at all. ProfileError SPY782."""
     write_whole(path, report_page(profile, title).encode())
 
 
-def report_page(profile: Profile, title: str = "spyre profile") -> str:
+def report_page(profile: ProfileData, title: str = "spyre profile") -> str:
     """The page as text."""
     sections = list(_sections(profile))
     links = [tag("a", name, href=f"#{key}") for key, name, _ in sections]
@@ -75,7 +75,7 @@ def _theme_button() -> Markup:
     return tag("button", "Dark or light", type="button", id="theme", aria_pressed="false")
 
 
-def _subtitle(profile: Profile) -> str:
+def _subtitle(profile: ProfileData) -> str:
     return (
         f"machine {profile.machine.name} · cost model {profile.cost_model} · {profile.overlap} · "
         f"{_plural(len(profile.kernels), 'kernel')}, "
@@ -92,7 +92,7 @@ def _section(key: str, name: str, content: Markup) -> Markup:
     return tag("section", [heading, content], id=key, aria_labelledby=f"{key}-title")
 
 
-def _sections(profile: Profile) -> Iterator[tuple[str, str, Markup]]:
+def _sections(profile: ProfileData) -> Iterator[tuple[str, str, Markup]]:
     """Key, name and content of every section."""
     yield "summary", "Summary", _summary(profile)
     yield "kernels", "Kernels", _kernels(profile)
@@ -102,7 +102,7 @@ def _sections(profile: Profile) -> Iterator[tuple[str, str, Markup]]:
     yield "counters", "Counters", counter_table(profile)
 
 
-def _summary(profile: Profile) -> Markup:
+def _summary(profile: ProfileData) -> Markup:
     total = total_row(profile)
     tiles = (
         ("First to last", time_text(profile.makespan_ns)),
@@ -132,13 +132,13 @@ def _rate(total: Row) -> str:
     return f"{total.hbm_gbps:.3g} GB/s, {total.hbm_gbps / total.hbm_roof:.0%} of peak"
 
 
-def _kernels(profile: Profile) -> Markup:
+def _kernels(profile: ProfileData) -> Markup:
     executes = [tag("summary", "Every execute"), execute_table(profile)]
     is_open = len(profile.kernels) == 1
     return inside([kernel_table(profile), tag("details", executes, open=is_open)])
 
 
-def _roofline(profile: Profile) -> Markup:
+def _roofline(profile: ProfileData) -> Markup:
     found = roofline_of(profile)
     names = [(f"bound-{bound}", f"bound by {bound}") for bound in (*Bound, LAUNCH)]
     used = {f"bound-{point.bound}" for point in found.points}
@@ -151,7 +151,7 @@ def _roofline(profile: Profile) -> Markup:
     return inside([roofline_chart(found), shown, tag("p", text)])
 
 
-def _lx(profile: Profile) -> Markup:
+def _lx(profile: ProfileData) -> Markup:
     users = [kernel for kernel in profile.kernels if kernel.model.lx.highest]
     if not users:
         return tag("p", "No kernel uses the scratchpads.")
@@ -179,6 +179,6 @@ def _map(kernel: KernelProfile, is_open: bool) -> Markup:
     return tag("details", parts, open=is_open)
 
 
-def _cores(profile: Profile) -> Markup:
+def _cores(profile: ProfileData) -> Markup:
     table = tag("details", [tag("summary", "Every core"), core_table(profile)])
     return inside([tag("p", balance_text(profile)), core_chart(profile), table])
