@@ -16,8 +16,7 @@ from spyre.hw.cost.kernel_time import Model
 from spyre.hw.cost.timeline.policies import Overlap
 from spyre.runtime.flex.noted_launch import run_noted
 from spyre.runtime.flex.trace import check_trace_file, write_trace
-from spyre.runtime.profile.activity import activities_of
-from spyre.runtime.profile.make import MachineLike, machine_of, make_profile
+from spyre.runtime.profile.make import MachineLike, machine_of, profile_of_recording
 from spyre.runtime.profile.simulated_trace import simulated_events
 from spyre.torch_backend.card_recordings import CardRecordings
 from spyre.torch_backend.trace_axis import FIRST_PROCESS, time_axis
@@ -72,7 +71,7 @@ class profile:
         """The profile of every card that was used, by its index."""
         self._require_end()
         return {
-            index: make_profile(activities_of(commands), self._machine, self._model, self._overlap)
+            index: profile_of_recording(commands, self._machine, self._model, self._overlap)
             for index, commands in self._recordings.found.items()
         }
 

@@ -14,7 +14,7 @@ import numpy as np
 from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
 from spyre.hw.cost.operation_traits import is_broadcast, product_dims, product_shape
 from spyre.hw.counters import Counters
-from spyre.hw.execute_counters import CORE_COLUMNS, count_cores, count_execute, operand_sticks
+from spyre.hw.execute_counters import CORE_WORK, count_cores, count_execute, operand_sticks
 from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.ops import Family
 from spyre.hw.spec import STICK_BYTES
@@ -37,7 +37,7 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
     counters = count_execute(runs)
     plan = runs[0].plan
     op = plan.op if runs[0].divided is None else runs[0].divided
-    work = count_cores(runs)[:, CORE_COLUMNS.index("multiply_adds") :].sum(axis=1)
+    work = count_cores(runs)[:, CORE_WORK].sum(axis=1)
     kind = cost_class(op, plan.spec.family, counters.executions)
     product = _product(op, counters) if kind is CostClass.MATMUL else None
     points = (counters.multiply_adds + counters.element_operations) // counters.executions

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from spyre import config
 from spyre.errors import DeviceOutOfMemory
 from spyre.hw.device import Device
+from spyre.hw.region_history import RegionHistory
 from spyre.hw.regions import TENSOR_REGIONS
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.dma.engine import DmaEngine
@@ -154,20 +155,29 @@ class FlexDevice:
 
     @contextmanager
     def recording(self) -> Iterator[CommandStream]:
-        """Record every control block that runs in the block; launches run one iteration at a time.
+        """Record every control block that runs in the block, and what is allocated meanwhile.
 
-        What was submitted to streams of the pools before runs first, and what they still have at
-        the end of the block is waited for. One recording at a time.
+        Launches run one iteration at a time. What was submitted to streams of the pools before runs
+        first, and what they still have at the end of the block is waited for. One recording at a
+        time.
         """
         with self._recorder:
             self.synchronize()
-            stream = CommandStream()
+            stream = CommandStream(self._watch_memory())
             self.scheduler.watch(stream.observe)
             try:
                 yield stream
                 self.synchronize()
             finally:
                 self.scheduler.watch(None)
+                with self.device.regions.lock:
+                    self.device.regions.history = None
+
+    def _watch_memory(self) -> RegionHistory:
+        regions = self.device.regions
+        with regions.lock:
+            found = regions.history = RegionHistory(regions.allocated_bytes)
+        return found
 
     @contextmanager
     def virtual_time(self, durations: Mapping[Engine, int]) -> Iterator[VirtualTime]:

@@ -6,7 +6,7 @@ takes this; :class:`~spyre.runtime.profile.profile.Profile` adds what people cal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
@@ -20,9 +20,12 @@ from spyre.hw.cost.timeline.policies import Overlap
 from spyre.hw.cost.timeline.task import Kind, Resource, Span, Timeline
 from spyre.hw.cost.times import Bound
 from spyre.hw.counters import Counters
+from spyre.hw.execute_counters import CORE_COLUMNS
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import CORES
 from spyre.runtime.profile.activity import Activity
+from spyre.runtime.profile.core_balance import CoreBalance
+from spyre.runtime.profile.hbm_occupancy import HbmOccupancy
 from spyre.runtime.profile.kernel_model import ExecuteModel, Float64Array, KernelModel
 
 LAUNCH = "launch"
@@ -75,6 +78,16 @@ class ExecuteProfile:
     def bound(self) -> Bound:
         """What it waits for most."""
         return self.model.time.bound
+
+
+def balance_of(executes: Iterable[ExecuteProfile]) -> CoreBalance:
+    """What each core did in all launches of ``executes``."""
+    counts = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
+    busy_ns = np.zeros(CORES)
+    for execute in executes:
+        counts += execute.model.core_counts * execute.launches
+        busy_ns += execute.model.core_shares * execute.total_ns
+    return CoreBalance(counts, busy_ns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +150,8 @@ class ProfileData:
     """What a card would have done, by a cost model.
 
     ``activities``: what was profiled; ``owners``: by task of the timeline, the place of its
-    activity. ``launches``: in order of submission.
+    activity. ``launches``: in order of submission. ``hbm``: what is allocated in device memory
+    when; None where nobody looked.
     """
 
     machine: MachineSpec
@@ -148,6 +162,7 @@ class ProfileData:
     activities: tuple[Activity, ...]
     timeline: Timeline
     owners: tuple[int, ...]
+    hbm: HbmOccupancy | None = None
 
     @property
     def executes(self) -> Iterator[tuple[KernelProfile, ExecuteProfile]]:
@@ -195,16 +210,19 @@ class ProfileData:
         return max((kernel.lx_peak_bytes for kernel in self.kernels), default=0)
 
     @cached_property
+    def per_core(self) -> CoreBalance:
+        """What each core did in all launches."""
+        return balance_of(execute for _, execute in self.executes)
+
+    @property
     def core_counts(self) -> Int64Array:
         """Work per core, see :func:`~spyre.hw.execute_counters.count_cores`."""
-        parts = [e.model.core_counts * e.launches for _, e in self.executes]
-        return np.sum(parts, axis=0) if parts else np.zeros((CORES, 6), np.int64)
+        return self.per_core.counts
 
-    @cached_property
+    @property
     def core_busy_ns(self) -> Float64Array:
         """How long each core works, [CORES]: of every execute, its part of the busiest core's."""
-        parts = [e.model.core_shares * e.total_ns for _, e in self.executes]
-        return np.sum(parts, axis=0) if parts else np.zeros(CORES, np.float64)
+        return self.per_core.busy_ns
 
     def span_of(self, launch: Launch) -> Span:
         """When a launch is on the cores."""

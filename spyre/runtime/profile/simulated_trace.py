@@ -1,6 +1,7 @@
 """Modelled time as a process of a Chrome trace, beside the host's time of the same run.
 
-Its tracks are host, DMA engine, launching, compute, executes and cores. Spans of track ``executes``
+Its tracks are host, DMA engine, launching, compute, executes and cores, and counters of what is in
+HBM and LX. Spans of track ``executes``
 carry counters, those of a core its own; their sums are the counters of the profile. Where
 executions of a statement differ, a span has its part as evenly as whole numbers can be.
 """
@@ -10,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from spyre.hw.cost.timeline.task import Resource
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
+from spyre.hw.nest import Int64Array
+from spyre.runtime.flex.trace_counters import HBM, counter_events, hbm_counters
 from spyre.runtime.flex.trace_tracks import Track, core_track
-from spyre.runtime.profile.kernel_model import part_of
+from spyre.runtime.profile.kernel_model import Float64Array, part_of
 from spyre.runtime.profile.profile_data import KernelProfile, Launch, ProfileData
 
 Event = dict[str, Any]
@@ -22,6 +27,7 @@ PROCESSES = 100
 """Distance of a card's process with modelled time from the one with the host's."""
 RESOURCE_TRACKS = {r: Track(10 + k, f"modelled {r}") for k, r in enumerate(Resource)}
 EXECUTES = Track(20, "executes")
+LX = "LX bytes of a core"
 
 
 def simulated_events(
@@ -34,6 +40,7 @@ def simulated_events(
     yield from writer.tasks()
     for launch in profile.launches:
         yield from writer.launch(launch)
+    yield from writer.memory()
 
 
 class _Writer:
@@ -95,6 +102,19 @@ class _Writer:
                 until = begin + (end - begin) * share
                 yield self._span(name, core_track(core), begin, until, {**head, **own})
 
+    def memory(self) -> Iterator[Event]:
+        """How much is allocated in HBM, and alive in a scratchpad."""
+        found = self._profile.hbm
+        if found is not None and self._profile.activities:
+            thin = found.thinned()
+            times_us = self._begin_us + thin.time_ns / 1000
+            values = hbm_counters(thin.allocated_bytes)
+            yield from counter_events(self._process, HBM, times_us, values)
+        times_ns, live_bytes = lx_live_bytes(self._profile)
+        if live_bytes.any():
+            times_us = self._begin_us + times_ns / 1000
+            yield from counter_events(self._process, LX, times_us, {"live": live_bytes})
+
     def _span(
         self, name: str, track: Track, begin: float, end: float, details: Mapping[str, object]
     ) -> Event:
@@ -108,6 +128,19 @@ class _Writer:
             "dur": (end - begin) / 1000,
             "args": details,
         }
+
+
+def lx_live_bytes(profile: ProfileData) -> tuple[Float64Array, Int64Array]:
+    """Bytes of a scratchpad alive from when to when: moments (ns), ascending, and the bytes.
+
+    Between launches nothing is.
+    """
+    times, live = [np.zeros(1)], [np.zeros(1, np.int64)]
+    for launch in sorted(profile.launches, key=lambda each: profile.span_of(each).begin_ns):
+        model, span = profile.kernels[launch.kernel].model, profile.span_of(launch)
+        times += [model.executions.begin_ns + span.begin_ns, np.array([span.end_ns])]
+        live += [model.lx_live_bytes, np.zeros(1, np.int64)]
+    return np.concatenate(times), np.concatenate(live)
 
 
 class _KernelParts:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from spyre.hw.cost.timeline.task import Kind, Resource
+from spyre.runtime.flex.trace_counters import region_name
+from spyre.runtime.profile.hbm_occupancy import HbmOccupancy
 from spyre.runtime.profile.profile_data import ProfileData
 from spyre.runtime.profile.rows import Row, rows_of, total_row
 from spyre.runtime.units import format_bytes, format_ns
@@ -64,6 +66,7 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "GB/s": lambda row: _of_roof(row.hbm_gbps, row.hbm_roof),
     "MAC/ns": lambda row: _of_roof(row.macs_per_ns, row.mac_roof),
     "LX reuse": lambda row: reuse_text(row),
+    "imbalance": lambda row: imbalance_text(row.per_core.imbalance),
 }
 """The text of a row's cell, by column."""
 COLUMNS = tuple(CELLS)
@@ -79,6 +82,11 @@ def reuse_text(row: Row) -> str:
     if not row.lx_bytes:
         return "-"
     return "all LX" if row.lx_reuse is None else f"{row.lx_reuse:.2g}×"
+
+
+def imbalance_text(imbalance: float | None) -> str:
+    """The busiest core over the mean of those that work."""
+    return "-" if imbalance is None else f"{imbalance:.3g}×"
 
 
 def _of_roof(achieved: float, roof: float) -> str:
@@ -103,6 +111,7 @@ def summary_lines(profile: ProfileData) -> list[str]:
         f"{time_text(profile.compute_ns)} on the cores",
         f"copies: {', '.join(moved) or 'none'}",
         _lx_line(profile.lx_peak_bytes, hw.lx_bytes),
+        _hbm_line(profile.hbm, hw.hbm_bytes),
         f"from first to last: {time_text(profile.makespan_ns)} ({profile.overlap}; cores busy "
         f"{_busy(profile, Resource.COMPUTE)}, DMA {_busy(profile, Resource.DMA)})",
         f"machine {profile.machine.name}, model {profile.cost_model}: HBM {hw.hbm_peak_gbps:g} "
@@ -114,6 +123,19 @@ def _lx_line(peak_bytes: int, lx_bytes: int) -> str:
     if not peak_bytes:
         return "LX: not used"
     return f"LX: at most {format_bytes(peak_bytes)} of {format_bytes(lx_bytes)} per core"
+
+
+def _hbm_line(found: HbmOccupancy | None, hbm_bytes: int) -> str:
+    """What was allocated at most, and where."""
+    if found is None:
+        return "HBM: allocations were not recorded"
+    peaks = ", ".join(
+        f"{region_name(region)} {format_bytes(size_bytes)}"
+        for region, size_bytes in enumerate(found.region_peak_bytes)
+        if size_bytes
+    )
+    most = f"{format_bytes(found.peak_bytes)} of {format_bytes(hbm_bytes)}"
+    return f"HBM: at most {most} allocated{f' ({peaks})' if peaks else ''}"
 
 
 def _busy(profile: ProfileData, resource: Resource) -> str:

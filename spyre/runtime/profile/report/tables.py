@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.hw.counters import Counters
-from spyre.hw.execute_counters import CORE_COLUMNS
 from spyre.runtime.profile.profile_data import ProfileData
+from spyre.runtime.profile.report.core_charts import Quantity
 from spyre.runtime.profile.report.svg import Markup, inside, tag
 from spyre.runtime.profile.rows import Row, execute_rows, kernel_rows
 from spyre.runtime.profile.table import CELLS, COLUMNS, time_text
@@ -98,6 +98,7 @@ def _row_cell(row: Row, column: str, head: str) -> Cell:
         "GB/s": row.hbm_gbps,
         "MAC/ns": row.macs_per_ns,
         "LX reuse": -1.0 if not row.lx_bytes else row.lx_reuse or float("1e30"),
+        "imbalance": row.per_core.imbalance or 0.0,
     }
     shown = CELLS[column](row)
     if column == "share":
@@ -107,22 +108,19 @@ def _row_cell(row: Row, column: str, head: str) -> Cell:
 
 # --- cores and counters -------------------------------------------------------------------------
 
-_CORE_HEADS = ("core", "busy", *(name.replace("_", " ") for name in CORE_COLUMNS))
 
-
-def core_table(profile: ProfileData) -> Markup:
+def core_table(shown: Sequence[Quantity]) -> Markup:
     """What every core did."""
+    heads = ("core", *(quantity.name for quantity in shown))
+    columns = [quantity.values.tolist() for quantity in shown]
     rows = (
         [
             Cell(str(core), core, True),
-            Cell(time_text(busy), busy),
-            *(Cell(f"{value:,}", value) for value in counts),
+            *(Cell(q.text(value), value) for q, value in zip(shown, values, strict=True)),
         ]
-        for core, (busy, counts) in enumerate(
-            zip(profile.core_busy_ns.tolist(), profile.core_counts.tolist(), strict=True)
-        )
+        for core, values in enumerate(zip(*columns, strict=True))
     )
-    return sortable("cores-table", "Work of every core", _CORE_HEADS, rows)
+    return sortable("cores-table", "Work of every core", heads, rows)
 
 
 def counter_table(profile: ProfileData) -> Markup:
