@@ -18,8 +18,8 @@ from spyre.runtime.flex.noted_launch import run_noted
 from spyre.runtime.flex.trace import check_trace_file, write_trace
 from spyre.runtime.profile.make import MachineLike, machine_of, profile_of_recording
 from spyre.runtime.profile.simulated_trace import simulated_events
-from spyre.torch_backend.card_recordings import CardRecordings
 from spyre.torch_backend.trace_axis import FIRST_PROCESS, time_axis
+from spyre.torch_backend.watched_cards import recordings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,8 +35,9 @@ class profile:
     before runs first, what was submitted in it has ended when the block is left. ``machine``: a
     machine file over the shipped one (MachineError SPY760 to SPY762); ``model``: "calibrated" or
     "ideal"; ``overlap``: "serial", "overlapped" or "double-buffered". LaunchError SPY950 within
-    another trace or profile of the process. Off it costs nothing; on, control blocks run one by
-    one. Read it when the block has been left; of a block that raises it has what had ended by then.
+    another trace, profile or counting of the process. Off it costs nothing; on, control blocks run
+    one by one. Read it when the block has been left; of a block that raises it has what had ended
+    by then.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class profile:
         self._machine = machine_of(machine)
         self._model = model
         self._overlap = Overlap(overlap)
-        self._recordings = CardRecordings(run_noted)
+        self._recordings = recordings(run_noted)
         self._axis: TimeAxis | None = None
 
     def __enter__(self) -> profile:

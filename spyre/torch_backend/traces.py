@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 
 from spyre.runtime.flex.trace import check_trace_file, write_trace
-from spyre.torch_backend.card_recordings import CardRecordings
 from spyre.torch_backend.trace_axis import time_axis
+from spyre.torch_backend.watched_cards import recordings
 
 
 class trace:
@@ -18,12 +18,12 @@ class trace:
     ``torch.profiler``'s ``export_chrome_trace``. What was submitted before the block runs first,
     what was submitted in it has ended when the block is left. The file is written whole or not at
     all, also when the block raises. LaunchError SPY886 for a file that cannot be written, SPY950
-    within another trace or profile of the process.
+    within another trace, profile or counting of the process.
     """
 
     def __init__(self, path: Path | str) -> None:
         self._path = check_trace_file(path)
-        self._recordings = CardRecordings()
+        self._recordings = recordings()
 
     def __enter__(self) -> trace:
         self._recordings.begin()

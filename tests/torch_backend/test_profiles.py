@@ -98,6 +98,22 @@ def test_reading_too_early_and_nesting():
     assert p.of_card().launches == ()
 
 
+def test_counting():
+    """The counters of a profile, for launches that run as they do without."""
+    x, y = ones(64, 128), ones(64, 128)
+    with torch.spyre.counting() as c:
+        with pytest.raises(LaunchError, match="SPY950"), torch.spyre.profile():
+            pass
+        x + y
+        torch.exp(x)
+    with torch.spyre.profile() as p:
+        x + y
+        torch.exp(x)
+    assert c.launches == 2
+    assert c.counters == p.of_card().counters
+    assert list(c.cards) == [0]
+
+
 def test_it_can_be_used_again():
     x = ones(64, 128)
     p = torch.spyre.profile()

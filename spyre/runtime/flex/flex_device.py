@@ -12,6 +12,7 @@ import numpy.typing as npt
 from spyre import config
 from spyre.errors import DeviceOutOfMemory
 from spyre.hw.device import Device
+from spyre.hw.launch_counts import LaunchCounts
 from spyre.hw.region_history import RegionHistory
 from spyre.hw.regions import TENSOR_REGIONS
 from spyre.layout import SpyreTensorLayout
@@ -65,6 +66,7 @@ class FlexDevice:
         self.streams = StreamPool(self)
         self.prepared: dict[tuple[object, ...], JobPlan] = {}
         self._recorder = threading.Lock()
+        self._counter = threading.Lock()
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -178,6 +180,23 @@ class FlexDevice:
         with regions.lock:
             found = regions.history = RegionHistory(regions.allocated_bytes)
         return found
+
+    @contextmanager
+    def counting(self) -> Iterator[LaunchCounts]:
+        """Count what the launches that run in the block move and compute; nothing else changes.
+
+        What was submitted before runs first, what was submitted in the block has run at its end.
+        One such block at a time.
+        """
+        executor = self.device.executor
+        with self._counter:
+            self.synchronize()
+            counts = executor.counts = LaunchCounts()
+            try:
+                yield counts
+                self.synchronize()
+            finally:
+                executor.counts = None
 
     @contextmanager
     def virtual_time(self, durations: Mapping[Engine, int]) -> Iterator[VirtualTime]:
