@@ -111,9 +111,7 @@ class profile:
         more = (
             event
             for index, each in self.cards.items()
-            for event in simulated_events(
-                each, index, FIRST_PROCESS, (first[index] - axis.origin_ns) / 1000
-            )
+            for event in simulated_events(each, index, FIRST_PROCESS, first[index] - axis.origin_ns)
         )
         write_trace(target, found, axis, more)
 

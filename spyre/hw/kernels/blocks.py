@@ -10,13 +10,8 @@ import numpy as np
 
 from spyre.hw import table as tb
 from spyre.hw.jit import kernel
-from spyre.hw.kernels.intrinsics import (
-    bits_float,
-    decode_dl16,
-    decode_half,
-    encode_dl16,
-    encode_half,
-)
+from spyre.hw.kernels.code_loops import decode_codes, encode_codes
+from spyre.hw.kernels.intrinsics import bits_float, decode_dl16, decode_half, encode_half
 from spyre.hw.kernels.rounding import LARGEST, ROUND_ADD, ROUND_ODD, encode_dl16_as
 
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
@@ -29,19 +24,12 @@ HALF_FORMAT, FP32_FORMAT, DL16_FORMAT = tb.HALF, tb.FP32, tb.DL16
 
 @kernel
 def _load_dl16(half, address, sticks, pitch, buffer):
-    start = address >> 1
+    source, target = half.ctypes.data + address, buffer.ctypes.data
     if pitch == 128:
-        source = half[start : start + sticks * 64]
-        target = buffer[: sticks * 64]
-        for i in range(target.size):
-            target[i] = decode_dl16(source[i])
+        decode_codes((source, target), sticks * 64)
         return
     for s in range(sticks):
-        at = start + s * (pitch >> 1)
-        source = half[at : at + 64]
-        target = buffer[s * 64 : s * 64 + 64]
-        for i in range(64):
-            target[i] = decode_dl16(source[i])
+        decode_codes((source + s * pitch, target + s * 256), 64)
 
 
 @kernel
@@ -120,19 +108,12 @@ def load_one(half, word, address, lane, code, lanes, buffer):
 
 @kernel
 def _store_dl16(half, address, sticks, pitch, buffer):
-    start = address >> 1
+    source, target = buffer.ctypes.data, half.ctypes.data + address
     if pitch == 128:
-        target = half[start : start + sticks * 64]
-        source = buffer[: sticks * 64]
-        for i in range(source.size):
-            target[i] = encode_dl16(source[i])
+        encode_codes((source, target), sticks * 64)
         return
     for s in range(sticks):
-        at = start + s * (pitch >> 1)
-        target = half[at : at + 64]
-        source = buffer[s * 64 : s * 64 + 64]
-        for i in range(64):
-            target[i] = encode_dl16(source[i])
+        encode_codes((source + s * 256, target + s * pitch), 64)
 
 
 @kernel

@@ -22,7 +22,7 @@ from spyre.hw.kernels.fused import fused_block
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import FUSE
 from spyre.hw.kernels.pointwise import apply_binary, apply_many, apply_unary
-from spyre.hw.spec import HOST_BYTES
+from spyre.hw.spec import HOST_BYTES, STICK_BYTES
 
 OPCODE, INPUTS, INNER, BLOCKS, LANES = tb.OPCODE, tb.INPUTS, tb.INNER, tb.BLOCKS, tb.LANES
 FLAGS, SECOND = tb.FLAGS, tb.OPERAND + tb.OPERAND_WORDS
@@ -40,7 +40,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
     """Run units ``first`` .. ``last`` of an elementwise table."""
     inputs, lanes, inner, blocks = table[INPUTS], table[LANES], table[INNER], table[BLOCKS]
     opcode, masked, fuse = table[OPCODE], table[MASK], table[FLAGS] == FUSE
-    second_pitch = table[SECOND + INNER_PITCH]
+    second_pitch, memory = table[SECOND + INNER_PITCH], half.ctypes.data
     out_word = OPERAND + inputs * OPERAND_WORDS
     mask_word = out_word + OPERAND_WORDS
     block = begin(table, bases, counters, first, blocks)
@@ -49,12 +49,12 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
         sticks = min(BLOCK_STICKS, inner - at)
         n = sticks * lanes
         if fuse and fused_block(
-            opcode, inputs, half,
-            (counters[8] >> 1) + at * 64,
-            (counters[9] + at * second_pitch) >> 1,
-            (counters[10] >> 1) + at * 64,
-            (counters[8 + inputs] >> 1) + at * 64,
-            n, table[SECOND + LANE], second_pitch >> 1,
+            opcode, inputs, memory,
+            counters[8] + at * STICK_BYTES,
+            counters[9] + at * second_pitch,
+            counters[10] + at * STICK_BYTES,
+            counters[8 + inputs] + at * STICK_BYTES,
+            n, table[SECOND + LANE], second_pitch,
         ):  # fmt: skip
             block = follow(table, counters, block, blocks)
             continue

@@ -1,28 +1,32 @@
 """Cheap operations on DL16 in one pass: decode, compute, encode, no staging.
 
 For these the staged kernel spends more on its buffers than on arithmetic. They apply to blocks of
-neighbouring sticks whose output overlaps no input (the loops then vectorise); everything else is
-staged. Same arithmetic, same single rounding, so the results are the same bits.
+neighbouring sticks whose output is an input or overlaps none; everything else is staged. Same
+arithmetic, same single rounding, so the results are the same bits.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
 from spyre.hw.jit import kernel
-from spyre.hw.kernels.intrinsics import (
-    decode_dl16,
-    encode_dl16,
-    key_code,
-    maximum_f32,
-    maximum_i16,
-    minimum_i16,
-    order_key,
+from spyre.hw.kernels.code_loops import (
+    absolute_codes,
+    add_codes,
+    add_lanes,
+    divide_codes,
+    divide_lanes,
+    maximum_codes,
+    maximum_lanes,
+    minimum_codes,
+    minimum_lanes,
+    multiply_codes,
+    multiply_lanes,
+    negate_codes,
+    relu_codes,
+    subtract_codes,
+    subtract_lanes,
+    where_codes,
 )
 from spyre.hw.kernels.opcodes import BINARY, FUSED_BINARY, FUSED_UNARY, MANY, UNARY
-from spyre.hw.kernels.vector_math import absolute
-
-F = np.float32
 
 ADD, SUB, MUL, DIV, MAX, MIN = (BINARY.index(name) for name in FUSED_BINARY)
 NEG, ABS, RELU = (UNARY.index(name) for name in FUSED_UNARY)
@@ -30,101 +34,79 @@ WHERE = MANY.index("where")
 
 
 @kernel
-def fused_unary(opcode, x, z):
-    """z[i] = op(x[i]) on DL16 codes."""
+def fused_unary(opcode, x, z, n):
+    """z[i] = op(x[i]) on ``n`` DL16 codes at host addresses."""
     if opcode == RELU:
-        for i in range(z.size):
-            z[i] = encode_dl16(maximum_f32(decode_dl16(x[i]), F(0.0)))
+        relu_codes((x, z), n)
     elif opcode == NEG:
-        for i in range(z.size):
-            z[i] = encode_dl16(-decode_dl16(x[i]))
+        negate_codes((x, z), n)
     else:
-        for i in range(z.size):
-            z[i] = encode_dl16(absolute(decode_dl16(x[i])))
+        absolute_codes((x, z), n)
 
 
 @kernel
-def fused_binary(opcode, x, y, z):
-    """z[i] = op(x[i], y[i]) on DL16 codes."""
-    n = z.size
+def fused_binary(opcode, x, y, z, n):
+    """z[i] = op(x[i], y[i]) on ``n`` DL16 codes at host addresses."""
     if opcode == ADD:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) + decode_dl16(y[i]))
+        add_codes((x, y, z), n)
     elif opcode == SUB:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) - decode_dl16(y[i]))
+        subtract_codes((x, y, z), n)
     elif opcode == MUL:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) * decode_dl16(y[i]))
+        multiply_codes((x, y, z), n)
     elif opcode == DIV:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) / decode_dl16(y[i]))
+        divide_codes((x, y, z), n)
     elif opcode == MAX:
-        for i in range(n):
-            z[i] = key_code(maximum_i16(order_key(x[i]), order_key(y[i])))
+        maximum_codes((x, y, z), n)
     else:
-        for i in range(n):
-            z[i] = key_code(minimum_i16(order_key(x[i]), order_key(y[i])))
+        minimum_codes((x, y, z), n)
 
 
 @kernel
-def fused_binary_lane(opcode, x, code, z):
-    """z[i] = op(x[i], code): the second operand is one DL16 code for the whole stick."""
-    n = z.size
-    value, key = decode_dl16(code), order_key(code)
+def fused_lanes(opcode, x, y, pitch, z, n):
+    """:func:`fused_binary` with one code y per stick, ``pitch`` bytes apart."""
     if opcode == ADD:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) + value)
+        add_lanes((x, y, pitch, z), n)
     elif opcode == SUB:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) - value)
+        subtract_lanes((x, y, pitch, z), n)
     elif opcode == MUL:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) * value)
+        multiply_lanes((x, y, pitch, z), n)
     elif opcode == DIV:
-        for i in range(n):
-            z[i] = encode_dl16(decode_dl16(x[i]) / value)
+        divide_lanes((x, y, pitch, z), n)
     elif opcode == MAX:
-        for i in range(n):
-            z[i] = key_code(maximum_i16(order_key(x[i]), key))
+        maximum_lanes((x, y, pitch, z), n)
     else:
-        for i in range(n):
-            z[i] = key_code(minimum_i16(order_key(x[i]), key))
+        minimum_lanes((x, y, pitch, z), n)
 
 
 @kernel
-def fused_where(c, a, b, z):
-    """z[i] = c[i] != 0 ? a[i] : b[i]; the codes pass unchanged."""
-    for i in range(z.size):
-        yes, no = a[i], b[i]
-        z[i] = yes if (c[i] & np.uint16(0x7FFF)) != 0 else no
+def separate(a, b, size):
+    """True if ranges of ``size`` from a and from b are equal or do not overlap."""
+    return a == b or a + size <= b or b + size <= a
 
 
 @kernel
-def apart(a, b, size):
-    """True if ranges of ``size`` from a and from b do not overlap."""
-    return a + size <= b or b + size <= a
+def fused_block(opcode, inputs, memory, a, b, c, z, n, b_lane, b_pitch):
+    """One block of ``n`` codes at bytes a, b, c → z; False if the result overlaps an operand.
 
-
-@kernel
-def fused_block(opcode, inputs, half, a, b, c, z, n, b_lane, b_pitch):
-    """One block of ``n`` codes at element offsets a, b, c → z; False if operands overlap.
-
-    ``b_lane``: the second operand is one value per stick, sticks ``b_pitch`` elements apart.
+    ``b_lane``: the second operand is one value per stick, sticks ``b_pitch`` bytes apart; -1: not.
+    ``memory``: host address of byte 0.
     """
-    if not apart(a, z, n) or (inputs > 1 and b_lane < 0 and not apart(b, z, n)):
+    size = 2 * n
+    if not separate(a, z, size) or (inputs > 1 and b_lane < 0 and not separate(b, z, size)):
         return False
-    x, out = half[a : a + n], half[z : z + n]
+    x, y, out = memory + a, memory + b, memory + z
     if inputs == 1:
-        fused_unary(opcode, x, out)
+        fused_unary(opcode, x, out, n)
     elif inputs == 2 and b_lane < 0:
-        fused_binary(opcode, x, half[b : b + n], out)
+        fused_binary(opcode, x, y, out, n)
     elif inputs == 2:
-        for s in range(n // 64):
-            code = half[b + s * b_pitch + b_lane]
-            fused_binary_lane(opcode, x[s * 64 : s * 64 + 64], code, out[s * 64 : s * 64 + 64])
-    else:
-        if not apart(c, z, n):
+        first = b + 2 * b_lane
+        last = first + (n // 64 - 1) * b_pitch
+        if min(first, last) < z + size and max(first, last) >= z:
             return False
-        fused_where(x, half[b : b + n], half[c : c + n], out)
+        fused_lanes(opcode, x, memory + first, b_pitch, out, n)
+    else:
+        if not separate(c, z, size):
+            return False
+        where_codes((x, y, memory + c, out), n)
     return True

@@ -13,10 +13,9 @@ from numba import carray
 from spyre.hw import matmul_table as mt
 from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
+from spyre.hw.kernels.code_loops import decode_codes, encode_codes
 from spyre.hw.kernels.intrinsics import (
-    decode_dl16,
     decode_half,
-    encode_dl16,
     encode_half,
     pointer_i64,
     pointer_u16,
@@ -63,15 +62,13 @@ def axis_offsets(table, first_word, member, offsets):
 @kernel
 def decode_stick(half, address, code, target):
     """One 16-bit stick at byte ``address`` to 64 floats."""
-    at = address >> 1
-    source = half[at : at + 64]
-    out = target[:64]
     if code == HALF_FORMAT:
+        source = half[address >> 1 : (address >> 1) + 64]
+        out = target[:64]
         for i in range(64):
             out[i] = decode_half(source[i])
     else:
-        for i in range(64):
-            out[i] = decode_dl16(source[i])
+        decode_codes((half.ctypes.data + address, target.ctypes.data), 64)
 
 
 @kernel
@@ -87,8 +84,7 @@ def pack_b_rows(half, address, row_pitch, code, panels, k_at):
                 for i in range(WIDTH):
                     out[i] = decode_half(source[i])
             else:
-                for i in range(WIDTH):
-                    out[i] = decode_dl16(source[i])
+                decode_codes((source.ctypes.data, out.ctypes.data), WIDTH)
 
 
 @kernel
@@ -135,8 +131,7 @@ def store_rows(half, code, base, offsets, source, start, rows):
             for i in range(64):
                 out[i] = encode_half(values[i])
         elif code == DL16_FORMAT:
-            for i in range(64):
-                out[i] = encode_dl16(values[i])
+            encode_codes((values.ctypes.data, out.ctypes.data), 64)
         else:
             add, odd = ROUND_ADD[code], ROUND_ODD[code]
             for i in range(64):

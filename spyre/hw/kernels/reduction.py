@@ -14,6 +14,7 @@ from numba import carray
 from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import load_sticks, mask_lanes, mask_sticks, store_sticks
+from spyre.hw.kernels.code_loops import add_four
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     decode_dl16,
@@ -221,24 +222,18 @@ def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, bu
 
 
 @kernel
-def add_codes(half, at, pitch, count, target):
+def add_runs(half, at, pitch, count, target):
     """Add ``count`` runs of DL16 codes, ``pitch`` elements apart, to ``target``; no staging."""
-    n = target.size
-    r = 0
-    while r + 4 <= count:
-        a = half[at + r * pitch : at + r * pitch + n]
-        b = half[at + (r + 1) * pitch : at + (r + 1) * pitch + n]
-        c = half[at + (r + 2) * pitch : at + (r + 2) * pitch + n]
-        d = half[at + (r + 3) * pitch : at + (r + 3) * pitch + n]
+    n, step, total = target.size, pitch * 2, target.ctypes.data
+    a = half.ctypes.data + at * 2
+    fours = count // 4
+    for _ in range(fours):
+        add_four((a, a + step, a + 2 * step, a + 3 * step, total), n)
+        a += 4 * step
+    for r in range(fours * 4, count):
+        run = half[at + r * pitch : at + r * pitch + n]
         for i in range(n):
-            left = decode_dl16(a[i]) + decode_dl16(b[i])
-            target[i] += left + (decode_dl16(c[i]) + decode_dl16(d[i]))
-        r += 4
-    while r < count:
-        a = half[at + r * pitch : at + r * pitch + n]
-        for i in range(n):
-            target[i] += decode_dl16(a[i])
-        r += 1
+            target[i] += decode_dl16(run[i])
 
 
 @kernel
@@ -287,7 +282,7 @@ def reduce_codes(table, half, address, sticks, sums, keys):
             for s in range(pieces):
                 at = (moved >> 1) + s * kept_pitch
                 if opcode == SUM:
-                    add_codes(half, at, run_pitch, runs, sums[s * width : (s + 1) * width])
+                    add_runs(half, at, run_pitch, runs, sums[s * width : (s + 1) * width])
                 else:
                     own = keys[s * width : (s + 1) * width]
                     extreme_codes(opcode, half, at, run_pitch, runs, own)

@@ -22,6 +22,7 @@ from spyre.hw.region_history import RegionHistory
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.trace_cores import core_spans
 from spyre.runtime.flex.trace_counters import HBM, counter_events, hbm_counters
+from spyre.runtime.flex.trace_time import microseconds
 from spyre.runtime.flex.trace_tracks import Track, core_track, engine_track, lanes_of, used_tracks
 from spyre.whole_file import whole_file, writable_target
 
@@ -144,8 +145,8 @@ class _CardTrace:
         """What is allocated, from the first command on."""
         first_ns = min(command.begin_ns for command in self._commands)
         clock_ns = np.maximum(np.append(first_ns, found.times_ns), first_ns)
-        times_us = (clock_ns - self._origin_ns) / 1000
-        yield from counter_events(self._process, HBM, times_us, hbm_counters(found.allocated_bytes))
+        moments = clock_ns - self._origin_ns
+        yield from counter_events(self._process, HBM, moments, hbm_counters(found.allocated_bytes))
 
     def _name(self, kind: str, track: int, **content: object) -> Event:
         head = {"ph": "M", "name": kind, "pid": self._process, "tid": track, "ts": 0}
@@ -202,4 +203,4 @@ class _CardTrace:
             yield {"ph": "f", "bp": "e", **head, "tid": lane.number, "ts": end}
 
     def _microseconds(self, clock_ns: int) -> float:
-        return (clock_ns - self._origin_ns) / 1000
+        return microseconds(clock_ns - self._origin_ns)

@@ -6,27 +6,27 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from spyre.hw.nest import Int64Array
 from spyre.hw.regions import PROGRAM_REGION
+from spyre.runtime.flex.trace_time import microseconds
 
 Event = dict[str, Any]
 HBM = "HBM bytes allocated"
 
 
 def counter_events(
-    process: int, name: str, times_us: npt.NDArray[np.float64], values: Mapping[str, Int64Array]
+    process: int, name: str, times_ns: Int64Array, values: Mapping[str, Int64Array]
 ) -> Iterator[Event]:
-    """An event per moment with all ``values``, each a track of its own: [moments] like the times.
+    """An event per moment (ns in the trace) with all ``values``, each a track of its own.
 
-    Moments at which nothing changes are left out.
+    ``values``: [moments], like the times. Moments at which nothing changes are left out.
     """
     rows = np.stack(list(values.values()), axis=1)
     changed = np.append(True, (np.diff(rows, axis=0) != 0).any(axis=1))
-    for moment, row in zip(times_us[changed].tolist(), rows[changed].tolist(), strict=True):
-        content = dict(zip(values, row, strict=True))
-        yield {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": moment, "args": content}
+    for moment, row in zip(times_ns[changed].tolist(), rows[changed].tolist(), strict=True):
+        head = {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": microseconds(moment)}
+        yield {**head, "args": dict(zip(values, row, strict=True))}
 
 
 def hbm_counters(allocated_bytes: Int64Array) -> dict[str, Int64Array]:

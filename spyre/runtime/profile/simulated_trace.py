@@ -1,9 +1,13 @@
 """Modelled time as a process of a Chrome trace, beside the host's time of the same run.
 
 Its tracks are host, DMA engine, launching, compute, executes and cores, and counters of what is in
-HBM and LX. Spans of track ``executes``
-carry counters, those of a core its own; their sums are the counters of the profile. Where
-executions of a statement differ, a span has its part as evenly as whole numbers can be.
+HBM and LX. Spans of track ``executes`` carry counters, those of a core its own; their sums are the
+counters of the profile. Where executions of a statement differ, a span has its part as evenly as
+whole numbers can be.
+
+Perfetto counts whole nanoseconds and rounds begin and length of a span apart from each other, so
+that neighbours would overlap, which it leaves out. Spans therefore begin and end at whole
+nanoseconds; ``time_ns`` has the length that was modelled.
 """
 
 from __future__ import annotations
@@ -13,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw.cost.timeline.task import Resource
+from spyre.hw.cost.timeline.task import Resource, Span
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
 from spyre.hw.nest import Int64Array
 from spyre.runtime.flex.trace_counters import HBM, counter_events, hbm_counters
+from spyre.runtime.flex.trace_time import microseconds
 from spyre.runtime.flex.trace_tracks import Track, core_track
-from spyre.runtime.profile.kernel_model import Float64Array, part_of
+from spyre.runtime.profile.kernel_model import Executions, Float64Array, part_of
 from spyre.runtime.profile.profile_data import KernelProfile, Launch, ProfileData
 
 Event = dict[str, Any]
@@ -31,11 +36,11 @@ LX = "LX bytes of a core"
 
 
 def simulated_events(
-    profile: ProfileData, card: int = 0, first_process: int = 1, begin_us: float = 0.0
+    profile: ProfileData, card: int = 0, first_process: int = 1, begin_ns: int = 0
 ) -> Iterator[Event]:
-    """Names of the process and its tracks, and spans. ``begin_us``: where modelled time begins."""
+    """Names of the process and its tracks, and spans. ``begin_ns``: where modelled time begins."""
     process = first_process + PROCESSES + card
-    writer = _Writer(profile, process, begin_us)
+    writer = _Writer(profile, process, begin_ns)
     yield from writer.names(f"Spyre device {card}, modelled ({profile.cost_model})")
     yield from writer.tasks()
     for launch in profile.launches:
@@ -46,10 +51,10 @@ def simulated_events(
 class _Writer:
     """Events of one process."""
 
-    def __init__(self, profile: ProfileData, process: int, begin_us: float) -> None:
+    def __init__(self, profile: ProfileData, process: int, begin_ns: int) -> None:
         self._profile = profile
         self._process = process
-        self._begin_us = begin_us
+        self._begin_ns = begin_ns
         self._parts: dict[int, _KernelParts] = {}
 
     def names(self, title: str) -> Iterator[Event]:
@@ -79,52 +84,59 @@ class _Writer:
                 "block": activity.label,
                 "stream": activity.stream,
                 "bytes": activity.size_bytes,
+                "time_ns": task.duration_ns,
             }
-            track = RESOURCE_TRACKS[task.resource]
             name = f"{task.kind} {activity.name}"
-            yield self._span(name, track, span.begin_ns, span.end_ns, details)
+            span_ns = (span.begin_ns, span.end_ns)
+            yield self._span(name, RESOURCE_TRACKS[task.resource], span_ns, details)
 
     def launch(self, launch: Launch) -> Iterator[Event]:
         """Executions of a launch, on their track and those of the cores."""
         kernel = self._profile.kernels[launch.kernel]
         parts = self._parts.setdefault(launch.kernel, _KernelParts(kernel))
-        origin = self._profile.span_of(launch).begin_ns
         executions = kernel.model.executions
-        begins, ends = executions.begin_ns + origin, executions.end_ns + origin
-        columns = (executions.execute, executions.instance, begins, ends)
-        for place, instance, begin, end in zip(*(c.tolist() for c in columns), strict=True):
+        times = executions.end_ns - executions.begin_ns
+        placed = within(self._profile.span_of(launch), executions)
+        columns = (executions.execute, executions.instance, times, *placed)
+        for place, instance, time, begin, end in zip(*(c.tolist() for c in columns), strict=True):
             execute = kernel.executes[place]
             head = {"execute": execute.index, "sdsc": execute.sdsc, "bound": str(execute.bound)}
             name = execute.model.op
-            counts = parts.counters(place, instance)
-            yield self._span(name, EXECUTES, begin, end, {**head, **counts})
+            details = {**head, "time_ns": time, **parts.counters(place, instance)}
+            yield self._span(name, EXECUTES, (begin, end), details)
             for core, share, own in parts.cores(place, instance):
-                until = begin + (end - begin) * share
-                yield self._span(name, core_track(core), begin, until, {**head, **own})
+                busy = (begin, min(begin + (end - begin) * share, end))
+                details = {**head, "time_ns": time * share, **own}
+                yield self._span(name, core_track(core), busy, details)
 
     def memory(self) -> Iterator[Event]:
         """How much is allocated in HBM, and alive in a scratchpad."""
         found = self._profile.hbm
         if found is not None and self._profile.activities:
             thin = found.thinned()
-            times_us = self._begin_us + thin.time_ns / 1000
             values = hbm_counters(thin.allocated_bytes)
-            yield from counter_events(self._process, HBM, times_us, values)
+            yield from self._counter(HBM, thin.time_ns, values)
         times_ns, live_bytes = lx_live_bytes(self._profile)
         if live_bytes.any():
-            times_us = self._begin_us + times_ns / 1000
-            yield from counter_events(self._process, LX, times_us, {"live": live_bytes})
+            yield from self._counter(LX, times_ns, {"live": live_bytes})
+
+    def _counter(
+        self, name: str, times_ns: Float64Array, values: Mapping[str, Int64Array]
+    ) -> Iterator[Event]:
+        moments = self._begin_ns + np.rint(times_ns).astype(np.int64)
+        return counter_events(self._process, name, moments, values)
 
     def _span(
-        self, name: str, track: Track, begin: float, end: float, details: Mapping[str, object]
+        self, name: str, track: Track, span_ns: tuple[float, float], details: Mapping[str, object]
     ) -> Event:
+        begin, end = map(round, span_ns)
         return {
             "ph": "X",
             "name": name,
             "cat": "modelled",
             "pid": self._process,
             "tid": track.number,
-            "ts": self._begin_us + begin / 1000,
+            "ts": microseconds(self._begin_ns + begin),
             "dur": (end - begin) / 1000,
             "args": details,
         }
@@ -138,9 +150,18 @@ def lx_live_bytes(profile: ProfileData) -> tuple[Float64Array, Int64Array]:
     times, live = [np.zeros(1)], [np.zeros(1, np.int64)]
     for launch in sorted(profile.launches, key=lambda each: profile.span_of(each).begin_ns):
         model, span = profile.kernels[launch.kernel].model, profile.span_of(launch)
-        times += [model.executions.begin_ns + span.begin_ns, np.array([span.end_ns])]
+        times += [within(span, model.executions)[0], np.array([span.end_ns])]
         live += [model.lx_live_bytes, np.zeros(1, np.int64)]
     return np.concatenate(times), np.concatenate(live)
+
+
+def within(launch: Span, executions: Executions) -> tuple[Float64Array, Float64Array]:
+    """Begins and ends in nanoseconds, none behind the launch: sums of floats may be by a bit."""
+    begins, ends = (
+        np.minimum(each + launch.begin_ns, launch.end_ns)
+        for each in (executions.begin_ns, executions.end_ns)
+    )
+    return begins, ends
 
 
 class _KernelParts:

@@ -80,7 +80,7 @@ def test_a_recording(recording):
 
 def test_counters_of_a_trace(recording, softmax):
     profile = profile_of_recording(recording)
-    events = [e for e in simulated_events(profile, begin_us=7.0) if e["ph"] == "C"]
+    events = [e for e in simulated_events(profile, begin_ns=7000) if e["ph"] == "C"]
     assert {e["name"] for e in events} == {HBM}
     assert max(sum(e["args"].values()) for e in events) == profile.hbm.peak_bytes
     assert events[0]["ts"] == 7.0
