@@ -66,6 +66,7 @@ def recording():
     with card.recording() as commands:
         for rows in (64, 128):
             card.to_host(card.to_device(np.ones((rows, 64), np.float16)))
+    assert card.device.regions.history is None
     return commands
 
 
