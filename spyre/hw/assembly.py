@@ -11,6 +11,7 @@ import numpy.typing as npt
 from spyre.hw import table as tb
 from spyre.hw.anchors import FIXED, UNKNOWN
 from spyre.hw.binding import Binding
+from spyre.hw.chains import mark_chains
 from spyre.hw.kernels.opcodes import DISPATCH_BASES, DISPATCH_WORDS
 from spyre.hw.linked_program import LinkedCode, LinkedPlaces, LinkedProgram, PlanRun
 from spyre.hw.nest import Int64Array
@@ -55,7 +56,8 @@ def assemble(
     runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
     rows = np.array(layout.run_rows, np.int64)
     known = all((run.anchors != UNKNOWN).all() for group in runs for run in group)
-    code = LinkedCode(stacked, program, rows, anchors, movable and known)
+    chained = mark_chains(stacked, dispatch)
+    code = LinkedCode(stacked, program, rows, anchors, movable and known, chained)
     return LinkedProgram(code, LinkedPlaces(dispatch, schedule, runs, binding))
 
 

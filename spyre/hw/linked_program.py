@@ -14,7 +14,7 @@ from spyre.hw.aliasing import AliasStructure, alias_structure
 from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan
 from spyre.hw.counters import Counters
-from spyre.hw.kernels.opcodes import DISPATCH_BASES
+from spyre.hw.kernels.opcodes import CHAIN_KIND, DISPATCH_BASES
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
 from spyre.hw.spec import (
@@ -54,7 +54,8 @@ class LinkedCode:
 
     ``tables``, ``run_rows``: see :class:`LinkedProgram`. ``anchors``: the allocation each base of
     each dispatch moves with, int32 [dispatch, operand], see :mod:`spyre.hw.anchors`. ``movable``:
-    everything that depends on an allocation moves with it.
+    everything that depends on an allocation moves with it. ``chained``: some dispatches are chains,
+    see :mod:`spyre.hw.chains`.
     """
 
     tables: Int64Array
@@ -62,12 +63,14 @@ class LinkedCode:
     run_rows: Int64Array
     anchors: npt.NDArray[np.int32]
     movable: bool
+    chained: bool
 
     @cached_property
     def entries(self) -> Int64Array:
         """Addresses of the kernels the program uses, compiled or loaded on first access."""
         kinds = self.tables[:, tb.KIND]
-        return entry_addresses(np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist())
+        used = np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist()
+        return entry_addresses([*used, CHAIN_KIND] if self.chained else used)
 
 
 class Places(Protocol):
@@ -148,8 +151,8 @@ class LinkedProgram:
     """Ready to run: plan tables, and dispatches in program order. Any thread may read it.
 
     ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
-    int64 [m, DISPATCH_WORDS]: table, static execute, instance, spare, 8 base addresses. ``runs``:
-    what runs for each static execute; an instance with several parts is in several runs.
+    int64 [m, DISPATCH_WORDS]: table, static execute, instance, chain length, 8 base addresses.
+    ``runs``: what runs for each static execute; an instance with several parts is in several runs.
     ``binding``: what it was linked for. ``run_rows``: first row in ``tables`` of each run, those of
     all executes one behind another.
     """

@@ -1,9 +1,10 @@
-"""Loops over DL16 codes in vectors: ``loop(operands, count)``.
+"""Loops over DL16 codes in vectors: ``loop(operands, count)``, or that for several runs.
 
 ``operands`` is a tuple of host byte addresses, the last one's of the result; ``count`` elements, a
-positive multiple of a stick's. What is read and what is written is equal or apart. Bits are those
-of the same loop over :func:`.intrinsics.decode_dl16` and :func:`.intrinsics.encode_dl16`, its twin
-in the tests.
+positive multiple of a stick's. ``loop(operands, pitches, runs, count)`` repeats it ``runs`` times,
+at least once, with operands moved by ``pitches`` bytes each time. What is read and what is written
+is equal or apart. Bits are those of the same loop over :func:`.intrinsics.decode_dl16` and
+:func:`.intrinsics.encode_dl16`, its twin in the tests.
 """
 
 from __future__ import annotations
@@ -38,6 +39,30 @@ def make(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> A
             return context.get_dummy_value()
 
         return types.void(operands, types.int64), codegen
+
+    return loop
+
+
+def make_runs(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> Any:
+    """:func:`make` for several runs."""
+
+    @intrinsic
+    def loop(typing_context, operands, pitches, runs, count):
+        def codegen(context, builder, signature, args):
+            emitter = Codes(builder, codes, pack)
+            starts, steps = (cgutils.unpack_tuple(builder, given) for given in args[:2])
+
+            def one(run: Any) -> None:
+                moved = [
+                    builder.add(start, builder.mul(run, step))
+                    for start, step in zip(starts, steps, strict=True)
+                ]
+                emit(emitter, moved, args[3])
+
+            _repeat(emitter, args[2], 1, one)
+            return context.get_dummy_value()
+
+        return types.void(operands, pitches, types.int64, types.int64), codegen
 
     return loop
 
@@ -190,12 +215,12 @@ _ARITHMETIC = [partial(arithmetic, name) for name in ("fadd", "fsub", "fmul", "f
 _EXTREMES = [partial(extreme, comparison) for comparison in "><"]
 _BINARY = [*_ARITHMETIC, *_EXTREMES]
 add_codes, subtract_codes, multiply_codes, divide_codes, maximum_codes, minimum_codes = (
-    make(partial(emit_elementwise, operation)) for operation in _BINARY
+    make_runs(partial(emit_elementwise, operation)) for operation in _BINARY
 )
 add_lanes, subtract_lanes, multiply_lanes, divide_lanes, maximum_lanes, minimum_lanes = (
-    make(partial(emit_lanes, operation)) for operation in _BINARY
+    make_runs(partial(emit_lanes, operation)) for operation in _BINARY
 )
 relu_codes, negate_codes, absolute_codes, where_codes = (
-    make(partial(emit_elementwise, operation)) for operation in (relu, negative, absolute, where)
+    make_runs(partial(emit_elementwise, op)) for op in (relu, negative, absolute, where)
 )
 decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)

@@ -1,7 +1,8 @@
 """The compiled driver: runs the dispatches of one program in order, each on one or more threads.
 
 A dispatch row is a table index, two words for reports, and the base address of every operand.
-Kernels are called by address, so a new kernel does not recompile the driver.
+Kernels are called by address, so a new kernel does not recompile the driver. Dispatches of a chain
+(see :mod:`.chaining`) are one job.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import numpy as np
 from spyre.hw import table as tb
 from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import call_entry
-from spyre.hw.kernels.opcodes import DISPATCH_BASES, DISPATCH_WORDS
+from spyre.hw.kernels.opcodes import (
+    CHAIN_KIND,
+    CHAIN_LENGTH,
+    CHAIN_WORDS,
+    DISPATCH_BASES,
+    DISPATCH_WORDS,
+)
 from spyre.hw.kernels.pool import run_job
 from spyre.hw.pool_block import CHUNKS_PER_THREAD
 
@@ -21,6 +28,23 @@ WORDS, KIND, UNITS, COST_NS = tb.WORDS, tb.KIND, tb.UNITS, tb.COST_NS
 
 PARALLEL_NS = 100_000
 """Work below this runs on one thread: waking workers costs 5-50 µs."""
+
+
+@kernel
+def describe_chain(
+    dispatch: Any, tables: Any, entries: Any, first: int, members: int, words: Any
+) -> Any:
+    """Fill what :mod:`.chain` reads for ``members`` dispatches; their cost in ns."""
+    cost = np.int64(0)
+    words[0] = members
+    for member in range(members):
+        row, at = dispatch[first + member, 0], 1 + 3 * member
+        words[at] = entries[tables[row, KIND]]
+        words[at + 1] = tables.ctypes.data + row * (8 * WORDS)
+        place = (first + member) * DISPATCH_WORDS + DISPATCH_BASES
+        words[at + 2] = dispatch.ctypes.data + 8 * place
+        cost += tables[row, COST_NS]
+    return cost
 
 
 @kernel
@@ -42,13 +66,19 @@ def drive(
     """
     tables_at = tables.ctypes.data
     dispatch_at = dispatch.ctypes.data
-    for e in range(first, last):
+    chain = np.empty(CHAIN_WORDS, np.int64)
+    e = first
+    while e < last:
         row = dispatch[e, 0]
         table = tables_at + row * (8 * WORDS)
         bases = dispatch_at + e * (8 * DISPATCH_WORDS) + 8 * DISPATCH_BASES
-        units = tables[row, UNITS]
+        units, cost = tables[row, UNITS], tables[row, COST_NS]
         function = entries[tables[row, KIND]]
-        if threads == 1 or units < 2 or tables[row, COST_NS] < PARALLEL_NS:
+        members = min(dispatch[e, CHAIN_LENGTH], last - e)
+        if members > 1:
+            cost = describe_chain(dispatch, tables, entries, e, members, chain)
+            function, table = entries[CHAIN_KIND], chain.ctypes.data
+        if threads == 1 or units < 2 or cost < PARALLEL_NS:
             status = call_entry(function, table, bases, memory, scratch, np.int64(0), units)
         else:
             chunks = min(units, threads * CHUNKS_PER_THREAD)
@@ -56,4 +86,5 @@ def drive(
         if status != 0:
             fault[0] = status
             return e
+        e += max(members, 1)
     return np.int64(-1)

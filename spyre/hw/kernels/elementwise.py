@@ -1,7 +1,8 @@
 """The elementwise kernel: stage 16 sticks of every input, compute, store 16 sticks.
 
 One unit is one block of up to BLOCK_STICKS sticks along the innermost axis. Every block is staged
-whole before it is written, so operating in place is safe.
+whole before it is written, so operating in place is safe. Cheap operations on neighbouring sticks
+are not staged and take as many blocks at once as follow each other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spyre.hw.kernels.blocks import (
     mask_sticks,
     store_sticks,
 )
-from spyre.hw.kernels.fused import fused_block
+from spyre.hw.kernels.fused import fused_runs
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
 from spyre.hw.kernels.opcodes import FUSE
 from spyre.hw.kernels.pointwise import apply_binary, apply_many, apply_unary
@@ -28,7 +29,8 @@ OPCODE, INPUTS, INNER, BLOCKS, LANES = tb.OPCODE, tb.INPUTS, tb.INNER, tb.BLOCKS
 FLAGS, SECOND = tb.FLAGS, tb.OPERAND + tb.OPERAND_WORDS
 MASK, MASK_LANES, CONSTANT = tb.MASK, tb.MASK_LANES, tb.CONSTANT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
-LANE, FORMAT, INNER_PITCH = tb.LANE, tb.FORMAT, tb.INNER_PITCH
+LANE, FORMAT, PITCH, INNER_PITCH = tb.LANE, tb.FORMAT, tb.PITCH, tb.INNER_PITCH
+RANK, EXTENT, OPERANDS = tb.RANK, tb.EXTENT, tb.OPERANDS
 BLOCK_STICKS, WORDS = tb.BLOCK_STICKS, tb.WORDS
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
@@ -36,28 +38,58 @@ BUFFER = BLOCK_STICKS * 64
 
 
 @kernel
+def run_fused(table, counters, memory, block, most):
+    """Run up to ``most`` units from ``block`` on without staging; how many, 0 if that cannot be.
+
+    The counters are then those of the last of them. Whole runs go on along the next outer axis.
+    """
+    inputs, blocks, rank = table[INPUTS], table[BLOCKS], table[RANK]
+    axis, out, second_pitch = rank - 1, 8 + inputs, table[SECOND + INNER_PITCH]
+    units, runs = min(blocks - block, most), 1
+    if units == blocks and rank > 0:
+        runs = min(most // blocks, table[EXTENT + axis] - counters[axis])
+    at = block * BLOCK_STICKS
+    n = min(units * BLOCK_STICKS, table[INNER] - at) * table[LANES]
+    step = OPERAND + PITCH + max(axis, 0)
+    while not fused_runs(
+        table[OPCODE], inputs, memory,
+        counters[8] + at * STICK_BYTES,
+        counters[9] + at * second_pitch,
+        counters[10] + at * STICK_BYTES,
+        counters[out] + at * STICK_BYTES,
+        table[step], table[step + OPERAND_WORDS], table[step + 2 * OPERAND_WORDS],
+        table[step + inputs * OPERAND_WORDS],
+        runs, n, table[SECOND + LANE], second_pitch,
+    ):  # fmt: skip
+        if runs == 1:
+            return 0
+        runs = 1
+    if runs > 1:
+        counters[axis] += runs - 1
+        for k in range(table[OPERANDS]):
+            counters[8 + k] += (runs - 1) * table[step + k * OPERAND_WORDS]
+    return units * runs
+
+
+@kernel
 def elementwise(table, bases, constants, half, word, counters, scratch, first, last):
     """Run units ``first`` .. ``last`` of an elementwise table."""
     inputs, lanes, inner, blocks = table[INPUTS], table[LANES], table[INNER], table[BLOCKS]
     opcode, masked, fuse = table[OPCODE], table[MASK], table[FLAGS] == FUSE
-    second_pitch, memory = table[SECOND + INNER_PITCH], half.ctypes.data
+    memory = half.ctypes.data
     out_word = OPERAND + inputs * OPERAND_WORDS
     mask_word = out_word + OPERAND_WORDS
-    block = begin(table, bases, counters, first, blocks)
-    for _ in range(first, last):
+    block, unit = begin(table, bases, counters, first, blocks), first
+    while unit < last:
         at = block * BLOCK_STICKS
+        if fuse:
+            units = run_fused(table, counters, memory, block, last - unit)
+            if units > 0:
+                unit += units
+                block = follow(table, counters, (block + units - 1) % blocks, blocks)
+                continue
         sticks = min(BLOCK_STICKS, inner - at)
         n = sticks * lanes
-        if fuse and fused_block(
-            opcode, inputs, memory,
-            counters[8] + at * STICK_BYTES,
-            counters[9] + at * second_pitch,
-            counters[10] + at * STICK_BYTES,
-            counters[8 + inputs] + at * STICK_BYTES,
-            n, table[SECOND + LANE], second_pitch,
-        ):  # fmt: skip
-            block = follow(table, counters, block, blocks)
-            continue
         for k in range(inputs):
             operand = OPERAND + k * OPERAND_WORDS
             pitch = table[operand + INNER_PITCH]
@@ -90,6 +122,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
             half, word, counters[8 + inputs] + at * pitch, sticks, pitch,
             table[out_word + FORMAT], out,
         )  # fmt: skip
+        unit += 1
         block = follow(table, counters, block, blocks)
 
 

@@ -34,79 +34,90 @@ WHERE = MANY.index("where")
 
 
 @kernel
-def fused_unary(opcode, x, z, n):
-    """z[i] = op(x[i]) on ``n`` DL16 codes at host addresses."""
+def fused_unary(opcode, x, z, dx, dz, runs, n):
+    """z[i] = op(x[i]) on ``runs`` runs of ``n`` DL16 codes, dx and dz bytes apart."""
     if opcode == RELU:
-        relu_codes((x, z), n)
+        relu_codes((x, z), (dx, dz), runs, n)
     elif opcode == NEG:
-        negate_codes((x, z), n)
+        negate_codes((x, z), (dx, dz), runs, n)
     else:
-        absolute_codes((x, z), n)
+        absolute_codes((x, z), (dx, dz), runs, n)
 
 
 @kernel
-def fused_binary(opcode, x, y, z, n):
-    """z[i] = op(x[i], y[i]) on ``n`` DL16 codes at host addresses."""
+def fused_binary(opcode, operands, pitches, runs, n):
+    """z[i] = op(x[i], y[i]); operands x, y, z as :func:`fused_unary`'s."""
     if opcode == ADD:
-        add_codes((x, y, z), n)
+        add_codes(operands, pitches, runs, n)
     elif opcode == SUB:
-        subtract_codes((x, y, z), n)
+        subtract_codes(operands, pitches, runs, n)
     elif opcode == MUL:
-        multiply_codes((x, y, z), n)
+        multiply_codes(operands, pitches, runs, n)
     elif opcode == DIV:
-        divide_codes((x, y, z), n)
+        divide_codes(operands, pitches, runs, n)
     elif opcode == MAX:
-        maximum_codes((x, y, z), n)
+        maximum_codes(operands, pitches, runs, n)
     else:
-        minimum_codes((x, y, z), n)
+        minimum_codes(operands, pitches, runs, n)
 
 
 @kernel
-def fused_lanes(opcode, x, y, pitch, z, n):
-    """:func:`fused_binary` with one code y per stick, ``pitch`` bytes apart."""
+def fused_lanes(opcode, operands, pitches, runs, n):
+    """:func:`fused_binary` with a code y per stick; operands x, y, bytes from y to the next, z."""
     if opcode == ADD:
-        add_lanes((x, y, pitch, z), n)
+        add_lanes(operands, pitches, runs, n)
     elif opcode == SUB:
-        subtract_lanes((x, y, pitch, z), n)
+        subtract_lanes(operands, pitches, runs, n)
     elif opcode == MUL:
-        multiply_lanes((x, y, pitch, z), n)
+        multiply_lanes(operands, pitches, runs, n)
     elif opcode == DIV:
-        divide_lanes((x, y, pitch, z), n)
+        divide_lanes(operands, pitches, runs, n)
     elif opcode == MAX:
-        maximum_lanes((x, y, pitch, z), n)
+        maximum_lanes(operands, pitches, runs, n)
     else:
-        minimum_lanes((x, y, pitch, z), n)
+        minimum_lanes(operands, pitches, runs, n)
 
 
 @kernel
-def separate(a, b, size):
-    """True if ranges of ``size`` from a and from b are equal or do not overlap."""
-    return a == b or a + size <= b or b + size <= a
+def separate(a, da, size_a, z, dz, size, runs):
+    """True if no run of z overlaps one of a, or only the same run, which then is equal to it.
+
+    Runs of ``size_a`` bytes are ``da`` apart, those of z, ``size`` bytes, ``dz``.
+    """
+    if a == z and da == dz:
+        return True
+    low, high = a + min(da * (runs - 1), 0), a + max(da * (runs - 1), 0) + size_a
+    z_low, z_high = z + min(dz * (runs - 1), 0), z + max(dz * (runs - 1), 0) + size
+    return high <= z_low or z_high <= low
 
 
 @kernel
-def fused_block(opcode, inputs, memory, a, b, c, z, n, b_lane, b_pitch):
-    """One block of ``n`` codes at bytes a, b, c → z; False if the result overlaps an operand.
+def fused_runs(opcode, inputs, memory, a, b, c, z, da, db, dc, dz, runs, n, lane, pitch):
+    """``runs`` runs of ``n`` codes at bytes a, b, c → z; False if the result overlaps an operand.
 
-    ``b_lane``: the second operand is one value per stick, sticks ``b_pitch`` bytes apart; -1: not.
-    ``memory``: host address of byte 0.
+    da to dz: bytes from one run to the next. ``lane``: the second operand is one value per stick,
+    sticks ``pitch`` bytes apart; -1: not. ``memory``: host address of byte 0.
     """
     size = 2 * n
-    if not separate(a, z, size) or (inputs > 1 and b_lane < 0 and not separate(b, z, size)):
+    if not separate(a, da, size, z, dz, size, runs):
         return False
     x, y, out = memory + a, memory + b, memory + z
     if inputs == 1:
-        fused_unary(opcode, x, out, n)
-    elif inputs == 2 and b_lane < 0:
-        fused_binary(opcode, x, y, out, n)
+        fused_unary(opcode, x, out, da, dz, runs, n)
+    elif inputs == 2 and lane < 0:
+        if not separate(b, db, size, z, dz, size, runs):
+            return False
+        fused_binary(opcode, (x, y, out), (da, db, dz), runs, n)
     elif inputs == 2:
-        first = b + 2 * b_lane
-        last = first + (n // 64 - 1) * b_pitch
-        if min(first, last) < z + size and max(first, last) >= z:
+        span = (n // 64 - 1) * pitch
+        first = b + 2 * lane
+        if not separate(first + min(span, 0), db, abs(span) + 2, z, dz, size, runs):
             return False
-        fused_lanes(opcode, x, memory + first, b_pitch, out, n)
+        fused_lanes(opcode, (x, memory + first, pitch, out), (da, db, 0, dz), runs, n)
     else:
-        if not separate(c, z, size):
+        if not separate(b, db, size, z, dz, size, runs):
             return False
-        where_codes((x, y, memory + c, out), n)
+        if not separate(c, dc, size, z, dz, size, runs):
+            return False
+        where_codes((x, y, memory + c, out), (da, db, dc, dz), runs, n)
     return True

@@ -17,6 +17,8 @@ CHUNK_MATMUL_KIND = 8
 CONTRACT_KIND = 9
 RECODE_KIND = 10
 WINDOWING_KIND = 11
+CHAIN_KIND = 12
+"""Several elementwise dispatches strip by strip; no table has this kind."""
 
 KERNEL_MODULES = (
     "elementwise",
@@ -31,6 +33,7 @@ KERNEL_MODULES = (
     "contract",
     "recode",
     "windowing",
+    "chain",
 )
 """Module of each kind, in order; every one has an entry named ``run``."""
 
@@ -93,6 +96,15 @@ WINDOWINGS = ("max", "sum", "map", "channel")
 """Operations of the windowing kernel: pooling, pooling with a map of factors, depthwise."""
 
 DISPATCH_WORDS = 12
-"""Words of a dispatch: table, static execute, instance, spare, then 8 base addresses."""
+"""Words of a dispatch: table, static execute, instance, CHAIN_LENGTH, then 8 base addresses."""
+CHAIN_LENGTH = 3
+"""Word of a dispatch: how many, from it on, may run strip by strip; 1: it runs alone."""
 DISPATCH_BASES = 4
 """First word of the base addresses."""
+
+MAX_CHAIN = 8
+"""Dispatches of a chain, at most."""
+STRIP_UNITS = 32
+"""Units of a strip: 64 KiB per operand at most, so that a few operands fit a core's own cache."""
+CHAIN_WORDS = 1 + 3 * MAX_CHAIN
+"""Words that tell the chain kernel its members."""

@@ -23,7 +23,16 @@ from spyre.hw.kernels.opcodes import (
     MANY,
     UNARY,
 )
-from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
+from spyre.hw.nest import (
+    Axis,
+    CoreGroup,
+    Int64Array,
+    drop_unit_axes,
+    fold_cores,
+    merge_axes,
+    peel,
+    sort_axes,
+)
 from spyre.hw.plans.context import (
     PlanContext,
     RowWriter,
@@ -53,25 +62,31 @@ def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
             for dim, a in zip(context.op.dims, axes, strict=True)
         ]
     for group in fold_cores(context.op, starts):
-        nest = normalise([*group.axes.values(), *axes], _leading(context))
+        nest = merge_axes(drop_unit_axes(_ordered(context, group, axes)))
         nest = nest or [Axis(1, (0,) * starts.shape[0])]
         for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
             yield _row(context, mask, bases, rest)
 
 
-def _leading(context: PlanContext) -> int:
-    """The operand whose order is walked: the output, but one in HBM before one in LX.
+def _ordered(context: PlanContext, group: CoreGroup, axes: list[Axis]) -> list[Axis]:
+    """Axes of cores and dims, outermost first: as the output lies, but before it one in HBM.
 
     Neighbouring rows of HBM are apart in the scratchpads of different cores, which are small, and
-    often in the host's caches: they take the jumps better.
+    often in the host's caches: they take the jumps better. Where all is in scratchpads, the order
+    is that of the whole tensor, as its neighbours that touch HBM have it: a chain needs one order.
     """
     output = len(context.accesses) - 1
-    places: list[int] = [output, *range(output)]
-    for place in places:
+    for place in (output, *range(output)):
         access = context.accesses[place]
         if access.tensor.component is Component.HBM and not access.is_lane:
-            return place
-    return output
+            return sort_axes([*group.axes.values(), *axes], place)
+    dims = dict(zip(context.op.dims, axes, strict=True))
+    within = {id(axis): dim for dim, axis in dims.items()}
+    ordered: list[Axis] = []
+    for axis in sort_axes(axes, output):
+        cores = group.axes.get(within[id(axis)])
+        ordered += [axis] if cores is None else [cores, axis]
+    return ordered
 
 
 def check_sticks(context: PlanContext) -> None:
