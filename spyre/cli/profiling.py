@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spyre.cli.options import Options
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.command_stream import Command
+    from spyre.runtime.flex.command_stream import CommandStream
     from spyre.runtime.profile.profile import Profile
 
 
@@ -29,13 +28,12 @@ def check_files(options: Options) -> None:
         load_machine(options.machine)
 
 
-def make_profile_of(options: Options, commands: Iterable[Command]) -> Profile:
+def make_profile_of(options: Options, commands: CommandStream) -> Profile:
     """The profile of what was recorded, by the options' machine, model and policy."""
-    from spyre.runtime.profile.activity import activities_of
-    from spyre.runtime.profile.make import make_profile
+    from spyre.runtime.profile.make import profile_of_recording
 
     model: Any = options.cost_model
-    return make_profile(activities_of(commands), options.machine, model, options.overlap)
+    return profile_of_recording(commands, options.machine, model, options.overlap)
 
 
 def write_files(options: Options, profile: Profile) -> None:

@@ -72,8 +72,10 @@ class Recorder:
     def profile(self) -> Profile:
         """Modelled time of what was recorded."""
         from spyre.cli.profiling import make_profile_of
+        from spyre.runtime.flex.command_stream import CommandStream
 
-        return make_profile_of(self._options, self._commands or ())
+        commands = CommandStream() if self._commands is None else self._commands
+        return make_profile_of(self._options, commands)
 
     def write_profile(self) -> None:
         """Write the report and the picture that were asked for."""

@@ -27,8 +27,8 @@ TORCH_EXPLANATIONS: dict[str, E] = {
         "Make the operands contiguous, or run the operation on the CPU.",
     ),
     "SPY950": E(
-        "`torch.spyre.trace` or `torch.spyre.profile` was entered within another one of them, or "
-        "while another thread has one.",
+        "`torch.spyre.trace`, `torch.spyre.profile` or `torch.spyre.counting` was entered within "
+        "another one of them, or while another thread has one.",
         "Leave the other block first; one shows all cards and streams.",
     ),
     "SPY951": E(

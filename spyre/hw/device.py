@@ -88,6 +88,12 @@ class Device:
         self.resets = 0
         self._poison_scratchpads()
 
+    @property
+    def allocated_bytes(self) -> tuple[int, ...]:
+        """Bytes allocated in each region of HBM now."""
+        with self.regions.lock:
+            return self.regions.allocated_bytes
+
     def allocate(self, size_bytes: int, region: int | None = None) -> int:
         """Address of ``size_bytes`` fresh bytes of HBM; see RegionAllocator.allocate."""
         with self.regions.lock:

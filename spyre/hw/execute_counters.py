@@ -32,10 +32,15 @@ CORE_COLUMNS = (
     "hbm_written_bytes",
     "lx_read_bytes",
     "lx_written_bytes",
+    "ring_bytes",
     "multiply_adds",
     "element_operations",
 )
 """Columns of :func:`count_cores`."""
+CORE_TRAFFIC = slice(CORE_COLUMNS.index("ring_bytes"))
+"""Columns of bytes a core moves to and from HBM and LX, in sticks."""
+CORE_WORK = slice(CORE_COLUMNS.index("multiply_adds"), len(CORE_COLUMNS))
+"""Columns of what a core computes."""
 Share = tuple[int, ...]
 """What tells the shares of two cores apart: where they begin, and what leads on from there."""
 
@@ -155,15 +160,24 @@ def _ring(run: PlanRun) -> tuple[int, int]:
 
 
 def _partial_sums(run: PlanRun) -> tuple[int, int]:
-    plan = run.plan
-    groups = [positions for positions in shares(plan.op) if len(positions) > 1]
+    groups = _reducing(run)
     if not groups:
         return 0, 0
-    size_bytes = sum(_share_bytes(run, access) for access in _outputs(run))
-    cores = np.array(plan.op.cores)
-    transfers = sum(len(positions) - 1 for positions in groups)
-    hops = sum(chain_hops(cores[positions]) for positions in groups)
+    size_bytes = _sum_bytes(run)
+    transfers = sum(len(cores) - 1 for cores in groups)
+    hops = sum(map(chain_hops, groups))
     return size_bytes * transfers, size_bytes * hops
+
+
+def _reducing(run: PlanRun) -> list[Int64Array]:
+    """Cores that share a reduction, group by group."""
+    cores = np.array(run.plan.op.cores)
+    return [cores[positions] for positions in shares(run.plan.op) if len(positions) > 1]
+
+
+def _sum_bytes(run: PlanRun) -> int:
+    """What a core hands on of partial sums."""
+    return sum(_share_bytes(run, access) for access in _outputs(run))
 
 
 def _outputs(run: PlanRun) -> list[Access]:
@@ -176,24 +190,62 @@ def _share_bytes(run: PlanRun, access: Access) -> int:
 
 def chain_hops(cores: Int64Array) -> int:
     """Links a chain through all of ``cores`` passes, begun behind the widest gap of the ring."""
-    around = np.sort(cores)
-    gaps = np.diff(around, append=around[0] + CORES)
+    gaps = _gaps(cores)
     return int(gaps.sum() - gaps.max())
+
+
+def chain_end(cores: Int64Array) -> int:
+    """The last core of that chain, which writes the sum."""
+    return int(np.sort(cores)[_gaps(cores).argmax()])
+
+
+def _gaps(cores: Int64Array) -> Int64Array:
+    """Links from each core, in order of their numbers, to the next one around the ring."""
+    around = np.sort(cores)
+    gaps: Int64Array = np.diff(around, append=around[0] + CORES)
+    return gaps
 
 
 def _other_scratchpads(run: PlanRun) -> tuple[int, int]:
     """Shares of operands that lie in the scratchpad of another core than the one that works."""
     moved = hops = 0
     cores = np.array(run.plan.op.cores)
-    for operand, access in enumerate(run.plan.accesses):
-        if access.tensor.component is not Component.LX:
-            continue
-        owners = (run.bases[0, operand] + run.pattern[operand] - LX_BASE) // LX_BYTES
-        way = np.abs(owners - cores)
+    for operand, access in _in_scratchpads(run):
+        way = np.abs(_owners(run, operand) - cores)
         size_bytes = _share_bytes(run, access)
         moved += size_bytes * int(np.count_nonzero(way))
         hops += size_bytes * int(np.minimum(way, CORES - way).sum())
     return moved, hops
+
+
+def _in_scratchpads(run: PlanRun) -> Iterator[tuple[int, Access]]:
+    for operand, access in enumerate(run.plan.accesses):
+        if access.tensor.component is Component.LX:
+            yield operand, access
+
+
+def _owners(run: PlanRun, operand: int) -> Int64Array:
+    """Cores in whose scratchpads the shares of an operand lie."""
+    starts = run.bases[0, operand] + run.pattern[operand] - LX_BASE
+    owners: Int64Array = starts // LX_BYTES
+    return owners
+
+
+def _sent_bytes(run: PlanRun) -> Int64Array:
+    """Bytes that leave each core for another one in one execution, [CORES].
+
+    Of what lies in another core's scratchpad that one sends what is read, the working core what is
+    written.
+    """
+    found = np.zeros(CORES, np.int64)
+    cores = np.array(run.plan.op.cores)
+    for group in _reducing(run):
+        found[group[group != chain_end(group)]] += _sum_bytes(run)
+    for operand, access in _in_scratchpads(run):
+        owners = _owners(run, operand)
+        senders = cores if access.tensor in run.plan.op.outputs else owners
+        np.add.at(found, senders[owners != cores], _share_bytes(run, access))
+    return found
 
 
 # --- cores ------------------------------------------------------------------------------------
@@ -202,15 +254,17 @@ def _other_scratchpads(run: PlanRun) -> tuple[int, int]:
 def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
     """Work of every core in all executions, int64 [CORES, len(CORE_COLUMNS)].
 
-    Bytes add up to those of :func:`count_execute`. Points do not where cores do the same work: it
-    counts there once, here for each of them.
+    Bytes add up to those of :func:`count_execute`, those over the ring counted where they are sent.
+    Points do not where cores do the same work: it counts there once, here for each of them.
     """
     found = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
     for run in runs:
         op = run.plan.op
         counted = count_plan(run.plan)
         points = prod(per_core(op, dim) for dim in op.dims)
-        row = np.array(counted.values[: len(CORE_COLUMNS)], np.int64) // len(op.cores)
-        row[4:] = [points if counted.multiply_adds else 0, 0 if counted.multiply_adds else points]
+        row = np.zeros(len(CORE_COLUMNS), np.int64)
+        row[CORE_TRAFFIC] = np.array(counted.values[:4], np.int64) // len(op.cores)
+        row[CORE_WORK] = (points, 0) if counted.multiply_adds else (0, points)
         np.add.at(found, np.array(op.cores), row * len(run.instances))
+        found[:, CORE_COLUMNS.index("ring_bytes")] += _sent_bytes(run) * len(run.instances)
     return found

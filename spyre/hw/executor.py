@@ -23,6 +23,7 @@ from spyre.hw.spec import device_address
 from spyre.hw.threads import ThreadPool
 
 if TYPE_CHECKING:
+    from spyre.hw.launch_counts import LaunchCounts
     from spyre.hw.linked_batch import BatchPiece, LinkedBatch
     from spyre.hw.sanitizer.sanitizer import Sanitizer
 
@@ -36,13 +37,14 @@ class Executor:
     Other threads may meanwhile link the programs that run next.
 
     ``threads``: host threads a dispatch may use, at most those of ``pool``. ``sanitizer``: checks
-    every launch, where there is one.
+    every launch, where there is one. ``counts``: where launches are counted, if they are.
     """
 
     def __init__(self, memory: DeviceMemory, pool: ThreadPool) -> None:
         self.memory = memory
         self.pool = pool
         self.sanitizer: Sanitizer | None = None
+        self.counts: LaunchCounts | None = None
         self.threads = pool.threads
         self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
         self._scratch_pointer: int = self._scratch.ctypes.data
@@ -58,6 +60,8 @@ class Executor:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""
         self._begin(linked)
         self._drive(linked, 0, len(linked.host_dispatch))
+        if self.counts is not None:
+            self.counts.note(linked)
 
     def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
         """Run the dispatches ``first`` to ``last`` (excluded); raises DeviceFault as `run`."""
@@ -92,6 +96,8 @@ class Executor:
         linked, rows = piece.group.linked, piece.rows
         faulty = self._call(linked, rows, 0, len(rows))
         if faulty < 0:
+            if self.counts is not None:
+                self.counts.note(linked, piece.last - piece.first)
             return
         launch, dispatch = divmod(faulty, len(linked.host_dispatch))
         with _numbered(piece.first + launch):
@@ -110,6 +116,8 @@ class Executor:
             elapsed[e] = time.perf_counter_ns() - start
             if progress is not None:
                 progress(e + 1, count)
+        if self.counts is not None:
+            self.counts.note(linked)
         return elapsed
 
     def _begin(self, linked: LinkedProgram) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from spyre.errors import DeviceOutOfMemory, LaunchError
 from spyre.hw.free_blocks import FreeBlocks
+from spyre.hw.region_history import RegionHistory
 from spyre.hw.spec import REGION_BITS, REGION_BYTES, REGIONS, STICK_BYTES
 
 PROGRAM_REGION = REGIONS - 1
@@ -41,10 +42,12 @@ class RegionAllocator:
 
     ``lock`` is for the callers: nothing here takes it, and whoever shares the allocator between
     threads holds it around every call (Device and FlexAllocator do). It is not reentrant.
+    ``history``: where changes are noted, if they are.
     """
 
     def __init__(self, capacities_bytes: Sequence[int] = (REGION_BYTES,) * REGIONS) -> None:
         self.lock = threading.Lock()
+        self.history: RegionHistory | None = None
         self._set_capacities(capacities_bytes)
 
     def _set_capacities(self, capacities_bytes: Sequence[int]) -> None:
@@ -53,6 +56,9 @@ class RegionAllocator:
 
     def reset(self) -> None:
         """Everything is free again."""
+        if self.history is not None:
+            for region, size_bytes in enumerate(self.allocated_bytes):
+                self.history.note(region, -size_bytes)
         self._regions = [FreeBlocks(size >> _BLOCK_BITS) for size in self.capacities_bytes]
         self._sizes: dict[int, int] = {}
         """address → bytes of each allocation."""
@@ -63,6 +69,11 @@ class RegionAllocator:
     def in_use(self) -> bool:
         """True if something is allocated."""
         return bool(self._sizes)
+
+    @property
+    def allocated_bytes(self) -> tuple[int, ...]:
+        """Bytes allocated in each region."""
+        return tuple((each.capacity - each.free) << _BLOCK_BITS for each in self._regions)
 
     def resize(self, capacities_bytes: Sequence[int]) -> None:
         """Other capacities, one per region. LaunchError SPY807 while anything is allocated."""
@@ -122,6 +133,8 @@ class RegionAllocator:
         self._regions[region].give((address_bytes & _OFFSET_MASK) >> _BLOCK_BITS, blocks)
         if region < TENSOR_REGIONS:
             self._free[region] += blocks
+        if self.history is not None:
+            self.history.note(region, -size)
         return size
 
     def usage(self) -> tuple[RegionUsage, ...]:
@@ -141,6 +154,8 @@ class RegionAllocator:
             self._free[region] -= blocks
         address = region << REGION_BITS | start << _BLOCK_BITS
         self._sizes[address] = blocks << _BLOCK_BITS
+        if self.history is not None:
+            self.history.note(region, blocks << _BLOCK_BITS)
         return address
 
     def _take_from_another(self, blocks: int) -> tuple[int, int]:

@@ -135,7 +135,7 @@ def run_case(
         for output, values in zip(case.spec.outputs, found, strict=True)
         if output.value is not None
     )
-    result = _result(case, placed, launched, found, places)
+    result = _result(case, device, placed, launched, found, places)
     sanitizer = take_findings(device, _expected_outputs(case, placed), first_record)
     return CaseRun(result.with_sanitizer(sanitizer), comparisons)
 
@@ -263,6 +263,7 @@ def _last_writer(
 
 def _result(
     case: Case,
+    device: Device,
     placed: dict[str, PlacedBuffer],
     launched: Sequence[LaunchedKernel],
     outputs: tuple[HostTensor, ...],
@@ -283,6 +284,7 @@ def _result(
         places=places,
         verification=reduce(add, checks) if checks else None,
         launches=tuple(done.launch for done in launched if done.launch is not None),
+        hbm_bytes=device.allocated_bytes,
     )
 
 

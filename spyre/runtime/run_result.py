@@ -97,7 +97,8 @@ class RunResult:
     the kernel was given. ``host_ns``: all executes together, None when the run was not timed.
     ``verification``: how many executes agreed with the reference implementation, where asked for.
     ``sanitizer``: what a device with a sanitizer found, errors first; ``findings`` includes it.
-    ``launches``: what ran, for `spyre.profile`.
+    ``launches``: what ran, for `spyre.profile`. ``hbm_bytes``: allocated in each region of device
+    memory while it ran, with what else lay there; empty if nobody looked.
     """
 
     outputs: tuple[npt.NDArray[Any], ...]
@@ -111,6 +112,7 @@ class RunResult:
     verification: Verification | None = None
     sanitizer: tuple[SanitizerFinding, ...] = ()
     launches: tuple[RanLaunch, ...] = field(default=(), repr=False)
+    hbm_bytes: tuple[int, ...] = field(default=(), repr=False)
 
     def with_sanitizer(self, found: Sequence[SanitizerFinding]) -> RunResult:
         """The same with what the sanitizer found."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING
@@ -169,8 +169,9 @@ class Session:
             pure = (a.arg_index for a in arguments.outputs if a.role is Role.OUTPUT)
             expected = (whole_output(placement.tensors[index]) for index in pure)
             found = take_findings(self.device, expected, first)
+            held = self.device.allocated_bytes
         result = _result(launched, arguments, placement, tensors, outputs, findings)
-        return result.with_sanitizer(found)
+        return replace(result.with_sanitizer(found), hbm_bytes=held)
 
 
 @dataclass(frozen=True)

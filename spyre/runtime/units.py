@@ -41,4 +41,4 @@ def _significant(value: float) -> str:
     """Three digits, without trailing zeros behind the point."""
     if value >= 100 or value == int(value):
         return f"{value:.0f}"
-    return f"{value:.2f}".rstrip("0") if value < 10 else f"{value:.1f}".removesuffix(".0")
+    return f"{value:.{2 if value < 10 else 1}f}".rstrip("0").removesuffix(".")

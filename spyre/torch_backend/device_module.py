@@ -36,6 +36,7 @@ EXPORTS: dict[str, tuple[str, ...]] = {
     "downcast": ("set_downcast_warning",),
     "traces": ("trace",),
     "profiles": ("profile",),
+    "counting": ("counting",),
     "fallback": ("fallbacks", "reset_fallbacks"),
     "inductor.tiling.hints": ("spyre_hint",),
     "inductor.tiling.dim_names": ("declare_tensor_dim", "name_tensor_dims"),

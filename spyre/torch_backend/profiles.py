@@ -16,10 +16,10 @@ from spyre.hw.cost.kernel_time import Model
 from spyre.hw.cost.timeline.policies import Overlap
 from spyre.runtime.flex.noted_launch import run_noted
 from spyre.runtime.flex.trace import check_trace_file, write_trace
-from spyre.runtime.profile.activity import activities_of
-from spyre.runtime.profile.make import MachineLike, machine_of, make_profile
-from spyre.torch_backend.card_recordings import CardRecordings
-from spyre.torch_backend.traces import FIRST_PROCESS, time_axis
+from spyre.runtime.profile.make import MachineLike, machine_of, profile_of_recording
+from spyre.runtime.profile.simulated_trace import simulated_events
+from spyre.torch_backend.trace_axis import FIRST_PROCESS, time_axis
+from spyre.torch_backend.watched_cards import recordings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,8 +35,9 @@ class profile:
     before runs first, what was submitted in it has ended when the block is left. ``machine``: a
     machine file over the shipped one (MachineError SPY760 to SPY762); ``model``: "calibrated" or
     "ideal"; ``overlap``: "serial", "overlapped" or "double-buffered". LaunchError SPY950 within
-    another trace or profile of the process. Off it costs nothing; on, control blocks run one by
-    one. Read it when the block has been left; of a block that raises it has what had ended by then.
+    another trace, profile or counting of the process. Off it costs nothing; on, control blocks run
+    one by one. Read it when the block has been left; of a block that raises it has what had ended
+    by then.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class profile:
         self._machine = machine_of(machine)
         self._model = model
         self._overlap = Overlap(overlap)
-        self._recordings = CardRecordings(run_noted)
+        self._recordings = recordings(run_noted)
         self._axis: TimeAxis | None = None
 
     def __enter__(self) -> profile:
@@ -71,8 +72,8 @@ class profile:
         """The profile of every card that was used, by its index."""
         self._require_end()
         return {
-            index: make_profile(activities_of(commands), self._machine, self._model, self._overlap)
-            for index, commands in sorted(self._recordings.found.items())
+            index: profile_of_recording(commands, self._machine, self._model, self._overlap)
+            for index, commands in self._recordings.found.items()
         }
 
     def of_card(self, card: int | None = None) -> Profile:
@@ -101,10 +102,8 @@ class profile:
 
         Modelled time begins where a card's first control block did. LaunchError SPY886.
         """
-        from spyre.runtime.profile.simulated_trace import simulated_events
-
         target, axis = check_trace_file(path), self._require_end()
-        found = dict(sorted(self._recordings.found.items()))
+        found = self._recordings.found
         first = {
             index: min((c.begin_ns for c in commands), default=axis.origin_ns)
             for index, commands in found.items()

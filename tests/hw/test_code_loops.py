@@ -167,3 +167,24 @@ def test_four_runs_are_added_in_pairs(vectors: Any) -> None:
     expected = start + ((a + b) + (c + d))
     found = run(code_loops.emit_add_four, vectors, *runs, start.copy())
     np.testing.assert_array_equal(found, expected)
+
+
+@vectors
+def test_runs_lie_apart(vectors: Any) -> None:
+    emit = partial(code_loops.emit_elementwise, partial(code_loops.arithmetic, "fmul"))
+    loop, runs, size = code_loops.make_runs(emit, *vectors), 5, 128
+    rng = np.random.default_rng(3)
+    x, y, z = (
+        rng.integers(0, 1 << 16, (runs, width)).astype(np.uint16) for width in (200, 128, 400)
+    )
+    kept = z[:, size:].copy()
+
+    def call(operands, pitches, runs, count):
+        loop(operands, pitches, runs, count)
+
+    places = x.ctypes.data, y[runs - 1 :].ctypes.data, z.ctypes.data
+    _compiled(call)(places, (x.strides[0], -y.strides[0], z.strides[0]), runs, size)
+    with np.errstate(all="ignore"):
+        expected = decoded(x[:, :size].ravel()) * decoded(y[::-1].ravel())
+    np.testing.assert_array_equal(z[:, :size].ravel(), encoded(expected))
+    np.testing.assert_array_equal(z[:, size:], kept)

@@ -41,6 +41,7 @@ def agrees(op: Operation) -> Counters:
     assert (counted.rdmem_bytes, counted.wrmem_bytes) == memory_twin(op)
     by_core = count_cores(runs).sum(axis=0)
     assert tuple(by_core[:4]) == counted.values[:4]
+    assert by_core[CORE_COLUMNS.index("ring_bytes")] == counted.ring_bytes
     assert counted.executions == 1
     return counted
 
@@ -117,6 +118,10 @@ def test_shuffles_take_the_ring(op: Operation):
         owners = (run.starts(0)[0] >> 21) & 31
         moved += each * sum(o != c for o, c in zip(owners.tolist(), run.plan.op.cores, strict=True))
     assert counted.ring_bytes == moved
+    by_core = count_cores(runs)[:, CORE_COLUMNS.index("ring_bytes")]
+    senders = {int(c) for run in runs for c in (run.starts(0)[0] >> 21) & 31}
+    assert by_core.sum() == moved
+    assert set(np.flatnonzero(by_core).tolist()) <= senders
     assert counted.ring_bytes <= counted.ring_byte_hops <= 16 * counted.ring_bytes
     assert (counted.rdmem_bytes, counted.wrmem_bytes) == (0, 0)
 
@@ -131,6 +136,13 @@ def test_partial_sums_hop_from_core_to_core():
     close, far = (count_execute(runs_of(op)) for op in (neighbours, apart))
     assert (close.ring_bytes, close.ring_byte_hops) == (size, size)
     assert (far.ring_bytes, far.ring_byte_hops) == (size, 4 * size)
+    sent = (
+        count_cores(runs_of(op))[:, CORE_COLUMNS.index("ring_bytes")] for op in (neighbours, apart)
+    )
+    assert [row[:9].tolist() for row in sent] == [
+        [size // 4, 0] * 4 + [0],
+        [size // 4] * 4 + [0] * 5,
+    ]
     assert close.rdmem_bytes == (128 * 256 + 256 * 192) * 2
     assert close.wrmem_bytes == size
 

@@ -140,3 +140,25 @@ def _by_engine(commands):
         row["spans"] += 1
         row["bytes"] += command.block.size_bytes
     return sums
+
+
+# --- counters -----------------------------------------------------------------------------------
+
+
+def test_memory_over_time(traced):
+    """Both peaks of the profile, HBM in the host's time too; nothing is left at the end."""
+    totals, file = traced(ROOT / "examples" / "softmax")
+    with TraceProcessor(file) as trace:
+        peaks = trace.query("""
+            select pid, process_counter_track.name as name, max(value) as peak
+            from counter join process_counter_track on counter.track_id = process_counter_track.id
+            join process using (upid) group by 1, 2 order by 1, 2
+        """)
+    found = {(row["pid"], row["name"]): row["peak"] for row in peaks}
+    assert found.pop((101, "LX bytes of a core live")) == totals["lx_peak_bytes"] > 0
+    for process in (1, 101):
+        held = {name: peak for (pid, name), peak in found.items() if pid == process}
+        assert set(held) == {
+            f"HBM bytes allocated {name}" for name in ("region 0", "region 1", "programs")
+        }
+        assert sum(held.values()) == totals["hbm_peak_bytes"] > 2 * 64 * 1024

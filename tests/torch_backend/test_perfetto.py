@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
-from spyre.torch_backend.traces import FIRST_PROCESS
+from spyre.torch_backend.trace_axis import FIRST_PROCESS
 from tests.perfetto.sums import assert_sums, assert_whole, tracks_of
 from tests.perfetto.trace_processor import TraceProcessor
 

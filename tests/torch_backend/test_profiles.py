@@ -33,6 +33,23 @@ def test_eager():
     assert p.table().row_count == 3
 
 
+def test_memory():
+    """Tensors from before the block lie there throughout; the peak is that of the allocator."""
+    x = ones(256, 128)
+    size_bytes = 256 * 128 * 2
+    with torch.spyre.profile() as p:
+        y = torch.exp(x)
+        del y
+        z = torch.exp(x) + x
+    held = p.of_card().hbm
+    assert held is not None
+    tensors = held.allocated_bytes[:, :7].sum(axis=1)
+    assert tensors[-1] - tensors[0] == size_bytes
+    assert tensors.max() - tensors[0] in (2 * size_bytes, 3 * size_bytes)
+    assert tensors.min() >= size_bytes
+    assert z.shape == x.shape
+
+
 def test_compiled(tmp_path):
     def function(x, y):
         return torch.softmax(x * y, -1)
@@ -96,6 +113,22 @@ def test_reading_too_early_and_nesting():
         with pytest.raises(LaunchError, match="SPY950"), torch.spyre.profile():
             pass
     assert p.of_card().launches == ()
+
+
+def test_counting():
+    """The counters of a profile, for launches that run as they do without."""
+    x, y = ones(64, 128), ones(64, 128)
+    with torch.spyre.counting() as c:
+        with pytest.raises(LaunchError, match="SPY950"), torch.spyre.profile():
+            pass
+        x + y
+        torch.exp(x)
+    with torch.spyre.profile() as p:
+        x + y
+        torch.exp(x)
+    assert c.launches == 2
+    assert c.counters == p.of_card().counters
+    assert list(c.cards) == [0]
 
 
 def test_it_can_be_used_again():

@@ -3,12 +3,15 @@
 An operation's memory time has a rate by its class; a product adds its pt time, of which a part is
 hidden behind memory, and what its division costs. SFU, LX and ring take what the ideal model says
 and run beside memory. Turning between reading and writing is a property of the whole kernel, whose
-operations in a loop alternate.
+operations in a loop alternate. So is what short runs of a loop cost: low tiles, as published, or
+beginning runs, as measured for tiles that are not low, whichever is more; the one contains the
+other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, log2, pow, sqrt
 
 from spyre.dtypes import FORMATS
@@ -23,34 +26,70 @@ TURNING = (CostClass.POINTWISE, CostClass.ROW_REDUCTION, CostClass.MATMUL)
 
 def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> KernelTime:
     """Time of one launch by the measured terms."""
-    turnaround = turnaround_ns(operations, machine.calibration)
+    cal = machine.calibration
     reduces = any(c.cost_class is CostClass.ROW_REDUCTION and c.through_lx for c in operations)
-    times = (OperationTime(c.name, _terms(c, machine, turnaround, reduces)) for c in operations)
+    turnaround = turnaround_ns(operations, cal)
+    streams = [_streams(c, cal, turnaround, reduces) for c in operations]
+    part = _further_runs_part(operations, streams, cal)
+    rows = zip(operations, streams, strict=True)
+    times = (OperationTime(c.name, _terms(c, found, machine, part)) for c, found in rows)
     return KernelTime("calibrated", tuple(times))
 
 
-def _terms(
-    counts: OperationCounts, machine: MachineSpec, turnaround: float, reduces_rows: bool
-) -> Terms:
-    cal, hw = machine.calibration, machine.hardware
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    """HBM traffic of an operation, ns: at its rate, turning, and for high and low row tiles."""
+
+    memory_ns: float
+    turning_ns: float
+    high_ns: float
+    low_ns: float
+
+    @property
+    def tile_ns(self) -> float:
+        """What the height of tiles adds."""
+        return self.high_ns + self.low_ns
+
+
+def _streams(
+    counts: OperationCounts, cal: Calibration, turnaround: float, reduces_rows: bool
+) -> _Streams:
     memory = memory_ns(counts, cal)
     turning = turnaround * counts.hbm_bytes if counts.cost_class in TURNING else 0.0
-    tile = (memory + turning) * (tile_factor(counts, cal, reduces_rows) - 1)
+    high = high_tile_factor(counts, cal) if reduces_rows else 1.0
+    low = low_tile_factor(counts, cal)
+    plain = memory + turning
+    return _Streams(memory, turning, plain * (high - 1.0), plain * high * (low - 1.0))
+
+
+def _further_runs_part(
+    operations: Sequence[OperationCounts], streams: Sequence[_Streams], cal: Calibration
+) -> float:
+    """Of what beginning the runs of a kernel takes, the part that its low tiles have not got."""
+    low = sum(found.low_ns for found in streams)
+    begun = sum(runs_ns(counts, cal) for counts in operations)
+    return max(begun - low, 0.0) / begun if begun else 0.0
+
+
+def _terms(
+    counts: OperationCounts, streams: _Streams, machine: MachineSpec, runs_part: float
+) -> Terms:
+    cal, hw = machine.calibration, machine.hardware
     pt, spill, split, sums = product_ns(counts, cal)
     sfu, lx = sfu_ns(counts, hw), counts.lx_bytes * counts.busiest / lx_gbps(hw)
-    waiting = memory + turning + tile + spill
+    waiting = streams.memory_ns + streams.turning_ns + streams.tile_ns + spill
     slowest = max(waiting, sfu, lx)
     return Terms(
-        memory=memory,
-        turnaround=turning,
-        tile=tile,
+        memory=streams.memory_ns,
+        turnaround=streams.turning_ns,
+        tile=streams.tile_ns,
         spill=spill,
         split=split,
         pt=pt,
         sfu=sfu,
         lx=lx,
         ring=sums or ring_ns(counts, hw),
-        runs=cal.run_ns * (counts.runs - 1),
+        runs=runs_ns(counts, cal) * runs_part,
         overlap=slowest - waiting - sfu - lx - cal.hidden_ratio * min(pt, slowest),
     )
 
@@ -121,18 +160,29 @@ RATES: Mapping[CostClass, Callable[[OperationCounts, Calibration], float]] = {
 """Bytes per nanosecond of an operation's HBM traffic."""
 
 
-def tile_factor(counts: OperationCounts, cal: Calibration, reduces_rows: bool) -> float:
-    """What the height of a core's row tile does to memory time in a loop, through LX.
+def runs_ns(counts: OperationCounts, cal: Calibration) -> float:
+    """Beginning the runs of a loop behind the first, all of them."""
+    return cal.run_ns * (counts.runs - 1)
 
-    High tiles of kernels that reduce rows are slower, very low ones of any kernel too.
-    """
-    height = counts.core_rows
-    if counts.runs == 1 or not height or counts.product is not None:
+
+def high_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
+    """What a high row tile in a loop does to memory time, where rows are reduced through LX."""
+    if not _is_tiled(counts):
         return 1.0
-    high = log2(max(height / cal.tile_height, 1.0)) if reduces_rows else 0.0
+    return 1.0 + cal.tile_height_ratio * log2(max(counts.core_rows / cal.tile_height, 1.0))
+
+
+def low_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
+    """What a very low row tile in a loop does to memory time: narrow rows are worse."""
+    if not _is_tiled(counts):
+        return 1.0
     wide = max(counts.columns, 1) / cal.low_tile_columns
-    low = sqrt(height / cal.low_tile_height) * pow(wide, cal.low_tile_column_power)
-    return (1.0 + cal.tile_height_ratio * high) / min(1.0, low)
+    low = sqrt(counts.core_rows / cal.low_tile_height) * pow(wide, cal.low_tile_column_power)
+    return 1.0 / min(1.0, low)
+
+
+def _is_tiled(counts: OperationCounts) -> bool:
+    return counts.runs > 1 and counts.core_rows > 0 and counts.product is None
 
 
 def product_ns(counts: OperationCounts, cal: Calibration) -> tuple[float, float, float, float]:

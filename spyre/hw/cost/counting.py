@@ -7,13 +7,14 @@ hold is read off the operation and its tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from dataclasses import replace
 
 import numpy as np
 
 from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
+from spyre.hw.cost.operation_traits import is_broadcast, product_dims, product_shape
 from spyre.hw.counters import Counters
-from spyre.hw.execute_counters import CORE_COLUMNS, count_cores, count_execute, operand_sticks
+from spyre.hw.execute_counters import CORE_WORK, count_cores, count_execute, operand_sticks
 from spyre.hw.linked_program import LinkedProgram, PlanRun
 from spyre.hw.ops import Family
 from spyre.hw.spec import STICK_BYTES
@@ -36,7 +37,7 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
     counters = count_execute(runs)
     plan = runs[0].plan
     op = plan.op if runs[0].divided is None else runs[0].divided
-    work = count_cores(runs)[:, CORE_COLUMNS.index("multiply_adds") :].sum(axis=1)
+    work = count_cores(runs)[:, CORE_WORK].sum(axis=1)
     kind = cost_class(op, plan.spec.family, counters.executions)
     product = _product(op, counters) if kind is CostClass.MATMUL else None
     points = (counters.multiply_adds + counters.element_operations) // counters.executions
@@ -90,7 +91,7 @@ def _is_broadcast(op: Operation, tensor: Tensor) -> bool:
     """An operand in HBM that lacks some dims of the result, but not all of them."""
     varying = [dim for dim in op.dims if op.extents[dim] > 1 and op.outputs[0].holds(dim)]
     held = [dim for dim in varying if tensor.holds(dim)]
-    return tensor.component is Component.HBM and 0 < len(held) < len(varying)
+    return tensor.component is Component.HBM and is_broadcast(held, varying)
 
 
 def _is_scattered(tensor: Tensor) -> bool:
@@ -117,31 +118,12 @@ def _columns(op: Operation) -> int:
 
 
 def _product(op: Operation, counters: Counters) -> ProductShape:
-    """Rows are dims of the first operand and the result, columns of the second and the result,
-    batches of all three; what the result lacks is reduced.
-    """
-    first, second, out = op.inputs[0], op.inputs[1], op.outputs[0]
-    dims: dict[str, list[str]] = {"m": [], "n": [], "k": [], "batch": []}
-    for dim in op.dims:
-        if not out.holds(dim):
-            dims["k"].append(dim)
-        elif not second.holds(dim):
-            dims["m"].append(dim)
-        else:
-            dims["batch" if first.holds(dim) else "n"].append(dim)
-    size = {name: prod(op.extents[dim] for dim in held) for name, held in dims.items()}
-    cores = {name: prod(op.slices.get(dim, 1) for dim in held) for name, held in dims.items()}
-    inner = size["k"] * size["n"] * size["batch"] * counters.executions
-    return ProductShape(
-        m=counters.multiply_adds // inner,
-        k=size["k"],
-        n=size["n"],
-        batch=size["batch"],
-        m_cores=cores["m"],
-        n_cores=cores["n"],
-        k_cores=cores["k"],
-        batch_cores=cores["batch"],
-    )
+    """Its shape, with the rows that ran."""
+    operands = (*op.inputs[:2], op.outputs[0])
+    first, second, out = ([dim for dim in op.dims if t.holds(dim)] for t in operands)
+    shape = product_shape(product_dims(op.dims, first, second, out), op.extents, op.slices)
+    inner = shape.k * shape.n * shape.batch * counters.executions
+    return replace(shape, m=counters.multiply_adds // inner)
 
 
 # --- memory -----------------------------------------------------------------------------------

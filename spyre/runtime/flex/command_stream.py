@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spyre.errors import SpyreError
+from spyre.hw.region_history import RegionHistory
 from spyre.runtime.flex.control_block import ControlBlock
 from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.job import LaunchContext
@@ -48,9 +49,11 @@ class CommandStream:
 
     In order of submission, which is the order of every stream; when each ran, its times say: the
     preparation of later iterations and jobs may be ahead. `str` is the golden form.
+    ``memory``: what the card had allocated meanwhile, where that was watched.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: RegionHistory | None = None) -> None:
+        self.memory = memory
         self._dispatched: list[Command] = []
 
     def observe(

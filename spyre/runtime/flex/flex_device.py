@@ -12,6 +12,8 @@ import numpy.typing as npt
 from spyre import config
 from spyre.errors import DeviceOutOfMemory
 from spyre.hw.device import Device
+from spyre.hw.launch_counts import LaunchCounts
+from spyre.hw.region_history import RegionHistory
 from spyre.hw.regions import TENSOR_REGIONS
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.dma.engine import DmaEngine
@@ -64,6 +66,7 @@ class FlexDevice:
         self.streams = StreamPool(self)
         self.prepared: dict[tuple[object, ...], JobPlan] = {}
         self._recorder = threading.Lock()
+        self._counter = threading.Lock()
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -154,20 +157,46 @@ class FlexDevice:
 
     @contextmanager
     def recording(self) -> Iterator[CommandStream]:
-        """Record every control block that runs in the block; launches run one iteration at a time.
+        """Record every control block that runs in the block, and what is allocated meanwhile.
 
-        What was submitted to streams of the pools before runs first, and what they still have at
-        the end of the block is waited for. One recording at a time.
+        Launches run one iteration at a time. What was submitted to streams of the pools before runs
+        first, and what they still have at the end of the block is waited for. One recording at a
+        time.
         """
         with self._recorder:
             self.synchronize()
-            stream = CommandStream()
+            stream = CommandStream(self._watch_memory())
             self.scheduler.watch(stream.observe)
             try:
                 yield stream
                 self.synchronize()
             finally:
                 self.scheduler.watch(None)
+                with self.device.regions.lock:
+                    self.device.regions.history = None
+
+    def _watch_memory(self) -> RegionHistory:
+        regions = self.device.regions
+        with regions.lock:
+            found = regions.history = RegionHistory(regions.allocated_bytes)
+        return found
+
+    @contextmanager
+    def counting(self) -> Iterator[LaunchCounts]:
+        """Count what the launches that run in the block move and compute; nothing else changes.
+
+        What was submitted before runs first, what was submitted in the block has run at its end.
+        One such block at a time.
+        """
+        executor = self.device.executor
+        with self._counter:
+            self.synchronize()
+            counts = executor.counts = LaunchCounts()
+            try:
+                yield counts
+                self.synchronize()
+            finally:
+                executor.counts = None
 
     @contextmanager
     def virtual_time(self, durations: Mapping[Engine, int]) -> Iterator[VirtualTime]:

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from spyre.errors import LaunchError
+from spyre.hw.region_history import RegionHistory
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.trace_cores import core_spans
+from spyre.runtime.flex.trace_counters import HBM, counter_events, hbm_counters
 from spyre.runtime.flex.trace_time import microseconds
 from spyre.runtime.flex.trace_tracks import Track, core_track, engine_track, lanes_of, used_tracks
 from spyre.whole_file import whole_file, writable_target
@@ -135,6 +138,15 @@ class _CardTrace:
             yield from self._spans(command, lane)
             yield from self._arrows(command, lane)
             self._sources[command.label] = (command, lane)
+        if self._commands.memory is not None and len(self._commands):
+            yield from self._memory(self._commands.memory)
+
+    def _memory(self, found: RegionHistory) -> Iterator[Event]:
+        """What is allocated, from the first command on."""
+        first_ns = min(command.begin_ns for command in self._commands)
+        clock_ns = np.maximum(np.append(first_ns, found.times_ns), first_ns)
+        moments = clock_ns - self._origin_ns
+        yield from counter_events(self._process, HBM, moments, hbm_counters(found.allocated_bytes))
 
     def _name(self, kind: str, track: int, **content: object) -> Event:
         head = {"ph": "M", "name": kind, "pid": self._process, "tid": track, "ts": 0}

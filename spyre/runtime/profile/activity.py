@@ -22,7 +22,8 @@ class Activity:
 
     ``label``: its name among the others; ``after``: labels of what had to be complete before; those
     that nothing has mean nothing. ``size_bytes``: what a copy moves. ``linked``:
-    what a launch ran, None where a compute block ran no program.
+    what a launch ran, None where a compute block ran no program. ``ended_ns``: host clock when it
+    had ended, 0 where it was not recorded.
     """
 
     label: str
@@ -33,6 +34,7 @@ class Activity:
     after: tuple[str, ...] = ()
     linked: LinkedProgram | None = None
     launch_label: LaunchLabel = UNLABELLED
+    ended_ns: int = 0
 
 
 def activities_of(commands: Iterable[Command], card: int = 0) -> tuple[Activity, ...]:
@@ -51,6 +53,7 @@ def _of_command(command: Command, card: int) -> Activity:
         tuple(f"{card}: {label}" for label in command.after),
         None if launched is None else launched.linked,
         UNLABELLED if launched is None else launched.label,
+        command.end_ns,
     )
 
 

@@ -68,6 +68,10 @@ def _number(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def _ratio(value: float) -> str:
+    return f"{value:.3g}"
+
+
 def _bytes(value: float) -> str:
     return format_bytes(round(value))
 
@@ -81,6 +85,8 @@ QUANTITIES: tuple[tuple[str, Callable[[Object], float], Callable[[float], str]],
     ("HBM bytes", lambda t: t["rdmem_bytes"] + t["wrmem_bytes"], _bytes),
     ("LX bytes", lambda t: t["lx_read_bytes"] + t["lx_written_bytes"], _bytes),
     ("LX peak of a core", lambda t: t["lx_peak_bytes"], _bytes),
+    ("HBM allocated at most", lambda t: t["hbm_peak_bytes"] or 0, _bytes),
+    ("busiest core over mean", lambda t: t["imbalance"] or 0.0, _ratio),
     ("ring bytes", lambda t: t["ring_bytes"], _bytes),
     ("copied to the card", lambda t: t["copied_in_bytes"], _bytes),
     ("copied to the host", lambda t: t["copied_out_bytes"], _bytes),

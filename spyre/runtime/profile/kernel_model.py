@@ -19,7 +19,7 @@ from spyre.hw.cost.machine import MachineSpec
 from spyre.hw.cost.operation_counts import OperationCounts
 from spyre.hw.cost.times import OperationTime
 from spyre.hw.counters import Counters
-from spyre.hw.execute_counters import CORE_COLUMNS, count_cores
+from spyre.hw.execute_counters import CORE_WORK, count_cores
 from spyre.hw.linked_program import LinkedPlaces, LinkedProgram, PlanRun
 from spyre.hw.lx_occupancy import lx_occupancy
 from spyre.hw.nest import Int64Array
@@ -27,7 +27,6 @@ from spyre.runtime.profile.lx_accesses import LxAccesses, lx_accesses
 from spyre.runtime.run_result import shape_text
 
 Float64Array = npt.NDArray[np.float64]
-WORK = slice(CORE_COLUMNS.index("multiply_adds"), len(CORE_COLUMNS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class ExecuteModel:
     @cached_property
     def core_shares(self) -> Float64Array:
         """How long each core works, as part of the busiest one's time, [CORES]."""
-        work = self.core_counts[:, WORK].sum(axis=1).astype(np.float64)
+        work = self.core_counts[:, CORE_WORK].sum(axis=1).astype(np.float64)
         if not work.any():
             work[list(self.cores)] = 1.0
         shares: Float64Array = work / work.max()
@@ -82,12 +81,17 @@ class Executions:
 
 @dataclass(frozen=True, eq=False)
 class KernelModel:
-    """One launch of a kernel. ``lx_peak_bytes``: most bytes of a scratchpad alive at once."""
+    """One launch of a kernel. ``lx_live_bytes``: of a scratchpad, during every execution."""
 
     executes: tuple[ExecuteModel, ...]
     executions: Executions
     lx: LxAccesses
-    lx_peak_bytes: int
+    lx_live_bytes: Int64Array
+
+    @property
+    def lx_peak_bytes(self) -> int:
+        """Most bytes of a scratchpad alive at once."""
+        return int(self.lx_live_bytes.max(initial=0))
 
     @property
     def total_ns(self) -> float:
@@ -109,7 +113,21 @@ def model_kernel(linked: LinkedProgram, machine: MachineSpec, model: Model) -> K
     executions = _executions(origin, statements, executes)
     place_of = _places(len(origin.runs), statements)
     accesses = lx_accesses(origin.runs, place_of, executions.execute, executions.instance)
-    return KernelModel(executes, executions, accesses, lx_occupancy(linked).peak_bytes)
+    live_bytes = _lx_live_bytes(linked, executions, statements)
+    return KernelModel(executes, executions, accesses, live_bytes)
+
+
+def _lx_live_bytes(
+    linked: LinkedProgram, executions: Executions, statements: Sequence[int]
+) -> Int64Array:
+    """Occupancy of LX during every execution; the schedule may have ones that do nothing."""
+    schedule = linked.schedule
+    span = int(schedule.instance.max(initial=0)) + 1
+    scheduled = schedule.order.astype(np.int64) * span + schedule.instance
+    wanted = np.array(statements, np.int64)[executions.execute] * span + executions.instance
+    order = np.argsort(scheduled)
+    place = order[np.searchsorted(scheduled, wanted, sorter=order)]
+    return lx_occupancy(linked).live_bytes[place]
 
 
 def _execute(

@@ -14,9 +14,13 @@ from spyre.hw.cost.timeline.policies import Overlap
 from spyre.hw.cost.timeline.task import Kind, Task
 from spyre.hw.launch_label import LaunchLabel
 from spyre.hw.linked_program import LinkedProgram
-from spyre.runtime.profile.activity import Activity, activities_of_result
+from spyre.hw.region_history import RegionHistory
+from spyre.runtime.flex.command_stream import CommandStream
+from spyre.runtime.profile.activity import Activity, activities_of, activities_of_result
+from spyre.runtime.profile.hbm_occupancy import hbm_occupancy
 from spyre.runtime.profile.kernel_model import KernelModel, model_kernel
-from spyre.runtime.profile.profile import ExecuteProfile, KernelProfile, Launch, Profile
+from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.profile_data import ExecuteProfile, KernelProfile, Launch
 from spyre.runtime.run_result import RunResult
 
 MachineLike = MachineSpec | str | Path | None
@@ -33,7 +37,18 @@ def profile(
     ``machine``: a machine file over the shipped one (MachineError SPY760 to SPY762). ``overlap``:
     what may happen at the same time, see :mod:`spyre.hw.cost.timeline.policies`.
     """
-    return make_profile(activities_of_result(result), machine, model, overlap)
+    memory = RegionHistory(result.hbm_bytes) if result.hbm_bytes else None
+    return make_profile(activities_of_result(result), machine, model, overlap, memory)
+
+
+def profile_of_recording(
+    commands: CommandStream,
+    machine: MachineLike = None,
+    model: Model = "calibrated",
+    overlap: Overlap | str = Overlap.OVERLAPPED,
+) -> Profile:
+    """The profile of what a card did while it was recorded; parameters as of `profile`."""
+    return make_profile(activities_of(commands), machine, model, overlap, commands.memory)
 
 
 def make_profile(
@@ -41,8 +56,9 @@ def make_profile(
     machine: MachineLike = None,
     model: Model = "calibrated",
     overlap: Overlap | str = Overlap.OVERLAPPED,
+    memory: RegionHistory | None = None,
 ) -> Profile:
-    """The profile of activities; parameters as of `profile`."""
+    """The profile of activities; parameters as of `profile`. ``memory``: allocated meanwhile."""
     chosen = machine_of(machine)
     kernels = _Kernels(chosen, model)
     tasks: list[Task] = []
@@ -71,6 +87,7 @@ def make_profile(
         tuple(activities),
         timeline,
         tuple(owners),
+        None if memory is None else hbm_occupancy(memory, activities, owners, timeline),
     )
 
 

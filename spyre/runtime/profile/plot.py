@@ -9,7 +9,7 @@ from typing import Any
 
 from spyre.errors import ProfileError
 from spyre.runtime.profile.files import check_target, write_whole
-from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.profile_data import ProfileData
 from spyre.runtime.profile.roofline import Point, Roof, Roofline, roofline_of
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -34,7 +34,7 @@ def require_plot(path: Path | str) -> None:
         ) from error
 
 
-def write_roofline(path: Path | str, profile: Profile) -> None:
+def write_roofline(path: Path | str, profile: ProfileData) -> None:
     """Write the picture; its suffix says which kind. ProfileError as of `require_plot`."""
     require_plot(path)
     from matplotlib.figure import Figure

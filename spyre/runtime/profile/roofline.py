@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spyre.hw.cost.ideal import pt_ns, sfu_ns
 from spyre.hw.cost.operation_counts import CostClass, OperationCounts
-from spyre.runtime.profile.profile import ExecuteProfile, Profile
+from spyre.runtime.profile.profile_data import ExecuteProfile, ProfileData
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Roofline:
     y: tuple[float, float]
 
 
-def roofline_of(profile: Profile) -> Roofline:
+def roofline_of(profile: ProfileData) -> Roofline:
     """The roofline; executes that take no time or do no work are left out."""
     points = tuple(
         _point(profile, e) for _, e in profile.executes if e.total_ns and _work(e.counts)
@@ -61,7 +61,7 @@ def roofline_of(profile: Profile) -> Roofline:
     )
 
 
-def _point(profile: Profile, execute: ExecuteProfile) -> Point:
+def _point(profile: ProfileData, execute: ExecuteProfile) -> Point:
     counts, model = execute.counts, execute.model
     work = _work(counts)
     return Point(
@@ -78,7 +78,7 @@ def _work(counts: OperationCounts) -> int:
     return counts.multiply_adds or counts.element_operations
 
 
-def _roofs(profile: Profile) -> tuple[Roof, ...]:
+def _roofs(profile: ProfileData) -> tuple[Roof, ...]:
     """Those of the machine; that of the pt arrays in the format of the products, if there are."""
     machine = profile.machine
     hw = machine.hardware

@@ -6,22 +6,31 @@ The text table, the JSON object and the HTML page show the same rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
 from spyre.hw.counters import Counters
-from spyre.runtime.profile.profile import ExecuteProfile, KernelProfile, Profile, Roofs
+from spyre.runtime.profile.core_balance import CoreBalance
+from spyre.runtime.profile.profile_data import (
+    LAUNCH,
+    ExecuteProfile,
+    KernelProfile,
+    ProfileData,
+    Roofs,
+    balance_of,
+)
 
 MAX_ROWS = 24
 """More executes than this are shown by kind, or by kernel."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """``label``: number of the execute, or what the row stands for. ``time_ns``: all runs in all
     launches, without launching. ``share``: part of the time of all kernels, launching included.
-    ``mac_roof``: multiply-adds per nanosecond the cores could do in the formats used.
+    ``mac_roof``: multiply-adds per nanosecond the cores could do in the formats used. ``per_core``:
+    what each core did.
     """
 
     label: str
@@ -36,6 +45,7 @@ class Row:
     counters: Counters
     hbm_roof: float
     mac_roof: float
+    per_core: CoreBalance
 
     @property
     def hbm_bytes(self) -> int:
@@ -63,7 +73,7 @@ class Row:
         return self.lx_bytes / self.hbm_bytes if self.hbm_bytes else None
 
 
-def rows_of(profile: Profile, every: bool = False) -> tuple[Row, ...]:
+def rows_of(profile: ProfileData, every: bool = False) -> tuple[Row, ...]:
     """Rows in program order, as many as fit a screen unless ``every`` is asked for."""
     found = list(profile.executes)
     if every or len(found) <= MAX_ROWS:
@@ -77,7 +87,7 @@ def rows_of(profile: Profile, every: bool = False) -> tuple[Row, ...]:
     return tuple(_row(profile, f"{len(same)} of", name, same) for same in kinds.values())
 
 
-def execute_rows(profile: Profile) -> tuple[Row, ...]:
+def execute_rows(profile: ProfileData) -> tuple[Row, ...]:
     """A row per execute statement."""
     return tuple(
         _row(profile, str(execute.index), kernel.name, [execute])
@@ -85,68 +95,49 @@ def execute_rows(profile: Profile) -> tuple[Row, ...]:
     )
 
 
-def kernel_rows(profile: Profile) -> tuple[Row, ...]:
+def kernel_rows(profile: ProfileData) -> tuple[Row, ...]:
     """A row per kernel."""
     return tuple(_kernel_row(profile, kernel) for kernel in profile.kernels)
 
 
-def _kernel_row(profile: Profile, kernel: KernelProfile) -> Row:
+def _kernel_row(profile: ProfileData, kernel: KernelProfile) -> Row:
     ops = list(dict.fromkeys(e.model.op for e in kernel.executes))
-    shown = ops[0] if len(ops) == 1 else f"{len(kernel.executes)} executes"
     shape = kernel.executes[0].model.shape if len(kernel.executes) == 1 else ", ".join(ops[:6])
-    return Row(
-        f"{kernel.launches}×",
-        kernel.name,
-        shown,
-        shape + (", …" if len(ops) > 6 else ""),
-        kernel.cores,
-        kernel.counters.executions,
-        kernel.total_ns,
-        _share(profile, kernel.total_ns),
-        kernel.bound,
-        kernel.counters,
-        Roofs.of(profile.machine).hbm_gbps,
-        _mac_roof(profile, kernel.executes),
+    return replace(
+        _row(profile, f"{kernel.launches}×", kernel.name, kernel.executes),
+        op=ops[0] if len(ops) == 1 else f"{len(kernel.executes)} executes",
+        shape=shape + (", …" if len(ops) > 6 else ""),
+        bound=kernel.bound,
     )
 
 
-def _row(profile: Profile, label: str, kernel: str, executes: Sequence[ExecuteProfile]) -> Row:
-    first = executes[0]
+def _row(profile: ProfileData, label: str, kernel: str, executes: Sequence[ExecuteProfile]) -> Row:
+    """A row of executes that are alike."""
     time_ns = sum(e.total_ns for e in executes)
     counters = reduce(add, (e.counters for e in executes), Counters())
+    longest = max(executes, key=lambda e: e.total_ns, default=None)
     return Row(
         label,
         kernel,
-        first.model.op,
-        first.model.shape,
-        len(first.model.cores),
+        longest.model.op if longest is not None else "",
+        longest.model.shape if longest is not None else "",
+        len({core for e in executes for core in e.model.cores}),
         counters.executions,
         time_ns,
-        _share(profile, time_ns),
-        str(max(executes, key=lambda e: e.total_ns).bound),
+        time_ns / profile.kernel_ns if profile.kernel_ns else 0.0,
+        str(longest.bound) if longest is not None else LAUNCH,
         counters,
         Roofs.of(profile.machine).hbm_gbps,
         _mac_roof(profile, executes),
+        balance_of(executes),
     )
 
 
-def total_row(profile: Profile) -> Row:
+def total_row(profile: ProfileData) -> Row:
     """Everything the cores did."""
-    kernels = profile.kernels
-    return Row(
-        "",
-        "",
-        "all executes",
-        "",
-        len({core for _, e in profile.executes for core in e.model.cores}),
-        profile.counters.executions,
-        profile.compute_ns,
-        _share(profile, profile.compute_ns),
-        _longest(kernels),
-        profile.counters,
-        Roofs.of(profile.machine).hbm_gbps,
-        _mac_roof(profile, [e for _, e in profile.executes]),
-    )
+    executes = [execute for _, execute in profile.executes]
+    row = _row(profile, "", "", executes)
+    return replace(row, op="all executes", shape="", bound=_longest(profile.kernels))
 
 
 def _longest(kernels: Sequence[KernelProfile]) -> str:
@@ -157,11 +148,7 @@ def _longest(kernels: Sequence[KernelProfile]) -> str:
     return str(max(times, key=lambda bound: times[bound]))
 
 
-def _share(profile: Profile, time_ns: float) -> float:
-    return time_ns / profile.kernel_ns if profile.kernel_ns else 0.0
-
-
-def _mac_roof(profile: Profile, executes: Iterable[ExecuteProfile]) -> float:
+def _mac_roof(profile: ProfileData, executes: Iterable[ExecuteProfile]) -> float:
     """The highest peak among the formats of the products."""
     formats = {e.counts.mac_format for e in executes if e.counts.multiply_adds}
     return max((Roofs.of(profile.machine, f).macs_per_ns for f in formats), default=0.0)

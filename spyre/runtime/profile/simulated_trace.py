@@ -1,8 +1,9 @@
 """Modelled time as a process of a Chrome trace, beside the host's time of the same run.
 
-Its tracks are host, DMA engine, launching, compute, executes and cores. Spans of track ``executes``
-carry counters, those of a core its own; their sums are the counters of the profile. Where
-executions of a statement differ, a span has its part as evenly as whole numbers can be.
+Its tracks are host, DMA engine, launching, compute, executes and cores, and counters of what is in
+HBM and LX. Spans of track ``executes`` carry counters, those of a core its own; their sums are the
+counters of the profile. Where executions of a statement differ, a span has its part as evenly as
+whole numbers can be.
 
 Perfetto counts whole nanoseconds and rounds begin and length of a span apart from each other, so
 that neighbours would overlap, which it leaves out. Spans therefore begin and end at whole
@@ -19,20 +20,23 @@ import numpy as np
 from spyre.hw.cost.timeline.task import Resource, Span
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS
+from spyre.hw.nest import Int64Array
+from spyre.runtime.flex.trace_counters import HBM, counter_events, hbm_counters
 from spyre.runtime.flex.trace_time import microseconds
 from spyre.runtime.flex.trace_tracks import Track, core_track
 from spyre.runtime.profile.kernel_model import Executions, Float64Array, part_of
-from spyre.runtime.profile.profile import KernelProfile, Launch, Profile
+from spyre.runtime.profile.profile_data import KernelProfile, Launch, ProfileData
 
 Event = dict[str, Any]
 PROCESSES = 100
 """Distance of a card's process with modelled time from the one with the host's."""
 RESOURCE_TRACKS = {r: Track(10 + k, f"modelled {r}") for k, r in enumerate(Resource)}
 EXECUTES = Track(20, "executes")
+LX = "LX bytes of a core"
 
 
 def simulated_events(
-    profile: Profile, card: int = 0, first_process: int = 1, begin_ns: int = 0
+    profile: ProfileData, card: int = 0, first_process: int = 1, begin_ns: int = 0
 ) -> Iterator[Event]:
     """Names of the process and its tracks, and spans. ``begin_ns``: where modelled time begins."""
     process = first_process + PROCESSES + card
@@ -41,12 +45,13 @@ def simulated_events(
     yield from writer.tasks()
     for launch in profile.launches:
         yield from writer.launch(launch)
+    yield from writer.memory()
 
 
 class _Writer:
     """Events of one process."""
 
-    def __init__(self, profile: Profile, process: int, begin_ns: int) -> None:
+    def __init__(self, profile: ProfileData, process: int, begin_ns: int) -> None:
         self._profile = profile
         self._process = process
         self._begin_ns = begin_ns
@@ -104,6 +109,23 @@ class _Writer:
                 details = {**head, "time_ns": time * share, **own}
                 yield self._span(name, core_track(core), busy, details)
 
+    def memory(self) -> Iterator[Event]:
+        """How much is allocated in HBM, and alive in a scratchpad."""
+        found = self._profile.hbm
+        if found is not None and self._profile.activities:
+            thin = found.thinned()
+            values = hbm_counters(thin.allocated_bytes)
+            yield from self._counter(HBM, thin.time_ns, values)
+        times_ns, live_bytes = lx_live_bytes(self._profile)
+        if live_bytes.any():
+            yield from self._counter(LX, times_ns, {"live": live_bytes})
+
+    def _counter(
+        self, name: str, times_ns: Float64Array, values: Mapping[str, Int64Array]
+    ) -> Iterator[Event]:
+        moments = self._begin_ns + np.rint(times_ns).astype(np.int64)
+        return counter_events(self._process, name, moments, values)
+
     def _span(
         self, name: str, track: Track, span_ns: tuple[float, float], details: Mapping[str, object]
     ) -> Event:
@@ -118,6 +140,19 @@ class _Writer:
             "dur": (end - begin) / 1000,
             "args": details,
         }
+
+
+def lx_live_bytes(profile: ProfileData) -> tuple[Float64Array, Int64Array]:
+    """Bytes of a scratchpad alive from when to when: moments (ns), ascending, and the bytes.
+
+    Between launches nothing is.
+    """
+    times, live = [np.zeros(1)], [np.zeros(1, np.int64)]
+    for launch in sorted(profile.launches, key=lambda each: profile.span_of(each).begin_ns):
+        model, span = profile.kernels[launch.kernel].model, profile.span_of(launch)
+        times += [within(span, model.executions)[0], np.array([span.end_ns])]
+        live += [model.lx_live_bytes, np.zeros(1, np.int64)]
+    return np.concatenate(times), np.concatenate(live)
 
 
 def within(launch: Span, executions: Executions) -> tuple[Float64Array, Float64Array]:

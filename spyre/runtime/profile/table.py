@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from spyre.hw.cost.timeline.task import Kind, Resource
-from spyre.runtime.profile.profile import Profile
+from spyre.runtime.flex.trace_counters import region_name
+from spyre.runtime.profile.hbm_occupancy import HbmOccupancy
+from spyre.runtime.profile.profile_data import ProfileData
 from spyre.runtime.profile.rows import Row, rows_of, total_row
 from spyre.runtime.units import format_bytes, format_ns
 
@@ -17,7 +19,7 @@ LEFT = ("kernel", "operation", "shape", "bound by")
 TEXT_WIDTH = 200
 
 
-def make_table(profile: Profile, every: bool = False) -> Table:
+def make_table(profile: ProfileData, every: bool = False) -> Table:
     """The rich table, with a line of totals."""
     from rich.box import SIMPLE
     from rich.table import Table
@@ -40,7 +42,7 @@ def make_table(profile: Profile, every: bool = False) -> Table:
     return table
 
 
-def _launching(profile: Profile) -> dict[str, str]:
+def _launching(profile: ProfileData) -> dict[str, str]:
     return {
         "operation": "launching",
         "runs": str(len(profile.launches)),
@@ -64,6 +66,7 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "GB/s": lambda row: _of_roof(row.hbm_gbps, row.hbm_roof),
     "MAC/ns": lambda row: _of_roof(row.macs_per_ns, row.mac_roof),
     "LX reuse": lambda row: reuse_text(row),
+    "imbalance": lambda row: imbalance_text(row.per_core.imbalance),
 }
 """The text of a row's cell, by column."""
 COLUMNS = tuple(CELLS)
@@ -81,6 +84,11 @@ def reuse_text(row: Row) -> str:
     return "all LX" if row.lx_reuse is None else f"{row.lx_reuse:.2g}×"
 
 
+def imbalance_text(imbalance: float | None) -> str:
+    """The busiest core over the mean of those that work."""
+    return "-" if imbalance is None else f"{imbalance:.3g}×"
+
+
 def _of_roof(achieved: float, roof: float) -> str:
     if not achieved:
         return "-"
@@ -88,7 +96,7 @@ def _of_roof(achieved: float, roof: float) -> str:
     return f"{number} ({achieved / roof:.0%})"
 
 
-def summary_lines(profile: Profile) -> list[str]:
+def summary_lines(profile: ProfileData) -> list[str]:
     """What the table leaves out: copies, launching, the timeline, the machine."""
     count = len(profile.launches)
     moved = [
@@ -103,6 +111,7 @@ def summary_lines(profile: Profile) -> list[str]:
         f"{time_text(profile.compute_ns)} on the cores",
         f"copies: {', '.join(moved) or 'none'}",
         _lx_line(profile.lx_peak_bytes, hw.lx_bytes),
+        _hbm_line(profile.hbm, hw.hbm_bytes),
         f"from first to last: {time_text(profile.makespan_ns)} ({profile.overlap}; cores busy "
         f"{_busy(profile, Resource.COMPUTE)}, DMA {_busy(profile, Resource.DMA)})",
         f"machine {profile.machine.name}, model {profile.cost_model}: HBM {hw.hbm_peak_gbps:g} "
@@ -116,13 +125,26 @@ def _lx_line(peak_bytes: int, lx_bytes: int) -> str:
     return f"LX: at most {format_bytes(peak_bytes)} of {format_bytes(lx_bytes)} per core"
 
 
-def _busy(profile: Profile, resource: Resource) -> str:
+def _hbm_line(found: HbmOccupancy | None, hbm_bytes: int) -> str:
+    """What was allocated at most, and where."""
+    if found is None:
+        return "HBM: allocations were not recorded"
+    peaks = ", ".join(
+        f"{region_name(region)} {format_bytes(size_bytes)}"
+        for region, size_bytes in enumerate(found.region_peak_bytes)
+        if size_bytes
+    )
+    most = f"{format_bytes(found.peak_bytes)} of {format_bytes(hbm_bytes)}"
+    return f"HBM: at most {most} allocated{f' ({peaks})' if peaks else ''}"
+
+
+def _busy(profile: ProfileData, resource: Resource) -> str:
     if not profile.makespan_ns:
         return "0%"
     return f"{profile.timeline.busy_ns(resource) / profile.makespan_ns:.0%}"
 
 
-def profile_text(profile: Profile, every: bool = False, width: int = TEXT_WIDTH) -> str:
+def profile_text(profile: ProfileData, every: bool = False, width: int = TEXT_WIDTH) -> str:
     """The table and the lines under it as plain text."""
     return "\n".join((*table_lines(make_table(profile, every), width), *summary_lines(profile)))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.hw.cost.calibrated import tile_factor
+from spyre.hw.cost.calibrated import high_tile_factor, low_tile_factor
 from spyre.hw.cost.ideal import ideal
 from spyre.hw.cost.kernel_time import MODELS, kernel_ns
 from spyre.hw.cost.machine_file import default_machine
@@ -178,8 +178,36 @@ def test_partial_sums_cost_the_ring():
 @pytest.mark.parametrize(("rows", "slower"), [(32 * 256, True), (32 * 32, False), (32 * 2, True)])
 def test_heights_of_row_tiles(rows: int, slower: bool):
     tile = replace(NEG, runs=8, rows=rows, columns=2048)
-    assert (tile_factor(tile, MACHINE.calibration, True) > 1) is slower
-    assert tile_factor(replace(tile, runs=1), MACHINE.calibration, True) == 1
+    factors = [factor(tile, MACHINE.calibration) for factor in (high_tile_factor, low_tile_factor)]
+    assert (max(factors) > 1) is slower
+    assert min(factors) == 1
+    once = replace(tile, runs=1)
+    assert high_tile_factor(once, MACHINE.calibration) == 1
+    assert low_tile_factor(once, MACHINE.calibration) == 1
+
+
+def softmax(rows: int, columns: int, runs: int) -> list[OperationCounts]:
+    """A copy into LX, four operations there, and one out of it."""
+    size_bytes, shape = rows * columns * 2, {"rows": rows // runs, "columns": columns}
+    tile = OperationCounts(name="", cost_class=CostClass.POINTWISE, cores=32, runs=runs, **shape)
+    inside = replace(tile, lx_read_bytes=size_bytes)
+    ends = [replace(tile, hbm_read_bytes=size_bytes), replace(tile, hbm_written_bytes=size_bytes)]
+    return [ends[0], *[inside] * 4, ends[1]]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16384, 2048), (2048, 2048), (1024, 512), (64, 64)])
+@pytest.mark.parametrize("runs", [2, 8, 32])
+def test_short_runs_cost_low_tiles_or_beginning_them(rows: int, columns: int, runs: int):
+    """Not both: what is published for low tiles has in it what beginning runs takes."""
+    found = kernel_ns(softmax(rows, columns, runs), MACHINE).terms
+    begun = 6 * (runs - 1) * MACHINE.calibration.run_ns
+    low = (found.memory + found.turnaround) * (
+        low_tile_factor(softmax(rows, columns, runs)[0], MACHINE.calibration) - 1
+    )
+    assert found.tile == pytest.approx(low)
+    assert found.tile + found.runs == pytest.approx(max(low, begun))
+    once = kernel_ns(softmax(rows, columns, 1), MACHINE)
+    assert kernel_ns(softmax(rows, columns, runs), MACHINE).total_ns > once.total_ns
 
 
 def test_divided_columns_leave_higher_tiles():

@@ -82,11 +82,22 @@ class Trace:
         assert self.spans
         for event in self.events:
             assert {"ph", "pid", "tid", "ts", "name"} <= set(event)
-            assert event["ph"] in ("M", "X", "s", "f")
+            assert event["ph"] in ("M", "X", "s", "f", "C")
             assert event["ts"] >= 0
             assert event["pid"] > 0
         self._check_tracks()
         self._check_parents()
+        for event in self.counters():
+            assert event["args"]
+            assert all(value >= 0 for value in event["args"].values())
+
+    def counters(self, name: str | None = None) -> list[Event]:
+        """The values of counters in order of time, of all or those of a name."""
+        found = [e for e in self.events if e["ph"] == "C" and name in (None, e["name"])]
+        for key in {(e["pid"], e["name"]) for e in found}:
+            times = [e["ts"] for e in found if (e["pid"], e["name"]) == key]
+            assert times == sorted(times)
+        return found
 
     def _check_tracks(self) -> None:
         """All tracks are named, numbered and used; spans of one do not overlap."""

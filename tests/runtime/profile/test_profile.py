@@ -18,9 +18,10 @@ from spyre.hw.counters import Counters
 from spyre.runtime.flex.flex_device import FlexDevice
 from spyre.runtime.flex.noted_launch import run_noted
 from spyre.runtime.profile.activity import activities_of
+from spyre.runtime.profile.core_balance import imbalance
 from spyre.runtime.profile.json_form import counters_object
 from spyre.runtime.profile.make import make_profile
-from spyre.runtime.profile.profile import LAUNCH
+from spyre.runtime.profile.profile_data import LAUNCH
 from spyre.runtime.profile.rows import MAX_ROWS, Row, execute_rows, rows_of, total_row
 from spyre.runtime.spyrecode.compile import compile_directory
 from tests.runtime.profile.conftest import EXAMPLES
@@ -79,7 +80,27 @@ def test_cores(softmax):
     assert busy[:8].tolist() == pytest.approx([found.compute_ns] * 8)
     assert not busy[8:].any()
     counts = found.core_counts.sum(axis=0)
-    assert counts.tolist() == [*result_bytes(softmax.counters), 0, 5 * 128 * 256]
+    assert counts.tolist() == [*result_bytes(softmax.counters), 0, 0, 5 * 128 * 256]
+
+
+def test_balance():
+    """Of the cores that have some: one core with twice the work of the others."""
+    assert imbalance(np.array([2, 1, 1, 0])) == pytest.approx(1.5)
+    assert imbalance(np.zeros(32)) is None
+
+
+def test_cores_in_json(softmax, matmul):
+    content = spyre.profile(softmax).to_json()
+    totals = content["totals"]
+    per_core = totals["per_core"]
+    assert sum(per_core["hbm_read_bytes"]) == totals["hbm_read_bytes"]
+    assert sum(per_core["sticks"]) == totals["sticks"]
+    assert [len(values) for values in per_core.values()] == [32] * len(per_core)
+    assert totals["imbalance"] == pytest.approx(1)
+    assert [row["imbalance"] for row in content["executes"]] == [pytest.approx(1)] * 5
+    columns = [row["per_core"]["element_operations"] for row in content["executes"]]
+    assert np.sum(columns, axis=0).tolist() == per_core["element_operations"]
+    assert max(content["kernels"][0]["lx"]["live_bytes"]) == totals["lx_peak_bytes"]
 
 
 def result_bytes(counters: Counters) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from spyre.runtime.profile.files import write_whole
 from spyre.runtime.profile.report.page import report_page
 from spyre.runtime.profile.report.svg import tag
 
-SECTIONS = ("summary", "kernels", "roofline", "lx", "cores", "counters")
+SECTIONS = ("summary", "kernels", "roofline", "lx", "hbm", "cores", "counters")
 VOID = ("meta", "link")
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -65,12 +65,27 @@ def test_text_is_escaped(page):
     assert tag("p", "<b>", title='"<') == '<p title="&quot;&lt;">&lt;b&gt;</p>'
 
 
+def section(page: str, key: str) -> str:
+    return page.split(f'<section id="{key}"')[1].split("</section>")[0]
+
+
 def test_lx_and_the_roofline_are_drawn(page, matmul):
-    assert page.count('class="content colour-') == 3
+    assert section(page, "lx").count('class="content colour-') == 3
     assert page.count(' point"') == 5
     product = report_page(spyre.profile(matmul))
     assert "No kernel uses the scratchpads." in product
     assert re.search(r'<circle[^>]*class="bound-memory point"', product)
+
+
+def test_hbm_and_cores_are_drawn(page):
+    """A region per tensor and that of programs; a chart per quantity that cores have."""
+    hbm, cores = section(page, "hbm"), section(page, "cores")
+    assert hbm.count("<polygon") == 3
+    moved = ["HBM read", "HBM written", "LX read", "LX written"]
+    names = re.findall("<strong>(.*?),", cores)
+    assert names == ["busy", *moved, "element operations", "sticks"]
+    assert cores.count('class="bar"') == 32 * len(names)
+    assert "No core has any of: sent over the ring, multiply-adds." in cores
 
 
 def test_without_any_launch():
@@ -139,7 +154,7 @@ class TestBrowser:
         dom, console = opened(page.replace("</body>", PROBE + "</body>"), tmp_path, width)
         assert console == []
         assert all(f'<section id="{key}"' in dom for key in SECTIONS)
-        assert dom.count("<svg viewBox") == 4
+        assert dom.count("<svg viewBox") == 4 + 7
         title = re.search("<title>(.*?)</title>", dom)
         assert title is not None
         assert title[1] in ("max sum dark true true", "max sum light true true")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spyre.runtime.profile.lx_accesses import LxLifetimes, lifetimes
-from spyre.runtime.profile.profile import KernelProfile
+from spyre.runtime.profile.profile_data import KernelProfile
 from spyre.runtime.profile.report.svg import Frame, Markup, chart, linear_ticks, tag, x_axis, y_axis
 from spyre.runtime.profile.table import time_text
 from spyre.runtime.units import format_bytes

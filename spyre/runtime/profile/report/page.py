@@ -11,9 +11,11 @@ from pathlib import Path
 
 from spyre import __version__
 from spyre.hw.cost.times import Bound
+from spyre.runtime.flex.trace_counters import region_name
 from spyre.runtime.profile.files import write_whole
-from spyre.runtime.profile.profile import LAUNCH, KernelProfile, Profile
-from spyre.runtime.profile.report.bars import core_chart, timeline_chart
+from spyre.runtime.profile.profile_data import LAUNCH, KernelProfile, ProfileData
+from spyre.runtime.profile.report.core_charts import core_charts, quantities
+from spyre.runtime.profile.report.hbm_chart import hbm_chart, used_regions
 from spyre.runtime.profile.report.lx_chart import MAX_DRAWN, left_out, lx_chart
 from spyre.runtime.profile.report.roofline_chart import roofline_chart
 from spyre.runtime.profile.report.svg import Markup, inside, tag
@@ -25,6 +27,7 @@ from spyre.runtime.profile.report.tables import (
     kernel_table,
     legend,
 )
+from spyre.runtime.profile.report.timeline_chart import timeline_chart
 from spyre.runtime.profile.roofline import roofline_of
 from spyre.runtime.profile.rows import Row, total_row
 from spyre.runtime.profile.table import reuse_text, summary_lines, time_text
@@ -35,12 +38,12 @@ MAX_MAPS = 8
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def write_report(path: Path | str, profile: Profile, title: str = "spyre profile") -> None:
+def write_report(path: Path | str, profile: ProfileData, title: str = "spyre profile") -> None:
     """Write the page; the file appears whole or not at all. ProfileError SPY782."""
     write_whole(path, report_page(profile, title).encode())
 
 
-def report_page(profile: Profile, title: str = "spyre profile") -> str:
+def report_page(profile: ProfileData, title: str = "spyre profile") -> str:
     """The page as text."""
     sections = list(_sections(profile))
     links = [tag("a", name, href=f"#{key}") for key, name, _ in sections]
@@ -75,7 +78,7 @@ def _theme_button() -> Markup:
     return tag("button", "Dark or light", type="button", id="theme", aria_pressed="false")
 
 
-def _subtitle(profile: Profile) -> str:
+def _subtitle(profile: ProfileData) -> str:
     return (
         f"machine {profile.machine.name} · cost model {profile.cost_model} · {profile.overlap} · "
         f"{_plural(len(profile.kernels), 'kernel')}, "
@@ -92,17 +95,18 @@ def _section(key: str, name: str, content: Markup) -> Markup:
     return tag("section", [heading, content], id=key, aria_labelledby=f"{key}-title")
 
 
-def _sections(profile: Profile) -> Iterator[tuple[str, str, Markup]]:
+def _sections(profile: ProfileData) -> Iterator[tuple[str, str, Markup]]:
     """Key, name and content of every section."""
     yield "summary", "Summary", _summary(profile)
     yield "kernels", "Kernels", _kernels(profile)
     yield "roofline", "Roofline", _roofline(profile)
     yield "lx", "LX over time", _lx(profile)
+    yield "hbm", "HBM over time", _hbm(profile)
     yield "cores", "Core balance", _cores(profile)
     yield "counters", "Counters", counter_table(profile)
 
 
-def _summary(profile: Profile) -> Markup:
+def _summary(profile: ProfileData) -> Markup:
     total = total_row(profile)
     tiles = (
         ("First to last", time_text(profile.makespan_ns)),
@@ -112,6 +116,7 @@ def _summary(profile: Profile) -> Markup:
         ("HBM rate", _rate(total)),
         ("LX reuse", reuse_text(total)),
         ("LX peak of a core", format_bytes(profile.lx_peak_bytes)),
+        ("HBM allocated", _hbm_peak(profile)),
         ("Mostly bound by", total.bound),
     )
     shown = [tag("div", [tag("dt", name), tag("dd", value)]) for name, value in tiles]
@@ -126,19 +131,23 @@ def _summary(profile: Profile) -> Markup:
     return inside([tag("dl", shown, class_="tiles"), *timeline, lines])
 
 
+def _hbm_peak(profile: ProfileData) -> str:
+    return "-" if profile.hbm is None else f"{format_bytes(profile.hbm.peak_bytes)} at most"
+
+
 def _rate(total: Row) -> str:
     if not total.hbm_gbps:
         return "-"
     return f"{total.hbm_gbps:.3g} GB/s, {total.hbm_gbps / total.hbm_roof:.0%} of peak"
 
 
-def _kernels(profile: Profile) -> Markup:
+def _kernels(profile: ProfileData) -> Markup:
     executes = [tag("summary", "Every execute"), execute_table(profile)]
     is_open = len(profile.kernels) == 1
     return inside([kernel_table(profile), tag("details", executes, open=is_open)])
 
 
-def _roofline(profile: Profile) -> Markup:
+def _roofline(profile: ProfileData) -> Markup:
     found = roofline_of(profile)
     names = [(f"bound-{bound}", f"bound by {bound}") for bound in (*Bound, LAUNCH)]
     used = {f"bound-{point.bound}" for point in found.points}
@@ -151,7 +160,7 @@ def _roofline(profile: Profile) -> Markup:
     return inside([roofline_chart(found), shown, tag("p", text)])
 
 
-def _lx(profile: Profile) -> Markup:
+def _lx(profile: ProfileData) -> Markup:
     users = [kernel for kernel in profile.kernels if kernel.model.lx.highest]
     if not users:
         return tag("p", "No kernel uses the scratchpads.")
@@ -179,6 +188,29 @@ def _map(kernel: KernelProfile, is_open: bool) -> Markup:
     return tag("details", parts, open=is_open)
 
 
-def _cores(profile: Profile) -> Markup:
-    table = tag("details", [tag("summary", "Every core"), core_table(profile)])
-    return inside([tag("p", balance_text(profile)), core_chart(profile), table])
+def _hbm(profile: ProfileData) -> Markup:
+    """What is allocated when: a curve, and who it belongs to."""
+    found = profile.hbm
+    if found is None:
+        return tag("p", "What was allocated in device memory has not been recorded.")
+    first = time_text(found.peak_ns) if found.peak_ns else "the beginning"
+    text = (
+        f"At most {format_bytes(found.peak_bytes)} are allocated, first at {first}: tensors, pools "
+        "and programs, with what was there before. Allocations and frees are in the order of the "
+        "run, at the modelled end of what had ended before them."
+    )
+    names = (
+        (f"colour-{k}", f"{region_name(k)}: {format_bytes(found.region_peak_bytes[k])}")
+        for k in used_regions(found)
+    )
+    return inside([tag("p", text), hbm_chart(found, profile.makespan_ns), legend(names)])
+
+
+def _cores(profile: ProfileData) -> Markup:
+    shown = quantities(profile.per_core)
+    text = (
+        f"{balance_text(profile)} Dashed lines are means of the cores that have some; beside the "
+        "name of a quantity is the core that has most over that mean."
+    )
+    table = tag("details", [tag("summary", "Every core"), core_table(shown)])
+    return inside([tag("p", text), core_charts(shown), table])

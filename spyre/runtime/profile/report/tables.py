@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.hw.counters import Counters
-from spyre.hw.execute_counters import CORE_COLUMNS
-from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.profile_data import ProfileData
+from spyre.runtime.profile.report.core_charts import Quantity
 from spyre.runtime.profile.report.svg import Markup, inside, tag
 from spyre.runtime.profile.rows import Row, execute_rows, kernel_rows
 from spyre.runtime.profile.table import CELLS, COLUMNS, time_text
@@ -68,7 +68,7 @@ def _cell(head: str, content: Cell) -> Markup:
 # --- executes and kernels -----------------------------------------------------------------------
 
 
-def kernel_table(profile: Profile) -> Markup:
+def kernel_table(profile: ProfileData) -> Markup:
     """A row per kernel."""
     heads = [c for c in COLUMNS if c != "#"]
     rows = ([_row_cell(row, c, "kernel") for c in heads] for row in kernel_rows(profile))
@@ -76,7 +76,7 @@ def kernel_table(profile: Profile) -> Markup:
     return sortable("kernels-table", caption, heads, rows)
 
 
-def execute_table(profile: Profile) -> Markup:
+def execute_table(profile: ProfileData) -> Markup:
     """A row per execute statement."""
     found = execute_rows(profile)
     if len(found) > MAX_ROWS:
@@ -98,6 +98,7 @@ def _row_cell(row: Row, column: str, head: str) -> Cell:
         "GB/s": row.hbm_gbps,
         "MAC/ns": row.macs_per_ns,
         "LX reuse": -1.0 if not row.lx_bytes else row.lx_reuse or float("1e30"),
+        "imbalance": row.per_core.imbalance or 0.0,
     }
     shown = CELLS[column](row)
     if column == "share":
@@ -107,25 +108,22 @@ def _row_cell(row: Row, column: str, head: str) -> Cell:
 
 # --- cores and counters -------------------------------------------------------------------------
 
-_CORE_HEADS = ("core", "busy", *(name.replace("_", " ") for name in CORE_COLUMNS))
 
-
-def core_table(profile: Profile) -> Markup:
+def core_table(shown: Sequence[Quantity]) -> Markup:
     """What every core did."""
+    heads = ("core", *(quantity.name for quantity in shown))
+    columns = [quantity.values.tolist() for quantity in shown]
     rows = (
         [
             Cell(str(core), core, True),
-            Cell(time_text(busy), busy),
-            *(Cell(f"{value:,}", value) for value in counts),
+            *(Cell(q.text(value), value) for q, value in zip(shown, values, strict=True)),
         ]
-        for core, (busy, counts) in enumerate(
-            zip(profile.core_busy_ns.tolist(), profile.core_counts.tolist(), strict=True)
-        )
+        for core, values in enumerate(zip(*columns, strict=True))
     )
-    return sortable("cores-table", "Work of every core", _CORE_HEADS, rows)
+    return sortable("cores-table", "Work of every core", heads, rows)
 
 
-def counter_table(profile: Profile) -> Markup:
+def counter_table(profile: ProfileData) -> Markup:
     """All counters, summed up."""
     named = dict(zip(Counters.__slots__, profile.counters.values, strict=True))
     named["sticks"] = profile.counters.sticks
@@ -133,7 +131,7 @@ def counter_table(profile: Profile) -> Markup:
     return sortable("counters-table", "Counters of all executes", ("counter", "sum"), rows)
 
 
-def balance_text(profile: Profile) -> str:
+def balance_text(profile: ProfileData) -> str:
     """How evenly the cores work."""
     busy = profile.core_busy_ns
     if not busy.any():

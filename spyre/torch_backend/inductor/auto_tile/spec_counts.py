@@ -16,6 +16,7 @@ import sympy
 from spyre.dtypes import STICK_BYTES
 from spyre.hw.cost.counting import TRANSCENDENTAL
 from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
+from spyre.hw.cost.operation_traits import is_broadcast, product_dims, product_shape
 from spyre.hw.ops import OPS
 from spyre.torch_backend.inductor.op_spec import MATMUL, LoopSpec, OpSpec, Spec, TensorArg
 from spyre.torch_backend.inductor.spec_views import LX
@@ -153,7 +154,7 @@ class _Operation:
     def _is_broadcast(self, arg: TensorArg) -> bool:
         """An operand in HBM that lacks some dims of the result, but not all of them."""
         varying = {s for s in _symbols(self.spec.args[-1]) if self.extents[s] > 1}
-        return LX not in arg.allocation and 0 < len(varying & _symbols(arg)) < len(varying)
+        return LX not in arg.allocation and is_broadcast(_symbols(arg), varying)
 
     def _has_scalar(self) -> bool:
         """A constant, or one of several operands is one number for all elements."""
@@ -165,24 +166,8 @@ class _Operation:
         if self.spec.op != MATMUL:
             return None
         left, right, result = (_symbols(arg) for arg in self.spec.args)
-        roles = {
-            "batch": [s for s in self.extents if s in left and s in right and s in result],
-            "m": [s for s in self.extents if s in left and s not in right],
-            "n": [s for s in self.extents if s in right and s not in left],
-            "k": [s for s in self.extents if s not in result],
-        }
-        sizes = {role: prod(self.extents[s] for s in row) for role, row in roles.items()}
-        cores = {role: prod(self.splits[s] for s in row) for role, row in roles.items()}
-        return ProductShape(
-            m=sizes["m"],
-            k=sizes["k"],
-            n=sizes["n"],
-            batch=sizes["batch"],
-            m_cores=cores["m"],
-            n_cores=cores["n"],
-            k_cores=cores["k"],
-            batch_cores=cores["batch"],
-        )
+        dims = product_dims(list(self.extents), left, right, result)
+        return product_shape(dims, self.extents, self.splits)
 
 
 def _symbols(arg: TensorArg) -> set[sympy.Symbol]:

@@ -1,52 +1,22 @@
-"""Bars of the report: how long each core works, and what the timeline's resources do when."""
+"""The timeline of the report: what its resources do when."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from spyre.hw.cost.timeline.task import Kind, Resource
-from spyre.runtime.profile.profile import Profile
+from spyre.runtime.profile.profile_data import ProfileData
 from spyre.runtime.profile.report.svg import Frame, Markup, chart, linear_ticks, tag, x_axis, y_axis
 from spyre.runtime.profile.table import time_text
 from spyre.runtime.units import format_bytes
 
-CORES_FRAME = Frame(height=240.0)
 TIME_FRAME = Frame(height=190.0)
 LANES = tuple(Resource)
 MAX_SPANS = 1500
 """Spans of the timeline that are drawn at most: the longest."""
 
 
-def core_chart(profile: Profile) -> Markup:
-    """A bar per core."""
-    busy = profile.core_busy_ns.tolist()
-    most = max(busy) or 1.0
-    width = 1.0 / len(busy)
-    pieces: list[str] = [
-        y_axis(CORES_FRAME, linear_ticks(most, time_text), "busy"),
-        x_axis(
-            CORES_FRAME,
-            [((k + 0.5) * width, str(k)) for k in range(0, len(busy), 4)],
-            "core",
-        ),
-    ]
-    for core, time_ns in enumerate(busy):
-        left, top = CORES_FRAME.x((core + 0.1) * width), CORES_FRAME.y(time_ns / most)
-        pieces.append(
-            tag(
-                "rect",
-                tag("title", f"core {core}: {time_text(time_ns)}"),
-                x=left,
-                y=top,
-                width=CORES_FRAME.x((core + 0.9) * width) - left,
-                height=CORES_FRAME.base - top,
-                class_="bar",
-            )
-        )
-    return chart(CORES_FRAME, "Busy time of every core", pieces)
-
-
-def timeline_chart(profile: Profile) -> Markup:
+def timeline_chart(profile: ProfileData) -> Markup:
     """A lane per resource."""
     most = profile.makespan_ns or 1.0
     names = [((len(LANES) - k - 0.5) / len(LANES), lane) for k, lane in enumerate(LANES)]
@@ -58,7 +28,7 @@ def timeline_chart(profile: Profile) -> Markup:
     return chart(TIME_FRAME, "What host, DMA engine, launching and cores do when", pieces)
 
 
-def _spans(profile: Profile, most: float) -> Iterator[Markup]:
+def _spans(profile: ProfileData, most: float) -> Iterator[Markup]:
     timeline = profile.timeline
     longest = sorted(range(len(timeline.tasks)), key=lambda k: -timeline.tasks[k].duration_ns)
     for number in sorted(longest[:MAX_SPANS]):

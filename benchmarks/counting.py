@@ -1,0 +1,116 @@
+"""What counting costs: `python -m benchmarks.counting`.
+
+The same launches with counters off and on, in turn: a large elementwise kernel, one in a loop, a
+matmul, and a stream of 1,000 launches of a one-stick add. On: launches are counted
+(`FlexDevice.counting`) and the counters read at the end. For comparison the same recorded, as a
+profile or trace has it. CPU time of the process; ratios are medians over pairs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks.figures import Figure, run
+from spyre.hw.device import Device
+from spyre.runtime.flex.flex_device import FlexDevice
+from spyre.runtime.flex.job import JobPlan
+from spyre.runtime.flex.noted_launch import run_noted
+from tests.runtime.flex import kernels
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PAIRS = 15
+TARGET = 1.05
+Call = Callable[[], object]
+
+
+def workloads(card: FlexDevice, directory: Path) -> dict[str, Call]:
+    """Calls that take 10 to 50 ms each."""
+    rows, side = {"mb": 32}, {"mb": 8, "out": 4}
+    add = kernels.load(card, kernels.add(directory / "add", (2048, 4096), rows))
+    looped = kernels.load(card, EXAMPLES / "add_loop")
+    product = kernels.load(card, kernels.product(directory / "product", 1024, 1024, 1024, side))
+    stick = kernels.load(card, kernels.add(directory / "stick"))
+    return {
+        "add 2048x4096, 4 launches": _launches(card, add, 4),
+        "add in a loop, 200 launches": _launches(card, looped, 200),
+        "matmul 1024^3, 2 launches": _launches(card, product, 2),
+        "one-stick add, 1000 launches": _launches(card, stick, 1000),
+    }
+
+
+def _launches(card: FlexDevice, plan: JobPlan, count: int) -> Call:
+    tensors = [card.empty(shape) for shape in plan.expected_input_shapes]
+    stream = card.default_stream
+
+    def call() -> None:
+        with (
+            card.scheduler.held()
+        ):  # or enqueuing and running would wait for the interpreter in turn
+            for _ in range(count):
+                stream.launch(plan, tensors)
+        stream.synchronize()
+
+    return call
+
+
+def plainly(card: FlexDevice, call: Call) -> None:
+    """As the first side: what the machine's noise is."""
+    call()
+
+
+def counted(card: FlexDevice, call: Call) -> None:
+    """Counted, and the counters read."""
+    with card.counting() as counts:
+        call()
+    assert counts.counters.executions
+
+
+def recorded(card: FlexDevice, call: Call) -> None:
+    """Recorded as for a profile, which is not made."""
+    with card.recording():
+        card.runner = run_noted
+        call()
+    card.runner = None
+
+
+WAYS = {"plainly again": plainly, "counted": counted, "recorded": recorded}
+
+
+def ratios(sides: Mapping[str, Call], pairs: int) -> tuple[float, float]:
+    """Of two sides: median of the second's CPU time over the first's, and median of the first's."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for call in sides.values():
+        call()
+    for number in range(pairs):
+        order = list(sides.items())
+        for name, call in order if number % 2 else reversed(order):
+            begin = time.process_time()
+            call()
+            times[name].append(time.process_time() - begin)
+    first, second = times.values()
+    found = [b / a for a, b in zip(first, second, strict=True)]
+    return statistics.median(found), statistics.median(first)
+
+
+def measure(pairs: int = PAIRS) -> list[Figure]:
+    """A line per workload and way."""
+    found: list[Figure] = []
+    card = FlexDevice(Device(threads=1))
+    with tempfile.TemporaryDirectory() as directory:
+        for name, call in workloads(card, Path(directory)).items():
+            for title, on in WAYS.items():
+                sides = {"off": call, "on": lambda on=on, call=call: on(card, call)}
+                ratio, seconds = ratios(sides, pairs)
+                target = {"target": TARGET} if title == "counted" else {}
+                found.append(Figure(f"{name}: {title}", ratio, "x", **target))
+            found.append(Figure(f"{name}: off", seconds * 1e3, "ms"))
+    card.close()
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(__doc__, measure))
