@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw import table as tb
-from spyre.hw.kernels.opcodes import CHAIN_LENGTH, ELEMENTWISE_KIND, STRIP_UNITS
+from spyre.hw.kernels.opcodes import CHAIN_LENGTH, ELEMENTWISE_KIND, STRIP_STICKS
 from spyre.hw.nest import Int64Array
 
 
@@ -15,8 +15,8 @@ def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
     ``tables``: [row, WORDS]; ``dispatch``: [dispatch, DISPATCH_WORDS].
     """
     dispatch[:, CHAIN_LENGTH] = 1
-    rows = dispatch[:, 0]
-    long = (tables[rows, tb.KIND] == ELEMENTWISE_KIND) & (tables[rows, tb.UNITS] > STRIP_UNITS)
+    kinds, units = tables[dispatch[:, 0]][:, (tb.KIND, tb.UNITS)].T
+    long = (kinds == ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > STRIP_STICKS)
     if not np.any(long[1:] & long[:-1]):
         return False
     from spyre.hw.kernels.chaining import find_chains

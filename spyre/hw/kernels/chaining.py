@@ -17,7 +17,7 @@ from spyre.hw.kernels.opcodes import (
     DISPATCH_BASES,
     ELEMENTWISE_KIND,
     MAX_CHAIN,
-    STRIP_UNITS,
+    STRIP_STICKS,
 )
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 
@@ -119,12 +119,13 @@ def relation(table: Any, row: Any, operand: int, other: Any, other_row: Any, q: 
 
 @kernel
 def same_units(table: Any, other: Any) -> Any:
-    """True if two tables are elementwise, have the same sticks in each unit, and enough units."""
+    """True if two tables are elementwise, have the same sticks in each unit, and enough of them."""
     if table[KIND] != ELEMENTWISE_KIND or other[KIND] != ELEMENTWISE_KIND:
         return False
-    if table[UNITS] != other[UNITS] or table[UNITS] <= STRIP_UNITS:
-        return False
     inner, other_inner = table[INNER], other[INNER]
+    sticks = table[UNITS] * min(inner, BLOCK_STICKS)
+    if table[UNITS] != other[UNITS] or sticks <= STRIP_STICKS:
+        return False
     return inner == other_inner or (inner % BLOCK_STICKS == 0 and other_inner % BLOCK_STICKS == 0)
 
 

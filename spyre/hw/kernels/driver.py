@@ -20,14 +20,22 @@ from spyre.hw.kernels.opcodes import (
     CHAIN_WORDS,
     DISPATCH_BASES,
     DISPATCH_WORDS,
+    STRIP_STICKS,
 )
 from spyre.hw.kernels.pool import run_job
 from spyre.hw.pool_block import CHUNKS_PER_THREAD
 
 WORDS, KIND, UNITS, COST_NS = tb.WORDS, tb.KIND, tb.UNITS, tb.COST_NS
+INNER, BLOCK_STICKS = tb.INNER, tb.BLOCK_STICKS
 
 PARALLEL_NS = 100_000
 """Work below this runs on one thread: waking workers costs 5-50 µs."""
+
+
+@kernel
+def strip_units(table: Any) -> Any:
+    """Units of a table that make a strip of at most STRIP_STICKS sticks, at least one."""
+    return max(STRIP_STICKS // min(table[INNER], BLOCK_STICKS), 1)
 
 
 @kernel
@@ -37,8 +45,9 @@ def describe_chain(
     """Fill what :mod:`.chain` reads for ``members`` dispatches; their cost in ns."""
     cost = np.int64(0)
     words[0] = members
+    words[1] = strip_units(tables[dispatch[first, 0]])
     for member in range(members):
-        row, at = dispatch[first + member, 0], 1 + 3 * member
+        row, at = dispatch[first + member, 0], 2 + 3 * member
         words[at] = entries[tables[row, KIND]]
         words[at + 1] = tables.ctypes.data + row * (8 * WORDS)
         place = (first + member) * DISPATCH_WORDS + DISPATCH_BASES

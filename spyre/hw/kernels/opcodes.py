@@ -104,7 +104,7 @@ DISPATCH_BASES = 4
 
 MAX_CHAIN = 8
 """Dispatches of a chain, at most."""
-STRIP_UNITS = 32
-"""Units of a strip: 64 KiB per operand at most, so that a few operands fit a core's own cache."""
-CHAIN_WORDS = 1 + 3 * MAX_CHAIN
+STRIP_STICKS = 512
+"""Sticks of a strip: 64 KiB per operand, so that a few operands fit a core's own cache."""
+CHAIN_WORDS = 2 + 3 * MAX_CHAIN
 """Words that tell the chain kernel its members."""
