@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.layout.device_view import DeviceView, device_view, row_major_view
+from spyre.layout.device_view import DeviceView, Factor, device_view, row_major_view
 from spyre.layout.geometry import device_coordinate
 
 
@@ -151,3 +151,19 @@ def test_fresh_memory_is_in_default_layout(sizes, dtype):
     assert list(places_of_view(view)) == list(
         places_of_view(device_view(layout, sizes, strides, sizes, strides, 0))
     )
+
+
+def test_whole_sticks_at_even_distances_are_one_factor():
+    heads = row_major_view((2, 256, 8, 64), "SEN169_FP16", (1, 2, 3, 0), 3)
+    joined = heads.reshaped((2, 256, 512))
+    assert joined is not None
+    (_, _, dim) = joined.dims
+    assert dim == (Factor(512, 256 * 128, lane=True),)
+    assert joined.lane_dim == 2
+    assert list(places_of_view(joined)) == list(places_of_view(heads))
+
+
+def test_sticks_with_room_are_not_joined():
+    narrow = row_major_view((4, 8, 32), "SEN169_FP16", (1, 2, 0), 2).reshaped((4, 256))
+    assert narrow is not None
+    assert len(narrow.dims[1]) == 2

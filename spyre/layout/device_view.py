@@ -106,7 +106,7 @@ class DeviceView:
             taken = _take(factors, size, self.elements_per_stick)
             if taken is None:
                 return None
-            dims.append(taken)
+            dims.append(joined(taken, self.elements_per_stick))
         return replace(self, dims=tuple(reversed(dims)))
 
 
@@ -139,6 +139,33 @@ def split(factor: Factor, inner: int, lanes: int) -> tuple[Factor, Factor] | Non
         return None
     pitch = factor.pitch_bytes * (inner // lanes)
     return Factor(outer, pitch), replace(factor, extent=inner)
+
+
+def joined(dim: Sequence[Factor], lanes: int) -> tuple[Factor, ...]:
+    """The factors of a dim with neighbours that one pitch describes as one.
+
+    So whole sticks at even distances are one factor along the lanes, wherever they came from.
+    """
+    found: list[Factor] = []
+    for factor in dim:
+        outer = found[-1] if found else None
+        if outer is not None and not outer.lane and _goes_on(outer, factor, lanes):
+            one_stick = factor.lane and factor.extent == lanes
+            pitch = outer.pitch_bytes if one_stick else factor.pitch_bytes
+            found[-1] = replace(factor, extent=outer.extent * factor.extent, pitch_bytes=pitch)
+        else:
+            found.append(factor)
+    return tuple(found)
+
+
+def _goes_on(outer: Factor, inner: Factor, lanes: int) -> bool:
+    """True if ``outer`` steps from where ``inner`` ends."""
+    if not inner.lane:
+        return outer.pitch_bytes == inner.extent * inner.pitch_bytes
+    if inner.extent % lanes or not outer.pitch_bytes:
+        return False
+    sticks = inner.extent // lanes
+    return sticks == 1 or outer.pitch_bytes == sticks * inner.pitch_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +349,9 @@ def _checked(
         end = reached[walk.stride] + 1
         writable = end == walk.extent or end % lanes == 0
         writable = writable and _covers_lanes(dims, end - first, lanes)
-    view = DeviceView(tuple(dims), device_format, offset_bytes, writable)
+    view = DeviceView(
+        tuple(joined(dim, lanes) for dim in dims), device_format, offset_bytes, writable
+    )
     return view if _is_nested(view) else None
 
 
