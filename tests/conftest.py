@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long inputs take to make says something of the machine and of what else it does, not of us.
+settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
