@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.layout.device_view import DeviceView, Factor, device_view, row_major_view
+from spyre.layout.device_view import DeviceView, device_view, row_major_view
 from spyre.layout.geometry import device_coordinate
+from spyre.layout.view_factors import Factor
 
 
 def places_of_elements(layout, sizes):

@@ -13,8 +13,9 @@ from spyre.hw.anchors import FIXED, UNKNOWN
 from spyre.hw.binding import Binding
 from spyre.hw.chains import mark_chains
 from spyre.hw.kernels.opcodes import DISPATCH_BASES, DISPATCH_WORDS
-from spyre.hw.linked_program import LinkedCode, LinkedPlaces, LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedCode, LinkedPlaces, LinkedProgram
 from spyre.hw.nest import Int64Array
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import (
     MAX_OPERANDS,
 )

@@ -21,8 +21,8 @@ from spyre.hw.access import Access, per_core
 from spyre.hw.boxes import core_boxes
 from spyre.hw.core_order import shares
 from spyre.hw.counters import Counters, count_plan, sticks_per_core
-from spyre.hw.linked_program import PlanRun
 from spyre.hw.nest import Int64Array
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.mlir.footprint import RESTICKIFY
 from spyre.mlir.operation import Component, Indirection

@@ -9,8 +9,9 @@ from __future__ import annotations
 from spyre.errors import DeviceFault, DeviceLocation
 from spyre.hw import table as tb
 from spyre.hw.access import per_core
-from spyre.hw.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.memory import DeviceMemory
+from spyre.hw.plan_run import PlanRun
 
 _WORD_BYTES = 4
 

@@ -17,35 +17,13 @@ from spyre.hw.counters import Counters
 from spyre.hw.kernels.opcodes import CHAIN_KIND, DISPATCH_BASES
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.nest import Int64Array
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import (
     REGION_BITS,
     REGION_SKEW_BYTES,
 )
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LoopProgram, Schedule
-
-
-@dataclass(frozen=True)
-class PlanRun:
-    """A plan and the instances of a static execute it runs for.
-
-    ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
-    all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
-    slices, where the plan's is in cells, which may lie in other cores' scratchpads. ``anchors``:
-    what each base moves with, [instance, operand], see :mod:`spyre.hw.anchors`.
-    """
-
-    plan: CorePlan
-    instances: Int64Array
-    bases: Int64Array
-    pattern: Int64Array
-    divided: Operation | None
-    anchors: Int64Array
-
-    def starts(self, operand: int) -> Int64Array:
-        """Start addresses of an operand, [instance, core]."""
-        starts: Int64Array = self.bases[:, operand, None] + self.pattern[operand]
-        return starts
 
 
 @dataclass(frozen=True)

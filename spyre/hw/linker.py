@@ -20,9 +20,10 @@ from spyre.hw.binding import Binding
 from spyre.hw.core_plan import CorePlan, plan_operation
 from spyre.hw.kernels.opcodes import COPY_KIND
 from spyre.hw.link_checks import Place, check_alignment, check_hbm, check_lx
-from spyre.hw.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.nest import Int64Array
 from spyre.hw.parts import Part, check_slices, plain_parts
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import (
     LX_BASE,
     LX_BYTES,

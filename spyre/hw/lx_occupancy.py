@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.hw.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.nest import Int64Array
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.mlir.operation import Component
 

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from spyre.hw.aliasing import alias_rows, alias_structure
 from spyre.hw.binding import Binding
 from spyre.hw.kernels.opcodes import DISPATCH_BASES, DISPATCH_WORDS
-from spyre.hw.linked_program import LinkedCode, LinkedPlaces, LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedCode, LinkedPlaces, LinkedProgram
 from spyre.hw.nest import Int64Array
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import HBM_BYTES, REGION_BITS, STICK_BYTES
 from spyre.mlir.program import Schedule
 

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from spyre.errors import DeviceLocation
 from spyre.hw.access import Access
 from spyre.hw.core_plan import CorePlan
-from spyre.hw.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.linker import instance_arrangements
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.nest import Int64Array
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES
 from spyre.hw.touched import touched_bytes
 from spyre.mlir.operation import Component, Indirection, Operation

@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from spyre.hw.boxes import covers
-from spyre.hw.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.nest import Int64Array
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.operation import Component, Indirection

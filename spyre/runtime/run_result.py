@@ -16,7 +16,8 @@ import numpy.typing as npt
 from spyre.errors import Finding
 from spyre.hw.counters import Counters
 from spyre.hw.launch_label import LaunchLabel
-from spyre.hw.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.plan_run import PlanRun
 from spyre.mlir.operation import Operation
 from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.host_tensor import HostTensor

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_COLUMNS, chain_hops, count_cores, count_execute
-from spyre.hw.linked_program import PlanRun
+from spyre.hw.plan_run import PlanRun
 from spyre.mlir.operation import Component, Indirection, Operation
 from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
 from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction

@@ -15,8 +15,9 @@ from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductSh
 from spyre.hw.cost.operation_traits import is_broadcast, product_dims, product_shape
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_WORK, count_cores, count_execute, operand_sticks
-from spyre.hw.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.ops import Family
+from spyre.hw.plan_run import PlanRun
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.operation import Component, Operation, Tensor
 from spyre.mlir.sdsc_value_rules import MASK_CONSTANT

@@ -20,9 +20,10 @@ from spyre.hw.cost.operation_counts import OperationCounts
 from spyre.hw.cost.times import OperationTime
 from spyre.hw.counters import Counters
 from spyre.hw.execute_counters import CORE_WORK, count_cores
-from spyre.hw.linked_program import LinkedPlaces, LinkedProgram, PlanRun
+from spyre.hw.linked_program import LinkedPlaces, LinkedProgram
 from spyre.hw.lx_occupancy import lx_occupancy
 from spyre.hw.nest import Int64Array
+from spyre.hw.plan_run import PlanRun
 from spyre.runtime.profile.lx_accesses import LxAccesses, lx_accesses
 from spyre.runtime.run_result import shape_text
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import sympy
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import DeviceView, Factor
+from spyre.layout.device_view import DeviceView
+from spyre.layout.view_factors import Factor
 from spyre.torch_backend.inductor.op_spec import OpSpec
 from spyre.torch_backend.inductor.spec_views import ArgView, arg_view, inexpressible, tile_extents
 from spyre.torch_backend.program.emit_gather import single_row

@@ -12,7 +12,8 @@ from math import gcd, prod
 
 from spyre.errors import UnsupportedError
 from spyre.hw.spec import CORES
-from spyre.layout.device_view import DeviceView, Factor
+from spyre.layout.device_view import DeviceView
+from spyre.layout.view_factors import Factor
 from spyre.mlir.sdsc_builder import OperationSpec, Place
 from spyre.torch_backend.inductor.gather_views import INDIRECT, Rows, table_view
 from spyre.torch_backend.inductor.instruction import instruction_of

@@ -15,7 +15,8 @@ import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
-from spyre.layout.device_view import DeviceView, Factor
+from spyre.layout.device_view import DeviceView
+from spyre.layout.view_factors import Factor
 from spyre.torch_backend.inductor.linear_forms import Form, NotLinear, Reader, collapsed
 from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
 from spyre.torch_backend.inductor.size_values import is_sized

@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import inf
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import Factor
+from spyre.layout.view_factors import Factor
 from spyre.torch_backend.inductor.linear_forms import Form, NotLinear, Term
 
 

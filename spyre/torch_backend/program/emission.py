@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import DeviceView, Factor
+from spyre.layout.device_view import DeviceView
+from spyre.layout.view_factors import Factor
 from spyre.mlir.operation import Component
 from spyre.mlir.sdsc_builder import Base, OperationSpec, TensorSpec
 from spyre.mlir.sdsc_recipes import round_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import Factor
+from spyre.layout.view_factors import Factor
 from spyre.mlir.sdsc_builder import OperationSpec, Place, TensorSpec
 from spyre.mlir.sdsc_value_rules import MASK_CONSTANT
 from spyre.torch_backend.program.constants import float_bits

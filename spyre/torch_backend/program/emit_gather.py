@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import DeviceView, Factor
+from spyre.layout.device_view import DeviceView
+from spyre.layout.view_factors import Factor
 from spyre.mlir.operation import Indirection
 from spyre.mlir.sdsc_builder import OperationSpec, Place
 from spyre.torch_backend.program.emission import Emitter, Operand, lane_index

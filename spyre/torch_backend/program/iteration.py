@@ -9,7 +9,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spyre.layout.device_view import DeviceView, Factor, split
+from spyre.layout.device_view import DeviceView
+from spyre.layout.view_factors import Factor, split
 from spyre.torch_backend.program.value import NotExpressible
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import Factor
+from spyre.layout.view_factors import Factor
 from spyre.torch_backend.program.builder import ProgramBuilder
 from spyre.torch_backend.program.constants import float_bits
 from spyre.torch_backend.program.op_spec import OpKind, OpSpec
