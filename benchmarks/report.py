@@ -6,9 +6,7 @@ untiled comes first, a row per form and a picture per workload and dim; the othe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import resources
 from itertools import pairwise
 from math import log2
 from pathlib import Path
@@ -25,6 +23,7 @@ from benchmarks.tile_forms import (
     forms,
     shown,
 )
+from spyre.runtime.profile.report.document import document, theme_button
 from spyre.runtime.profile.report.svg import (
     Frame,
     Markup,
@@ -35,13 +34,12 @@ from spyre.runtime.profile.report.svg import (
     x_axis,
     y_axis,
 )
+from spyre.whole_file import whole_file
 
-ASSETS = "spyre.runtime.profile.report"
 ROW_HEADS = ("quantity", "median", "unit", "deviation", "target")
 LEFT_HEADS = (*LEFT, "quantity", "unit")
 FRAME = Frame(width=480.0, height=280.0, left=60.0)
 LINES = ("host time", "simulated time", "HBM bytes", "LX peak")
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 STYLE = """
 .panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(24rem, 1fr)); gap: 1rem; }
 .panels figure { margin: 0; }
@@ -56,9 +54,8 @@ def write_report(results: Results, path: Path, before: Results | None = None) ->
     """Write it as the suffix says, .html or .md, under another name first."""
     text = page(results, before) if path.suffix == ".html" else markdown(results, before)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with whole_file(path) as place:
+        place.write_text(text, encoding="utf-8")
     return path
 
 
@@ -129,28 +126,14 @@ def page(results: Results, before: Results | None = None) -> str:
     """The page."""
     sections = list(_sections(results, before))
     links = [tag("a", name, href=f"#{name}") for name, _ in sections]
-    button = tag("button", "Dark or light", type="button", id="theme", aria_pressed="false")
     lines = tag("ul", [tag("li", line) for line in about(results)], class_="facts")
     body = [
-        tag("header", [tag("h1", "Benchmarks of spyre"), button]),
+        tag("header", [tag("h1", "Benchmarks of spyre"), theme_button()]),
         lines,
         tag("nav", links, aria_label="Sections"),
         tag("main", [tag("section", [tag("h2", n), c], id=n) for n, c in sections]),
-        tag("script", Markup(_asset("page.js"))),
     ]
-    head = [
-        Markup('<meta charset="utf-8">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        Markup('<link rel="icon" href="data:,">'),
-        tag("title", "Benchmarks of spyre"),
-        tag("style", Markup(_asset("page.css") + STYLE)),
-    ]
-    return f"<!doctype html>\n{tag('html', [tag('head', head), tag('body', body)], lang='en')}\n"
-
-
-def _asset(name: str) -> str:
-    return resources.files(ASSETS).joinpath(name).read_text(encoding="utf-8")
+    return document("Benchmarks of spyre", body, STYLE)
 
 
 def _sections(results: Results, before: Results | None) -> Iterator[tuple[str, Markup]]:

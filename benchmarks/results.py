@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from spyre.whole_file import whole_file
+
 FORMAT = 2
 TIMES = ("s", "ms", "us", "ns")
 ROOT = Path(__file__).parents[1]
@@ -106,10 +108,9 @@ class Results:
     def write(self, path: Path) -> None:
         """As JSON, under another name first."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
-        temporary.write_text(text + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        with whole_file(path) as place:
+            place.write_text(text + "\n", encoding="utf-8")
 
 
 def read_results(path: Path) -> Results:

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.hw.binding import Allocation
+from spyre.hw.kernels.driver import PARALLEL_NS
 from spyre.hw.kernels.opcodes import CHAIN_LENGTH, MAX_CHAIN
 from spyre.hw.linked_program import LinkedProgram
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES, STICK_BYTES
+from spyre.hw.table import COST_NS
 from spyre.mlir.operation import Component
 from spyre.mlir.sdsc_builder import build_operation
 from spyre.mlir.sdsc_recipes import Operand, pointwise
@@ -36,12 +38,10 @@ def in_lx(place: int) -> Operand:
     return Operand(place * (SIZE // CORES), component=Component.LX)
 
 
-def linked(
-    steps: Sequence[tuple[str, Sequence[Operand], Operand]], repeat: int = 1
-) -> LinkedProgram:
+def linked(steps: Sequence[Step], repeat: int = 1, rows: int = ROWS) -> LinkedProgram:
     """A program of (operation, inputs, output), all of one shape and division."""
     ops = [
-        build_operation(pointwise(name, (ROWS, COLUMNS), inputs, output, {"mb": CORES}))
+        build_operation(pointwise(name, (rows, COLUMNS), inputs, output, {"mb": CORES}))
         for name, inputs, output in steps
     ]
     return link(engine(threads=2), ops, allocations(ops), repeat)
@@ -90,6 +90,13 @@ def test_a_chain_through_lx() -> None:
          ("exp", [in_lx(0)], in_lx(1)), ("sub", [in_lx(1), A], C)]
     )  # fmt: skip
     assert lengths(program) == [4, 3, 2, 1]
+    assert_same(program)
+
+
+def test_a_chain_on_several_threads() -> None:
+    program = linked([("add", [A, B], C), ("exp", [C], C), ("mul", [C, A], D)], rows=16 * ROWS)
+    assert lengths(program) == [3, 2, 1]
+    assert program.tables[:, COST_NS].sum() > PARALLEL_NS
     assert_same(program)
 
 

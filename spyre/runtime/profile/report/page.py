@@ -6,7 +6,6 @@ It loads nothing and sends nothing; its security policy says so. All text is esc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 
 from spyre import __version__
@@ -15,6 +14,7 @@ from spyre.runtime.flex.trace_counters import region_name
 from spyre.runtime.profile.files import write_whole
 from spyre.runtime.profile.profile_data import LAUNCH, KernelProfile, ProfileData
 from spyre.runtime.profile.report.core_charts import core_charts, quantities
+from spyre.runtime.profile.report.document import document, theme_button
 from spyre.runtime.profile.report.hbm_chart import hbm_chart, used_regions
 from spyre.runtime.profile.report.lx_chart import MAX_DRAWN, left_out, lx_chart
 from spyre.runtime.profile.report.roofline_chart import roofline_chart
@@ -35,7 +35,6 @@ from spyre.runtime.units import format_bytes
 
 MAX_MAPS = 8
 """Kernels whose LX is shown: those that take longest."""
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def write_report(path: Path | str, profile: ProfileData, title: str = "spyre profile") -> None:
@@ -49,33 +48,14 @@ def report_page(profile: ProfileData, title: str = "spyre profile") -> str:
     links = [tag("a", name, href=f"#{key}") for key, name, _ in sections]
     body = [
         tag("a", "Skip to the summary", href="#summary", class_="skip"),
-        tag("header", [tag("h1", title), _theme_button(), tag("p", _subtitle(profile))]),
+        tag("header", [tag("h1", title), theme_button(), tag("p", _subtitle(profile))]),
         tag("nav", links, aria_label="Sections"),
         tag("main", [_section(key, name, content) for key, name, content in sections]),
         tag(
             "footer", f"spyre {__version__}. All times are modelled, of the card; none is measured."
         ),
-        tag("script", Markup(_asset("page.js"))),
     ]
-    head = [
-        Markup('<meta charset="utf-8">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        Markup('<link rel="icon" href="data:,">'),
-        tag("title", title),
-        tag("style", Markup(_asset("page.css"))),
-    ]
-    return (
-        "<!doctype html>\n" + tag("html", [tag("head", head), tag("body", body)], lang="en") + "\n"
-    )
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _theme_button() -> Markup:
-    return tag("button", "Dark or light", type="button", id="theme", aria_pressed="false")
+    return document(title, body)
 
 
 def _subtitle(profile: ProfileData) -> str:
