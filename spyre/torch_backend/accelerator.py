@@ -11,35 +11,26 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend import cards, device_selection
+from spyre.torch_backend.cards import is_initialized
+from spyre.torch_backend.device_selection import (
+    _exchange_device,
+    _maybe_exchange_device,
+    current_device,
+    set_device,
+    synchronize,
+)
 
 
 def _module() -> Any:
     return torch.spyre
 
 
-def _initialized() -> bool:
-    return cards.is_initialized()
-
-
-def _device_index() -> int:
-    return device_selection.current_device()
-
-
-def _set_device_index(index: int) -> None:
-    device_selection.set_device(index)
-
-
-def _stream(index: int) -> Any:
+def _current_stream(index: int) -> Any:
     return _module().current_stream(index)
 
 
-def _set_stream(stream: Any) -> None:
+def _set_current_stream(stream: Any) -> None:
     _module().set_stream(stream)
-
-
-def _synchronize(index: int) -> None:
-    device_selection.synchronize(index)
 
 
 def _stats(index: int) -> dict[str, int]:
@@ -73,14 +64,14 @@ def _capability(index: int) -> dict[str, Any]:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "_accelerator_isAllocatorInitialized": _initialized,
-    "_accelerator_getDeviceIndex": _device_index,
-    "_accelerator_setDeviceIndex": _set_device_index,
-    "_accelerator_exchangeDevice": device_selection._exchange_device,
-    "_accelerator_maybeExchangeDevice": device_selection._maybe_exchange_device,
-    "_accelerator_getStream": _stream,
-    "_accelerator_setStream": _set_stream,
-    "_accelerator_synchronizeDevice": _synchronize,
+    "_accelerator_isAllocatorInitialized": is_initialized,
+    "_accelerator_getDeviceIndex": current_device,
+    "_accelerator_setDeviceIndex": set_device,
+    "_accelerator_exchangeDevice": _exchange_device,
+    "_accelerator_maybeExchangeDevice": _maybe_exchange_device,
+    "_accelerator_getStream": _current_stream,
+    "_accelerator_setStream": _set_current_stream,
+    "_accelerator_synchronizeDevice": synchronize,
     "_accelerator_getDeviceStats": _stats,
     "_accelerator_resetPeakStats": _reset_peak,
     "_accelerator_resetAccumulatedStats": _reset_accumulated,

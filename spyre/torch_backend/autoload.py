@@ -37,15 +37,17 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import compat, compile_hook, device_module, patches
+    from spyre.torch_backend import compat, patches
+    from spyre.torch_backend.compile_hook import install_on_use
+    from spyre.torch_backend.device_module import make_module
     from spyre.torch_backend.registration import register_fallback, register_kernels, view_kernels
 
-    compat.register_device("spyre", device_module.make_module())
+    compat.register_device("spyre", make_module())
     register_kernels({**view_kernels(), **_lazy_kernels()})
-    register_fallback(_lazy("fallback", "cpu_fallback"))
+    register_fallback(_lazy("spyre.torch_backend.fallback", "cpu_fallback"))
     _register_exceptions()
     patches.install()
-    compile_hook.install_on_use()
+    install_on_use()
 
 
 def _register_exceptions() -> None:
@@ -89,12 +91,12 @@ _RECURRENT_CELLS = {
 
 
 _KERNELS = {
-    "factories": _FACTORIES,
-    "host_operations": _HOST_OPERATIONS,
-    "recurrent_cells": _RECURRENT_CELLS,
-    "resizing": {"resize_": "resize"},
+    "spyre.torch_backend.factories": _FACTORIES,
+    "spyre.torch_backend.host_operations": _HOST_OPERATIONS,
+    "spyre.torch_backend.recurrent_cells": _RECURRENT_CELLS,
+    "spyre.torch_backend.resizing": {"resize_": "resize_tensor"},
 }
-"""Functions by aten name and overload, by the module of this package that has them."""
+"""Functions by aten name and overload, by the module that has them."""
 
 
 def _lazy_kernels() -> dict[str, Callable[..., Any]]:
@@ -106,7 +108,7 @@ def _lazy_kernels() -> dict[str, Callable[..., Any]]:
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
-    """The function of a module of this package that is imported by the first call."""
+    """The function of a module that is imported by the first call."""
     from spyre.torch_backend.compat import skip_in_dynamo
 
     found: Callable[..., Any] | None = None
@@ -114,7 +116,7 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal found
         if found is None:
-            imported = importlib.import_module(f"spyre.torch_backend.{module}")
+            imported = importlib.import_module(module)
             importlib.import_module("spyre.torch_backend.eager.registry").register()
             found = getattr(imported, function)
         return found(*args, **kwargs)

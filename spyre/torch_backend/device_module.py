@@ -9,39 +9,41 @@ import importlib
 import types
 from typing import Any
 
-from spyre.torch_backend import cards
+from spyre.torch_backend.cards import is_initialized
 
 EXPORTS: dict[str, tuple[str, ...]] = {
-    "device_selection": (
+    "spyre.torch_backend.device_selection": (
         *("device_count", "is_available", "is_initialized", "init", "_lazy_init"),
         *("current_device", "set_device", "device", "device_of", "synchronize"),
         *("_exchange_device", "_maybe_exchange_device", "_is_in_bad_fork"),
     ),
-    "streams": (*("Stream", "Event", "stream", "set_stream", "current_stream", "default_stream"),),
-    "memory_api": (
+    "spyre.torch_backend.streams": (
+        *("Stream", "Event", "stream", "set_stream", "current_stream", "default_stream"),
+    ),
+    "spyre.torch_backend.memory_api": (
         *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
         *("memory_stats", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
         *("get_memory_info", "mem_get_info", "empty_cache", "memory_summary"),
     ),
-    "random_api": (
+    "spyre.torch_backend.random_api": (
         *("manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed"),
         *("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"),
     ),
-    "device_properties": (
+    "spyre.torch_backend.device_properties": (
         *("get_device_properties", "get_device_name", "get_device_capability"),
         *("is_bf16_supported", "SpyreDeviceProperties"),
     ),
-    "autocast": ("get_amp_supported_dtype",),
-    "layouts": ("SpyreTensorLayout",),
-    "downcast": ("set_downcast_warning",),
-    "traces": ("trace",),
-    "profiles": ("profile",),
-    "counting": ("counting",),
-    "fallback": ("fallbacks", "reset_fallbacks"),
-    "inductor.tiling.hints": ("spyre_hint",),
-    "inductor.tiling.dim_names": ("declare_tensor_dim", "name_tensor_dims"),
+    "spyre.torch_backend.autocast": ("get_amp_supported_dtype",),
+    "spyre.torch_backend.layouts": ("SpyreTensorLayout",),
+    "spyre.torch_backend.downcast": ("set_downcast_warning",),
+    "spyre.torch_backend.traces": ("trace",),
+    "spyre.torch_backend.profiles": ("profile",),
+    "spyre.torch_backend.counting": ("counting",),
+    "spyre.torch_backend.fallback": ("fallbacks", "reset_fallbacks"),
+    "spyre.torch_backend.inductor.tiling.hints": ("spyre_hint",),
+    "spyre.torch_backend.inductor.tiling.dim_names": ("declare_tensor_dim", "name_tensor_dims"),
 }
-"""Names of ``torch.spyre`` by the module of this package that has them."""
+"""Names of ``torch.spyre`` by the module that has them."""
 
 _HOMES = {name: module for module, names in EXPORTS.items() for name in names}
 
@@ -60,11 +62,11 @@ class DeviceModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name == "_initialized":
-            return cards.is_initialized()
+            return is_initialized()
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")
-        found = getattr(importlib.import_module(f"spyre.torch_backend.{home}"), name)
+        found = getattr(importlib.import_module(home), name)
         setattr(self, name, found)
         return found
 

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from spyre.torch_backend import cards
-from spyre.torch_backend.cards import card_at, index_of, is_initialized
+from spyre.torch_backend.cards import (
+    card_at,
+    index_of,
+    is_in_bad_fork,
+    is_initialized,
+    made_cards,
+)
 
 
 def device_count() -> int:
@@ -33,7 +38,7 @@ _lazy_init = init
 
 
 def _is_in_bad_fork() -> bool:
-    return cards.is_in_bad_fork()
+    return is_in_bad_fork()
 
 
 def current_device() -> int:
@@ -99,9 +104,9 @@ def synchronize(device: Any = None) -> None:
         wanted = current_device()
     if wanted is not None:
         check_index(wanted)
-    if cards.is_in_bad_fork():
+    if is_in_bad_fork():
         init()
-    for card in cards.made_cards():
+    for card in made_cards():
         if wanted is None or card.index == wanted:
             card.synchronize()
 

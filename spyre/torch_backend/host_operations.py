@@ -12,14 +12,19 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.fallback import cpu_fallback
-
 aten = torch.ops.aten
+
+
+def _on_cpu(op: Any, *args: Any) -> Any:
+    """The fallback, loaded when an operation needs it."""
+    from spyre.torch_backend.fallback import cpu_fallback
+
+    return cpu_fallback(op, *args)
 
 
 def convolution(*args: Any) -> Any:
     """aten::convolution_overrideable, by aten::convolution."""
-    return cpu_fallback(aten.convolution.default, *args)
+    return _on_cpu(aten.convolution.default, *args)
 
 
 def convolution_backward(
@@ -38,14 +43,14 @@ def convolution_backward(
     bias_sizes = [grad_output.size(1)] if output_mask[2] else None
     tensors = (grad_output, input, weight, bias_sizes)
     sizes = (stride, padding, dilation, transposed, output_padding, groups, output_mask)
-    return cpu_fallback(aten.convolution_backward.default, *tensors, *sizes)
+    return _on_cpu(aten.convolution_backward.default, *tensors, *sizes)
 
 
 def mse_loss(*args: Any) -> Any:
     """aten::mse_loss."""
-    return cpu_fallback(aten.mse_loss.default, *args)
+    return _on_cpu(aten.mse_loss.default, *args)
 
 
 def smooth_l1_loss(*args: Any) -> Any:
     """aten::smooth_l1_loss."""
-    return cpu_fallback(aten.smooth_l1_loss.default, *args)
+    return _on_cpu(aten.smooth_l1_loss.default, *args)

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from spyre import config
-from spyre.torch_backend import cards, compat, device_selection
+from spyre.torch_backend import compat
+from spyre.torch_backend.cards import is_initialized
+from spyre.torch_backend.device_selection import current_device
 
 STORAGE_METHODS = (
     *("clone", "resize_", "fill_", "tolist", "is_shared", "share_memory_"),
@@ -54,7 +56,7 @@ def _name_current_card() -> None:
 
 
 def _with_current_card(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    index = device_selection.current_device() if cards.is_initialized() else 0
+    index = current_device() if is_initialized() else 0
     if index:
         named = {k: _named(v, index) if k == "device" else v for k, v in kwargs.items()}
         return original(*(_named(value, index) for value in args), **named)
@@ -153,7 +155,7 @@ def _apply(original: Callable[..., Any], module: Any, fn: Any, recurse: bool = T
 
 def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The engine's own threads know one card and no current stream; the calling thread does."""
-    if not cards.is_initialized():
+    if not is_initialized():
         return original(*args, **kwargs)
     from spyre.torch_backend.streams import follow_all_streams
 

@@ -42,10 +42,10 @@ def _watched(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
     """The kernels, or with TORCH_SPYRE_DEBUG ones that log their calls."""
     if not config.logs_torch_operations():
         return kernels
-    from spyre.torch_backend import debug_log
+    from spyre.torch_backend.debug_log import logged, start
 
-    debug_log.start()
-    return {name: debug_log.logged(kernel, name) for name, kernel in kernels.items()}
+    start()
+    return {name: logged(kernel, name) for name, kernel in kernels.items()}
 
 
 def register_fallback(kernel: Kernel) -> None:
@@ -53,9 +53,9 @@ def register_fallback(kernel: Kernel) -> None:
     library = torch.library.Library("_", "IMPL")
     _libraries.append(library)
     if config.logs_torch_operations():
-        from spyre.torch_backend import debug_log
+        from spyre.torch_backend.debug_log import logged
 
-        kernel = debug_log.logged(kernel)
+        kernel = logged(kernel)
     library.fallback(kernel, "PrivateUse1")
 
 

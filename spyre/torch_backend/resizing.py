@@ -16,7 +16,7 @@ from spyre.torch_backend.host_copies import host_storage, write_storage
 aten = torch.ops.aten
 
 
-def resize(
+def resize_tensor(
     tensor: torch.Tensor,
     size: Sequence[int],
     *,

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.operands import Operand
 from spyre.torch_backend.thread_value import ThreadValue
 
 Recorder = Callable[
-    [str, Callable[..., Any], Sequence[Operand], tuple[Any, ...], torch.Tensor | None],
+    [str, Callable[..., Any], Sequence[Any], tuple[Any, ...], torch.Tensor | None],
     tuple[torch.Tensor, ...],
 ]
 """(name, lowering, operands, parameters, target) → the results, of whatever kind of tensor.
