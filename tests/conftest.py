@@ -15,6 +15,11 @@ settings.load_profile("any machine")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def accepted_files(shared: Path, pattern: str) -> list[Path]:
+    """Files of the programs that compilers write right and wrong, without those we refuse."""
+    return sorted([*shared.glob(f"bundles/{pattern}"), *shared.glob(f"bundles-wrong/{pattern}")])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite golden files with what was found"

@@ -28,6 +28,7 @@ from spyre.layout import (
     storage_bytes,
     transfer_geometry,
 )
+from tests.conftest import accepted_files
 
 UNCLAMPED = StrideRule.UNCLAMPED
 
@@ -431,7 +432,7 @@ class TestArrangements:
 
 def real_buffers(shared_dir: Path):
     """(case directory, buffer name, buffer, layout) of every device tensor of the real bundles."""
-    for case_file in sorted(shared_dir.glob("bundles*/*/case.json")):
+    for case_file in accepted_files(shared_dir, "*/case.json"):
         for name, buffer in json.loads(case_file.read_text())["buffers"].items():
             if "layout" in buffer:
                 yield case_file.parent, name, buffer, SpyreTensorLayout(**buffer["layout"])

@@ -11,6 +11,7 @@ from spyre.codes import SDSC_CODES
 from spyre.errors import BundleError, Severity, ValidationError
 from spyre.mlir.bundle import Bundle, BundleParts, load_bundle, write_bundle
 from spyre.mlir.syntax import ExecuteOp, Function, Module
+from tests.conftest import accepted_files
 
 from .sample_bundles import SAMPLES
 
@@ -176,7 +177,7 @@ def test_codes_of_this_file_are_all_tested() -> None:
 
 @pytest.mark.shared
 def test_real_bundles_are_clean(shared_dir: Path) -> None:
-    modules = sorted(shared_dir.glob("bundles*/**/bundle.mlir"))
+    modules = accepted_files(shared_dir, "**/bundle.mlir")
     assert len(modules) >= 236
     for path in modules:
         bundle = load_bundle(path.parent)

@@ -32,6 +32,7 @@ from spyre.mlir.syntax import (
     Module,
     Parameter,
 )
+from tests.conftest import accepted_files
 
 BAD = Path(__file__).parent / "bad_mlir"
 MUTATED = ("ct_mm_nested_M_K", "ct_softmax_256x64_1core", "cat_d0", "clone", "cmp_where")
@@ -230,7 +231,7 @@ def test_nodes_made_in_code_print_in_the_emitter_layout(
 
 @pytest.mark.shared
 def test_real_bundles_read_check_write_and_lower(shared_dir: Path) -> None:
-    paths = sorted(shared_dir.glob("bundles*/**/bundle.mlir"))
+    paths = accepted_files(shared_dir, "**/bundle.mlir")
     assert len(paths) >= 240
     for path in paths:
         module = parse_module(path.read_text(), str(path))

@@ -14,6 +14,7 @@ from spyre.mlir.sdsc import decode_sdsc, encode_sdsc, json_path
 from spyre.mlir.sdsc_reader import read_operation
 from spyre.mlir.sdsc_rules import check_sdsc, inspect_sdsc
 from spyre.mlir.sdsc_writer import write_operation
+from tests.conftest import accepted_files
 
 from .sample_bundles import SAMPLES
 
@@ -28,8 +29,7 @@ def add_tree() -> Any:
 
 @pytest.fixture(scope="module")
 def real_files(shared_dir: Path) -> dict[Path, bytes]:
-    files = [*shared_dir.glob("bundles*/**/sdsc_*.json")]
-    return {path: path.read_bytes() for path in sorted(files)}
+    return {path: path.read_bytes() for path in accepted_files(shared_dir, "**/sdsc_*.json")}
 
 
 @pytest.mark.shared
