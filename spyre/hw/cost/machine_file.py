@@ -63,7 +63,7 @@ def _read(text: str, file: str) -> tuple[str, dict[str, Constant]]:
 
 def _constants(document: Mapping[str, Any], file: str) -> Iterator[tuple[str, Constant]]:
     for group, owner in GROUPS.items():
-        known = {field.name: field for field in fields(owner)}
+        known = {each.name: each for each in fields(owner)}
         tables = document.get(group, {})
         _check_keys(tables, tuple(known), (), file, f"$.{group}")
         for key, table in tables.items():
@@ -112,9 +112,9 @@ def _points(found: object, file: str, path: str) -> Value:
 
 def _require_all(constants: Mapping[str, Constant]) -> None:
     for group, owner in GROUPS.items():
-        for field in fields(owner):
-            if f"{group}.{field.name}" not in constants:
-                raise _unknown(SHIPPED, f"$.{group}", f"a table {field.name}", "none")
+        for each in fields(owner):
+            if f"{group}.{each.name}" not in constants:
+                raise _unknown(SHIPPED, f"$.{group}", f"a table {each.name}", "none")
 
 
 def _check_keys(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spyre.dtypes import STICK_BYTES
+from spyre.hw.spec import STICK_BYTES
 
 
 class CostClass(StrEnum):
