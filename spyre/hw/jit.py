@@ -26,8 +26,9 @@ from spyre.hw.light_loading import load_lightly
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FASTMATH = {"contract", "nsz", "arcp"}
-"""No 'nnan'/'ninf': infinities are values of the device."""
+FASTMATH = {"contract", "nsz"}
+"""No 'nnan'/'ninf': infinities are values of the device. No 'arcp': with it LLVM takes the host's
+reciprocal square root instruction, an estimate whose bits depend on the maker of the processor."""
 
 ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 """entry(table, bases, memory, scratch: pointers; first, last: units) -> 0 or fault word."""

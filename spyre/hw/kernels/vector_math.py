@@ -110,10 +110,8 @@ def logarithm_one_plus(y):
 
 @inline
 def inverse_root(x):
-    """1/√x; ±inf at ±0 and 0 at inf, where the estimate LLVM refines would give NaN."""
-    y = F(1.0) / np.sqrt(x)
-    y = copy_sign(_INFINITY, x) if x == F(0.0) else y
-    return F(0.0) if x == _INFINITY else y
+    """1/√x as IEEE 754 has it: root and quotient are each rounded to nearest."""
+    return F(1.0) / np.sqrt(x)
 
 
 @inline
@@ -185,7 +183,9 @@ def silu(x):
 def softplus(x, beta, threshold):
     """ln(1+e^{βx})/β, or x where βx exceeds the threshold."""
     scaled = x * beta
-    return x if scaled > threshold else logarithm_one_plus(exponential(scaled)) / beta
+    # times 1/β, which is computed once: β is the same for all elements
+    inverse = F(1.0) / beta
+    return x if scaled > threshold else logarithm_one_plus(exponential(scaled)) * inverse
 
 
 @inline
