@@ -21,6 +21,7 @@ from spyre.whole_file import whole_file
 PACKAGE = Path(__file__).parent
 _FOLDER = "sources"
 _HEX_DIGITS = 64
+_SUFFIXES = (".py", ".lark")
 _TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
@@ -54,16 +55,15 @@ def warn_uncached(reason: str) -> None:
 
 
 def package_sources(*names: str) -> tuple[str, ...]:
-    """Paths of modules of this package and of all sources in folders of it, sorted."""
-    found: list[str] = []
+    """Paths of modules of this package and of all sources in and below folders of it, sorted."""
+    paths: list[str] = []
     for name in names:
         path = os.path.join(PACKAGE, name)
         if not os.path.isdir(path):
-            found.append(path)
-            continue
-        with os.scandir(path) as entries:
-            found += [entry.path for entry in entries if entry.name.endswith((".py", ".lark"))]
-    return tuple(sorted(found))
+            paths.append(path)
+        for folder, _, files in os.walk(path):
+            paths += [os.path.join(folder, file) for file in files if file.endswith(_SUFFIXES)]
+    return tuple(sorted(paths))
 
 
 def digest_of_sources(paths: Iterable[str]) -> str:

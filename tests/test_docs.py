@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from spyre.codes import CODES
+from spyre.codes import diagnostic_codes
 from spyre.config import VARIABLES
 from spyre.hw.ops import OPS, Family
-from tools.code_kinds import CodeKind, find_code_kinds
-from tools.docs import ROOT, STICK_RULES, TABLES, refresh, table
+from tools.docs import ERROR_PAGE, ROOT, STICK_RULES, TABLES, error_page, refresh, table
+from tools.error_page import CodeKind, find_code_kinds
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ERROR_PAGE})
+"""The pages of the repository; the page of diagnostic codes is made anew."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -23,21 +25,26 @@ def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@cache
+def text_of(page: Path) -> str:
+    return error_page() if page == ERROR_PAGE else page.read_text(encoding="utf-8")
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors a Markdown viewer makes of a page's headings."""
-    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    text = FENCED.sub("", text_of(page))
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@pytest.mark.parametrize("page", [*PAGES, ERROR_PAGE], ids=page_id)
 def test_relative_links_resolve(page):
-    for link in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+    for link in LINK.findall(FENCED.sub("", text_of(page))):
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        assert target.exists(), link
+        assert target.exists() or target == ERROR_PAGE, link
         assert target.is_relative_to(ROOT), link
         if anchor:
             assert anchor in anchors(target), link
@@ -50,13 +57,13 @@ def test_tables_are_current(page):
 
 
 def test_every_table_is_shown():
-    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    text = "".join(map(text_of, [*PAGES, ERROR_PAGE]))
     assert [name for name in TABLES if f"<!-- table: {name} -->" not in text] == []
 
 
 def test_tables_name_everything():
     text = "".join(make() for make in TABLES.values())
-    for name in (*CODES, *OPS, *(v.name for v in VARIABLES)):
+    for name in (*diagnostic_codes(), *OPS, *(v.name for v in VARIABLES)):
         assert name in text
 
 

@@ -1,7 +1,8 @@
 """The tables of ``docs/`` that are made from the code: `python -m tools.docs` rewrites them.
 
 A page holds a block per table, between ``<!-- table: NAME -->`` and ``<!-- end -->``; what stands
-around the blocks is written by hand. ``tests/test_docs.py`` fails when a block is out of date.
+around the blocks is written by hand. ``docs/errors.md`` is made whole, of ``tools/errors.md``, and
+not kept in the repository. ``tests/test_docs.py`` fails when a block is out of date.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from spyre.codes import CODES
+from spyre.codes import diagnostic_codes
 from spyre.config import VARIABLES
 from spyre.dtypes import FORMATS, HOST_DTYPES
 from spyre.hw import readings
@@ -23,11 +24,11 @@ from spyre.hw.op_coverage import Coverage, Status, count_line, coverage
 from spyre.hw.ops import OPS, Family, OpSpec
 from spyre.hw.reference.agreement import AGREEMENTS
 from tools import cost_tables
-from tools.code_kinds import CodeKind, error_classes, find_code_kinds
-from tools.code_page import code_sections
+from tools.error_page import FRAME, CodeKind, code_sections, error_classes, find_code_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+ERROR_PAGE = DOCS / "errors.md"
 _BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 STICK_RULES = {
@@ -37,9 +38,8 @@ STICK_RULES = {
     Family.CONVERT: "same stick dim, 64 16-bit against 32 32-bit lanes, whole groups of 64",
     Family.RESTICKIFY: "two stick dims that both tensors hold, equal lanes, whole sticks",
     Family.MATMUL: "A along the reduction dim, B and C along the generated dim",
-    Family.SHUFFLE: "same stick dim and lanes; slices meet between sticks",
+    Family.SHUFFLE: "same stick dim and lanes, both in LX; slices meet between sticks",
     Family.TOPK: "a common stick dim, neither the reduced one nor k",
-    Family.SHUFFLE: "same stick dim and lanes, both in LX",
     Family.CONTRACT: "DL16: A [k 64], B [n 64], C [n 64]; 8 bits: A [k 128], B [k 2, n 64]; "
     "4 bits: A [k 16, row 2, k 8], B [k 4, n 64]; C is DL16 in all of them",
     Family.RECODE: "a common stick dim a; packed outputs: ch [a 128], mb [a 8, o 2, a 8], "
@@ -175,11 +175,11 @@ def codes_of(digit: str) -> Callable[[], str]:
 
     def codes() -> str:
         kinds = find_code_kinds(ROOT / "spyre")
-        chosen = ((code, title) for code, title in CODES.items() if code[3] == digit)
+        chosen = (c for c in diagnostic_codes().values() if c.code[3] == digit)
         usual = CodeKind(False, 1 if digit == SANITIZER_GROUP else 2)
         rows = (
-            (f"[{code}](#{code.lower()})", title, *_severity(kinds.get(code, usual)))
-            for code, title in chosen
+            (f"[{c.code}](#{c.code.lower()})", c.title, *_severity(kinds.get(c.code, usual)))
+            for c in chosen
         )
         return table(("code", "title", "severity", "exit code"), rows)
 
@@ -285,11 +285,16 @@ def refresh(text: str) -> str:
     return _BLOCK.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}{m[3]}", text)
 
 
+def error_page() -> str:
+    """The page of diagnostic codes; not kept in the repository, since it follows from the rest."""
+    return refresh(FRAME.read_text(encoding="utf-8"))
+
+
 def main() -> int:
     """Rewrite the pages that changed and name them."""
-    for page in sorted(DOCS.rglob("*.md")):
-        old = page.read_text(encoding="utf-8")
-        if (new := refresh(old)) != old:
+    for page in sorted({*DOCS.rglob("*.md"), ERROR_PAGE}):
+        old = page.read_text(encoding="utf-8") if page.exists() else ""
+        if (new := error_page() if page == ERROR_PAGE else refresh(old)) != old:
             page.write_text(new, encoding="utf-8")
             print(page.relative_to(ROOT), file=sys.stderr)
     return 0

@@ -1,11 +1,37 @@
-"""Every diagnostic code: titles (:mod:`.titles`), and per range what causes it and what helps.
+"""Every diagnostic code with its title, cause and fix: the table ``codes.toml``.
 
-`CODES` gives titles, `RECORDS` in :mod:`.explanations` everything, which errors have no use for and
-therefore do not load. A code needs a title when it is first used; until cause and fix are written
-they are empty, and a test lists the codes that lack them.
+1xx bundle.mlir · 2xx SDSC JSON and bundle directory · 3xx arguments, launch, command line ·
+4xx faults on the device · 5xx not simulated · 6xx comparison of results · 7xx sanitizer ·
+8xx the runtime · 9xx the PyTorch device.
+
+Errors carry code and message only, so nothing reads the table before somebody asks for it: docs and
+tests do, which also see to it that every code in the sources is listed.
 """
 
 from __future__ import annotations
 
-from spyre.codes.titles import *  # noqa: F403
-from spyre.codes.titles import CODES as CODES
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosticCode:
+    """``cause``: what makes the code appear, and why it matters. ``fix``: what to do about it."""
+
+    code: str
+    title: str
+    cause: str
+    fix: str
+
+
+@cache
+def diagnostic_codes() -> Mapping[str, DiagnosticCode]:
+    """All codes, in rising order. Texts are one line each, however the table breaks them."""
+    table = tomllib.loads(files(__package__).joinpath("codes.toml").read_text("utf-8"))
+    return {
+        code: DiagnosticCode(code, **{name: " ".join(text.split()) for name, text in row.items()})
+        for code, row in table.items()
+    }

@@ -1,4 +1,4 @@
-"""What a rule is: a code, a severity, a title, and a check that finds faults.
+"""What a rule is: a code, a severity, and a check that finds faults.
 
 ``structure_rules`` and ``module_rules`` hold the rules themselves. A check yields
 :class:`Fault` objects with text offsets; ``run`` turns them into findings with places.
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
-from spyre.codes import CODES
 from spyre.errors import Finding, Severity, SourceLocation
 from spyre.mlir.syntax import Module
 
@@ -37,11 +36,6 @@ class Rule(Generic[Subject]):
     code: str
     severity: Severity
     check: Callable[[Subject], Iterable[Fault]]
-
-    @property
-    def title(self) -> str:
-        """The one-line title of the code."""
-        return CODES[self.code]
 
 
 def error(code: str, check: Callable[[Subject], Iterable[Fault]]) -> Rule[Subject]:

@@ -50,7 +50,6 @@ _SOURCES = (
     "mlir",
     "layout",
     "dtypes",
-    "codes",
     "errors.py",
     "runtime/launch_spec.py",
     "runtime/spyrecode",
