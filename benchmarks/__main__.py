@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.sections import SECTIONS, Section, SectionError
+from benchmarks.suite import SECTIONS, Section, SectionError
 
 if TYPE_CHECKING:
     from benchmarks.results import Measurement, Results
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = run(_chosen(given), given.quick)
     if given.json:
         results.write(Path(given.json))
-    from benchmarks.show import show, show_comparison
+    from benchmarks.report import show, show_comparison
 
     show(results)
     if given.compare:
@@ -47,9 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(sections: Iterable[Section], quick: bool) -> Results:
     """Measure ``sections``; one that fails leaves an error, and the others go on."""
-    from benchmarks.progress import progress
-    from benchmarks.reference import reference
     from benchmarks.results import results_of
+    from benchmarks.sampling import progress, reference
 
     found: dict[str, list[Measurement]] = {}
     errors: dict[str, str] = {}

@@ -21,9 +21,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.reference import EVERY_CPU, PROCESS
 from benchmarks.results import Measurement, Results
-from benchmarks.sections import SECTIONS
+from benchmarks.sampling import EVERY_CPU, PROCESS
+from benchmarks.suite import SECTIONS
 
 MARGIN = 0.15
 MACHINE_SHARE = 0.5

@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.figures import NO_TARGET, Figure, parser, show
-from benchmarks.reference import reference
+from benchmarks.results import NO_TARGET, Figure, parser, show
+from benchmarks.sampling import reference
 
 ROUNDS = 5
 SMALL = """

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.figures import Figure, run
-from spyre.hw.device import Device
-from spyre.runtime.flex.flex_device import FlexDevice
+from benchmarks.results import Figure, run
+from spyre.hw.device.device import Device
+from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.noted_launch import run_noted
+from spyre.runtime.kernel.runners import run_recorded
 from tests.runtime.flex import kernels
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -72,7 +72,7 @@ def counted(card: FlexDevice, call: Call) -> None:
 def recorded(card: FlexDevice, call: Call) -> None:
     """Recorded as for a profile, which is not made."""
     with card.recording():
-        card.runner = run_noted
+        card.runner = run_recorded
         call()
     card.runner = None
 

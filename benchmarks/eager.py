@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from benchmarks.figures import Figure, run
+from benchmarks.results import Figure, run
 from spyre.torch_backend import autoload
-from spyre.torch_backend.program.launches import launches_noted
+from spyre.torch_backend.observe.launches import launches_noted
 
 SMALL_ROUNDS = 500
 WARM_ROUNDS = 300

@@ -20,11 +20,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.overhead import Overheads, measure_overheads
-from benchmarks.timing import ROUNDS, alternate
+from benchmarks.launching import Overheads, measure_overheads
+from benchmarks.sampling import ROUNDS, alternate
 from benchmarks.workloads import Workload, Workloads
 from spyre import config
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.progress import progress
-from benchmarks.reference import reference
 from benchmarks.results import Measurement, ratio
-from benchmarks.sections import SectionError
+from benchmarks.sampling import progress, reference
+from benchmarks.suite import SectionError
 
 ROUNDS = 3
 OUR_ROUNDS = 7

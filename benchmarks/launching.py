@@ -17,13 +17,56 @@ from pathlib import Path
 
 import numpy as np
 
-from spyre.hw.device import Device, DeviceTensor
+from benchmarks.workloads import link_operations
+from spyre.hw.device.device import Device
+from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.spec import REGION_BYTES
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.sdsc_recipes import Operand, pointwise
-from spyre.runtime.bundle_arguments import read_arguments
-from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
+from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch, PoolBuffer
+
+EXECUTES = 1000
+ROUNDS = 9
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Median nanoseconds per execute of a one-stick add."""
+
+    driver_ns: float
+    python_ns: float
+
+
+def measure_overheads(device: Device) -> Overheads:
+    """Median of nine runs each; nearly all of it is overhead, since a stick holds 64 elements."""
+    operands = [HostOperand(region * REGION_BYTES) for region in range(3)]
+    spec = pointwise("add", (1, 64), operands[:2], operands[2])
+    looped = link_operations(device, [spec], EXECUTES)
+    single = link_operations(device, [spec])
+
+    def in_driver() -> None:
+        device.executor.run(looped)
+
+    def from_python() -> None:
+        for _ in range(EXECUTES):
+            device.executor.run(single)
+
+    return Overheads(_median_ns(in_driver), _median_ns(from_python))
+
+
+def _median_ns(call: object) -> float:
+    assert callable(call)
+    call()
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter_ns()
+        call()
+        times.append((time.perf_counter_ns() - start) / EXECUTES)
+    return sorted(times)[ROUNDS // 2]
+
 
 SOFTMAX = Path(__file__).parents[1] / "examples" / "softmax"
 STEP_BYTES = 1 << 20
@@ -53,7 +96,7 @@ class Batch:
 def add(directory: Path, rows: int, cores: int) -> Bundle:
     """x + y of one stick per row."""
     builder = BundleBuilder()
-    x, y, z = (Operand(builder.argument(rows * 128).at()) for _ in range(3))
+    x, y, z = (HostOperand(builder.argument(rows * 128).at()) for _ in range(3))
     builder.add(pointwise("add", (rows, 64), [x, y], z, {"mb": cores}))
     write_bundle(builder.build(), directory)
     return load_bundle(directory)
@@ -64,7 +107,7 @@ def loop(directory: Path, count: int) -> Bundle:
     builder = BundleBuilder()
     x, y = (builder.argument(count * 128) for _ in range(2))
     with builder.loop(count) as i:
-        source, target = (Operand(a.at(0, {i: 128})) for a in (x, y))
+        source, target = (HostOperand(a.at(0, {i: 128})) for a in (x, y))
         builder.add(pointwise("neg", (1, 64), [source], target))
     write_bundle(builder.build(), directory)
     return load_bundle(directory)

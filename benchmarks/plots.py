@@ -7,8 +7,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import by_title, forms
 from benchmarks.results import Measurement, Results
-from benchmarks.tile_forms import by_title, forms
 
 Rows = Sequence[Measurement]
 

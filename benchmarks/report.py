@@ -1,40 +1,244 @@
-"""A result as one file: an HTML page with tables and pictures, or tables in Markdown.
+"""A result as text on the terminal, or as one file: an HTML page with tables and pictures, or
+tables in Markdown.
 
-The page looks like the profiler's: its style and script are inside, it loads nothing. Tiled against
-untiled comes first, a row per form and a picture per workload and dim; the other sections follow.
+The page looks like the profiler's: its style and script are inside, it loads nothing. Tiled
+against untiled comes first, a row per form and a picture per workload and dim; the other sections
+follow.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from math import log2
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks.results import Measurement, Results
-from benchmarks.show import comparison_lines
-from benchmarks.tile_forms import (
-    HEADS,
-    LEFT,
-    SECTION,
-    Form,
-    by_title,
-    cells,
-    forms,
-    shown,
-)
-from spyre.runtime.profile.report.document import document, theme_button
-from spyre.runtime.profile.report.svg import (
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.comparison import Change, compare, machine_factors, missing
+from benchmarks.results import TIMES, Measurement, Results
+from spyre.atomic_write import atomic_write
+from spyre.runtime.profile.report.html import (
     Frame,
     Markup,
     chart,
+    document,
     inside,
     linear_ticks,
     tag,
+    theme_button,
     x_axis,
     y_axis,
 )
-from spyre.whole_file import whole_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import JustifyMethod
+
+    from benchmarks.results import Measurement, Results
+
+SECTION = "tiled"
+
+
+class Kind(StrEnum):
+    """What a measurement of a form is of; its label ``kind``, and the end of its name."""
+
+    HOST = "host"
+    SIMULATED = "simulated"
+    HBM = "HBM"
+    LX = "LX peak"
+    AGAINST = "host, against untiled"
+    TORCH = "torch CPU"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A workload with a dim in ``tiles`` tiles (1: untiled). ``faster``: host time of the untiled
+    form over this one's, of the same rounds; 1 for the untiled one. ``hbm_bytes`` of all cores,
+    ``lx_peak_bytes`` of the core that uses most.
+    """
+
+    workload: str
+    dim: str
+    tiles: int
+    host_ms: float
+    host_deviation_ms: float
+    faster: float
+    simulated_us: float
+    hbm_bytes: float
+    lx_peak_bytes: float
+    torch_ms: float
+
+    @property
+    def title(self) -> str:
+        return f"{self.workload}, {self.dim}"
+
+
+def forms(rows: Iterable[Measurement]) -> list[Form]:
+    """The rows of the table, in the order of ``rows``."""
+    found: dict[tuple[str, str, int], dict[str, Measurement]] = {}
+    for row in rows:
+        if "kind" in row.labels:
+            key = (row.labels["workload"], row.labels["dim"], row.labels["tiles"])
+            found.setdefault(key, {})[row.labels["kind"]] = row
+    return [
+        Form(
+            *key,
+            kinds[Kind.HOST].median,
+            kinds[Kind.HOST].deviation,
+            kinds[Kind.AGAINST].median if Kind.AGAINST in kinds else 1.0,
+            *(kinds[kind].median for kind in (Kind.SIMULATED, Kind.HBM, Kind.LX)),
+            found[(*key[:2], 1)][Kind.TORCH].median,
+        )
+        for key, kinds in found.items()
+    ]
+
+
+def by_title(rows: Iterable[Form]) -> dict[str, list[Form]]:
+    """Forms of one workload and dim together, the untiled one first."""
+    groups: dict[str, list[Form]] = {}
+    for form in rows:
+        groups.setdefault(form.title, []).append(form)
+    return groups
+
+
+LEFT = ("workload", "dim")
+HEADS = (
+    *LEFT, "tiles", "host ms", "±", "faster", "torch CPU ms", "sim. µs", "sim. faster",
+    "HBM MB", "LX KiB",
+)  # fmt: skip
+"""``faster``: times of the untiled form over those of this one, ``sim.``: simulated."""
+
+
+def cells(form: Form, untiled: Form) -> tuple[str | float, ...]:
+    """Values under HEADS: text or numbers."""
+    return (
+        form.workload,
+        form.dim,
+        form.tiles,
+        form.host_ms,
+        form.host_deviation_ms / form.host_ms,
+        form.faster,
+        form.torch_ms,
+        form.simulated_us,
+        untiled.simulated_us / form.simulated_us,
+        form.hbm_bytes / 1e6,
+        form.lx_peak_bytes / 1024,
+    )
+
+
+def shown(head: str, value: str | float) -> str:
+    """A value as text: three significant digits of times, more of what is exact."""
+    if isinstance(value, str):
+        return value
+    if head == "±":
+        return f"{value:.0%}"
+    if head in ("tiles", "sim. µs", "LX KiB"):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
+    if head.endswith("faster"):
+        return f"{value:.2f}"
+    return f"{value:,.1f}" if value >= 100 else f"{value:.3g}"
+
+
+WIDTH = 124
+SEEN = 1.5
+"""Sections in half of whose times a change of this factor would not be seen are named."""
+LEFT_TEXT_HEADS = (*LEFT, "", "unit")
+
+
+def show(results: Results) -> None:
+    """A table per section."""
+    console = Console(width=WIDTH)
+    for section, rows in results.sections.items():
+        console.print(tiled_table(rows) if section == SECTION else section_table(section, rows))
+    for section, text in results.errors.items():
+        console.print(f"{section} failed: {text}", style="red", markup=False)
+
+
+def section_table(section: str, rows: Sequence[Measurement]) -> Table:
+    """A row per quantity."""
+    table = _text_table(section, ("", "median", "unit", "deviation", "target"))
+    for row in rows:
+        cells_of_row = (row.name, row.shown, row.unit, row.shown_deviation, row.shown_target)
+        table.add_row(*cells_of_row, style="yellow" if row.missed else "")
+    return table
+
+
+def tiled_table(rows: Sequence[Measurement]) -> Table:
+    """A row per workload, dim and number of tiles."""
+    table = _text_table(SECTION, HEADS)
+    for group in by_title(forms(rows)).values():
+        for form in group:
+            values = zip(HEADS, cells(form, group[0]), strict=True)
+            table.add_row(*(shown(head, value) for head, value in values))
+        table.add_section()
+    return table
+
+
+def _text_table(title: str, heads: Sequence[str]) -> Table:
+    table = Table(title=title, box=SIMPLE, pad_edge=False)
+    for head in heads:
+        justify: JustifyMethod = "left" if head in LEFT_TEXT_HEADS else "right"
+        table.add_column(head, justify=justify, no_wrap=True)
+    return table
+
+
+def show_comparison(before: Results, after: Results) -> None:
+    """What changed beyond noise."""
+    print("\n".join(comparison_lines(before, after)))
+
+
+def comparison_lines(before: Results, after: Results) -> list[str]:
+    """What changed beyond noise, and what only one of the two has."""
+    changes = compare(before, after)
+    lines = [f"since {before.commit[:10]} of {before.ended}:"]
+    if before.machine != after.machine:
+        lines.append("  another machine: times are not compared, ratios and computed values are")
+    if before.quick != after.quick:
+        lines.append("  one of the two is a quick run: few quantities have the same sizes")
+    lines += [f"  {line}" for line in machine_lines(before, after, changes)]
+    changed = [change for change in changes if change.is_change]
+    lines += [f"  {describe(change)}" for change in changed]
+    lines.append(f"  {len(changed)} of {len(changes)} quantities changed beyond noise")
+    return lines + [f"  {line}" for line in missing(before, after)]
+
+
+def machine_lines(before: Results, after: Results, changes: Sequence[Change]) -> list[str]:
+    """Sections in whose times small changes would not have been seen, and why."""
+    lines = []
+    for section in dict.fromkeys(change.section for change in changes):
+        needed = [
+            change.noise * change.machine[1] for change in changes
+            if change.section == section and change.unit in TIMES and change.noise > 1.1
+        ]  # fmt: skip
+        if needed and statistics.median(needed) > SEEN:
+            found = machine_factors(section, before, after)
+            lines.append(
+                f"{section}: the machine was not steady (now {found.least:.2f} to "
+                f"{found.largest:.2f} times as slow): of half its times, only changes of more "
+                f"than {statistics.median(needed):.2f}x would be seen"
+            )
+    return lines
+
+
+def describe(change: Change) -> str:
+    """A line on a change."""
+    machine = ""
+    if change.machine != (1.0, 1.0):
+        machine = "; machine {:.2f} to {:.2f}x".format(*change.machine)
+    return (
+        f"{change.verdict:<7}{change.section}: {change.name}: {change.before:.4g} -> "
+        f"{change.after:.4g} {change.unit} "
+        f"({change.factor:.2f}x; noise {change.noise:.2f}x{machine})"
+    )
+
 
 ROW_HEADS = ("quantity", "median", "unit", "deviation", "target")
 LEFT_HEADS = (*LEFT, "quantity", "unit")
@@ -54,7 +258,7 @@ def write_report(results: Results, path: Path, before: Results | None = None) ->
     """Write it as the suffix says, .html or .md, under another name first."""
     text = page(results, before) if path.suffix == ".html" else markdown(results, before)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as place:
+    with atomic_write(path) as place:
         place.write_text(text, encoding="utf-8")
     return path
 
@@ -140,7 +344,7 @@ def _sections(results: Results, before: Results | None) -> Iterator[tuple[str, M
     if before is not None:
         yield "changes", tag("pre", "\n".join(comparison_lines(before, results)))
     for section, heads, rows in tables(results):
-        content = [_table(section, heads, rows)]
+        content = [_html_table(section, heads, rows)]
         if section == SECTION:
             content = [_pictures(results.sections[section]), *content]
         yield section, inside(content)
@@ -149,7 +353,7 @@ def _sections(results: Results, before: Results | None) -> Iterator[tuple[str, M
         yield "failed", tag("ul", failed)
 
 
-def _table(section: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Markup:
+def _html_table(section: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Markup:
     arrow = tag("span", "", class_="arrow", aria_hidden="true")
     head = [
         tag("th", tag("button", [name, arrow], type="button"), scope="col", class_=_class(name))

@@ -1,23 +1,25 @@
 """Results of the suite: measurements by section, with machine, versions and commit.
 
-A result file is JSON; :mod:`.comparison` reads it again.
+A result file is JSON; :mod:`.comparison` reads it again. Benchmarks that are run by themselves
+print figures with targets.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from spyre.whole_file import whole_file
+from spyre.atomic_write import atomic_write
 
 FORMAT = 2
 TIMES = ("s", "ms", "us", "ns")
@@ -109,7 +111,7 @@ class Results:
         """As JSON, under another name first."""
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
-        with whole_file(path) as place:
+        with atomic_write(path) as place:
             place.write_text(text + "\n", encoding="utf-8")
 
 
@@ -190,3 +192,45 @@ def commit() -> str:
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+NO_TARGET = float("inf")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure and what it should stay below."""
+
+    name: str
+    value: float
+    unit: str
+    target: float = NO_TARGET
+
+    def __str__(self) -> str:
+        text = f"{self.name:<44}{self.value:>9.3f} {self.unit}"
+        if self.target == NO_TARGET:
+            return text
+        missed = "" if self.value <= self.target else "  MISSED"
+        return f"{text:<57}({self.target:g}){missed}"
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Options that all of them have."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--json", action="store_true", help="print a JSON list")
+    return made
+
+
+def show(figures: Sequence[Figure], as_json: bool) -> None:
+    """Print them, as JSON or a line each."""
+    if as_json:
+        print(json.dumps([asdict(figure) for figure in figures], indent=1))
+    else:
+        print("\n".join(map(str, figures)))
+
+
+def run(description: str | None, measure: Callable[[], Sequence[Figure]]) -> int:
+    """A benchmark without options of its own; 0, since a slow machine is not an error."""
+    chosen = parser(description).parse_args()
+    show(measure(), chosen.json)
+    return 0

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.timing import alternate
+from benchmarks.sampling import alternate
 from benchmarks.workloads import link_operations, upload
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.hw.spec import REGION_BYTES
-from spyre.mlir.sdsc_builder import OperationSpec
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise
+from spyre.mlir.builder.operations import OperationSpec
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 
 ROUNDS = 21
 
@@ -37,7 +37,7 @@ class Cost:
 
 def workloads() -> list[tuple[str, tuple[int, int], OperationSpec, float]]:
     """Name, shape of both inputs, operation and target of every workload."""
-    a, b, y = (Operand(region * REGION_BYTES) for region in range(3))
+    a, b, y = (HostOperand(region * REGION_BYTES) for region in range(3))
     add = pointwise("add", (2048, 4096), [a, b], y, {"mb": 32})
     product = matmul(1024, 1024, 1024, a, b, y, (), {"mb": 8, "out": 4})
     return [

@@ -13,15 +13,15 @@ from functools import partial
 import numpy as np
 
 from benchmarks.results import Measurement
-from benchmarks.timing import sweeps
+from benchmarks.sampling import sweeps
 from benchmarks.workloads import link_operations, upload
-from spyre.hw.cost.machine_file import default_machine
+from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.program_counts import program_counts
-from spyre.hw.device import Device
-from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.device.device import Device
+from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.spec import REGION_BYTES
-from spyre.mlir.sdsc_builder import OperationSpec
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
+from spyre.mlir.builder.operations import OperationSpec
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 
 SIZES, QUICK_SIZES = (512, 1024, 2048, 4096), (256, 512)
 CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32), (1, 32)
@@ -65,7 +65,7 @@ def measure(quick: bool) -> Iterator[Measurement]:
 
 def operations(size: int, cores: int) -> dict[str, OperationSpec]:
     """Over size x size (x size), rows divided among ``cores``."""
-    a, b, y = (Operand(region * REGION_BYTES) for region in range(3))
+    a, b, y = (HostOperand(region * REGION_BYTES) for region in range(3))
     split = {"mb": cores}
     found = {
         "add": pointwise("add", (size, size), [a, b], y, split),

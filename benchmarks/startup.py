@@ -10,9 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from benchmarks.progress import progress
-from benchmarks.reference import reference
 from benchmarks.results import ROOT, Measurement
+from benchmarks.sampling import progress, reference
 
 ROUNDS, QUICK_ROUNDS = 9, 4
 RUN = ("-m", "spyre.cli.run")

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.figures import Figure, run
-from spyre.hw.device import Device
-from spyre.runtime.flex.flex_device import FlexDevice
+from benchmarks.results import Figure, run
+from spyre.hw.device.device import Device
+from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.kernel_state import KernelState
-from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.flex.launch_plan import LaunchState
+from spyre.runtime.memory.storage import SpyreTensor
 from tests.runtime.flex import kernels
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -31,10 +31,10 @@ TILES = 1000
 PAIRS = 15
 _PLAN = """
 import sys, time
-from spyre.runtime.spyrecode.plan_cache import load_compiled
+from spyre.runtime.program.plan_cache import load_compiled
 begin = time.perf_counter_ns()
 load_compiled(sys.argv[1])
-print(time.perf_counter_ns() - begin, "spyre.mlir.parser" in sys.modules)
+print(time.perf_counter_ns() - begin, "spyre.mlir.text.parser" in sys.modules)
 """
 
 
@@ -78,7 +78,7 @@ def one_stick(directory: Path) -> list[Figure]:
 
 def _linked(plan: JobPlan, card: FlexDevice, tensors: list[SpyreTensor]):
     state = plan.bind(card, tensors).state
-    assert isinstance(state, KernelState)
+    assert isinstance(state, LaunchState)
     return state.form.kernel.link_at(state.form.shape, state.bases, state.form.names)
 
 
@@ -104,7 +104,7 @@ def tiles(directory: Path) -> list[Figure]:
 
 def _tiled(name: str, card: FlexDevice, plan: JobPlan, tensors: list[SpyreTensor]) -> Figure:
     state = plan.bind(card, tensors).state
-    assert isinstance(state, KernelState)
+    assert isinstance(state, LaunchState)
     form, executor = state.form, card.device.executor
     rows = state.addresses(0, TILES).tolist()
     linked = [form.kernel.link_at(form.shape, tuple(row), form.names) for row in rows]

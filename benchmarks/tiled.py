@@ -15,12 +15,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.progress import progress
-from benchmarks.reference import reference
+from benchmarks.report import Kind
 from benchmarks.results import Measurement, ratio
-from benchmarks.tile_forms import Kind
-from benchmarks.timing import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, sweeps
-from spyre.hw.cost.machine_file import default_machine
+from benchmarks.sampling import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, progress, reference, sweeps
+from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.program_counts import ProgramCounts
 from spyre.torch_backend.inductor.design_point import (
     ExampleTensor,

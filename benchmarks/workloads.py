@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.binding import Allocation, Binding
-from spyre.hw.device import Device, DeviceTensor
-from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.linker import Linker
+from spyre.hw.device.device import Device
+from spyre.hw.device.transfer import HostView
+from spyre.hw.linking.binding import Allocation, Binding
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.linking.linker import Linker
+from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.spec import REGION_BYTES, REGIONS
-from spyre.hw.transfer import HostView
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.mlir.lowering import lower
-from spyre.mlir.parser import parse_module
-from spyre.mlir.sdsc_builder import OperationSpec, build_operation
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction, restickify
+from spyre.mlir.builder.operations import OperationSpec, build_operation
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction, restickify
+from spyre.mlir.program.lowering import lower
+from spyre.mlir.text.parser import parse_module
 
 ROWS, COLUMNS = 2048, 4096
 Call = Callable[[], object]
@@ -76,8 +77,8 @@ def upload(device: Device, region: int, values: Array) -> DeviceTensor:
     return tensor
 
 
-def _at(region: int, absent_axes: tuple[int, ...] = (), offset: int = 0) -> Operand:
-    return Operand(region * REGION_BYTES + offset, absent_axes)
+def _at(region: int, absent_axes: tuple[int, ...] = (), offset: int = 0) -> HostOperand:
+    return HostOperand(region * REGION_BYTES + offset, absent_axes)
 
 
 def _torch() -> Any | None:
@@ -119,7 +120,7 @@ class Workloads:
             moved = 2 * ROWS * COLUMNS * (len(inputs) + 1)
             yield self._workload(name, [spec], reference, "torch", target, moved)
 
-    def _pointwise_rows(self) -> list[tuple[str, list[Operand], Call, float]]:
+    def _pointwise_rows(self) -> list[tuple[str, list[HostOperand], Call, float]]:
         torch = self.torch
         a, b = _at(0), _at(1)
         if torch is None:

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.bundle import BundleParts, write_bundle
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.operation import Component
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
-from spyre.runtime.launch_spec import (
+from spyre.mlir.operation.operation import Component
+from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,
@@ -41,12 +41,12 @@ def softmax() -> BundleParts:
     x, y = builder.argument(size_bytes(shape)), builder.argument(size_bytes(shape))
     rows = shape[0] // splits["mb"]
     top, total, terms = in_lx(0), in_lx(rows * STICK_BYTES), in_lx(2 * rows * STICK_BYTES)
-    source = Operand(x.at())
+    source = HostOperand(x.at())
     builder.add(reduction("max", shape, (1,), source, top, splits))
     builder.add(pointwise("sub", shape, [source, per_row(top)], terms, splits))
     builder.add(pointwise("exp", shape, [terms], terms, splits))
     builder.add(reduction("sum", shape, (1,), terms, total, splits))
-    builder.add(pointwise("realdiv", shape, [terms, per_row(total)], Operand(y.at()), splits))
+    builder.add(pointwise("realdiv", shape, [terms, per_row(total)], HostOperand(y.at()), splits))
     return with_launch_spec(builder, "softmax", [shape], shape)
 
 
@@ -55,7 +55,7 @@ def matmul_split() -> BundleParts:
     left, right, product = (128, 256), (256, 192), (128, 192)
     builder = BundleBuilder()
     a, b, c = (builder.argument(size_bytes(shape)) for shape in (left, right, product))
-    operands = Operand(a.at()), Operand(b.at()), Operand(c.at())
+    operands = HostOperand(a.at()), HostOperand(b.at()), HostOperand(c.at())
     builder.add(matmul(128, 256, 192, *operands, splits={"mb": 4, "in": 2}))
     return with_launch_spec(builder, "matmul", [left, right], product)
 
@@ -65,7 +65,7 @@ def matmul_tile(rows: int = 1024) -> BundleParts:
     left, right, product = (rows, 256), (256, 128), (rows, 128)
     builder = BundleBuilder()
     a, b, c = (builder.argument(size_bytes(shape)) for shape in (left, right, product))
-    operands = Operand(a.at()), Operand(b.at()), Operand(c.at())
+    operands = HostOperand(a.at()), HostOperand(b.at()), HostOperand(c.at())
     builder.add(matmul(rows, 256, 128, *operands, splits={"mb": 8}))
     return with_launch_spec(builder, "matmul_tile", [left, right], product)
 
@@ -81,7 +81,7 @@ def add_loop() -> BundleParts:
     buffers = [builder.argument(size_bytes(shape)) for _ in range(3)]
     with builder.loop(shape[0] // rows) as tile:
         a, b, y = (
-            Operand(buffer.at(0, {tile: rows * STICK_BYTES}), gap={"mb": shape[0] - rows})
+            HostOperand(buffer.at(0, {tile: rows * STICK_BYTES}), gap={"mb": shape[0] - rows})
             for buffer in buffers
         )
         builder.add(pointwise("add", (rows, shape[1]), [a, b], y, {"mb": 4}))
@@ -101,12 +101,12 @@ def size_bytes(shape: Shape) -> int:
     return SpyreTensorLayout.from_host(shape, "float16").device_bytes
 
 
-def in_lx(offset_bytes: int) -> Operand:
+def in_lx(offset_bytes: int) -> HostOperand:
     """An operand in every core's scratchpad."""
-    return Operand(offset_bytes, component=Component.LX)
+    return HostOperand(offset_bytes, component=Component.LX)
 
 
-def per_row(operand: Operand) -> Operand:
+def per_row(operand: HostOperand) -> HostOperand:
     """``operand`` as a tensor with one value per row."""
     return replace(operand, absent_axes=(1,))
 

@@ -15,40 +15,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spyre import errors as errors
     from spyre.errors import SpyreError as SpyreError
-    from spyre.hw.device import Device as Device
+    from spyre.hw.device.device import Device as Device
     from spyre.hw.numerics import Numerics as Numerics
     from spyre.mlir.bundle import Bundle as Bundle
     from spyre.mlir.bundle import load_bundle as load_bundle
-    from spyre.runtime.flex.event import Event as Event
-    from spyre.runtime.flex.flex_device import FlexDevice as FlexDevice
-    from spyre.runtime.flex.preparing import launch_jobplan as launch_jobplan
-    from spyre.runtime.flex.preparing import launch_kernel as launch_kernel
-    from spyre.runtime.flex.preparing import prepare_kernel as prepare_kernel
-    from spyre.runtime.flex.spyre_tensor import SpyreTensor as SpyreTensor
-    from spyre.runtime.profile.make import profile as profile
-    from spyre.runtime.run_result import RunResult as RunResult
-    from spyre.runtime.session import Session as Session
-    from spyre.runtime.session import run as run
+    from spyre.runtime.flex.device import FlexDevice as FlexDevice
+    from spyre.runtime.flex.prepare import launch_jobplan as launch_jobplan
+    from spyre.runtime.flex.prepare import launch_kernel as launch_kernel
+    from spyre.runtime.flex.prepare import prepare_kernel as prepare_kernel
+    from spyre.runtime.flex.stream import Event as Event
+    from spyre.runtime.memory.storage import SpyreTensor as SpyreTensor
+    from spyre.runtime.profile.profile import profile as profile
+    from spyre.runtime.run.result import RunResult as RunResult
+    from spyre.runtime.run.session import Session as Session
+    from spyre.runtime.run.session import run as run
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
     "Bundle": "spyre.mlir.bundle",
-    "Device": "spyre.hw.device",
-    "Event": "spyre.runtime.flex.event",
-    "FlexDevice": "spyre.runtime.flex.flex_device",
+    "Device": "spyre.hw.device.device",
+    "Event": "spyre.runtime.flex.stream",
+    "FlexDevice": "spyre.runtime.flex.device",
     "Numerics": "spyre.hw.numerics",
-    "RunResult": "spyre.runtime.run_result",
-    "Session": "spyre.runtime.session",
+    "RunResult": "spyre.runtime.run.result",
+    "Session": "spyre.runtime.run.session",
     "SpyreError": "spyre.errors",
-    "SpyreTensor": "spyre.runtime.flex.spyre_tensor",
+    "SpyreTensor": "spyre.runtime.memory.storage",
     "explain": "spyre.torch_backend.inductor.explain",
-    "launch_jobplan": "spyre.runtime.flex.preparing",
-    "launch_kernel": "spyre.runtime.flex.preparing",
+    "launch_jobplan": "spyre.runtime.flex.prepare",
+    "launch_kernel": "spyre.runtime.flex.prepare",
     "load_bundle": "spyre.mlir.bundle",
-    "prepare_kernel": "spyre.runtime.flex.preparing",
-    "profile": "spyre.runtime.profile.make",
-    "run": "spyre.runtime.session",
+    "prepare_kernel": "spyre.runtime.flex.prepare",
+    "profile": "spyre.runtime.profile.profile",
+    "run": "spyre.runtime.run.session",
 }
 
 __all__ = [

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from spyre import config
-from spyre.whole_file import whole_file
+from spyre.atomic_write import atomic_write
 
 PACKAGE = Path(__file__).parent
 _FOLDER = "sources"
@@ -144,6 +144,6 @@ def _keep(path: Path | None, sources: tuple[str, ...]) -> str:
         return digest
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as place:
+        with atomic_write(path) as place:
             place.write_text("\n".join((f"{stamp} {digest}", *sources)), **_TEXT)
     return digest

@@ -28,16 +28,16 @@ import numpy as np
 import pytest
 
 from spyre.errors import SpyreError
-from spyre.hw import table as tb
-from spyre.hw.device import Device
-from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.device.device import Device
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.table import plan as tb
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.case_file import Case, read_case
-from spyre.runtime.case_place import bind_launch, place_buffers
-from spyre.runtime.case_run import run_case
-from spyre.runtime.kernel import Kernel, Launch
-from spyre.runtime.launch_spec import read_launch_spec
-from spyre.runtime.session import Session
+from spyre.runtime.cases.case import Case, read_case
+from spyre.runtime.cases.replay import bind_launch, place_buffers, run_case
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.program.launch_spec import read_launch_spec
+from spyre.runtime.run.session import Session
 from tests.conformance.cases import find_cases
 from tests.mutations import mutate
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from spyre.errors import SpyreError
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import BundleParts, load_bundle, write_bundle
-from spyre.mlir.bundle_builder import BundleBuilder
 from spyre.mlir.explain import explain_operation
-from spyre.mlir.sdsc_recipes import Operand, pointwise
-from spyre.runtime.session import RunOptions, Session
+from spyre.runtime.run.session import RunOptions, Session
 from tests.mlir.sample_bundles import SAMPLES
 from tests.mutations import mutate
 
@@ -30,7 +30,7 @@ MOST_STICKS = 1 << 16
 def uneven() -> BundleParts:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(10 * 128), builder.argument(10 * 128)
-    spec = pointwise("neg", (10, 64), [Operand(x.at())], Operand(y.at()), {"mb": 4})
+    spec = pointwise("neg", (10, 64), [HostOperand(x.at())], HostOperand(y.at()), {"mb": 4})
     builder.add(replace(spec, last_extents={"mb": 1}))
     return builder.build()
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spyre.hw.cost.accuracy import group_errors, predictions
-from spyre.hw.cost.machine import Value
-from spyre.hw.cost.machine_file import default_machine
+from spyre.hw.cost.machine import Value, default_machine
+from spyre.hw.cost.measured import group_errors, predictions
 
 Rows = Iterator[tuple[object, ...]]
 CONSTANTS_HEAD = ("constant", "value", "unit", "kind", "source")

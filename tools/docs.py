@@ -19,9 +19,9 @@ from pathlib import Path
 from spyre.codes import diagnostic_codes
 from spyre.config import VARIABLES
 from spyre.dtypes import FORMATS, HOST_DTYPES
-from spyre.hw import readings
-from spyre.hw.op_coverage import Coverage, Status, count_line, coverage
-from spyre.hw.ops import OPS, Family, OpSpec
+from spyre.hw.ops import spec_choices
+from spyre.hw.ops.coverage import Coverage, Status, count_line, coverage
+from spyre.hw.ops.table import OPS, Family, OpDefinition
 from spyre.hw.reference.agreement import AGREEMENTS
 from tools import cost_tables
 from tools.error_page import FRAME, CodeKind, code_sections, error_classes, find_code_kinds
@@ -68,7 +68,7 @@ def _code(text: str) -> str:
 
 
 def operations() -> str:
-    """Every operation of :data:`spyre.hw.ops.OPS`."""
+    """Every operation of :data:`spyre.hw.ops.table.OPS`."""
     head = (
         *("operation", "family", "unit", "inputs", "constants", "formats", "definition"),
         "readings",
@@ -76,7 +76,7 @@ def operations() -> str:
     return table(head, map(_operation_row, OPS.values()))
 
 
-def _operation_row(op: OpSpec) -> tuple[object, ...]:
+def _operation_row(op: OpDefinition) -> tuple[object, ...]:
     optional = [f"{_code(name)} (optional)" for name in op.optional_constants]
     constants = ", ".join([*map(_code, op.constants), *optional])
     formats = _short(op.formats)
@@ -113,15 +113,15 @@ class ReadingRow:
 
 
 def reading_rows() -> Iterator[ReadingRow]:
-    """Every documented constant of :mod:`spyre.hw.readings`, then its conventions."""
-    tree = ast.parse(Path(readings.__file__).read_text(encoding="utf-8"))
+    """Every documented constant of :mod:`spyre.hw.ops.spec_choices`, then its conventions."""
+    tree = ast.parse(Path(spec_choices.__file__).read_text(encoding="utf-8"))
     for statement, below in pairwise(tree.body):
         name = _assigned(statement)
         text = _text_of(below)
         if name and text and name != "CONVENTIONS":
             ops = tuple(re.findall(r"`(\w+)`", text))
-            yield ReadingRow(name, _shown(getattr(readings, name)), ops, _without_ops(text))
-    for convention in readings.CONVENTIONS:
+            yield ReadingRow(name, _shown(getattr(spec_choices, name)), ops, _without_ops(text))
+    for convention in spec_choices.CONVENTIONS:
         yield ReadingRow(convention.name, "", convention.ops, convention.meaning)
 
 
@@ -157,7 +157,7 @@ def readings_of(name: str) -> tuple[str, ...]:
 
 
 def readings_table() -> str:
-    """Every reading of :mod:`spyre.hw.readings`."""
+    """Every reading of :mod:`spyre.hw.ops.spec_choices`."""
     rows = (
         (f"*{row.name}*", _code(row.value), ", ".join(map(_code, row.ops)), row.meaning)
         for row in reading_rows()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from examples.workflows.compiled_example import compiled
 from spyre import FlexDevice
-from spyre.runtime.flex.preparing import load_execution_plan
+from spyre.runtime.flex.prepare import load_execution_plan
 
 
 def main() -> None:

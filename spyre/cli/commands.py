@@ -1,16 +1,20 @@
-"""A run of a bundle or case by the options of a command line, compared with what is expected."""
+"""What ``spyre-run`` does: diagnose, explain, warm, or run and compare with what is expected."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spyre.cli.diagnose import Diagnosis, diagnose
 from spyre.cli.options import Options
-from spyre.cli.outcomes import ComparedRun
 from spyre.cli.recorder import Recorder
-from spyre.runtime.case_file import (
+from spyre.errors import LaunchError, Severity, SpyreError
+from spyre.runtime.arguments.host_tensor import HostTensor, load_tensors, save_tensors
+from spyre.runtime.arguments.specs import ArgumentSpec
+from spyre.runtime.cases.case import (
     CASE_FILE,
     CaseTolerance,
     case_directory,
@@ -21,11 +25,48 @@ from spyre.runtime.case_file import (
 
 if TYPE_CHECKING:
     from spyre.cli.dump import Dump
-    from spyre.hw.device import Device
-    from spyre.runtime.host_tensor import HostTensor
-    from spyre.runtime.run_result import RunResult
-    from spyre.runtime.session import RunOptions, Session
-    from spyre.runtime.verify import Comparison, Tolerance
+    from spyre.hw.device.device import Device
+    from spyre.runtime.arguments.host_tensor import HostTensor
+    from spyre.runtime.compare.outputs import Comparison, Tolerance
+    from spyre.runtime.run.result import RunResult
+    from spyre.runtime.run.session import RunOptions, Session
+
+
+def load_inputs(files: Sequence[str], arguments: Sequence[ArgumentSpec]) -> tuple[HostTensor, ...]:
+    """A tensor per input argument. LaunchError SPY367 for another number of tensors."""
+    return _load(files, arguments, "SPY367", "input")
+
+
+def load_expected(
+    files: Sequence[str], arguments: Sequence[ArgumentSpec]
+) -> tuple[HostTensor, ...]:
+    """A tensor per output argument. LaunchError SPY369 for another number of tensors."""
+    return _load(files, arguments, "SPY369", "output")
+
+
+def save_outputs(file: str, tensors: Sequence[HostTensor]) -> None:
+    """Write the outputs; LaunchError SPY370 when the file cannot be written."""
+    try:
+        save_tensors(file, tensors)
+    except OSError as error:
+        raise LaunchError("SPY370", f"cannot write {file}", found=str(error.strerror)) from error
+
+
+def _load(
+    files: Sequence[str], arguments: Sequence[ArgumentSpec], code: str, what: str
+) -> tuple[HostTensor, ...]:
+    tensors: list[HostTensor] = []
+    for file in files:
+        k = len(tensors)
+        tensors += load_tensors(file, arguments[k].host_spec if k < len(arguments) else None)
+    if len(tensors) != len(arguments):
+        raise LaunchError(
+            code,
+            f"the {what} files hold another number of tensors than the kernel has {what}s",
+            expected=", ".join(f"{a.name} {a.host_spec}" for a in arguments) or f"no {what}s",
+            found=", ".join(f"{t.name} {t.spec}" for t in tensors) or "no tensors",
+        )
+    return tuple(tensors)
 
 
 def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = None) -> ComparedRun:
@@ -33,7 +74,7 @@ def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = No
     the card; ``dump`` is told what runs before it does.
 
     A directory with a ``case.json`` is a case unless tensors are given for its one kernel.
-    SpyreErrors as of `spyre.runtime.session.run` and of the files.
+    SpyreErrors as of `spyre.runtime.run.session.run` and of the files.
     """
     directory = case_directory(options.path)
     if directory is not None and not (options.inputs or options.expected or options.shapes):
@@ -41,15 +82,13 @@ def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = No
     else:
         compared = run_bundle(options, recorder, dump)
     if options.save_output is not None:
-        from spyre.cli.tensors import save_outputs
-
         save_outputs(options.save_output, compared.result.output_tensors)
     return compared
 
 
 def make_device(options: Options) -> Device:
     """The device the options ask for."""
-    from spyre.hw.device import Device
+    from spyre.hw.device.device import Device
 
     return Device(
         options.numerics,
@@ -68,8 +107,8 @@ def replay_case(
     Options the case has recorded hold where the command line does not give them.
     """
     from spyre.cli.dump import replayed_options, with_recorded
-    from spyre.cli.progress import ProgressBar
-    from spyre.runtime.case_run import run_case
+    from spyre.cli.text_report import ProgressBar
+    from spyre.runtime.cases.replay import run_case
 
     case = read_case(directory)
     options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))
@@ -91,14 +130,14 @@ def replay_case(
 
 
 def _verify_points(options: Options) -> int:
-    from spyre.runtime.verification import DEFAULT_POINTS
+    from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS
 
-    return DEFAULT_POINTS if options.verify_points is None else options.verify_points
+    return DEFAULT_VERIFY_POINTS if options.verify_points is None else options.verify_points
 
 
 def run_bundle(options: Options, recorder: Recorder, dump: Dump | None = None) -> ComparedRun:
     """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
-    from spyre.runtime.session import Session
+    from spyre.runtime.run.session import Session
 
     session = Session(make_device(options))
     with recorder.watching(session.device):
@@ -106,8 +145,7 @@ def run_bundle(options: Options, recorder: Recorder, dump: Dump | None = None) -
 
 
 def _run_in(session: Session, options: Options, dump: Dump | None) -> ComparedRun:
-    from spyre.cli.progress import ProgressBar
-    from spyre.cli.tensors import load_expected, load_inputs
+    from spyre.cli.text_report import ProgressBar
 
     run = run_options(options)
     arguments = session.arguments(options.path, run)
@@ -128,8 +166,8 @@ def _run_in(session: Session, options: Options, dump: Dump | None) -> ComparedRu
 
 def run_options(options: Options) -> RunOptions:
     """How a command line asks to run."""
-    from spyre.runtime.host_tensor import parse_tensor_spec
-    from spyre.runtime.session import RunOptions
+    from spyre.runtime.arguments.host_tensor import parse_tensor_spec
+    from spyre.runtime.run.session import RunOptions
 
     return RunOptions(
         seed=options.seed,
@@ -145,7 +183,7 @@ def run_options(options: Options) -> RunOptions:
 
 def compare_output(options: Options, result: RunResult, k: int, expected: HostTensor) -> Comparison:
     """Output ``k`` against ``expected``; MismatchError SPY602 when their shapes differ."""
-    from spyre.runtime.verify import compare
+    from spyre.runtime.compare.outputs import compare
 
     dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
     tolerance = tolerance_of(options, dtype_name, layout.device_dtype)
@@ -156,7 +194,7 @@ def tolerance_of(options: Options, dtype_name: str, device_dtype: str) -> Tolera
     """Tolerance of an output: that of its dtype, unless the options say otherwise."""
     from spyre import config
     from spyre.hw.numerics import parse_numerics
-    from spyre.runtime.verify import default_tolerance
+    from spyre.runtime.compare.outputs import default_tolerance
 
     numerics = parse_numerics(options.numerics or config.NUMERICS.read())
     stored = None if numerics.mode == "ieee" else device_dtype
@@ -176,7 +214,7 @@ def _override_limits(options: Options, limits: CaseTolerance) -> CaseTolerance:
 
 def _override(options: Options, default: Tolerance) -> Tolerance:
     """``default`` with what the command line says instead."""
-    from spyre.runtime.verify import EXACT
+    from spyre.runtime.compare.outputs import EXACT
 
     if options.exact:
         return EXACT
@@ -185,3 +223,91 @@ def _override(options: Options, default: Tolerance) -> Tolerance:
         rtol=default.rtol if options.rtol is None else options.rtol,
         atol=default.atol if options.atol is None else options.atol,
     )
+
+
+def execute(options: Options) -> int:
+    """Carry out a command line and print its report; returns the exit code."""
+    if options.check or options.explain:
+        diagnosis = diagnose(options)
+        _print_diagnosis(diagnosis, options)
+        return diagnosis.exit_code
+    if options.warm:
+        from spyre.cli.warm import warm
+
+        return warm(options)
+    if options.against is not None:
+        from spyre.cli.compare_numerics import run_compare_numerics
+
+        return run_compare_numerics(options)
+    if options.compare is not None:
+        from spyre.cli.compare_profiles import run_compare_profiles
+
+        return run_compare_profiles(options)
+    recorder = Recorder(options)
+    try:
+        compared = _run_and_dump(options, recorder)
+    except SpyreError as error:
+        recorder.report_after(error)
+        raise
+    recorder.write_trace()
+    recorder.write_profile()
+    _print_run(compared, recorder)
+    return compared.exit_code
+
+
+def _run_and_dump(options: Options, recorder: Recorder) -> ComparedRun:
+    """Run; with ``--dump`` write what was run and what became of it, whatever that is."""
+    if options.dump is None:
+        return run_and_compare(options, recorder)
+    from spyre.cli.dump import Dump
+    from spyre.cli.json_report import error_object, run_object
+
+    dump = Dump(options.dump)
+    try:
+        compared = run_and_compare(options, recorder, dump)
+    except SpyreError as error:
+        dump.write(error_object(error))
+        raise
+    dump.write(run_object(compared))
+    return compared
+
+
+def _print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
+    if options.json:
+        from spyre.cli.json_report import diagnosis_object, print_object
+
+        print_object(diagnosis_object(diagnosis))
+    else:
+        from spyre.cli.text_report import print_diagnosis
+
+        print_diagnosis(diagnosis, options)
+
+
+def _print_run(compared: ComparedRun, recorder: Recorder) -> None:
+    if compared.options.json:
+        from spyre.cli.json_report import print_object, run_object
+
+        print_object(run_object(compared) | recorder.json_object())
+    else:
+        from spyre.cli.text_report import print_run
+
+        print_run(compared)
+        recorder.print_commands()
+        recorder.print_profile()
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run, and how each output compares (empty without ``-o``)."""
+
+    options: Options
+    result: RunResult
+    comparisons: tuple[Comparison, ...] = ()
+    numerics: str = "dl16"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if an output differs, or the sanitizer found an error."""
+        differs = not all(c.ok for c in self.comparisons)
+        errors = any(f.severity is Severity.ERROR for f in self.result.sanitizer)
+        return 1 if differs or errors else 0

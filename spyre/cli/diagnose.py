@@ -5,16 +5,29 @@ No numba is imported.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spyre.cli.options import Options
-from spyre.cli.outcomes import Diagnosis
 from spyre.errors import Finding, Severity, SpyreError, ValidationError
-from spyre.runtime.case_file import case_directory, read_case
+from spyre.runtime.cases.case import case_directory, read_case
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What ``--check`` and ``--explain`` found. ``explanations``: text per SDSC file."""
+
+    path: str
+    findings: tuple[Finding, ...]
+    explanations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """2 if there is an error."""
+        return 2 if any(f.severity is Severity.ERROR for f in self.findings) else 0
 
 
 def diagnose(options: Options) -> Diagnosis:
@@ -55,9 +68,9 @@ def diagnose_bundle(path: str, options: Options) -> Diagnosis:
 
 def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
     """What a run would meet before it starts: operations and arguments that do not fit."""
-    from spyre.hw.core_plan import check_operation
-    from spyre.runtime.arrangement_check import arrangement_findings
-    from spyre.runtime.bundle_arguments import read_arguments
+    from spyre.hw.plans.core_plan import check_operation
+    from spyre.runtime.arguments.derived import arrangement_findings
+    from spyre.runtime.arguments.read import read_arguments
 
     findings: list[Finding] = []
     for name in bundle.sdscs:

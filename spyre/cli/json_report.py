@@ -15,11 +15,12 @@ import numpy.typing as npt
 from spyre.errors import Finding, SpyreError, ValidationError
 
 if TYPE_CHECKING:
-    from spyre.cli.outcomes import ComparedRun, Diagnosis
-    from spyre.hw.counters import Counters
-    from spyre.runtime.host_tensor import HostTensor
-    from spyre.runtime.run_result import ExecuteReport, PlacedArgument, RunResult
-    from spyre.runtime.verify import Comparison, OutputPlace
+    from spyre.cli.commands import ComparedRun
+    from spyre.cli.diagnose import Diagnosis
+    from spyre.hw.counters.counts import Counters
+    from spyre.runtime.arguments.host_tensor import HostTensor
+    from spyre.runtime.compare.outputs import Comparison, OutputLocation
+    from spyre.runtime.run.result import ExecuteReport, PlacedArgument, RunResult
 
 Object = dict[str, Any]
 
@@ -153,8 +154,8 @@ def _output_object(tensor: HostTensor, values: npt.NDArray[Any]) -> Object:
     }
 
 
-def _comparison_object(name: str, comparison: Comparison, place: OutputPlace) -> Object:
-    from spyre.runtime.verify import describe_device_place
+def _comparison_object(name: str, comparison: Comparison, place: OutputLocation) -> Object:
+    from spyre.runtime.compare.outputs import describe_location
 
     worst = comparison.worst_index
     return {
@@ -169,5 +170,5 @@ def _comparison_object(name: str, comparison: Comparison, place: OutputPlace) ->
         "worst_index": worst,
         "worst_expected": comparison.expected_worst,
         "worst_found": comparison.found_worst,
-        "worst_place": None if worst is None else describe_device_place(place, worst),
+        "worst_place": None if worst is None else describe_location(place, worst),
     }

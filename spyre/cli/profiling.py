@@ -19,18 +19,18 @@ def check_files(options: Options) -> None:
 
         check_target(options.report)
     if options.roofline is not None:
-        from spyre.runtime.profile.plot import require_plot
+        from spyre.runtime.profile.roofline import require_plot
 
         require_plot(options.roofline)
     if options.machine is not None:
-        from spyre.hw.cost.machine_file import load_machine
+        from spyre.hw.cost.machine import load_machine
 
         load_machine(options.machine)
 
 
 def make_profile_of(options: Options, commands: CommandStream) -> Profile:
     """The profile of what was recorded, by the options' machine, model and policy."""
-    from spyre.runtime.profile.make import profile_of_recording
+    from spyre.runtime.profile.profile import profile_of_recording
 
     model: Any = options.cost_model
     return profile_of_recording(commands, options.machine, model, options.overlap)

@@ -12,7 +12,7 @@ from spyre.cli.options import Options
 from spyre.errors import JsonLocation, LaunchError, SpyreError
 
 if TYPE_CHECKING:
-    from spyre.hw.device import Device
+    from spyre.hw.device.device import Device
     from spyre.runtime.flex.command_stream import CommandStream
     from spyre.runtime.profile.profile import Profile
 
@@ -26,7 +26,7 @@ class Recorder:
         self._commands: CommandStream | None = None
         self._device_index = 0
         if options.trace is not None:
-            from spyre.runtime.flex.trace import check_trace_file
+            from spyre.runtime.trace.commands import check_trace_file
 
             check_trace_file(options.trace)
         if options.models:
@@ -51,7 +51,7 @@ class Recorder:
         if not asked and not self._options.commands:
             yield
             return
-        from spyre.runtime.flex.flex_device import flex_device_of
+        from spyre.runtime.flex.device import flex_device_of
 
         flex = flex_device_of(device)
         self._device_index = flex.index
@@ -62,10 +62,10 @@ class Recorder:
         """Write the trace; nothing where nothing was recorded. LaunchError SPY886."""
         if self._options.trace is None or not self._commands:
             return
-        from spyre.runtime.flex.trace import write_trace
-        from spyre.runtime.profile.simulated_trace import simulated_events
+        from spyre.runtime.profile.trace import modelled_events
+        from spyre.runtime.trace.commands import write_trace
 
-        more = simulated_events(self.profile, self._device_index)
+        more = modelled_events(self.profile, self._device_index)
         write_trace(self._options.trace, {self._device_index: self._commands}, more=more)
 
     @cached_property

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Options) -> int:
-    from spyre.cli.execute import execute
+    from spyre.cli.commands import execute
 
     return execute(options)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +15,157 @@ import numpy.typing as npt
 
 from spyre.cli.options import Options
 from spyre.errors import Finding, Severity
-from spyre.runtime.units import format_ns
+from spyre.hw.counters.counts import Counters
+from spyre.runtime.run.result import ExecuteReport
+from spyre.runtime.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
     from rich.table import Table
 
-    from spyre.cli.outcomes import ComparedRun, Diagnosis
-    from spyre.runtime.run_result import RunResult
+    from spyre.cli.commands import ComparedRun
+    from spyre.cli.diagnose import Diagnosis
+    from spyre.runtime.run.result import RunResult
+
+DELAY_S = 2.0
+
+
+class ProgressBar:
+    """A context; ``update`` is called with (done, in all) of what ``label`` names."""
+
+    def __init__(self, enabled: bool = True, label: str = "executes") -> None:
+        self._label = label
+        self._enabled = enabled and sys.stderr.isatty()
+        self._start = time.monotonic()
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def __enter__(self) -> ProgressBar:
+        self._start = time.monotonic()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._shown is not None:
+            self._shown[0].stop()
+
+    def update(self, done: int, total: int) -> None:
+        """Move the bar; it appears when the run has gone on for DELAY_S seconds."""
+        if not self._enabled or time.monotonic() - self._start < DELAY_S:
+            return
+        if self._shown is None:
+            self._shown = _make_bar(self._label, total)
+        progress, task = self._shown
+        progress.update(task, completed=done)
+
+
+def _make_bar(label: str, total: int) -> tuple[Progress, TaskID]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    progress = Progress(console=Console(stderr=True), transient=True)
+    task = progress.add_task(label, total=total)
+    progress.start()
+    return progress, task
+
+
+MAX_ROWS = 24
+"""More execute statements than this are shown by kind, unless ``-v`` is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteRow:
+    """One row: ``label`` is the execute's index, or how many statements the row stands for."""
+
+    label: str
+    op: str
+    shape: str
+    cores: int
+    executions: int
+    counters: Counters
+    host_ns: int | None
+
+
+def rows_of(reports: Sequence[ExecuteReport], every: bool) -> tuple[ExecuteRow, ...]:
+    """Rows in program order; by kind (operation, shape, cores) if there are too many."""
+    if every or len(reports) <= MAX_ROWS:
+        return tuple(_row(str(r.index), [r]) for r in reports)
+    kinds: dict[tuple[str, str, int], list[ExecuteReport]] = {}
+    for report in reports:
+        kinds.setdefault((report.op, report.shape, report.cores), []).append(report)
+    return tuple(_row(f"{len(same)} of", same) for same in kinds.values())
+
+
+def make_table(rows: Sequence[ExecuteRow]) -> Table:
+    """The rich table, with a line of totals."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    total = _total(rows)
+    table = Table(box=SIMPLE, show_footer=len(rows) > 1, pad_edge=False)
+    right = ("#", "cores", "runs", "HBM in", "HBM out", "LX in", "LX out", "work", "host time")
+    footers = ("", "total", "", "", *_numbers(total))
+    titles = ("#", "operation", "shape", "cores", *right[2:])
+    for title, footer in zip(titles, footers, strict=True):
+        justify = "right" if title in right else "left"
+        table.add_column(title, footer=footer, justify=justify, no_wrap=title != "shape")  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(row.label, row.op, row.shape, str(row.cores), *_numbers(row))
+    return table
+
+
+def _row(label: str, reports: Sequence[ExecuteReport]) -> ExecuteRow:
+    first = reports[0]
+    return ExecuteRow(
+        label,
+        first.op,
+        first.shape,
+        first.cores,
+        sum(r.executions for r in reports),
+        sum((r.counters for r in reports), Counters()),
+        _sum_ns(r.host_ns for r in reports),
+    )
+
+
+def _total(rows: Sequence[ExecuteRow]) -> ExecuteRow:
+    return ExecuteRow(
+        "",
+        "total",
+        "",
+        0,
+        sum(row.executions for row in rows),
+        sum((row.counters for row in rows), Counters()),
+        _sum_ns(row.host_ns for row in rows),
+    )
+
+
+def _sum_ns(times: Iterable[int | None]) -> int | None:
+    known = list(times)
+    return None if None in known else sum(t for t in known if t is not None)
+
+
+def _numbers(row: ExecuteRow) -> tuple[str, ...]:
+    c = row.counters
+    sizes = (c.hbm_read_bytes, c.hbm_written_bytes, c.lx_read_bytes, c.lx_written_bytes)
+    return (
+        str(row.executions),
+        *(format_bytes(size) for size in sizes),
+        _work(c),
+        format_ns(row.host_ns),
+    )
+
+
+def _work(counters: Counters) -> str:
+    parts = []
+    if counters.multiply_adds:
+        parts.append(f"{format_count(counters.multiply_adds)} mac")
+    if counters.element_operations or not parts:
+        parts.append(f"{format_count(counters.element_operations)} el")
+    return " + ".join(parts)
+
 
 MAX_WARNINGS = 10
 """Warnings a run prints unless ``-v`` is given."""
@@ -108,7 +255,7 @@ def _statistics(values: npt.NDArray[Any]) -> str:
 
 def comparison_lines(compared: ComparedRun) -> list[str]:
     """The report of each comparison; with ``-q`` only of those that failed."""
-    from spyre.runtime.verify import format_comparison
+    from spyre.runtime.compare.outputs import format_comparison
 
     lines = []
     for k, comparison in enumerate(compared.comparisons):
@@ -120,7 +267,6 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
 
 
 def _print_executes(result: RunResult, options: Options) -> None:
-    from spyre.cli.execute_table import make_table, rows_of
 
     print_table(make_table(rows_of(result.executes, options.verbose)))
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from spyre.cli.commands import make_device, run_options
 from spyre.cli.options import Options
-from spyre.hw.warming import warm_driver, warm_kernels, warm_transfers
-from spyre.runtime.case_file import case_directory, read_case
-from spyre.runtime.kernel import Launch
-from spyre.runtime.placement import placed
-from spyre.runtime.session import Session, parameter_values
+from spyre.hw.device.device import warm_driver, warm_kernels, warm_transfers
+from spyre.runtime.cases.case import case_directory, read_case
+from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.run.session import Session, parameter_values, placed
 
 
 def warm(options: Options) -> int:

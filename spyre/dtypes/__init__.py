@@ -6,29 +6,27 @@ The leaf every layer may import: `formats` holds the two tables (device formats,
 """
 
 from spyre.dtypes.codecs import (
+    NIBBLE_SHIFTS,
+    Mode,
     NinfView,
+    NumericRules,
     Rounding,
+    bytes_to_codes,
+    codes_to_bytes,
     decode_bfloat16,
+    decode_device,
     decode_dl16,
     decode_e4m3fn,
     decode_e5m2fnuz,
+    decode_host,
     decode_ieee_half,
     encode_bfloat16,
+    encode_device,
     encode_dl16,
     encode_e4m3fn,
     encode_e5m2fnuz,
-    encode_ieee_half,
-)
-from spyre.dtypes.conversion import (
-    NIBBLE_SHIFTS,
-    Mode,
-    NumericRules,
-    bytes_to_codes,
-    codes_to_bytes,
-    decode_device,
-    decode_host,
-    encode_device,
     encode_host,
+    encode_ieee_half,
 )
 from spyre.dtypes.formats import (
     FORMATS,

@@ -19,10 +19,32 @@ from typing import Any, TypeVar
 import numba
 from numba import types
 from numba.core.ccallback import CFunc
+from numba.core.runtime import rtsys
 
 from spyre import config
 from spyre.cache import digest_of_found_sources, writable_directory
-from spyre.hw.light_loading import load_lightly
+
+TESTED_VERSIONS = ("0.68.1",)
+
+
+def load_lightly(cache: Any) -> None:
+    """Let the disk cache of one function load without the implementations, where that is safe.
+
+    ``cache``: the function's `numba.core.caching.FunctionCache`.
+    """
+    if numba.__version__ not in TESTED_VERSIONS:
+        return
+
+    def load_overload(signature: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        with cache._guard_against_spurious_io_errors():
+            found = cache._load_overload(signature, target_context)
+        if found is None:
+            target_context.refresh()
+        return found
+
+    cache.load_overload = load_overload
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,25 +7,23 @@ position by position, slowly and obviously; descriptors and copies are tested ag
 Rules: runtime reference §1-3.
 """
 
-from spyre.layout.arrangement import arrangement_positions
-from spyre.layout.conversion import DataConversionInfo, StrideInfo, ZeroFill
-from spyre.layout.conversion_nests import conversion_info
+from spyre.layout.conversion import DataConversionInfo, StrideInfo, ZeroFill, conversion_info
 from spyre.layout.geometry import (
     TransferGeometry,
     device_coordinate,
     host_coordinate_of_offset,
-    transfer_geometry,
-)
-from spyre.layout.occupancy import host_coordinates_of_stick, occupied_sticks, viewed_sticks
-from spyre.layout.reference import (
-    device_to_host_reference,
+    host_coordinates_of_stick,
     host_positions,
-    host_to_device_reference,
+    occupied_sticks,
+    transfer_geometry,
+    viewed_sticks,
 )
+from spyre.layout.reference import device_to_host_reference, host_to_device_reference
 from spyre.layout.tensor_layout import (
     ELEMENT_ARRANGEMENTS,
     SpyreTensorLayout,
     StrideRule,
+    arrangement_positions,
     contiguous_strides,
     storage_bytes,
 )

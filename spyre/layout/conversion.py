@@ -2,15 +2,60 @@
 
 What a copy between a host tensor and a device tensor does, all of it: its formats, the loop nests
 that move elements, and on the way in the nests whose device positions become zero. The compiled
-copies execute these descriptors and nothing else; they print as text (`str`) and as JSON. Pure and
-immutable: any thread may use them. Rule: runtime reference §3.
+copies execute these descriptors and nothing else; they print as text (`str`) and as JSON.
+`conversion_info` makes them: the device dims become axes (an element arrangement splits two of them
+into its digits), the axes of each host dim are cut into boxes, and each choice of one box per host
+dim is a nest. Rule: runtime reference §3; arrangements: operations reference §6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from typing import Any
+
+from spyre.dtypes import find_host_dtype
+from spyre.errors import LaunchError
+from spyre.layout.geometry import TransferGeometry, transfer_geometry
+from spyre.layout.tensor_layout import Digit, SpyreTensorLayout, arrangement_digits
+
+Span = tuple[int, int]
+"""First index and number of steps along one axis."""
+Box = tuple[Span, ...]
+"""One span per axis."""
+
+
+def split_boxes(size: int, axes: Sequence[tuple[int, int]]) -> tuple[list[Box], list[Box]]:
+    """Boxes with Σ multiplier·index < ``size``, and boxes of all other indices; all disjoint.
+
+    ``axes``: (multiplier, extent) by falling multiplier; each multiplier is the number of elements
+    that the axes after it hold, as `check_tiling` of the geometry demands. The box of whole steps
+    comes first, that of the rest after it.
+    """
+    if not axes:
+        return ([()], []) if size > 0 else ([], [()])
+    (multiplier, extent), rest = axes[0], axes[1:]
+    all_of_rest = tuple((0, n) for _, n in rest)
+    whole = min(extent, whole_steps(size, multiplier, rest))
+    begun = min(extent, -(-size // multiplier))
+    held: list[Box] = [((0, whole), *all_of_rest)] if whole else []
+    padding: list[Box] = []
+    if begun > whole:
+        inner_held, inner_padding = split_boxes(size - whole * multiplier, rest)
+        held += [((whole, 1), *box) for box in inner_held]
+        padding += [((whole, 1), *box) for box in inner_padding]
+    if begun < extent:
+        padding.append(((begun, extent - begun), *all_of_rest))
+    return held, padding
+
+
+def whole_steps(size: int, multiplier: int, rest: Sequence[tuple[int, int]]) -> int:
+    """Steps of an axis in which all elements of the axes in ``rest`` lie below ``size``."""
+    reach = 1 + sum(m * (n - 1) for m, n in rest)
+    return (size - reach) // multiplier + 1 if size >= reach else 0
+
 
 DESCRIPTOR_NAME = "DCI-Tensor-0"
 
@@ -150,3 +195,199 @@ def _fill_json(fill: ZeroFill) -> dict[str, Any]:
         "stride_dst_": list(fill.device_strides),
         "offset_dst_": fill.device_offset,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A device dim, or a digit of one: its steps, its stride, and what it walks on the host.
+
+    ``multiplier``: host coordinates per step of ``host_dim`` (−1: none); ``limit``: how many steps
+    hold host elements where there is no host dim.
+    """
+
+    extent: int
+    device_stride: int
+    host_dim: int
+    multiplier: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The axes of one host dim, or one axis without; its boxes that hold elements or padding."""
+
+    axes: Ints
+    held: tuple[Box, ...]
+    padding: tuple[Box, ...]
+    whole: Box
+
+
+def conversion_info(
+    layout: SpyreTensorLayout,
+    dma_sizes: Sequence[int],
+    dma_strides: Sequence[int],
+    dtype: str,
+    to_device: bool,
+    host_strides: Sequence[int] | None = None,
+    host_offset: int = 0,
+) -> DataConversionInfo:
+    """Descriptor of a copy between a host tensor of torch dtype ``dtype`` and a device tensor.
+
+    ``dma_sizes``/``dma_strides``: host extents the layout was made for; ``host_strides``: those of
+    the host storage when they differ; ``host_offset``: its first element. All in elements.
+    LaunchError SPY322 and SPY810, UnsupportedError SPY323 as in `transfer_geometry`; SPY311 for the
+    dtype; LaunchError SPY811 when a copy to the host would write one element several times.
+    """
+    strides = tuple(dma_strides if host_strides is None else host_strides)
+    if len(strides) != len(dma_sizes):
+        raise LaunchError(
+            "SPY322",
+            "sizes and strides of a host tensor differ in rank",
+            expected=f"{len(dma_sizes)} strides for sizes {list(dma_sizes)}",
+            found=f"strides {list(strides)}",
+        )
+    if 0 in dma_sizes:
+        nests: tuple[StrideInfo, ...] = ()
+        zero_fill = _fill_all(layout)
+    else:
+        geometry = transfer_geometry(layout, dma_sizes, dma_strides)
+        axes = tuple(_axes(geometry, layout, to_device))
+        if not to_device:
+            _check_targets(axes, strides)
+        groups = _groups(axes, geometry.host_sizes)
+        nests = tuple(_nests(axes, groups, strides, host_offset))
+        zero_fill = tuple(_zero_fill(axes, groups))
+    shapes = (tuple(dma_sizes)[::-1], layout.device_size[::-1])
+    return DataConversionInfo(
+        to_device=to_device,
+        host_format=find_host_dtype(dtype).host_format,
+        device_format=layout.device_dtype,
+        input_shape=shapes[0] if to_device else shapes[1],
+        output_shape=shapes[1] if to_device else shapes[0],
+        nests=nests,
+        zero_fill=zero_fill if to_device else (),
+        element_arrangement=layout.element_arrangement,
+    )
+
+
+def _fill_all(layout: SpyreTensorLayout) -> tuple[ZeroFill, ...]:
+    """The whole device tensor of an empty host tensor, if it has any bytes."""
+    if layout.device_bytes == 0:
+        return ()
+    return (ZeroFill(layout.device_size[::-1], layout.device_strides[::-1], 0),)
+
+
+def _axes(
+    geometry: TransferGeometry, layout: SpyreTensorLayout, to_device: bool
+) -> Iterator[_Axis]:
+    """All axes by rising device stride."""
+    last = len(geometry.device_size) - 1
+    lane_digits, stick_digits = _digits(geometry)
+    for k in range(last, -1, -1):
+        extent, stride = geometry.device_size[k], layout.device_strides[k]
+        host_dim, multiplier = geometry.host_dims[k], geometry.multipliers[k]
+        digits = {last: lane_digits, geometry.stick_axis: stick_digits}.get(k, ())
+        for n, columns in digits:
+            yield _Axis(n, stride, host_dim, columns * geometry.multipliers[last], n)
+            extent, stride, multiplier = extent // n, stride * n, multiplier * n
+        if k == last and digits:
+            continue
+        limit = geometry.limits[k] if to_device or host_dim >= 0 else min(extent, 1)
+        yield _Axis(extent, stride, host_dim, multiplier, min(limit, extent))
+
+
+def _digits(geometry: TransferGeometry) -> tuple[list[Digit], list[Digit]]:
+    """Digits of the arrangement that count lanes of a stick, and those that count sticks."""
+    lanes: list[Digit] = []
+    sticks: list[Digit] = []
+    if geometry.arrangement == "STANDARD":
+        return lanes, sticks
+    position = 1
+    for extent, columns in arrangement_digits(geometry.arrangement):
+        (lanes if position < geometry.device_size[-1] else sticks).append((extent, columns))
+        position *= extent
+    return lanes, sticks
+
+
+def _check_targets(axes: Sequence[_Axis], host_strides: Sequence[int]) -> None:
+    for axis in axes:
+        if axis.host_dim >= 0 and host_strides[axis.host_dim] == 0:
+            raise LaunchError(
+                "SPY811",
+                f"elements along dim {axis.host_dim} of the host tensor share memory",
+                expected="a stride other than 0",
+                found=f"strides {list(host_strides)}",
+            )
+
+
+def _groups(axes: Sequence[_Axis], host_sizes: Sequence[int]) -> tuple[_Group, ...]:
+    """One group per walked host dim and per axis without; the one of the lanes comes last."""
+    by_dim: dict[int, list[int]] = {}
+    for k, axis in enumerate(axes):
+        by_dim.setdefault(axis.host_dim if axis.host_dim >= 0 else -1 - k, []).append(k)
+    groups = [
+        _walked(axes, members, host_sizes[dim])
+        if dim >= 0
+        else _unwalked(axes[members[0]], *members)
+        for dim, members in by_dim.items()
+    ]
+    return tuple(groups[::-1])
+
+
+def _walked(axes: Sequence[_Axis], members: Sequence[int], size: int) -> _Group:
+    ordered = sorted(members, key=lambda k: -axes[k].multiplier)
+    held, padding = split_boxes(size, [(axes[k].multiplier, axes[k].extent) for k in ordered])
+    whole = tuple((0, axes[k].extent) for k in ordered)
+    return _Group(tuple(ordered), tuple(held), tuple(padding), whole)
+
+
+def _unwalked(axis: _Axis, k: int) -> _Group:
+    rest = axis.extent - axis.limit
+    held = (((0, axis.limit),),) if axis.limit else ()
+    padding = (((axis.limit, rest),),) if rest else ()
+    return _Group((k,), held, padding, ((0, axis.extent),))
+
+
+def _nests(
+    axes: Sequence[_Axis], groups: Sequence[_Group], host_strides: Sequence[int], host_offset: int
+) -> Iterator[StrideInfo]:
+    for boxes in product(*(group.held for group in groups)):
+        spans = _spans(groups, boxes)
+        steps = [_host_step(axis, host_strides) for axis in axes]
+        yield StrideInfo(
+            tuple(count for _, count in spans),
+            tuple(steps),
+            tuple(axis.device_stride for axis in axes),
+            host_offset + sum(first * s for (first, _), s in zip(spans, steps, strict=True)),
+            _device_offset(axes, spans),
+        )
+
+
+def _zero_fill(axes: Sequence[_Axis], groups: Sequence[_Group]) -> Iterator[ZeroFill]:
+    """Positions outside of all nests: padding in one group, elements before, anything after."""
+    for k in range(len(groups)):
+        before, after = [g.held for g in groups[:k]], [(g.whole,) for g in groups[k + 1 :]]
+        for boxes in product(*before, groups[k].padding, *after):
+            spans = _spans(groups, boxes)
+            sizes = tuple(count for _, count in spans)
+            if prod(sizes):
+                strides = tuple(axis.device_stride for axis in axes)
+                yield ZeroFill(sizes, strides, _device_offset(axes, spans))
+
+
+def _spans(groups: Sequence[_Group], boxes: Sequence[Box]) -> list[tuple[int, int]]:
+    """The spans of all axes, by axis."""
+    by_axis = {
+        k: span
+        for group, box in zip(groups, boxes, strict=True)
+        for k, span in zip(group.axes, box, strict=True)
+    }
+    return [by_axis[k] for k in range(len(by_axis))]
+
+
+def _host_step(axis: _Axis, host_strides: Sequence[int]) -> int:
+    return axis.multiplier * host_strides[axis.host_dim] if axis.host_dim >= 0 else 0
+
+
+def _device_offset(axes: Sequence[_Axis], spans: Sequence[tuple[int, int]]) -> int:
+    return sum(first * a.device_stride for (first, _), a in zip(spans, axes, strict=True))

@@ -1,8 +1,9 @@
 """Transfer geometry: which element of a host tensor each device position of a layout holds.
 
 Computed once per copy from a layout and the host extents it was made for; the compiled copies
-of the runtime and the reference copies of this package walk it, and reports use its inverse to
-name the device address of a host element. Rule: runtime reference §1 and §3.
+of the runtime and the reference copies of this package walk it, reports use its inverse to
+name the device address of a host element, and the sanitizer asks which sticks of an output have to
+be written. Rule: runtime reference §1 and §3.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spyre.errors import LaunchError, UnsupportedError
-from spyre.layout.arrangement import arrangement_positions, check_arrangement, logical_columns
-from spyre.layout.tensor_layout import SpyreTensorLayout
+from spyre.layout.tensor_layout import (
+    SpyreTensorLayout,
+    arrangement_positions,
+    check_arrangement,
+    logical_columns,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,3 +274,74 @@ def _split_coordinate(
         logical[k] = min(rest // geometry.multipliers[k], geometry.limits[k] - 1)
         rest -= int(logical[k]) * geometry.multipliers[k]
     return rest
+
+
+def occupied_sticks(geometry: TransferGeometry) -> NDArray[np.bool_]:
+    """True per stick, shape ``device_size[:-1]``, where a copy to the host reads an element."""
+    host, occupied = _first_lanes(geometry)
+    for host_dim, size in enumerate(geometry.host_sizes):
+        occupied &= host[host_dim] < size
+    return occupied
+
+
+def host_coordinates_of_stick(geometry: TransferGeometry, stick: Sequence[int]) -> tuple[int, ...]:
+    """Host coordinates of the first element of a stick."""
+    host, _ = _first_lanes(geometry)
+    return tuple(int(coordinate[tuple(stick)]) for coordinate in host)
+
+
+def viewed_sticks(
+    geometry: TransferGeometry, shape: Sequence[int], strides: Sequence[int], offset: int
+) -> NDArray[np.bool_]:
+    """As `occupied_sticks`, for the elements of a view of the host storage only (all elements)."""
+    host, valid = host_positions(geometry)
+    place = np.zeros(geometry.device_size, np.int64)
+    for coordinate, stride in zip(host, geometry.host_strides, strict=True):
+        place += coordinate * stride
+    wanted = np.full((), offset, np.int64)
+    for size, stride in zip(shape, strides, strict=True):
+        wanted = wanted[..., None] + np.arange(size) * stride
+    held = valid & np.isin(place, wanted)
+    return occupied_sticks(geometry) & np.asarray(held.any(axis=-1))
+
+
+def _first_lanes(
+    geometry: TransferGeometry,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Host coordinates of lane 0 of every stick, and whether the device coordinates are valid."""
+    extents = geometry.device_size[:-1]
+    physical = np.zeros((len(geometry.device_size), *extents), np.int64)
+    if extents:
+        physical[:-1] = np.indices(extents, dtype=np.int64)
+    logical = geometry.logical_coordinates(physical)
+    host = np.zeros((len(geometry.host_sizes), *extents), np.int64)
+    valid = np.ones(extents, np.bool_)
+    walks = zip(geometry.host_dims, geometry.multipliers, geometry.limits, strict=True)
+    for k, (host_dim, multiplier, limit) in enumerate(walks):
+        valid &= logical[k] < limit
+        if geometry.expanded[k]:
+            valid &= logical[k] == 0
+        if host_dim >= 0:
+            host[host_dim] += multiplier * logical[k]
+    return host, valid
+
+
+def host_positions(
+    geometry: TransferGeometry,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Host coordinates of every device position, and whether it holds a host element.
+
+    Shapes: (host dims, *device_size) and device_size. Coordinates of padding mean nothing.
+    """
+    device = geometry.logical_coordinates(np.indices(geometry.device_size, dtype=np.int64))
+    host = np.zeros((len(geometry.host_sizes), *geometry.device_size), dtype=np.int64)
+    valid = np.ones(geometry.device_size, dtype=np.bool_)
+    for k, (host_dim, multiplier) in enumerate(
+        zip(geometry.host_dims, geometry.multipliers, strict=True)
+    ):
+        valid &= device[k] < geometry.limits[k]
+        if host_dim >= 0:
+            host[host_dim] += multiplier * device[k]
+    for host_dim, size in enumerate(geometry.host_sizes):
+        valid &= host[host_dim] < size
+    return host, valid

@@ -23,31 +23,10 @@ from spyre.dtypes import (
     encode_host,
 )
 from spyre.errors import LaunchError
-from spyre.layout.geometry import TransferGeometry, transfer_geometry
+from spyre.layout.geometry import TransferGeometry, host_positions, transfer_geometry
 from spyre.layout.tensor_layout import SpyreTensorLayout
 
 DEFAULT_RULES = NumericRules()
-
-
-def host_positions(
-    geometry: TransferGeometry,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Host coordinates of every device position, and whether it holds a host element.
-
-    Shapes: (host dims, *device_size) and device_size. Coordinates of padding mean nothing.
-    """
-    device = geometry.logical_coordinates(np.indices(geometry.device_size, dtype=np.int64))
-    host = np.zeros((len(geometry.host_sizes), *geometry.device_size), dtype=np.int64)
-    valid = np.ones(geometry.device_size, dtype=np.bool_)
-    for k, (host_dim, multiplier) in enumerate(
-        zip(geometry.host_dims, geometry.multipliers, strict=True)
-    ):
-        valid &= device[k] < geometry.limits[k]
-        if host_dim >= 0:
-            host[host_dim] += multiplier * device[k]
-    for host_dim, size in enumerate(geometry.host_sizes):
-        valid &= host[host_dim] < size
-    return host, valid
 
 
 def host_to_device_reference(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.dtypes import FORMATS, STICK_BYTES, decode_device
-from spyre.mlir.footprint import Footprint, footprint, index_step
-from spyre.mlir.operation import Indirection, Operation, SymbolicDim, Tensor, Window
+from spyre.mlir.operation.footprint import Footprint, footprint, index_step
+from spyre.mlir.operation.operation import Indirection, Operation, SymbolicDim, Tensor, Window
 
 _SHOWN = 4
 
@@ -109,7 +109,7 @@ class ConstantExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class OperationExplanation:
     """Everything ``--explain`` says of one operation."""
 
     sdsc_name: str
@@ -127,9 +127,9 @@ class Explanation:
         return "\n".join(_lines(self)) + "\n"
 
 
-def explain_operation(op: Operation) -> Explanation:
+def explain_operation(op: Operation) -> OperationExplanation:
     """The explanation of an operation whose SDSC passed the checks."""
-    return Explanation(
+    return OperationExplanation(
         sdsc_name=op.sdsc_name,
         operation=op.name,
         unit=op.unit,
@@ -150,7 +150,7 @@ def _position(tensor: Tensor) -> int:
     return tensor.index
 
 
-def _lines(explanation: Explanation) -> Iterator[str]:
+def _lines(explanation: OperationExplanation) -> Iterator[str]:
     e = explanation
     yield f"{e.sdsc_name}: {e.operation} on {e.unit} in {e.data_format}, {_cores(e.cores)}"
     yield f"  iterates {'; '.join(map(str, e.dims))}"

@@ -5,21 +5,58 @@ Nothing is raised: what goes wrong is in the column ``error`` of the records.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from spyre.errors import SpyreError
-from spyre.sweep.definition import AUTO_TILES, Task, read_tiles
-from spyre.sweep.subjects import BundleSubject, FunctionSubject
+from spyre.errors import SpyreError, SweepError
+from spyre.sweep.definition import AUTO_TILES, BundleSubject, FunctionSubject, SweepTask, read_tiles
 
 if TYPE_CHECKING:
-    from spyre.hw.cost.kernel_time import Model
     from spyre.hw.cost.machine import MachineSpec
+    from spyre.hw.cost.models import Model
     from spyre.hw.cost.program_counts import ProgramCounts
+
+
+def load_function(subject: FunctionSubject) -> Callable[..., Any]:
+    """What is compiled. SweepError SPY744 if there is no such module or function."""
+    module = _module(subject)
+    function = getattr(module, subject.function, None)
+    if not callable(function):
+        raise SweepError(
+            "SPY744",
+            f"{subject.module} has no function {subject.function}",
+            found=", ".join(name for name in vars(module) if not name.startswith("_")),
+        )
+    found: Callable[..., Any] = function
+    return found
+
+
+def _module(subject: FunctionSubject) -> ModuleType:
+    if not subject.is_file:
+        try:
+            return importlib.import_module(subject.module)
+        except ModuleNotFoundError as error:
+            raise SweepError(
+                "SPY744", f"there is no module {subject.module}", found=str(error)
+            ) from error
+    name = f"spyre_sweep_{Path(subject.module).stem}"
+    spec = importlib.util.spec_from_file_location(name, subject.module)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # Dynamo imports it by this name
+    spec.loader.exec_module(module)
+    return module
+
 
 Record = dict[str, Any]
 MEASURED = (
@@ -47,7 +84,7 @@ SETTING_NAMES = {
 }
 
 
-def measure(task: Task) -> list[Record]:
+def measure(task: SweepTask) -> list[Record]:
     """A record per machine of ``task``. ``seconds``: host time of the whole task."""
     with _one_at_a_time:
         begin = time.perf_counter()
@@ -56,7 +93,7 @@ def measure(task: Task) -> list[Record]:
     return complete(task, [{**record, "seconds": seconds} for record in records])
 
 
-def _measured(task: Task) -> list[Record]:
+def _measured(task: SweepTask) -> list[Record]:
     try:
         counts, host_us = _counts(task)
     except Exception as error:  # a worker reports whatever it meets
@@ -65,7 +102,7 @@ def _measured(task: Task) -> list[Record]:
     return [_guarded(one) for one in weigh]
 
 
-def complete(task: Task, records: list[Record]) -> list[Record]:
+def complete(task: SweepTask, records: list[Record]) -> list[Record]:
     """``records``, one per machine of ``task``, with the columns that say which point they are."""
     empty = dict.fromkeys(MEASURED, "")
     return [
@@ -91,7 +128,7 @@ def _guarded(call: Callable[[], Record]) -> Record:
 
 
 def _weighed(
-    task: Task, values: Mapping[str, Any], counts: ProgramCounts, host_us: float | None
+    task: SweepTask, values: Mapping[str, Any], counts: ProgramCounts, host_us: float | None
 ) -> Record:
     machine = machine_of(task, values)
     time_of = counts.time(machine, cast("Model", task.model))
@@ -109,10 +146,10 @@ def _weighed(
     }
 
 
-def machine_of(task: Task, values: Mapping[str, Any]) -> MachineSpec:
+def machine_of(task: SweepTask, values: Mapping[str, Any]) -> MachineSpec:
     """The machine a point is weighed on. SweepError SPY740 for a constant there is none of."""
     from spyre.errors import SweepError
-    from spyre.hw.cost.machine_file import default_machine, load_machine
+    from spyre.hw.cost.machine import default_machine, load_machine
 
     machine = load_machine(task.machine_file) if task.machine_file else default_machine()
     for name in values:
@@ -121,7 +158,7 @@ def machine_of(task: Task, values: Mapping[str, Any]) -> MachineSpec:
     return machine.with_values(values, "sweep")
 
 
-def _counts(task: Task) -> tuple[ProgramCounts, float | None]:
+def _counts(task: SweepTask) -> tuple[ProgramCounts, float | None]:
     if isinstance(task.subject, BundleSubject):
         return _bundle_counts(task.subject, task.host_rounds)
     return _function_counts(task.subject, dict(task.settings), task.host_rounds)
@@ -130,11 +167,10 @@ def _counts(task: Task) -> tuple[ProgramCounts, float | None]:
 def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[ProgramCounts, float | None]:
     """Counts of the linked bundle, which is not run unless its host time is asked for."""
     from spyre.hw.cost.program_counts import program_counts
-    from spyre.hw.device import Device
-    from spyre.runtime.bundle_arguments import read_arguments
-    from spyre.runtime.kernel import Launch
-    from spyre.runtime.placement import placed
-    from spyre.runtime.session import Session
+    from spyre.hw.device.device import Device
+    from spyre.runtime.arguments.read import read_arguments
+    from spyre.runtime.kernel.launch import Launch
+    from spyre.runtime.run.session import Session, placed
 
     session = Session(Device())
     prepared = session.prepare(subject.directory)
@@ -151,7 +187,6 @@ def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[ProgramCounts, 
 def _function_counts(
     subject: FunctionSubject, settings: Mapping[str, Any], rounds: int
 ) -> tuple[ProgramCounts, float | None]:
-    from spyre.sweep.functions import load_function
     from spyre.torch_backend.inductor import design_point as design
 
     tiles = str(settings.get("tiles", "none"))

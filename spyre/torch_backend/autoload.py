@@ -1,13 +1,21 @@
 """What ``import torch`` runs: the device gets its name, its module and its kernels.
 
-Kernels that need the simulated card are imported when they are first called.
+Kernels that need the simulated card are imported when they are first called. The compiler backend
+goes into Inductor when that is first imported, and not before: a finder on ``sys.meta_path`` waits
+for Inductor's entry module, and for its config, which knows the options of ``torch.compile``; it is
+removed when both have come.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 _loaded = False
@@ -37,14 +45,18 @@ def autoload() -> None:
 
 
 def _register() -> None:
-    from spyre.torch_backend import compat, patches
-    from spyre.torch_backend.compile_hook import install_on_use
-    from spyre.torch_backend.device_module import make_module
-    from spyre.torch_backend.registration import register_fallback, register_kernels, view_kernels
+    from spyre.torch_backend import compat
+    from spyre.torch_backend.registration import patches
+    from spyre.torch_backend.registration.device_module import make_module
+    from spyre.torch_backend.registration.library import (
+        register_fallback,
+        register_kernels,
+        view_kernels,
+    )
 
     compat.register_device("spyre", make_module())
     register_kernels({**view_kernels(), **_lazy_kernels()})
-    register_fallback(_lazy("spyre.torch_backend.fallback", "cpu_fallback"))
+    register_fallback(_lazy("spyre.torch_backend.fallback.cpu_fallback", "cpu_fallback"))
     _register_exceptions()
     patches.install()
     install_on_use()
@@ -52,17 +64,17 @@ def _register() -> None:
 
 def _register_exceptions() -> None:
     """What torch would take apart in a way the card cannot follow, and what it has no form for."""
-    from spyre.torch_backend import refused_layouts, whole_operations
-    from spyre.torch_backend.registration import (
+    from spyre.torch_backend.fallback import cpu_operations, unsupported_layouts
+    from spyre.torch_backend.registration.library import (
         register_composites,
         register_fallbacks,
         register_under,
     )
 
-    register_under("PrivateUse1", whole_operations.formula_kernels())
-    register_composites(whole_operations.composite_kernels())
-    register_fallbacks(refused_layouts.fallback_kernels())
-    for key, kernels in refused_layouts.accessor_kernels().items():
+    register_under("PrivateUse1", cpu_operations.formula_kernels())
+    register_composites(cpu_operations.composite_kernels())
+    register_fallbacks(unsupported_layouts.fallback_kernels())
+    for key, kernels in unsupported_layouts.accessor_kernels().items():
         register_under(key, kernels)
 
 
@@ -91,10 +103,10 @@ _RECURRENT_CELLS = {
 
 
 _KERNELS = {
-    "spyre.torch_backend.factories": _FACTORIES,
-    "spyre.torch_backend.host_operations": _HOST_OPERATIONS,
-    "spyre.torch_backend.recurrent_cells": _RECURRENT_CELLS,
-    "spyre.torch_backend.resizing": {"resize_": "resize_tensor"},
+    "spyre.torch_backend.eager.factories": _FACTORIES,
+    "spyre.torch_backend.fallback.cpu_operations": _HOST_OPERATIONS,
+    "spyre.torch_backend.eager.recurrent_cells": _RECURRENT_CELLS,
+    "spyre.torch_backend.tensors.storages": {"resize_": "resize_tensor"},
 }
 """Functions by aten name and overload, by the module that has them."""
 
@@ -123,3 +135,67 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
 
     skip_in_dynamo(call)
     return call
+
+
+PACKAGE = "spyre.torch_backend.inductor"
+INSTALLERS = {
+    "torch._inductor.config": f"{PACKAGE}.options",
+    "torch._inductor.compile_fx": f"{PACKAGE}.hooks.registration",
+}
+"""Modules with a function ``install``, by the module of torch they wait for."""
+
+
+def install_on_use() -> None:
+    """Register the backend with Inductor's modules: now with those there are, else on import."""
+    if any(isinstance(finder, _InductorFinder) for finder in sys.meta_path):
+        return
+    awaited = {name for name in INSTALLERS if name not in sys.modules}
+    if awaited:
+        sys.meta_path.insert(0, _InductorFinder(awaited))
+    for name in INSTALLERS:
+        if name not in awaited:
+            _install(name)
+
+
+def _install(name: str) -> None:
+    importlib.import_module(INSTALLERS[name]).install()
+
+
+class _InductorFinder(importlib.abc.MetaPathFinder):
+    """Finds modules as everybody else does, with a loader that installs what waits for them."""
+
+    def __init__(self, awaited: set[str]) -> None:
+        self.awaited = awaited
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module's spec, if it is awaited."""
+        if fullname not in self.awaited:
+            return None
+        self.awaited.remove(fullname)
+        if not self.awaited:
+            sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _InductorLoader(spec.loader)
+        return spec
+
+
+class _InductorLoader(importlib.abc.Loader):
+    """Loads a module with ``loader``, then installs what waits for it."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """As the loader does."""
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As the loader does; then ``install`` runs, which may import the module."""
+        self.loader.exec_module(module)
+        _install(module.__name__)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.comparison import compare, machine_factors
-from benchmarks.reference import EVERY_CPU, PROCESS, Reference
+from benchmarks.report import comparison_lines
 from benchmarks.results import Measurement, ratio, results_of
-from benchmarks.sections import SECTIONS
-from benchmarks.show import comparison_lines
+from benchmarks.sampling import EVERY_CPU, PROCESS, Reference
+from benchmarks.suite import SECTIONS
 
 ONE_CPU = next(section.name for section in SECTIONS if section.one_cpu)
 STEADY = {"interpreted": (1.0, 1.0), "memory": (1.0, 1.0)}

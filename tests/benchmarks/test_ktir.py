@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import ktir
-from benchmarks.sections import SectionError
+from benchmarks.suite import SectionError
 
 STUB = """
 import numpy as np

@@ -9,11 +9,18 @@ from html.parser import HTMLParser
 
 import pytest
 
-from benchmarks.progress import Progress
-from benchmarks.report import markdown, page, relative, write_report
+from benchmarks.report import (
+    Kind,
+    by_title,
+    forms,
+    markdown,
+    page,
+    relative,
+    tiled_table,
+    write_report,
+)
 from benchmarks.results import Measurement, ratio, results_of
-from benchmarks.show import tiled_table
-from benchmarks.tile_forms import Kind, by_title, forms
+from benchmarks.sampling import Progress
 
 VOID = ("meta", "link")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -109,8 +116,8 @@ def test_a_browser_says_nothing_against_it(found, tmp_path):
 
 
 def test_what_takes_long_says_what_it_is_at(monkeypatch, capsys):
-    monkeypatch.setattr("benchmarks.progress.DELAY_SECONDS", 0.01)
-    monkeypatch.setattr("benchmarks.progress.PIPE_SECONDS", 0.01)
+    monkeypatch.setattr("benchmarks.sampling.DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("benchmarks.sampling.PIPE_SECONDS", 0.01)
     progress = Progress()
     with progress.section("s", "slow things"):
         progress.at("the third thing")

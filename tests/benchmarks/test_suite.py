@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as suite
-from benchmarks.apart import measured_apart
 from benchmarks.comparison import compare, missing
-from benchmarks.figures import Figure
-from benchmarks.results import Measurement, ratio, read_results, results_of
-from benchmarks.sections import SECTIONS, Section, SectionError, of_figures, repeated
-from benchmarks.show import show
+from benchmarks.report import show
+from benchmarks.results import Figure, Measurement, ratio, read_results, results_of
+from benchmarks.suite import (
+    SECTIONS,
+    Section,
+    SectionError,
+    measured_per_process,
+    of_figures,
+    repeated,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,7 +73,7 @@ def test_figures_become_measurements_with_all_repetitions():
 
 
 def test_what_depends_on_the_process_is_measured_in_one_of_its_own():
-    rows = measured_apart("loops")
+    rows = measured_per_process("loops")
     assert [row.unit for row in rows] == ["ns", "ns"]
     driver, python = (row.median for row in rows)
     assert 0 < driver < python

@@ -9,9 +9,9 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks import tiled
-from benchmarks.tile_forms import Kind, forms
+from benchmarks.report import Kind, forms
+from benchmarks.sampling import MOST_CALLS, sweeps
 from benchmarks.tiled import CPU, Workload, _fits, softmax
-from benchmarks.timing import MOST_CALLS, sweeps
 from spyre.torch_backend.inductor.design_point import (
     ExampleTensor,
     compiled_with,

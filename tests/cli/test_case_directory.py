@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.runtime.test_case import write_case
+from tests.runtime.cases.test_case import write_case
 
 
 def test_replayed_and_compared(cli, tmp_path):

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from spyre.layout import device_to_host_reference
-from spyre.runtime.case_file import Case, CaseBuffer, CaseOutput, read_case
-from spyre.runtime.launch_spec import Role, find_launch_spec, read_launch_spec
+from spyre.runtime.cases.case import Case, CaseBuffer, CaseOutput, read_case
+from spyre.runtime.program.launch_spec import Role, find_launch_spec, read_launch_spec
 from tests.conformance.cases import find_cases
 
 Array = npt.NDArray[Any]

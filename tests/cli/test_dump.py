@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spyre.hw.reference import run_reference
-from spyre.runtime import twin_check
+from spyre.runtime.compare import reference_check
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
-from tests.runtime.test_case import write_case
+from tests.runtime.cases.test_case import write_case
 
 TIMES = re.compile(r'"host_ns": *\d+')
 
@@ -76,7 +76,7 @@ class TestDump:
             run_reference(op, memory, starts, *rest)
             memory.view(int(starts[-1, 0]), 2)[:] ^= 0x40
 
-        monkeypatch.setattr(twin_check, "run_reference", run)
+        monkeypatch.setattr(reference_check, "run_reference", run)
         first, again, ran = replayed(cli, tmp_path, examples / "add_loop", "--verify")
         assert first == again
         assert ran.code == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import spyre
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 
 NAMES = ("add_loop", "matmul", "matmul_tile", "softmax")
 PROGRAMS = ("workflows", "torch", "sweep")

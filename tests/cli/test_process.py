@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from spyre.cli.run import main
-from spyre.hw import warming
-from spyre.hw.executor import Executor
-from spyre.hw.kernels.opcodes import KERNEL_MODULES
+from spyre.hw.device import device
+from spyre.hw.device.executor import Executor
+from spyre.hw.table.plan import KERNEL_MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOFTMAX = str(ROOT / "examples" / "softmax")
@@ -75,7 +75,7 @@ def test_interrupt(monkeypatch, capsys):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spyre.cli.execute.execute", interrupted)
+    monkeypatch.setattr("spyre.cli.commands.execute", interrupted)
     assert main([SOFTMAX]) == 130
     assert capsys.readouterr().err == "spyre-run: interrupted\n"
 
@@ -84,7 +84,7 @@ def test_bugs_are_not_hidden(monkeypatch):
     def broken(options):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("spyre.cli.execute.execute", broken)
+    monkeypatch.setattr("spyre.cli.commands.execute", broken)
     with pytest.raises(ZeroDivisionError):
         main([SOFTMAX])
 
@@ -144,7 +144,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 def test_warming_everything(monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(warming, "entry_addresses", asked.extend)
+    monkeypatch.setattr(device, "entry_addresses", asked.extend)
     assert main(["--warm"]) == 0
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [*KERNEL_MODULES]
     assert asked == [*range(len(KERNEL_MODULES))]

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from spyre.hw.counters import Counters
+from spyre.hw.counters.counts import Counters
 from tests.cli.conftest import ROOT
-from tests.runtime.flex.trace_reader import Trace
-from tests.runtime.test_case import write_case
+from tests.runtime.cases.test_case import write_case
+from tests.runtime.trace.trace_reader import Trace
 
 
 @pytest.fixture

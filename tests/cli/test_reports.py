@@ -8,14 +8,19 @@ import sys
 import numpy as np
 import pytest
 
-from spyre.cli import progress as progress_module
-from spyre.cli.execute_table import MAX_ROWS, make_table, rows_of
-from spyre.cli.progress import ProgressBar
+from spyre.cli import text_report as progress_module
 from spyre.cli.run import main
-from spyre.cli.text_report import _statistics, print_warnings
+from spyre.cli.text_report import (
+    MAX_ROWS,
+    ProgressBar,
+    _statistics,
+    make_table,
+    print_warnings,
+    rows_of,
+)
 from spyre.errors import Finding, Severity
-from spyre.hw.counters import Counters
-from spyre.runtime.run_result import ExecuteReport
+from spyre.hw.counters.counts import Counters
+from spyre.runtime.run.result import ExecuteReport
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
 

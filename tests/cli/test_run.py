@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import spyre
-from spyre.runtime.host_tensor import random_tensor
+from spyre.runtime.arguments.host_tensor import random_tensor
 
 GOLDEN = Path(__file__).parent / "golden"
 TIME = re.compile(r"\s+[0-9.]+ (?:ns|µs|ms|s)$", re.MULTILINE)

@@ -11,10 +11,10 @@ import traceback
 from pathlib import Path
 
 from spyre.errors import SpyreError
-from spyre.hw.device import Device
-from spyre.runtime.case_file import read_case
-from spyre.runtime.case_run import run_case
-from spyre.runtime.verify import format_comparison
+from spyre.hw.device.device import Device
+from spyre.runtime.cases.case import read_case
+from spyre.runtime.cases.replay import run_case
+from spyre.runtime.compare.outputs import format_comparison
 from tests.conformance.cases import find_cases
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from spyre.mlir.bundle_builder import MAX_SEGMENTS
-from spyre.torch_backend.inductor.bundle_generation import operations
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+from spyre.mlir.builder.bundles import MAX_SEGMENTS
+from spyre.torch_backend.inductor.bundles.generation import operations_of
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from tests.conformance_compiled.kernel_runs import KeptBundles, KernelRun, recorded
 from tests.conformance_compiled.outcome import (
     DIFFERENT,
@@ -90,7 +90,7 @@ class FunctionChecks:
             moved=moved,
             kernels=len(kernels),
             arguments=max((len(k.memory.arguments) for k in kernels), default=0),
-            operations=sum(1 for k in kernels for _ in operations(k.specs)),
+            operations=sum(1 for k in kernels for _ in operations_of(k.specs)),
             sums=sums,
             fallbacks=tuple(torch.spyre.fallbacks()),
         )
@@ -119,8 +119,8 @@ class FunctionChecks:
                 yield f"{launched.kernel.name}: baked addresses give other bits than symbolic ones"
 
 
-def _sums(kernel: CompiledKernel) -> Iterator[tuple[int, int]]:
-    for spec in operations(kernel.specs):
+def _sums(kernel: InductorKernel) -> Iterator[tuple[int, int]]:
+    for spec in operations_of(kernel.specs):
         if spec.op == "batchmatmul":
             kept = set().union(*(c.free_symbols for c in spec.args[-1].device_coordinates))
             for symbol, (extent, parts) in spec.iteration_space.items():

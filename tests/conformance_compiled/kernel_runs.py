@@ -12,21 +12,21 @@ from typing import Any
 import torch
 
 import spyre
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.mlir.bundle import BundleParts, load_bundle, write_bundle
-from spyre.runtime.flex.spyre_tensor import SpyreTensor
-from spyre.runtime.host_tensor import HostTensor
-from spyre.torch_backend.eager.scalars import number_on_card
-from spyre.torch_backend.inductor.bundle_generation import generate_bundle
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
-from spyre.torch_backend.inductor.kept_arguments import launch_spec_files
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.memory.storage import SpyreTensor
+from spyre.torch_backend.eager.launch import number_on_card
+from spyre.torch_backend.inductor.bundles.generation import generate_bundle
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from spyre.torch_backend.inductor.bundles.launch_spec import launch_spec_files
 
 
 @dataclass(frozen=True)
 class KernelRun:
     """A launch: what the arguments held before it, by arg_index, and the tensors they were."""
 
-    kernel: CompiledKernel
+    kernel: InductorKernel
     tensors: tuple[SpyreTensor, ...]
     held: tuple[HostTensor, ...]
 
@@ -45,9 +45,9 @@ class KernelRun:
 def recorded() -> Iterator[list[KernelRun]]:
     """The launches of kernels in the block."""
     found: list[KernelRun] = []
-    original = CompiledKernel._launch
+    original = InductorKernel._launch
 
-    def launch(self: CompiledKernel, buffers: Sequence[Any]) -> None:
+    def launch(self: InductorKernel, buffers: Sequence[Any]) -> None:
         card = buffers[0].card
         tensors = [b.base for b in buffers]
         tensors += [number_on_card(card, number, dtype) for number, dtype in self.constants]
@@ -55,12 +55,12 @@ def recorded() -> Iterator[list[KernelRun]]:
         found.append(KernelRun(self, tuple(tensors), held))
         original(self, buffers)
 
-    CompiledKernel._launch = launch  # type: ignore[method-assign]
+    InductorKernel._launch = launch  # type: ignore[method-assign]
     try:
         with torch._inductor.config.patch(force_disable_caches=True):
             yield found
     finally:
-        CompiledKernel._launch = original  # type: ignore[method-assign]
+        InductorKernel._launch = original  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec
 from tests.corpus.making import CorpusCase, Edit, Stage, bundle_of
 from tests.mlir.sample_bundles import SAMPLES
 from tests.mlir.test_sdsc_bad import CASES as PATCHES
@@ -34,7 +34,7 @@ def patch_case(name: str, case: dict[str, Any]) -> CorpusCase | None:
 
 
 def nine_tensors() -> OperationSpec:
-    tensors = [TensorSpec(("mb", "out"), (("out", 64),), k << 32) for k in range(9)]
+    tensors = [OperandSpec(("mb", "out"), (("out", 64),), k << 32) for k in range(9)]
     return OperationSpec("add", {"mb": 4, "out": 64}, tensors[:8], tensors[8:])
 
 

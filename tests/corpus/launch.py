@@ -10,9 +10,9 @@ import numpy as np
 
 from examples.make import EXAMPLES
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, identity, pointwise
 from spyre.mlir.bundle import BundleParts
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.sdsc_recipes import Operand, identity, pointwise
 from tests.corpus.making import (
     BUNDLE,
     CorpusCase,
@@ -74,7 +74,7 @@ HUGE_SUM = (
 
 def two_outputs() -> BundleParts:
     builder = BundleBuilder()
-    x, y, z = (Operand(builder.argument(32 * 128 * 2).at()) for _ in range(3))
+    x, y, z = (HostOperand(builder.argument(32 * 128 * 2).at()) for _ in range(3))
     builder.add(pointwise("neg", (32, 128), [x], y))
     builder.add(pointwise("abs", (32, 128), [x], z))
     return builder.build()
@@ -82,15 +82,15 @@ def two_outputs() -> BundleParts:
 
 def pooled() -> BundleParts:
     builder = BundleBuilder()
-    x, y = (Operand(builder.argument(32 * 128 * 2).at()) for _ in range(2))
-    total = Operand(builder.temporary(32 * 128 * 2).at())
+    x, y = (HostOperand(builder.argument(32 * 128 * 2).at()) for _ in range(2))
+    total = HostOperand(builder.temporary(32 * 128 * 2).at())
     builder.add(pointwise("neg", (32, 128), [x], total))
     builder.add(pointwise("abs", (32, 128), [total], y))
     return builder.build()
 
 
 def copy_of(data_format: str) -> BundleParts:
-    x, y = (Operand(k << 34, data_format=data_format) for k in range(2))
+    x, y = (HostOperand(k << 34, data_format=data_format) for k in range(2))
     return bundle_of(identity((4, 128), x, y))()
 
 
@@ -137,7 +137,7 @@ def case_with(**changes: Any) -> tuple[Edit, ...]:
 
 def negation() -> BundleParts:
     builder = BundleBuilder()
-    x, y = (Operand(builder.argument(32 * 128 * 2).at()) for _ in range(2))
+    x, y = (HostOperand(builder.argument(32 * 128 * 2).at()) for _ in range(2))
     builder.add(pointwise("neg", (32, 128), [x], y))
     return builder.build()
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.bundle import BundleParts, write_bundle
-from spyre.mlir.sdsc_builder import OperationSpec, build_operation
-from spyre.mlir.sdsc_writer import write_operation
-from spyre.mlir.syntax import ExecuteOp, Function, Module
+from spyre.mlir.sdsc.writer import write_operation
+from spyre.mlir.text.syntax import ExecuteOp, Function, Module
 from tests.mlir.test_sdsc_bad import parent_of, put
 
 BUNDLE = "bundle"

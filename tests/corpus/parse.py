@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spyre.mlir.sdsc import encode_sdsc
+from spyre.mlir.sdsc.codec import encode_sdsc
 from tests.corpus.making import CorpusCase, Edit, Stage, delete, folder, text, write
 from tests.mlir.sample_bundles import SAMPLES
 

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 from examples.make import EXAMPLES
-from spyre.mlir.operation import Component, Indirection
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
+from spyre.mlir.operation.operation import Component, Indirection
 from tests.corpus.launch import spec_with
 from tests.corpus.making import (
     BUNDLE,
@@ -43,12 +43,12 @@ GATHER_SPEC = json.dumps(
 )  # fmt: skip
 
 
-def at(k: int, absent: tuple[int, ...] = (), data_format: str = "SEN169_FP16") -> Operand:
-    return Operand(k * REGION, absent, data_format)
+def at(k: int, absent: tuple[int, ...] = (), data_format: str = "SEN169_FP16") -> HostOperand:
+    return HostOperand(k * REGION, absent, data_format)
 
 
 def tensor(k: int, dims: tuple[str, ...], stick: tuple[tuple[str, int], ...] = STICK, **other):
-    return TensorSpec(dims, stick, k * REGION, **other)
+    return OperandSpec(dims, stick, k * REGION, **other)
 
 
 def planned(name: str, code: str, spec: OperationSpec, *edits: Edit) -> CorpusCase:
@@ -72,7 +72,7 @@ def gather(
     table: tuple[str, ...] = ("out", "mb"),
 ) -> OperationSpec:
     """Rows of a table of dims ``table`` by an index over ``dim``."""
-    index = TensorSpec(
+    index = OperandSpec(
         (dim,),
         ((dim, 32),),
         0,
@@ -104,7 +104,7 @@ def masked_twice() -> OperationSpec:
 
 
 def in_scratchpads() -> OperationSpec:
-    target = Operand(4096, component=Component.LX)
+    target = HostOperand(4096, component=Component.LX)
     return reduction("sum", (8, 128), (0,), at(0), target, {"mb": 4})
 
 

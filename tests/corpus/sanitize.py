@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import BundleParts
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.sdsc_recipes import Operand, pointwise
 from tests.corpus.launch import buffer
 from tests.corpus.making import BUNDLE, CorpusCase, Edit, Stage, arrays, write
 from tests.sanitizer import programs
@@ -67,8 +67,8 @@ def five_tiles(pool: bool) -> BundleParts:
     x, y = (builder.argument(NBYTES) for _ in range(2))
     source = builder.temporary(NBYTES) if pool else x
     with builder.loop(5) as tile:
-        place = Operand(source.at(0, {tile: 8 * ROW * 2}))
-        builder.add(pointwise("abs", (8, 128), [place], Operand(y.at()), {"mb": 2}))
+        place = HostOperand(source.at(0, {tile: 8 * ROW * 2}))
+        builder.add(pointwise("abs", (8, 128), [place], HostOperand(y.at()), {"mb": 2}))
     return builder.build()
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from spyre.mlir.operation import Component, Padding
-from spyre.mlir.sdsc_builder import OperationSpec
-from spyre.mlir.sdsc_recipes import Operand, reduction
-from spyre.mlir.sdsc_window_recipes import Windows, conv2d, pool
+from spyre.mlir.builder.operations import OperationSpec
+from spyre.mlir.builder.recipes import HostOperand, Windows, conv2d, pool, reduction
+from spyre.mlir.operation.operation import Component, Padding
 from tests.corpus.making import BUNDLE, CorpusCase, Stage, bundle_of, patch
 from tests.corpus.run import at, checked, gather, planned, tensor
 from tests.hw.packed_cases import FORMAT_OF, a_stick, b_stick
 from tests.mlir.sample_bundles import SAMPLES
-from tests.runtime.test_arrangement_check import STAGGERED, widened_sum
+from tests.runtime.arguments.test_arrangement_check import STAGGERED, widened_sum
 
 Stick = tuple[tuple[str, int], ...]
 PADDED = ((1, 1), (1, 1))
@@ -48,7 +47,7 @@ def in_lx(spec: OperationSpec) -> OperationSpec:
 
 
 def conv(
-    windows: Windows, splits: dict[str, int] | None = None, source: Operand | None = None
+    windows: Windows, splits: dict[str, int] | None = None, source: HostOperand | None = None
 ) -> OperationSpec:
     """Windows over [1, 6, 6, 64]."""
     return conv2d((1, 6, 6, 64), 64, windows, source or at(0), at(1), at(2), splits)
@@ -84,7 +83,7 @@ def in_chunks(name: str, spec: OperationSpec) -> CorpusCase:
 
 
 PLAIN = Windows((3, 3))
-LOCAL = Operand(4096, component=Component.LX)
+LOCAL = HostOperand(4096, component=Component.LX)
 MASKED = replace(conv(PLAIN), masks={"in": [(60, 4)]}, constants={"samv-maskvalue": 0})
 SIZES = "/0_add/dscs_/0/add/N_/symbolicDimInfo_/mb"
 

@@ -7,8 +7,8 @@ from math import lcm, prod
 
 from hypothesis import strategies as st
 
-from spyre.mlir.operation import Component, Operation
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
+from spyre.mlir.operation.operation import Component, Operation
 from tests.hw.harness import region
 
 DIMS = ("mb", "x", "out")
@@ -61,7 +61,7 @@ def shuffles(draw: st.DrawFn) -> Operation:
     extents[STICK] *= lanes
     orders = [tuple(draw(st.permutations(DIMS))) for _ in range(2)]
     tensors = [
-        TensorSpec(
+        OperandSpec(
             dims=order,
             stick=((STICK, lanes),),
             base=4096 + k * (1 << 20),
@@ -95,7 +95,7 @@ def lookups(draw: st.DrawFn) -> Operation:
     extents = {d: lcm(splits[d], own[0][d]) * draw(st.integers(1, 2)) for d in DIMS}
     extents[STICK] *= 64
     absent = draw(st.sampled_from([(), ("mb",), ("x",)]))
-    divided = TensorSpec(
+    divided = OperandSpec(
         dims=tuple(draw(st.permutations([d for d in DIMS if d not in absent]))),
         stick=((STICK, 64),),
         base=4096,
@@ -105,14 +105,14 @@ def lookups(draw: st.DrawFn) -> Operation:
         own_core_slices=tuple({d: i for d, i in row.items() if d not in absent} for row in own[1]),
     )
     in_lx = draw(st.booleans())
-    output = TensorSpec(
+    output = OperandSpec(
         dims=tuple(draw(st.permutations(DIMS))),
         stick=((STICK, 64),),
         base=1 << 20 if in_lx else region(1),
         component=Component.LX if in_lx else Component.HBM,
         role="T",
     )
-    other = TensorSpec(DIMS, ((STICK, 64),), region(2), role="U")
+    other = OperandSpec(DIMS, ((STICK, 64),), region(2), role="U")
     name, inputs = draw(st.sampled_from([("identity", [divided]), ("add", [divided, other])]))
     spec = OperationSpec(
         name, extents, inputs, [output], splits, core_order=draw(st.permutations(DIMS))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec
 from tests.hw.golden_formats import Array
 from tests.hw.golden_places import Packed, Placing
 
@@ -32,7 +32,7 @@ class Case:
     packings: Mapping[int, Packed] = field(default_factory=dict)
 
     @property
-    def operands(self) -> tuple[TensorSpec, ...]:
+    def operands(self) -> tuple[OperandSpec, ...]:
         """In the order of ``Operation.tensors``."""
         return (*self.spec.inputs, *self.spec.index_inputs, *self.spec.outputs)
 
@@ -80,5 +80,5 @@ class Case:
         return int(np.prod([1, *self.spec.splits.values()]))
 
 
-def holds(tensor: TensorSpec, dim: str) -> bool:
+def holds(tensor: OperandSpec, dim: str) -> bool:
     return tensor.scale.get(dim, 1) == 1

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import lcm
 
-from spyre.mlir.operation import Component
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
-from spyre.mlir.sdsc_recipes import pointwise, round_up
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec
+from spyre.mlir.builder.recipes import pointwise, round_up
+from spyre.mlir.operation.operation import Component
 from tests.hw.golden_case import Case
 from tests.hw.golden_places import RULES, Packed
 from tests.hw.golden_shapes import DL16, FP32, at, case_name, code, logical
@@ -62,9 +62,9 @@ def packed_product(
     rows, inner, columns = shape
     packings = contracted(kind, "in", "mb", "out")
     data_format, outer = FORMATS[kind], () if shared else ("x",)
-    a = TensorSpec(("mb", "in", "x"), stick_of(packings[0]), region(0), role="INPUT")
-    b = TensorSpec(("in", "out", *outer), stick_of(packings[1]), region(1), role="KERNEL")
-    target = TensorSpec(("mb", "out", "x"), (("out", 64),), region(2), role="OUTPUT")
+    a = OperandSpec(("mb", "in", "x"), stick_of(packings[0]), region(0), role="INPUT")
+    b = OperandSpec(("in", "out", *outer), stick_of(packings[1]), region(1), role="KERNEL")
+    target = OperandSpec(("mb", "out", "x"), (("out", 64),), region(2), role="OUTPUT")
     real = {"x": batch, "mb": rows, "out": columns, "in": inner}
     spec = OperationSpec(
         name=f"batchmatmul{kind}",
@@ -140,8 +140,8 @@ def shuffled() -> tuple[Case, ...]:
 
 
 def _shared(
-    tensor: TensorSpec, spec: OperationSpec, slices: Mapping[str, int], turn: int, base: int
-) -> TensorSpec:
+    tensor: OperandSpec, spec: OperationSpec, slices: Mapping[str, int], turn: int, base: int
+) -> OperandSpec:
     """``tensor`` in LX, slice ``n`` of it with core ``n + turn``."""
     every = {dim: slices.get(dim, 1) for dim in spec.extents}
     count = every["mb"] * every["out"]

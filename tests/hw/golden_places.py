@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.mlir.operation import Component
-from spyre.mlir.sdsc_builder import TensorSpec
+from spyre.mlir.builder.operations import OperandSpec
+from spyre.mlir.operation.operation import Component
 from tests.hw.golden_formats import Array
 
 STICK_BITS = 1024
@@ -68,7 +68,7 @@ class Packed:
 class Placing:
     """An operand in memory. ``stored``: elements per dim of the whole tensor, sticks not filled."""
 
-    tensor: TensorSpec
+    tensor: OperandSpec
     stored: dict[str, int]
     packed: Packed | None = None
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from spyre.mlir.operation import Indirection
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
-from spyre.mlir.sdsc_recipes import (
-    Operand,
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec
+from spyre.mlir.builder.recipes import (
+    HostOperand,
     default_dims,
     identity,
     matmul,
@@ -20,6 +19,7 @@ from spyre.mlir.sdsc_recipes import (
     reduction,
     restickify,
 )
+from spyre.mlir.operation.operation import Indirection
 from tests.hw.golden_case import Case
 from tests.hw.golden_inputs import TABLE_ROWS
 from tests.hw.harness import region
@@ -35,8 +35,8 @@ KINDS = {
 }
 
 
-def at(k: int, absent: tuple[int, ...] = (), data_format: str = DL16) -> Operand:
-    return Operand(region(k), absent, data_format)
+def at(k: int, absent: tuple[int, ...] = (), data_format: str = DL16) -> HostOperand:
+    return HostOperand(region(k), absent, data_format)
 
 
 def code(value: float) -> int:
@@ -146,11 +146,11 @@ def largest(name: str, result: str = DL16) -> tuple[Case, ...]:
         target_format = result if result != DL16 else data_format
         lanes = 64 if data_format == DL16 else 32
         padded = -(-columns // 64) * 64
-        source = TensorSpec(
+        source = OperandSpec(
             ("mb", "out", "x"), (("out", lanes),), region(0), {"x": -1}, data_format
         )
         stick = 64 if target_format == DL16 else 32
-        target = TensorSpec(
+        target = OperandSpec(
             ("x", "out", "mb"), (("out", stick),), region(1), {"mb": -1}, target_format
         )
         extents = {"mb": rows, "x": k, "out": padded}
@@ -193,15 +193,15 @@ def copies() -> tuple[Case, ...]:
 
 
 def gather() -> Case:
-    table = TensorSpec(
+    table = OperandSpec(
         ("out", "mb"), (("out", 64),), region(0), role="V", max_dim_sizes={"mb": 1},
         indirection=Indirection.VALUE,
     )  # fmt: skip
-    index = TensorSpec(
+    index = OperandSpec(
         ("mb",), (("mb", 32),), region(1), data_format="SENUINT32", role="KERNEL_IDX",
         indirection=Indirection.INDEX,
     )  # fmt: skip
-    target = TensorSpec(("mb", "out"), (("out", 64),), region(2), role="O")
+    target = OperandSpec(("mb", "out"), (("out", 64),), region(2), role="O")
     spec = OperationSpec(
         "identity", {"mb": 32, "out": 128}, [table], [target], index_inputs=[index]
     )

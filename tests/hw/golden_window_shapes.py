@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spyre.mlir.operation import Padding
-from spyre.mlir.sdsc_builder import OperationSpec
-from spyre.mlir.sdsc_recipes import host_tensor, round_up
-from spyre.mlir.sdsc_window_recipes import SPATIAL, WINDOW_DIMS, Windows, conv2d, pool
+from spyre.mlir.builder.operations import OperationSpec
+from spyre.mlir.builder.recipes import (
+    SPATIAL,
+    WINDOW_DIMS,
+    Windows,
+    conv2d,
+    host_tensor,
+    pool,
+    round_up,
+)
+from spyre.mlir.operation.operation import Padding
 from tests.hw.golden_case import Case
 from tests.hw.golden_packed_shapes import FORMATS, contracted, stick_of
 from tests.hw.golden_shapes import at, code

@@ -23,21 +23,21 @@ from spyre.dtypes import (
     encode_device,
     find_stored_format,
 )
-from spyre.hw.binding import Allocation, Binding
-from spyre.hw.device import Device
-from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.linker import Linker
-from spyre.hw.memory import DeviceMemory
+from spyre.hw.device.device import Device
+from spyre.hw.linking.binding import Allocation, Binding
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.linking.linker import Linker
+from spyre.hw.memory.device_memory import DeviceMemory
 from spyre.hw.numerics import parse_numerics
 from spyre.hw.reference import literal_starts, run_reference
 from spyre.hw.reference.agreement import ordered_codes
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
-from spyre.mlir.footprint import footprint
-from spyre.mlir.lowering import lower
-from spyre.mlir.operation import Component, Operation, Tensor
-from spyre.mlir.parser import parse_module
-from spyre.mlir.program import LoopProgram
-from spyre.mlir.sdsc_builder import OperationSpec, build_operation
+from spyre.mlir.builder.operations import OperationSpec, build_operation
+from spyre.mlir.operation.footprint import footprint
+from spyre.mlir.operation.operation import Component, Operation, Tensor
+from spyre.mlir.program.lowering import lower
+from spyre.mlir.program.program import LoopProgram
+from spyre.mlir.text.parser import parse_module
 
 GUARD_BYTES = 512
 BASE_OFFSET = 1 << 16

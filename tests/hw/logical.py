@@ -14,7 +14,7 @@ from spyre.dtypes import decode_device, encode_device, find_stored_format
 from spyre.hw.reference import Execution, literal_starts
 from spyre.hw.reference.addresses import stored_elements
 from spyre.hw.reference.packed import bit_addresses
-from spyre.mlir.operation import Operation
+from spyre.mlir.operation.operation import Operation
 from tests.hw.harness import Array, allocations_of, engine, link, map_tensors, windows
 
 

@@ -12,7 +12,7 @@ import zlib
 
 import numpy as np
 
-from spyre.mlir.operation import Padding
+from spyre.mlir.operation.operation import Padding
 from tests.hw import golden_formulas, golden_packed_formulas
 from tests.hw.golden_case import Case
 from tests.hw.golden_cases import GOLDEN, VECTORS, Row

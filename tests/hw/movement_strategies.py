@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from spyre.mlir.operation import Indirection, Operation
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
+from spyre.mlir.operation.operation import Indirection, Operation
 from tests.hw.harness import region
 from tests.hw.strategies import Grid, fits_lx, grids, tensors
 
@@ -79,7 +79,7 @@ def restickify_specs(draw: st.DrawFn) -> OperationSpec:
     )
 
 
-def _without_doubtful_gap(grid: Grid, tensor: TensorSpec) -> TensorSpec:
+def _without_doubtful_gap(grid: Grid, tensor: OperandSpec) -> OperandSpec:
     """§7: beside whole sticks, a gap below a stick would mean padding, not a slice."""
     doubtful = [
         d for d in tensor.gap if d != tensor.stick[0][0] and not grid.extents[d] % grid.lanes
@@ -87,7 +87,9 @@ def _without_doubtful_gap(grid: Grid, tensor: TensorSpec) -> TensorSpec:
     return replace(tensor, gap={}) if doubtful else tensor
 
 
-def _shortened(grid: Grid, tensor: TensorSpec, dim: str, missing: int, as_gap: bool) -> TensorSpec:
+def _shortened(
+    grid: Grid, tensor: OperandSpec, dim: str, missing: int, as_gap: bool
+) -> OperandSpec:
     """``tensor`` whose memory ends ``missing`` elements before the iteration along ``dim``."""
     if as_gap:
         return replace(tensor, gap={dim: missing} if missing else {})
@@ -120,7 +122,7 @@ def gathers(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int
     grid = Grid(extents, splits, "out", lanes)
     indexed = ["mb"]
     rows = draw(st.integers(1, 9))
-    value = TensorSpec(
+    value = OperandSpec(
         dims=("out", "x", "mb") if "x" in extents else ("out", "mb"),
         stick=(("out", lanes),),
         base=region(2 if scatter else 0),
@@ -131,7 +133,7 @@ def gathers(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int
     )
     row_bytes = extents["out"] // lanes * 128 * extents.get("x", 1)
     index_dims = [*indexed, *(["out"] if per_lane else [])]
-    index = TensorSpec(
+    index = OperandSpec(
         dims=tuple(draw(st.permutations(index_dims))),
         stick=(("out" if per_lane else "mb", 32),),
         base=region(1),
@@ -183,7 +185,7 @@ def paged(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int]:
     else:
         maxima, order, extents["mb"], splits["mb"] = {"out": extents["out"]}, ("out",), 1, 1
         table_bytes = pages * extents["out"] // lanes * 128
-    value = TensorSpec(
+    value = OperandSpec(
         dims=order,
         stick=(("out", lanes),),
         base=region(2 if scatter else 0),
@@ -193,7 +195,7 @@ def paged(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int]:
         device_dim_sizes=sizes,
         indirection=Indirection.VALUE,
     )
-    index = TensorSpec(
+    index = OperandSpec(
         dims=("x",),
         stick=(("x", 32),),
         base=region(1),

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from spyre.mlir.footprint import footprint, is_local, stick_elements, window_of
-from spyre.mlir.operation import Component, Operation, Padding, Tensor, Window
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
+from spyre.mlir.operation.footprint import footprint, is_local, stick_elements, window_of
+from spyre.mlir.operation.operation import Component, Operation, Padding, Tensor, Window
 from tests.hw.harness import Array, map_tensors, region
 
 FORMAT_OF = {"": "SEN169_FP16", "fp8": "SEN143_FP8", "int8": "SENINT8", "int4": "SENINT4"}
@@ -23,8 +23,8 @@ def operand(
     data_format: str = "SEN169_FP16",
     lx: bool = False,
     scale: Mapping[str, int] | None = None,
-) -> TensorSpec:
-    return TensorSpec(
+) -> OperandSpec:
+    return OperandSpec(
         dims,
         stick,
         4096 + k * (1 << 18) if lx else region(k),

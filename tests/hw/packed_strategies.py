@@ -6,8 +6,8 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from spyre.mlir.operation import Operation, Padding, Window
-from spyre.mlir.sdsc_builder import OperationSpec
+from spyre.mlir.builder.operations import OperationSpec
+from spyre.mlir.operation.operation import Operation, Padding, Window
 from tests.hw.packed_cases import FORMAT_OF, a_stick, b_stick, build, operand
 
 STORED = (Padding.STORED_ZEROS, Padding.FULL_SPAN, Padding.FULL_SPAN_UNNEEDED)

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import hashlib
 
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
-from spyre.mlir.sdsc_recipes import Operand, pointwise, reduction
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
+from spyre.mlir.builder.recipes import HostOperand, pointwise, reduction
 from tests.hw.harness import Trial, compare, normals, output_bytes, region, small_numbers
 
 ROWS = 8
 
 
-def _at(k: int, absent: tuple[int, ...] = ()) -> Operand:
-    return Operand(region(k), absent)
+def _at(k: int, absent: tuple[int, ...] = ()) -> HostOperand:
+    return HostOperand(region(k), absent)
 
 
 def _topk(name: str) -> OperationSpec:
     """The 4 largest of 13 along mb."""
-    source = TensorSpec(("mb", "out", "x"), (("out", 64),), region(0), {"x": -1})
-    target = TensorSpec(("x", "out", "mb"), (("out", 64),), region(1), {"mb": -1})
+    source = OperandSpec(("mb", "out", "x"), (("out", 64),), region(0), {"x": -1})
+    target = OperandSpec(("x", "out", "mb"), (("out", 64),), region(1), {"mb": -1})
     return OperationSpec(name, {"mb": 13, "x": 4, "out": 128}, [source], [target])
 
 

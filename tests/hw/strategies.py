@@ -1,7 +1,7 @@
 """Random operations: extents, work slices, layouts, broadcasts, gaps and memories, all legal.
 
-Every strategy gives an :class:`~spyre.mlir.sdsc_builder.OperationSpec` with literal addresses, one
-region per operand, small enough for the twin.
+Every strategy gives an :class:`~spyre.mlir.builder.operations.OperationSpec` with literal
+addresses, one region per operand, small enough for the twin.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from math import prod
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from spyre.mlir.operation import Component
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec
+from spyre.mlir.operation.operation import Component
 from tests.hw.harness import region
 
 NAMES = ("mb", "x", "y", "i", "j")
@@ -85,7 +85,7 @@ def tensors(
     role: str = "",
     stick: str = "",
     gaps: bool = True,
-) -> TensorSpec:
+) -> OperandSpec:
     """A tensor over the grid without ``absent`` dims, in any layout order, HBM or LX."""
     stick = stick or grid.stick
     in_lx = draw(st.booleans()) if lx is None else lx
@@ -99,7 +99,7 @@ def tensors(
         unit = grid.lanes if dim == stick else 1
         gap = {dim: draw(st.integers(1, 3)) * unit} if scale.get(dim, 1) == 1 else {}
     base = 4096 + operand * (1 << 18) if in_lx else region(operand)
-    return TensorSpec(
+    return OperandSpec(
         dims=order,
         stick=((stick, 32 if data_format != "SEN169_FP16" else 64),),
         base=base,
@@ -265,6 +265,6 @@ def topk_specs(draw: st.DrawFn, name: str) -> OperationSpec:
 
 
 @st.composite
-def _plain(draw: st.DrawFn, grid: Grid, operand: int, absent: str, data_format: str) -> TensorSpec:
+def _plain(draw: st.DrawFn, grid: Grid, operand: int, absent: str, data_format: str) -> OperandSpec:
     spec = draw(tensors(grid, operand, [absent], data_format, False))
     return replace(spec, dims=tuple(d for d in spec.dims if d != absent), scale={})

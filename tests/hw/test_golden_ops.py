@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spyre.hw.binding import Allocation
-from spyre.hw.op_coverage import Status, count_line, coverage
-from spyre.hw.ops import OPS
-from spyre.hw.spec_names import SPEC_NAMES
-from spyre.mlir.operation import Component, Operation
-from spyre.mlir.sdsc import decode_sdsc, encode_sdsc
-from spyre.mlir.sdsc_builder import build_sdsc
-from spyre.mlir.sdsc_reader import read_operation
+from spyre.hw.linking.binding import Allocation
+from spyre.hw.ops.coverage import SPEC_NAMES, Status, count_line, coverage
+from spyre.hw.ops.table import OPS
+from spyre.mlir.builder.operations import build_sdsc
+from spyre.mlir.operation.operation import Component, Operation
+from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
+from spyre.mlir.sdsc.reader import read_operation
 from tests.hw.golden_case import Case
 from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.golden_inputs import Array

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.case_file import Case, read_case
-from spyre.runtime.case_place import bind_launch, place_buffers
-from spyre.runtime.kernel import Kernel
-from spyre.runtime.twin_check import TwinCheck
+from spyre.runtime.cases.case import Case, read_case
+from spyre.runtime.cases.replay import bind_launch, place_buffers
+from spyre.runtime.compare.reference_check import ReferenceCheck
+from spyre.runtime.kernel.kernel import Kernel
 from tests.conformance.cases import find_cases
 from tests.hw.harness import engine
 
@@ -23,7 +23,7 @@ def check_case(case: Case, device: Device) -> int:
     """Number of executes that agree with the twin."""
     device.reset()
     placed = place_buffers(case, device)
-    check = TwinCheck(device, MOST_POINTS)
+    check = ReferenceCheck(device, MOST_POINTS)
     verified = 0
     for launch in case.spec.launches:
         kernel = Kernel(load_bundle(case.directory / launch.bundle), device)

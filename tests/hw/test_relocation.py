@@ -14,32 +14,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import DeviceFault, LaunchError
-from spyre.hw.aliasing import alias_rows, alias_structure
-from spyre.hw.anchors import FIXED, UNKNOWN, HeldMemory, anchor_of
-from spyre.hw.binding import Allocation, Anchors, Binding
-from spyre.hw.device import Device
-from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.linker import Linker
-from spyre.hw.relocation import batched, is_movable, is_relocatable, movable_rows, relocated
+from spyre.hw.device.device import Device
+from spyre.hw.linking.binding import AddressProvenance, Allocation, Binding
+from spyre.hw.linking.linked_program import (
+    LinkedProgram,
+    batched,
+    is_movable,
+    is_relocatable,
+    movable_rows,
+    relocated,
+)
+from spyre.hw.linking.linker import Linker
+from spyre.hw.linking.provenance import (
+    FIXED,
+    UNKNOWN,
+    AllocationTable,
+    alias_rows,
+    alias_structure,
+    anchor_of,
+)
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
-from spyre.mlir.affine import Operator
+from spyre.mlir.builder.operations import build_operation
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.mlir.lowering import lower
-from spyre.mlir.parser import parse_module
-from spyre.mlir.sdsc_builder import build_operation
-from spyre.mlir.sdsc_recipes import Operand, pointwise
-from spyre.mlir.value import (
+from spyre.mlir.program.lowering import lower
+from spyre.mlir.program.values import (
     AllocationAtom,
+    IndexValue,
     LoopAtom,
     ParameterAtom,
-    Value,
     add,
     divide,
     multiply,
     of_atom,
     scale,
 )
-from spyre.runtime.kernel import Kernel
+from spyre.mlir.text.affine import Operator
+from spyre.mlir.text.parser import parse_module
+from spyre.runtime.kernel.kernel import Kernel
 from tests.hw.harness import engine, map_tensors, region
 from tests.mlir.sample_bundles import SAMPLES
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
@@ -278,7 +290,7 @@ def linked_lines(
     places: tuple[int, int] = (region(0), region(1)), size: int = 4 * SIZE,
 ) -> LinkedProgram:  # fmt: skip
     """neg on two cores; the operands' start symbols per core are ``starts``."""
-    op = build_operation(pointwise("neg", (8, 128), [Operand(0)], Operand(0), {"mb": 2}))
+    op = build_operation(pointwise("neg", (8, 128), [HostOperand(0)], HostOperand(0), {"mb": 2}))
     op = map_tensors(op, lambda t: replace(t, starts=starts[t.index], symbolic=True))
     if per_core:
         op = replace(op, inputs=(replace(op.inputs[0], per_core_in_hbm=True),))
@@ -288,7 +300,7 @@ def linked_lines(
     names = {f"arg_{k}_base_addr": k for k in range(2)}
     values = {name: places[k] for name, k in names.items()}
     linker = Linker(program, {"s.json": op}, engine().numerics.half_format, 1)
-    return linker.link(Binding(values, None, allocations, (), Anchors(names)))
+    return linker.link(Binding(values, None, allocations, (), AddressProvenance(names)))
 
 
 def lines(x: str, y: str, z: str, m: str = "affine.apply affine_map<()[s0] -> (s0)>()[%n]") -> str:
@@ -389,29 +401,29 @@ def test_other_sizes_or_overlaps_are_not_relocated():
 
 A, B = of_atom(ParameterAtom(0, "a")), of_atom(ParameterAtom(1, "b"))
 N, LOOP, S = of_atom(ParameterAtom(2, "n")), of_atom(LoopAtom(0, "i")), of_atom(AllocationAtom(0))
-ANCHORS = Anchors({"a": 4, "b": 5}, {}, (6,))
+ANCHORS = AddressProvenance({"a": 4, "b": 5}, {}, (6,))
 
 
 @pytest.mark.parametrize(
     ("value", "anchor"),
     [
-        (Value(7), FIXED),
+        (IndexValue(7), FIXED),
         (add(N, scale(LOOP, 128)), FIXED),
         (A, 4),
-        (add(add(A, Value(128)), scale(LOOP, 128)), 4),
+        (add(add(A, IndexValue(128)), scale(LOOP, 128)), 4),
         (add(B, multiply(N, LOOP)), 5),
-        (add(S, divide(Operator.MOD, LOOP, Value(3))), 6),
+        (add(S, divide(Operator.MOD, LOOP, IndexValue(3))), 6),
         (scale(A, 2), UNKNOWN),
         (scale(A, -1), UNKNOWN),
         (add(A, B), UNKNOWN),
         (add(add(A, B), scale(B, -1)), 4),
         (add(A, scale(S, -1)), UNKNOWN),
-        (divide(Operator.FLOORDIV, A, Value(128)), UNKNOWN),
-        (add(A, divide(Operator.MOD, A, Value(128))), UNKNOWN),
-        (add(A, multiply(LOOP, divide(Operator.MOD, B, Value(128)))), UNKNOWN),
+        (divide(Operator.FLOORDIV, A, IndexValue(128)), UNKNOWN),
+        (add(A, divide(Operator.MOD, A, IndexValue(128))), UNKNOWN),
+        (add(A, multiply(LOOP, divide(Operator.MOD, B, IndexValue(128)))), UNKNOWN),
     ],
 )
-def test_what_an_address_moves_with(value: Value, anchor: int):
+def test_what_an_address_moves_with(value: IndexValue, anchor: int):
     assert anchor_of(value, ANCHORS) == anchor
 
 
@@ -422,6 +434,6 @@ def test_what_an_address_moves_with(value: Value, anchor: int):
 def test_an_operand_has_to_lie_and_begin_in_its_own_memory(owner: int, base: int, anchor: int):
     """Allocation 2 is a view of allocation 0, behind which allocation 1 follows."""
     allocations = [Allocation("a", 4096, 4096), Allocation("b", 8192, 4096)]
-    memory = HeldMemory.of([*allocations, Allocation("view", 4224, 128)])
+    memory = AllocationTable.of([*allocations, Allocation("view", 4224, 128)])
     owners, bases = np.array([[[owner]]]), np.array([[base]])
     assert memory.confirmed(np.array([[0]]), owners, bases).tolist() == [[anchor]]

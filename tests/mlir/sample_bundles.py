@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec
+from spyre.mlir.builder.recipes import (
+    HostOperand,
+    Windows,
+    conv2d,
+    matmul,
+    pointwise,
+    pool,
+    reduction,
+    restickify,
+)
 from spyre.mlir.bundle import BundleParts
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.operation import Component, Indirection
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction, restickify
-from spyre.mlir.sdsc_window_recipes import Windows, conv2d, pool
+from spyre.mlir.operation.operation import Component, Indirection
 
 DL16_STICK = (("out", 64),)
 
@@ -19,7 +27,7 @@ def add_on_two_cores(symbolic: bool) -> BundleParts:
     builder = BundleBuilder(symbolic=symbolic)
     a, b, c = (builder.argument(32 * 128 * 2) for _ in range(3))
     spec = pointwise(
-        "add", (32, 128), [Operand(a.at()), Operand(b.at())], Operand(c.at()), {"mb": 2}
+        "add", (32, 128), [HostOperand(a.at()), HostOperand(b.at())], HostOperand(c.at()), {"mb": 2}
     )
     builder.add(spec)
     return builder.build()
@@ -28,7 +36,9 @@ def add_on_two_cores(symbolic: bool) -> BundleParts:
 def masked_sum() -> BundleParts:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(32 * 128 * 2), builder.argument(32 * 128)
-    builder.add(reduction("sum", (32, 100), [1], Operand(x.at()), Operand(y.at()), {"mb": 2}))
+    builder.add(
+        reduction("sum", (32, 100), [1], HostOperand(x.at()), HostOperand(y.at()), {"mb": 2})
+    )
     return builder.build()
 
 
@@ -36,7 +46,9 @@ def mean_with_constant() -> BundleParts:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(4 * 128 * 2), builder.argument(4 * 128)
     constants = {"scaling_factor": 0x308F}
-    spec = reduction("mean", (4, 100), [1], Operand(x.at()), Operand(y.at()), None, constants)
+    spec = reduction(
+        "mean", (4, 100), [1], HostOperand(x.at()), HostOperand(y.at()), None, constants
+    )
     builder.add(spec)
     return builder.build()
 
@@ -44,9 +56,9 @@ def mean_with_constant() -> BundleParts:
 def exp_in_lx() -> BundleParts:
     builder = BundleBuilder(symbolic=False)
     x = builder.argument(32 * 128 * 2)
-    scratch = Operand(4096, component=Component.LX)
-    builder.add(pointwise("exp", (32, 128), [Operand(x.at())], scratch, {"mb": 2}))
-    builder.add(pointwise("neg", (32, 128), [scratch], Operand(x.at()), {"mb": 2}))
+    scratch = HostOperand(4096, component=Component.LX)
+    builder.add(pointwise("exp", (32, 128), [HostOperand(x.at())], scratch, {"mb": 2}))
+    builder.add(pointwise("neg", (32, 128), [scratch], HostOperand(x.at()), {"mb": 2}))
     return builder.build()
 
 
@@ -57,7 +69,7 @@ def gather() -> BundleParts:
         name="identity",
         extents={"mb": 16, "out": 128},
         index_inputs=[
-            TensorSpec(
+            OperandSpec(
                 ("mb",),
                 (("mb", 32),),
                 index.at(),
@@ -67,7 +79,7 @@ def gather() -> BundleParts:
             )
         ],
         inputs=[
-            TensorSpec(
+            OperandSpec(
                 ("out", "mb"),
                 DL16_STICK,
                 table.at(),
@@ -75,7 +87,7 @@ def gather() -> BundleParts:
                 indirection=Indirection.VALUE,
             )
         ],
-        outputs=[TensorSpec(("mb", "out"), DL16_STICK, rows.at())],
+        outputs=[OperandSpec(("mb", "out"), DL16_STICK, rows.at())],
     )
     builder.add(spec)
     return builder.build()
@@ -88,9 +100,9 @@ def split_matmul() -> BundleParts:
         64,
         256,
         128,
-        Operand(a.at()),
-        Operand(b.at()),
-        Operand(c.at()),
+        HostOperand(a.at()),
+        HostOperand(b.at()),
+        HostOperand(c.at()),
         splits={"mb": 2, "in": 2},
     )
     builder.add(spec)
@@ -100,7 +112,7 @@ def split_matmul() -> BundleParts:
 def padded_restickify() -> BundleParts:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(96 * 192 * 2), builder.argument(130 * 128 * 2)
-    builder.add(restickify((96, 130), Operand(x.at()), Operand(y.at())))
+    builder.add(restickify((96, 130), HostOperand(x.at()), HostOperand(y.at())))
     return builder.build()
 
 
@@ -109,10 +121,12 @@ def two_loops(symbolic: bool) -> BundleParts:
     builder = BundleBuilder(symbolic=symbolic)
     x, y = builder.argument(512 * 256 * 2), builder.argument(512 * 256 * 2)
     pool = builder.temporary(512 * 256 * 2)
-    builder.add(pointwise("exp", (512, 256), [Operand(x.at())], Operand(pool.at()), {"mb": 4}))
+    builder.add(
+        pointwise("exp", (512, 256), [HostOperand(x.at())], HostOperand(pool.at()), {"mb": 4})
+    )
     with builder.loop(4) as row, builder.loop(2) as column:
         strides = {row: 128 * 128, column: 512 * 128 * 2}
-        tile = [Operand(b.at(0, strides), gap={"mb": 384}) for b in (x, pool, y)]
+        tile = [HostOperand(b.at(0, strides), gap={"mb": 384}) for b in (x, pool, y)]
         builder.add(pointwise("add", (128, 128), tile[:2], tile[2], {"mb": 2}))
     return builder.build()
 
@@ -122,7 +136,7 @@ def convolution() -> BundleParts:
     builder = BundleBuilder(symbolic=False)
     x, w, y = (builder.argument(n) for n in (2 * 9 * 16 * 128, 9 * 64 * 256, 2 * 4 * 8 * 256))
     windows = Windows((3, 3), (2, 2), (1, 1), ((0, 0), (1, 0)))
-    operands = (Operand(x.at()), Operand(w.at()), Operand(y.at()))
+    operands = (HostOperand(x.at()), HostOperand(w.at()), HostOperand(y.at()))
     builder.add(conv2d((2, 9, 16, 64), 128, windows, *operands, {"i": 2}))
     return builder.build()
 
@@ -131,7 +145,7 @@ def pooling() -> BundleParts:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(8 * 8 * 128), builder.argument(4 * 4 * 128)
     windows = Windows((2, 2), (2, 2))
-    spec = pool("maxpoolfwd", (1, 8, 8, 64), windows, Operand(x.at()), Operand(y.at()))
+    spec = pool("maxpoolfwd", (1, 8, 8, 64), windows, HostOperand(x.at()), HostOperand(y.at()))
     builder.add(spec)
     return builder.build()
 
@@ -141,9 +155,11 @@ def runtime_rows() -> BundleParts:
     builder = BundleBuilder()
     a, b, c = (builder.argument(64 * 128 * 2) for _ in range(3))
     size = builder.size("s0", 64, 16)
-    scratch = Operand(4096, component=Component.LX)
-    sum_ = pointwise("add", (64, 128), [Operand(a.at()), Operand(b.at())], scratch, {"mb": 4})
-    abs_ = pointwise("abs", (64, 128), [scratch], Operand(c.at()), {"mb": 4})
+    scratch = HostOperand(4096, component=Component.LX)
+    sum_ = pointwise(
+        "add", (64, 128), [HostOperand(a.at()), HostOperand(b.at())], scratch, {"mb": 4}
+    )
+    abs_ = pointwise("abs", (64, 128), [scratch], HostOperand(c.at()), {"mb": 4})
     for spec in (sum_, abs_):
         builder.add(replace(spec, sizes={"mb": size}))
     return builder.build()
@@ -152,7 +168,7 @@ def runtime_rows() -> BundleParts:
 def shuffle() -> BundleParts:
     """A row-wise division of [32, 64] over 4 cores becomes two halves on two cores each."""
     builder = BundleBuilder(symbolic=False)
-    source = TensorSpec(
+    source = OperandSpec(
         ("mb", "out"),
         DL16_STICK,
         0,
@@ -176,7 +192,7 @@ def pages() -> BundleParts:
     """Four pages of 4 rows, picked from a [24, 128] table."""
     builder = BundleBuilder(symbolic=False)
     index, table, rows = (builder.argument(n) for n in (128, 24 * 256, 16 * 256))
-    index_tensor = TensorSpec(
+    index_tensor = OperandSpec(
         ("x",),
         (("x", 32),),
         index.at(),
@@ -184,7 +200,7 @@ def pages() -> BundleParts:
         role="KERNEL_IDX",
         indirection=Indirection.INDEX,
     )
-    table_tensor = TensorSpec(
+    table_tensor = OperandSpec(
         ("mb", "out"),
         DL16_STICK,
         table.at(),
@@ -192,7 +208,7 @@ def pages() -> BundleParts:
         device_dim_sizes={"mb": 24, "out": 128},
         indirection=Indirection.VALUE,
     )
-    target = TensorSpec(("mb", "out", "x"), DL16_STICK, rows.at())
+    target = OperandSpec(("mb", "out", "x"), DL16_STICK, rows.at())
     extents = {"x": 4, "mb": 4, "out": 128}
     builder.add(
         OperationSpec("identity", extents, [table_tensor], [target], index_inputs=[index_tensor])

@@ -11,24 +11,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError
-from spyre.mlir.affine import AffineExpr, AffineMap, Binary, Constant, Dim, Operator, Symbol
-from spyre.mlir.parser import parse_module
-from spyre.mlir.printer import print_module
-from spyre.mlir.syntax import Function, MapAlias, Module
+from spyre.mlir.text.affine import (
+    AffineBinary,
+    AffineConstant,
+    AffineDim,
+    AffineExpr,
+    AffineMap,
+    AffineSymbol,
+    Operator,
+)
+from spyre.mlir.text.parser import parse_module
+from spyre.mlir.text.printer import print_module
+from spyre.mlir.text.syntax import Function, MapAlias, Module
 
-d0, d1, s0 = Dim(0), Dim(1), Symbol(0)
+d0, d1, s0 = AffineDim(0), AffineDim(1), AffineSymbol(0)
 
-DIVISORS = st.one_of(st.integers(1, 9).map(Constant), st.just(Symbol(1)))
-LEAVES = st.one_of(st.integers(-9, 9).map(Constant), st.sampled_from([d0, d1, s0, Symbol(1)]))
+DIVISORS = st.one_of(st.integers(1, 9).map(AffineConstant), st.just(AffineSymbol(1)))
+LEAVES = st.one_of(
+    st.integers(-9, 9).map(AffineConstant), st.sampled_from([d0, d1, s0, AffineSymbol(1)])
+)
 
 
 def grow(inner: st.SearchStrategy[AffineExpr]) -> st.SearchStrategy[AffineExpr]:
-    sums = st.builds(Binary, st.sampled_from([Operator.ADD, Operator.SUB]), inner, inner)
+    sums = st.builds(AffineBinary, st.sampled_from([Operator.ADD, Operator.SUB]), inner, inner)
     products = st.builds(
-        Binary, st.just(Operator.MUL), inner, LEAVES.filter(lambda e: not e.has_dim)
+        AffineBinary, st.just(Operator.MUL), inner, LEAVES.filter(lambda e: not e.has_dim)
     )
     division = st.sampled_from([Operator.FLOORDIV, Operator.CEILDIV, Operator.MOD])
-    return sums | products | st.builds(Binary, division, inner, DIVISORS)
+    return sums | products | st.builds(AffineBinary, division, inner, DIVISORS)
 
 
 EXPRESSIONS = st.recursive(LEAVES, grow, max_leaves=8)
@@ -38,13 +48,13 @@ SMALL = st.integers(-1000, 1000)
 def slow_evaluate(expr: AffineExpr, dims: list[int], symbols: list[int]) -> int:
     """The definition, by rational numbers."""
     match expr:
-        case Constant(value):
+        case AffineConstant(value):
             return value
-        case Dim(index):
+        case AffineDim(index):
             return dims[index]
-        case Symbol(index):
+        case AffineSymbol(index):
             return symbols[index]
-        case Binary(operator, left, right):
+        case AffineBinary(operator, left, right):
             a = slow_evaluate(left, dims, symbols)
             b = slow_evaluate(right, dims, symbols)
             return {
@@ -91,7 +101,7 @@ def test_printed_maps_parse_to_the_same_expression(expr: AffineExpr) -> None:
         (d0.ceildiv(4), -1),
         (d0 % 4, 1),
         (-d0, 7),
-        (-Constant(3), -3),
+        (-AffineConstant(3), -3),
         (s0 + d0 * 65536 + d1 * 2097152, 17179869184 - 7 * 65536 + 3 * 2097152),
         (s0 * d1, 3 * 17179869184),
     ],
@@ -108,13 +118,13 @@ def test_prints_as_mlir() -> None:
     expr = s0 + (d0 - d1) * 4 - (d1 - 3) + d0 // 2 % 8
     text = "s0 + (d0 - d1)*4 - (d1 - 3) + d0 floordiv 2 mod 8"
     assert str(AffineMap(2, 1, expr)) == f"affine_map<(d0, d1)[s0] -> ({text})>"
-    assert str(AffineMap(0, 0, Constant(5))) == "affine_map<() -> (5)>"
+    assert str(AffineMap(0, 0, AffineConstant(5))) == "affine_map<() -> (5)>"
 
 
 @pytest.mark.parametrize("operator", [Operator.MUL, Operator.FLOORDIV, Operator.MOD])
 def test_two_dims_are_not_affine(operator: Operator) -> None:
     with pytest.raises(BundleError) as caught:
-        Binary(operator, d0 + 1, d1)
+        AffineBinary(operator, d0 + 1, d1)
     assert caught.value.code == "SPY124"
 
 

@@ -10,7 +10,7 @@ import pytest
 from spyre.codes import diagnostic_codes
 from spyre.errors import BundleError, Severity, ValidationError
 from spyre.mlir.bundle import Bundle, BundleParts, load_bundle, write_bundle
-from spyre.mlir.syntax import ExecuteOp, Function, Module
+from spyre.mlir.text.syntax import ExecuteOp, Function, Module
 from tests.conftest import accepted_files
 
 from .sample_bundles import SAMPLES

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from spyre.errors import BundleError
+from spyre.mlir.builder.bundles import SEGMENT_BYTES, BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
-from spyre.mlir.bundle_builder import SEGMENT_BYTES, BundleBuilder
-from spyre.mlir.printer import print_module
-from spyre.mlir.sdsc_recipes import Operand, pointwise
+from spyre.mlir.text.printer import print_module
 
 from .sample_bundles import SAMPLES
 
@@ -59,8 +59,10 @@ def test_strides_are_those_of_the_device_layout(tmp_path: Path) -> None:
 def test_equal_addresses_share_a_symbol() -> None:
     builder = BundleBuilder()
     x = builder.argument(128 * 32)
-    builder.add(pointwise("add", (32, 64), [Operand(x.at()), Operand(x.at())], Operand(x.at())))
-    builder.add(pointwise("abs", (32, 64), [Operand(x.at())], Operand(x.at())))
+    builder.add(
+        pointwise("add", (32, 64), [HostOperand(x.at()), HostOperand(x.at())], HostOperand(x.at()))
+    )
+    builder.add(pointwise("abs", (32, 64), [HostOperand(x.at())], HostOperand(x.at())))
     executes = list(builder.build().module.executes())
     assert [execute.symbol_ids for execute in executes] == [(-1,), (-2,)]
 
@@ -70,7 +72,7 @@ def test_pool_takes_segment_zero() -> None:
     x = builder.argument(128 * 32)
     first, second = builder.temporary(100), builder.temporary(128 * 32)
     assert (first.offset_bytes, second.offset_bytes, builder.pool_bytes) == (0, 128, 128 + 4096)
-    builder.add(pointwise("abs", (32, 64), [Operand(x.at())], Operand(second.at(128))))
+    builder.add(pointwise("abs", (32, 64), [HostOperand(x.at())], HostOperand(second.at(128))))
     (sdsc,) = builder.build().sdscs.values()
     nodes = sdsc.dsc.nodes
     assert [node.starts.data for node in nodes] == [
@@ -89,10 +91,10 @@ def test_wrong_descriptions() -> None:
     with builder.loop(2) as loop:
         pass
     with pytest.raises(BundleError, match=f"loop {loop} is not open here"):
-        builder.add(pointwise("abs", (1, 64), [Operand(x.at(0, {loop: 128}))], Operand(0)))
+        builder.add(pointwise("abs", (1, 64), [HostOperand(x.at(0, {loop: 128}))], HostOperand(0)))
     other = BundleBuilder().argument(128, "y")
     with pytest.raises(BundleError, match="abs: unknown buffer y"):
-        builder.add(pointwise("abs", (1, 64), [Operand(other.at())], Operand(0)))
+        builder.add(pointwise("abs", (1, 64), [HostOperand(other.at())], HostOperand(0)))
     for _ in range(7):
         builder.argument(128)
     with pytest.raises(BundleError, match="too many arguments for baked addresses"):

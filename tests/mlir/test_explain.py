@@ -9,7 +9,7 @@ import pytest
 
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.mlir.explain import explain_operation
-from spyre.mlir.sdsc_reader import read_operation
+from spyre.mlir.sdsc.reader import read_operation
 
 from .sample_bundles import SAMPLES
 

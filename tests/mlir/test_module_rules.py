@@ -8,9 +8,9 @@ from pathlib import Path
 
 from spyre.codes import diagnostic_codes
 from spyre.errors import Severity, SpyreError
-from spyre.mlir.module_rules import RULES, check_module
-from spyre.mlir.parser import parse_module
-from spyre.mlir.syntax import AddIOp, ConstantOp, ExecuteOp, Function, Module
+from spyre.mlir.program.lowering import RULES, check_module
+from spyre.mlir.text.parser import parse_module
+from spyre.mlir.text.syntax import AddIOp, ConstantOp, ExecuteOp, Function, Module
 
 BAD = Path(__file__).parent / "bad_mlir"
 LAUNCH_CODES = {"SPY170", "SPY171", "SPY172", "SPY173", "SPY174", "SPY175", "SPY176"}

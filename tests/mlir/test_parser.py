@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from spyre.errors import MlirSyntaxError, SourceLocation, SpyreError
-from spyre.mlir.affine import AffineMap, Constant, Dim, Symbol
-from spyre.mlir.lowering import lower
-from spyre.mlir.module_rules import check_module
-from spyre.mlir.parser import parse_module
-from spyre.mlir.printer import print_module
-from spyre.mlir.syntax import (
+from spyre.mlir.program.lowering import check_module, lower
+from spyre.mlir.text.affine import AffineConstant, AffineDim, AffineMap, AffineSymbol
+from spyre.mlir.text.parser import parse_module
+from spyre.mlir.text.printer import print_module
+from spyre.mlir.text.syntax import (
     AddIOp,
     AllocateOp,
     ApplyOp,
@@ -26,11 +25,11 @@ from spyre.mlir.syntax import (
     ExtractOp,
     ForOp,
     Function,
+    FunctionParameter,
     IndexType,
     InputArgType,
     MapAlias,
     Module,
-    Parameter,
 )
 from tests.conftest import accepted_files
 
@@ -75,9 +74,9 @@ def test_every_construct_becomes_its_node() -> None:
         Function(
             "kernel",
             (
-                Parameter("a", InputArgType()),
-                Parameter("n", IndexType()),
-                Parameter("d", InputArgType(granularity=64, max_value=512)),
+                FunctionParameter("a", InputArgType()),
+                FunctionParameter("n", IndexType()),
+                FunctionParameter("d", InputArgType(granularity=64, max_value=512)),
             ),
             (
                 ExtractOp("0", ArgumentField.VALUE, "a", InputArgType()),
@@ -88,7 +87,7 @@ def test_every_construct_becomes_its_node() -> None:
             ),
             visibility="private",
         ),
-        (MapAlias("map_0", AffineMap(1, 1, Symbol(0) + 128 * Dim(0))),),
+        (MapAlias("map_0", AffineMap(1, 1, AffineSymbol(0) + 128 * AffineDim(0))),),
         name="m",
     )
 
@@ -139,7 +138,10 @@ def test_spellings_of_an_execute(attributes: str) -> None:
         ("%x = arith.addi %a, // c\n %b : index", AddIOp("x", "a", "b")),
         ("%7 = affine.apply #m()[%a]", ApplyOp("7", "m", (), ("a",))),
         ("%7 = affine.apply #m", ApplyOp("7", "m")),
-        ("%x = affine.apply affine_map<() -> (3)>()", ApplyOp("x", AffineMap(0, 0, Constant(3)))),
+        (
+            "%x = affine.apply affine_map<() -> (3)>()",
+            ApplyOp("x", AffineMap(0, 0, AffineConstant(3))),
+        ),
     ],
 )
 def test_spellings_of_a_definition(text: str, node: object) -> None:
@@ -199,7 +201,7 @@ def test_places_are_those_of_the_first_character() -> None:
 def test_nodes_made_in_code_print_in_the_emitter_layout(
     golden: Callable[[Path, str], None],
 ) -> None:
-    d0, d1, s0 = Dim(0), Dim(1), Symbol(0)
+    d0, d1, s0 = AffineDim(0), AffineDim(1), AffineSymbol(0)
     inner = (
         ApplyOp("addr_0", "map_0", ("i_0", "i_1"), ("arg_0",)),
         ExecuteOp(("addr_0",), 'sdsc "0"\n.json', (-1,), (Attribute("note", "3"),)),
@@ -216,9 +218,9 @@ def test_nodes_made_in_code_print_in_the_emitter_layout(
         ForOp("i_0", "c0", "c4", "c1", (loop,)),
     )
     parameters = (
-        Parameter("arg_0_base_addr", InputArgType()),
-        Parameter("rows", InputArgType(64, 512)),
-        Parameter("k", IndexType()),
+        FunctionParameter("arg_0_base_addr", InputArgType()),
+        FunctionParameter("rows", InputArgType(64, 512)),
+        FunctionParameter("k", IndexType()),
     )
     module = Module(
         Function("sdsc_bundle", parameters, body),

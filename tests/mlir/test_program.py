@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError, LaunchError, ValidationError
-from spyre.mlir.affine import AffineMap, Dim, Symbol
-from spyre.mlir.lowering import lower
-from spyre.mlir.parser import parse_module
-from spyre.mlir.program import LoopProgram
-from spyre.mlir.syntax import (
+from spyre.mlir.program.lowering import lower
+from spyre.mlir.program.program import LoopProgram
+from spyre.mlir.text.affine import AffineDim, AffineMap, AffineSymbol
+from spyre.mlir.text.parser import parse_module
+from spyre.mlir.text.syntax import (
     AddIOp,
     ApplyOp,
     ArgumentField,
@@ -25,10 +25,10 @@ from spyre.mlir.syntax import (
     ExtractOp,
     ForOp,
     Function,
+    FunctionParameter,
     IndexType,
     InputArgType,
     Module,
-    Parameter,
     Statement,
 )
 
@@ -235,10 +235,10 @@ def interpret(
 
 
 MAPS = [
-    AffineMap(1, 1, Symbol(0) + 128 * Dim(0)),
-    AffineMap(1, 1, Dim(0) * Symbol(0) - Dim(0)),
-    AffineMap(1, 1, (Dim(0) + Symbol(0)) // 3 * 64),
-    AffineMap(1, 1, Dim(0).ceildiv(2) + Symbol(0) % 5),
+    AffineMap(1, 1, AffineSymbol(0) + 128 * AffineDim(0)),
+    AffineMap(1, 1, AffineDim(0) * AffineSymbol(0) - AffineDim(0)),
+    AffineMap(1, 1, (AffineDim(0) + AffineSymbol(0)) // 3 * 64),
+    AffineMap(1, 1, AffineDim(0).ceildiv(2) + AffineSymbol(0) % 5),
 ]
 
 
@@ -288,7 +288,7 @@ def modules(draw: st.DrawFn) -> Module:
         ConstantOp("three", 3),
         ExtractOp("base", ArgumentField.VALUE, "p"),
     )
-    parameters = (Parameter("p", InputArgType()), Parameter("n", IndexType()))
+    parameters = (FunctionParameter("p", InputArgType()), FunctionParameter("n", IndexType()))
     names = ["zero", "three", "n", "base"]
     return Module(Function("f", parameters, (*first, *body(names, 0))))
 
@@ -412,11 +412,11 @@ def test_a_module_with_wrong_names_is_not_lowered() -> None:
 
 
 def test_expressions_that_explode_are_refused() -> None:
-    triple = AffineMap(1, 0, Dim(0) // 2 + Dim(0) // 3)
+    triple = AffineMap(1, 0, AffineDim(0) // 2 + AffineDim(0) // 3)
     body: list[Statement] = [ApplyOp("v0", triple, ("n",))]
     body += [ApplyOp(f"v{k}", triple, (f"v{k - 1}",)) for k in range(1, 60)]
     with pytest.raises(BundleError) as caught:
-        lower(Module(Function("f", (Parameter("n", IndexType()),), tuple(body))))
+        lower(Module(Function("f", (FunctionParameter("n", IndexType()),), tuple(body))))
     assert caught.value.code == "SPY158"
 
 
@@ -426,5 +426,5 @@ def test_coefficients_stay_in_int64() -> None:
         *(AddIOp(f"v{k}", f"v{k - 1}", f"v{k - 1}") for k in range(1, 70)),
     ]
     with pytest.raises(BundleError) as caught:
-        lower(Module(Function("f", (Parameter("n", IndexType()),), tuple(body))))
+        lower(Module(Function("f", (FunctionParameter("n", IndexType()),), tuple(body))))
     assert caught.value.code == "SPY157"

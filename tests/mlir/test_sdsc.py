@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from spyre.errors import JsonLocation, SdscError, Severity, SpyreError
-from spyre.mlir.sdsc import decode_sdsc, encode_sdsc, json_path
-from spyre.mlir.sdsc_reader import read_operation
-from spyre.mlir.sdsc_rules import check_sdsc, inspect_sdsc
-from spyre.mlir.sdsc_writer import write_operation
+from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc, json_path
+from spyre.mlir.sdsc.inspection import check_sdsc, inspect_sdsc
+from spyre.mlir.sdsc.reader import read_operation
+from spyre.mlir.sdsc.writer import write_operation
 from tests.conftest import accepted_files
 
 from .sample_bundles import SAMPLES

@@ -13,30 +13,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError, ValidationError
-from spyre.mlir.footprint import footprint
-from spyre.mlir.operation import Component, Padding, Window
-from spyre.mlir.sdsc import encode_sdsc
-from spyre.mlir.sdsc_builder import (
+from spyre.mlir.builder.operations import (
+    BufferAddress,
+    OperandSpec,
     OperationSpec,
-    Place,
     RuntimeSize,
-    TensorSpec,
     build_operation,
     build_sdsc,
 )
-from spyre.mlir.sdsc_dim_reader import window_table
-from spyre.mlir.sdsc_reader import read_operation
-from spyre.mlir.sdsc_recipes import (
-    Operand,
+from spyre.mlir.builder.recipes import (
+    HostOperand,
+    Windows,
+    conv2d,
     default_dims,
     default_layout,
     identity,
     matmul,
     pointwise,
+    pool,
     reduction,
     restickify,
 )
-from spyre.mlir.sdsc_window_recipes import Windows, conv2d, pool
+from spyre.mlir.operation.footprint import footprint
+from spyre.mlir.operation.operation import Component, Padding, Window
+from spyre.mlir.sdsc.codec import encode_sdsc
+from spyre.mlir.sdsc.reader import read_operation, window_table
 
 SEGMENT = 1 << 34
 
@@ -138,8 +139,8 @@ def test_addresses_are_those_of_the_layout(wide: bool, data: st.DataObject) -> N
         pointwise(
             "add",
             shape,
-            [Operand(0, (), data_format), Operand(SEGMENT, (), data_format)],
-            Operand(2 * SEGMENT, (), data_format),
+            [HostOperand(0, (), data_format), HostOperand(SEGMENT, (), data_format)],
+            HostOperand(2 * SEGMENT, (), data_format),
             splits,
         )
     )
@@ -162,7 +163,11 @@ def test_broadcast_operands(
     shape, splits = case
     absent = data.draw(st.sets(st.sampled_from(range(len(shape)))))
     spec = pointwise(
-        "mul", shape, [Operand(0), Operand(SEGMENT, tuple(absent))], Operand(2 * SEGMENT), splits
+        "mul",
+        shape,
+        [HostOperand(0), HostOperand(SEGMENT, tuple(absent))],
+        HostOperand(2 * SEGMENT),
+        splits,
     )
     file, dims = File(spec), default_dims(len(shape))
     kept = [axis for axis in range(len(shape)) if axis not in absent or axis == len(shape) - 1]
@@ -178,7 +183,7 @@ def test_broadcast_operands(
 @given(rows=st.integers(1, 150), columns=st.integers(1, 150), data=st.data())
 def test_restickify_addresses(rows: int, columns: int, data: st.DataObject) -> None:
     """Source [rows, columns] and its transposed target, both with their true device extents."""
-    file = File(restickify((rows, columns), Operand(0), Operand(SEGMENT)))
+    file = File(restickify((rows, columns), HostOperand(0), HostOperand(SEGMENT)))
     for row, column in sample_points((rows, columns), data):
         point = {"mb": row, "out": column}
         assert file.address(0, "0", point) == layout_address((rows, columns), (row, column), 2)
@@ -189,7 +194,7 @@ def test_restickify_addresses(rows: int, columns: int, data: st.DataObject) -> N
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
 def test_reduction_output(axes: tuple[int, ...]) -> None:
     shape = (6, 4, 100)
-    spec = reduction("sum", shape, axes, Operand(0), Operand(SEGMENT), {"mb": 3, "x": 2})
+    spec = reduction("sum", shape, axes, HostOperand(0), HostOperand(SEGMENT), {"mb": 3, "x": 2})
     file = File(spec)
     assert spec.name == ("sum" if 2 in axes else "sumnonstick")
     kept = [1 if axis in axes else size for axis, size in enumerate(shape)]
@@ -202,11 +207,11 @@ def test_reduction_output(axes: tuple[int, ...]) -> None:
 
 
 def test_masks_and_constants_of_reductions() -> None:
-    spec = reduction("max", (4, 100), (1,), Operand(0), Operand(SEGMENT))
+    spec = reduction("max", (4, 100), (1,), HostOperand(0), HostOperand(SEGMENT))
     assert spec.masks == {"out": [(100, 28)]}
     assert spec.constants == {"samv-maskvalue": 0xFFFE}
-    assert reduction("max", (4, 128), (1,), Operand(0), Operand(SEGMENT)).masks == {}
-    assert reduction("sum", (4, 100), (0,), Operand(0), Operand(SEGMENT)).masks == {}
+    assert reduction("max", (4, 128), (1,), HostOperand(0), HostOperand(SEGMENT)).masks == {}
+    assert reduction("sum", (4, 100), (0,), HostOperand(0), HostOperand(SEGMENT)).masks == {}
 
 
 def starts(spec: OperationSpec) -> list[tuple[int, ...]]:
@@ -215,26 +220,30 @@ def starts(spec: OperationSpec) -> list[tuple[int, ...]]:
 
 def test_worked_example_rows() -> None:
     """SDSC reference §5.3 a: element (400, 70) of tensor 1."""
-    operands = [Operand(0), Operand(SEGMENT)]
-    file = File(pointwise("add", (512, 256), operands, Operand(2 * SEGMENT), {"mb": 4}))
+    operands = [HostOperand(0), HostOperand(SEGMENT)]
+    file = File(pointwise("add", (512, 256), operands, HostOperand(2 * SEGMENT), {"mb": 4}))
     assert file.address(1, "3", {"mb": 400, "out": 70}) == 17179985932
 
 
 def test_worked_example_slice() -> None:
     """§5.3 b: rows 3 to 102 of a [512, 256] tensor on two cores."""
-    source = Operand(3 * 128, gap={"mb": 412})
-    spec = identity((100, 256), source, Operand(SEGMENT), {"mb": 2})
+    source = HostOperand(3 * 128, gap={"mb": 412})
+    spec = identity((100, 256), source, HostOperand(SEGMENT), {"mb": 2})
     assert starts(spec)[0] == (384, 6784)
 
 
 def test_worked_example_matmul() -> None:
     """§5.3 e: 128 x 256 x 192 on 4 x 2 cores."""
-    spec = matmul(128, 192, 256, Operand(0), Operand(0), Operand(0), splits={"mb": 4, "out": 2})
+    spec = matmul(
+        128, 192, 256, HostOperand(0), HostOperand(0), HostOperand(0), splits={"mb": 4, "out": 2}
+    )
     assert [s[4] for s in starts(spec)] == [0, 49152, 32768]
 
 
 def test_split_inner_dim_varies_fastest() -> None:
-    spec = matmul(64, 128, 64, Operand(0), Operand(0), Operand(0), splits={"mb": 2, "in": 2})
+    spec = matmul(
+        64, 128, 64, HostOperand(0), HostOperand(0), HostOperand(0), splits={"mb": 2, "in": 2}
+    )
     operation = build_operation(spec)
     assert [row["in"] for row in operation.core_slices] == [0, 1, 0, 1]
     assert [row["mb"] for row in operation.core_slices] == [0, 0, 1, 1]
@@ -242,33 +251,33 @@ def test_split_inner_dim_varies_fastest() -> None:
 
 def test_worked_example_rank_three() -> None:
     """§5.3 f: [2, 8, 100] with x in two slices."""
-    spec = identity((2, 8, 100), Operand(0), Operand(SEGMENT), {"x": 2})
+    spec = identity((2, 8, 100), HostOperand(0), HostOperand(SEGMENT), {"x": 2})
     assert starts(spec)[0] == (0, 2048)
 
 
 def test_lx_tensors_start_alike_on_all_cores() -> None:
-    spec = identity((32, 64), Operand(256, component=Component.LX), Operand(0), {"mb": 8})
+    spec = identity((32, 64), HostOperand(256, component=Component.LX), HostOperand(0), {"mb": 8})
     assert starts(spec)[0] == (256,) * 8
 
 
 def test_roles() -> None:
     widen = pointwise(
-        "dl16tofp32", (4, 128), [Operand(0)], Operand(SEGMENT, (), "IEEE_FP32"), {"mb": 4}
+        "dl16tofp32", (4, 128), [HostOperand(0)], HostOperand(SEGMENT, (), "IEEE_FP32"), {"mb": 4}
     )
     assert [tensor.role for tensor in build_operation(widen).tensors] == ["OUTPUT", "KERNEL"]
-    product_ = matmul(64, 64, 64, Operand(0), Operand(0), Operand(0))
+    product_ = matmul(64, 64, 64, HostOperand(0), HostOperand(0), HostOperand(0))
     roles = [tensor.role for tensor in build_operation(product_).tensors]
     assert roles == ["INPUT", "KERNEL", "OUTPUT"]
 
 
 def test_batched_matmul_dims() -> None:
-    spec = matmul(64, 64, 128, Operand(0), Operand(0), Operand(0), batch=(2, 3))
+    spec = matmul(64, 64, 128, HostOperand(0), HostOperand(0), HostOperand(0), batch=(2, 3))
     assert list(spec.extents) == ["y", "x", "mb", "out", "in"]
     assert spec.inputs[0].dims == ("y", "in", "mb", "x")
 
 
 def test_reading_gives_back_what_was_built() -> None:
-    spec = reduction("mean", (6, 4, 100), (2,), Operand(0), Operand(SEGMENT), {"mb": 3})
+    spec = reduction("mean", (6, 4, 100), (2,), HostOperand(0), HostOperand(SEGMENT), {"mb": 3})
     operation = build_operation(spec)
     read = read_operation(build_sdsc(spec), operation.file)
     assert read.masks == operation.masks
@@ -287,7 +296,7 @@ def test_default_layout_of_every_rank() -> None:
 
 
 def two_dims(**changes: Any) -> OperationSpec:
-    tensor = TensorSpec(("mb", "out"), (("out", 64),), 0)
+    tensor = OperandSpec(("mb", "out"), (("out", 64),), 0)
     fields = {"extents": {"mb": 32, "out": 64}, "inputs": [tensor], "outputs": [tensor]} | changes
     return OperationSpec(name="abs", **fields)
 
@@ -300,19 +309,19 @@ BAD = {
         "64 cores are needed",
     ),
     "tensor with an unknown dim": (
-        two_dims(inputs=[TensorSpec(("x", "out"), (("out", 64),), 0)]),
+        two_dims(inputs=[OperandSpec(("x", "out"), (("out", 64),), 0)]),
         "dim x of a tensor has no extent",
     ),
     "stick outside the tensor": (
-        two_dims(inputs=[TensorSpec(("mb",), (("out", 64),), 0)]),
+        two_dims(inputs=[OperandSpec(("mb",), (("out", 64),), 0)]),
         "stick dim out is not in the tensor's dims",
     ),
     "unknown format": (
-        two_dims(inputs=[TensorSpec(("mb", "out"), (("out", 64),), 0, data_format="FP17")]),
+        two_dims(inputs=[OperandSpec(("mb", "out"), (("out", 64),), 0, data_format="FP17")]),
         "data format FP17 is unknown",
     ),
     "place without a builder": (
-        two_dims(inputs=[TensorSpec(("mb", "out"), (("out", 64),), Place("x"))]),
+        two_dims(inputs=[OperandSpec(("mb", "out"), (("out", 64),), BufferAddress("x"))]),
         "a place in buffer x has no address",
     ),
 }
@@ -340,7 +349,7 @@ def test_every_rank_has_names_up_to_eight() -> None:
 
 def test_sizes_of_the_written_file() -> None:
     """Folds, slices and schedules for every core, as the frontends write them."""
-    file = File(pointwise("abs", (64, 128), [Operand(0)], Operand(SEGMENT), {"mb": 16}))
+    file = File(pointwise("abs", (64, 128), [HostOperand(0)], HostOperand(SEGMENT), {"mb": 16}))
     assert len(file.body["coreIdToDscSchedule"]) == prod([16])
     assert file.dsc["dataStageParam_"]["0"]["ss_"] == {"name_": "core", "mb_": 4, "out_": 128}
 
@@ -351,7 +360,7 @@ def test_sizes_of_the_written_file() -> None:
 def test_conv_offsets_follow_the_stride() -> None:
     """Output rows in two slices of two: the second core's input starts 2 · stride rows on."""
     windows = Windows((3, 3), (2, 1), (1, 2), ((1, 1), (2, 2)))
-    operands = Operand(0), Operand(SEGMENT), Operand(2 * SEGMENT)
+    operands = HostOperand(0), HostOperand(SEGMENT), HostOperand(2 * SEGMENT)
     spec = conv2d((1, 7, 16, 64), 64, windows, *operands, {"i": 2})
     assert {dim: spec.extents[dim] for dim in ("i", "j", "ki", "kj")} == {
         "i": 4,
@@ -369,9 +378,9 @@ def test_conv_offsets_follow_the_stride() -> None:
 @pytest.mark.parametrize("splits", [{}, {"i": 4}, {"mb": 2, "j": 2}])
 def test_windows_read_back(kind: Padding | None, splits: dict[str, int]) -> None:
     windows = Windows((2, 3), (2, 1), (1, 2), ((1, 0), (2, 2)), kind)
-    operands = Operand(0), Operand(SEGMENT)
+    operands = HostOperand(0), HostOperand(SEGMENT)
     specs = [
-        conv2d((2, 15, 16, 64), 128, windows, *operands, Operand(2 * SEGMENT), splits),
+        conv2d((2, 15, 16, 64), 128, windows, *operands, HostOperand(2 * SEGMENT), splits),
         pool("maxpoolfwd", (2, 15, 16, 64), windows, *operands, splits),
     ]
     for spec in specs:
@@ -387,7 +396,7 @@ def test_windows_read_back(kind: Padding | None, splits: dict[str, int]) -> None
 def test_data_stage_of_windows() -> None:
     """§7 of the operations: a core's span, and -1 for the padding of a split dim."""
     windows = Windows((3, 3), (2, 2), padding=((1, 1), (1, 1)))
-    operands = Operand(0), Operand(SEGMENT)
+    operands = HostOperand(0), HostOperand(SEGMENT)
     file = File(pool("avgpoolfwd", (1, 15, 15, 64), windows, *operands, {"i": 4}))
     whole, stage = file.dsc["N_"]["paddingSizes_"], file.dsc["dataStageParam_"]["0"]["ss_"]
     assert whole["i"] == {
@@ -424,7 +433,7 @@ def test_unneeded_padding_is_kept() -> None:
 def test_a_window_larger_than_its_input() -> None:
     windows = Windows((5, 5))
     with pytest.raises(BundleError, match="no window fits the input"):
-        pool("maxpoolfwd", (1, 4, 4, 64), windows, Operand(0), Operand(SEGMENT))
+        pool("maxpoolfwd", (1, 4, 4, 64), windows, HostOperand(0), HostOperand(SEGMENT))
 
 
 # --- runtime sizes and uneven slices ----------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spyre.dtypes.conversion import decode_device, encode_device, encode_host
+from spyre.dtypes.codecs import decode_device, encode_device, encode_host
 from tests.opinfo.target import whole_storage
 from tests.opinfo.trees import leaves
 

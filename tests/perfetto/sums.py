@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spyre.hw.counters import Counters
-from spyre.runtime.profile.simulated_trace import PROCESSES
+from spyre.hw.counters.counts import Counters
+from spyre.runtime.profile.trace import PROCESSES
 from tests.perfetto.trace_processor import TraceProcessor
 
 BYTES = ("hbm_read_bytes", "hbm_written_bytes", "lx_read_bytes", "lx_written_bytes")

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from spyre.cli.run import main
-from spyre.runtime.flex.flex_device import FlexDevice
-from spyre.runtime.flex.timed_launch import run_timed
-from spyre.runtime.flex.trace import write_trace
+from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.kernel.runners import run_timed
 from spyre.runtime.tiling.options import TilingOptions
+from spyre.runtime.trace.commands import write_trace
 from tests.cli.conftest import ROOT, runner_of
 from tests.perfetto.sums import assert_sums, assert_whole, sums_of, tracks_of
 from tests.perfetto.trace_processor import TraceProcessor
+from tests.runtime.cases.test_case import write_case
 from tests.runtime.flex import kernels
-from tests.runtime.test_case import write_case
 
 ENGINES = ["engine host", "engine dma", "engine compute"]
 RESOURCES = ["modelled host", "modelled dma", "modelled launch", "modelled compute"]

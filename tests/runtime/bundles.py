@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import write_bundle
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.sdsc_recipes import Operand, pointwise
-from spyre.runtime.launch_spec import (
+from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,
@@ -29,9 +29,15 @@ def abs_of_sum(directory: Path, symbolic: bool = True, spec: bool = True) -> Pat
     total = builder.temporary(NBYTES)
     splits = {"mb": 4}
     builder.add(
-        pointwise("add", SHAPE, [Operand(a.at()), Operand(b.at())], Operand(total.at()), splits)
+        pointwise(
+            "add",
+            SHAPE,
+            [HostOperand(a.at()), HostOperand(b.at())],
+            HostOperand(total.at()),
+            splits,
+        )
     )
-    builder.add(pointwise("abs", SHAPE, [Operand(total.at())], Operand(y.at()), splits))
+    builder.add(pointwise("abs", SHAPE, [HostOperand(total.at())], HostOperand(y.at()), splits))
     write_bundle(builder.build(), directory)
     if spec:
         add_spec(directory, [Role.INPUT, Role.INPUT, Role.OUTPUT], builder.pool_bytes)
@@ -53,7 +59,7 @@ def scratch(directory: Path) -> Path:
 def add_in_place(directory: Path) -> Path:
     """a += b."""
     builder = BundleBuilder()
-    a, b = (Operand(builder.argument(NBYTES).at()) for _ in range(2))
+    a, b = (HostOperand(builder.argument(NBYTES).at()) for _ in range(2))
     builder.add(pointwise("add", SHAPE, [a, b], a, {"mb": 2}))
     write_bundle(builder.build(), directory)
     add_spec(directory, [Role.INPUT_OUTPUT, Role.INPUT], 0)

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spyre.errors import DeviceFault
-from spyre.hw.device import Device, DeviceTensor
-from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.device.device import Device
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.bundle import Bundle
-from spyre.runtime.bundle_arguments import read_arguments
-from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
+from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch, PoolBuffer
 
 ROOM = 1 << 27
 """Bytes of memory between the places of different arguments."""

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from spyre.hw.access import per_core
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.bundle import load_bundle
-from spyre.mlir.operation import Component, Indirection
-from spyre.runtime.bundle_arguments import read_arguments
-from spyre.runtime.core_lookup import CoreLookup
-from spyre.runtime.kernel import Kernel, Launch
-from spyre.runtime.placement import placed
-from spyre.runtime.verify import CorePlace
+from spyre.mlir.operation.operation import Component, Indirection
+from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.compare.outputs import StickWriter, WriterLookup
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.run.session import placed
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def writers(lookup: CoreLookup) -> dict[int, CorePlace]:
+def writers(lookup: WriterLookup) -> dict[int, StickWriter]:
     """Last writer of every stick in HBM, by address: one Python step per stick written."""
     linked, found = lookup.linked, {}
     pairs = zip(linked.schedule.order.tolist(), linked.schedule.instance.tolist(), strict=True)
@@ -36,7 +36,7 @@ def writers(lookup: CoreLookup) -> dict[int, CorePlace]:
         starts = run.starts(len(plan.op.tensors) - 1)[row]
         tile = tuple(int(i) for i in linked.schedule.loop_indices[static][instance])
         for core, start in reversed(list(zip(plan.op.cores, starts, strict=True))):
-            place = CorePlace(core, tile, static, plan.op.name)
+            place = StickWriter(core, tile, static, plan.op.name)
             found.update((int(start) + offset, place) for offset in offsets(plan.op, access))
     return found
 
@@ -58,13 +58,13 @@ def check(directory: Path) -> int:
     with placed(device, arguments, not bundle.program.parameters) as placement:
         kernel = Kernel(bundle, device)
         launch = Launch(placement.tensors, placement.pool)
-        lookup = CoreLookup(kernel.link(launch))
+        lookup = WriterLookup(kernel.link(launch))
         expected = writers(lookup)
         for spec in arguments.outputs:
             base = placement.tensors[spec.arg_index].address_bytes
             for stick in range(spec.layout.num_sticks):
                 address = base + stick * STICK_BYTES
-                assert lookup.writer(address) == expected.get(address, CorePlace(None))
+                assert lookup.writer(address) == expected.get(address, StickWriter(None))
     return len(expected)
 
 
@@ -95,8 +95,8 @@ def test_a_place_nobody_writes():
     with placed(device, read_arguments(bundle), False) as placement:
         kernel = Kernel(bundle, device)
         launch = Launch(placement.tensors)
-        lookup = CoreLookup(kernel.link(launch))
-        assert lookup.writer(placement.tensors[0].address_bytes) == CorePlace(None)
+        lookup = WriterLookup(kernel.link(launch))
+        assert lookup.writer(placement.tensors[0].address_bytes) == StickWriter(None)
 
 
 def test_scattering_leaves_it_open():
@@ -113,5 +113,5 @@ def test_scattering_leaves_it_open():
             linked.places.origin, runs=((replace(linked.runs[0][0], plan=scattering),),)
         )
         linked = replace(linked, places=places)
-        lookup = CoreLookup(linked)
+        lookup = WriterLookup(linked)
         assert lookup.writer(placement.tensors[0].address_bytes) is None

@@ -12,24 +12,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
-from spyre.hw import matmul_table as mt
-from spyre.hw import table as tb
-from spyre.hw.device import Device
-from spyre.hw.kernels.opcodes import BINARY
+from spyre.hw.device.device import Device
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import element_offsets, local_coordinates, slice_origin
-from spyre.hw.steps import operand_window, steps_of
-from spyre.mlir.operation import Operation
-from spyre.mlir.sdsc_builder import OperationSpec, build_operation
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction
-from spyre.runtime.case_file import read_case
-from spyre.runtime.element_place import output_elements, spot_of, writers
-from spyre.runtime.mode_comparison import ModeReport, Verdict, compare_modes
-from spyre.runtime.mode_steps import ExecuteDifference, ModeComparison, Side
-from spyre.runtime.session import RunOptions
-from spyre.runtime.subject import bundle_subject, case_subject
-from spyre.runtime.ulp import DL16_SMALLEST, Unit, differences
+from spyre.hw.table import matmul as mt
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import BINARY
+from spyre.mlir.builder.operations import OperationSpec, build_operation
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
+from spyre.mlir.operation.operation import Operation
+from spyre.runtime.cases.case import read_case
+from spyre.runtime.compare.executes import (
+    execute_views,
+    locate_element,
+    operand_window,
+    output_elements,
+    writers,
+)
+from spyre.runtime.compare.loaded_program import load_bundle_program, load_case_program
+from spyre.runtime.numerics.comparison import (
+    ExecuteDifference,
+    LinkedSide,
+    NumericsComparison,
+    NumericsReport,
+    Verdict,
+    compare_numerics,
+)
+from spyre.runtime.numerics.rounding import DL16_SMALLEST, UlpSize, differences
+from spyre.runtime.run.session import RunOptions
 from tests.conformance.cases import find_cases
 from tests.hw.division_strategies import shuffles
 from tests.hw.harness import (
@@ -45,8 +56,8 @@ from tests.hw.harness import (
     small_numbers,
     windows,
 )
+from tests.hw.plans.test_uneven import uneven_specs
 from tests.hw.strategies import elementwise_specs, examples, reduction_specs
-from tests.hw.test_uneven import uneven_specs
 
 ROOT = Path(__file__).resolve().parents[2]
 DL16, CHUNK, IEEE = Numerics(), Numerics("dl16-chunk"), Numerics("ieee")
@@ -62,33 +73,33 @@ TRUNC = Numerics(alu_rounding="trunc")
 def test_neighbouring_codes_are_one_unit_apart(mode: Numerics, decode: Any, last: int):
     codes = np.arange(last + 1).astype(np.uint16)
     low, high = decode(codes[:-1]), decode(codes[1:])
-    units = differences(low, high, Unit("SEN169_FP16", mode, mode)).units
+    units = differences(low, high, UlpSize("SEN169_FP16", mode, mode)).units
     # at a power of two the unit is that of the larger number, twice the distance to the one below
     fraction = 0x1FF if mode == DL16 else 0x3FF
     first_power = fraction if mode == DL16 else fraction + 1  # binary16 has subnormals below it
     power = (codes[1:] & fraction == 0) & (codes[1:] > first_power)
     assert set(units[power]) == {0.5}
     assert set(units[~power]) == {1.0}
-    assert differences(-low, -high, Unit("SEN169_FP16", mode, mode)).units.sum() == units.sum()
+    assert differences(-low, -high, UlpSize("SEN169_FP16", mode, mode)).units.sum() == units.sum()
 
 
 def test_the_coarser_format_counts():
-    unit = Unit("SEN169_FP16", DL16, IEEE)
+    unit = UlpSize("SEN169_FP16", DL16, IEEE)
     numbers = np.array([1.0, 2.0**-14, 2.0**-24, 2.0**-30])
     assert unit.size(numbers).tolist() == [2.0**-9, 2.0**-23, 2.0**-24, 2.0**-24]
-    assert Unit("SEN169_FP16", DL16, DL16).size(np.array([0.0]))[0] == DL16_SMALLEST
-    assert Unit("IEEE_INT32", DL16, DL16).size(np.array([5.0]))[0] == 1.0
-    assert Unit("IEEE_FP32", DL16, IEEE).size(np.array([1.0]))[0] == 2.0**-23
+    assert UlpSize("SEN169_FP16", DL16, DL16).size(np.array([0.0]))[0] == DL16_SMALLEST
+    assert UlpSize("IEEE_INT32", DL16, DL16).size(np.array([5.0]))[0] == 1.0
+    assert UlpSize("IEEE_FP32", DL16, IEEE).size(np.array([1.0]))[0] == 2.0**-23
 
 
 def test_specials():
     inf, nan = np.inf, np.nan
     a = np.array([inf, nan, inf, 70000.0, 1.0, -inf])
     b = np.array([inf, nan, nan, inf, inf, inf])
-    mixed = differences(a, b, Unit("SEN169_FP16", DL16, IEEE))
+    mixed = differences(a, b, UlpSize("SEN169_FP16", DL16, IEEE))
     assert mixed.units.tolist() == [0, 0, 0, inf, inf, inf]
     assert mixed.beyond.tolist() == [False, False, False, True, False, False]
-    same = differences(a, b, Unit("SEN169_FP16", DL16, CHUNK))
+    same = differences(a, b, UlpSize("SEN169_FP16", DL16, CHUNK))
     assert same.units.tolist() == [0, 0, inf, inf, inf, inf]
     assert not same.beyond.any()
 
@@ -107,7 +118,7 @@ def test_writers_and_places_follow_the_address_rule(data: st.DataObject):
     op = build_operation(spec)
     found = windows(op)
     linked = link(engine(), [op], allocations_of(found))
-    (step,) = steps_of(linked)
+    (step,) = execute_views(linked)
     assert np.array_equal(step.starts, literal_starts(op))
     output = len(op.tensors) - 1
     local = local_coordinates(op)
@@ -118,7 +129,7 @@ def test_writers_and_places_follow_the_address_rule(data: st.DataObject):
     owner = int(writers(step, output, np.array([address]))[0])
     assert owner >= 0
     assert owner <= core or step.starts[output, owner] != step.starts[output, core]
-    spot = spot_of(step, output, address, core, ())
+    spot = locate_element(step, output, address, core, ())
     held = [d for d in op.dims if op.outputs[0].holds(d)]
     origin = slice_origin(op, core)
     expected = {d: int(local[d].reshape(-1)[pick]) + origin[d] for d in held}
@@ -131,8 +142,10 @@ def test_writers_and_places_follow_the_address_rule(data: st.DataObject):
 
 
 def test_bytes_nobody_writes_have_no_writer():
-    op = build_operation(pointwise("neg", (8, 128), [Operand(region(0))], Operand(region(1))))
-    (step,) = steps_of(link(engine(), [op], allocations_of(windows(op))))
+    op = build_operation(
+        pointwise("neg", (8, 128), [HostOperand(region(0))], HostOperand(region(1)))
+    )
+    (step,) = execute_views(link(engine(), [op], allocations_of(windows(op))))
     addresses = np.array([region(1) - 2, region(1), region(1) + 2047, region(1) + 2048])
     assert writers(step, 1, addresses).tolist() == [-1, 0, 0, -1]
     assert output_elements(op, step.plan.accesses[1]) == 1024
@@ -143,7 +156,7 @@ def test_bytes_nobody_writes_have_no_writer():
 
 def sides(
     spec: OperationSpec | Operation, modes: tuple[str, str], fill: Fill = normals, repeat: int = 1
-) -> tuple[Side, Side]:
+) -> tuple[LinkedSide, LinkedSide]:
     """One operation linked in two modes; operands filled on the first one's device only."""
     op = build_operation(spec) if isinstance(spec, OperationSpec) else spec
     found = windows(op)
@@ -151,7 +164,7 @@ def sides(
     for mode in modes:
         device = engine(mode)
         allocations = allocations_of(found)
-        made.append(Side(device, link(device, [op], allocations, repeat)))
+        made.append(LinkedSide(device, link(device, [op], allocations, repeat)))
     rng = np.random.default_rng(4)
     leads = 1 if modes[0] == "ieee" else 0
     for window in found:
@@ -161,13 +174,13 @@ def sides(
     return made[0], made[1]
 
 
-def one(pair: tuple[Side, Side]) -> ExecuteDifference:
-    (found,) = ModeComparison(*pair).run()
+def one(pair: tuple[LinkedSide, LinkedSide]) -> ExecuteDifference:
+    (found,) = NumericsComparison(*pair).run()
     return found
 
 
-def at(k: int, *rest: Any) -> Operand:
-    return Operand(region(k), *rest)
+def at(k: int, *rest: Any) -> HostOperand:
+    return HostOperand(region(k), *rest)
 
 
 ADD = pointwise("add", (16, 256), [at(0), at(1)], at(2), {"mb": 4})
@@ -199,7 +212,7 @@ def test_equal_modes_do_not_differ():
     assert (found.differing, found.worst, found.units_sum) == (0, None, 0.0)
 
 
-def tamper(side: Side, word: int, value: int) -> Side:
+def tamper(side: LinkedSide, word: int, value: int) -> LinkedSide:
     tables = side.linked.tables.copy()
     tables[:, word] = value
     code = replace(side.linked.code, tables=tables)
@@ -292,9 +305,9 @@ def test_in_place_executes_start_equal_every_time():
 
 
 def test_scratchpads_are_compared_core_by_core():
-    from spyre.mlir.operation import Component
+    from spyre.mlir.operation.operation import Component
 
-    pads = [Operand(4096 + (k << 17), (), component=Component.LX) for k in range(3)]
+    pads = [HostOperand(4096 + (k << 17), (), component=Component.LX) for k in range(3)]
     spec = pointwise("mul", (16, 256), pads[:2], pads[2], {"mb": 4})
     found = one(sides(spec, ("dl16", "ieee")))
     assert found.is_explained
@@ -308,14 +321,14 @@ def test_scratchpads_are_compared_core_by_core():
 
 def report_of(
     example: str, modes: tuple[str, str], agrees: Any = (), inputs: list[Array] | None = None
-) -> ModeReport:
+) -> NumericsReport:
     devices = [Device(parse_numerics(m), 1) for m in modes]
     arguments = (ROOT / "examples" / example, inputs, RunOptions(), agrees)
     with (
-        bundle_subject(devices[0], *arguments) as first,
-        bundle_subject(devices[1], *arguments) as second,
+        load_bundle_program(devices[0], *arguments) as first,
+        load_bundle_program(devices[1], *arguments) as second,
     ):
-        return compare_modes(first, second)
+        return compare_numerics(first, second)
 
 
 @pytest.mark.parametrize("example", ["softmax", "matmul", "add_loop"])
@@ -364,7 +377,7 @@ def test_real_programs_are_never_blamed(shared_dir: Path, modes: tuple[str, str]
     cases = [read_case(directory) for directory in find_cases(shared_dir / "bundles")]
     differing = 0
     for case in cases:
-        report = compare_modes(*(case_subject(device, case) for device in devices))
+        report = compare_numerics(*(load_case_program(device, case) for device in devices))
         assert report.exit_code == 0, (case.spec.name, report)
         differing += report.verdict is not Verdict.EQUAL
     assert differing > len(cases) // 2

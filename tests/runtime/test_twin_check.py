@@ -10,7 +10,7 @@ import pytest
 import spyre
 from spyre.dtypes import find_stored_format
 from spyre.errors import DeviceLocation, MismatchError
-from spyre.hw.ops import Family
+from spyre.hw.ops.table import Family
 from spyre.hw.reference import run_reference
 from spyre.hw.reference.agreement import (
     AGREEMENTS,
@@ -19,8 +19,8 @@ from spyre.hw.reference.agreement import (
     ordered_codes,
     ulp_distance,
 )
-from spyre.runtime import twin_check
-from spyre.runtime.session import RunOptions, Session
+from spyre.runtime.compare import reference_check
+from spyre.runtime.run.session import RunOptions, Session
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -53,7 +53,7 @@ def wrong_twin(monkeypatch: pytest.MonkeyPatch, execute: str, change: int) -> No
             code = memory.view(at, 2).view(np.uint16)
             code += np.uint16(change)
 
-    monkeypatch.setattr(twin_check, "run_reference", run)
+    monkeypatch.setattr(reference_check, "run_reference", run)
 
 
 def test_a_wrong_element_is_named(monkeypatch):
@@ -100,7 +100,7 @@ def test_the_tile_of_a_loop(monkeypatch):
         if len(calls) == 3:
             memory.view(int(starts[-1, 0]), 2)[:] ^= 0x10
 
-    monkeypatch.setattr(twin_check, "run_reference", run)
+    monkeypatch.setattr(reference_check, "run_reference", run)
     with pytest.raises(MismatchError, match=r"loop indices \(2,\)"):
         spyre.run(EXAMPLES / "add_loop", verify=True)
     assert len(calls) == 3
@@ -111,7 +111,7 @@ def test_a_changed_input_is_found(monkeypatch):
         run_reference(op, memory, starts, *rest)
         memory.view(int(starts[0, 0]), 1)[:] ^= 1
 
-    monkeypatch.setattr(twin_check, "run_reference", run)
+    monkeypatch.setattr(reference_check, "run_reference", run)
     with pytest.raises(MismatchError, match="the engine changed an input"):
         spyre.run(EXAMPLES / "add_loop", verify=True)
 

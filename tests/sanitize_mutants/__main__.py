@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spyre.errors import Severity, SpyreError
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.case_file import Case, read_case
-from spyre.runtime.case_run import bind_launch, place_buffers, run_case
-from spyre.runtime.kernel import Kernel
+from spyre.runtime.cases.case import Case, read_case
+from spyre.runtime.cases.replay import bind_launch, place_buffers, run_case
+from spyre.runtime.kernel.kernel import Kernel
 from tests.conformance.cases import find_cases
 from tests.sanitize_mutants.changes import CHANGES
 from tests.sanitize_mutants.touched import find_outside

@@ -21,9 +21,10 @@ from spyre.hw.reference.addresses import (
 )
 from spyre.hw.reference.shadow import visited_offsets as windowed_offsets
 from spyre.mlir.bundle import Bundle
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
-from spyre.mlir.program import Execute
-from spyre.runtime.kernel import Kernel, Launch
+from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor
+from spyre.mlir.program.program import Execute
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
 
 LX_BYTES = 2 << 20
 MOVE = 1 << 20

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.builder.bundles import BundleBuffer, BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import write_bundle
-from spyre.mlir.bundle_builder import Buffer, BundleBuilder
-from spyre.mlir.operation import Component
-from spyre.mlir.sdsc_recipes import Operand, pointwise
-from spyre.runtime.launch_spec import (
+from spyre.mlir.operation.operation import Component
+from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,
@@ -33,8 +33,8 @@ def size_bytes(shape: Shape) -> int:
     return SpyreTensorLayout.from_host(shape, "float16").device_bytes
 
 
-def lx(offset_bytes: int) -> Operand:
-    return Operand(offset_bytes, component=Component.LX)
+def lx(offset_bytes: int) -> HostOperand:
+    return HostOperand(offset_bytes, component=Component.LX)
 
 
 def write(
@@ -51,7 +51,7 @@ def write(
     return directory
 
 
-def arguments(builder: BundleBuilder, count: int, shape: Shape = SHAPE) -> list[Buffer]:
+def arguments(builder: BundleBuilder, count: int, shape: Shape = SHAPE) -> list[BundleBuffer]:
     return [builder.argument(size_bytes(shape)) for _ in range(count)]
 
 
@@ -75,9 +75,9 @@ def right(directory: Path) -> Path:
     builder = BundleBuilder()
     a, b, y = arguments(builder, 3)
     total = builder.temporary(NBYTES)
-    inputs = [Operand(a.at()), Operand(b.at())]
-    builder.add(pointwise("add", SHAPE, inputs, Operand(total.at()), SPLIT))
-    builder.add(pointwise("abs", SHAPE, [Operand(total.at())], Operand(y.at()), SPLIT))
+    inputs = [HostOperand(a.at()), HostOperand(b.at())]
+    builder.add(pointwise("add", SHAPE, inputs, HostOperand(total.at()), SPLIT))
+    builder.add(pointwise("abs", SHAPE, [HostOperand(total.at())], HostOperand(y.at()), SPLIT))
     return write(builder, directory, [READ, READ, WRITTEN])
 
 
@@ -89,7 +89,7 @@ def tile_without_gap(directory: Path) -> Path:
     builder = BundleBuilder()
     x, y = arguments(builder, 2)
     with builder.loop(4) as tile:
-        source, target = (Operand(buffer.at(0, {tile: 8 * ROW})) for buffer in (x, y))
+        source, target = (HostOperand(buffer.at(0, {tile: 8 * ROW})) for buffer in (x, y))
         builder.add(pointwise("abs", (8, 128), [source], target, {"mb": 2}))
     return write(builder, directory, [READ, WRITTEN])
 
@@ -102,8 +102,8 @@ def unwritten_pool(directory: Path) -> Path:
     builder = BundleBuilder()
     x, y = arguments(builder, 2)
     first, second = builder.temporary(NBYTES), builder.temporary(NBYTES)
-    builder.add(pointwise("abs", SHAPE, [Operand(x.at())], Operand(first.at()), SPLIT))
-    builder.add(pointwise("neg", SHAPE, [Operand(second.at())], Operand(y.at()), SPLIT))
+    builder.add(pointwise("abs", SHAPE, [HostOperand(x.at())], HostOperand(first.at()), SPLIT))
+    builder.add(pointwise("neg", SHAPE, [HostOperand(second.at())], HostOperand(y.at()), SPLIT))
     return write(builder, directory, [READ, WRITTEN])
 
 
@@ -111,8 +111,8 @@ def unwritten_lx(directory: Path) -> Path:
     """16 sticks per core are written to LX, the 16 behind them are read."""
     builder = BundleBuilder()
     x, y = arguments(builder, 2)
-    builder.add(pointwise("abs", SHAPE, [Operand(x.at())], lx(0), SPLIT))
-    builder.add(pointwise("neg", SHAPE, [lx(2 * 8 * ROW)], Operand(y.at()), SPLIT))
+    builder.add(pointwise("abs", SHAPE, [HostOperand(x.at())], lx(0), SPLIT))
+    builder.add(pointwise("neg", SHAPE, [lx(2 * 8 * ROW)], HostOperand(y.at()), SPLIT))
     return write(builder, directory, [READ, WRITTEN])
 
 
@@ -123,7 +123,7 @@ def two_writers(directory: Path) -> Path:
     """Core 2 writes where core 1 does."""
     builder = BundleBuilder(symbolic=False)
     x, y = arguments(builder, 2)
-    builder.add(pointwise("abs", SHAPE, [Operand(x.at())], Operand(y.at()), SPLIT))
+    builder.add(pointwise("abs", SHAPE, [HostOperand(x.at())], HostOperand(y.at()), SPLIT))
     write(builder, directory, [READ, WRITTEN])
 
     def move(starts: dict[str, str]) -> None:
@@ -138,8 +138,8 @@ def shifted_in_place(directory: Path) -> Path:
     shape = (40, 128)
     builder = BundleBuilder()
     (y,) = arguments(builder, 1, shape)
-    source = Operand(y.at(), gap={"mb": 8})
-    target = Operand(y.at(8 * ROW), gap={"mb": 8})
+    source = HostOperand(y.at(), gap={"mb": 8})
+    target = HostOperand(y.at(8 * ROW), gap={"mb": 8})
     builder.add(pointwise("abs", SHAPE, [source], target, SPLIT))
     return write(builder, directory, [BOTH], shape)
 
@@ -153,7 +153,7 @@ def short_loop(directory: Path) -> Path:
     x, y = arguments(builder, 2)
     with builder.loop(3) as tile:
         source, target = (
-            Operand(buffer.at(0, {tile: 8 * ROW}), gap={"mb": 24}) for buffer in (x, y)
+            HostOperand(buffer.at(0, {tile: 8 * ROW}), gap={"mb": 24}) for buffer in (x, y)
         )
         builder.add(pointwise("abs", (8, 128), [source], target, {"mb": 2}))
     return write(builder, directory, [READ, WRITTEN])
@@ -163,7 +163,7 @@ def other_output(directory: Path) -> Path:
     """The second of two outputs is forgotten."""
     builder = BundleBuilder()
     x, y, _ = arguments(builder, 3)
-    builder.add(pointwise("abs", SHAPE, [Operand(x.at())], Operand(y.at()), SPLIT))
+    builder.add(pointwise("abs", SHAPE, [HostOperand(x.at())], HostOperand(y.at()), SPLIT))
     return write(builder, directory, [READ, WRITTEN, WRITTEN])
 
 
@@ -175,8 +175,8 @@ def above_boundary(directory: Path) -> Path:
     builder = BundleBuilder()
     x, y = arguments(builder, 2)
     place = lx(1_750_016)
-    builder.add(pointwise("abs", SHAPE, [Operand(x.at())], place, SPLIT))
-    builder.add(pointwise("neg", SHAPE, [place], Operand(y.at()), SPLIT))
+    builder.add(pointwise("abs", SHAPE, [HostOperand(x.at())], place, SPLIT))
+    builder.add(pointwise("neg", SHAPE, [place], HostOperand(y.at()), SPLIT))
     return write(builder, directory, [READ, WRITTEN])
 
 
@@ -185,9 +185,9 @@ def overlapping_lx(directory: Path) -> Path:
     builder = BundleBuilder()
     a, b, y = arguments(builder, 3)
     half = 8 * ROW
-    builder.add(pointwise("abs", SHAPE, [Operand(a.at())], lx(0), SPLIT))
-    builder.add(pointwise("neg", SHAPE, [Operand(b.at())], lx(half), SPLIT))
-    builder.add(pointwise("add", SHAPE, [lx(0), lx(half)], Operand(y.at()), SPLIT))
+    builder.add(pointwise("abs", SHAPE, [HostOperand(a.at())], lx(0), SPLIT))
+    builder.add(pointwise("neg", SHAPE, [HostOperand(b.at())], lx(half), SPLIT))
+    builder.add(pointwise("add", SHAPE, [lx(0), lx(half)], HostOperand(y.at()), SPLIT))
     return write(builder, directory, [READ, READ, WRITTEN])
 
 
@@ -196,10 +196,10 @@ def stale_lx(directory: Path) -> Path:
     builder = BundleBuilder()
     x, y = arguments(builder, 2)
     with builder.loop(4) as tile:
-        source = Operand(x.at(0, {tile: 8 * ROW}), gap={"mb": 24})
+        source = HostOperand(x.at(0, {tile: 8 * ROW}), gap={"mb": 24})
         builder.add(pointwise("abs", (8, 128), [source], lx(0), {"mb": 2}))
     with builder.loop(4) as tile:
-        target = Operand(y.at(0, {tile: 8 * ROW}), gap={"mb": 24})
+        target = HostOperand(y.at(0, {tile: 8 * ROW}), gap={"mb": 24})
         builder.add(pointwise("neg", (8, 128), [lx(0)], target, {"mb": 2}))
     return write(builder, directory, [READ, WRITTEN])
 
@@ -208,11 +208,11 @@ def accumulated_lx(directory: Path) -> Path:
     """Right: a sum over tiles in LX, used after the loop."""
     builder = BundleBuilder()
     x, y = arguments(builder, 2, (8, 128))
-    source = Operand(x.at())
+    source = HostOperand(x.at())
     builder.add(pointwise("abs", (8, 128), [source], lx(0), {"mb": 2}))
     with builder.loop(4):
         builder.add(pointwise("add", (8, 128), [lx(0), source], lx(0), {"mb": 2}))
-    builder.add(pointwise("neg", (8, 128), [lx(0)], Operand(y.at()), {"mb": 2}))
+    builder.add(pointwise("neg", (8, 128), [lx(0)], HostOperand(y.at()), {"mb": 2}))
     return write(builder, directory, [READ, WRITTEN], (8, 128))
 
 
@@ -223,8 +223,8 @@ def unaligned(directory: Path) -> Path:
     """Reads begin in the middle of a stick."""
     builder = BundleBuilder()
     x, y = arguments(builder, 2)
-    source = Operand(x.at(64), gap={"mb": 4})
-    target = Operand(y.at(), gap={"mb": 4})
+    source = HostOperand(x.at(64), gap={"mb": 4})
+    target = HostOperand(y.at(), gap={"mb": 4})
     builder.add(pointwise("abs", (28, 128), [source], target, {"mb": 4}))
     return write(builder, directory, [READ, BOTH])
 
@@ -243,7 +243,7 @@ def coarse_tiling(directory: Path, outer_bytes: int, inner_bytes: int) -> Path:
     with builder.loop(2) as outer, builder.loop(4) as inner:
         moves = {outer: outer_bytes, inner: inner_bytes}
         gap = {"mb": TILED[0] - TILE[0]}
-        a, b, c, z = (Operand(buffer.at(0, moves), gap=gap) for buffer in buffers)
+        a, b, c, z = (HostOperand(buffer.at(0, moves), gap=gap) for buffer in buffers)
         builder.add(pointwise("add", TILE, [a, b], lx(0), TILE_CORES))
         builder.add(pointwise("mul", TILE, [lx(0), c], z, TILE_CORES))
     return write(builder, directory, [READ, READ, READ, WRITTEN], TILED)

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.errors import UnsupportedError
-from spyre.hw.boxes import Box, BoxAxis, canonical_cores, core_boxes, global_coordinate
-from spyre.hw.device import Device
+from spyre.hw.access import Box, BoxAxis, canonical_cores, core_boxes, global_coordinate
+from spyre.hw.device.device import Device
 from spyre.hw.reference.addresses import element_offsets, slice_origin
 from spyre.hw.sanitizer.check_plan import nest_words
 from spyre.hw.spec import REGION_BYTES
-from spyre.mlir.operation import Indirection, Operation
-from spyre.mlir.sdsc_builder import OperationSpec, build_operation
-from spyre.mlir.sdsc_recipes import Operand, reduction
+from spyre.mlir.builder.operations import OperationSpec, build_operation
+from spyre.mlir.builder.recipes import HostOperand, reduction
+from spyre.mlir.operation.operation import Indirection, Operation
 from tests.hw.harness import link, small_numbers, windows
 from tests.hw.movement_strategies import conversion_specs, copy_specs, gathers, restickify_specs
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
@@ -68,7 +68,7 @@ def test_coordinates_lead_back(spec: OperationSpec, seed: int):
 
 def test_partial_sums_are_one_core():
     splits = {"mb": 2, "out": 2}
-    spec = reduction("sum", (4, 256), (1,), Operand(0), Operand(REGION_BYTES), splits)
+    spec = reduction("sum", (4, 256), (1,), HostOperand(0), HostOperand(REGION_BYTES), splits)
     op = build_operation(spec)
     rows = [core["mb"] for core in op.core_slices]
     assert canonical_cores(op) == tuple(rows.index(row) for row in rows)

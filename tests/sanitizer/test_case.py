@@ -11,10 +11,10 @@ import pytest
 
 from spyre.cli.run import main
 from spyre.errors import DeviceFault
-from spyre.hw.device import Device
-from spyre.runtime.case_file import read_case
-from spyre.runtime.case_run import run_case
-from tests.runtime.test_case import buffer, write_case
+from spyre.hw.device.device import Device
+from spyre.runtime.cases.case import read_case
+from spyre.runtime.cases.replay import run_case
+from tests.runtime.cases.test_case import buffer, write_case
 from tests.sanitizer.test_sanitizer import too_far
 
 

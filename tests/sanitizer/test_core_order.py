@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.errors import LaunchError
-from spyre.hw.core_order import parse_core_order, shares
-from spyre.hw.core_plan import plan_operation
-from spyre.hw.device import Device
-from spyre.hw.linker import Linker
+from spyre.hw.device.device import Device, parse_core_order
+from spyre.hw.linking.linker import Linker
+from spyre.hw.plans.core_plan import plan_operation, shares
 from spyre.hw.reference import literal_starts, run_reference
-from spyre.mlir.sdsc_builder import build_operation
-from spyre.mlir.sdsc_recipes import Operand, matmul
-from spyre.runtime.session import run
+from spyre.mlir.builder.operations import build_operation
+from spyre.mlir.builder.recipes import HostOperand, matmul
+from spyre.runtime.run.session import run
 from tests.hw import harness
 from tests.hw.harness import Trial, allocations_of, fill_window, twin_memory, windows
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
@@ -37,13 +36,13 @@ def test_parse():
 
 
 def test_combining_cores_stay_together():
-    a, b, c = (Operand(k << 34) for k in range(3))
+    a, b, c = (HostOperand(k << 34) for k in range(3))
     op = build_operation(matmul(8, 256, 64, a, b, c, (), {"mb": 4, "in": 2}))
     assert sorted(len(share) for share in shares(op)) == [2, 2, 2, 2]
 
 
 def test_another_seed_is_another_order():
-    a, b, c = (Operand(k << 34) for k in range(3))
+    a, b, c = (HostOperand(k << 34) for k in range(3))
     op = build_operation(matmul(32, 64, 64, a, b, c, (), {"mb": 32}))
     starts = literal_starts(op)
     relative = starts - starts[:, :1]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spyre.errors import Severity
-from spyre.hw.device import Device
-from spyre.runtime.session import run
+from spyre.hw.device.device import Device
+from spyre.runtime.run.session import run
 from tests.sanitizer.programs import RIGHT, WRONG
 
 GOLDEN = Path(__file__).parent / "golden"

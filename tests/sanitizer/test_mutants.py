@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch, PoolBuffer
 from tests.sanitize_mutants import __main__ as mutants
 from tests.sanitize_mutants.touched import Outside, find_outside
 from tests.sanitizer.programs import NBYTES, right

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from spyre.errors import LaunchError, Severity, UnsupportedError
-from spyre.hw import check_table as ct
-from spyre.hw.binding import Allocation
-from spyre.hw.device import Device, DeviceTensor
-from spyre.hw.memory import POISON
-from spyre.hw.sanitizer.checks import ALL_CHECKS, Check, parse_checks
-from spyre.hw.sanitizer.findings import SanitizerFinding
+from spyre.hw.device.device import Device
+from spyre.hw.device.transfer import HostView
+from spyre.hw.linking.binding import Allocation
+from spyre.hw.memory.device_memory import POISON, DeviceTensor
+from spyre.hw.sanitizer.findings import ALL_CHECKS, Check, SanitizerFinding, parse_checks
 from spyre.hw.sanitizer.shadow import RecordLog, Upload
 from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.hw.transfer import HostView
+from spyre.hw.table import checks as ct
 from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.operations import build_operation
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.sdsc_builder import build_operation
-from spyre.mlir.sdsc_recipes import Operand, pointwise
-from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
-from spyre.runtime.session import Session, run
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.run.session import Session, run
 from tests.hw.harness import link
 from tests.sanitizer import programs
 from tests.sanitizer.programs import NBYTES, ROW, SHAPE, SPLIT
@@ -47,8 +47,8 @@ def too_far(directory: Path, pool: bool = False) -> Bundle:
     x, y = (builder.argument(NBYTES) for _ in range(2))
     source = builder.temporary(NBYTES) if pool else x
     with builder.loop(5) as tile:
-        place = Operand(source.at(0, {tile: 8 * ROW * 2}))
-        builder.add(pointwise("abs", (8, 128), [place], Operand(y.at()), {"mb": 2}))
+        place = HostOperand(source.at(0, {tile: 8 * ROW * 2}))
+        builder.add(pointwise("abs", (8, 128), [place], HostOperand(y.at()), {"mb": 2}))
     write_bundle(builder.build(), directory)
     return load_bundle(directory)
 
@@ -97,8 +97,8 @@ def test_out_of_the_pool(tmp_path: Path):
 
 def test_a_span_beyond_256_mib():
     """Only a program that was not checked gets here: SPY235 says the same before."""
-    source = Operand(0, gap={"mb": 2_200_000 - 2})
-    op = build_operation(pointwise("abs", (2, 128), [source], Operand(1 << 34), {"mb": 2}))
+    source = HostOperand(0, gap={"mb": 2_200_000 - 2})
+    op = build_operation(pointwise("abs", (2, 128), [source], HostOperand(1 << 34), {"mb": 2}))
     device = Device(sanitize="align")
     assert device.sanitizer is not None
     regions = [Allocation(f"region {k}", k << 34, 1 << 30) for k in range(2)]
@@ -168,7 +168,7 @@ def test_the_last_writer_of_an_earlier_launch_is_named(tmp_path: Path):
     builder = BundleBuilder()
     (y,) = programs.arguments(builder, 1)
     source = programs.lx(1_750_016 + 4 * ROW)
-    builder.add(pointwise("neg", SHAPE, [source], Operand(y.at()), SPLIT))
+    builder.add(pointwise("neg", SHAPE, [source], HostOperand(y.at()), SPLIT))
     path = programs.write(builder, tmp_path / "b", [programs.WRITTEN])
     found = {f.code: f for f in session.run(path).sanitizer}
     assert found["SPY731"].last_writer == "execute 0 (abs), core 0"

@@ -10,13 +10,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spyre.errors import SpyreError
-from spyre.hw.binding import Allocation
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
+from spyre.hw.linking.binding import Allocation
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.shadow import ShadowTwin
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
-from spyre.mlir.operation import Component, Operation, Tensor
-from spyre.mlir.sdsc_builder import build_operation
+from spyre.mlir.builder.operations import build_operation
+from spyre.mlir.operation.operation import Component, Operation, Tensor
 from tests.hw.harness import Window, link, map_tensors, move_lx, windows
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
 

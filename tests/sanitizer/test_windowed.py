@@ -12,23 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.errors import SdscError
-from spyre.hw.boxes import core_boxes, global_coordinate
-from spyre.hw.device import Device
-from spyre.hw.linked_program import variants_of
+from spyre.hw.access import core_boxes, global_coordinate
+from spyre.hw.device.device import Device
+from spyre.hw.linking.linked_program import variants_of
 from spyre.hw.reference import literal_starts
-from spyre.hw.reference.addresses import element_offsets, slice_origin
-from spyre.hw.reference.owners import addresses_elsewhere
+from spyre.hw.reference.addresses import addresses_elsewhere, element_offsets, slice_origin
 from spyre.hw.reference.shadow import ShadowTwin, visited_offsets
 from spyre.hw.reference.shuffle import computed_boxes
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
+from spyre.mlir.builder.recipes import HostOperand, Windows, conv2d, pool
 from spyre.mlir.bundle import write_bundle
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.operation import Component, Operation
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec, build_operation
-from spyre.mlir.sdsc_recipes import Operand
-from spyre.mlir.sdsc_window_recipes import Windows, conv2d, pool
-from spyre.runtime.launch_spec import (
+from spyre.mlir.operation.operation import Component, Operation
+from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,
@@ -36,7 +34,7 @@ from spyre.runtime.launch_spec import (
     Role,
     write_launch_spec,
 )
-from spyre.runtime.session import run
+from spyre.runtime.run.session import run
 from tests.hw.division_strategies import lookups, shuffles
 from tests.hw.harness import link
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
@@ -186,7 +184,7 @@ def shuffle(
 ) -> Operation:
     """From one division over 12 cores, at an address in LX, to another."""
     tensors = [
-        TensorSpec(
+        OperandSpec(
             dims=("mb", "out"),
             stick=(("out", 64),),
             base=base,
@@ -217,7 +215,7 @@ def ring(source: int, target: int) -> Operation:
     rows = tuple({"mb": k} for k in range(4))
     turned = tuple({"mb": (k + 1) % 4} for k in range(4))
     tensors = [
-        TensorSpec(
+        OperandSpec(
             dims=("mb", "out"),
             stick=(("out", 64),),
             base=base,
@@ -265,8 +263,8 @@ def convolved(directory: Path, missing: bool) -> Path:
     """A convolution with implied padding, of an argument or of the unwritten pool."""
     builder = BundleBuilder()
     w, y, x = (builder.argument(size) for size in (9 * 64 * 128, 16 * 128, 64 * 128))
-    place = Operand(builder.temporary(64 * 128).at() if missing else x.at())
-    builder.add(conv2d(HOST, 64, PADDED, place, Operand(w.at()), Operand(y.at()), SHARED))
+    place = HostOperand(builder.temporary(64 * 128).at() if missing else x.at())
+    builder.add(conv2d(HOST, 64, PADDED, place, HostOperand(w.at()), HostOperand(y.at()), SHARED))
     return write(builder, directory, [(9 * 64, 64), (16, 64), (64, 64)])
 
 
@@ -274,8 +272,8 @@ def pooled(directory: Path, missing: bool) -> Path:
     """The same with a maximum, whose input has its channels in `out`."""
     builder = BundleBuilder()
     _, y, x = (builder.argument(size) for size in (9 * 64 * 128, 16 * 128, 64 * 128))
-    place = Operand(builder.temporary(64 * 128).at() if missing else x.at())
-    builder.add(pool("maxpoolfwd", HOST, PADDED, place, Operand(y.at()), SHARED))
+    place = HostOperand(builder.temporary(64 * 128).at() if missing else x.at())
+    builder.add(pool("maxpoolfwd", HOST, PADDED, place, HostOperand(y.at()), SHARED))
     return write(builder, directory, [(9 * 64, 64), (16, 64), (64, 64)])
 
 

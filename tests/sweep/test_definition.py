@@ -10,9 +10,8 @@ import pytest
 
 from spyre.errors import SweepError
 from spyre.sweep import __main__ as entry
-from spyre.sweep.definition import make_definition, read_document, read_tiles
-from spyre.sweep.options import document_of, parse_options
-from spyre.sweep.subjects import read_function_subject
+from spyre.sweep.__main__ import document_of, parse_options
+from spyre.sweep.definition import make_definition, read_document, read_function_subject, read_tiles
 from tests.test_imports import HEAVY, loaded_after
 
 ROOT = Path(__file__).parents[2]

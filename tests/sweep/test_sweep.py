@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from spyre.errors import SweepError
-from spyre.hw.cost.machine_file import default_machine
+from spyre.hw.cost.machine import default_machine
 from spyre.sweep import __main__ as entry
 from spyre.sweep.definition import make_definition
-from spyre.sweep.journal import opened_journal
-from spyre.sweep.plot import lines, plot_axis, write_plot
 from spyre.sweep.point import measure
-from spyre.sweep.results import write_results
-from spyre.sweep.runners import DaskRunner, ProcessRunner, gather
-from spyre.sweep.sweep import run_sweep
+from spyre.sweep.results import lines, plot_axis, write_plot, write_results
+from spyre.sweep.run import DaskRunner, ProcessRunner, gather, opened_journal, run_sweep
 from tests.sweep.workers import deadly, quick, raising
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -188,7 +185,7 @@ def test_no_scheduler_and_no_dask(monkeypatch):
         list(DaskRunner("tcp://127.0.0.1:9").run(tasks))
     monkeypatch.undo()
     pytest.importorskip("distributed")
-    monkeypatch.setattr("spyre.sweep.runners.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("spyre.sweep.run.CONNECT_SECONDS", 0.2)
     with pytest.raises(SweepError, match="SPY745"):
         list(DaskRunner("tcp://127.0.0.1:9").run(tasks))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from spyre.sweep.definition import Task
+from spyre.sweep.definition import SweepTask
 from spyre.sweep.point import Record, complete
 
 
-def quick(task: Task) -> list[Record]:
+def quick(task: SweepTask) -> list[Record]:
     """A time per machine, from its bandwidth."""
     return complete(
         task, [{"modelled_us": 1000.0 / dict(m).get("hardware.hbm_peak_gbps", 1), "hbm_bytes": 10}
@@ -16,13 +16,13 @@ def quick(task: Task) -> list[Record]:
     )  # fmt: skip
 
 
-def deadly(task: Task) -> list[Record]:
+def deadly(task: SweepTask) -> list[Record]:
     """Kills its process on the subject that says so."""
     if "softmax" in task.subject.text:
         os._exit(3)
     return quick(task)
 
 
-def raising(task: Task) -> list[Record]:
+def raising(task: SweepTask) -> list[Record]:
     """As an error that a measurement does not catch."""
     raise ValueError(task.subject.text)

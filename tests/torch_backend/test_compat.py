@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from spyre.torch_backend import accelerator, compat, patches, storages
-from spyre.torch_backend.device_module import EXPORTS
+from spyre.torch_backend import compat
+from spyre.torch_backend.registration import patches
+from spyre.torch_backend.registration.device_module import EXPORTS
+from spyre.torch_backend.tensors import storages
 from tests.torch_backend.processes import run
 
 BACKEND = Path(compat.__file__).parent
@@ -52,7 +54,7 @@ SYMBOLS = (
     "torch.utils._config_module.install_config_module",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend",
     "torch.utils.swap_tensors",
-    *(f"torch._C.{name}" for name in accelerator.FUNCTIONS),
+    *(f"torch._C.{name}" for name in patches.FUNCTIONS),
     *(f"torch.UntypedStorage.{name}" for name in patches.STORAGE_METHODS),
     *(f"torch.Tensor.{name}" for name in ("to", "pin_memory", "is_pinned", "__dlpack__")),
 )

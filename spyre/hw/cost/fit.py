@@ -13,11 +13,9 @@ from math import exp, log
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.cost.kernel_time import kernel_ns
-from spyre.hw.cost.machine import MachineSpec
-from spyre.hw.cost.machine_file import default_machine
-from spyre.hw.cost.measured import MeasuredKernel, measured_kernels
-from spyre.hw.cost.measured_counts import counts_of
+from spyre.hw.cost.machine import MachineSpec, default_machine
+from spyre.hw.cost.measured import MeasuredKernel, counts_of, measured_kernels
+from spyre.hw.cost.models import kernel_ns
 
 Float64Array = npt.NDArray[np.float64]
 DIGITS = 3

@@ -1,23 +1,34 @@
-"""The machine a cost model speaks of: constants read from a TOML file, ``spyre.toml`` by default.
+"""The machine a cost model speaks of: constants read from a TOML file, ``spyre.toml`` by
+default.
 
 Every constant of a file has a value, a unit, where it is from (``source``) and how it is known
 (``kind``). Values are plain numbers on :class:`Hardware` and :class:`Calibration`;
-``MachineSpec.constants`` has the whole record by name, such as ``hardware.cores``.
+``MachineSpec.constants`` has the whole record by name, such as ``hardware.cores``. A file may
+leave out constants: they are those of the shipped one. What it says must be known, in the unit of
+the field, and of its type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
 from typing import Any
+
+from spyre.errors import JsonLocation, MachineError
 
 Points = tuple[tuple[float, float], ...]
 """A function by its values: (x, y) with rising x."""
 Value = int | float | Points
 
 
-class Kind(StrEnum):
+class ConstantKind(StrEnum):
     """How a constant is known."""
 
     STATED = "stated"
@@ -27,12 +38,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class MachineConstant:
     """One constant of a machine file."""
 
     value: Value
     unit: str
-    kind: Kind
+    kind: ConstantKind
     source: str
 
 
@@ -121,7 +132,7 @@ class MachineSpec:
     name: str
     hardware: Hardware
     calibration: Calibration
-    constants: Mapping[str, Constant]
+    constants: Mapping[str, MachineConstant]
 
     def with_values(self, values: Mapping[str, Value], source: str = "given") -> MachineSpec:
         """This machine with other constants, by name, e.g. ``{"hardware.cores": 16}``.
@@ -131,7 +142,7 @@ class MachineSpec:
         constants = dict(self.constants)
         for name, value in values.items():
             constants[name] = replace(
-                constants[name], value=value, kind=Kind.GUESSED, source=source
+                constants[name], value=value, kind=ConstantKind.GUESSED, source=source
             )
         return make_machine(self.name, constants)
 
@@ -142,7 +153,7 @@ GROUPS: Mapping[str, type[Hardware] | type[Calibration]] = {
 }
 
 
-def make_machine(name: str, constants: Mapping[str, Constant]) -> MachineSpec:
+def make_machine(name: str, constants: Mapping[str, MachineConstant]) -> MachineSpec:
     """A machine of complete constants; :mod:`.machine_file` checks those of a file."""
     values: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
     for path, constant in constants.items():
@@ -153,4 +164,140 @@ def make_machine(name: str, constants: Mapping[str, Constant]) -> MachineSpec:
         Hardware(**values["hardware"]),
         Calibration(**values["calibration"]),
         dict(constants),
+    )
+
+
+SHIPPED = "spyre.toml"
+KEYS = ("value", "unit", "kind", "source")
+
+
+@cache
+def default_machine() -> MachineSpec:
+    """The shipped machine, read once per process."""
+    text = resources.files("spyre.hw.cost").joinpath(SHIPPED).read_text(encoding="utf-8")
+    name, constants = _read_machine(text, SHIPPED)
+    _require_all(constants)
+    return make_machine(name, constants)
+
+
+def load_machine(path: str | Path) -> MachineSpec:
+    """The machine of a file over the shipped one.
+
+    Raises MachineError: SPY760 (not readable, no TOML), SPY761 (unknown or missing key), SPY762
+    (value, unit, kind or source).
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MachineError(
+            "SPY760", "the machine file cannot be read", JsonLocation(str(path)), found=str(error)
+        ) from error
+    name, constants = _read_machine(text, str(path))
+    return make_machine(name, {**default_machine().constants, **constants})
+
+
+def _read_machine(text: str, file: str) -> tuple[str, dict[str, MachineConstant]]:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MachineError(
+            "SPY760", "the machine file is no TOML", JsonLocation(file), found=str(error)
+        ) from error
+    _check_keys(document, ("name", *GROUPS), ("name",), file, "$")
+    if not isinstance(document["name"], str):
+        raise _wrong_constant(file, "$.name", "a name in quotes", document["name"])
+    return document["name"], dict(_constants(document, file))
+
+
+def _constants(document: Mapping[str, Any], file: str) -> Iterator[tuple[str, MachineConstant]]:
+    for group, owner in GROUPS.items():
+        known = {each.name: each for each in fields(owner)}
+        tables = document.get(group, {})
+        _check_keys(tables, tuple(known), (), file, f"$.{group}")
+        for key, table in tables.items():
+            path = f"$.{group}.{key}"
+            _check_keys(table, KEYS, KEYS, file, path)
+            unit, kind = known[key].metadata["unit"], str(known[key].type)
+            yield f"{group}.{key}", _constant(table, unit, kind, file, path)
+
+
+def _constant(
+    table: Mapping[str, Any], unit: str, kind: str, file: str, path: str
+) -> MachineConstant:
+    if table["unit"] != unit:
+        raise _wrong_constant(file, f"{path}.unit", f'"{unit}"', table["unit"])
+    if table["kind"] not in set(ConstantKind):
+        raise _wrong_constant(file, f"{path}.kind", ", ".join(ConstantKind), table["kind"])
+    source = table["source"]
+    if not isinstance(source, str) or not source.strip():
+        raise _wrong_constant(file, f"{path}.source", "where the value is from", source)
+    return MachineConstant(
+        _checked_value(table["value"], kind, file, f"{path}.value"),
+        unit,
+        ConstantKind(table["kind"]),
+        source,
+    )
+
+
+def _checked_value(found: object, kind: str, file: str, path: str) -> Value:
+    if kind == "Points":
+        return _points(found, file, path)
+    if isinstance(found, bool) or not isinstance(found, int if kind == "int" else (int, float)):
+        raise _wrong_constant(file, path, "a whole number" if kind == "int" else "a number", found)
+    if not (isfinite(found) and found >= 0):
+        raise _wrong_constant(file, path, "a finite number, not negative", found)
+    return found if kind == "int" else float(found)
+
+
+def _points(found: object, file: str, path: str) -> Value:
+    expected = "[[x, y], ...] with rising x"
+    if not isinstance(found, list) or not found:
+        raise _wrong_constant(file, path, expected, found)
+    for row in found:
+        numbers = isinstance(row, list) and all(type(v) in (int, float) for v in row)
+        if not numbers or len(row) != 2:
+            raise _wrong_constant(file, path, expected, row)
+    points = tuple((float(x), float(y)) for x, y in found)
+    if any(a[0] >= b[0] for a, b in pairwise(points)):
+        raise _wrong_constant(file, path, expected, found)
+    return points
+
+
+def _require_all(constants: Mapping[str, MachineConstant]) -> None:
+    for group, owner in GROUPS.items():
+        for each in fields(owner):
+            if f"{group}.{each.name}" not in constants:
+                raise _unknown_key(SHIPPED, f"$.{group}", f"a table {each.name}", "none")
+
+
+def _check_keys(
+    found: object, known: tuple[str, ...], needed: tuple[str, ...], file: str, path: str
+) -> None:
+    if not isinstance(found, dict):
+        raise _wrong_constant(file, path, "a table", found)
+    for key in found:
+        if key not in known:
+            raise _unknown_key(file, f"{path}.{key}", f"one of {', '.join(known)}", key)
+    for key in needed:
+        if key not in found:
+            raise _unknown_key(file, path, f"a key {key}", ", ".join(found) or "none")
+
+
+def _unknown_key(file: str, path: str, expected: str, found: str) -> MachineError:
+    return MachineError(
+        "SPY761",
+        "a machine file has a key it must not have, or lacks one",
+        JsonLocation(file, path),
+        expected=expected,
+        found=found,
+    )
+
+
+def _wrong_constant(file: str, path: str, expected: str, found: object) -> MachineError:
+    return MachineError(
+        "SPY762",
+        "a constant of a machine file is wrong",
+        JsonLocation(file, path),
+        expected=expected,
+        found=repr(found),
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spyre.hw.cost.counting import operation_counts
-from spyre.hw.cost.kernel_time import Model, kernel_ns
 from spyre.hw.cost.machine import MachineSpec
-from spyre.hw.cost.operation_counts import OperationCounts
-from spyre.hw.cost.times import KernelTime
-from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.lx_occupancy import lx_occupancy
+from spyre.hw.cost.models import KernelTime, Model, kernel_ns
+from spyre.hw.counters.counts import OperationCounts
+from spyre.hw.counters.execute import operation_counts
+from spyre.hw.counters.scratchpad import lx_occupancy
+from spyre.hw.linking.linked_program import LinkedProgram
 
 
 @dataclass(frozen=True, slots=True)

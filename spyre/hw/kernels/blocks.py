@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from spyre.hw import table as tb
 from spyre.hw.jit import kernel
-from spyre.hw.kernels.code_loops import decode_codes, encode_codes
-from spyre.hw.kernels.intrinsics import bits_float, decode_dl16, decode_half, encode_half
-from spyre.hw.kernels.rounding import LARGEST, ROUND_ADD, ROUND_ODD, encode_dl16_as
+from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
+from spyre.hw.kernels.intrinsics import (
+    LARGEST,
+    ROUND_ADD,
+    ROUND_ODD,
+    bits_float,
+    decode_dl16,
+    decode_half,
+    encode_dl16_as,
+    encode_half,
+)
+from spyre.hw.table import plan as tb
 
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
 PITCH, INNER_PITCH, EXTENT = tb.PITCH, tb.INNER_PITCH, tb.EXTENT

@@ -10,7 +10,7 @@ from numba import carray
 
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.intrinsics import call_entry, pointer_i64
-from spyre.hw.kernels.opcodes import CHAIN_WORDS
+from spyre.hw.table.plan import CHAIN_WORDS
 
 
 @kernel

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from spyre.hw import table as tb
 from spyre.hw.jit import kernel
-from spyre.hw.kernels.opcodes import (
+from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import (
     CHAIN_LENGTH,
     DISPATCH_BASES,
     ELEMENTWISE_KIND,
     MAX_CHAIN,
     STRIP_STICKS,
 )
-from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 
 KIND, INPUTS, UNITS, RANK, INNER = tb.KIND, tb.INPUTS, tb.UNITS, tb.RANK, tb.INNER
 EXTENT, BLOCK_STICKS = tb.EXTENT, tb.BLOCK_STICKS

@@ -10,13 +10,19 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw import matmul_table as mt
-from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
-from spyre.hw.kernels.intrinsics import pointer_i64, pointer_u16
+from spyre.hw.kernels.intrinsics import (
+    ROUND_ADD,
+    ROUND_ODD,
+    add_product_rounded,
+    add_rounded,
+    pointer_i64,
+    pointer_u16,
+)
 from spyre.hw.kernels.matmul import axis_offsets, decode_stick, store_rows
-from spyre.hw.kernels.rounding import ROUND_ADD, ROUND_ODD, add_product_rounded, add_rounded
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import matmul as mt
+from spyre.hw.table import plan as tb
 
 F = np.float32
 

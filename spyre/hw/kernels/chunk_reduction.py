@@ -11,14 +11,21 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import store_sticks
-from spyre.hw.kernels.intrinsics import bits_float, pointer_f32, pointer_i64, pointer_u16
-from spyre.hw.kernels.opcodes import CHUNK, MAX_CHUNK_STICKS, REDUCE_LANES, REDUCTIONS
+from spyre.hw.kernels.intrinsics import (
+    ROUND_ADD,
+    ROUND_ODD,
+    add_rounded,
+    bits_float,
+    pointer_f32,
+    pointer_i64,
+    pointer_u16,
+)
 from spyre.hw.kernels.reduction import stage, store_pair
-from spyre.hw.kernels.rounding import ROUND_ADD, ROUND_ODD, add_rounded
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import CHUNK, MAX_CHUNK_STICKS, REDUCE_LANES, REDUCTIONS
 
 F = np.float32
 

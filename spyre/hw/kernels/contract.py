@@ -11,8 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw import table as tb
-from spyre.hw import vector_table as vt
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.intrinsics import (
     bits_float,
@@ -30,6 +28,8 @@ from spyre.hw.kernels.vectors import (
     vector_word,
 )
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table import vectors as vt
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT, FLAGS, VALUE = tb.BASE, tb.TENSOR, tb.FORMAT, tb.FLAGS, tb.VALUE

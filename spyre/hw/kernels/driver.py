@@ -1,8 +1,8 @@
 """The compiled driver: runs the dispatches of one program in order, each on one or more threads.
 
 A dispatch row is a table index, two words for reports, and the base address of every operand.
-Kernels are called by address, so a new kernel does not recompile the driver. Dispatches of a chain
-(see :mod:`.chaining`) are one job.
+Kernels are called by address, so a new kernel does not recompile the driver. Fused dispatches
+are one job.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw import table as tb
 from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import call_entry
-from spyre.hw.kernels.opcodes import (
+from spyre.hw.kernels.pool import run_job
+from spyre.hw.spec import REGION_BITS, REGION_SKEW_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import (
     CHAIN_KIND,
     CHAIN_LENGTH,
     CHAIN_WORDS,
@@ -22,8 +24,31 @@ from spyre.hw.kernels.opcodes import (
     DISPATCH_WORDS,
     STRIP_STICKS,
 )
-from spyre.hw.kernels.pool import run_job
-from spyre.hw.pool_block import CHUNKS_PER_THREAD
+from spyre.hw.table.pool import CHUNKS_PER_THREAD
+
+
+@kernel
+def place_dispatches(dispatch: Any, anchors: Any, origin: Any, bases: Any, placed: Any) -> None:
+    """Fill ``placed`` [launches · rows, DISPATCH_WORDS] with base addresses as host offsets.
+
+    ``dispatch``: [row, DISPATCH_WORDS] as linked with allocations at ``origin`` [allocation];
+    ``anchors``: the allocation each base moves with, [row, operand], negative for none; ``bases``:
+    where the allocations of each launch begin, [launch, allocation]. Bytes.
+    """
+    at = 0
+    for launch in range(bases.shape[0]):
+        for row in range(dispatch.shape[0]):
+            for word in range(DISPATCH_BASES):
+                placed[at, word] = dispatch[row, word]
+            for operand in range(DISPATCH_WORDS - DISPATCH_BASES):
+                address = dispatch[row, DISPATCH_BASES + operand]
+                anchor = anchors[row, operand]
+                if anchor >= 0:
+                    address += bases[launch, anchor] - origin[anchor]
+                skew = (address >> REGION_BITS) * REGION_SKEW_BYTES
+                placed[at, DISPATCH_BASES + operand] = address + skew
+            at += 1
+
 
 WORDS, KIND, UNITS, COST_NS = tb.WORDS, tb.KIND, tb.UNITS, tb.COST_NS
 INNER, BLOCK_STICKS = tb.INNER, tb.BLOCK_STICKS

@@ -2,14 +2,15 @@
 
 One unit is one block of up to BLOCK_STICKS sticks along the innermost axis. Every block is staged
 whole before it is written, so operating in place is safe. Cheap operations on neighbouring sticks
-are not staged and take as many blocks at once as follow each other.
+are not staged and take as many blocks at once as follow each other. Definitions: operations
+reference §3; adding one is a name in :mod:`spyre.hw.table.plan` and a branch here.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from numba import carray
 
-from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import (
     begin,
@@ -19,11 +20,288 @@ from spyre.hw.kernels.blocks import (
     mask_sticks,
     store_sticks,
 )
-from spyre.hw.kernels.fused import fused_runs
-from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
-from spyre.hw.kernels.opcodes import FUSE
-from spyre.hw.kernels.pointwise import apply_binary, apply_many, apply_unary
+from spyre.hw.kernels.dl16_vectors import (
+    absolute_codes,
+    add_codes,
+    add_lanes,
+    divide_codes,
+    divide_lanes,
+    maximum_codes,
+    maximum_lanes,
+    minimum_codes,
+    minimum_lanes,
+    multiply_codes,
+    multiply_lanes,
+    negate_codes,
+    relu_codes,
+    subtract_codes,
+    subtract_lanes,
+    where_codes,
+)
+from spyre.hw.kernels.intrinsics import (
+    maximum_f32,
+    maximum_number,
+    minimum_f32,
+    minimum_number,
+    pointer_f32,
+    pointer_i64,
+    pointer_u16,
+)
+from spyre.hw.kernels.vector_math import (
+    absolute,
+    exponential,
+    gelu,
+    hyperbolic_tangent,
+    inverse_root,
+    logarithm,
+    mish,
+    sigmoid,
+    silu,
+    softplus,
+)
+from spyre.hw.ops.spec_choices import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
 from spyre.hw.spec import HOST_BYTES, STICK_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import BINARY, FUSE, FUSED_BINARY, FUSED_UNARY, MANY, UNARY
+
+F = np.float32
+SLOPE = F(LEAKY_SLOPE)
+SUBTRAHEND_LAST = FNMS_FORM == "c-ab"
+SCALE_FIRST = BATCHNORM_OPERANDS == "scale-shift"
+LOWEST_VARIANCE = F(0.0) if VARIANCE_FLOOR else F(-np.inf)
+
+
+@kernel
+def apply_unary(opcode, a, out, constants):
+    """out[i] = op(a[i]) for the opcode'th operation of UNARY."""
+    n = out.size
+    c0, c1 = constants[0], constants[1]
+    if opcode == 0:
+        for i in range(n):
+            out[i] = a[i]
+    elif opcode == 1:
+        for i in range(n):
+            out[i] = absolute(a[i])
+    elif opcode == 2:
+        for i in range(n):
+            out[i] = -a[i]
+    elif opcode == 3:
+        for i in range(n):
+            out[i] = exponential(a[i])
+    elif opcode == 4:
+        for i in range(n):
+            out[i] = logarithm(a[i])
+    elif opcode == 5:
+        for i in range(n):
+            out[i] = np.sqrt(a[i])
+    elif opcode == 6:
+        for i in range(n):
+            out[i] = inverse_root(a[i])
+    elif opcode == 7:
+        for i in range(n):
+            out[i] = F(1.0) / a[i]
+    elif opcode == 8:
+        for i in range(n):
+            out[i] = hyperbolic_tangent(a[i])
+    elif opcode == 9:
+        for i in range(n):
+            out[i] = sigmoid(a[i])
+    elif opcode == 10:
+        for i in range(n):
+            out[i] = np.floor(a[i])
+    elif opcode == 11:
+        for i in range(n):
+            out[i] = maximum_f32(a[i], F(0.0))
+    elif opcode == 12:
+        for i in range(n):
+            out[i] = gelu(a[i])
+    elif opcode == 13:
+        for i in range(n):
+            out[i] = silu(a[i])
+    elif opcode == 14:
+        for i in range(n):
+            out[i] = minimum_number(maximum_number(a[i], c0), c1)
+    elif opcode == 15:
+        for i in range(n):
+            out[i] = softplus(a[i], c0, c1)
+    elif opcode == 16:
+        for i in range(n):
+            out[i] = minimum_f32(maximum_f32(a[i], F(0.0)), F(6.0))
+    elif opcode == 17:
+        for i in range(n):
+            out[i] = mish(a[i])
+    elif opcode == 18:
+        for i in range(n):
+            x = a[i]
+            out[i] = x if x > F(0.0) else x * SLOPE
+
+
+@kernel
+def apply_binary(opcode, a, b, out, constants):
+    """out[i] = op(a[i], b[i]) for the opcode'th operation of BINARY."""
+    n = out.size
+    c0 = constants[0]
+    if opcode == 0:
+        for i in range(n):
+            out[i] = a[i] + b[i]
+    elif opcode == 1:
+        for i in range(n):
+            out[i] = a[i] - b[i]
+    elif opcode == 2:
+        for i in range(n):
+            out[i] = a[i] * b[i]
+    elif opcode == 3:
+        for i in range(n):
+            out[i] = a[i] / b[i]
+    elif opcode == 4:
+        for i in range(n):
+            out[i] = maximum_number(a[i], b[i])
+    elif opcode == 5:
+        for i in range(n):
+            out[i] = minimum_number(a[i], b[i])
+    elif opcode == 6:
+        for i in range(n):
+            out[i] = F(a[i] == b[i])
+    elif opcode == 7:
+        for i in range(n):
+            out[i] = F(a[i] != b[i])
+    elif opcode == 8:
+        for i in range(n):
+            out[i] = F(a[i] >= b[i])
+    elif opcode == 9:
+        for i in range(n):
+            out[i] = F(a[i] <= b[i])
+    elif opcode == 10:
+        for i in range(n):
+            out[i] = F(a[i] > b[i])
+    elif opcode == 11:
+        for i in range(n):
+            out[i] = F(a[i] < b[i])
+    elif opcode == 12:
+        for i in range(n):
+            out[i] = b[i] - a[i]
+    elif opcode == 13:
+        for i in range(n):
+            mean, mean_square = a[i], b[i]
+            variance = maximum_f32(mean_square - mean * mean, LOWEST_VARIANCE)
+            out[i] = inverse_root(variance + c0)
+
+
+@kernel
+def apply_many(opcode, a, b, c, d, e, out):
+    """out[i] for the opcode'th operation of MANY; layernormnorm takes (x, mean, scale, w, bias),
+    muladd (x, scale, shift)."""
+    n = out.size
+    if opcode == 0:
+        for i in range(n):
+            yes, no = b[i], c[i]
+            out[i] = yes if a[i] != F(0.0) else no
+    elif opcode == 1:
+        for i in range(n):
+            out[i] = (a[i] - b[i]) * c[i] * d[i] + e[i]
+    elif opcode == 2:
+        for i in range(n):
+            out[i] = c[i] - a[i] * b[i] if SUBTRAHEND_LAST else -c[i] - a[i] * b[i]
+    elif opcode == 3:
+        for i in range(n):
+            scale, shift = (b[i], c[i]) if SCALE_FIRST else (c[i], b[i])
+            out[i] = a[i] * scale + shift
+
+
+ADD, SUB, MUL, DIV, MAX, MIN = (BINARY.index(name) for name in FUSED_BINARY)
+NEG, ABS, RELU = (UNARY.index(name) for name in FUSED_UNARY)
+WHERE = MANY.index("where")
+
+
+@kernel
+def fused_unary(opcode, x, z, dx, dz, runs, n):
+    """z[i] = op(x[i]) on ``runs`` runs of ``n`` DL16 codes, dx and dz bytes apart."""
+    if opcode == RELU:
+        relu_codes((x, z), (dx, dz), runs, n)
+    elif opcode == NEG:
+        negate_codes((x, z), (dx, dz), runs, n)
+    else:
+        absolute_codes((x, z), (dx, dz), runs, n)
+
+
+@kernel
+def fused_binary(opcode, operands, pitches, runs, n):
+    """z[i] = op(x[i], y[i]); operands x, y, z as :func:`fused_unary`'s."""
+    if opcode == ADD:
+        add_codes(operands, pitches, runs, n)
+    elif opcode == SUB:
+        subtract_codes(operands, pitches, runs, n)
+    elif opcode == MUL:
+        multiply_codes(operands, pitches, runs, n)
+    elif opcode == DIV:
+        divide_codes(operands, pitches, runs, n)
+    elif opcode == MAX:
+        maximum_codes(operands, pitches, runs, n)
+    else:
+        minimum_codes(operands, pitches, runs, n)
+
+
+@kernel
+def fused_lanes(opcode, operands, pitches, runs, n):
+    """:func:`fused_binary` with a code y per stick; operands x, y, bytes from y to the next, z."""
+    if opcode == ADD:
+        add_lanes(operands, pitches, runs, n)
+    elif opcode == SUB:
+        subtract_lanes(operands, pitches, runs, n)
+    elif opcode == MUL:
+        multiply_lanes(operands, pitches, runs, n)
+    elif opcode == DIV:
+        divide_lanes(operands, pitches, runs, n)
+    elif opcode == MAX:
+        maximum_lanes(operands, pitches, runs, n)
+    else:
+        minimum_lanes(operands, pitches, runs, n)
+
+
+@kernel
+def separate(a, da, size_a, z, dz, size, runs):
+    """True if no run of z overlaps one of a, or only the same run, which then is equal to it.
+
+    Runs of ``size_a`` bytes are ``da`` apart, those of z, ``size`` bytes, ``dz``.
+    """
+    if a == z and da == dz:
+        return True
+    low, high = a + min(da * (runs - 1), 0), a + max(da * (runs - 1), 0) + size_a
+    z_low, z_high = z + min(dz * (runs - 1), 0), z + max(dz * (runs - 1), 0) + size
+    return high <= z_low or z_high <= low
+
+
+@kernel
+def fused_runs(opcode, inputs, memory, a, b, c, z, da, db, dc, dz, runs, n, lane, pitch):
+    """``runs`` runs of ``n`` codes at bytes a, b, c → z; False if the result overlaps an operand.
+
+    da to dz: bytes from one run to the next. ``lane``: the second operand is one value per stick,
+    sticks ``pitch`` bytes apart; -1: not. ``memory``: host address of byte 0.
+    """
+    size = 2 * n
+    if not separate(a, da, size, z, dz, size, runs):
+        return False
+    x, y, out = memory + a, memory + b, memory + z
+    if inputs == 1:
+        fused_unary(opcode, x, out, da, dz, runs, n)
+    elif inputs == 2 and lane < 0:
+        if not separate(b, db, size, z, dz, size, runs):
+            return False
+        fused_binary(opcode, (x, y, out), (da, db, dz), runs, n)
+    elif inputs == 2:
+        span = (n // 64 - 1) * pitch
+        first = b + 2 * lane
+        if not separate(first + min(span, 0), db, abs(span) + 2, z, dz, size, runs):
+            return False
+        fused_lanes(opcode, (x, memory + first, pitch, out), (da, db, 0, dz), runs, n)
+    else:
+        if not separate(b, db, size, z, dz, size, runs):
+            return False
+        if not separate(c, dc, size, z, dz, size, runs):
+            return False
+        where_codes((x, y, memory + c, out), (da, db, dc, dz), runs, n)
+    return True
+
 
 OPCODE, INPUTS, INNER, BLOCKS, LANES = tb.OPCODE, tb.INPUTS, tb.INNER, tb.BLOCKS, tb.LANES
 FLAGS, SECOND = tb.FLAGS, tb.OPERAND + tb.OPERAND_WORDS

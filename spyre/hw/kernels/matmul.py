@@ -10,20 +10,23 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw import matmul_table as mt
-from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
-from spyre.hw.kernels.code_loops import decode_codes, encode_codes
+from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
 from spyre.hw.kernels.intrinsics import (
+    LARGEST,
+    ROUND_ADD,
+    ROUND_ODD,
     decode_half,
+    encode_dl16_as,
     encode_half,
     pointer_i64,
     pointer_u16,
     prefetch_line,
 )
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
-from spyre.hw.kernels.rounding import LARGEST, ROUND_ADD, ROUND_ODD, encode_dl16_as
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import matmul as mt
+from spyre.hw.table import plan as tb
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT

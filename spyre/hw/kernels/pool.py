@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import I64, call_entry, pointer_i64
-from spyre.hw.pool_block import (
+from spyre.hw.table.pool import (
     ARGUMENTS,
     BUSY,
     CHUNK_MASK,

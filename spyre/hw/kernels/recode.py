@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw import table as tb
-from spyre.hw import vector_table as vt
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.intrinsics import (
     bits_float,
@@ -21,7 +19,6 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u8,
     pointer_u16,
 )
-from spyre.hw.kernels.opcodes import RECODES
 from spyre.hw.kernels.vectors import (
     TABLE_WORDS,
     gather_values,
@@ -29,8 +26,11 @@ from spyre.hw.kernels.vectors import (
     scatter_values,
     vector_word,
 )
-from spyre.hw.readings import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
+from spyre.hw.ops.spec_choices import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table import vectors as vt
+from spyre.hw.table.plan import RECODES
 
 F = np.float32
 

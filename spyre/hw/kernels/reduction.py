@@ -11,10 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import load_sticks, mask_lanes, mask_sticks, store_sticks
-from spyre.hw.kernels.code_loops import add_four
+from spyre.hw.kernels.dl16_vectors import add_four
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     decode_dl16,
@@ -28,7 +27,11 @@ from spyre.hw.kernels.intrinsics import (
     pointer_i64,
     pointer_u16,
 )
-from spyre.hw.kernels.opcodes import (
+from spyre.hw.kernels.vector_math import absolute
+from spyre.hw.ops.spec_choices import EXX2_LANES, TOKEN_CLIP
+from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import (
     CLIP,
     MAX_KEPT_STICKS,
     REDUCE_LANES,
@@ -36,9 +39,6 @@ from spyre.hw.kernels.opcodes import (
     RUN_REDUCED,
     ZERO_MEAN,
 )
-from spyre.hw.kernels.vector_math import absolute
-from spyre.hw.readings import EXX2_LANES, TOKEN_CLIP
-from spyre.hw.spec import HOST_BYTES
 
 F = np.float32
 

@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from spyre.hw.kernels.opcodes import KERNEL_MODULES
-from spyre.hw.nest import Int64Array
+from spyre.hw.table.plan import KERNEL_MODULES
+from spyre.layout.access_map import Int64Array
 
 
 @cache

@@ -11,11 +11,11 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
-from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import begin, follow
 from spyre.hw.kernels.intrinsics import I16, I32, I64, pointer_i32, pointer_i64, pointer_u16
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import plan as tb
 
 INNER, LANES, VALUE, A_END = tb.INNER, tb.LANES, tb.VALUE, tb.MASK_END
 INNER_PITCH, FLAGS = tb.INNER_PITCH, tb.FLAGS

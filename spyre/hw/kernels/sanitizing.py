@@ -2,7 +2,7 @@
 
 Per execution: reads look for sticks nobody wrote, writes for sticks another core wrote in the same
 execution, inputs that overlap an output are looked at once more. The tables are those of
-:mod:`spyre.hw.check_table`; the slow twin is :mod:`spyre.hw.reference.shadow`.
+:mod:`spyre.hw.table.checks`; the slow twin is :mod:`spyre.hw.reference.shadow`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw import check_table as ct
 from spyre.hw.jit import inline, kernel
 from spyre.hw.kernels.driver import drive
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, host_offset
+from spyre.hw.table import checks as ct
 
 ROLE, FIRST_BOX, BOXES, BASES, PATTERNS = ct.ROLE, ct.FIRST_BOX, ct.BOXES, ct.BASES, ct.PATTERNS
 OFFSETS, IS_LX, CAN_CLASH = ct.OFFSETS, ct.IS_LX, ct.CAN_CLASH

@@ -1,8 +1,7 @@
-"""The transfer kernels: host elements to sticks and back, with format conversion.
+"""Elements of copies: neighbours on the host or on the device, to and from a buffer of numbers.
 
-Both directions walk the rows of a transfer table (:mod:`spyre.hw.transfer_plan`), made from the
-nests of the descriptor: outer axes, a tile of runs that are neighbours on the host, and runs that
-are neighbours on the device. What happens to a run: :mod:`spyre.hw.kernels.transfer_elements`.
+Floats pass through a float32 buffer, integers through an int64 buffer, so 64-bit integers are
+exact. Used by :mod:`spyre.hw.kernels.transfer`.
 """
 
 from __future__ import annotations
@@ -10,53 +9,275 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw import table as tb
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.intrinsics import (
+    bits_float,
     call_entry,
+    decode_dl16,
+    decode_half,
+    encode_bfloat16_as,
+    encode_dl16,
+    encode_dl16_as,
+    encode_half,
+    pointer_f32,
+    pointer_i8,
+    pointer_i32,
     pointer_i64,
+    pointer_u8,
+    pointer_u16,
 )
-from spyre.hw.kernels.transfer_elements import (
-    FAR,
-    gather_floats,
-    gather_integers,
-    half_stick,
-    read_floats,
-    read_integers,
-    scatter_floats,
-    scatter_integers,
-    write_floats,
-    write_integers,
-)
-from spyre.hw.kernels.transfer_table import (
+from spyre.hw.table import plan as tb
+from spyre.hw.table.transfer import (
     AXES,
     BFLOAT16_ADD,
     BFLOAT16_ODD,
     COUNT,
     DEVICE_FORMAT,
+    DEVICE_INT8,
+    DEVICE_INT16,
     DEVICE_OFFSET,
     DEVICE_STEP,
+    DEVICE_UINT32,
     END_UNIT,
     EXTENT,
     FILL,
     FIRST_AXIS,
     FIRST_UNIT,
     HEAD_WORDS,
+    HOST_BFLOAT16,
+    HOST_BOOL,
+    HOST_FLOAT32,
     HOST_FORMAT,
     HOST_HALF,
+    HOST_INT8,
+    HOST_INT16,
+    HOST_INT32,
+    HOST_INT64,
     HOST_OFFSET,
     HOST_STEP,
     INTEGERS,
     LANE_STRIDE,
+    LARGEST,
     NINF_IS_NAN,
+    ROUND_ADD,
+    ROUND_ODD,
     ROW_WORDS,
     ROWS,
+    SHORT_RUN,
     TAIL_AT,
     TAIL_COUNT,
     TAIL_FILL,
     TAIL_STEP,
     TO_DEVICE,
 )
+
+FAR = 1 << 46
+"""Extent given to arrays made from raw addresses."""
+DL16, HALF, FP32 = tb.DL16, tb.HALF, tb.FP32
+F = np.float32
+
+
+@kernel
+def gather_floats(code, pointer, at, stride, count, buffer):
+    """``count`` host elements from element ``at`` on, as float32."""
+    if code == HOST_HALF:
+        halves = carray(pointer_u16(pointer), FAR)
+        if stride == 1:
+            source, target = halves[at : at + count], buffer[:count]
+            for i in range(target.size):
+                target[i] = decode_half(source[i])
+            return
+        for i in range(count):
+            buffer[i] = decode_half(halves[at + i * stride])
+    elif code == HOST_FLOAT32:
+        floats = carray(pointer_f32(pointer), FAR)
+        for i in range(count):
+            buffer[i] = floats[at + i * stride]
+    elif code == HOST_BFLOAT16:
+        halves = carray(pointer_u16(pointer), FAR)
+        for i in range(count):
+            buffer[i] = bits_float(np.int32(np.uint32(halves[at + i * stride]) << 16))
+    else:
+        flags = carray(pointer_u8(pointer), FAR)
+        for i in range(count):
+            buffer[i] = F(1.0) if flags[at + i * stride] != 0 else F(0.0)
+
+
+@kernel
+def scatter_floats(code, pointer, at, stride, count, add, odd, buffer):
+    """float32 values to ``count`` host elements; bfloat16 rounds by the rule ``add``, ``odd``."""
+    if code == HOST_HALF:
+        halves = carray(pointer_u16(pointer), FAR)
+        if stride == 1:
+            target, source = halves[at : at + count], buffer[:count]
+            for i in range(source.size):
+                target[i] = encode_half(source[i])
+            return
+        for i in range(count):
+            halves[at + i * stride] = encode_half(buffer[i])
+    elif code == HOST_FLOAT32:
+        floats = carray(pointer_f32(pointer), FAR)
+        for i in range(count):
+            floats[at + i * stride] = buffer[i]
+    elif code == HOST_BFLOAT16:
+        halves = carray(pointer_u16(pointer), FAR)
+        for i in range(count):
+            halves[at + i * stride] = encode_bfloat16_as(buffer[i], add, odd)
+    else:
+        flags = carray(pointer_u8(pointer), FAR)
+        for i in range(count):
+            flags[at + i * stride] = 1 if buffer[i] != F(0.0) else 0
+
+
+@kernel
+def gather_integers(code, pointer, at, stride, count, buffer):
+    """``count`` host integers from element ``at`` on."""
+    if code == HOST_INT64:
+        longs = carray(pointer_i64(pointer), FAR)
+        for i in range(count):
+            buffer[i] = longs[at + i * stride]
+    elif code == HOST_INT32:
+        words = carray(pointer_i32(pointer), FAR)
+        for i in range(count):
+            buffer[i] = words[at + i * stride]
+    elif code == HOST_INT16:
+        halves = carray(pointer_u16(pointer), FAR)
+        for i in range(count):
+            buffer[i] = np.int16(halves[at + i * stride])
+    elif code == HOST_INT8:
+        octets = carray(pointer_i8(pointer), FAR)
+        for i in range(count):
+            buffer[i] = octets[at + i * stride]
+    else:
+        flags = carray(pointer_u8(pointer), FAR)
+        for i in range(count):
+            buffer[i] = flags[at + i * stride]
+
+
+@kernel
+def scatter_integers(code, pointer, at, stride, count, buffer):
+    """Integers to ``count`` host elements; HOST_BOOL makes them 0 or 1."""
+    if code == HOST_INT64:
+        longs = carray(pointer_i64(pointer), FAR)
+        for i in range(count):
+            longs[at + i * stride] = buffer[i]
+    elif code == HOST_INT32:
+        words = carray(pointer_i32(pointer), FAR)
+        for i in range(count):
+            words[at + i * stride] = np.int32(buffer[i])
+    elif code == HOST_INT16:
+        halves = carray(pointer_u16(pointer), FAR)
+        for i in range(count):
+            halves[at + i * stride] = np.uint16(buffer[i])
+    elif code == HOST_BOOL:
+        flags = carray(pointer_u8(pointer), FAR)
+        for i in range(count):
+            flags[at + i * stride] = 1 if buffer[i] != 0 else 0
+    else:
+        octets = carray(pointer_u8(pointer), FAR)
+        for i in range(count):
+            octets[at + i * stride] = np.uint8(buffer[i])
+
+
+@kernel
+def write_floats(table, pointer, address, count, buffer):
+    """Encode ``count`` device neighbours."""
+    code = table[DEVICE_FORMAT]
+    if code == FP32:
+        words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + count]
+        for i in range(words.size):
+            words[i] = buffer[i]
+        return
+    codes = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
+    if code == HALF:
+        for i in range(codes.size):
+            codes[i] = encode_half(buffer[i])
+    elif code == DL16:
+        for i in range(codes.size):
+            codes[i] = encode_dl16(buffer[i])
+    else:
+        add, odd, largest = table[ROUND_ADD], table[ROUND_ODD], table[LARGEST]
+        for i in range(codes.size):
+            codes[i] = encode_dl16_as(buffer[i], add, odd, largest)
+
+
+@kernel
+def read_floats(table, pointer, address, count, buffer):
+    """Decode ``count`` device neighbours; DL16's merged symbol becomes ±inf, or NaN if asked.
+
+    A long run begins at its stick, of which all 64 lanes are decoded: a fixed count is faster.
+    """
+    code = table[DEVICE_FORMAT]
+    if code == FP32:
+        words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + count]
+        for i in range(words.size):
+            buffer[i] = words[i]
+        return
+    codes = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + 64]
+    if code == HALF:
+        for i in range(count):
+            buffer[i] = decode_half(codes[i])
+        return
+    if count > SHORT_RUN:
+        for i in range(64):
+            buffer[i] = decode_dl16(codes[i])
+    else:
+        for i in range(count):
+            buffer[i] = decode_dl16(codes[i])
+    if table[NINF_IS_NAN] != 0:
+        for i in range(count):
+            if codes[i] & 0x7FFF == 0x7FFF:
+                buffer[i] = F(np.nan)
+
+
+@kernel
+def write_integers(code, pointer, address, count, buffer):
+    """Store ``count`` device neighbours, wrapping to the device's width."""
+    if code == DEVICE_INT8:
+        octets = carray(pointer_u8(pointer), FAR)[address : address + count]
+        for i in range(octets.size):
+            octets[i] = np.uint8(buffer[i])
+    elif code == DEVICE_INT16:
+        halves = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
+        for i in range(halves.size):
+            halves[i] = np.uint16(buffer[i])
+    else:
+        words = carray(pointer_i32(pointer), FAR)[address >> 2 : (address >> 2) + count]
+        for i in range(words.size):
+            words[i] = np.int32(buffer[i])
+
+
+@kernel
+def read_integers(code, pointer, address, count, buffer):
+    """Load ``count`` device neighbours, two's complement but for DEVICE_UINT32."""
+    if code == DEVICE_INT8:
+        octets = carray(pointer_i8(pointer), FAR)[address : address + count]
+        for i in range(octets.size):
+            buffer[i] = octets[i]
+    elif code == DEVICE_INT16:
+        halves = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
+        for i in range(halves.size):
+            buffer[i] = np.int16(halves[i])
+    else:
+        words = carray(pointer_i32(pointer), FAR)[address >> 2 : (address >> 2) + count]
+        for i in range(words.size):
+            buffer[i] = words[i]
+        if code == DEVICE_UINT32:
+            for i in range(words.size):
+                buffer[i] &= 0xFFFFFFFF
+
+
+@kernel
+def half_stick(to_device, host, at, device, address):
+    """A whole stick of float16 host neighbours against DL16, without buffers."""
+    halves = carray(pointer_u16(host), FAR)[at : at + 64]
+    codes = carray(pointer_u16(device), FAR)[address >> 1 : (address >> 1) + 64]
+    if to_device:
+        for i in range(64):
+            codes[i] = encode_dl16(decode_half(halves[i]))
+    else:
+        for i in range(64):
+            halves[i] = encode_half(decode_dl16(codes[i]))
 
 
 @kernel

@@ -21,7 +21,7 @@ from spyre.hw.kernels.intrinsics import (
     shl_i32,
     sub_i32,
 )
-from spyre.hw.readings import GELU_FORM
+from spyre.hw.ops.spec_choices import GELU_FORM
 
 F = np.float32
 I = np.int32  # noqa: E741

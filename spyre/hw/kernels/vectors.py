@@ -9,16 +9,19 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.dtypes import NIBBLE_SHIFTS, decode_device
-from spyre.hw import table as tb
 from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import (
+    LARGEST,
+    ROUND_ADD,
+    ROUND_ODD,
     decode_dl16,
     decode_half,
     encode_dl16,
+    encode_dl16_as,
     encode_half,
     float_bits,
 )
-from spyre.hw.kernels.rounding import LARGEST, ROUND_ADD, ROUND_ODD, encode_dl16_as
+from spyre.hw.table import plan as tb
 
 WORDS = tb.WORDS
 TABLE_WORDS = 1 << 40

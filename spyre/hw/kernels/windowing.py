@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw import table as tb
-from spyre.hw import vector_table as vt
 from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import load_one, store_sticks
 from spyre.hw.kernels.intrinsics import (
@@ -20,10 +18,12 @@ from spyre.hw.kernels.intrinsics import (
     pointer_i64,
     pointer_u16,
 )
-from spyre.hw.kernels.opcodes import WINDOWINGS
 from spyre.hw.kernels.vectors import TABLE_WORDS, read_vector, vector_word
-from spyre.hw.readings import WINDOW_MAX_OUTSIDE
+from spyre.hw.ops.spec_choices import WINDOW_MAX_OUTSIDE
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table import vectors as vt
+from spyre.hw.table.plan import WINDOWINGS
 
 F = np.float32
 

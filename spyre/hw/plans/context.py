@@ -1,7 +1,7 @@
-"""What every planner starts from, and how a table row is written.
+"""What every planner starts from, how a table row is written, and masked coordinates.
 
 A planner gets a :class:`PlanContext` (operation, op-table row, operand accesses, start addresses)
-and yields int64 rows of :mod:`spyre.hw.table`.
+and yields int64 rows of :mod:`spyre.hw.table.plan`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.dtypes import decode_dl16
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
-from spyre.hw import table as tb
-from spyre.hw.access import Access, per_core
-from spyre.hw.nest import Axis, CoreGroup, Int64Array
-from spyre.hw.ops import OpSpec
-from spyre.mlir.operation import Operation, Tensor
+from spyre.hw.access import TensorAccess, per_core
+from spyre.hw.ops.rules import MASK_CONSTANT, decode_constant
+from spyre.hw.ops.table import OpDefinition
+from spyre.hw.plans.loop_nests import Axis, CoreGroup
+from spyre.hw.table import plan as tb
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Operation, Tensor
 
-MASK_CONSTANT = "samv-maskvalue"
 _PACKED_FORMATS = {
     "SEN143_FP8": tb.FP8_143,
     "SEN152_FP8": tb.FP8_152,
@@ -41,8 +41,8 @@ class PlanContext:
     """
 
     op: Operation
-    spec: OpSpec
-    accesses: tuple[Access, ...]
+    spec: OpDefinition
+    accesses: tuple[TensorAccess, ...]
     starts: Int64Array
     arrangements: tuple[str, ...]
     half_format: int
@@ -50,12 +50,12 @@ class PlanContext:
     chunked: bool = False
 
     @property
-    def inputs(self) -> tuple[Access, ...]:
+    def inputs(self) -> tuple[TensorAccess, ...]:
         """Accesses of the inputs."""
         return self.accesses[: len(self.op.inputs)]
 
     @property
-    def output(self) -> Access:
+    def output(self) -> TensorAccess:
         """Access of the one output."""
         return self.accesses[-1]
 
@@ -122,7 +122,7 @@ def refuse_chunks(context: PlanContext) -> None:
         )
 
 
-def check_covered(context: PlanContext, inner: Access, outer: Access) -> None:
+def check_covered(context: PlanContext, inner: TensorAccess, outer: TensorAccess) -> None:
     """Raise SdscError if ``inner`` varies along a dim that ``outer`` lacks.
 
     An input's dims must be in the output of an elementwise operation, an output's dims in the
@@ -153,13 +153,6 @@ def check_shared_output(
                 f"one output address for all work slices of {dim!r}",
                 f"addresses {distance} bytes apart",
             )
-
-
-def decode_constant(bits: int, data_format: str) -> float:
-    """Value of a constant's bit pattern (SDSC reference §8): binary32, else a DL16 code."""
-    if data_format == "IEEE_FP32":
-        return float(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
-    return float(decode_dl16(np.array([bits & 0xFFFF], np.uint16))[0])
 
 
 def float_word(value: float) -> int:
@@ -207,7 +200,7 @@ class RowWriter:
         self.words[tb.KIND] = kind
 
     def header(self, **words: int) -> None:
-        """Set header words by their lower-case names in :mod:`spyre.hw.table`."""
+        """Set header words by their lower-case names in :mod:`spyre.hw.table.plan`."""
         for name, value in words.items():
             self.words[getattr(tb, name.upper())] = value
 
@@ -245,3 +238,48 @@ def outer_count(axes: Sequence[Axis]) -> int:
     for axis in axes[:-1]:
         total *= axis.extent
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """One masked interval [start, end) of ``dim``; ``lanes`` if ``dim`` is the stick dim."""
+
+    dim: str
+    start: int
+    end: int
+    value: float
+    lanes: bool
+
+    def starts(self, context: PlanContext) -> Int64Array:
+        """Coordinate of each core's first element along the masked dim."""
+        share = per_core(context.op, self.dim)
+        slices = [core.get(self.dim, 0) * share for core in context.op.core_slices]
+        return np.array(slices, np.int64)
+
+    def pitch(self, dim: str, elements: int) -> int:
+        """Coordinate advance of ``elements`` steps along ``dim``."""
+        return elements if dim == self.dim else 0
+
+    def write(self, row: RowWriter) -> None:
+        """Set the mask words of ``row``."""
+        row.header(
+            mask=tb.MASK_LANES if self.lanes else tb.MASK_STICKS,
+            mask_start=self.start,
+            mask_end=self.end,
+            mask_bits=float_word(self.value),
+        )
+
+
+def find_mask(context: PlanContext) -> Mask | None:
+    """The operation's mask, if any; raises UnsupportedError for more than one interval."""
+    masks = {dim: spans for dim, spans in context.op.masks.items() if spans}
+    if not masks:
+        return None
+    intervals = [(dim, start, count) for dim, spans in masks.items() for start, count in spans]
+    if len(intervals) > 1:
+        raise context.refuse(
+            "SPY524", "several masked intervals", "one interval of one dim", str(intervals)
+        )
+    dim, start, count = intervals[0]
+    value = context.constant(MASK_CONSTANT)
+    return Mask(dim, start, start + count, value, dim == context.inputs[0].stick_dim)

@@ -12,18 +12,124 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.hw import matmul_table as mt
-from spyre.hw import table as tb
-from spyre.hw import vector_table as vt
-from spyre.hw.access import per_core
-from spyre.hw.kernels.opcodes import CONTRACT_KIND
-from spyre.hw.nest import Int64Array, drop_unit_axes, merge_axes, normalise
+from spyre.errors import JsonLocation, SdscError
+from spyre.hw.access import TensorAccess, per_core
+from spyre.hw.ops.spec_choices import INTEGER_MATMUL_SCALE
 from spyre.hw.plans.context import PlanContext, RowWriter, float_word, refuse_chunks
-from spyre.hw.plans.contract_roles import ContractRoles, check_contract, find_contract_roles
-from spyre.hw.plans.lines import Space, attach, combine, line_axis, spaces
-from spyre.hw.plans.matmul import STICK, Roles, fit_rows
-from spyre.hw.plans.window_regions import Region, place_line, region_line, regions
-from spyre.hw.readings import INTEGER_MATMUL_SCALE
+from spyre.hw.plans.loop_nests import canonical_axes, drop_unit_axes, merge_axes
+from spyre.hw.plans.matmul import STICK, MatmulRoles, fit_rows
+from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
+from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
+from spyre.hw.table import matmul as mt
+from spyre.hw.table import plan as tb
+from spyre.hw.table import vectors as vt
+from spyre.hw.table.plan import CONTRACT_KIND
+from spyre.layout.access_map import Int64Array
+
+_FORMATS = {
+    "dl16": ("SEN169_FP16",),
+    "fp8": ("SEN143_FP8", "SEN152_FP8"),
+    "int8": ("SENINT8",),
+    "int4": ("SENINT4",),
+}
+"""Formats of A and B by the op table's kernel name; C is SEN169_FP16."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatmulRoles:
+    """Dims by role: ``channel`` is the reduction dim in A's stick, ``generated`` in B's and C's.
+
+    ``reduced``: window dims, then the channel.
+    """
+
+    channel: str
+    generated: str
+    reduced: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    batch: tuple[str, ...]
+
+
+def find_packed_roles(context: PlanContext) -> PackedMatmulRoles:
+    """Roles of all dims; raises SdscError when the structure is no contraction."""
+    op = context.op
+    if not all(access.tensor.stick_dims for access in context.accesses):
+        raise _structure(context)
+    a, b, c = (access.tensor for access in context.accesses)
+    places = window_dims(context) if context.spec.windowed else ()
+    members = {d: (a.holds(d) or d in places, b.holds(d), c.holds(d)) for d in op.dims}
+
+    def those(*wanted: bool) -> tuple[str, ...]:
+        return tuple(dim for dim, found in members.items() if found == wanted)
+
+    channels = tuple(d for d in those(True, True, False) if d not in places)
+    columns = those(False, True, True)
+    generated = context.output.tensor.stick_dims[0]
+    lost = [d for d in places if members[d] != (True, True, False)]
+    unknown = [d for d, m in members.items() if sum(m) < 2 and op.extents[d] > 1]
+    if len(channels) != 1 or generated not in columns or lost or unknown:
+        raise _structure(context)
+    rows, batch = those(True, False, True), those(True, True, True)
+    return PackedMatmulRoles(channels[0], generated, (*places, *channels), rows, columns, batch)
+
+
+def _structure(context: PlanContext) -> SdscError:
+    conv = context.spec.windowed
+    name = "convolution" if conv else "matmul"
+    a, b, c = (access.tensor for access in context.accesses)
+    return SdscError(
+        "SPY292" if conv else "SPY284",
+        f"{context.op.name}: the tensors do not have the structure of a {name}",
+        context.location,
+        expected="one dim in A and B only (and window dims in B), in A's stick; "
+        "a dim in B and C only, in their sticks",
+        found=f"A{a.dims} stick {a.stick_dims}, B{b.dims} stick {b.stick_dims}, "
+        f"C{c.dims} stick {c.stick_dims}",
+    )
+
+
+def check_packed_matmul(context: PlanContext, roles: PackedMatmulRoles) -> None:
+    """Raise for formats and sticks other than those of the operation."""
+    kind = context.spec.kernel_op
+    wanted = (_FORMATS[kind], _FORMATS[kind], _FORMATS["dl16"])
+    for access, formats in zip(context.accesses, wanted, strict=True):
+        if access.tensor.data_format not in formats:
+            raise context.refuse(
+                "SPY522",
+                f"{access.tensor.name} has a format that is not simulated here",
+                " or ".join(formats),
+                access.tensor.data_format,
+            )
+    k, n = roles.channel, roles.generated
+    shared = context.inputs[0].tensor.stick_dims[1:2] if kind == "int4" else ()
+    pair = shared[0] if shared and shared[0] in roles.rows else "a row dim"
+    rules = {
+        "dl16": ([(k, 64)], [(n, 64)]),
+        "fp8": ([(k, 128)], [(k, 2), (n, 64)]),
+        "int8": ([(k, 128)], [(k, 2), (n, 64)]),
+        "int4": ([(k, 16), (pair, 2), (k, 8)], [(k, 4), (n, 64)]),
+    }[kind]
+    for access, rule in zip(context.accesses, (*rules, [(n, 64)]), strict=True):
+        check_stick(context, access, rule)
+
+
+def check_stick(context: PlanContext, access: TensorAccess, rule: list[tuple[str, int]]) -> None:
+    """Raise SdscError unless the stick is ``rule``: (dim, elements), innermost first."""
+    tensor = access.tensor
+    found = list(zip(tensor.stick_dims, tensor.stick_sizes, strict=True))
+    if found != rule:
+        raise SdscError(
+            "SPY293",
+            f"{context.op.name}: the stick of {tensor.name} is not the one of this operation",
+            JsonLocation(context.op.file, tensor.json_path),
+            expected=_shown(rule),
+            found=_shown(found),
+        )
+
+
+def _shown(stick: list[tuple[str, int]]) -> str:
+    return ", ".join(f"{size} of {dim}" for dim, size in stick) + " (innermost first)"
+
 
 _A, _B, _C = 0, 1, 2
 _MOST_ROWS = 768
@@ -42,8 +148,8 @@ class _Lines:
 
 def plan_contract(context: PlanContext) -> Iterator[Int64Array]:
     """Tables of a packed matmul or a convolution."""
-    roles = find_contract_roles(context)
-    check_contract(context, roles)
+    roles = find_packed_roles(context)
+    check_packed_matmul(context, roles)
     if not context.spec.kernel_op.startswith("int"):
         refuse_chunks(context)
     for whole in spaces(context, roles.reduced):
@@ -54,7 +160,10 @@ def plan_contract(context: PlanContext) -> Iterator[Int64Array]:
 
 
 def _region_tables(
-    context: PlanContext, roles: ContractRoles, space: Space, chosen: dict[str, Region]
+    context: PlanContext,
+    roles: PackedMatmulRoles,
+    space: OffsetSpace,
+    chosen: dict[str, WindowRegion],
 ) -> list[Int64Array]:
     whole = all(per_core(context.op, d) % STICK == 0 for d in (roles.channel, roles.generated))
     if context.spec.kernel_op == "dl16" and whole:
@@ -67,16 +176,16 @@ def _region_tables(
     return [_block(context, space, _collect(context, roles, space, chosen, {}))]
 
 
-def _moves(space: Space, dim: str, operand: int) -> bool:
+def _moves(space: OffsetSpace, dim: str, operand: int) -> bool:
     """True if the cores of a split ``dim`` each have an ``operand`` of their own."""
     return dim in space.slices and bool(space.slices[dim][operand].any())
 
 
 def _collect(
     context: PlanContext,
-    roles: ContractRoles,
-    space: Space,
-    chosen: dict[str, Region],
+    roles: PackedMatmulRoles,
+    space: OffsetSpace,
+    chosen: dict[str, WindowRegion],
     steps: Mapping[str, int],
 ) -> _Lines:
     """Lines by role; every ``steps[dim]``-th element only. Slices with own operands are batches."""
@@ -108,7 +217,7 @@ def _collect(
 
 
 def _matmul_tables(
-    context: PlanContext, roles: ContractRoles, space: Space, lines: _Lines
+    context: PlanContext, roles: PackedMatmulRoles, space: OffsetSpace, lines: _Lines
 ) -> list[Int64Array] | None:
     """The region as tables of the matmul kernel, or None if it has no such form."""
     groups = []
@@ -119,11 +228,11 @@ def _matmul_tables(
             return None
         bases += sum(line[:, 0] for line in group)
         groups.append([axis for axis in axes if axis is not None])
-    batch, rows, columns = (normalise(group, _C) for group in groups[:3])
+    batch, rows, columns = (canonical_axes(group, _C) for group in groups[:3])
     depth = merge_axes(drop_unit_axes(groups[3]))
     if len(depth) > mt.AXES:
         return None
-    names = Roles(roles.channel, roles.generated, roles.rows, roles.columns, roles.batch)
+    names = MatmulRoles(roles.channel, roles.generated, roles.rows, roles.columns, roles.batch)
     start = tuple((bases[:3] // 8).tolist())
     return list(fit_rows(context, names, start, batch, rows, columns, depth))
 
@@ -131,7 +240,7 @@ def _matmul_tables(
 # --- the contract kernel ----------------------------------------------------------------------
 
 
-def _block(context: PlanContext, space: Space, lines: _Lines) -> Int64Array:
+def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Array:
     width = space.bases.size
     batch, rows, columns, depth = (
         combine(context, group, width)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spyre.errors import SdscError
-from spyre.hw import table as tb
 from spyre.hw.access import per_core
-from spyre.hw.kernels.opcodes import CONVERSIONS, CONVERT_KIND, HALF_STAGGERED, WORD_STAGGERED
-from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
 from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, whole_steps
+from spyre.hw.plans.loop_nests import Axis, canonical_axes, fold_cores, peel
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import CONVERSIONS, CONVERT_KIND, HALF_STAGGERED, WORD_STAGGERED
+from spyre.layout.access_map import Int64Array
 
 GROUP = 64
 """Elements converted together."""
@@ -40,7 +41,7 @@ def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
             extent, step = whole_steps(context, dim, extent, GROUP), GROUP
         axes.append(Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses)))
     for group in fold_cores(context.op, context.starts):
-        nest = normalise([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0))]
+        nest = canonical_axes([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0))]
         for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
             yield _row(context, wide.pitch_bytes[wide.stick_dim], bases, rest)
 

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from spyre.errors import SdscError
-from spyre.hw import table as tb
-from spyre.hw.access import Access, per_core
-from spyre.hw.kernels.opcodes import COPY_KIND, GATHER, INDEX_PER_LANE, SCATTER
-from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
+from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.plans.context import (
     PlanContext,
     RowWriter,
@@ -21,8 +18,12 @@ from spyre.hw.plans.context import (
     outer_count,
     whole_steps,
 )
-from spyre.mlir.footprint import index_step, index_step_fault, indexed_dims
-from spyre.mlir.operation import Indirection
+from spyre.hw.plans.loop_nests import Axis, canonical_axes, fold_cores, peel
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import COPY_KIND, GATHER, INDEX_PER_LANE, SCATTER
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.footprint import index_step, index_step_fault, indexed_dims
+from spyre.mlir.operation.operation import Indirection
 
 _INDEX_WORD_BYTES = 4
 
@@ -45,7 +46,7 @@ def plan_copy(context: PlanContext) -> Iterator[Int64Array]:
     output = len(context.accesses) - 1
     axes = [_axis(context, dim) for dim in context.op.dims]
     for group in fold_cores(context.op, context.starts):
-        nest = normalise([*group.axes.values(), *axes], output) or [Axis(1, (0, 0))]
+        nest = canonical_axes([*group.axes.values(), *axes], output) or [Axis(1, (0, 0))]
         for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
             yield _row(context, bases, rest).words
 
@@ -109,7 +110,7 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
             yield row.words
 
 
-def _index_step(context: PlanContext, value: Access) -> int:
+def _index_step(context: PlanContext, value: TensorAccess) -> int:
     """Bytes that one step of an index moves. SdscError SPY262 where the file does not say."""
     step = index_step(context.op, value.tensor)
     fault = index_step_fault(context.op, value.tensor)

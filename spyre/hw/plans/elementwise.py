@@ -11,9 +11,28 @@ from collections.abc import Iterator
 import numpy as np
 
 from spyre.errors import SdscError
-from spyre.hw import table as tb
-from spyre.hw.access import Access
-from spyre.hw.kernels.opcodes import (
+from spyre.hw.access import TensorAccess
+from spyre.hw.plans.context import (
+    Mask,
+    PlanContext,
+    RowWriter,
+    check_covered,
+    find_mask,
+    outer_count,
+    stick_axes,
+)
+from spyre.hw.plans.loop_nests import (
+    Axis,
+    CoreGroup,
+    drop_unit_axes,
+    fold_cores,
+    merge_axes,
+    peel,
+    sort_axes,
+)
+from spyre.hw.spec import STICK_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import (
     BINARY,
     ELEMENTWISE_KIND,
     FUSE,
@@ -23,26 +42,8 @@ from spyre.hw.kernels.opcodes import (
     MANY,
     UNARY,
 )
-from spyre.hw.nest import (
-    Axis,
-    CoreGroup,
-    Int64Array,
-    drop_unit_axes,
-    fold_cores,
-    merge_axes,
-    peel,
-    sort_axes,
-)
-from spyre.hw.plans.context import (
-    PlanContext,
-    RowWriter,
-    check_covered,
-    outer_count,
-    stick_axes,
-)
-from spyre.hw.plans.masks import Mask, find_mask
-from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.operation import Component
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Component
 
 
 def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
@@ -104,7 +105,7 @@ def check_sticks(context: PlanContext) -> None:
         )
 
 
-def _operand_slots(context: PlanContext) -> list[tuple[int, Access, int]]:
+def _operand_slots(context: PlanContext) -> list[tuple[int, TensorAccess, int]]:
     """(position among operands, access, lane) per kernel input."""
     slots = [(k, a, 0 if a.is_lane else tb.WHOLE_STICK) for k, a in enumerate(context.inputs)]
     if context.spec.kernel_op == "layernormscale":

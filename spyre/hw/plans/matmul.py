@@ -10,21 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spyre.errors import SdscError
-from spyre.hw import matmul_table as mt
-from spyre.hw import table as tb
 from spyre.hw.access import per_core
-from spyre.hw.kernels.opcodes import CHUNK_MATMUL_KIND, MATMUL_KIND
-from spyre.hw.nest import (
+from spyre.hw.plans.context import PlanContext, RowWriter, check_shared_output, whole_steps
+from spyre.hw.plans.loop_nests import (
     Axis,
     CoreGroup,
-    Int64Array,
+    canonical_axes,
     drop_unit_axes,
     fold_cores,
     merge_axes,
-    normalise,
     pad_axes,
 )
-from spyre.hw.plans.context import PlanContext, RowWriter, check_shared_output, whole_steps
+from spyre.hw.table import matmul as mt
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import CHUNK_MATMUL_KIND, MATMUL_KIND
+from spyre.layout.access_map import Int64Array
 
 STICK = 64
 _A, _B, _C = 0, 1, 2
@@ -35,7 +35,7 @@ _CHUNK_COST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class MatmulRoles:
     """Dims by role; ``reduction`` and ``generated`` are the stick dims."""
 
     reduction: str
@@ -66,7 +66,7 @@ def _check_formats(context: PlanContext) -> None:
             )
 
 
-def find_roles(context: PlanContext) -> Roles:
+def find_roles(context: PlanContext) -> MatmulRoles:
     """Roles of all dims; raises SdscError when the structure is no matmul."""
     a, b, c = (access.tensor for access in context.accesses)
     members = {d: (a.holds(d), b.holds(d), c.holds(d)) for d in context.op.dims}
@@ -85,7 +85,7 @@ def find_roles(context: PlanContext) -> Roles:
             found=f"A{a.dims} stick {sticks[0]}, B{b.dims} stick {sticks[1]}, "
             f"C{c.dims} stick {sticks[2]}",
         )
-    return Roles(
+    return MatmulRoles(
         reduced[0],
         sticks[1],
         _with(members, (True, False, True)),
@@ -98,7 +98,7 @@ def _with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> 
     return tuple(dim for dim, found in members.items() if found == wanted)
 
 
-def _axis(context: PlanContext, roles: Roles, dim: str) -> Axis:
+def _axis(context: PlanContext, roles: MatmulRoles, dim: str) -> Axis:
     extent, step = per_core(context.op, dim), 1
     if dim in (roles.reduction, roles.generated):
         extent, step = whole_steps(context, dim, extent, STICK), STICK
@@ -106,21 +106,21 @@ def _axis(context: PlanContext, roles: Roles, dim: str) -> Axis:
 
 
 def _group_rows(
-    context: PlanContext, roles: Roles, group: CoreGroup, axes: dict[str, Axis]
+    context: PlanContext, roles: MatmulRoles, group: CoreGroup, axes: dict[str, Axis]
 ) -> Iterator[Int64Array]:
     def collect(dims: Sequence[str], absent: int | None = None) -> list[Axis]:
         slices = [group.axes[d] for d in dims if d in group.axes]
         shared = [s for s in slices if absent is None or s.pitches[absent] == 0]
         return shared + [axes[d] for d in dims]
 
-    batch = normalise([*collect(roles.batch), *_private_slices(roles, group)], _C)
-    rows = normalise(collect(roles.rows, _B), _C)
-    columns = normalise(collect(roles.columns, _A), _C)
+    batch = canonical_axes([*collect(roles.batch), *_private_slices(roles, group)], _C)
+    rows = canonical_axes(collect(roles.rows, _B), _C)
+    columns = canonical_axes(collect(roles.columns, _A), _C)
     reduced = merge_axes(drop_unit_axes(collect((roles.reduction,))))
     yield from fit_rows(context, roles, group.bases, batch, rows, columns, reduced)
 
 
-def _private_slices(roles: Roles, group: CoreGroup) -> list[Axis]:
+def _private_slices(roles: MatmulRoles, group: CoreGroup) -> list[Axis]:
     """Slices of rows (columns) whose cores each have a B (A) of their own, in their LX."""
     lacking = [(d, _B) for d in roles.rows] + [(d, _A) for d in roles.columns]
     found = [(group.axes[d], operand) for d, operand in lacking if d in group.axes]
@@ -129,7 +129,7 @@ def _private_slices(roles: Roles, group: CoreGroup) -> list[Axis]:
 
 def fit_rows(
     context: PlanContext,
-    roles: Roles,
+    roles: MatmulRoles,
     bases: tuple[int, ...],
     batch: list[Axis],
     rows: list[Axis],
@@ -155,7 +155,7 @@ def fit_rows(
 
 def _row(
     context: PlanContext,
-    roles: Roles,
+    roles: MatmulRoles,
     bases: tuple[int, ...],
     batch: list[Axis],
     rows: list[Axis],

@@ -11,16 +11,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spyre.errors import SdscError
-from spyre.hw import table as tb
-from spyre.hw import vector_table as vt
 from spyre.hw.access import per_core
-from spyre.hw.kernels.opcodes import RECODE_KIND, RECODES
-from spyre.hw.nest import Int64Array
-from spyre.hw.offsets import element_bits
 from spyre.hw.plans.context import PlanContext, RowWriter, check_covered, float_word
-from spyre.hw.plans.contract_roles import check_stick
-from spyre.hw.plans.lines import Space, attach, combine, spaces
+from spyre.hw.plans.contract import check_stick
+from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, element_bits, spaces
 from spyre.hw.spec import STICK_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table import vectors as vt
+from spyre.hw.table.plan import RECODE_KIND, RECODES
+from spyre.layout.access_map import Int64Array
 
 _FORMATS = {
     "quantize8": ("SEN169_FP16", "SENINT8"),
@@ -92,7 +91,7 @@ def _check_sticks(context: PlanContext) -> None:
             )
 
 
-def _line(context: PlanContext, space: Space, dim: str) -> Int64Array:
+def _line(context: PlanContext, space: OffsetSpace, dim: str) -> Int64Array:
     """A line over all slices; a stick dim nobody holds is the lanes of the output's one stick."""
     line = space.line(dim)
     if any(access.tensor.holds(dim) for access in context.accesses):
@@ -116,7 +115,7 @@ def _split_sticks(
     return line[:, :unit], line[:, ::unit]
 
 
-def _block(context: PlanContext, space: Space) -> Int64Array:
+def _block(context: PlanContext, space: OffsetSpace) -> Int64Array:
     op, tensor = context.op, context.output.tensor
     sticks = [d for a in context.accesses for d in a.tensor.stick_dims]
     inner = tensor.stick_dims[-1]

@@ -11,9 +11,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.hw import table as tb
 from spyre.hw.access import per_core
-from spyre.hw.kernels.opcodes import (
+from spyre.hw.ops.spec_choices import TOKEN_MAXIMUM
+from spyre.hw.plans.context import (
+    Mask,
+    PlanContext,
+    RowWriter,
+    check_covered,
+    check_shared_output,
+    find_mask,
+    float_word,
+    outer_count,
+    stick_axes,
+)
+from spyre.hw.plans.elementwise import check_sticks
+from spyre.hw.plans.loop_nests import (
+    Axis,
+    CoreGroup,
+    canonical_axes,
+    drop_unit_axes,
+    fold_cores,
+    merge_axes,
+    pad_axes,
+    peel,
+    sort_axes,
+)
+from spyre.hw.spec import STICK_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import (
     CHUNK_REDUCTION_KIND,
     CHUNKED_REDUCTIONS,
     CLIP,
@@ -25,31 +50,7 @@ from spyre.hw.kernels.opcodes import (
     RUN_REDUCED,
     ZERO_MEAN,
 )
-from spyre.hw.nest import (
-    Axis,
-    CoreGroup,
-    Int64Array,
-    drop_unit_axes,
-    fold_cores,
-    merge_axes,
-    normalise,
-    pad_axes,
-    peel,
-    sort_axes,
-)
-from spyre.hw.plans.context import (
-    PlanContext,
-    RowWriter,
-    check_covered,
-    check_shared_output,
-    float_word,
-    outer_count,
-    stick_axes,
-)
-from spyre.hw.plans.elementwise import check_sticks
-from spyre.hw.plans.masks import Mask, find_mask
-from spyre.hw.readings import TOKEN_MAXIMUM
-from spyre.hw.spec import STICK_BYTES
+from spyre.layout.access_map import Int64Array
 
 _IN, _OUT, _AT = 0, 1, 2
 
@@ -99,7 +100,7 @@ def _group_rows(
     kept_axes = [a for d, a in {**_renamed(group.axes), **axes}.items() if _dim(d) not in reduced]
     slice_axes = [a for d, a in group.axes.items() if d in reduced]
     local_axes = [a for d, a in axes.items() if d in reduced]
-    kept = normalise(kept_axes, _OUT) or [Axis(1, (0, 0, 0))]
+    kept = canonical_axes(kept_axes, _OUT) or [Axis(1, (0, 0, 0))]
     inner_axes = merge_axes(drop_unit_axes(slice_axes) + sort_axes(drop_unit_axes(local_axes), _IN))
     if len(inner_axes) > tb.REDUCED_RANK:
         raise context.refuse(

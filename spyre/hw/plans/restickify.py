@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from spyre.errors import SdscError
-from spyre.hw import table as tb
-from spyre.hw.access import Access, per_core
-from spyre.hw.kernels.opcodes import RESTICKIFY_KIND
-from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
+from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.plans.context import PlanContext, RowWriter, outer_count
 from spyre.hw.plans.copying import plan_copy
-from spyre.mlir.operation import Component
+from spyre.hw.plans.loop_nests import Axis, canonical_axes, fold_cores, peel
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import RESTICKIFY_KIND
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Component
 
 
 def plan_restickify(context: PlanContext) -> Iterator[Int64Array]:
@@ -32,7 +33,7 @@ def plan_restickify(context: PlanContext) -> Iterator[Int64Array]:
     starts = np.vstack([context.starts, *coordinates])
     axes = [_axis(context, dim, a, b, side) for dim in context.op.dims]
     for group in fold_cores(context.op, starts):
-        nest = normalise([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0, 0, 0))]
+        nest = canonical_axes([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0, 0, 0))]
         for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
             yield _row(context, bases, rest)
 
@@ -52,7 +53,7 @@ def _check(context: PlanContext, a: str, b: str) -> None:
     )
 
 
-def _coordinates(context: PlanContext, dim: str, limited: Access) -> Int64Array:
+def _coordinates(context: PlanContext, dim: str, limited: TensorAccess) -> Int64Array:
     """Where each core's slice of ``dim`` begins in ``limited``, whose extent is the limit."""
     if limited.tensor.component is Component.LX or limited.tensor.per_core_in_hbm:
         return np.zeros(context.starts.shape[1], np.int64)

@@ -1,7 +1,7 @@
 """Planner of `shuffle`: a copy of bits between the scratchpads of cores (SDSC reference §9).
 
 The linker hands it over in cells, boxes that lie within one core's part on both sides
-(:mod:`spyre.hw.parts`); each cell copies like an identity.
+(:mod:`spyre.hw.plans.normalise`); each cell copies like an identity.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spyre.errors import SdscError
-from spyre.hw.nest import Int64Array
 from spyre.hw.plans.context import PlanContext
 from spyre.hw.plans.copying import plan_copy
-from spyre.mlir.operation import Component
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Component
 
 
 def plan_shuffle(context: PlanContext) -> Iterator[Int64Array]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spyre.errors import SdscError
-from spyre.hw import table as tb
-from spyre.hw.access import Access, per_core
-from spyre.hw.kernels.opcodes import TOPK, TOPK_KIND
-from spyre.hw.nest import Axis, Int64Array, fold_cores, normalise, peel
-from spyre.hw.op_rules import topk_dims
+from spyre.hw.access import TensorAccess, per_core
+from spyre.hw.ops.rules import topk_dims
 from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, whole_steps
+from spyre.hw.plans.loop_nests import Axis, canonical_axes, fold_cores, peel
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import TOPK, TOPK_KIND
+from spyre.layout.access_map import Int64Array
 
 _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
 
@@ -33,7 +34,7 @@ def plan_topk(context: PlanContext) -> Iterator[Int64Array]:
             extent, step = whole_steps(context, dim, extent, lanes), lanes
         axes.append(Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses)))
     for group in fold_cores(context.op, context.starts):
-        nest = normalise([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0))]
+        nest = canonical_axes([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0))]
         for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
             yield _row(context, reduced, kept, bases, rest)
 
@@ -81,7 +82,7 @@ def _check_unsplit(context: PlanContext, reduced: str, kept: str) -> None:
             )
 
 
-def _output_format(context: PlanContext, target: Access) -> int:
+def _output_format(context: PlanContext, target: TensorAccess) -> int:
     if target.tensor.data_format in _INDEX_FORMATS and context.spec.kernel_op == "index":
         return tb.INT32
     return context.format_code(target.tensor)

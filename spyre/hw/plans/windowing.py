@@ -1,22 +1,21 @@
-"""Planner of pooling and depthwise convolution: a window of input sticks per stick of the output.
+"""Planner of pooling and depthwise convolution, and the windows it shares with convolutions.
 
-Dims of the output are kept, window dims are reduced; neither may be in a stick but for the common
-stick dim. A second input is a map of factors over the output (avgpoolnmapfwd) or the weights per
-channel and place of the window (depthwiseconv2dnative): operations reference §3, §7.
+Rule (operations reference §7): stored coordinate = position · stride + place · dilation, less the
+front padding where memory does not hold the padding; what lies outside of the stored extent is
+padding. Positions with equal places form a *region*; each region is a table of its own, whose
+offsets separate into a term per position and one per place.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.errors import SdscError
-from spyre.hw import table as tb
-from spyre.hw import vector_table as vt
+from spyre.errors import JsonLocation, SdscError
 from spyre.hw.access import per_core
-from spyre.hw.kernels.opcodes import WINDOWING_KIND, WINDOWINGS
-from spyre.hw.nest import Int64Array
 from spyre.hw.plans.context import (
     PlanContext,
     RowWriter,
@@ -26,14 +25,179 @@ from spyre.hw.plans.context import (
     whole_steps,
 )
 from spyre.hw.plans.elementwise import check_sticks
-from spyre.hw.plans.lines import Space, attach, combine, spaces
-from spyre.hw.plans.window_regions import (
-    Region,
-    place_line,
-    region_line,
-    regions,
-    window_dims,
+from spyre.hw.plans.offset_tables import (
+    MOST_STEPS,
+    OffsetSpace,
+    attach,
+    combine,
+    coordinate_offsets,
+    spaces,
 )
+from spyre.hw.table import plan as tb
+from spyre.hw.table import vectors as vt
+from spyre.hw.table.plan import WINDOWING_KIND, WINDOWINGS
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.footprint import implied_front, is_local, unsplit_input_extent
+from spyre.mlir.operation.operation import Operation, Padding, Tensor, Window
+
+_WINDOWS = "$.dscs_[0].N_.paddingSizes_"
+_SLICES = "$.numWkSlicesPerDim_"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRegion:
+    """Positions of one windowed dim whose windows meet the same places of the input.
+
+    ``positions``: where they stand in the dim's line, ``places``: in the window; ``input_bits``:
+    offset in the input per place.
+    """
+
+    positions: Int64Array
+    places: Int64Array
+    input_bits: Int64Array
+
+
+def window_dims(context: PlanContext) -> tuple[str, ...]:
+    """The window dims of all windowed dims, after checking that the windows can be simulated."""
+    op = context.op
+    if not op.windows:
+        raise _structure(context, "a window for every spatial dim", "no windows")
+    found = tuple(window.window_dim for window in op.windows.values())
+    for dim, window in op.windows.items():
+        _check_window(context, dim, window, found)
+        _check_padding(context, dim, window)
+        _check_split(context, dim, window)
+    return found
+
+
+def _structure(context: PlanContext, expected: str, found: str) -> SdscError:
+    return SdscError(
+        "SPY292",
+        f"{context.op.name}: the windows do not fit the operation",
+        JsonLocation(context.op.file, _WINDOWS),
+        expected=expected,
+        found=found,
+    )
+
+
+def _check_window(
+    context: PlanContext, dim: str, window: Window, window_dims: tuple[str, ...]
+) -> None:
+    op, source, target = context.op, context.inputs[0].tensor, context.output.tensor
+    name = window.window_dim
+    if name not in op.dims or window_dims.count(name) > 1 or name in op.windows:
+        raise _structure(context, f"a dim of its own as the window of {dim!r}", repr(name))
+    if not (source.holds(dim) and target.holds(dim)):
+        raise _structure(context, f"{dim!r} in the first input and the output", _dims_of(context))
+    if source.holds(name) or target.holds(name):
+        raise _structure(
+            context, f"window dim {name!r} in neither input nor output", _dims_of(context)
+        )
+    sizes = (window.total, window.stride, window.dilation, window.pad_front, window.pad_back)
+    if min(sizes) < 0 or 0 in sizes[1:3] or max(sizes) > MOST_STEPS:
+        raise _structure(context, f"positive steps, sizes of at most {MOST_STEPS}", str(window))
+    reach = (op.extents[dim] - 1) * window.stride + (op.extents[name] - 1) * window.dilation + 1
+    if reach > window.total or unsplit_input_extent(source, dim, window) < 1:
+        raise _structure(context, f"windows within {window.total} elements", f"{reach} elements")
+
+
+def _check_padding(context: PlanContext, dim: str, window: Window) -> None:
+    source = context.inputs[0].tensor
+    if source.padding.get(dim) is Padding.LOWERED:
+        raise context.refuse(
+            "SPY547",
+            f"an input lowered along {dim!r} is not simulated",
+            "another kind of padding",
+            Padding.LOWERED,
+            source.json_path,
+        )
+
+
+def _dims_of(context: PlanContext) -> str:
+    """The dims along which the first input and the output vary."""
+    source, target = context.inputs[0].tensor, context.output.tensor
+    return ", ".join(f"{t.name} over {_held(context.op, t)}" for t in (source, target))
+
+
+def _held(op: Operation, tensor: Tensor) -> str:
+    return " ".join(dim for dim in op.dims if tensor.holds(dim)) or "no dim"
+
+
+def _check_split(context: PlanContext, dim: str, window: Window) -> None:
+    op, access = context.op, context.inputs[0]
+    if op.slices.get(window.window_dim, 1) > 1:
+        raise context.refuse(
+            "SPY545",
+            "a window split over cores is not simulated",
+            f"one work slice of {window.window_dim!r}",
+            f"{op.slices[window.window_dim]}",
+            _SLICES,
+        )
+    if op.slices.get(dim, 1) == 1:
+        return
+    share = op.extents[dim] // op.slices[dim] * window.stride
+    size = access.sticks.get(dim, 1)
+    if share % size:
+        raise context.refuse(
+            "SPY546",
+            f"cores divide {dim!r} inside of a stick",
+            f"a multiple of {size} input elements per core",
+            f"{share} elements",
+            _SLICES,
+        )
+    if is_local(access.tensor) and implied_front(access.tensor, dim, window):
+        raise context.refuse(
+            "SPY546",
+            f"{dim!r} is divided over cores whose own inputs lack its padding",
+            "padding that is stored, or an input in HBM",
+            f"front padding of {window.pad_front}, not stored",
+            _SLICES,
+        )
+
+
+def regions(context: PlanContext, space: OffsetSpace) -> Iterator[dict[str, WindowRegion]]:
+    """One region per windowed dim, in all combinations."""
+    per_dim = [list(_dim_regions(context, space, dim)) for dim in context.op.windows]
+    for chosen in itertools.product(*per_dim):
+        yield dict(zip(context.op.windows, chosen, strict=True))
+
+
+def _dim_regions(context: PlanContext, space: OffsetSpace, dim: str) -> Iterator[WindowRegion]:
+    op, access = context.op, context.inputs[0]
+    window = op.windows[dim]
+    row = len(context.accesses) + list(op.windows).index(dim)
+    origin = space.line(dim)[row] + space.bases[row]
+    front = implied_front(access.tensor, dim, window)
+    places = np.arange(op.extents[window.window_dim], dtype=np.int64) * window.dilation - front
+    coordinates = (origin * window.stride)[:, None] + places
+    inside = (coordinates >= 0) & (coordinates < _limit(context, dim, window))
+    size = access.sticks.get(dim, 1)
+    phase = origin * window.stride % size
+    keys = np.stack([inside.argmax(axis=1), inside.sum(axis=1), phase], axis=1)
+    found, which = np.unique(keys, axis=0, return_inverse=True)
+    for number, (first, count, shift) in enumerate(found.tolist()):
+        chosen = np.arange(first, first + count)
+        bits = coordinate_offsets(op, access, dim, places[chosen] + shift)
+        yield WindowRegion(np.flatnonzero(which.reshape(-1) == number), chosen, bits)
+
+
+def _limit(context: PlanContext, dim: str, window: Window) -> int:
+    return unsplit_input_extent(context.inputs[0].tensor, dim, window)
+
+
+def region_line(space: OffsetSpace, dim: str, chosen: dict[str, WindowRegion]) -> Int64Array:
+    """The line of a windowed dim, restricted to the positions of its region."""
+    return space.line(dim)[:, chosen[dim].positions]
+
+
+def place_line(
+    context: PlanContext, space: OffsetSpace, dim: str, chosen: dict[str, WindowRegion]
+) -> Int64Array:
+    """The line of the window dim of ``dim``, restricted to the places of its region."""
+    region = chosen[dim]
+    line = space.line(context.op.windows[dim].window_dim)[:, region.places].copy()
+    line[0] = region.input_bits
+    return line
 
 
 def plan_windowing(context: PlanContext) -> Iterator[Int64Array]:
@@ -76,7 +240,7 @@ def _check_roles(context: PlanContext, places: tuple[str, ...]) -> None:
         )
 
 
-def _block(context: PlanContext, space: Space, chosen: dict[str, Region]) -> Int64Array:
+def _block(context: PlanContext, space: OffsetSpace, chosen: dict[str, WindowRegion]) -> Int64Array:
     op, lanes = context.op, context.output.lanes
     width = space.bases.size
     kept = []
@@ -94,7 +258,7 @@ def _block(context: PlanContext, space: Space, chosen: dict[str, Region]) -> Int
     return attach(row.words, [steps, places])
 
 
-def _head(context: PlanContext, space: Space, kept: int, places: int) -> RowWriter:
+def _head(context: PlanContext, space: OffsetSpace, kept: int, places: int) -> RowWriter:
     row = RowWriter(WINDOWING_KIND)
     for k, access in enumerate(context.accesses):
         lane = 0 if access.is_lane else tb.WHOLE_STICK

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw import readings
+from spyre.hw.ops import spec_choices
 
 Array = npt.NDArray[Any]
 
@@ -57,7 +57,7 @@ def silu(x: Array) -> Array:
 def gelu(x: Array) -> Array:
     """x·Φ(x) with the normal distribution Φ(x) = erfc(-x/√2)/2 or its tanh form; 0 at -inf."""
     wide = x.astype(np.float64)
-    if readings.GELU_FORM == "erf":
+    if spec_choices.GELU_FORM == "erf":
         phi = np.asarray(_erfc(-wide / math.sqrt(2.0)), np.float64) / 2.0
     else:
         phi = sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (wide + 0.044715 * wide**3))
@@ -66,7 +66,7 @@ def gelu(x: Array) -> Array:
 
 def leakyrelu(x: Array) -> Array:
     """x above zero, the slope of the readings times x below."""
-    return select(x > 0.0, x, x * np.float32(readings.LEAKY_SLOPE))
+    return select(x > 0.0, x, x * np.float32(spec_choices.LEAKY_SLOPE))
 
 
 def mish(x: Array) -> Array:
@@ -78,12 +78,12 @@ def mish(x: Array) -> Array:
 
 def fnms(a: Array, b: Array, c: Array) -> Array:
     """c - a·b, or -c - a·b."""
-    return np.asarray((c if readings.FNMS_FORM == "c-ab" else -c) - a * b)
+    return np.asarray((c if spec_choices.FNMS_FORM == "c-ab" else -c) - a * b)
 
 
 def batchnormfwd(x: Array, second: Array, third: Array) -> Array:
     """x·scale + shift."""
-    if readings.BATCHNORM_OPERANDS == "shift-scale":
+    if spec_choices.BATCHNORM_OPERANDS == "shift-scale":
         second, third = third, second
     return np.asarray(x * second + third)
 
@@ -102,7 +102,7 @@ def clip(x: Array, low: Array, high: Array) -> Array:
 def layernormscale(mean: Array, mean_square: Array, epsilon: Array) -> Array:
     """1/√(E[x²] - E[x]² + eps); a variance that rounding made negative counts as 0."""
     variance = mean_square - mean * mean
-    if readings.VARIANCE_FLOOR:
+    if spec_choices.VARIANCE_FLOOR:
         variance = maximum(variance, _ZERO)
     return np.asarray(1.0 / np.sqrt(variance + epsilon))
 

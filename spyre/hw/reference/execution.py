@@ -19,20 +19,20 @@ from spyre.hw.reference.addresses import (
     STICK_BYTES,
     Coordinates,
     Int64Array,
+    addresses_elsewhere,
     element_offsets,
     local_coordinates,
     slice_origin,
 )
-from spyre.hw.reference.owners import addresses_elsewhere
 from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.mlir.operation import Component, Operation, Tensor
+from spyre.mlir.operation.operation import Component, Operation, Tensor
 
 Codes = npt.NDArray[Any]
 Float32Array = npt.NDArray[np.float32]
 
 
 class Memory(Protocol):
-    """Device memory, addressed as :class:`~spyre.hw.memory.DeviceMemory` is."""
+    """Device memory, addressed as :class:`~spyre.hw.memory.device_memory.DeviceMemory` is."""
 
     def view(self, address_bytes: int, size_bytes: int) -> npt.NDArray[np.uint8]:
         """The bytes of a range within one region or LX, writable in place."""

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import NumericRules
-from spyre.hw import readings
 from spyre.hw.numerics import Numerics
-from spyre.hw.op_rules import require_op
-from spyre.hw.ops import Family, OpSpec
+from spyre.hw.ops import spec_choices
+from spyre.hw.ops.rules import require_op
+from spyre.hw.ops.table import Family, OpDefinition
 from spyre.hw.reference.addresses import (
     Int64Array,
     is_local,
@@ -40,7 +40,7 @@ from spyre.hw.reference.shuffle import run_shuffle
 from spyre.hw.reference.values import constant
 from spyre.hw.reference.windows import run_contract, run_windowing
 from spyre.layout import arrangement_positions
-from spyre.mlir.operation import Indirection, Operation, Tensor
+from spyre.mlir.operation.operation import Indirection, Operation, Tensor
 
 Array = npt.NDArray[Any]
 _MASK_CONSTANT = "samv-maskvalue"
@@ -66,7 +66,7 @@ def run_reference(
     _FAMILIES[spec.family](execution, spec)
 
 
-def _shuffle(execution: Execution, spec: OpSpec) -> None:
+def _shuffle(execution: Execution, spec: OpDefinition) -> None:
     run_shuffle(execution)
 
 
@@ -83,7 +83,7 @@ def _masked(execution: Execution, core: int, values: Array) -> Array:
 # --- elementwise ------------------------------------------------------------------------------
 
 
-def _elementwise(execution: Execution, spec: OpSpec) -> None:
+def _elementwise(execution: Execution, spec: OpDefinition) -> None:
     constants = [np.asarray(constant(execution.op, name)) for name in spec.constants]
     for core in execution.cores:
         operands = _operands(execution, spec, core)
@@ -91,7 +91,7 @@ def _elementwise(execution: Execution, spec: OpSpec) -> None:
         execution.write(core, define(spec.kernel_op, *operands, *constants))
 
 
-def _operands(execution: Execution, spec: OpSpec, core: int) -> list[Array]:
+def _operands(execution: Execution, spec: OpDefinition, core: int) -> list[Array]:
     """One array per input; layernormscale reads lanes 0 and 1 of its only one."""
     if spec.kernel_op != "layernormscale":
         return [execution.read(k, core) for k in range(spec.inputs)]
@@ -129,7 +129,7 @@ def _slice_order(op: Operation, core: int) -> tuple[int, ...]:
     return tuple(op.core_slices[core].get(dim, 0) for dim in op.dims)
 
 
-def _reduction(execution: Execution, spec: OpSpec) -> None:
+def _reduction(execution: Execution, spec: OpDefinition) -> None:
     op = execution.op
     chunked = execution.adds_in_chunks and spec.kernel_op in ("sum", "exx2")
     for group in _sharing_cores(execution):
@@ -147,7 +147,7 @@ def _reduction(execution: Execution, spec: OpSpec) -> None:
                 execution.write(group[0], np.broadcast_to(total, inputs[0].shape))
 
 
-def _moments(op: Operation, spec: OpSpec, sums: Sequence[Array]) -> list[Array]:
+def _moments(op: Operation, spec: OpDefinition, sums: Sequence[Array]) -> list[Array]:
     """exx2: scaled sums of x (or 0) and of x²."""
     pair = [total * constant(op, "exx2scale") for total in sums]
     if spec.name == "exx2_zeromean" or op.constants.get("useZeroMean", 0) != 0:
@@ -155,13 +155,13 @@ def _moments(op: Operation, spec: OpSpec, sums: Sequence[Array]) -> list[Array]:
     return pair
 
 
-def _ended(op: Operation, spec: OpSpec, total: Array) -> Array:
+def _ended(op: Operation, spec: OpDefinition, total: Array) -> Array:
     """What becomes of a total: the scale of `mean`, the scales of quantscale* (our readings)."""
     if spec.name == "quantscalepertoken":
-        return total * np.float32(1.0 / readings.TOKEN_MAXIMUM)
+        return total * np.float32(1.0 / spec_choices.TOKEN_MAXIMUM)
     if spec.name == "quantscalepertokenfp8":
         factor, low, high = (np.asarray(constant(op, name)) for name in spec.constants)
-        if readings.TOKEN_CLIP == "scale":
+        if spec_choices.TOKEN_CLIP == "scale":
             return clip(total * factor, low, high)
         return clip(total, low, high) * factor
     return total * constant(op, spec.constants[0]) if spec.constants else total
@@ -214,13 +214,13 @@ def _write_pair(execution: Execution, core: int, pair: Sequence[Array]) -> None:
     tensor = execution.op.outputs[0]
     addresses = execution.addresses(execution.output, core)
     for lane in range(stick_elements(tensor, tensor.stick_dims[0])):
-        unused = readings.EXX2_LANES == "first" and lane > 1
+        unused = spec_choices.EXX2_LANES == "first" and lane > 1
         codes = execution.encode(np.zeros_like(pair[0]) if unused else pair[lane % 2], tensor)
         at = addresses + lane * tensor.word_length_bytes
         execution.write_codes(at, np.broadcast_to(codes, at.shape), tensor)
 
 
-def _matmul(execution: Execution, spec: OpSpec) -> None:
+def _matmul(execution: Execution, spec: OpDefinition) -> None:
     op = execution.op
     letters = dict(zip(op.dims, "abcdefghij", strict=False))
     terms = ["".join(letters[d] for d in op.dims if t.holds(d)) for t in op.tensors]
@@ -273,7 +273,7 @@ def _held_part(execution: Execution, operand: int, core: int) -> Array:
 # --- data movement ----------------------------------------------------------------------------
 
 
-def _copy(execution: Execution, spec: OpSpec) -> None:
+def _copy(execution: Execution, spec: OpDefinition) -> None:
     source, target = execution.op.inputs[0], execution.op.outputs[0]
     for core in execution.cores:
         if execution.op.index_tensors:
@@ -348,7 +348,7 @@ def _page(value: Tensor) -> tuple[str, int]:
     return found
 
 
-def _convert(execution: Execution, spec: OpSpec) -> None:
+def _convert(execution: Execution, spec: OpDefinition) -> None:
     source, target = execution.op.inputs[0], execution.op.outputs[0]
     for core in execution.cores:
         places = [_arranged(execution, operand, core) for operand in (0, execution.output)]
@@ -365,7 +365,7 @@ def _arranged(execution: Execution, operand: int, core: int) -> Int64Array:
     return execution.addresses(operand, core, {**execution.local, stick_dim: moved})
 
 
-def _restickify(execution: Execution, spec: OpSpec) -> None:
+def _restickify(execution: Execution, spec: OpDefinition) -> None:
     """Elements beyond the source's extents read as 0, beyond the target's are dropped (§7)."""
     target = execution.op.outputs[0]
     for core in execution.cores:
@@ -401,7 +401,7 @@ def _is_stored(execution: Execution, operand: int, core: int) -> npt.NDArray[np.
 # --- top-k ------------------------------------------------------------------------------------
 
 
-def _topk(execution: Execution, spec: OpSpec) -> None:
+def _topk(execution: Execution, spec: OpDefinition) -> None:
     """The k largest along the dim only the input has, falling."""
     op = execution.op
     source, target = op.inputs[0], op.outputs[0]
@@ -420,13 +420,13 @@ def _topk(execution: Execution, spec: OpSpec) -> None:
 
 def _falling_order(values: Array, axis: int) -> Int64Array:
     """Positions in falling order of values; among equals as the reading ``TOPK_TIES`` says."""
-    if readings.TOPK_TIES == "lowest":
+    if spec_choices.TOPK_TIES == "lowest":
         return np.asarray(np.argsort(-values, axis=axis, kind="stable"))
     turned = np.argsort(-np.flip(values, axis), axis=axis, kind="stable")
     return np.asarray(values.shape[axis] - 1 - turned)
 
 
-_FAMILIES: dict[Family, Callable[[Execution, OpSpec], None]] = {
+_FAMILIES: dict[Family, Callable[[Execution, OpDefinition], None]] = {
     Family.ELEMENTWISE: _elementwise,
     Family.REDUCTION: _reduction,
     Family.COPY: _copy,

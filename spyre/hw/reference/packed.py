@@ -12,16 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import NIBBLE_SHIFTS, encode_device, find_stored_format
-from spyre.hw.ops import OpSpec
-from spyre.hw.readings import (
-    ALTERNATING_OPERANDS,
-    QUANTIZE_TIES_TO_EVEN,
-    QUANTIZED_FP8_MAX,
-)
+from spyre.hw.ops.spec_choices import ALTERNATING_OPERANDS, QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
+from spyre.hw.ops.table import OpDefinition
 from spyre.hw.reference.addresses import Coordinates, Int64Array, pitches, stick_elements
 from spyre.hw.reference.execution import Execution, keeps_one_per_stick
 from spyre.hw.reference.values import constant
-from spyre.mlir.operation import Tensor
+from spyre.mlir.operation.operation import Tensor
 
 Array = npt.NDArray[Any]
 
@@ -113,7 +109,7 @@ def _write_nibbles(execution: Execution, bits: Int64Array, values: Array) -> Non
 # --- elementwise ------------------------------------------------------------------------------
 
 
-def run_recode(execution: Execution, spec: OpSpec) -> None:
+def run_recode(execution: Execution, spec: OpDefinition) -> None:
     """Quantise, convert or compute, element by element."""
     constants = [float(constant(execution.op, name)) for name in spec.constants]
     for core in execution.cores:

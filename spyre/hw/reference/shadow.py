@@ -20,7 +20,7 @@ from spyre.hw.reference.addresses import (
 )
 from spyre.hw.reference.packed import bits_of
 from spyre.hw.reference.windows import input_coordinates
-from spyre.mlir.operation import Component, Operation, Tensor
+from spyre.mlir.operation.operation import Component, Operation, Tensor
 
 STICK_BYTES = 128
 Range = tuple[int, int]

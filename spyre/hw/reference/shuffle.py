@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from spyre.hw.reference.addresses import Int64Array
+from spyre.hw.reference.addresses import Int64Array, addresses_elsewhere
 from spyre.hw.reference.execution import Execution
-from spyre.hw.reference.owners import addresses_elsewhere
-from spyre.mlir.operation import Operation
+from spyre.mlir.operation.operation import Operation
 
 
 def run_shuffle(execution: Execution) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.dtypes import decode_device
-from spyre.mlir.operation import Operation
+from spyre.mlir.operation.operation import Operation
 
 
 def constant(op: Operation, name: str) -> np.float32:

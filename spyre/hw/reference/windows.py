@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.ops import OpSpec
-from spyre.hw.readings import WINDOW_MAX_OUTSIDE
+from spyre.hw.ops.spec_choices import WINDOW_MAX_OUTSIDE
+from spyre.hw.ops.table import OpDefinition
 from spyre.hw.reference.addresses import Coordinates, Int64Array, slice_origin
 from spyre.hw.reference.execution import Execution
 from spyre.hw.reference.packed import read_packed, write_packed
 from spyre.hw.reference.values import constant
-from spyre.mlir.operation import Operation, Padding
+from spyre.mlir.operation.operation import Operation, Padding
 
 Array = npt.NDArray[Any]
 _NOT_STORED = (None, Padding.NONE, Padding.IMPLIED)
@@ -100,7 +100,7 @@ def _formula(op: Operation, operands: Sequence[int]) -> str:
     return f"{','.join(terms[:-1])}->{terms[-1]}"
 
 
-def run_contract(execution: Execution, spec: OpSpec) -> None:
+def run_contract(execution: Execution, spec: OpDefinition) -> None:
     """Σ A·B over all dims the output lacks; partial sums of cores in order, rounded to float32."""
     op = execution.op
     exact = spec.kernel_op.startswith("int")
@@ -116,7 +116,7 @@ def run_contract(execution: Execution, spec: OpSpec) -> None:
         _write(execution, group[0], total)
 
 
-def run_windowing(execution: Execution, spec: OpSpec) -> None:
+def run_windowing(execution: Execution, spec: OpDefinition) -> None:
     """Pooling and depthwise convolution, in float64 and rounded once."""
     op = execution.op
     places = tuple(i for i, dim in enumerate(_dims_of(op, 0)) if dim in _window_places(op))

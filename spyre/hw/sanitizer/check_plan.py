@@ -13,14 +13,111 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
-from spyre.hw import check_table as ct
-from spyre.hw.boxes import Box, canonical_cores, is_indirect
-from spyre.hw.linked_program import LinkedProgram, Variant, variants_of
-from spyre.hw.nest import Int64Array
-from spyre.hw.sanitizer.checks import Check
-from spyre.hw.sanitizer.operands import Operand, host_sticks, overlap, reachable
-from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.operation import Component
+from spyre.hw.access import Box, BoxAxis, canonical_cores, core_boxes, is_indirect
+from spyre.hw.linking.binding import Allocation
+from spyre.hw.linking.linked_program import LinkedProgram, Variant, variants_of
+from spyre.hw.sanitizer.findings import Check
+from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
+from spyre.hw.table import checks as ct
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.footprint import footprint
+from spyre.mlir.operation.operation import Component, Tensor
+
+
+def host_sticks(addresses: Int64Array) -> Int64Array:
+    """Number in the host reservation of the stick that holds each device address."""
+    mapped: Int64Array = addresses + (addresses >> REGION_BITS) * REGION_SKEW_BYTES
+    return mapped // STICK_BYTES
+
+
+@dataclass(frozen=True)
+class OperandBoxes:
+    """One operand of one execute: its boxes, and where they begin (bytes, [instance, core]).
+
+    ``ranges``: per core, sticks before its box and from first to last of what the box is part of.
+    """
+
+    index: int
+    tensor: Tensor
+    begins: Int64Array
+    boxes: tuple[Box | None, ...]
+    ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, variant: Variant, index: int) -> OperandBoxes:
+        """Operand ``index`` of ``variant``."""
+        tensor = variant.op.tensors[index]
+        boxes = core_boxes(variant.op, tensor)
+        firsts = np.array([box.first_bytes if box else 0 for box in boxes], np.int64)
+        begins = variant.starts[:, index, :] + firsts
+        return cls(index, tensor, begins, boxes, _box_ranges(variant, index, boxes))
+
+    @property
+    def is_aligned(self) -> bool:
+        """True if every box begins at a stick."""
+        return not (self.begins % STICK_BYTES).any()
+
+    @property
+    def low(self) -> int:
+        """Lowest address any core touches."""
+        return int(self.begins.min())
+
+    @property
+    def high(self) -> int:
+        """End of the highest byte any core touches."""
+        spans = np.array([box.span_bytes if box else 0 for box in self.boxes], np.int64)
+        return int((self.begins + spans).max())
+
+
+def _box_ranges(
+    variant: Variant, index: int, boxes: Sequence[Box | None]
+) -> tuple[tuple[int, int], ...]:
+    """Per core, sticks before its box and from first to last: of a cell those of its whole slice.
+
+    A cell's tensor has the start of the slice it lies in, see :mod:`spyre.hw.plans.normalise`.
+    """
+    tensor = variant.op.tensors[index]
+    spans = [box.span_bytes if box else STICK_BYTES for box in boxes]
+    befores = np.zeros(len(boxes), np.int64)
+    if variant.divided is not None and tensor.component is Component.LX:
+        spans = [footprint(variant.divided, variant.divided.tensors[index]).span_bytes] * len(boxes)
+        offsets = (variant.starts[0, index] - LX_BASE) % LX_BYTES
+        befores = (offsets - np.array(tensor.starts, np.int64)) // STICK_BYTES
+    return tuple(
+        (before, span // STICK_BYTES - 1)
+        for before, span in zip(befores.tolist(), spans, strict=True)
+    )
+
+
+def reachable(operand: OperandBoxes, allocations: Sequence[Allocation]) -> OperandBoxes:
+    """A scattered output as all that its indices may reach: the rest of its tensor, or of LX.
+
+    Which sticks it really writes depends on data; all of them count as written, by no known core.
+    """
+    starts, cores = operand.begins, len(operand.boxes)
+    if operand.tensor.component is Component.LX:
+        ends = starts - (starts - LX_BASE) % LX_BYTES + LX_BYTES
+    else:
+        starts = np.repeat(starts.min(axis=1)[:, None], cores, axis=1)
+        ends = starts + STICK_BYTES
+        for a in allocations:
+            inside = (starts >= a.address_bytes) & (starts < a.end_bytes)
+            ends = np.where(inside, np.maximum(ends, a.end_bytes), ends)
+    sticks = int((ends - starts).min()) // STICK_BYTES
+    box = Box((BoxAxis("", sticks, STICK_BYTES, 1),))
+    ranges = ((0, sticks - 1),) * cores
+    return OperandBoxes(operand.index, operand.tensor, starts, (box,) * cores, ranges)
+
+
+def overlap(a: OperandBoxes, b: OperandBoxes) -> bool:
+    """True if cores might meet: both in HBM, their ranges not apart.
+
+    In LX a core writes its own scratchpad only, and an output that overlaps what other cores read
+    is refused before (SPY261).
+    """
+    if Component.LX in (a.tensor.component, b.tensor.component):
+        return False
+    return a.low < b.high and b.low < a.high
 
 
 @dataclass(frozen=True)
@@ -39,7 +136,7 @@ class RowSource:
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """Tables of :mod:`spyre.hw.check_table`; ``sources`` explains the rows."""
+    """Tables of :mod:`spyre.hw.table.checks`; ``sources`` explains the rows."""
 
     executions: Int64Array
     heads: Int64Array
@@ -68,9 +165,9 @@ def make_check_plan(linked: LinkedProgram, checks: frozenset[Check]) -> CheckPla
     return CheckPlan(
         execution_numbers(linked.dispatch),
         np.array(heads, np.int64),
-        _table(builder.rows, ct.ROW_WORDS),
-        _table(builder.boxes, ct.BOX_WORDS),
-        _table(builder.nests, ct.NEST_WORDS),
+        _rows_table(builder.rows, ct.ROW_WORDS),
+        _rows_table(builder.boxes, ct.BOX_WORDS),
+        _rows_table(builder.nests, ct.NEST_WORDS),
         _flat(builder.bases),
         _flat(builder.patterns),
         _flat(builder.offsets),
@@ -87,7 +184,7 @@ def execution_numbers(dispatch: Int64Array) -> Int64Array:
     return np.where(begins, np.cumsum(begins) - 1, -1)
 
 
-def _table(rows: Sequence[Sequence[int]], words: int) -> Int64Array:
+def _rows_table(rows: Sequence[Sequence[int]], words: int) -> Int64Array:
     return np.array(rows, np.int64).reshape(len(rows), words)
 
 
@@ -116,7 +213,7 @@ class _Builder:
 
     def _add_variant(self, static: int, variant: Variant) -> None:
         op = variant.op
-        operands = [Operand.of(variant, k) for k in range(len(op.tensors))]
+        operands = [OperandBoxes.of(variant, k) for k in range(len(op.tensors))]
         first_output = len(op.tensors) - len(op.outputs)
         inputs, outputs = operands[:first_output], operands[first_output:]
         for operand in inputs:
@@ -130,7 +227,7 @@ class _Builder:
             if not is_indirect(operand.tensor) and any(overlap(operand, o) for o in outputs):
                 self._add(static, variant, operand, ct.REREAD)
 
-    def _add(self, static: int, variant: Variant, operand: Operand, role: int) -> None:
+    def _add(self, static: int, variant: Variant, operand: OperandBoxes, role: int) -> None:
         op, count = variant.op, len(self.linked.schedule.loop_indices[static])
         tags = canonical_cores(op)
         positions = [p for p, box in enumerate(operand.boxes) if box is not None]

@@ -1,23 +1,38 @@
-"""Findings of the compiled checks: result words become text."""
+"""Findings of a run: result words of the compiled checks as text, and outputs that no execute of
+the run wrote completely.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from spyre.errors import Severity
-from spyre.hw import check_table as ct
-from spyre.hw.boxes import core_boxes, global_coordinate
-from spyre.hw.launch_label import LaunchLabel
-from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.nest import Int64Array
+from spyre.errors import Severity, SourceLocation
+from spyre.hw.access import core_boxes, global_coordinate
+from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.sanitizer.check_plan import CheckPlan, RowSource
-from spyre.hw.sanitizer.checks import Check
-from spyre.hw.sanitizer.findings import SanitizerFinding, count_of
-from spyre.hw.sanitizer.shadow import RecordLog, describe_writer, locate_execution
+from spyre.hw.sanitizer.findings import Check, SanitizerFinding, count_of
+from spyre.hw.sanitizer.shadow import (
+    LaunchEvent,
+    RecordLog,
+    ShadowMemory,
+    UInt32Array,
+    Upload,
+    describe_writer,
+    locate_execution,
+)
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, device_address
+from spyre.hw.table import checks as ct
+from spyre.layout import host_coordinates_of_stick, transfer_geometry
+from spyre.layout.access_map import Int64Array
+
+if TYPE_CHECKING:
+    from spyre.hw.memory.device_memory import DeviceTensor
 
 
 @dataclass(frozen=True)
@@ -25,14 +40,14 @@ class CheckedLaunch:
     """A launch with its tables and what the checks wrote into ``results``."""
 
     linked: LinkedProgram
-    label: LaunchLabel
+    label: ExecuteLabels
     plan: CheckPlan
     results: Int64Array
     first_record: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _FindingText:
     """Text of one kind of finding; ``{op}`` and ``{tensor}`` are filled in."""
 
     check: Check
@@ -41,26 +56,26 @@ class _Kind:
     expected: str
 
 
-_KINDS = {
-    (ct.READ, ct.MAIN): _Kind(
+_FINDING_TEXTS = {
+    (ct.READ, ct.MAIN): _FindingText(
         Check.INIT,
         "SPY710",
         "{op} reads {tensor} where nobody has written",
         "every stick that is read uploaded or written before",
     ),
-    (ct.WRITE, ct.MAIN): _Kind(
+    (ct.WRITE, ct.MAIN): _FindingText(
         Check.RACE,
         "SPY711",
         "{op}: several cores write the same sticks of {tensor}",
         "every stick written by one core",
     ),
-    (ct.REREAD, ct.MAIN): _Kind(
+    (ct.REREAD, ct.MAIN): _FindingText(
         Check.RACE,
         "SPY712",
         "{op}: a core reads from {tensor} what another core writes",
         "inputs apart from what other cores write in the same execute",
     ),
-    (ct.READ, ct.LIVE): _Kind(
+    (ct.READ, ct.LIVE): _FindingText(
         Check.LX,
         "SPY731",
         "{op} reads {tensor} in LX, part of which another tensor has overwritten",
@@ -76,13 +91,13 @@ def findings_of(
     for row, source in enumerate(launch.plan.sources):
         for slot in range(ct.SLOTS):
             words = launch.results[row, slot]
-            kind = _KINDS.get((source.role, slot))
+            kind = _FINDING_TEXTS.get((source.role, slot))
             if kind is not None and words[ct.COUNT] and kind.check in checks:
-                yield _finding(launch, log, source, kind, words)
+                yield _run_finding(launch, log, source, kind, words)
 
 
-def _finding(
-    launch: CheckedLaunch, log: RecordLog, source: RowSource, kind: _Kind, words: Int64Array
+def _run_finding(
+    launch: CheckedLaunch, log: RecordLog, source: RowSource, kind: _FindingText, words: Int64Array
 ) -> SanitizerFinding:
     linked = launch.linked
     execute, variant = linked.program.executes[source.static], source.variant
@@ -123,3 +138,75 @@ def _finding(
 def shown_address(address_bytes: int) -> int:
     """An address as files have it: LX addresses count from the start of the core's scratchpad."""
     return address_bytes if address_bytes < LX_BASE else (address_bytes - LX_BASE) % LX_BYTES
+
+
+@dataclass(frozen=True)
+class ExpectedOutput:
+    """An output and the sticks of it that must be written (bool, ``device_size[:-1]``)."""
+
+    tensor: DeviceTensor
+    sticks: npt.NDArray[np.bool_]
+
+
+def check_cover(
+    expected: ExpectedOutput, shadow: ShadowMemory, log: RecordLog, first_record: int
+) -> Iterator[SanitizerFinding]:
+    """At most one finding. ``first_record``: the first of the run."""
+    tensor = expected.tensor
+    words = shadow.of_range(tensor.address_bytes, tensor.size_bytes)
+    records = words >> ct.CORE_BITS
+    bare = expected.sticks & (records < first_record).reshape(expected.sticks.shape)
+    if not bare.any():
+        return
+    stick = tuple(int(i) for i in np.argwhere(bare)[0])
+    at = int(np.ravel_multi_index(stick, expected.sticks.shape))
+    geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
+    host = host_coordinates_of_stick(geometry, stick)
+    missing, total = int(bare.sum()), int(expected.sticks.sum())
+    last = _last_execute(words, log, first_record)
+    yield SanitizerFinding(
+        check=Check.COVER,
+        code="SPY720",
+        severity=Severity.ERROR,
+        message=f"output {tensor.name} is not written completely",
+        sdsc=last.sdsc,
+        execute=last.execute,
+        source=last.source,
+        tensor=tensor.name,
+        coordinate=tuple((f"dim {k}", i) for k, i in enumerate(host)),
+        address_bytes=tensor.address_bytes + at * STICK_BYTES,
+        sticks=missing,
+        expected=f"all {count_of(total, 'stick')} with elements written by an execute",
+        found=f"{count_of(missing, 'stick')} never written{last.remark}",
+        last_writer=_host_writer(log, int(words[at])),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LastExecute:
+    """The execute that wrote any of the tensor last, where there is one."""
+
+    sdsc: str = "bundle.mlir"
+    execute: int | None = None
+    source: SourceLocation | None = None
+    remark: str = ", and no execute writes any of it"
+
+
+def _last_execute(words: UInt32Array, log: RecordLog, first_record: int) -> _LastExecute:
+    word = int(words.max(initial=0))
+    if word >> ct.CORE_BITS < first_record:
+        return _LastExecute()
+    event, execution = log.find(word >> ct.CORE_BITS)
+    assert isinstance(event, LaunchEvent)
+    static, _ = locate_execution(event.linked, execution)
+    execute, label = event.linked.program.executes[static], event.label
+    return _LastExecute(
+        label.sdsc(execute.sdsc_filename), label.first_execute + static, execute.location, ""
+    )
+
+
+def _host_writer(log: RecordLog, word: int) -> str:
+    if word == 0:
+        return ""
+    event, _ = log.find(word >> ct.CORE_BITS)
+    return describe_writer(log, word) if isinstance(event, Upload) else "an earlier run"

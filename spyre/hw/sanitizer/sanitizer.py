@@ -8,15 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Severity
-from spyre.hw.launch_label import LaunchLabel
-from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.nest import Int64Array
+from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.sanitizer.check_plan import CheckPlan, make_check_plan, new_results
-from spyre.hw.sanitizer.checks import Check
-from spyre.hw.sanitizer.findings import SanitizerFinding, grouped
+from spyre.hw.sanitizer.findings import Check, SanitizerFinding, grouped
 from spyre.hw.sanitizer.run_findings import CheckedLaunch, findings_of
 from spyre.hw.sanitizer.shadow import LaunchEvent, RecordLog, ShadowMemory, Upload
 from spyre.hw.sanitizer.static_checks import check_program
+from spyre.layout.access_map import Int64Array
 
 
 class Sanitizer:
@@ -29,7 +28,7 @@ class Sanitizer:
         self.checks = checks
         self.shadow = ShadowMemory()
         self.log = RecordLog()
-        self.label = LaunchLabel()
+        self.label = ExecuteLabels()
         self._launches: list[CheckedLaunch] = []
         self._others: list[SanitizerFinding] = []
         self._current: CheckedLaunch | None = None
@@ -53,7 +52,7 @@ class Sanitizer:
         """The device was reset: nothing is known any more, findings included."""
         self.shadow.clear_all()
         self.log = RecordLog()
-        self.label = LaunchLabel()
+        self.label = ExecuteLabels()
         self._launches.clear()
         self._others.clear()
 

@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
-from spyre.hw import check_table as ct
-from spyre.hw.launch_label import LaunchLabel
-from spyre.hw.linked_program import LinkedProgram
-from spyre.hw.memory import reserve
-from spyre.hw.nest import Int64Array
+from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.memory.device_memory import reserve
 from spyre.hw.spec import (
     CORES,
     HOST_BYTES,
@@ -31,6 +29,8 @@ from spyre.hw.spec import (
     STICK_BYTES,
     host_offset,
 )
+from spyre.hw.table import checks as ct
+from spyre.layout.access_map import Int64Array
 
 UInt32Array = npt.NDArray[np.uint32]
 _WORD_BYTES = 4
@@ -49,7 +49,7 @@ class LaunchEvent:
     """A launch: its executions have consecutive records."""
 
     linked: LinkedProgram
-    label: LaunchLabel
+    label: ExecuteLabels
 
 
 Event = Upload | LaunchEvent

@@ -1,1 +1,1 @@
-"""The flex layer: jobs, control blocks, streams, events and the scheduler under them."""
+"""The flex layer: streams, scheduler, job plans, cards."""

@@ -6,18 +6,34 @@ the work was submitted, and a new stream takes the place of one that has failed.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.device import DeviceTensor
-from spyre.runtime.flex.copies import bytes_to_device, host_like, to_device_plan, to_host_plan
-from spyre.runtime.flex.flex_device import FlexDevice
-from spyre.runtime.flex.flex_stream import FlexStream
-from spyre.runtime.flex.job import JobPlan, LaunchContext
-from spyre.runtime.flex.kernel_program import KernelProgram
-from spyre.runtime.flex.runner import Runner
-from spyre.runtime.host_tensor import HostTensor
-from spyre.runtime.kernel import Launch
+from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.flex.job import (
+    JobPlan,
+    LaunchContext,
+    bytes_to_device,
+    host_like,
+    to_device_plan,
+    to_host_plan,
+)
+from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
+from spyre.runtime.flex.stream import FlexStream
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.kernel.runners import Runner
+from spyre.runtime.program.compiled import CompiledBundle, KernelSource, files_of_bundle
+from spyre.runtime.spyrecode.init_binary import format_header
+
+if TYPE_CHECKING:
+    from spyre.mlir.bundle import Bundle
 
 
 class BlockingStream:
@@ -47,7 +63,7 @@ class BlockingStream:
 
     def launch(self, plan: JobPlan, launch: Launch, runner: Runner | None = None) -> object:
         """Run a kernel over tensors that were placed; what ``runner`` returned."""
-        assert isinstance(plan.program, KernelProgram)
+        assert isinstance(plan.program, LoadedKernel)
         return self._wait(plan.program.bind_launch(self.device, launch, runner))
 
     def _run(self, plan: JobPlan) -> None:
@@ -69,3 +85,23 @@ def blocking_stream_of(device: FlexDevice) -> BlockingStream:
     if found is None:
         found = vars(device)["_blocking_stream"] = BlockingStream(device)
     return found
+
+
+def load_source_on(stream: BlockingStream, kernel: Kernel) -> JobPlan:
+    """The plan of a kernel whose program is loaded on the card; its launches come bound.
+
+    Of the binary only the header is copied: it is what the card is asked for, and the kernel is
+    here already.
+    """
+    header = format_header(_digest(kernel.bundle))
+    name = kernel.bundle.directory.resolve().name or "bundle"
+    arguments_of = partial(read_arguments, kernel.bundle)
+    plan, copy = load_kernel(stream.device, kernel, arguments_of, header, name)
+    stream.load(copy)
+    return plan
+
+
+def _digest(source: KernelSource) -> str:
+    if isinstance(source, CompiledBundle):
+        return source.digest
+    return files_of_bundle(cast("Bundle", source)).digest

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from spyre.errors import SpyreError
-from spyre.hw.region_history import RegionHistory
-from spyre.runtime.flex.control_block import ControlBlock
-from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.job import LaunchContext
-from spyre.runtime.flex.scheduling import Unit
-from spyre.runtime.flex.work import Label, Work, label_text
+from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.runtime.flex.job import ControlBlock, LaunchContext
+from spyre.runtime.flex.scheduling import WorkUnit
+from spyre.runtime.flex.work import Engine, Label, Work, label_text
+from spyre.runtime.kernel.runners import RecordedLaunch, TimedLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,12 @@ class CommandStream:
     ``memory``: what the card had allocated meanwhile, where that was watched.
     """
 
-    def __init__(self, memory: RegionHistory | None = None) -> None:
+    def __init__(self, memory: AllocationHistory | None = None) -> None:
         self.memory = memory
         self._dispatched: list[Command] = []
 
     def observe(
-        self, unit: Unit, begin_ns: int, end_ns: int, error: BaseException | None = None
+        self, unit: WorkUnit, begin_ns: int, end_ns: int, error: BaseException | None = None
     ) -> None:
         """Note a unit: one iteration of one stage. ``error``: what it raised."""
         work, place, iteration = unit.work, unit.stage, unit.first
@@ -156,3 +155,14 @@ def _dependencies(work: Work, place: int, iteration: int) -> tuple[str, ...]:
     elif not stages[place].is_prep and (place == 0 or stages[place - 1].is_prep):
         found += work.after
     return tuple(label_text(label) for label in found)
+
+
+def launch_of(command: Command) -> RecordedLaunch | TimedLaunch | None:
+    """The launch of a compute command; None for others, and where only copies were made.
+
+    The detail of a tiled launch is that of the last tile which ran the kernel.
+    """
+    detail = command.detail
+    if isinstance(detail, (RecordedLaunch, TimedLaunch)) and detail.begin_ns >= command.begin_ns:
+        return detail
+    return None

@@ -13,12 +13,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from spyre.hw.nest import Int64Array
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.loops import Parameter
-from spyre.runtime.kernel import LaunchShape
-from spyre.runtime.launch import POOL, argument_index
-from spyre.runtime.spyrecode.symbols import POOL_NAME
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.program.program import Parameter
+from spyre.runtime.flex.job import DMA, Card, HostOperation, LaunchContext, MemoryRange
+from spyre.runtime.flex.launch_plan import state_of
+from spyre.runtime.kernel.launch import LaunchShape
+from spyre.runtime.memory.storage import ProgramMemory
+from spyre.runtime.program.symbols import POOL, POOL_NAME, argument_index
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,78 @@ def correction_of(parameters: Sequence[Parameter]) -> Correction:
 
 def _index_of(name: str) -> int | None:
     return POOL if name == POOL_NAME else argument_index(name)
+
+
+CORRECTION = "correction"
+"""Handle of the correction tensors on the host."""
+MAX_FREE = 1024
+"""Correction tensors a kernel keeps for later launches."""
+SLAB = 64
+"""Correction tensors it allocates at a time."""
+
+
+class CorrectionMemory:
+    """Program memory for correction tensors of one kernel. Any thread may use it."""
+
+    def __init__(self, correction: Correction) -> None:
+        self.correction = correction
+        self._free: list[ProgramMemory] = []
+
+    def take(self, device: Card, iterations: int) -> ProgramMemory:
+        """Memory for the tensors of a launch, one behind the other."""
+        size_bytes = self.correction.size_bytes
+        if iterations > 1:
+            return device.allocate_program(size_bytes * iterations)
+        try:
+            return self._free.pop()
+        except IndexError:
+            slab = device.allocate_program(size_bytes * SLAB).split(SLAB)
+            self._free += slab[1:]
+            return slab[0]
+
+    def give_back(self, memory: ProgramMemory) -> None:
+        """The launch has ended: what is of the usual size serves another one."""
+        if memory.size_bytes == self.correction.size_bytes and len(self._free) < MAX_FREE:
+            self._free.append(memory)
+
+    def read(self, device: Card, memory: ProgramMemory, first: int, last: int) -> Int64Array:
+        """Tensors ``first`` to ``last`` as program memory has them, [tensor, word]."""
+        size_bytes = self.correction.size_bytes
+        at = memory.address_bytes + first * size_bytes
+        found = device.device.memory.view(at, (last - first) * size_bytes)
+        rows: Int64Array = found.view(np.int64).reshape(last - first, size_bytes // 8)
+        return rows
+
+
+def correction_steps(name: str, correction: Correction) -> tuple[HostOperation, DMA]:
+    """The steps in front of the compute step of kernel ``name``."""
+    size_bytes = correction.size_bytes
+
+    def rows(context: LaunchContext, first: int, last: int) -> Int64Array:
+        state = state_of(context)
+        return correction.rows(state.form.shape, state.addresses(first, last))
+
+    def places(context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
+        return correction_places(context, iteration, size_bytes)
+
+    host = HostOperation(rows, CORRECTION, size_bytes // 8, CORRECTION)
+    label = f"{CORRECTION} of {name}"
+    return host, DMA(_copy, places, size_bytes, True, True, label)
+
+
+def correction_places(
+    context: LaunchContext, iteration: int, size_bytes: int
+) -> tuple[MemoryRange, ...]:
+    """Where the correction tensor of an iteration lies."""
+    memory = state_of(context).memory
+    assert memory is not None
+    resolve = context.device.allocator.virtual_address
+    return (MemoryRange(CORRECTION, resolve(memory.address_bytes + iteration * size_bytes)),)
+
+
+def _copy(context: LaunchContext, first: int, last: int) -> None:
+    memory = state_of(context).memory
+    assert memory is not None
+    rows = context.buffers[CORRECTION][first:last]
+    address = memory.address_bytes + first * rows.shape[1] * 8
+    context.device.dma.write_bytes(address, rows.reshape(-1).view(np.uint8), CORRECTION)

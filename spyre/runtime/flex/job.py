@@ -1,4 +1,4 @@
-"""Jobs: the steps a launch consists of, and what one launch of them carries.
+"""Jobs: the steps of a launch, what one launch of them carries, and jobs that only copy.
 
 Names of the pipeline RFC: a `Job` has a `JobPlan`, an ordered list of `HostOperation`, `DMA` and
 `DeviceCompute`; an `ExecutionPlan` is a list of jobs. A plan is immutable and shared by all its
@@ -16,13 +16,67 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.runtime.flex.card import Card
-from spyre.runtime.flex.control_block import ControlBlock, Place
-from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.spyre_tensor import SpyreTensor
-from spyre.runtime.flex.work import Stage, Stages
+from spyre.hw.device.device import Device
+from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.dma import DmaEngine
+from spyre.runtime.flex.scheduler import Scheduler
+from spyre.runtime.flex.work import Engine, Stage, Stages
+from spyre.runtime.kernel.runners import Runner
+from spyre.runtime.memory.allocator import FlexAllocator, VirtualAddress
+from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory, SpyreTensor
 from spyre.runtime.tiling.options import TilingOptions
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRange:
+    """A named range of device memory a block uses."""
+
+    name: str
+    address: VirtualAddress
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlBlock:
+    """One operation on the card, or on the host for it.
+
+    ``kind``: "dma to device", "dma from device", "compute", or "host" (run by the CPU, no control
+    block of the card). ``places``: device memory it names. ``size_bytes``: bytes it moves.
+    """
+
+    kind: str
+    name: str
+    places: tuple[MemoryRange, ...] = ()
+    size_bytes: int = 0
+
+    def __str__(self) -> str:
+        size = f", {self.size_bytes} bytes" if self.size_bytes else ""
+        places = f": {', '.join(map(str, self.places))}" if self.places else ""
+        return f"{self.kind} {self.name}{size}{places}"
+
+
+class Card(Protocol):
+    """A card. The attributes are those of `FlexDevice`."""
+
+    device: Device
+    index: int
+    allocator: FlexAllocator
+    dma: DmaEngine
+    scheduler: Scheduler
+    is_blocking: bool
+    runner: Runner | None
+
+    def allocate(self, size_bytes: int, region: int | None = None) -> DeviceStorage:
+        """Fresh device memory that is freed with its last reference."""
+
+    def allocate_program(self, size_bytes: int) -> ProgramMemory:
+        """Fresh program memory (segment 7)."""
+
 
 NO_VALUES: Mapping[str, int] = {}
 LARGE_BYTES = 1 << 18
@@ -118,7 +172,7 @@ class ComputeProgram(Protocol):
     def compute(self, context: LaunchContext, first: int, last: int) -> None:
         """Run iterations ``first`` .. ``last``."""
 
-    def places(self, context: LaunchContext, iteration: int) -> tuple[Place, ...]:
+    def places(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
         """Device memory one compute control block names."""
 
     def release(self, context: LaunchContext) -> None:
@@ -237,7 +291,7 @@ class DMA:
     """
 
     copy: Callable[[LaunchContext, int, int], None]
-    places: Callable[[LaunchContext, int], tuple[Place, ...]]
+    places: Callable[[LaunchContext, int], tuple[MemoryRange, ...]]
     size_bytes: int
     to_device: bool = True
     is_prep: bool = False
@@ -307,3 +361,79 @@ class ExecutionPlan:
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+
+CopyFunction = Callable[[LaunchContext, int, int], None]
+
+
+def host_like(tensor: DeviceTensor) -> HostTensor:
+    """A host tensor for the elements of ``tensor``, with the strides its layout was made for."""
+    dtype = find_host_dtype(tensor.dtype)
+    pairs = zip(tensor.sizes, tensor.strides, strict=True)
+    elements = 0 if 0 in tensor.sizes else 1 + sum((n - 1) * step for n, step in pairs)
+    storage = np.zeros(elements, np.dtype(dtype.storage_dtype))
+    return HostTensor(tensor.name, dtype.name, tensor.sizes, tensor.strides, 0, storage)
+
+
+def to_device_plan(host: HostTensor, tensor: DeviceTensor) -> JobPlan:
+    """Host tensor → device tensor, with conversion of format and layout.
+
+    The host tensor must not change before the copy has run. Whoever launches it keeps the device
+    memory, by giving its `SpyreTensor` to the launch.
+    """
+
+    def copy(context: LaunchContext, first: int, last: int) -> None:
+        context.device.dma.to_device(host, tensor)
+
+    return _plan(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=True)
+
+
+def to_host_plan(tensor: DeviceTensor, host: HostTensor) -> JobPlan:
+    """Device tensor → the storage of ``host``."""
+
+    def copy(context: LaunchContext, first: int, last: int) -> None:
+        context.device.dma.to_host(tensor, host)
+
+    return _plan(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=False)
+
+
+def bytes_to_device(content: npt.NDArray[np.uint8], address_bytes: int, name: str) -> JobPlan:
+    """Raw bytes → device memory: program binaries, device images."""
+
+    def copy(context: LaunchContext, first: int, last: int) -> None:
+        context.device.dma.write_bytes(address_bytes, content, name)
+
+    return _plan(copy, address_bytes, name, content.size, to_device=True)
+
+
+def device_copy_plan(source: DeviceTensor, target: DeviceTensor) -> JobPlan:
+    """The bytes of a device tensor → one of the same size on the same card, through the host."""
+    held: list[npt.NDArray[np.uint8]] = []
+
+    def down(context: LaunchContext, first: int, last: int) -> None:
+        dma = context.device.dma
+        held.append(dma.read_bytes(source.address_bytes, source.size_bytes, source.name))
+
+    def up(context: LaunchContext, first: int, last: int) -> None:
+        context.device.dma.write_bytes(target.address_bytes, held.pop(), target.name)
+
+    steps = [
+        _step(copy, tensor.address_bytes, tensor.name, source.size_bytes, to_device)
+        for copy, tensor, to_device in ((down, source, False), (up, target, True))
+    ]
+    return JobPlan(target.name, tuple(steps))
+
+
+def _plan(
+    copy: CopyFunction, address_bytes: int, name: str, size_bytes: int, to_device: bool
+) -> JobPlan:
+    return JobPlan(name, (_step(copy, address_bytes, name, size_bytes, to_device),))
+
+
+def _step(
+    copy: CopyFunction, address_bytes: int, name: str, size_bytes: int, to_device: bool
+) -> DMA:
+    def places(context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
+        return (MemoryRange(name, context.device.allocator.virtual_address(address_bytes)),)
+
+    return DMA(copy, places, size_bytes, to_device, False, name)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, Unit
+from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, WorkUnit
 from spyre.runtime.flex.virtual_time import VirtualTime
 from spyre.runtime.flex.work import StreamQueue, Work
 
@@ -30,7 +30,7 @@ every launch would cost that one more than the launch.
 DOZES = 40
 """Times it looks for work in vain before it sleeps until it is woken."""
 
-Observer = Callable[[Unit, int, int, BaseException | None], None]
+Observer = Callable[[WorkUnit, int, int, BaseException | None], None]
 """Told of every unit that ran, with the host clock at its begin and end (ns) and what it raised,
 under the lock."""
 
@@ -110,7 +110,7 @@ class Scheduler:
         self._run(unit)
         return True
 
-    def _take(self) -> Unit | None:
+    def _take(self) -> WorkUnit | None:
         """The next unit, counted as running; under the lock."""
         if self._inbox:
             self._empty_inbox()
@@ -120,7 +120,7 @@ class Scheduler:
             self._large += unit.work.is_large
         return unit
 
-    def _run(self, unit: Unit) -> None:
+    def _run(self, unit: WorkUnit) -> None:
         """Run a unit that was taken. Only what is no Exception (an interrupt) is raised."""
         if unit.work.is_large and self._state.pending > 1:
             self._wake()
@@ -135,7 +135,7 @@ class Scheduler:
         if error is not None and not isinstance(error, Exception):
             raise error
 
-    def _complete(self, unit: Unit, error: BaseException | None, begin: int, end: int) -> None:
+    def _complete(self, unit: WorkUnit, error: BaseException | None, begin: int, end: int) -> None:
         with self._lock:
             self._running -= 1
             self._large -= unit.work.is_large
@@ -244,7 +244,7 @@ class Scheduler:
             self._wake()
 
     @contextmanager
-    def virtual_time(self, duration: Callable[[Unit], int]) -> Iterator[VirtualTime]:
+    def virtual_time(self, duration: Callable[[WorkUnit], int]) -> Iterator[VirtualTime]:
         """Run what is submitted in the block in virtual time, at its end or when it waits.
 
         Only the calling thread runs units then, single iterations of single stages; ``duration``
@@ -266,7 +266,7 @@ class Scheduler:
                     self._state.clock = clock
                     self._state.one_by_one = self.observer is not None
 
-    def _take_though_held(self) -> Unit | None:
+    def _take_though_held(self) -> WorkUnit | None:
         with self._lock:
             self._state.one_by_one = True
             self._state.holds -= 1
@@ -305,7 +305,7 @@ class Scheduler:
         arguments = (weakref.ref(self),)
         threading.Thread(target=_serve, args=arguments, name="spyre-scheduler", daemon=True).start()
 
-    def _take_or_rest(self, take: bool, doze: bool) -> Unit | threading.Lock | None:
+    def _take_or_rest(self, take: bool, doze: bool) -> WorkUnit | threading.Lock | None:
         """A unit if one is to be taken, else a lock to rest on, or None: the thread is to end.
 
         ``doze``: only large work wakes it.
@@ -383,7 +383,7 @@ def _serve(reference: weakref.ref[Scheduler]) -> None:
         found = scheduler._take_or_rest(take, not asleep)
         if found is None:
             return
-        if isinstance(found, Unit):
+        if isinstance(found, WorkUnit):
             scheduler._run(found)
             dozes, take = 0, True
             continue

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 
-from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.work import EventRecord, Stage, State, StreamQueue, Work
+from spyre.runtime.flex.work import Engine, EventRecord, Stage, State, StreamQueue, Work
 
 WHOLE = -1
 """Stage number of a unit that is a whole job."""
@@ -30,7 +29,7 @@ class Policy(StrEnum):
     CONCURRENT = "concurrent"
 
 
-class Unit:
+class WorkUnit:
     """What one thread runs in one go: iterations ``first`` to ``last`` of a stage, or a job."""
 
     __slots__ = ("first", "last", "stage", "work")
@@ -175,7 +174,7 @@ class Scheduling:
 
     # --- going out -------------------------------------------------------------------------------
 
-    def next_unit(self) -> Unit | None:
+    def next_unit(self) -> WorkUnit | None:
         """Something that may run now, with its engines taken; None if there is nothing."""
         if self.holds:
             return None
@@ -195,7 +194,7 @@ class Scheduling:
         work.state = State.ACTIVE
         self._active.append(work)
 
-    def _next_of_active(self) -> Unit | None:
+    def _next_of_active(self) -> WorkUnit | None:
         """Active jobs of high priority first, then those that have waited longest for the cores."""
         for rank in (0, 1):
             for place, work in enumerate(self._active):
@@ -209,17 +208,17 @@ class Scheduling:
                     return unit
         return None
 
-    def _first_unit(self, work: Work) -> Unit | None:
+    def _first_unit(self, work: Work) -> WorkUnit | None:
         """The whole job if it is small, untouched and all engines are idle; else a first stage."""
         untouched = not self.one_by_one and not work.is_large and work.done[0] == 0
         if untouched and not work.in_flight and not any(self._busy):
             for engine in work.stages.engines:
                 self._busy[engine] = True
             work.in_flight = 1
-            return Unit(work, WHOLE, 0, work.iterations)
+            return WorkUnit(work, WHOLE, 0, work.iterations)
         return self._unit_of(work, prep_only=False)
 
-    def _unit_of(self, work: Work, prep_only: bool) -> Unit | None:
+    def _unit_of(self, work: Work, prep_only: bool) -> WorkUnit | None:
         """The latest stage of ``work`` that can go on."""
         for place in range(len(work.stages.all) - 1, -1, -1):
             stage = work.stages.all[place]
@@ -234,10 +233,10 @@ class Scheduling:
             work.running[place] = True
             work.in_flight += 1
             self._busy[stage.engine] = True
-            return Unit(work, place, done, last)
+            return WorkUnit(work, place, done, last)
         return None
 
-    def _look_ahead(self) -> Unit | None:
+    def _look_ahead(self) -> WorkUnit | None:
         """Preparation of jobs behind the active ones, and of those that are ready."""
         if self._busy[Engine.HOST] and self._busy[Engine.DMA]:
             return None
@@ -252,7 +251,7 @@ class Scheduling:
                 return unit
         return None
 
-    def _prepare(self, queue: deque[Work], first: int) -> Unit | None:
+    def _prepare(self, queue: deque[Work], first: int) -> WorkUnit | None:
         for place in range(first, min(len(queue), first + LOOK_AHEAD)):
             unit = self._unit_of(queue[place], prep_only=True)
             if unit is not None:
@@ -261,7 +260,7 @@ class Scheduling:
 
     # --- coming back -----------------------------------------------------------------------------
 
-    def complete(self, unit: Unit, error: BaseException | None = None) -> None:
+    def complete(self, unit: WorkUnit, error: BaseException | None = None) -> None:
         """``unit`` has run; ``error``: what it raised."""
         work = unit.work
         work.in_flight -= 1
@@ -290,7 +289,7 @@ class Scheduling:
         self._end_head(work.stream, State.DONE)
         self._advance(work.stream)
 
-    def _release(self, unit: Unit) -> None:
+    def _release(self, unit: WorkUnit) -> None:
         if unit.stage != WHOLE:
             self._busy[unit.work.stages.engines[unit.stage]] = False
             unit.work.running[unit.stage] = False
@@ -298,7 +297,7 @@ class Scheduling:
         for engine in unit.work.stages.engines:
             self._busy[engine] = False
 
-    def _progress(self, unit: Unit) -> None:
+    def _progress(self, unit: WorkUnit) -> None:
         if unit.stage != WHOLE:
             unit.work.done[unit.stage] = unit.last
             return

@@ -10,18 +10,17 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.scheduling import Scheduling, Unit
-from spyre.runtime.flex.work import label_text
+from spyre.runtime.flex.scheduling import Scheduling, WorkUnit
+from spyre.runtime.flex.work import Engine, label_text
 
-Take = Callable[[], Unit | None]
+Take = Callable[[], WorkUnit | None]
 """The next unit that may run, with its engines taken; None if there is none."""
-Complete = Callable[[Unit, BaseException | None, int, int], None]
+Complete = Callable[[WorkUnit, BaseException | None, int, int], None]
 """Told that a unit has run: what it raised, its virtual begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class VirtualSpan:
     """One iteration of one stage: who did it, and from when to when (units of the durations)."""
 
     label: str
@@ -42,16 +41,16 @@ class VirtualTime:
     when it has run.
     """
 
-    def __init__(self, take: Take, complete: Complete, duration: Callable[[Unit], int]) -> None:
+    def __init__(self, take: Take, complete: Complete, duration: Callable[[WorkUnit], int]) -> None:
         self._take = take
         self._complete = complete
         self._duration = duration
-        self._running: list[tuple[int, int, int, Unit]] = []
-        self._spans: list[Span] = []
+        self._running: list[tuple[int, int, int, WorkUnit]] = []
+        self._spans: list[VirtualSpan] = []
         self.now = 0
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[VirtualSpan, ...]:
         """What has been dispatched, in order of begin, then engine."""
         return tuple(sorted(self._spans, key=lambda s: (s.begin, s.engine, s.label)))
 
@@ -69,7 +68,7 @@ class VirtualTime:
                 self._give_up(error)
                 raise error
 
-    def _begin(self, unit: Unit) -> None:
+    def _begin(self, unit: WorkUnit) -> None:
         end = self.now + self._duration(unit)
         heapq.heappush(self._running, (end, len(self._spans), self.now, unit))
         self._spans.append(_span(unit, self.now, end))
@@ -84,13 +83,15 @@ class VirtualTime:
         return "".join(f"{span}\n" for span in self.spans)
 
 
-def run_in_virtual_time(state: Scheduling, duration: Callable[[Unit], int]) -> tuple[Span, ...]:
+def run_in_virtual_time(
+    state: Scheduling, duration: Callable[[WorkUnit], int]
+) -> tuple[VirtualSpan, ...]:
     """Run everything submitted to ``state``; the spans in order of their begin, then engine.
 
     ``duration``: how long a unit takes. Nothing else may drive ``state`` meanwhile.
     """
 
-    def complete(unit: Unit, error: BaseException | None, begin: int, end: int) -> None:
+    def complete(unit: WorkUnit, error: BaseException | None, begin: int, end: int) -> None:
         state.complete(unit, error)
 
     time = VirtualTime(state.next_unit, complete, duration)
@@ -99,7 +100,7 @@ def run_in_virtual_time(state: Scheduling, duration: Callable[[Unit], int]) -> t
     return time.spans
 
 
-def _error_of(unit: Unit) -> BaseException | None:
+def _error_of(unit: WorkUnit) -> BaseException | None:
     try:
         unit.run()
     except BaseException as error:
@@ -107,8 +108,8 @@ def _error_of(unit: Unit) -> BaseException | None:
     return None
 
 
-def _span(unit: Unit, begin: int, end: int) -> Span:
+def _span(unit: WorkUnit, begin: int, end: int) -> VirtualSpan:
     work = unit.work
     assert work.stream is not None
     label = label_text(work.label(unit.stage, unit.first))
-    return Span(label, work.stream.stream_id, work.stages.engines[unit.stage], begin, end)
+    return VirtualSpan(label, work.stream.stream_id, work.stages.engines[unit.stage], begin, end)

@@ -10,10 +10,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
-from spyre.runtime.flex.engine import Engine
+
+class Engine(IntEnum):
+    """Who does a step: the host's CPU, the DMA engine, or the cores.
+
+    The cores run one compute control block at a time: it has all 32 of them and their scratchpads.
+    """
+
+    HOST = 0
+    DMA = 1
+    COMPUTE = 2
+
 
 StageFunction = Callable[[Any, int, int], None]
 """Runs iterations first .. last (excluded) of a stage for a payload; an error fails the stream."""

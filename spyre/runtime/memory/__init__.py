@@ -1,1 +1,1 @@
-"""Device memory as the runtime hands it out: allocations, handles, statistics."""
+"""Device memory: the allocator, its modes, and who owns what it hands out."""

@@ -13,19 +13,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.cost.counting import count_operation
-from spyre.hw.cost.kernel_time import Model, kernel_ns
 from spyre.hw.cost.machine import MachineSpec
-from spyre.hw.cost.operation_counts import OperationCounts
-from spyre.hw.cost.times import OperationTime
-from spyre.hw.counters import Counters
-from spyre.hw.execute_counters import CORE_WORK, count_cores
-from spyre.hw.linked_program import LinkedPlaces, LinkedProgram
-from spyre.hw.lx_occupancy import lx_occupancy
-from spyre.hw.nest import Int64Array
-from spyre.hw.plan_run import PlanRun
-from spyre.runtime.profile.lx_accesses import LxAccesses, lx_accesses
-from spyre.runtime.run_result import shape_text
+from spyre.hw.cost.models import Model, OperationTime, kernel_ns
+from spyre.hw.counters.counts import Counters, OperationCounts
+from spyre.hw.counters.execute import CORE_WORK, count_cores, count_operation
+from spyre.hw.counters.scratchpad import LxAccesses, lx_accesses, lx_occupancy
+from spyre.hw.linking.linked_program import LinkedProgram, OriginalAddresses, PlanRun
+from spyre.layout.access_map import Int64Array
+from spyre.runtime.run.result import shape_text
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -35,7 +30,7 @@ class ExecuteModel:
     """An execute statement in one launch, all its executions.
 
     ``index``: its number in the program; ``sdsc``: its file. ``core_counts``: int64 [CORES,
-    len(CORE_COLUMNS)], see :func:`~spyre.hw.execute_counters.count_cores`.
+    len(CORE_COLUMNS)], see :func:`~spyre.hw.counters.execute.count_cores`.
     """
 
     index: int
@@ -160,7 +155,7 @@ def _places(count: int, statements: Sequence[int]) -> Int64Array:
 
 
 def _executions(
-    origin: LinkedPlaces, statements: Sequence[int], executes: Sequence[ExecuteModel]
+    origin: OriginalAddresses, statements: Sequence[int], executes: Sequence[ExecuteModel]
 ) -> Executions:
     """Parts of one execution are at the same time."""
     place_of = _places(len(origin.runs), statements)

@@ -1,16 +1,37 @@
-"""A profile for people: its table, its files, its JSON object."""
+"""Making a profile: every kernel is modelled once, and its launches are put on a timeline; and
+the profile people get.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spyre.runtime.profile.json_form import profile_object
-from spyre.runtime.profile.plot import write_roofline
-from spyre.runtime.profile.profile_data import ProfileData
+from spyre.hw.cost.machine import MachineSpec, default_machine, load_machine
+from spyre.hw.cost.models import Model
+from spyre.hw.cost.timeline import Overlap, Task, TaskKind, simulate
+from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.runtime.flex.command_stream import CommandStream
+from spyre.runtime.profile.data import (
+    Activity,
+    ExecuteProfile,
+    KernelProfile,
+    ProfileData,
+    TimelineLaunch,
+    activities_of,
+    activities_of_result,
+    hbm_occupancy,
+)
+from spyre.runtime.profile.files import profile_object
+from spyre.runtime.profile.kernel_model import KernelModel, model_kernel
 from spyre.runtime.profile.report.page import write_report
+from spyre.runtime.profile.roofline import write_roofline
 from spyre.runtime.profile.table import make_table, profile_text
+from spyre.runtime.run.result import RunResult
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,3 +62,133 @@ class Profile(ProfileData):
 
     def __str__(self) -> str:
         return profile_text(self)
+
+
+MachineLike = MachineSpec | str | Path | None
+
+
+def profile(
+    result: RunResult,
+    machine: MachineLike = None,
+    model: Model = "calibrated",
+    overlap: Overlap | str = Overlap.OVERLAPPED,
+) -> Profile:
+    """What a run would have cost on a card: ``spyre.profile(spyre.run("kernel_dir"))``.
+
+    ``machine``: a machine file over the shipped one (MachineError SPY760 to SPY762). ``overlap``:
+    what may happen at the same time, see :mod:`spyre.hw.cost.timeline`.
+    """
+    memory = AllocationHistory(result.hbm_bytes) if result.hbm_bytes else None
+    return make_profile(activities_of_result(result), machine, model, overlap, memory)
+
+
+def profile_of_recording(
+    commands: CommandStream,
+    machine: MachineLike = None,
+    model: Model = "calibrated",
+    overlap: Overlap | str = Overlap.OVERLAPPED,
+) -> Profile:
+    """The profile of what a card did while it was recorded; parameters as of `profile`."""
+    return make_profile(activities_of(commands), machine, model, overlap, commands.memory)
+
+
+def make_profile(
+    activities: Sequence[Activity],
+    machine: MachineLike = None,
+    model: Model = "calibrated",
+    overlap: Overlap | str = Overlap.OVERLAPPED,
+    memory: AllocationHistory | None = None,
+) -> Profile:
+    """The profile of activities; parameters as of `profile`. ``memory``: allocated meanwhile."""
+    chosen = machine_of(machine)
+    kernels = _KernelModels(chosen, model)
+    tasks: list[Task] = []
+    owners: list[int] = []
+    launches: list[TimelineLaunch] = []
+    ends: dict[str, int] = {}
+    for place, activity in enumerate(activities):
+        after = tuple(sorted({ends[label] for label in activity.after if label in ends}))
+        kernel = None
+        if activity.linked is not None:
+            kernel = kernels.place(activity.name, activity.linked, activity.launch_label)
+        time_ns = 0.0 if kernel is None else kernels.models[kernel].total_ns
+        for task in _tasks(activity, after, time_ns, chosen, len(tasks)):
+            tasks.append(task)
+            owners.append(place)
+        ends[activity.label] = len(tasks) - 1
+        if kernel is not None:
+            launches.append(TimelineLaunch(kernel, len(tasks) - 1))
+    timeline = simulate(tasks, Overlap(overlap))
+    return Profile(
+        chosen,
+        model,
+        Overlap(overlap),
+        kernels.profiles(),
+        tuple(launches),
+        tuple(activities),
+        timeline,
+        tuple(owners),
+        None if memory is None else hbm_occupancy(memory, activities, owners, timeline),
+    )
+
+
+def machine_of(machine: MachineLike) -> MachineSpec:
+    """The machine itself, that of a file, or the shipped one."""
+    if machine is None:
+        return default_machine()
+    return machine if isinstance(machine, MachineSpec) else load_machine(machine)
+
+
+def _tasks(
+    activity: Activity, after: tuple[int, ...], time_ns: float, machine: MachineSpec, number: int
+) -> Iterator[Task]:
+    """What an activity is in the timeline; ``number``: of its first task.
+
+    The host's time is not the card's: host operations take none.
+    """
+    hw, stream = machine.hardware, activity.stream
+    if activity.kind is TaskKind.HOST:
+        yield Task(TaskKind.HOST, 0.0, stream, after)
+    elif activity.kind is TaskKind.COMPUTE:
+        yield Task(TaskKind.LAUNCH, hw.launch_us * 1000.0, stream, after)
+        yield Task(TaskKind.COMPUTE, time_ns, stream, (*after, number))
+    else:
+        yield Task(activity.kind, activity.size_bytes / hw.pcie_gbps, stream, after)
+
+
+@dataclass
+class _KernelModels:
+    """Kernels by what was linked for them; launches that differ in addresses only are one."""
+
+    machine: MachineSpec
+    model: Model
+    models: list[KernelModel] = field(default_factory=list)
+    _places: dict[tuple[str, int, ExecuteLabels], int] = field(default_factory=dict)
+    _held: list[tuple[str, LinkedProgram, ExecuteLabels]] = field(default_factory=list)
+    _launches: list[int] = field(default_factory=list)
+
+    def place(self, name: str, linked: LinkedProgram, label: ExecuteLabels) -> int:
+        """Place of the kernel, modelled when it is first seen; counts the launch."""
+        key = (name, id(linked.places.origin), label)
+        place = self._places.setdefault(key, len(self.models))
+        if place == len(self.models):
+            self.models.append(model_kernel(linked, self.machine, self.model))
+            self._held.append((name, linked, label))
+            self._launches.append(0)
+        self._launches[place] += 1
+        return place
+
+    def profiles(self) -> tuple[KernelProfile, ...]:
+        launch_ns = self.machine.hardware.launch_us * 1000.0
+        rows = zip(self._held, self.models, self._launches, strict=True)
+        return tuple(
+            KernelProfile(name, model, _executes(model, label, count), count, launch_ns)
+            for (name, _, label), model, count in rows
+        )
+
+
+def _executes(model: KernelModel, label: ExecuteLabels, count: int) -> tuple[ExecuteProfile, ...]:
+    return tuple(
+        ExecuteProfile(label.first_execute + e.index, label.sdsc(e.sdsc), e, count)
+        for e in model.executes
+    )

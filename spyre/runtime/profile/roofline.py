@@ -1,20 +1,27 @@
-"""The roofline of a profile: where every execute is, and the roofs above it.
+"""The roofline of a profile: where every execute is, the roofs above it; and the picture that
+matplotlib draws of it.
 
-Work is multiply-adds for products, points of the iteration space for everything else; the two have
-roofs of their own, the pt arrays' and the vector units'.
+Work is multiply-adds for products, points of the iteration space for everything else; the two
+have roofs of their own, the pt arrays' and the vector units'.
 """
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
 
-from spyre.hw.cost.ideal import pt_ns, sfu_ns
-from spyre.hw.cost.operation_counts import CostClass, OperationCounts
-from spyre.runtime.profile.profile_data import ExecuteProfile, ProfileData
+from spyre.errors import ProfileError
+from spyre.hw.cost.models import ideal_pt_ns, sfu_ns
+from spyre.hw.counters.counts import CostClass, OperationCounts
+from spyre.runtime.profile.data import ExecuteProfile, ProfileData
+from spyre.runtime.profile.files import check_target, write_whole
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RooflinePoint:
     """An execute: ``intensity`` in work per byte over the memory interface (None without any),
     ``rate`` in work per nanosecond; ``share`` of the time of all kernels."""
 
@@ -27,7 +34,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class RooflineRoof:
     """Most work per nanosecond: ``rate``, or ``gbps`` times the intensity."""
 
     name: str
@@ -39,8 +46,8 @@ class Roof:
 class Roofline:
     """Points and roofs. ``x``, ``y``: ranges that show all of them, powers of ten."""
 
-    points: tuple[Point, ...]
-    roofs: tuple[Roof, ...]
+    points: tuple[RooflinePoint, ...]
+    roofs: tuple[RooflineRoof, ...]
     x: tuple[float, float]
     y: tuple[float, float]
 
@@ -48,7 +55,7 @@ class Roofline:
 def roofline_of(profile: ProfileData) -> Roofline:
     """The roofline; executes that take no time or do no work are left out."""
     points = tuple(
-        _point(profile, e) for _, e in profile.executes if e.total_ns and _work(e.counts)
+        _roofline_point(profile, e) for _, e in profile.executes if e.total_ns and _work(e.counts)
     )
     roofs = _roofs(profile)
     xs = [p.intensity for p in points if p.intensity is not None]
@@ -61,10 +68,10 @@ def roofline_of(profile: ProfileData) -> Roofline:
     )
 
 
-def _point(profile: ProfileData, execute: ExecuteProfile) -> Point:
+def _roofline_point(profile: ProfileData, execute: ExecuteProfile) -> RooflinePoint:
     counts, model = execute.counts, execute.model
     work = _work(counts)
-    return Point(
+    return RooflinePoint(
         f"{execute.index} {model.op} ({model.shape})",
         "pt" if counts.multiply_adds else "sfu",
         work / counts.hbm_bytes if counts.hbm_bytes else None,
@@ -78,14 +85,14 @@ def _work(counts: OperationCounts) -> int:
     return counts.multiply_adds or counts.element_operations
 
 
-def _roofs(profile: ProfileData) -> tuple[Roof, ...]:
+def _roofs(profile: ProfileData) -> tuple[RooflineRoof, ...]:
     """Those of the machine; that of the pt arrays in the format of the products, if there are."""
     machine = profile.machine
     hw = machine.hardware
     formats = {e.counts.mac_format for _, e in profile.executes if e.counts.multiply_adds}
     roofs = [
-        Roof(f"HBM peak, {hw.hbm_peak_gbps:g} GB/s", gbps=hw.hbm_peak_gbps),
-        Roof(
+        RooflineRoof(f"HBM peak, {hw.hbm_peak_gbps:g} GB/s", gbps=hw.hbm_peak_gbps),
+        RooflineRoof(
             f"HBM as measured, {machine.calibration.stream_gbps:g} GB/s",
             gbps=machine.calibration.stream_gbps,
         ),
@@ -93,7 +100,7 @@ def _roofs(profile: ProfileData) -> tuple[Roof, ...]:
     one = OperationCounts(
         name="", cost_class=CostClass.POINTWISE, cores=hw.cores, element_operations=1
     )
-    roofs.append(Roof("vector units", rate=1.0 / sfu_ns(one, hw)))
+    roofs.append(RooflineRoof("vector units", rate=1.0 / sfu_ns(one, hw)))
     for data_format in sorted(formats) or ["SEN169_FP16"]:
         mac = OperationCounts(
             name="",
@@ -102,7 +109,7 @@ def _roofs(profile: ProfileData) -> tuple[Roof, ...]:
             multiply_adds=1,
             mac_format=data_format,
         )
-        roofs.append(Roof(f"pt arrays, {data_format}", rate=1.0 / pt_ns(mac, hw)))
+        roofs.append(RooflineRoof(f"pt arrays, {data_format}", rate=1.0 / ideal_pt_ns(mac, hw)))
     return tuple(roofs)
 
 
@@ -112,3 +119,72 @@ def _decades(values: list[float]) -> tuple[float, float]:
 
     low, high = floor(log10(min(values))), ceil(log10(max(values)))
     return 10.0**low, 10.0 ** max(high, low + 1)
+
+
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def require_plot(path: Path | str) -> None:
+    """ProfileError SPY780 without matplotlib, SPY782 where no picture can be written."""
+    suffix = check_target(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise ProfileError(
+            "SPY782", f"cannot write {path}", expected=f"one of {', '.join(FORMATS)}", found=suffix
+        )
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ProfileError(
+            "SPY780",
+            "pictures need matplotlib, which is not installed",
+            expected="the extra plot: pip install 'spyre[plot]'",
+            found=str(error),
+            hint="--report draws the roofline without it",
+        ) from error
+
+
+def write_roofline(path: Path | str, profile: ProfileData) -> None:
+    """Write the picture; its suffix says which kind. ProfileError as of `require_plot`."""
+    require_plot(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    found = roofline_of(profile)
+    axes = figure.add_subplot(xscale="log", yscale="log", xlim=found.x, ylim=found.y)
+    for roof in found.roofs:
+        _draw_roof(axes, found, roof)
+    for unit, marker in (("pt", "o"), ("sfu", "s")):
+        _draw_points(axes, found, [p for p in found.points if p.unit == unit], marker)
+    axes.set(xlabel="work per byte of HBM traffic", ylabel="work per ns")
+    axes.set_title(f"{profile.machine.name}, {profile.cost_model}: modelled")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize="small")
+    content = io.BytesIO()
+    figure.savefig(content, format=Path(path).suffix.lower().removeprefix("."), dpi=150)
+    write_whole(path, content.getvalue())
+
+
+def _draw_roof(axes: Any, found: Roofline, roof: RooflineRoof) -> None:
+    if roof.rate:
+        axes.axhline(roof.rate, linewidth=1, color="black")
+        axes.annotate(roof.name, (found.x[0] * 1.1, roof.rate * 1.08), fontsize="small")
+        return
+    ends = [found.x[0], max(r.rate for r in found.roofs) / roof.gbps]
+    axes.plot(ends, [x * roof.gbps for x in ends], linewidth=1, label=roof.name)
+
+
+def _draw_points(axes: Any, found: Roofline, points: list[RooflinePoint], marker: str) -> None:
+    if not points:
+        return
+    x = [found.x[1] if p.intensity is None else p.intensity for p in points]
+    sizes = [30.0 + 250.0 * sqrt(p.share) for p in points]
+    name = "products (multiply-adds)" if marker == "o" else "others (elements)"
+    axes.scatter(x, [p.rate for p in points], sizes, marker=marker, alpha=0.7, label=name)
+    for point, place in sorted(zip(points, x, strict=True), key=lambda each: -each[0].share)[:8]:
+        axes.annotate(
+            point.label.split(" (")[0],
+            (place, point.rate),
+            xytext=(6, 6),
+            textcoords="offset points",
+            fontsize="x-small",
+        )

@@ -1,1 +1,1 @@
-"""SpyreCode directories: what a compiled kernel is on disk, and how it gets there and back."""
+"""SpyreCode directories: their files, read and written, and the compiler that makes them."""

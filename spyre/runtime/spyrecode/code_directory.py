@@ -20,16 +20,20 @@ from pathlib import Path
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation
-from spyre.runtime.launch_spec import (
+from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     SPYRE_CODE_DIRECTORY,
     LaunchSpec,
     parse_launch_spec,
 )
 from spyre.runtime.spyrecode.commands import FileRecord, InitTransfer, SpyreCode
-from spyre.runtime.spyrecode.init_text import parse_init_text
-from spyre.runtime.spyrecode.spyrecode_file import SPYRECODE_FILE, parse_spyrecode, spyrecode_path
-from spyre.runtime.spyrecode.spyrecode_writer import format_spyrecode
+from spyre.runtime.spyrecode.init_binary import parse_init_text
+from spyre.runtime.spyrecode.spyrecode_file import (
+    SPYRECODE_FILE,
+    format_spyrecode,
+    parse_spyrecode,
+    spyrecode_path,
+)
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,85 @@
-"""From a bundle directory to its SpyreCode directory: what ``spyre-compile --bundle`` does."""
+"""From a bundle directory to its SpyreCode directory: what ``spyre-compile --bundle`` does.
+
+Plan shapes are those of the runtime reference (§5): allocate and transfer the binary; then, for a
+program with parameters, pack their values on the host, transfer them behind the binary, compute.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spyre.errors import Finding, JsonLocation, Severity, SpyreError
-from spyre.mlir.bundle_source import MODULE_FILE
-from spyre.runtime.arguments import spec_of_arguments
-from spyre.runtime.bundle_arguments import read_arguments
-from spyre.runtime.launch_spec import DERIVED_EMITTER, LAUNCH_SPEC_FILE, format_launch_spec
-from spyre.runtime.spyrecode.bundle_code import make_code
-from spyre.runtime.spyrecode.bundle_files import BundleFiles, read_bundle_files
+from spyre.hw.spec import STICK_BYTES
+from spyre.mlir.bundle import MODULE_FILE
+from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.arguments.specs import spec_of_arguments
+from spyre.runtime.program.compiled import BundleFiles, CompiledBundle, read_bundle_files
+from spyre.runtime.program.launch_spec import (
+    DERIVED_EMITTER,
+    LAUNCH_SPEC_FILE,
+    SymbolKind,
+    format_launch_spec,
+)
+from spyre.runtime.program.plan_cache import load_compiled_files
 from spyre.runtime.spyrecode.code_directory import write_code_directory
-from spyre.runtime.spyrecode.commands import SpyreCode
-from spyre.runtime.spyrecode.compiled_kernel import CompiledKernel
+from spyre.runtime.spyrecode.commands import (
+    PROGRAM_BASE,
+    SYMBOL_BYTES,
+    Allocate,
+    ComputeOnDevice,
+    ComputeOnHost,
+    DataTransfer,
+    Direction,
+    ExecutionCommand,
+    Hcm,
+    InitTransfer,
+    SpyreCode,
+)
 from spyre.runtime.spyrecode.init_binary import INIT_BINARY_FILE, pack_bundle
-from spyre.runtime.spyrecode.plan_cache import load_compiled_files
+
+CORRECTION = "correction"
+"""Name of the host buffer with the symbols' values."""
+
+
+def make_code(name: str, symbols: Sequence[SymbolKind], binary_bytes: int) -> SpyreCode:
+    """The plans of a program with ``symbols`` whose binary has ``binary_bytes`` (whole sticks)."""
+    correction_bytes = correction_tensor_bytes(len(symbols))
+    preparation = (
+        Allocate(binary_bytes + correction_bytes),
+        InitTransfer(INIT_BINARY_FILE, PROGRAM_BASE, binary_bytes),
+    )
+    compute = ComputeOnDevice(PROGRAM_BASE, name)
+    if not symbols:
+        return SpyreCode(preparation, (compute,))
+    correct = _correction(symbols, correction_bytes, PROGRAM_BASE + binary_bytes)
+    return SpyreCode(preparation, (*correct, compute))
+
+
+def correction_tensor_bytes(n_symbols: int) -> int:
+    """Bytes of a correction tensor: one int64 per symbol, whole sticks."""
+    return -(-n_symbols * SYMBOL_BYTES // STICK_BYTES) * STICK_BYTES
+
+
+def _correction(
+    symbols: Sequence[SymbolKind], size_bytes: int, address: int
+) -> tuple[ExecutionCommand, ...]:
+    return (
+        ComputeOnHost(
+            ihandle="",
+            ishape=(len(symbols),),
+            ohandle=CORRECTION,
+            size_bytes=size_bytes,
+            hcm=Hcm(vdci={}, symbols=tuple(symbols)),
+        ),
+        DataTransfer(Direction.H2D, CORRECTION, size_bytes, address),
+    )
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledDirectory:
     """What was compiled: the directory written, its plans, how many symbols, and warnings."""
 
     directory: Path
@@ -30,7 +88,7 @@ class Compiled:
     findings: tuple[Finding, ...]
 
 
-def compile_directory(path: str | os.PathLike[str]) -> Compiled:
+def compile_directory(path: str | os.PathLike[str]) -> CompiledDirectory:
     """Write ``path``/spyreCodeDir from the bundle in ``path``.
 
     SpyreErrors of reading, ValidationError when the check finds errors, BundleError SPY845 when
@@ -42,7 +100,7 @@ def compile_directory(path: str | os.PathLike[str]) -> Compiled:
     spec, findings = _launch_spec(kernel, files)
     code = make_code(kernel.name, kernel.symbols, len(binary))
     directory = write_code_directory(files.directory, code, {INIT_BINARY_FILE: binary, **spec})
-    return Compiled(directory, code, len(kernel.symbols), (*kernel.findings, *findings))
+    return CompiledDirectory(directory, code, len(kernel.symbols), (*kernel.findings, *findings))
 
 
 def _bundle_files(path: str | os.PathLike[str]) -> BundleFiles:
@@ -61,7 +119,7 @@ def _bundle_files(path: str | os.PathLike[str]) -> BundleFiles:
 
 
 def _launch_spec(
-    kernel: CompiledKernel, files: BundleFiles
+    kernel: CompiledBundle, files: BundleFiles
 ) -> tuple[dict[str, bytes], tuple[Finding, ...]]:
     """launch_spec.json as the bundle has it, else derived, else none; what was noticed."""
     if (given := files.files.get(LAUNCH_SPEC_FILE)) is not None:
@@ -75,7 +133,7 @@ def _launch_spec(
     return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}, arguments.findings
 
 
-def _not_derived(kernel: CompiledKernel, reason: Finding) -> Finding:
+def _not_derived(kernel: CompiledBundle, reason: Finding) -> Finding:
     """SPY846."""
     return Finding(
         "SPY846",

@@ -7,16 +7,25 @@ program it is. Runtime reference §5 (for the simulator); docs/spyrecode.md has 
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from spyre.errors import BundleError, JsonLocation
+from spyre.errors import BundleError, JsonLocation, SourceLocation
 from spyre.hw.spec import STICK_BYTES
-from spyre.runtime.spyrecode.bundle_files import digest_of_files
+from spyre.mlir.bundle import MODULE_FILE
+from spyre.runtime.program.compiled import (
+    BundleFiles,
+    CompiledBundle,
+    compile_files,
+    digest_of_files,
+)
+from spyre.runtime.program.plan_cache import PlanCache, _build, default_cache
 
 INIT_BINARY_FILE = "init_binary.bin"
 MAGIC = b"SPYREPRG"
@@ -130,3 +139,53 @@ def _whole_sticks(size_bytes: int) -> int:
 def _damaged(reason: str, file: str, expected: str = "", found: str = "") -> BundleError:
     """SPY840."""
     return BundleError("SPY840", reason, JsonLocation(file), expected=expected, found=found)
+
+
+_DIGITS = re.compile(rb"[0-9a-fA-F]*")
+
+
+def parse_init_text(data: bytes, file: str = "init.txt") -> bytes:
+    """The bytes that the text spells, whole sticks. BundleError SPY843 with the line."""
+    return b"".join(_sticks(data, file))
+
+
+def _sticks(data: bytes, file: str) -> Iterator[bytes]:
+    for number, line in enumerate(data.splitlines(), 1):
+        digits = line.strip()
+        if not digits or digits.startswith(b"#"):
+            continue
+        if len(digits) != 2 * STICK_BYTES or not _DIGITS.fullmatch(digits):
+            raise BundleError(
+                "SPY843",
+                "a line of the program text is malformed",
+                SourceLocation(file, number, 1),
+                expected=f"{2 * STICK_BYTES} hexadecimal digits",
+                found=f"{len(digits)} characters",
+            )
+        yield bytes.fromhex(digits.decode())[::-1]
+
+
+def format_init_text(data: bytes) -> bytes:
+    """The text of ``data``, zeros added up to a whole stick."""
+    lines = (
+        data[k : k + STICK_BYTES].ljust(STICK_BYTES, b"\0")[::-1].hex()
+        for k in range(0, len(data), STICK_BYTES)
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def load_program(
+    data: bytes, directory: Path, plans: PlanCache | None = None, file: str = INIT_BINARY_FILE
+) -> CompiledBundle:
+    """The compiled kernel of a program binary, as it stands in program memory.
+
+    ``directory``: where messages say the bundle is; ``file``: how they name the binary.
+    BundleError SPY840, SPY841 for bytes that are no whole program, else as `compile_bundle`.
+    """
+    header = check_binary(data, file)
+    used = plans if plans is not None else default_cache()
+    found = None if used is None else used.get(header.digest, directory)
+    if found is not None:
+        return found
+    files = BundleFiles(directory, MODULE_FILE, unpack_bundle(data, file))
+    return compile_files(files) if used is None else _build(files, used)

@@ -1,21 +1,17 @@
-"""``spyrecode.json``: read, checked, written.
-
-The keys are those the runtime's code reads; the spellings of the 0277 specification are read too
-where they say the same (``file_path``, ``direction``). All numbers are decimal strings. Every
-error names file and JSON path; rules between the commands are in :mod:`.code_rules`. Runtime
-reference §5.
-"""
+"""``spyrecode.json`` and the commands it spells; every failure names file and JSON path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation
-from spyre.runtime.launch_spec import SymbolKind
+from spyre.runtime.program.launch_spec import SymbolKind
 from spyre.runtime.spyrecode.code_rules import check_code
 from spyre.runtime.spyrecode.commands import (
     Allocate,
@@ -30,7 +26,112 @@ from spyre.runtime.spyrecode.commands import (
     PreparationCommand,
     SpyreCode,
 )
-from spyre.runtime.spyrecode.json_object import JsonObject, shown, signed_number, wrong_property
+
+_UNSIGNED = re.compile(r"[0-9]{1,20}")
+_SIGNED = re.compile(r"-?[0-9]{1,19}")
+MAX_NUMBER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """The properties of one command.
+
+    ``command``: its name, for messages. ``path``: JSON path of the properties.
+    """
+
+    command: str
+    properties: Mapping[str, Any]
+    file: str
+    path: str
+
+    def place(self, key: str = "") -> JsonLocation:
+        """Where a property stands, or all of them."""
+        return JsonLocation(self.file, f"{self.path}.{key}" if key else self.path)
+
+    def holds(self, *keys: str) -> bool:
+        """True if one of the spellings of a property is there."""
+        return any(key in self.properties for key in keys)
+
+    def spelling(self, *keys: str) -> str:
+        """The spelling of a property that is there; SPY826 for none, SPY847 for two that differ.
+
+        The first of ``keys`` is the one the runtime's code reads, the others are the
+        specification's.
+        """
+        present = [key for key in keys if key in self.properties]
+        if not present:
+            raise missing_property(self, keys[0])
+        if any(self.properties[key] != self.properties[present[0]] for key in present):
+            raise ambiguous_property(self, present)
+        return present[0]
+
+    def text(self, *keys: str) -> str:
+        """A string property."""
+        key = self.spelling(*keys)
+        value = self.properties[key]
+        if not isinstance(value, str):
+            raise wrong_property(self, key, "a string")
+        return value
+
+    def number(self, *keys: str) -> int:
+        """A number from 0 to 2⁶³ - 1, which the file spells as a decimal string."""
+        key = self.spelling(*keys)
+        value = self.properties[key]
+        if not (isinstance(value, str) and _UNSIGNED.fullmatch(value)) or int(value) > MAX_NUMBER:
+            raise wrong_property(self, key, 'a number as a decimal string, such as "128"')
+        return int(value)
+
+    def size(self, *keys: str) -> int:
+        """A number of bytes, at least 1."""
+        size = self.number(*keys)
+        if size == 0:
+            raise wrong_property(self, self.spelling(*keys), "at least 1 byte")
+        return size
+
+
+def signed_number(text: str) -> int | None:
+    """The integer a decimal string spells; None when it spells none."""
+    return int(text) if _SIGNED.fullmatch(text) else None
+
+
+def missing_property(given: JsonObject, key: str) -> BundleError:
+    """SPY826."""
+    return BundleError(
+        "SPY826",
+        f"{given.command} command missing '{key}' property",
+        given.place(),
+        expected=f"{key}",
+        found=", ".join(given.properties) or "no properties",
+    )
+
+
+def ambiguous_property(given: JsonObject, keys: list[str]) -> BundleError:
+    """SPY847."""
+    return BundleError(
+        "SPY847",
+        f"{given.command} command says one thing in two ways that differ",
+        given.place(keys[-1]),
+        expected=f"one of {', '.join(keys)}",
+        found=", ".join(f"{key} {shown(given.properties[key])}" for key in keys),
+    )
+
+
+def wrong_property(given: JsonObject, key: str, expected: str) -> BundleError:
+    """SPY827."""
+    return BundleError(
+        "SPY827",
+        f"{given.command} {key} is not what it has to be",
+        given.place(key),
+        expected=expected,
+        found=shown(given.properties[key]),
+    )
+
+
+def shown(value: Any) -> str:
+    """A JSON value in a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
 
 SPYRECODE_FILE = "spyrecode.json"
 PREPARATION_PLAN = "JobPreparationPlan"
@@ -302,4 +403,59 @@ def _file_records(document: dict[str, Any], file: str) -> dict[str, FileRecord]:
             raise wrong_property(inside, name, "an object with size and sha256")
         given = JsonObject(FILES_KEY, record, file, f"$.{FILES_KEY}.{name}")
         found[name] = FileRecord(given.number("size"), given.text("sha256"))
+    return found
+
+
+def format_spyrecode(code: SpyreCode) -> bytes:
+    """The file's text, with the keys the runtime's code reads; findings are not part of it."""
+    document: dict[str, Any] = {
+        PREPARATION_PLAN: [_command_object(command) for command in code.preparation],
+        EXECUTION_PLAN: [_command_object(command) for command in code.execution],
+    }
+    if code.files:
+        document[FILES_KEY] = {
+            name: {"size": str(record.size_bytes), "sha256": record.sha256}
+            for name, record in code.files.items()
+        }
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def _command_object(command: PreparationCommand | ExecutionCommand) -> dict[str, Any]:
+    return {"command": type(command).__name__, "properties": _properties(command)}
+
+
+def _properties(command: PreparationCommand | ExecutionCommand) -> dict[str, Any]:
+    match command:
+        case Allocate(size):
+            return {"size": str(size)}
+        case InitTransfer(name, address, size):
+            return {"init_bin_file": name, "dev_ptr": str(address), "size": str(size)}
+        case ComputeOnHost():
+            return {
+                "ihandle": command.ihandle,
+                "ishape": [str(extent) for extent in command.ishape],
+                "ohandle": command.ohandle,
+                "size": str(command.size_bytes),
+                "hcm": _hcm_object(command.hcm),
+            }
+        case DataTransfer(direction, handle, size, address):
+            return {
+                "dirn": direction.value,
+                "host_handle": handle,
+                "size": str(size),
+                "dev_ptr": str(address),
+            }
+        case ComputeOnDevice(address, name):
+            found = {"job_bin_ptr": str(address)}
+            return found if name is None else {**found, "name": name}
+
+
+def _hcm_object(hcm: Hcm) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "vdci": hcm.vdci,
+        "senConstants": list(hcm.sen_constants),
+        **hcm.others,
+    }
+    if hcm.symbols is not None:
+        found["symbols"] = msgspec.to_builtins(hcm.symbols)
     return found

@@ -1,9 +1,9 @@
-"""Host dim of every device dim of a layout, size-1 dims included where the layout tells.
+"""Tensors of a launch as tiling compares them, and the host dim each of their device dims walks.
 
 A stride of -1 says nothing about the host dim it stands for. Layouts made from a dim order have
-that dim in a known place (runtime reference §1.1): the first order that fits fills those gaps, the
-default one before others. It is a guess; :mod:`.tile_layout` compares it with the bound tensor's
-layout, in which the dims that matter are longer than 1.
+that dim in a known place (runtime reference §1.1): the first order that fits fills those gaps,
+the default one before others. It is a guess; :mod:`.tile_plan` compares it with the bound
+tensor's layout, in which the dims that matter are longer than 1.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from itertools import permutations
 
 import numpy as np
 
-from spyre.hw.nest import Int64Array
+from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout, transfer_geometry
+from spyre.layout.access_map import Int64Array
+from spyre.runtime.program.launch_spec import Role
 
 _MAX_RANK = 6
 
@@ -98,3 +100,63 @@ def _fits(
         if guess != found and not (found < 0 and short):
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDim:
+    """One dim of a kernel as its arguments share it; equal in all of them.
+
+    ``name``: of the operation that has it first. ``reduced_by``: the operation that reduces it.
+    ``accumulated_by``: the operation that combines results of its tiles ('' where none does).
+    ``fixed``: why it cannot be tiled.
+    """
+
+    index: int
+    name: str
+    reduced_by: str = ""
+    accumulated_by: str = ""
+    fixed: str = ""
+
+
+@dataclass(frozen=True)
+class ExpectedTensor:
+    """An argument as the kernel was compiled for it.
+
+    ``shape``/``strides`` in elements; ``dims``: the kernel's dim of every host dim, None where no
+    operation walks it.
+    """
+
+    arg_index: int
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype_name: str
+    layout: SpyreTensorLayout
+    dims: tuple[KernelDim | None, ...]
+
+    @property
+    def device_dims(self) -> DeviceDims:
+        """Host dims of the layout's dims."""
+        return device_dims(self.layout, self.shape, self.strides)
+
+
+@dataclass(frozen=True)
+class ActualTensor:
+    """A tensor bound at launch: ``shape`` and ``strides`` in elements, and where they lie."""
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype_name: str
+    layout: SpyreTensorLayout
+
+    @classmethod
+    def of(cls, tensor: DeviceTensor) -> ActualTensor:
+        """What a plan needs of ``tensor``."""
+        return cls(tensor.name, tensor.sizes, tensor.strides, tensor.dtype, tensor.layout)
+
+    @property
+    def device_dims(self) -> DeviceDims:
+        """Host dims of the layout's dims."""
+        return device_dims(self.layout, self.shape, self.strides)

@@ -10,41 +10,77 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from spyre.errors import LaunchError
-from spyre.hw.address_map import AddressMap
-from spyre.hw.device import Device, DeviceTensor
-from spyre.hw.nest import Int64Array
-from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.kernel import Kernel, Launch
-from spyre.runtime.tiling.accumulate import accumulator
+from spyre.hw.device.device import Device
+from spyre.hw.linking.binding import TileMap
+from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.layout import SpyreTensorLayout
+from spyre.layout.access_map import Int64Array
+from spyre.runtime.arguments.specs import KernelArguments
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch, LaunchShape
+from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.kernel_dims import expected_tensors
-from spyre.runtime.tiling.launch_tensors import ActualTensor
 from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.retarget import retarget
-from spyre.runtime.tiling.tile_copies import CopyBox, copy_boxes, valid_shape
 from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan, plan_tiles
 from spyre.runtime.tiling.tile_steps import (
     Accumulate,
-    Buffer,
     Compute,
+    CopyBox,
     CopyIn,
     CopyOut,
+    TileBuffer,
     TileStep,
+    copy_boxes,
     tile_steps,
+    valid_shape,
 )
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer.sanitizer import Sanitizer
+    from spyre.mlir.bundle import Bundle
+
+
+def accumulator(device: Device, operation: str, layout: SpyreTensorLayout) -> Kernel:
+    """argument 0 ← argument 0 ``operation`` argument 1, both dense in ``layout``.
+
+    Kept in the device itself, to end with it; call it from the device's thread.
+    """
+    kernels: dict[tuple[str, str, int], Kernel] = vars(device).setdefault("_accumulators", {})
+    key = operation, layout.device_dtype, layout.num_sticks
+    if key not in kernels:
+        kernels[key] = Kernel(_bundle(*key), device)
+    return kernels[key]
+
+
+@lru_cache(maxsize=256)
+def _bundle(operation: str, data_format: str, num_sticks: int) -> Bundle:
+    """A bundle over ``num_sticks`` rows of one stick; the writers are imported when needed."""
+    from spyre.mlir.builder.bundles import BundleBuilder
+    from spyre.mlir.builder.recipes import HostOperand, pointwise
+    from spyre.mlir.bundle import Bundle
+
+    builder = BundleBuilder()
+    total, result = (builder.argument(num_sticks * 128) for _ in range(2))
+    target = HostOperand(total.at(), data_format=data_format)
+    lanes = SpyreTensorLayout((num_sticks, 1), (1, -1), data_format).elements_per_stick
+    source = HostOperand(result.at(), data_format=data_format)
+    builder.add(pointwise(operation, (num_sticks, lanes), [target, source], target))
+    parts = builder.build()
+    return Bundle(Path(f"accumulate_{operation}"), parts.module, parts.sdscs)
+
 
 _Kept = TypeVar("_Kept")
-Temporaries = Mapping[tuple[int, Buffer], DeviceTensor]
+Temporaries = Mapping[tuple[int, TileBuffer], DeviceTensor]
 """Tile-sized tensors by place in the plan and what they are for."""
 
 MAX_PLANS = 64
@@ -94,7 +130,7 @@ class TilingKernel:
             _keep(self._plans, key, plan_tiles(self.expected, actual, options))
         return self._plans[key]
 
-    def retargeted(self, maps: Mapping[int, AddressMap]) -> Kernel:
+    def retargeted(self, maps: Mapping[int, TileMap]) -> Kernel:
         """The kernel for tiles: arguments seen through ``maps``, by index. LaunchError SPY861."""
         if not maps:
             return self.kernel
@@ -204,12 +240,12 @@ class TiledLaunch:
             case Compute():
                 self.kernel_of(step).launch(self.launch_of(step, temporaries))
             case Accumulate():
-                total = temporaries[step.tensor, Buffer.TILE]
-                result = temporaries[step.tensor, Buffer.RESULT]
+                total = temporaries[step.tensor, TileBuffer.TILE]
+                result = temporaries[step.tensor, TileBuffer.RESULT]
                 adder = accumulator(self.kernel.kernel.device, step.operation, total.layout)
                 adder.launch(Launch({0: total, 1: result}))
             case CopyIn() | CopyOut():
-                self._copy(step, temporaries[step.tensor, Buffer.TILE])
+                self._copy(step, temporaries[step.tensor, TileBuffer.TILE])
 
     def _copy(self, step: CopyIn | CopyOut, temporary: DeviceTensor) -> None:
         device, whole = self.kernel.kernel.device, self._tensor(step.tensor)
@@ -283,7 +319,7 @@ def temporaries_of(
 ) -> Temporaries:
     """The temporaries that ``steps`` speak of, where ``allocate(bytes)`` puts them."""
     wanted = {use for step in steps if isinstance(step, Compute) for use in step.temporaries}
-    found: dict[tuple[int, Buffer], DeviceTensor] = {}
+    found: dict[tuple[int, TileBuffer], DeviceTensor] = {}
     for place, buffer in sorted(wanted):
         expected = plan.tensors[place].expected
         found[place, buffer] = DeviceTensor(
@@ -319,3 +355,43 @@ def _check_overlap(launch: Launch, plan: TilePlan) -> None:
                 found=f"{a.size_bytes} bytes at {a.address_bytes:#x}, {b.size_bytes} bytes at "
                 f"{b.address_bytes:#x}",
             )
+
+
+RunKernel = Callable[[Kernel, LaunchShape, tuple[int, ...]], None]
+
+
+class StepLaunch:
+    """One launch, step by step; its steps run in order, on the compute engine.
+
+    ``temporaries``: memory for `temporaries_of` the plan.
+    """
+
+    def __init__(self, tiled: TiledLaunch, temporaries: Temporaries) -> None:
+        self._tiled = tiled
+        self._temporaries = temporaries
+        self._steps: Sequence[TileStep] = tuple(tiled.steps())
+        self.addresses = np.array([self._addresses(step) for step in self._steps], np.int64)
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return len(self._steps)
+
+    def _addresses(self, step: TileStep) -> tuple[int, ...]:
+        """What a step binds; a copy binds nothing and says what the launch does."""
+        if isinstance(step, Compute):
+            return self._tiled.launch_of(step, self._temporaries).addresses
+        return self._tiled.launch.addresses
+
+    def run(self, first: int, addresses: Int64Array, run_kernel: RunKernel) -> None:
+        """Run the steps from ``first`` on, one per row of ``addresses`` [step, address]."""
+        for place, row in enumerate(addresses.tolist(), first):
+            step = self._steps[place]
+            if isinstance(step, Compute):
+                kernel = self._tiled.kernel_of(step)
+                shape = kernel.shape_of(self._tiled.launch_of(step, self._temporaries))
+                run_kernel(kernel, shape, tuple(row))
+            else:
+                self._tiled.run_step(step, self._temporaries)
+
+
+__all__ = ["StepLaunch", "temporaries_of"]

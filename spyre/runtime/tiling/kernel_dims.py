@@ -8,17 +8,334 @@ that an operation reduces, slides a window over, masks, or reads shifted is said
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
 
-from spyre.hw.ops import Family, find_op
-from spyre.mlir.footprint import indexed_dims
-from spyre.runtime.arguments import ArgumentSpec, KernelArguments
-from spyre.runtime.tiling.argument_walks import argument_walks, check_coverage, link_arguments
-from spyre.runtime.tiling.dim_classes import ArgumentDim, DimClasses, ExecuteDim, Node
-from spyre.runtime.tiling.intermediates import link_intermediates
-from spyre.runtime.tiling.launch_tensors import ExpectedTensor, KernelDim
-from spyre.runtime.tiling.operand_uses import OperandUse
+import numpy as np
+
+from spyre.hw.ops.table import Family, find_op
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.footprint import core_extent, footprint, indexed_dims, window_of
+from spyre.mlir.operation.operation import Operation
+from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments
+from spyre.runtime.tiling.device_dims import ExpectedTensor, KernelDim, device_dims
+from spyre.runtime.tiling.operand_uses import (
+    OperandUse,
+    WalkedDim,
+    start_coordinates,
+    walked_dims,
+    whole_steps,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ArgumentDim:
+    """Host dim ``host_dim`` of argument ``arg_index``."""
+
+    arg_index: int
+    host_dim: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ExecuteDim:
+    """Dim ``dim`` of execute statement ``execute``."""
+
+    execute: int
+    dim: str
+
+
+DimNode = ArgumentDim | ExecuteDim
+
+
+@dataclass
+class DimClasses:
+    """Union-find over nodes. ``fixed``: why a node's class cannot be tiled, the first reason
+    given; ``reduced``: the operation that reduces it. Not thread-safe: it lives in one call.
+    """
+
+    parents: dict[DimNode, DimNode] = field(default_factory=dict)
+    fixed: dict[DimNode, str] = field(default_factory=dict)
+    reduced: dict[DimNode, str] = field(default_factory=dict)
+
+    def find(self, node: DimNode) -> DimNode:
+        """The node that stands for the class of ``node``."""
+        parent = self.parents.setdefault(node, node)
+        if parent == node:
+            return node
+        root = self.find(parent)
+        self.parents[node] = root
+        return root
+
+    def join(self, one: DimNode, other: DimNode) -> None:
+        """Both are the same dim."""
+        self.parents[self.find(other)] = self.find(one)
+
+    def fix(self, node: DimNode, reason: str) -> None:
+        """The class of ``node`` cannot be tiled."""
+        self.find(node)
+        self.fixed.setdefault(node, reason)
+
+    def reduce(self, node: DimNode, operation: str) -> None:
+        """``operation`` reduces the class of ``node``."""
+        self.find(node)
+        self.reduced.setdefault(node, operation)
+
+    def classes(self) -> Iterator[tuple[DimNode, ...]]:
+        """All classes, members in order of their first appearance."""
+        found: dict[DimNode, list[DimNode]] = {}
+        for node in list(self.parents):
+            found.setdefault(self.find(node), []).append(node)
+        yield from map(tuple, found.values())
+
+    def remark(self, members: tuple[DimNode, ...], remarks: dict[DimNode, str]) -> str:
+        """The first of ``remarks`` on one of ``members``, or ''."""
+        return next((remarks[node] for node in members if node in remarks), "")
+
+
+Starts = Mapping[ExecuteDim, Int64Array]
+"""Element every core starts at, [instance, core], by dim of an execute statement."""
+
+
+@dataclass(frozen=True)
+class ArgumentWalk:
+    """One dim of an operand in an argument.
+
+    ``starts``: element of the host dim, [instance, core]; ``share``: elements of one core;
+    ``extent``: of the host dim. They mean nothing for a walk that is not plain.
+    """
+
+    use: OperandUse
+    walked: WalkedDim
+    starts: Int64Array
+    share: int
+    extent: int
+
+    @property
+    def node(self) -> ExecuteDim:
+        """The dim of the execute statement."""
+        return ExecuteDim(self.use.execute, self.walked.dim)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it walks one host dim, and slides no window along it."""
+        windowed = window_of(self.use.op, self.use.tensor, self.walked.dim) is not None
+        return len(self.walked.host_dims) == 1 and not windowed
+
+
+def argument_walks(
+    uses: Sequence[OperandUse], specs: Mapping[int, ArgumentSpec]
+) -> list[tuple[ArgumentWalk, ...]]:
+    """The walks of every operand that lies in one of the arguments ``specs``."""
+    return [
+        _walks_of(use, specs[use.owner])
+        for use in uses
+        if use.owner is not None and use.owner in specs
+    ]
+
+
+def _walks_of(use: OperandUse, spec: ArgumentSpec) -> tuple[ArgumentWalk, ...]:
+    device = device_dims(spec.layout, spec.shape, spec.strides)
+    walks = []
+    for walked in walked_dims(use, device):
+        host_dim = walked.host_dims[0] if walked.host_dims else -1
+        starts = start_coordinates(use, device, host_dim)
+        share = core_extent(use.op, use.tensor, walked.dim)
+        extent = spec.shape[host_dim] if walked.host_dims else 0
+        walks.append(ArgumentWalk(use, walked, starts, share, extent))
+    return tuple(walks)
+
+
+def link_arguments(classes: DimClasses, operands: Sequence[tuple[ArgumentWalk, ...]]) -> Starts:
+    """Join dims of executes and host dims; where executes start along the dims they walk."""
+    starts: dict[ExecuteDim, Int64Array] = {}
+    for walk in (walk for walks in operands for walk in walks):
+        use = walk.use
+        assert use.owner is not None
+        for host_dim in walk.walked.host_dims:
+            classes.join(walk.node, ArgumentDim(use.owner, host_dim))
+        if walk.walked.fault:
+            classes.fix(walk.node, f"{use.op.name} {walk.walked.fault} of {use.tensor.name}")
+        if not walk.is_plain:
+            continue
+        known = starts.setdefault(walk.node, walk.starts)
+        if not (known == walk.starts).all():
+            reason = f"operands of {use.op.name} start at different places along it"
+            classes.fix(walk.node, reason)
+    return starts
+
+
+def check_coverage(classes: DimClasses, operands: Sequence[tuple[ArgumentWalk, ...]]) -> None:
+    """Fix dims of which an operation, over all its executes alike, walks only a part."""
+    groups: dict[object, list[tuple[ArgumentWalk, ...]]] = {}
+    for walks in operands:
+        if walks:
+            groups.setdefault(_kind(walks), []).append(walks)
+    for group in groups.values():
+        _check_group(classes, group)
+
+
+def _kind(walks: tuple[ArgumentWalk, ...]) -> object:
+    """Equal for operands of executes that do the same at different places."""
+    use = walks[0].use
+    op = use.op
+    owners = tuple((t.component, t.dims, tuple(t.scale.items())) for t in op.tensors)
+    constants = tuple(sorted(op.constants.items()))
+    walked = tuple((walk.walked, walk.share) for walk in walks)
+    return op.name, constants, tuple(op.extents.items()), owners, use.operand, use.owner, walked
+
+
+def _check_group(classes: DimClasses, group: Sequence[tuple[ArgumentWalk, ...]]) -> None:
+    """Each dim must be walked whole, and all places along one at every place along the others."""
+    plain = [place for place, walk in enumerate(group[0]) if walk.is_plain]
+    if not plain:
+        return
+    columns = [np.concatenate([w[place].starts.ravel() for w in group]) for place in plain]
+    counts = [len(np.unique(column)) for column in columns]
+    for place, count in zip(plain, counts, strict=True):
+        if count * group[0][place].share < group[0][place].extent:
+            _fix(classes, group, [place])
+    if len(np.unique(np.stack(columns, axis=1), axis=0)) < prod(counts):
+        _fix(classes, group, plain)
+
+
+def _fix(
+    classes: DimClasses, group: Sequence[tuple[ArgumentWalk, ...]], places: Sequence[int]
+) -> None:
+    for walks in group:
+        for place in places:
+            use = walks[place].use
+            reason = f"{use.op.name} walks only a part of argument {use.owner}"
+            classes.fix(walks[place].node, reason)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Bytes a use touches over all its instances and cores."""
+
+    use: OperandUse
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, use: OperandUse) -> _Range:
+        """The range of ``use``."""
+        span = footprint(use.op, use.tensor).span_bytes
+        low, high = int(use.offsets_bytes.min()), int(use.offsets_bytes.max()) + span
+        return cls(use, low, high)
+
+    def overlaps(self, other: _Range) -> bool:
+        """True if both touch a byte of one memory."""
+        return self._memory == other._memory and self.low < other.high and other.low < self.high
+
+    def covers(self, other: _Range) -> bool:
+        """True if it touches all bytes from the first to the last of ``other``."""
+        return self.low <= other.low and other.high <= self.high
+
+    @property
+    def _memory(self) -> tuple[object, object]:
+        return self.use.tensor.component, self.use.owner
+
+
+def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse], starts: Starts) -> None:
+    """Join dims of readers and writers; ``uses``: operands outside of arguments, in textual order.
+
+    ``starts``: where executes start along dims they walk in arguments; what is handed over must
+    start at the same element on both sides. The text is walked twice, so that what a loop hands to
+    its next iteration is linked too.
+    """
+    known = dict(starts)
+    ranges = [_Range.of(use) for use in uses]
+    written: list[_Range] = []
+    for place in (*ranges, *ranges):
+        if place.use.is_written:
+            written.append(place)
+            continue
+        for writer in reversed(written):
+            if writer.overlaps(place):
+                _link(classes, writer, place, known)
+                if writer.covers(place):
+                    break
+
+
+def _link(
+    classes: DimClasses, writer: _Range, reader: _Range, known: dict[ExecuteDim, Int64Array]
+) -> None:
+    one, other = writer.use, reader.use
+    same = (writer.low, writer.high) == (reader.low, reader.high)
+    if same and _structure(one) == _structure(other):
+        pairs = list(zip(_held(one), _held(other), strict=True))
+    else:
+        pairs = _by_pitch(one, other) if same else []
+    reason = f"{one.op.name} and {other.op.name} see an intermediate differently"
+    for dim, dim2 in pairs:
+        ours, theirs = ExecuteDim(one.execute, dim), ExecuteDim(other.execute, dim2)
+        classes.join(ours, theirs)
+        if ours in known and not _agree(known[ours], other, theirs, known):
+            classes.fix(theirs, reason)
+    for dim in set(_held(one)) - {ours for ours, _ in pairs}:
+        classes.fix(ExecuteDim(one.execute, dim), reason)
+    for dim in set(_held(other)) - {theirs for _, theirs in pairs}:
+        classes.fix(ExecuteDim(other.execute, dim), reason)
+
+
+def _agree(
+    writer: Int64Array, use: OperandUse, reader: ExecuteDim, known: dict[ExecuteDim, Int64Array]
+) -> bool:
+    """True if the reader ``use`` starts at the element the writer does along its dim ``reader``.
+
+    In memory of the cores' own each core must, else all of them together. A reader that is not
+    known to start anywhere else starts where the writer did.
+    """
+    local = use.tensor.is_local
+    ours = writer if local else writer.min(axis=1, keepdims=True)
+    if reader not in known:
+        known[reader] = ours if local else ours + _slice_starts(use.op, reader.dim)
+    theirs = known[reader] if local else known[reader].min(axis=1, keepdims=True)
+    repeated = len(ours) == len(theirs) or min(len(ours), len(theirs)) == 1
+    return repeated and ours.shape[1] == theirs.shape[1] and bool((ours == theirs).all())
+
+
+def _slice_starts(op: Operation, dim: str) -> Int64Array:
+    """Element of ``dim`` every core's work slice begins at, [core]."""
+    numbers = np.array([row.get(dim, 0) for row in op.core_slices], np.int64)
+    return numbers * op.core_extent(dim)
+
+
+def _held(use: OperandUse) -> list[str]:
+    return [dim for dim in dict.fromkeys(use.tensor.dims) if use.tensor.holds(dim)]
+
+
+def _steps(use: OperandUse) -> dict[str, tuple[int, int]]:
+    """Pitch in bytes and steps of every dim held."""
+    pitches = footprint(use.op, use.tensor).pitch_bytes
+    return {dim: (pitches[dim], whole_steps(use.op, use.tensor, dim)) for dim in _held(use)}
+
+
+def _structure(use: OperandUse) -> tuple[object, ...]:
+    """Steps, pitches and sticks by place; the pitch of a single step means nothing."""
+    held = _held(use)
+    walked = tuple((pitch if steps > 1 else 0, steps) for pitch, steps in _steps(use).values())
+    stick = tuple(held.index(d) if d in held else -1 for d in use.tensor.stick_dims)
+    return walked, stick, use.tensor.stick_sizes
+
+
+def _by_pitch(writer: OperandUse, reader: OperandUse) -> list[tuple[str, str]]:
+    """Dims of several steps with equal pitch and steps, and the stick dim of both."""
+    ours, theirs = _steps(writer), _steps(reader)
+    pairs = [
+        (one, other)
+        for one, step in ours.items()
+        for other, step2 in theirs.items()
+        if step == step2 and step[1] > 1
+    ]
+    one_stick, other_stick = writer.tensor.stick_dims, reader.tensor.stick_dims
+    if len(one_stick) == len(other_stick) == 1:
+        pair = one_stick[0], other_stick[0]
+        if pair[0] in ours and pair[1] in theirs and pair not in pairs:
+            pairs.append(pair)
+    return pairs
+
 
 ACCUMULATED_BY: Mapping[str, str] = {
     "sum": "add",
@@ -124,7 +441,7 @@ def _kernel_dims(classes: DimClasses, combiner: str) -> dict[tuple[int, int], Ke
     return found
 
 
-def _kernel_dim(classes: DimClasses, members: tuple[Node, ...], index: int) -> KernelDim:
+def _kernel_dim(classes: DimClasses, members: tuple[DimNode, ...], index: int) -> KernelDim:
     names = [node.dim for node in members if isinstance(node, ExecuteDim)]
     fixed = classes.remark(members, classes.fixed)
     arguments = [node.arg_index for node in members if isinstance(node, ArgumentDim)]

@@ -3,7 +3,7 @@
 What is compiled for a tile walks memory with the tile's pitches. An operand in an argument with an
 address map gets the stored extents that give it the larger tensor's pitches; extents, cores, loops
 and everything in the pool and in scratchpads stay. Start addresses are mapped when they are
-linked (:mod:`spyre.hw.address_map`). Pure, for symbolic and baked bundles alike.
+linked (:mod:`spyre.hw.linking.binding`). Pure, for symbolic and baked bundles alike.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import numpy as np
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
-from spyre.hw.address_map import AddressMap
-from spyre.hw.boxes import core_boxes
-from spyre.mlir.footprint import RESTICKIFY, footprint, stick_elements
-from spyre.mlir.operation import Component, Indirection, Operation, Tensor
-from spyre.runtime.tiling.operand_dims import whole_steps
-from spyre.runtime.tiling.operand_uses import OperandUse
+from spyre.hw.access import core_boxes
+from spyre.hw.linking.binding import TileMap
+from spyre.mlir.operation.footprint import RESTICKIFY, footprint, stick_elements
+from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor
+from spyre.runtime.tiling.operand_uses import OperandUse, whole_steps
 
 Pitches = Mapping[str, int]
 
@@ -28,7 +27,7 @@ Pitches = Mapping[str, int]
 def retarget(
     operations: Mapping[str, Operation],
     uses: Sequence[OperandUse],
-    maps: Mapping[int, AddressMap],
+    maps: Mapping[int, TileMap],
 ) -> dict[str, Operation]:
     """``operations`` (by SDSC file) for arguments seen through ``maps`` (by argument index).
 
@@ -76,7 +75,7 @@ def _of_argument(use: OperandUse) -> str:
     return "" if use.owner is None else f" of argument {use.owner}"
 
 
-def _place(use: OperandUse, map_: AddressMap) -> _Place:
+def _place(use: OperandUse, map_: TileMap) -> _Place:
     """Stored extents that give ``use`` the pitches of ``map_``."""
     if use.tensor.indirection is Indirection.VALUE:
         raise _refuse(use, "an index chooses its elements")
@@ -94,7 +93,7 @@ def _check_whole(use: OperandUse) -> None:
         raise _refuse(use, f"{use.op.name} stops at the end of {short[0]}")
 
 
-def _check_no_carry(use: OperandUse, map_: AddressMap) -> None:
+def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
     """From every core's start the operand must stay within the steps of each device dim."""
     reach = np.zeros((len(use.op.cores), len(map_.extents)), np.int64)
     for core, box in enumerate(core_boxes(use.op, use.tensor)):
@@ -109,7 +108,7 @@ def _check_no_carry(use: OperandUse, map_: AddressMap) -> None:
         raise _refuse(use, "it runs through several device dims")
 
 
-def _mapped_pitches(use: OperandUse, map_: AddressMap) -> dict[str, int]:
+def _mapped_pitches(use: OperandUse, map_: TileMap) -> dict[str, int]:
     """New pitch (bytes) of every dim of several steps."""
     pitches = footprint(use.op, use.tensor).pitch_bytes
     moving = [

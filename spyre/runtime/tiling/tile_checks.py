@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spyre.errors import LaunchError
-from spyre.runtime.launch_spec import Role
-from spyre.runtime.tiling.launch_tensors import ActualTensor, ExpectedTensor, KernelDim
+from spyre.runtime.program.launch_spec import Role
+from spyre.runtime.tiling.device_dims import ActualTensor, ExpectedTensor, KernelDim
 from spyre.runtime.tiling.options import Reduction, Remainder, TilingOptions
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.dtypes import name_of
-from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill
-from spyre.torch_backend.eager.lowering import Lowering
-from spyre.torch_backend.eager.mathematics import erf
-from spyre.torch_backend.eager.operands import Number
-from spyre.torch_backend.program.value import Value
+from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.dispatch import FLOATS, Kernel, falling_back, fill
+from spyre.torch_backend.eager.operands import ScalarOperand
+from spyre.torch_backend.eager.special import erf
+from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.operations import Lowering
 
 Lower = Callable[..., Value]
 _F32 = "float32"
@@ -164,7 +164,7 @@ def _kernel(
         sizes = torch.broadcast_shapes(*(t.shape for t in operands))
         parameters: tuple[Any, ...] = (name_of(target.dtype),)
         if are_operands:
-            operands += [Number(float(v), _F32) for v in found.values()]
+            operands += [ScalarOperand(float(v), _F32) for v in found.values()]
         else:
             parameters += tuple(float(v) for v in found.values())
         return fill(label or name, lower, operands, parameters, target, sizes)

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.kernels import FLOATS, Kernel
-from spyre.torch_backend.eager.lowering import Lowering
+from spyre.torch_backend.eager.dispatch import FLOATS, Kernel
+from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.masks import triangle
-from spyre.torch_backend.eager.matmuls import is_small_product, product
-from spyre.torch_backend.eager.run import run
-from spyre.torch_backend.program.value import Value
+from spyre.torch_backend.eager.matmul import is_small_product, product
+from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.operations import Lowering
 
 
 def attention(low: Lowering, q: Value, k: Value, v: Value, *rest: Any) -> Value:

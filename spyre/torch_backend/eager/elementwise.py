@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.kernels import (
+from spyre.torch_backend.eager.dispatch import (
     COMPUTED,
     FLOATS,
     Kernel,
@@ -17,17 +17,17 @@ from spyre.torch_backend.eager.kernels import (
     is_computed,
     operand,
 )
-from spyre.torch_backend.eager.lowering import Lowering
-from spyre.torch_backend.eager.mathematics import (
+from spyre.torch_backend.eager.special import (
     erf_gelu,
     logarithm,
     mish,
     softplus,
     tangent,
     tanh_gelu,
+    with_nan,
 )
-from spyre.torch_backend.eager.not_numbers import with_nan
-from spyre.torch_backend.program.value import Value
+from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.operations import Lowering
 
 Lower = Callable[..., Value]
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
-from spyre.torch_backend.eager.kernels import FLOATS, Kernel, NewResult
-from spyre.torch_backend.program.value import NotExpressible
+from spyre.torch_backend.eager.dispatch import FLOATS, Kernel, NewResult
+from spyre.torch_backend.program.op_spec import LoweringError
 
 VARIANTS = {
     "add.Tensor": "add.out",
@@ -95,7 +95,7 @@ def _making(name: str, kernel: Kernel) -> Kernel:
         if dtype is not None and fits(*args, **kwargs):
             try:
                 return kernel(*args, **kwargs, out=NewResult(dtype))
-            except NotExpressible:
+            except LoweringError:
                 pass  # perhaps with another layout of the result
         if any(isinstance(value, (int, float, complex)) for value in args[:tensors]):
             return _with_number(op, args, kwargs)

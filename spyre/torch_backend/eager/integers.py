@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.dtypes import name_of
-from spyre.torch_backend.eager.kernels import (
+from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Kernel,
     broadcast_shape,
@@ -21,11 +21,11 @@ from spyre.torch_backend.eager.kernels import (
     operand,
     overload,
 )
-from spyre.torch_backend.eager.lowering import Lowering
 from spyre.torch_backend.eager.reductions import dims_of, kept_sizes
-from spyre.torch_backend.fallback import cpu_fallback
+from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
 from spyre.torch_backend.program.indexing import off_lanes
-from spyre.torch_backend.program.value import Value, narrowed
+from spyre.torch_backend.program.op_spec import Value, narrowed
+from spyre.torch_backend.program.operations import Lowering
 
 INTEGERS = (torch.int32, torch.int64)
 Lower = Callable[..., Value]

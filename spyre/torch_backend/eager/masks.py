@@ -7,20 +7,19 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.cards import card_of
-from spyre.torch_backend.device_buffer import buffer_of
-from spyre.torch_backend.dtypes import name_of
-from spyre.torch_backend.eager.copies import CONVERTED
+from spyre.torch_backend.device.cards import card_of
+from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.dispatch import CONVERTED, Kernel, falling_back, fill, operand
 from spyre.torch_backend.eager.integers import INTEGERS, chosen, is_integer
-from spyre.torch_backend.eager.kernels import Kernel, falling_back, fill, operand
-from spyre.torch_backend.eager.lowering import Lowering
-from spyre.torch_backend.eager.operands import Number
-from spyre.torch_backend.eager.recording import current_recorder
-from spyre.torch_backend.program.value import Value
+from spyre.torch_backend.eager.operands import ScalarOperand
+from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program.recording import current_recorder
+from spyre.torch_backend.tensors.buffer import buffer_of
 
-KEPT = 32
+MAX_TRIANGLES = 32
 """Triangles that stay on the card."""
-KEPT_ELEMENTS = 1 << 20
+MAX_TRIANGLE_ELEMENTS = 1 << 20
 """Larger ones do not."""
 _triangles: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
 
@@ -99,11 +98,11 @@ def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor
     return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), found)
 
 
-def _filling(value: Any, dtype: torch.dtype) -> torch.Tensor | Number:
+def _filling(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
     if isinstance(value, torch.Tensor) and value.device.type == "spyre":
         return value
     number = torch.tensor(value.item() if isinstance(value, torch.Tensor) else value, dtype=dtype)
-    return Number(float(number.item()), name_of(dtype))
+    return ScalarOperand(float(number.item()), name_of(dtype))
 
 
 def _takes_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> bool:
@@ -130,10 +129,10 @@ def triangle(
         return _triangles[key]
     ones = torch.ones(rows, columns, dtype=torch.bool)
     made = (ones.tril(diagonal) if lower else ones.triu(diagonal)).to(device)
-    if rows * columns <= KEPT_ELEMENTS:
+    if rows * columns <= MAX_TRIANGLE_ELEMENTS:
         buffer_of(made).leave_uncounted()
         _triangles[key] = made
-    if len(_triangles) > KEPT:
+    if len(_triangles) > MAX_TRIANGLES:
         _triangles.popitem(last=False)
     return made
 

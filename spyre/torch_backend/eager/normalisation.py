@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill, made
-from spyre.torch_backend.eager.lowering import Lowering
-from spyre.torch_backend.eager.mathematics import logarithm
-from spyre.torch_backend.eager.run import run
-from spyre.torch_backend.program.value import Value
+from spyre.torch_backend.eager.dispatch import FLOATS, Kernel, falling_back, fill, made
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.special import logarithm
+from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.operations import Lowering
 
 _AFFINE = {"weight": 1.0, "bias": 0.0}
 """What the normalised values are multiplied by and what is added, and the numbers for neither."""

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import torch
 
 from spyre.layout.device_view import DeviceView, device_view
-from spyre.torch_backend.device_buffer import DeviceBuffer, buffer_of
-from spyre.torch_backend.dtypes import DTYPES
-from spyre.torch_backend.host_copies import lay_out_for
+from spyre.torch_backend.device.dtypes import DTYPES
+from spyre.torch_backend.tensors.buffer import DeviceBuffer, buffer_of
+from spyre.torch_backend.tensors.copies import lay_out_for
 
 Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class ScalarOperand:
     """A Python number of an operation, as a tensor of rank 0 in ``dtype``."""
 
     value: float
     dtype: str
 
 
-Operand = torch.Tensor | Number
+Operand = torch.Tensor | ScalarOperand
 
 
 def ready_buffer(tensor: torch.Tensor) -> DeviceBuffer:

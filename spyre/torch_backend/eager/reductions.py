@@ -1,4 +1,6 @@
-"""Reductions over any dims: sums, means, extremes, products, variances, norms, truth."""
+"""Reductions over any dims: sums, means, extremes, products, variances, norms, truth; and
+cumsum.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,19 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.kernels import FLOATS, Kernel, falling_back, fill, is_computed
-from spyre.torch_backend.eager.lowering import Lowering
-from spyre.torch_backend.eager.mathematics import logarithm
-from spyre.torch_backend.eager.not_numbers import extreme
-from spyre.torch_backend.program.value import Ints, Value
+from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.dispatch import (
+    CONVERTED,
+    FLOATS,
+    Kernel,
+    falling_back,
+    fill,
+    is_computed,
+)
+from spyre.torch_backend.eager.special import extreme, logarithm
+from spyre.torch_backend.program.indexing import other_lane, running_sum, stored_elements
+from spyre.torch_backend.program.op_spec import Ints, Value
+from spyre.torch_backend.program.operations import Lowering
 
 Lower = Callable[..., Value]
 
@@ -215,3 +225,38 @@ def reduction_kernels() -> dict[str, Kernel]:
             full = f"{name}.{kind}"
             found[full] = _truth_kernel(full, name, _truth(op))
     return found
+
+
+MAX_CUMULATIVE_ELEMENTS = 1 << 24
+INTEGERS = (torch.int32, torch.int64)
+
+
+def cumulated(low: Lowering, x: Value, dim: int, dtype: str) -> Value:
+    """Sums in float32, or in integers, rounded to ``dtype`` at the end."""
+    inner = dtype if dtype in ("int32", "int64") else "float32"
+    return low.convert(running_sum(low, low.convert(x, inner), dim), dtype)
+
+
+def cumsum(
+    x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
+) -> torch.Tensor:
+    """aten::cumsum.out."""
+    if x.dim() == 0:
+        return out.copy_(x)
+    return fill("cumsum", cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
+
+
+def _takes_cumsum(
+    x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
+) -> bool:
+    if x.dtype not in CONVERTED or out.dtype not in (*FLOATS, *INTEGERS):
+        return False
+    if x.dim() == 0:
+        return True
+    lane: Any = other_lane(x.shape, dim % x.dim())
+    return stored_elements(x.shape, lane) <= MAX_CUMULATIVE_ELEMENTS
+
+
+def cumulative_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    return {"cumsum.out": falling_back("cumsum.out", cumsum, _takes_cumsum)}

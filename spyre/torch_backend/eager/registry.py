@@ -6,23 +6,21 @@ from collections.abc import Callable
 
 from spyre.torch_backend.eager.activations import activation_kernels
 from spyre.torch_backend.eager.attention import attention_kernels, composite_kernels
-from spyre.torch_backend.eager.copies import copy_kernels
+from spyre.torch_backend.eager.boolean import boolean_kernels
+from spyre.torch_backend.eager.cat import cat_kernels
+from spyre.torch_backend.eager.dispatch import Kernel
 from spyre.torch_backend.eager.elementwise import elementwise_kernels
-from spyre.torch_backend.eager.empties import empty_kernels
+from spyre.torch_backend.eager.factories import copy_kernels, sequence_kernels
 from spyre.torch_backend.eager.functional import functional_kernels
-from spyre.torch_backend.eager.gathers import gather_kernels
+from spyre.torch_backend.eager.indexing import indexing_kernels
 from spyre.torch_backend.eager.integers import integer_kernels
-from spyre.torch_backend.eager.joins import join_kernels
-from spyre.torch_backend.eager.kernels import Kernel
-from spyre.torch_backend.eager.logic import logic_kernels
 from spyre.torch_backend.eager.masks import mask_kernels
-from spyre.torch_backend.eager.matmuls import matmul_kernels
+from spyre.torch_backend.eager.matmul import matmul_kernels
 from spyre.torch_backend.eager.normalisation import normalisation_kernels
-from spyre.torch_backend.eager.ordering import ordering_kernels
-from spyre.torch_backend.eager.reductions import reduction_kernels
-from spyre.torch_backend.eager.scans import scan_kernels
-from spyre.torch_backend.eager.sequences import sequence_kernels
-from spyre.torch_backend.registration import register_composites, register_kernels
+from spyre.torch_backend.eager.reductions import cumulative_kernels, reduction_kernels
+from spyre.torch_backend.eager.sorting import sorting_kernels
+from spyre.torch_backend.eager.zero_size import zero_size_kernels
+from spyre.torch_backend.registration.library import register_composites, register_kernels
 
 _registered = False
 
@@ -34,10 +32,10 @@ KERNEL_TABLES: tuple[Callable[[], dict[str, Kernel]], ...] = (
     reduction_kernels,
     matmul_kernels,
     normalisation_kernels,
-    join_kernels,
-    gather_kernels,
-    ordering_kernels,
-    scan_kernels,
+    cat_kernels,
+    indexing_kernels,
+    sorting_kernels,
+    cumulative_kernels,
     mask_kernels,
     sequence_kernels,
     activation_kernels,
@@ -46,9 +44,9 @@ KERNEL_TABLES: tuple[Callable[[], dict[str, Kernel]], ...] = (
 
 
 WIDENING_TABLES: tuple[Callable[[dict[str, Kernel]], dict[str, Kernel]], ...] = (
-    logic_kernels,
+    boolean_kernels,
     integer_kernels,
-    empty_kernels,
+    zero_size_kernels,
     functional_kernels,
 )
 """More kernels, given those before them: for other dtypes, empty operands, other variants."""

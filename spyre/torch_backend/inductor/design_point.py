@@ -15,9 +15,8 @@ import torch
 
 from spyre.hw.cost.program_counts import ProgramCounts, program_counts
 from spyre.torch_backend import autoload
-from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
-from spyre.torch_backend.program.launches import launches_noted
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
+from spyre.torch_backend.observe.launches import launches_noted
 
 Function = Callable[..., Any]
 _forms = itertools.count()

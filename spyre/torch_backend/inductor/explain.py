@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spyre.errors import LaunchError
-from spyre.torch_backend.inductor.bundle_generation import operations
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
-from spyre.torch_backend.inductor.division.core_numbering import core_order, core_slices
-from spyre.torch_backend.inductor.kernel_notes import (
+from spyre.torch_backend.inductor.base.debug import (
     DIVISIONS_FILE,
     LX_FILE,
     SIZES_FILE,
     TILING_FILE,
+    ObservedGraph,
+    ObservedOperations,
+    observing,
 )
-from spyre.torch_backend.inductor.observing import Graph, Operations, observing
-from spyre.torch_backend.inductor.op_spec import LoopSpec, OpSpec, Spec, TensorArg
-from spyre.torch_backend.inductor.sized_kernel import SizedKernel
+from spyre.torch_backend.inductor.bundles.generation import operations_of
+from spyre.torch_backend.inductor.bundles.kernels import DynamicKernel, InductorKernel
+from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, OpSpec, Spec, TensorArg
+from spyre.torch_backend.inductor.division.plan import core_order, core_slices
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +31,7 @@ WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Explanation:
+class CompileExplanation:
     """What was compiled for one call, in order; ``str`` of it is for people.
 
     ``graphs``, ``operations``: FX graphs and ir.Operations as text. ``kernels``: specs, notes and
@@ -39,7 +40,7 @@ class Explanation:
 
     graphs: tuple[str, ...]
     operations: tuple[str, ...]
-    kernels: tuple[CompiledKernel | SizedKernel, ...]
+    kernels: tuple[InductorKernel | DynamicKernel, ...]
 
     def __str__(self) -> str:
         return "\n".join(_sections(self))
@@ -48,7 +49,7 @@ class Explanation:
         return f"<Explanation of {len(self.graphs)} graphs, {len(self.kernels)} kernels>"
 
 
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileExplanation:
     """Compile ``function`` anew, without caches, call it once, and print how it became kernels.
 
     ``function``: as for torch.compile, with arguments on spyre. LaunchError SPY969 if nothing is
@@ -57,10 +58,10 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     torch.compiler.reset()
     with observing() as found, torch.compiler.config.patch(force_disable_caches=True):
         torch.compile(function)(*args, **kwargs)
-    explanation = Explanation(
-        tuple(item.text for item in found if isinstance(item, Graph)),
-        tuple(item.text for item in found if isinstance(item, Operations)),
-        tuple(item for item in found if isinstance(item, (CompiledKernel, SizedKernel))),
+    explanation = CompileExplanation(
+        tuple(item.text for item in found if isinstance(item, ObservedGraph)),
+        tuple(item.text for item in found if isinstance(item, ObservedOperations)),
+        tuple(item for item in found if isinstance(item, (InductorKernel, DynamicKernel))),
     )
     if not explanation.kernels:
         raise LaunchError(
@@ -73,7 +74,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     return explanation
 
 
-def _sections(explanation: Explanation) -> Iterator[str]:
+def _sections(explanation: CompileExplanation) -> Iterator[str]:
     pairs = zip(explanation.graphs, explanation.operations, strict=False)
     for number, (graph, lines) in enumerate(pairs, 1):
         yield f"=== FX graph {number}, as Inductor lowers it ===\n{graph.strip()}\n"
@@ -82,8 +83,8 @@ def _sections(explanation: Explanation) -> Iterator[str]:
         yield from _kernel_sections(kernel)
 
 
-def _kernel_sections(kernel: CompiledKernel | SizedKernel) -> Iterator[str]:
-    specs = list(operations(kernel.specs))
+def _kernel_sections(kernel: InductorKernel | DynamicKernel) -> Iterator[str]:
+    specs = list(operations_of(kernel.specs))
     yield f"=== kernel {kernel.name}: {len(specs)} operations ===\n{_outline(kernel.specs)}\n"
     for number, spec in enumerate(specs):
         space = ", ".join(f"{s}: {extent}" for s, (extent, _) in spec.iteration_space.items())

@@ -7,24 +7,22 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import DeviceView, row_major_view
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.operations import BufferAddress
 from spyre.mlir.bundle import BundleParts
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.sdsc_builder import Place
 from spyre.torch_backend.program.emit import emit
-from spyre.torch_backend.program.op_spec import OpSpec
-from spyre.torch_backend.program.scratch import place_scratch
-from spyre.torch_backend.program.value import Value, device_format
+from spyre.torch_backend.program.op_spec import OpSpec, Value, device_format
 
 SCRATCH = "scratch"
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class MemoryRegion:
     """Memory of a program: ``argument``, its number among the launch arguments, -1 for scratch."""
 
     span_bytes: int
@@ -35,7 +33,7 @@ class Region:
 class ProgramBuilder:
     """A program under construction."""
 
-    regions: list[Region] = field(default_factory=list)
+    regions: list[MemoryRegion] = field(default_factory=list)
     specs: list[OpSpec] = field(default_factory=list)
     arguments: int = 0
     scratch_bytes: int = 0
@@ -48,7 +46,7 @@ class ProgramBuilder:
         return Value(view, dtype, region, None, clean)
 
     def _region(self, span_bytes: int, argument: int = -1) -> int:
-        self.regions.append(Region(span_bytes, argument))
+        self.regions.append(MemoryRegion(span_bytes, argument))
         return len(self.regions) - 1
 
     def scratch(
@@ -97,11 +95,11 @@ class ProgramBuilder:
         if self.scratch_bytes:
             bundle.argument(self.scratch_bytes, SCRATCH)
 
-        def place(value: Value) -> Place:
+        def place(value: Value) -> BufferAddress:
             region = self.regions[value.region]
             if region.argument >= 0:
-                return Place(f"arg_{region.argument}", value.view.offset_bytes)
-            return Place(SCRATCH, offsets[value.region] + value.view.offset_bytes)
+                return BufferAddress(f"arg_{region.argument}", value.view.offset_bytes)
+            return BufferAddress(SCRATCH, offsets[value.region] + value.view.offset_bytes)
 
         for spec in self.specs:
             bundle.add(emit(spec, place))
@@ -115,3 +113,39 @@ class ProgramBuilder:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.specs))
+
+
+def place_scratch(
+    uses: Sequence[Sequence[int]], sizes_bytes: Mapping[int, int]
+) -> tuple[dict[int, int], int]:
+    """Offset of every region in use, and the bytes of all together.
+
+    ``uses``: regions every operation touches, in order. ``sizes_bytes``: of the regions to place.
+    Regions that are in use at the same time do not overlap; each takes the lowest free place.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for step, regions in enumerate(uses):
+        for region in regions:
+            if region in sizes_bytes:
+                first.setdefault(region, step)
+                last[region] = step
+    offsets: dict[int, int] = {}
+    for region in sorted(first, key=lambda r: first[r]):
+        living = sorted(
+            (offsets[other], offsets[other] + sizes_bytes[other])
+            for other in offsets
+            if last[other] >= first[region]
+        )
+        offsets[region] = _lowest_gap(living, sizes_bytes[region])
+    total = max((offsets[r] + sizes_bytes[r] for r in offsets), default=0)
+    return offsets, total
+
+
+def _lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int) -> int:
+    place = 0
+    for begin, end in taken:
+        if begin - place >= size_bytes:
+            return place
+        place = max(place, end)
+    return place

@@ -9,24 +9,22 @@ from typing import TYPE_CHECKING
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
-from spyre.hw.device import DeviceTensor
-from spyre.hw.linked_program import LinkedProgram
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import BundleParts
-from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.flex.kernel_program import KernelProgram
-from spyre.runtime.flex.launch_form import LaunchForm
-from spyre.runtime.flex.loading import load_kernel
-from spyre.runtime.kernel import Kernel
-from spyre.runtime.launch import Launch
+from spyre.runtime.arguments.specs import KernelArguments
+from spyre.runtime.flex.launch_plan import LaunchPlan
+from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.spyrecode.init_binary import format_header
-from spyre.torch_backend.profiling import launch_range, profiled
-from spyre.torch_backend.program.launches import note_launch
+from spyre.torch_backend.observe.launches import launch_range, note_launch, profiled
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.flex_device import FlexDevice
-    from spyre.runtime.flex.flex_stream import FlexStream
-    from spyre.runtime.flex.spyre_tensor import SpyreTensor
+    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex.stream import FlexStream
+    from spyre.runtime.memory.storage import SpyreTensor
 
 
 class CompiledProgram:
@@ -52,7 +50,7 @@ class CompiledProgram:
         kernel = Kernel(self.bundle, card.device)
         header = format_header(hashlib.sha256(repr(identity).encode()).hexdigest())
         plan, copy = load_kernel(card, kernel, _takes_addresses, header, name)
-        assert isinstance(plan.program, KernelProgram)
+        assert isinstance(plan.program, LoadedKernel)
         self._program = plan.program
         self._is_linked = False
         self._form = self.form_of(self.spans_bytes)
@@ -61,7 +59,7 @@ class CompiledProgram:
 
     def form_of(
         self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None
-    ) -> LaunchForm:
+    ) -> LaunchPlan:
         """Launches with arguments of these spans; ``values``: of its runtime sizes, by name."""
         launch = Launch({k: _raw(k, s) for k, s in enumerate(spans_bytes)}, None, values or {})
         return self._program.forms.bound(launch)
@@ -71,7 +69,7 @@ class CompiledProgram:
         stream: FlexStream,
         addresses: Sequence[int],
         held: Sequence[SpyreTensor],
-        form: LaunchForm | None = None,
+        form: LaunchPlan | None = None,
     ) -> None:
         """Enqueue it with arguments at ``addresses``; ``held`` lives until it has run.
 

@@ -1,27 +1,132 @@
-"""Every kind of `OpSpec` as the description of an SDSC."""
+"""Every kind of `OpSpec` as the description of an SDSC.
+
+Gathers are `identity` through an index tensor (SDSC reference §6.4):
+``output[a, i, b] = table[a, index[i], b]``. The dims of the index stand in the output where the
+table has its rows. An index that lacks dims of the output is the same all along them; one that has
+the output's lane dim picks every lane by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.view_factors import Factor
-from spyre.mlir.sdsc_builder import OperationSpec, Place, TensorSpec
-from spyre.mlir.sdsc_value_rules import MASK_CONSTANT
-from spyre.torch_backend.program.constants import float_bits
-from spyre.torch_backend.program.emission import (
+from spyre.layout.device_view import DeviceView, Factor
+from spyre.mlir.builder.operations import BufferAddress, OperandSpec, OperationSpec
+from spyre.mlir.operation.operation import MASK_CONSTANT, Indirection
+from spyre.torch_backend.program.emitter import (
     Emitter,
-    Operand,
+    IterationSpace,
+    TensorOperand,
     lane_index,
     unit_lane,
 )
-from spyre.torch_backend.program.emit_gather import emit_gather, gather_walk
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
-from spyre.torch_backend.program.op_spec import Instruction, OpKind, OpSpec
-from spyre.torch_backend.program.value import NotExpressible, Value
-from spyre.torch_backend.program.walk import Walk
+from spyre.torch_backend.program.op_spec import (
+    LoweringError,
+    OpFunction,
+    OpKind,
+    OpSpec,
+    Value,
+    float_bits,
+)
 
-PlaceOf = Callable[[Value], Place]
+INDEX_FORMAT = "SENUINT32"
+"""Index words; those of int32 and int64 tensors have the same bits."""
+INDEX_STICK = 32
+_TABLE, _INDEX, _OUTPUT = 0, 1, 2
+
+
+def gather_space(spec: OpSpec, place: Callable[[Value], BufferAddress]) -> IterationSpace:
+    """``dims``: the table's dim of rows. The index has the output's rank, with size 1 (or repeated
+    elements) along dims it does not depend on; the table has that rank too.
+    """
+    table, index = spec.inputs
+    (along,) = spec.dims
+    output = spec.written
+    row_pitch, rows = _rows_of(table, along)
+    sizes = output.sizes
+    stepped = _stepped(table.view, along, sizes[along], row_pitch)
+    views = [stepped.expanded(sizes), index.expanded(sizes).view, output.view]
+    dims = common_iteration(views, [int(k == along) for k in range(len(sizes))])
+    if sizes[along] == 1:
+        dims.append(single_row(row_pitch))
+    return IterationSpace(dims, views, [place(table), place(index), place(output)], None, rows)
+
+
+def single_row(pitch_bytes: int) -> IterationDim:
+    """The dim of rows of a gather that picks one, from a table of this pitch."""
+    one = Factor(1, STICK_BYTES)
+    return IterationDim(1, (Factor(1, pitch_bytes), one, one), 1)
+
+
+def emit_gather(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
+    """The SDSC of a gather; the one dim of role 1 steps through the index where there is one row of
+    the output per element.
+    """
+    dims = list(walk.dims)
+    if sum(dim.role == 1 for dim in dims) > 1:
+        raise LoweringError("rows of a gather in several steps")
+    moved = next(k for k, dim in enumerate(dims) if dim.role == 1)
+    lane = lane_index(dims, _OUTPUT)
+    if lane < 0:
+        stick, none = Factor(1, STICK_BYTES, True), Factor(1, 0)
+        dims.append(IterationDim(1, (stick, none, stick)))
+        lane = len(dims) - 1
+    index_lane = lane_index(dims, _INDEX)
+    if index_lane < 0:
+        index_lane = moved
+    emitter = Emitter(dims, _multiples(dims, lane, index_lane, walk), division=walk.division)
+    return _gather_operation(spec.name, emitter, walk, (lane, index_lane, moved))
+
+
+def _multiples(
+    dims: Sequence[IterationDim], lane: int, index_lane: int, walk: IterationSpace
+) -> dict[int, int]:
+    multiples = {lane: walk.views[_OUTPUT].elements_per_stick}
+    if index_lane != lane and dims[index_lane].extent > INDEX_STICK:
+        if dims[index_lane].extent % INDEX_STICK:
+            raise LoweringError("an index in sticks that are not whole")
+        multiples[index_lane] = INDEX_STICK
+    return multiples
+
+
+def _gather_operation(
+    name: str, emitter: Emitter, walk: IterationSpace, lanes: tuple[int, int, int]
+) -> OperationSpec:
+    """``lanes``: dims along the sticks of the output and of the index, and the dim of rows."""
+    lane, index_lane, moved = lanes
+    views, bases = walk.views, walk.bases
+    rows = (moved, walk.rows)
+    source = emitter.tensor(TensorOperand(_TABLE, views[_TABLE], bases[_TABLE], lane, "", rows))
+    words = emitter.tensor(TensorOperand(_INDEX, views[_INDEX], bases[_INDEX], index_lane))
+    target = emitter.tensor(TensorOperand(_OUTPUT, views[_OUTPUT], bases[_OUTPUT], lane))
+    sizes = {emitter.names[moved]: 1}
+    source = replace(source, indirection=Indirection.VALUE, max_dim_sizes=sizes, role="VALUE")
+    words = replace(
+        words, indirection=Indirection.INDEX, data_format=INDEX_FORMAT, role="KERNEL_IDX"
+    )
+    return emitter.operation(name, [source], [target], index_inputs=[words])
+
+
+def _rows_of(table: Value, along: int) -> tuple[int, int]:
+    """Bytes from row to row, and their number."""
+    factors = table.view.dims[along]
+    if not factors:
+        return STICK_BYTES, 1
+    if len(factors) > 1 or factors[0].lane:
+        raise LoweringError(f"rows along {factors}")
+    return factors[0].pitch_bytes, factors[0].extent
+
+
+def _stepped(view: DeviceView, along: int, extent: int, pitch: int) -> DeviceView:
+    """The table with as many rows as the output has."""
+    rows = (Factor(extent, pitch),) if extent > 1 else ()
+    return replace(view, dims=(*view.dims[:along], rows, *view.dims[along + 1 :]))
+
+
+PlaceOf = Callable[[Value], BufferAddress]
 MATMUL_STICK = 64
 _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
 """What masked elements count as, where it is not 0."""
@@ -29,15 +134,15 @@ _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
 
 def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
     """The SDSC of ``spec``; NotExpressible when its operands' sticks do not go together."""
-    return emit_over(spec.instruction, walk_of(spec, place))
+    return emit_over(spec.instruction, iteration_space(spec, place))
 
 
-def walk_of(spec: OpSpec, place: PlaceOf) -> Walk:
+def iteration_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     """The tensors of ``spec`` over common dims. NotExpressible as of `common_iteration`."""
-    return _WALKS[spec.kind](spec, place)
+    return _SPACES[spec.kind](spec, place)
 
 
-def emit_over(spec: Instruction, walk: Walk) -> OperationSpec:
+def emit_over(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
     """The SDSC of an operation over given dims.
 
     Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
@@ -47,14 +152,14 @@ def emit_over(spec: Instruction, walk: Walk) -> OperationSpec:
     return _EMITTERS[spec.kind](spec, walk)
 
 
-def _pointwise_walk(spec: OpSpec, place: PlaceOf) -> Walk:
+def _pointwise_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     output = spec.written
     values = [*(v.expanded(output.sizes) for v in spec.inputs), output]
     views = [v.view for v in values]
-    return Walk(common_iteration(views), views, [place(v) for v in values])
+    return IterationSpace(common_iteration(views), views, [place(v) for v in values])
 
 
-def _pointwise(spec: Instruction, walk: Walk) -> OperationSpec:
+def _pointwise(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
     dims, last = list(walk.dims), len(walk.views) - 1
     lane = lane_index(dims, last)
     if lane < 0:
@@ -74,21 +179,23 @@ def _pointwise(spec: Instruction, walk: Walk) -> OperationSpec:
 
 
 def _tensors(
-    emitter: Emitter, walk: Walk, lanes: Sequence[int], roles: Sequence[str] = ()
-) -> list[TensorSpec]:
+    emitter: Emitter, walk: IterationSpace, lanes: Sequence[int], roles: Sequence[str] = ()
+) -> list[OperandSpec]:
     roles = roles or [""] * len(lanes)
     operands = zip(walk.views, walk.bases, lanes, roles, strict=True)
-    return [emitter.tensor(Operand(k, *operand)) for k, operand in enumerate(operands)]
+    return [emitter.tensor(TensorOperand(k, *operand)) for k, operand in enumerate(operands)]
 
 
-def _reduction_walk(spec: OpSpec, place: PlaceOf) -> Walk:
+def _reduction_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     (source,) = spec.inputs
     roles = [int(k in spec.dims) for k in range(len(source.sizes))]
     views = [source.view, spec.output.expanded(source.sizes).view]
-    return Walk(common_iteration(views, roles), views, [place(source), place(spec.output)])
+    return IterationSpace(
+        common_iteration(views, roles), views, [place(source), place(spec.output)]
+    )
 
 
-def _reduction(spec: Instruction, walk: Walk) -> OperationSpec:
+def _reduction(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     lane = lane_index(dims, 0)
     if lane < 0:
@@ -110,7 +217,7 @@ def _reduction(spec: Instruction, walk: Walk) -> OperationSpec:
     )
 
 
-def _matmul_walk(spec: OpSpec, place: PlaceOf) -> Walk:
+def _matmul_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     """``output[.., M, N] = left[.., M, K] · right[.., K, N]`` of equal ranks."""
     left, right = spec.inputs
     rank = len(spec.output.sizes)
@@ -122,10 +229,10 @@ def _matmul_walk(spec: OpSpec, place: PlaceOf) -> Walk:
     )
     views = [v.view for v in values]
     dims = common_iteration(views, [*([0] * (rank - 2)), 1, 2, 3])
-    return Walk(dims, views, [place(v) for v in values])
+    return IterationSpace(dims, views, [place(v) for v in values])
 
 
-def _matmul(spec: Instruction, walk: Walk) -> OperationSpec:
+def _matmul(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     inner, column = _matmul_lanes(dims)
     multiples = {column: MATMUL_STICK, inner: MATMUL_STICK}
@@ -146,17 +253,17 @@ def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
         dims.append(IterationDim(1, (stick, row, none), 3))
         inner = len(dims) - 1
     if dims[inner].role != 3 or dims[column].role != 2:
-        raise NotExpressible("a matmul takes sticks along K and along N")
+        raise LoweringError("a matmul takes sticks along K and along N")
     return inner, column
 
 
-def _restickify_walk(spec: OpSpec, place: PlaceOf) -> Walk:
+def _restickify_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     values = (*spec.inputs, spec.output)
     views = [v.view for v in values]
-    return Walk(common_iteration(views), views, [place(v) for v in values])
+    return IterationSpace(common_iteration(views), views, [place(v) for v in values])
 
 
-def _restickify(spec: Instruction, walk: Walk) -> OperationSpec:
+def _restickify(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     lanes = [lane_index(dims, 0), lane_index(dims, 1)]
     for k in (0, 1):
@@ -170,7 +277,7 @@ def _restickify(spec: Instruction, walk: Walk) -> OperationSpec:
     return emitter.operation(spec.name, tensors[:1], tensors[1:])
 
 
-def _topk_walk(spec: OpSpec, place: PlaceOf) -> Walk:
+def _topk_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     """``output``: k elements along ``dims[0]``, which no stick runs along."""
     (source,), (along,) = spec.inputs, spec.dims
     rank = len(source.sizes)
@@ -179,10 +286,12 @@ def _topk_walk(spec: OpSpec, place: PlaceOf) -> Walk:
     kept = spec.output.unsqueezed(rank).permuted([*order, along])
     views = [source.unsqueezed(rank).expanded(sizes).view, kept.expanded(sizes).view]
     roles = [1 if k == along else 2 if k == rank else 0 for k in range(rank + 1)]
-    return Walk(common_iteration(views, roles), views, [place(source), place(spec.output)])
+    return IterationSpace(
+        common_iteration(views, roles), views, [place(source), place(spec.output)]
+    )
 
 
-def _topk(spec: Instruction, walk: Walk) -> OperationSpec:
+def _topk(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
     dims = [*walk.dims, *_missing_roles(walk.dims)]
     lane = lane_index(dims, 0)
     if lane < 0:
@@ -203,15 +312,15 @@ def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
     return [IterationDim(1, pair, role) for role, pair in pairs.items() if role not in found]
 
 
-_WALKS: dict[OpKind, Callable[[OpSpec, PlaceOf], Walk]] = {
-    OpKind.POINTWISE: _pointwise_walk,
-    OpKind.REDUCTION: _reduction_walk,
-    OpKind.MATMUL: _matmul_walk,
-    OpKind.RESTICKIFY: _restickify_walk,
-    OpKind.TOPK: _topk_walk,
-    OpKind.GATHER: gather_walk,
+_SPACES: dict[OpKind, Callable[[OpSpec, PlaceOf], IterationSpace]] = {
+    OpKind.POINTWISE: _pointwise_space,
+    OpKind.REDUCTION: _reduction_space,
+    OpKind.MATMUL: _matmul_space,
+    OpKind.RESTICKIFY: _restickify_space,
+    OpKind.TOPK: _topk_space,
+    OpKind.GATHER: gather_space,
 }
-_EMITTERS: dict[OpKind, Callable[[Instruction, Walk], OperationSpec]] = {
+_EMITTERS: dict[OpKind, Callable[[OpFunction, IterationSpace], OperationSpec]] = {
     OpKind.POINTWISE: _pointwise,
     OpKind.REDUCTION: _reduction,
     OpKind.MATMUL: _matmul,

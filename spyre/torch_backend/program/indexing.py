@@ -11,12 +11,11 @@ from dataclasses import replace
 from math import prod
 
 from spyre.dtypes import find_stored_format
-from spyre.torch_backend.program.emit_gather import INDEX_STICK
-from spyre.torch_backend.program.op_spec import OpKind, OpSpec
+from spyre.torch_backend.program.emit import INDEX_STICK
+from spyre.torch_backend.program.op_spec import Ints, OpKind, OpSpec, Value, device_format, narrowed
 from spyre.torch_backend.program.operations import INTEGER, WIDE, Operations, wide_multiple
-from spyre.torch_backend.program.value import Ints, Value, device_format, narrowed
 
-MOST_ROWS = 1 << 24
+MAX_ROWS = 1 << 24
 """Rows whose numbers float32 holds exactly."""
 OUT_OF_RANGE = float(1 << 30)
 

@@ -6,12 +6,11 @@ Host dims are cut where any operand's pitches change, and joined again where all
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from spyre.layout.device_view import DeviceView
-from spyre.layout.view_factors import Factor, split
-from spyre.torch_backend.program.value import NotExpressible
+from spyre.layout.device_view import DeviceView, Factor, split
+from spyre.torch_backend.program.op_spec import LoweringError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def cut(
             cuts.add(inner)
     ordered = sorted(cuts)
     if any(b % a for a, b in itertools.pairwise(ordered)):
-        raise NotExpressible(f"factors {operands}")
+        raise LoweringError(f"factors {operands}")
     pieces = [ordered[0], *(b // a for a, b in itertools.pairwise(ordered))]
     columns = [
         _pieces(factors, pieces, view.elements_per_stick)
@@ -80,7 +79,7 @@ def _pieces(factors: Sequence[Factor], pieces: Sequence[int], lanes: int) -> lis
         if last.extent != size:
             parts = split(last, size, lanes)
             if parts is None:
-                raise NotExpressible(f"{last} in steps of {size}")
+                raise LoweringError(f"{last} in steps of {size}")
             rest.append(parts[0])
             last = parts[1]
         found.append(last)
@@ -112,3 +111,24 @@ def _join(outer: IterationDim, inner: IterationDim) -> IterationDim:
     extent = outer.extent * inner.extent
     factors = tuple(Factor(extent, factor.pitch_bytes) for factor in inner.factors)
     return IterationDim(extent, factors, inner.role)
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchpadPlace:
+    """A place in LX, the same on every core, which holds there what it takes part in: its slice of
+    the tensor, packed. ``offset_bytes``: from the start of LX.
+    """
+
+    offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoreDivision:
+    """How cores share an operation's dims, where that is decided beforehand.
+
+    ``splits``: slices by index of a dim. ``order``: dims whose slice index varies fastest from core
+    to core come first; those left out follow.
+    """
+
+    splits: Mapping[int, int] = field(default_factory=dict)
+    order: Sequence[int] = ()

@@ -10,20 +10,21 @@ both go through here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.view_factors import Factor
+from spyre.layout.device_view import DeviceView, Factor
 from spyre.torch_backend.program.builder import ProgramBuilder
-from spyre.torch_backend.program.constants import float_bits
-from spyre.torch_backend.program.op_spec import OpKind, OpSpec
-from spyre.torch_backend.program.value import (
+from spyre.torch_backend.program.op_spec import (
     Ints,
-    NotExpressible,
+    LoweringError,
+    OpKind,
+    OpSpec,
     Value,
     broadcast_sizes,
     device_format,
+    float_bits,
     narrowed,
 )
 
@@ -243,7 +244,7 @@ class Operations:
         """``left[.., M, K]`` of ``rank`` dims with K along the lanes."""
         left = self.with_lane(self._held_matrix(_aligned(left, rank)), rank - 1)
         if len(left.view.dims[-1]) > 1:
-            raise NotExpressible("K of a matmul's left operand lies in several pieces")
+            raise LoweringError("K of a matmul's left operand lies in several pieces")
         return left
 
     def unpadded_right(self, right: Value, rank: int) -> Value:
@@ -349,3 +350,81 @@ def _aligned(value: Value, rank: int) -> Value:
     for _ in range(rank - len(value.sizes)):
         value = value.unsqueezed(0)
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantArgument:
+    """A number a program reads from memory, in a format of the card."""
+
+    number: float
+    dtype: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for what is the same in memory, unlike ``==``: zeros have signs, NaN is NaN."""
+        return self.number.hex(), self.dtype
+
+
+class Lowering(Operations):
+    """Operations, and the arguments the program turns out to need.
+
+    ``constants``: by argument number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ProgramBuilder(), self._constant)
+        self.constants: dict[int, ConstantArgument] = {}
+        self._known: dict[tuple[str, str], Value] = {}
+
+    def _constant(self, number: float, dtype: str) -> Value:
+        constant = ConstantArgument(float(number), dtype)
+        if constant.key not in self._known:
+            self.constants[self.builder.arguments] = constant
+            self._known[constant.key] = self.builder.argument(scalar_view(dtype), dtype, True)
+        return self._known[constant.key]
+
+
+def scalar_view(dtype: str) -> DeviceView:
+    """The view of a tensor of rank 0."""
+    return DeviceView((), device_format(dtype))
+
+
+def store_result(
+    low: Operations, value: Value, goal: Value, *, is_operand: bool = False, overlaps: bool = False
+) -> None:
+    """Have ``value`` written to ``goal``, which has its sizes and format.
+
+    ``is_operand``: the goal is also an operand, element by element; ``overlaps``: in another way.
+    """
+    if value.lane_dim != goal.lane_dim:
+        value = low.with_lane(value, goal.lane_dim)
+    straight = _is_last(low, value, is_operand) or _is_joined(low, value, goal, is_operand)
+    if straight and not overlaps:
+        low.builder.output_into(value, goal)
+    else:
+        low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), goal))
+
+
+def _is_last(low: Operations, value: Value, is_operand: bool) -> bool:
+    """True if the last operation makes all of ``value``; element by element if the goal is also an
+    operand.
+    """
+    last = low.builder.specs[-1] if low.builder.specs else None
+    if last is None or value.order is None or last.output.region != value.region:
+        return False
+    written = sum(spec.output.region == value.region for spec in low.builder.specs)
+    return written == 1 and (last.kind is OpKind.POINTWISE or not is_operand)
+
+
+def _is_joined(low: Operations, value: Value, goal: Value, is_operand: bool) -> bool:
+    """True if the last operations make ``value`` part by part, none of them reads it, and the
+    goal can be written so.
+    """
+    specs = low.builder.specs
+    writers = [k for k, spec in enumerate(specs) if spec.output.region == value.region]
+    if is_operand or value.order is None or len(writers) < 2:
+        return False
+    last = specs[writers[0] :]
+    if len(last) != len(writers) or any(v.region == value.region for s in last for v in s.inputs):
+        return False
+    return all(s.part is not None and len(goal.view.dims[s.part[0]]) == 1 for s in last)

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from spyre.hw.cost.accuracy import group_errors, predictions, rms
 from spyre.hw.cost.fit import fit
-from spyre.hw.cost.machine_file import default_machine
-from spyre.hw.cost.measured import MeasuredKernel, measured_kernels
+from spyre.hw.cost.machine import default_machine
+from spyre.hw.cost.measured import MeasuredKernel, group_errors, measured_kernels, predictions, rms
 
 BARS = {
     "pointwise": 0.05,

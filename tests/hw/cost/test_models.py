@@ -8,12 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.hw.cost.calibrated import high_tile_factor, low_tile_factor
-from spyre.hw.cost.ideal import ideal
-from spyre.hw.cost.kernel_time import MODELS, kernel_ns
-from spyre.hw.cost.machine_file import default_machine
-from spyre.hw.cost.operation_counts import CostClass, OperationCounts, ProductShape
-from spyre.hw.cost.times import Bound, Terms
+from spyre.hw.cost.machine import default_machine
+from spyre.hw.cost.models import (
+    MODELS,
+    Bound,
+    Terms,
+    high_tile_factor,
+    ideal,
+    kernel_ns,
+    low_tile_factor,
+)
+from spyre.hw.counters.counts import CostClass, OperationCounts, ProductShape
 
 MACHINE = default_machine()
 MIB = 1 << 20

@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise
-from spyre.runtime.bundle_arguments import given_launch_spec, read_arguments
-from spyre.runtime.flex.flex_device import FlexDevice
+from spyre.runtime.arguments.read import given_launch_spec, read_arguments
+from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.loading import load_kernel
-from spyre.runtime.kernel import Kernel
-from spyre.runtime.launch_spec import (
+from spyre.runtime.flex.loaded_kernel import load_kernel
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,
@@ -51,9 +51,9 @@ def distance(directory: Path, shape: Shape = STICK, symbolic: bool = True) -> Pa
     builder = BundleBuilder(symbolic=symbolic)
     a, b, y = (builder.argument(device_bytes(shape)) for _ in range(3))
     total = builder.temporary(device_bytes(shape))
-    operands = [Operand(a.at()), Operand(b.at())]
-    builder.add(pointwise("sub", shape, operands, Operand(total.at()), {}))
-    builder.add(pointwise("abs", shape, [Operand(total.at())], Operand(y.at()), {}))
+    operands = [HostOperand(a.at()), HostOperand(b.at())]
+    builder.add(pointwise("sub", shape, operands, HostOperand(total.at()), {}))
+    builder.add(pointwise("abs", shape, [HostOperand(total.at())], HostOperand(y.at()), {}))
     return finish(builder, directory, [shape] * 3)
 
 
@@ -61,8 +61,8 @@ def add(directory: Path, shape: Shape = STICK, splits: dict[str, int] | None = N
     """y = a + b."""
     builder = BundleBuilder()
     a, b, y = (builder.argument(device_bytes(shape)) for _ in range(3))
-    operands = [Operand(a.at()), Operand(b.at())]
-    builder.add(pointwise("add", shape, operands, Operand(y.at()), splits or {}))
+    operands = [HostOperand(a.at()), HostOperand(b.at())]
+    builder.add(pointwise("add", shape, operands, HostOperand(y.at()), splits or {}))
     return finish(builder, directory, [shape] * 3)
 
 
@@ -70,7 +70,7 @@ def product(directory: Path, m: int, k: int, n: int, splits: dict[str, int] | No
     """c = a @ b."""
     builder = BundleBuilder()
     shapes: list[Shape] = [(m, k), (k, n), (m, n)]
-    operands = [Operand(builder.argument(device_bytes(s)).at()) for s in shapes]
+    operands = [HostOperand(builder.argument(device_bytes(s)).at()) for s in shapes]
     builder.add(matmul(m, k, n, *operands, splits=splits or {}))
     return finish(builder, directory, shapes)
 

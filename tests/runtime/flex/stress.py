@@ -17,12 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from spyre.hw.device import Device
-from spyre.runtime.flex.event import Event
-from spyre.runtime.flex.flex_device import FlexDevice
-from spyre.runtime.flex.flex_stream import FlexStream
+from spyre.hw.device.device import Device
+from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.spyre_tensor import SpyreTensor
+from spyre.runtime.flex.stream import Event, FlexStream
+from spyre.runtime.memory.storage import SpyreTensor
 from tests.runtime.flex import kernels
 
 CONSTANTS = 8

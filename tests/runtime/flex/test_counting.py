@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from spyre.errors import DeviceFault
-from spyre.hw.counters import Counters
-from spyre.hw.executor import Executor
-from spyre.runtime.flex.flex_device import FlexDevice
-from spyre.runtime.flex.timed_launch import run_timed
+from spyre.hw.counters.counts import Counters
+from spyre.hw.device.executor import Executor
+from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.kernel.runners import run_timed
 from tests.runtime.flex import kernels
 
 ONE = Counters(256, 128, 0, 0, 0, 64, 256, 128, 0, 0, 1)

@@ -12,10 +12,9 @@ import time
 import pytest
 
 from spyre.runtime.flex import scheduler as module
-from spyre.runtime.flex.engine import Engine
 from spyre.runtime.flex.scheduler import Scheduler, StreamHasFailed
 from spyre.runtime.flex.scheduling import Policy
-from spyre.runtime.flex.work import EventRecord, Stage, Stages, State, StreamQueue, Work
+from spyre.runtime.flex.work import Engine, EventRecord, Stage, Stages, State, StreamQueue, Work
 
 
 def job(function, *, corrected=False, large=False, iterations=1):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from spyre.errors import SpyreError
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.mlir.bundle import write_bundle
-from spyre.runtime.arguments import layout_for_largest
-from spyre.runtime.flex.flex_device import FlexDevice
-from spyre.runtime.launch_spec import (
+from spyre.runtime.arguments.specs import layout_for_largest
+from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,

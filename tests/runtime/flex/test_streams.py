@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from spyre.errors import DeviceFault, LaunchError, SpyreError, StreamError
-from spyre.hw.device import Device
-from spyre.runtime.flex.correction_steps import MAX_FREE, SLAB
-from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.event import Event
-from spyre.runtime.flex.flex_device import FlexDevice
+from spyre.hw.device.device import Device
+from spyre.runtime.flex.correction import MAX_FREE, SLAB
+from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import Job
-from spyre.runtime.flex.program import Instruction, Program
+from spyre.runtime.flex.prepare import Instruction, Program
+from spyre.runtime.flex.stream import Event
+from spyre.runtime.flex.work import Engine
 from tests.runtime.flex import kernels
 from tests.runtime.flex.faults import failing
 from tests.runtime.flex.stress import check_seed

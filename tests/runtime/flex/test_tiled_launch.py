@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spyre.errors import LaunchError, StreamError
-from spyre.hw.device import Device
-from spyre.runtime.flex.flex_device import FlexDevice
+from spyre.hw.device.device import Device
+from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.tiling.options import TilingOptions
 from tests.runtime.flex import kernels
 from tests.runtime.flex.faults import failing

@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from spyre.hw.device import Device
-from spyre.runtime.flex.engine import Engine
-from spyre.runtime.flex.event import Event
-from spyre.runtime.flex.flex_device import FlexDevice
+from spyre.hw.device.device import Device
+from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.flex.stream import Event
+from spyre.runtime.flex.work import Engine
 from tests.runtime.flex import kernels
 
 TIMES = {Engine.HOST: 1, Engine.DMA: 2, Engine.COMPUTE: 5}

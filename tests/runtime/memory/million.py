@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spyre.hw.device import Device
-from spyre.runtime.memory.address import AllocationIndex
-from spyre.runtime.memory.flex_allocator import FlexAllocator
-from spyre.runtime.memory.mode import FlexMode
+from spyre.hw.device.device import Device
+from spyre.runtime.memory.allocator import AllocationIndex, FlexAllocator
+from spyre.runtime.memory.flex_mode import FlexMode
 
 LIVE = 6000
 BATCH = 50_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spyre.errors import LaunchError
-from spyre.runtime.memory.device_enumeration import visible_devices
+from spyre.runtime.memory.flex_mode import visible_devices
 
 
 @pytest.fixture(autouse=True)

@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spyre.errors import DeviceOutOfMemory, LaunchError, UnsupportedError
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.hw.spec import REGION_BYTES, REGIONS
-from spyre.runtime.memory.address import NULL_INDEX, AllocationIndex, VirtualAddress
-from spyre.runtime.memory.directive import (
+from spyre.runtime.memory.allocator import (
+    NULL_INDEX,
     PROGRAM,
     AllocationDirective,
+    AllocationIndex,
     AllocationPolicy,
+    FlexAllocator,
     MemoryType,
+    VirtualAddress,
 )
-from spyre.runtime.memory.flex_allocator import FlexAllocator
-from spyre.runtime.memory.mode import FlexMode
+from spyre.runtime.memory.flex_mode import FlexMode
 from tests.runtime.memory import million
 
 KIB = 1024

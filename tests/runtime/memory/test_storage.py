@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from spyre.errors import DeviceOutOfMemory, LaunchError
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.hw.spec import REGIONS
-from spyre.runtime.memory.flex_allocator import FlexAllocator
-from spyre.runtime.memory.mode import FlexMode
-from spyre.runtime.memory.spyre_allocator import SpyreAllocator
+from spyre.runtime.memory.allocator import FlexAllocator
+from spyre.runtime.memory.flex_mode import FlexMode
+from spyre.runtime.memory.storage import SpyreAllocator
 
 KIB = 1024
 
@@ -262,9 +262,9 @@ def test_interpreter_exit_is_silent():
     """Owners in globals, in cycles and in a thread's locals when the interpreter ends."""
     script = """
 import threading, time
-from spyre.hw.device import Device
-from spyre.runtime.memory.flex_allocator import FlexAllocator
-from spyre.runtime.memory.spyre_allocator import SpyreAllocator
+from spyre.hw.device.device import Device
+from spyre.runtime.memory.allocator import FlexAllocator
+from spyre.runtime.memory.storage import SpyreAllocator
 allocator = SpyreAllocator(FlexAllocator(Device(threads=1)))
 kept = [allocator.allocate(1 << 20) for _ in range(20)]
 for s in kept:

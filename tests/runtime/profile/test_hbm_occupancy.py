@@ -8,20 +8,17 @@ import numpy as np
 import pytest
 
 import spyre
-from spyre.hw.cost.timeline.events import simulate
-from spyre.hw.cost.timeline.policies import Overlap
-from spyre.hw.cost.timeline.task import Kind, Task
-from spyre.hw.region_history import RegionHistory
-from spyre.runtime.flex.flex_device import FlexDevice
-from spyre.runtime.flex.trace_counters import HBM
-from spyre.runtime.profile.activity import Activity
-from spyre.runtime.profile.hbm_occupancy import HbmOccupancy, hbm_occupancy
-from spyre.runtime.profile.make import profile_of_recording
-from spyre.runtime.profile.report.hbm_chart import MAX_STEPS, hbm_chart
-from spyre.runtime.profile.simulated_trace import LX, simulated_events
+from spyre.hw.cost.timeline import Overlap, Task, TaskKind, simulate
+from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.profile.data import Activity, HbmOccupancy, hbm_occupancy
+from spyre.runtime.profile.profile import profile_of_recording
+from spyre.runtime.profile.report.charts import MAX_STEPS, hbm_chart
+from spyre.runtime.profile.trace import LX, modelled_events
+from spyre.runtime.trace.events import HBM_TRACK
 
 
-class Noted(RegionHistory):
+class Noted(AllocationHistory):
     """A history at times of the test's."""
 
     def __init__(self, *changes: tuple[int, int, int]) -> None:
@@ -32,9 +29,9 @@ class Noted(RegionHistory):
 def two_copies() -> tuple[list[Activity], list[Task]]:
     """On the host they end at 100 and 200, on the card at 10 and 30."""
     activities = [
-        Activity(f"copy {k}", Kind.COPY_IN, "x", ended_ns=100 * (k + 1)) for k in range(2)
+        Activity(f"copy {k}", TaskKind.COPY_IN, "x", ended_ns=100 * (k + 1)) for k in range(2)
     ]
-    return activities, [Task(Kind.COPY_IN, 10.0, 0, ()), Task(Kind.COPY_IN, 20.0, 0, (0,))]
+    return activities, [Task(TaskKind.COPY_IN, 10.0, 0, ()), Task(TaskKind.COPY_IN, 20.0, 0, (0,))]
 
 
 def test_steps_are_where_what_had_ended_ends():
@@ -81,12 +78,12 @@ def test_a_recording(recording):
 
 def test_counters_of_a_trace(recording, softmax):
     profile = profile_of_recording(recording)
-    events = [e for e in simulated_events(profile, begin_ns=7000) if e["ph"] == "C"]
-    assert {e["name"] for e in events} == {HBM}
+    events = [e for e in modelled_events(profile, begin_ns=7000) if e["ph"] == "C"]
+    assert {e["name"] for e in events} == {HBM_TRACK}
     assert max(sum(e["args"].values()) for e in events) == profile.hbm.peak_bytes
     assert events[0]["ts"] == 7.0
     found = spyre.profile(softmax)
-    live = [e["args"]["live"] for e in simulated_events(found) if e["name"] == LX]
+    live = [e["args"]["live"] for e in modelled_events(found) if e["name"] == LX]
     assert (max(live), live[-1]) == (found.lx_peak_bytes, 0)
 
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyre.hw.cost.machine_file import default_machine
-from spyre.hw.lx_occupancy import lx_occupancy
+from spyre.hw.cost.machine import default_machine
+from spyre.hw.counters.scratchpad import LxAccesses, LxLifetimes, lifetimes, lx_occupancy
 from spyre.runtime.profile.kernel_model import model_kernel
-from spyre.runtime.profile.lx_accesses import LxAccesses, LxLifetimes, lifetimes
 
 Use = tuple[int, int, int, int]
 """Low, high, position, writes."""

@@ -10,19 +10,17 @@ import pytest
 
 import spyre
 from spyre.errors import MachineError
-from spyre.hw.cost.counting import operation_counts
-from spyre.hw.cost.kernel_time import kernel_ns
-from spyre.hw.cost.machine_file import default_machine
-from spyre.hw.cost.timeline.task import Kind
-from spyre.hw.counters import Counters
-from spyre.runtime.flex.flex_device import FlexDevice
-from spyre.runtime.flex.noted_launch import run_noted
-from spyre.runtime.profile.activity import activities_of
-from spyre.runtime.profile.core_balance import imbalance
-from spyre.runtime.profile.json_form import counters_object
-from spyre.runtime.profile.make import make_profile
-from spyre.runtime.profile.profile_data import LAUNCH
-from spyre.runtime.profile.rows import MAX_ROWS, Row, execute_rows, rows_of, total_row
+from spyre.hw.cost.machine import default_machine
+from spyre.hw.cost.models import kernel_ns
+from spyre.hw.cost.timeline import TaskKind
+from spyre.hw.counters.counts import Counters
+from spyre.hw.counters.execute import operation_counts
+from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.kernel.runners import run_recorded
+from spyre.runtime.profile.data import LAUNCH, activities_of, imbalance
+from spyre.runtime.profile.files import counters_object
+from spyre.runtime.profile.profile import make_profile
+from spyre.runtime.profile.table import MAX_ROWS, ProfileRow, execute_rows, rows_of, total_row
 from spyre.runtime.spyrecode.compile import compile_directory
 from tests.runtime.profile.conftest import EXAMPLES
 
@@ -59,10 +57,16 @@ def test_copies_and_launches(matmul):
     """Two operands in, a launch, a result out, one after another in one stream."""
     found = spyre.profile(matmul)
     kinds = [task.kind for task in found.timeline.tasks]
-    assert kinds == [Kind.COPY_IN, Kind.COPY_IN, Kind.LAUNCH, Kind.COMPUTE, Kind.COPY_OUT]
-    assert found.copied_bytes(Kind.COPY_IN) == (1024 * 256 + 256 * 128) * 2
+    assert kinds == [
+        TaskKind.COPY_IN,
+        TaskKind.COPY_IN,
+        TaskKind.LAUNCH,
+        TaskKind.COMPUTE,
+        TaskKind.COPY_OUT,
+    ]
+    assert found.copied_bytes(TaskKind.COPY_IN) == (1024 * 256 + 256 * 128) * 2
     gbps = default_machine().hardware.pcie_gbps
-    assert found.copied_ns(Kind.COPY_OUT) == pytest.approx(1024 * 128 * 2 / gbps)
+    assert found.copied_ns(TaskKind.COPY_OUT) == pytest.approx(1024 * 128 * 2 / gbps)
     assert found.makespan_ns == pytest.approx(
         sum(task.duration_ns for task in found.timeline.tasks)
     )
@@ -132,7 +136,7 @@ def test_rows(softmax):
     assert [row.op for row in rows_of(found)] == ["max", "sub", "exp", "sum", "realdiv"]
     assert [row.lx_reuse for row in rows_of(found)] == [0.25, 1.25, None, None, 1.25]
     total = total_row(found)
-    assert isinstance(total, Row)
+    assert isinstance(total, ProfileRow)
     assert total.hbm_gbps * found.compute_ns == pytest.approx(192 * 1024)
     assert MAX_ROWS > 5
 
@@ -161,7 +165,7 @@ def test_a_recording_of_many_launches(compiled):
     card = FlexDevice()
     plan = spyre.prepare_kernel(compiled, card)
     shape = plan.expected_input_shapes[0]
-    card.runner = run_noted
+    card.runner = run_recorded
     with card.recording() as commands:
         for _ in range(3):
             tensors = [card.empty(s) for s in plan.expected_input_shapes]

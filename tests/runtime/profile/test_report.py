@@ -13,8 +13,8 @@ import pytest
 import spyre
 from spyre.errors import ProfileError
 from spyre.runtime.profile.files import write_whole
+from spyre.runtime.profile.report.html import tag
 from spyre.runtime.profile.report.page import report_page
-from spyre.runtime.profile.report.svg import tag
 
 SECTIONS = ("summary", "kernels", "roofline", "lx", "hbm", "cores", "counters")
 VOID = ("meta", "link")
@@ -89,7 +89,7 @@ def test_hbm_and_cores_are_drawn(page):
 
 
 def test_without_any_launch():
-    from spyre.runtime.profile.make import make_profile
+    from spyre.runtime.profile.profile import make_profile
 
     assert set(SECTIONS) <= Page(report_page(make_profile(()))).ids
 

@@ -13,7 +13,8 @@ import pytest
 
 from spyre.errors import BundleError, SpyreError
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.launch_spec import DERIVED_EMITTER
+from spyre.runtime.program.compiled import compile_bundle
+from spyre.runtime.program.launch_spec import DERIVED_EMITTER
 from spyre.runtime.spyrecode import code_directory
 from spyre.runtime.spyrecode.code_directory import read_code_directory
 from spyre.runtime.spyrecode.commands import (
@@ -25,10 +26,12 @@ from spyre.runtime.spyrecode.commands import (
     InitTransfer,
 )
 from spyre.runtime.spyrecode.compile import compile_directory
-from spyre.runtime.spyrecode.compiled_kernel import compile_bundle
-from spyre.runtime.spyrecode.init_binary import read_header, unpack_bundle
-from spyre.runtime.spyrecode.init_text import format_init_text
-from spyre.runtime.spyrecode.plan_cache import load_program
+from spyre.runtime.spyrecode.init_binary import (
+    format_init_text,
+    load_program,
+    read_header,
+    unpack_bundle,
+)
 from tests.corpus.making import CorpusCase
 from tests.corpus.table import CASES
 from tests.runtime import bundles

@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError
-from spyre.runtime.spyrecode.bundle_files import digest_of_files
+from spyre.runtime.program.compiled import digest_of_files
 from spyre.runtime.spyrecode.init_binary import (
     HEADER_BYTES,
     MAGIC,
+    format_init_text,
     pack_bundle,
+    parse_init_text,
     read_header,
     unpack_bundle,
 )
-from spyre.runtime.spyrecode.init_text import format_init_text, parse_init_text
 
 FILES = {"bundle.mlir": b"module {}\n" * 40, "sdsc_0.json": b"{}", "sdsc_1.json": bytes(1000)}
 contents = st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=9), st.binary())

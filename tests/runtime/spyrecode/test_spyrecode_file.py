@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError, JsonLocation, Severity, SpyreError
-from spyre.runtime.launch_spec import SymbolKind
+from spyre.runtime.program.launch_spec import SymbolKind
 from spyre.runtime.spyrecode.commands import (
     PROGRAM_BASE,
     Allocate,
@@ -25,8 +25,7 @@ from spyre.runtime.spyrecode.commands import (
     InitTransfer,
     SpyreCode,
 )
-from spyre.runtime.spyrecode.spyrecode_file import parse_spyrecode, read_spyrecode
-from spyre.runtime.spyrecode.spyrecode_writer import format_spyrecode
+from spyre.runtime.spyrecode.spyrecode_file import format_spyrecode, parse_spyrecode, read_spyrecode
 from tests.runtime.spyrecode.samples import BASE, REMOVED, SYMBOLIC, changed, properties
 
 COMPUTE = {"command": "ComputeOnDevice", "properties": {"job_bin_ptr": str(BASE)}}

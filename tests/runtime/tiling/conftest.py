@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 
 
 @pytest.fixture(scope="module")

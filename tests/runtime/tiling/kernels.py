@@ -8,22 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
-from spyre.mlir.bundle_builder import BundleBuilder
-from spyre.mlir.operation import Component, Indirection
-from spyre.mlir.sdsc_builder import OperationSpec, TensorSpec
-from spyre.mlir.sdsc_recipes import (
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec
+from spyre.mlir.builder.recipes import (
     DL16,
-    Operand,
+    HostOperand,
+    Windows,
     matmul,
     pointwise,
+    pool,
     reduction,
     restickify,
 )
-from spyre.mlir.sdsc_window_recipes import Windows, pool
-from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.bundle_arguments import read_arguments
-from spyre.runtime.launch_spec import (
+from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
+from spyre.mlir.operation.operation import Component, Indirection
+from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.arguments.specs import KernelArguments
+from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchArgument,
     LaunchSpec,
@@ -69,10 +70,10 @@ class Maker:
     def __post_init__(self) -> None:
         self.builder = BundleBuilder(self.symbolic)
 
-    def arg(self, arg: Arg, absent: Sequence[int] = ()) -> Operand:
+    def arg(self, arg: Arg, absent: Sequence[int] = ()) -> HostOperand:
         self.args.append(arg)
         buffer = self.builder.argument(arg.layout.device_bytes)
-        return Operand(buffer.at(), tuple(absent), FORMATS[arg.dtype])
+        return HostOperand(buffer.at(), tuple(absent), FORMATS[arg.dtype])
 
     def done(self) -> Built:
         parts = self.builder.build()
@@ -98,8 +99,8 @@ class Built:
     arguments: KernelArguments
 
 
-def in_lx(offset_bytes: int, dtype: str = "float16", absent: Sequence[int] = ()) -> Operand:
-    return Operand(offset_bytes, tuple(absent), FORMATS[dtype], Component.LX)
+def in_lx(offset_bytes: int, dtype: str = "float16", absent: Sequence[int] = ()) -> HostOperand:
+    return HostOperand(offset_bytes, tuple(absent), FORMATS[dtype], Component.LX)
 
 
 def elementwise(
@@ -180,8 +181,8 @@ def chain(shape: Sequence[int], splits: Sizes, symbolic: bool) -> Built:
     pool = maker.builder.temporary(Arg(Role.INPUT, shape).layout.device_bytes)
     add = maker.builder.add
     add(pointwise("add", shape, [a, b], in_lx(0), splits))
-    add(pointwise("abs", shape, [in_lx(0)], Operand(pool.at()), splits))
-    add(pointwise("mul", shape, [Operand(pool.at()), b], y, splits))
+    add(pointwise("abs", shape, [in_lx(0)], HostOperand(pool.at()), splits))
+    add(pointwise("mul", shape, [HostOperand(pool.at()), b], y, splits))
     return maker.done()
 
 
@@ -194,7 +195,7 @@ def mm_chain(sizes: Sizes, splits: Sizes, symbolic: bool) -> Built:
     bias = maker.arg(Arg(Role.INPUT, (n,)), (0,))
     y = maker.arg(Arg(Role.OUTPUT, (m, n)))
     nbytes = Arg(Role.INPUT, (m, n)).layout.device_bytes
-    one, two = (Operand(maker.builder.temporary(nbytes).at()) for _ in range(2))
+    one, two = (HostOperand(maker.builder.temporary(nbytes).at()) for _ in range(2))
     maker.builder.add(matmul(m, k, n, x, w, one, (), splits))
     maker.builder.add(pointwise("abs", (m, n), [one], two, {}))
     maker.builder.add(pointwise("add", (m, n), [two, bias], y, {}))
@@ -210,7 +211,7 @@ def looped(shape: Sequence[int], splits: Sizes, symbolic: bool, parts: int) -> B
         maker.arg(Arg(role, shape))
     with maker.builder.loop(parts) as loop:
         a, b, y = (
-            Operand(buffer.at(0, {loop: rows * 128}), gap={"mb": shape[0] - rows})
+            HostOperand(buffer.at(0, {loop: rows * 128}), gap={"mb": shape[0] - rows})
             for buffer in maker.builder.arguments
         )
         maker.builder.add(pointwise("add", (rows, shape[1]), [a, b], y, splits))
@@ -244,7 +245,7 @@ def gather(rows: int, table_rows: int) -> Built:
     maker.arg(Arg(Role.INPUT, (table_rows, 128)))
     maker.arg(Arg(Role.OUTPUT, (rows, 128)))
     index, table, out = (buffer.at() for buffer in maker.builder.arguments)
-    counts = TensorSpec(
+    counts = OperandSpec(
         ("mb",),
         (("mb", 32),),
         index,
@@ -253,7 +254,7 @@ def gather(rows: int, table_rows: int) -> Built:
         indirection=Indirection.INDEX,
     )
     stick = (("out", 64),)
-    value = TensorSpec(
+    value = OperandSpec(
         ("mb", "out"),
         stick,
         table,
@@ -261,7 +262,7 @@ def gather(rows: int, table_rows: int) -> Built:
         device_dim_sizes={"mb": table_rows},
         indirection=Indirection.VALUE,
     )
-    target = TensorSpec(("mb", "out"), stick, out)
+    target = OperandSpec(("mb", "out"), stick, out)
     extents = {"mb": rows, "out": 128}
     maker.builder.add(OperationSpec("identity", extents, [value], [target], index_inputs=[counts]))
     return maker.done()

@@ -13,8 +13,8 @@ from math import prod
 
 import numpy as np
 
-from spyre.hw.device import Device
-from spyre.mlir.sdsc_recipes import default_dims
+from spyre.hw.device.device import Device
+from spyre.mlir.builder.recipes import default_dims
 from spyre.runtime.tiling.options import TilingOptions
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import LANES, Built

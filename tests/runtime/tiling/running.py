@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.device.device import Device
+from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import contiguous_strides
+from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import DmaEngine
-from spyre.runtime.host_tensor import HostTensor
-from spyre.runtime.kernel import Kernel, Launch, PoolBuffer
-from spyre.runtime.launch_spec import Role
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.program.launch_spec import Role
+from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.execute import TilingKernel, execute_tiles
 from spyre.runtime.tiling.kernel_dims import expected_tensors
-from spyre.runtime.tiling.launch_tensors import ActualTensor
 from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles

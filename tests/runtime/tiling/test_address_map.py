@@ -6,12 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyre.hw.address_map import (
-    AddressMap,
-    AddressWindow,
-    through_windows,
-    window_base,
-)
+from spyre.hw.linking.binding import AddressWindow, TileMap, through_windows, window_base
 from spyre.layout import SpyreTensorLayout, contiguous_strides, device_coordinate
 
 
@@ -37,7 +32,7 @@ def test_an_element_of_the_tile_is_that_element_of_the_tensor(shapes, random) ->
     small = SpyreTensorLayout.from_host(tile, "float16")
     large = SpyreTensorLayout.from_host(whole, "float16")
     strides = tuple(stride * 2 for stride in large.device_strides[:-1])
-    map_ = AddressMap(small.device_size[:-1], strides)
+    map_ = TileMap(small.device_size[:-1], strides)
     indices = [tuple(random.randrange(size) for size in tile) for _ in range(20)]
     offsets = np.array([_byte(small, tile, index) for index in indices])
     expected = [_byte(large, whole, index) for index in indices]
@@ -48,18 +43,18 @@ def test_an_element_of_the_tile_is_that_element_of_the_tensor(shapes, random) ->
     assert map_.span_bytes == int(map_.apply(every(map_)).max()) + 128 == map_.merged.span_bytes
 
 
-def every(map_: AddressMap) -> np.ndarray:
+def every(map_: TileMap) -> np.ndarray:
     return np.arange(0, map_.tile_bytes, 128)
 
 
 def test_merging_keeps_what_memory_separates() -> None:
-    whole = AddressMap((2, 3, 4), (4096, 512, 128))
-    assert whole.merged == AddressMap((2, 12), (4096, 128))
-    assert AddressMap((1, 1), (999, 77)).merged == AddressMap((1,), (128,))
+    whole = TileMap((2, 3, 4), (4096, 512, 128))
+    assert whole.merged == TileMap((2, 12), (4096, 128))
+    assert TileMap((1, 1), (999, 77)).merged == TileMap((1,), (128,))
 
 
 def test_windows_leave_real_addresses_alone() -> None:
-    rows = AddressMap((2, 4), (128 * 16, 128))
+    rows = TileMap((2, 4), (128 * 16, 128))
     windows = (AddressWindow(rows, 1 << 20), AddressWindow(rows, 1 << 21))
     addresses = np.array([[5, window_base(0) + 128 * 5 + 2, window_base(1) + 128 * 3]])
     expected = [[5, (1 << 20) + 128 * 17 + 2, (1 << 21) + 128 * 3]]

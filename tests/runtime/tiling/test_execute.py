@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spyre.hw.device import Device, DeviceTensor
+from spyre.hw.device.device import Device
+from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.arguments import layout_for_largest
-from spyre.runtime.bundle_arguments import read_arguments
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.arguments.specs import layout_for_largest
 from spyre.runtime.dma import DmaEngine
-from spyre.runtime.host_tensor import HostTensor
-from spyre.runtime.kernel import Kernel, Launch
-from spyre.runtime.launch_spec import Role
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_steps import (

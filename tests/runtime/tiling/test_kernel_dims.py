@@ -6,12 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from spyre.mlir.bundle_builder import Buffer
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise, reduction, restickify
-from spyre.mlir.sdsc_window_recipes import Windows, pool
-from spyre.runtime.launch_spec import Role
+from spyre.mlir.builder.bundles import BundleBuffer
+from spyre.mlir.builder.recipes import (
+    HostOperand,
+    Windows,
+    matmul,
+    pointwise,
+    pool,
+    reduction,
+    restickify,
+)
+from spyre.runtime.program.launch_spec import Role
+from spyre.runtime.tiling.device_dims import KernelDim
 from spyre.runtime.tiling.kernel_dims import expected_tensors
-from spyre.runtime.tiling.launch_tensors import KernelDim
 from spyre.runtime.tiling.operand_uses import operand_uses
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built, Maker
@@ -113,9 +120,9 @@ def test_a_recurrence_in_a_loop_fixes_its_dim() -> None:
     x, y = maker.builder.arguments
     gap = {"mb": 7}
     with maker.builder.loop(7) as loop:
-        before = Operand(y.at(0, {loop: 128}), gap=gap)
-        step = Operand(x.at(128, {loop: 128}), gap=gap)
-        after = Operand(y.at(128, {loop: 128}), gap=gap)
+        before = HostOperand(y.at(0, {loop: 128}), gap=gap)
+        step = HostOperand(x.at(128, {loop: 128}), gap=gap)
+        after = HostOperand(y.at(128, {loop: 128}), gap=gap)
         maker.builder.add(pointwise("add", (1, 64), [before, step], after))
     assert "start at different places" in _fixed(maker.done(), 0, 0)
 
@@ -131,7 +138,9 @@ def test_halves_of_a_tensor_fix_the_dim_they_divide() -> None:
     assert _fixed(built, 0, 0) == ""
 
 
-def _rows(operand: Operand, buffer: Buffer, first: int, count: int, total: int) -> Operand:
+def _rows(
+    operand: HostOperand, buffer: BundleBuffer, first: int, count: int, total: int
+) -> HostOperand:
     """``count`` rows of one stick from row ``first`` of a tensor of ``total`` rows."""
     return replace(operand, base=buffer.at(first * 128), gap={"mb": total - count})
 
@@ -155,8 +164,8 @@ def test_an_order_turned_round_through_a_scratchpad_fixes_the_rows(symbolic: boo
     ours, theirs = maker.builder.arguments
     lx = kernels.in_lx(0)
     with maker.builder.loop(8) as loop:
-        row = Operand(ours.at(0, {loop: 128}), gap={"mb": 7})
-        back = Operand(theirs.at(7 * 128, {loop: -128}), gap={"mb": 7})
+        row = HostOperand(ours.at(0, {loop: 128}), gap={"mb": 7})
+        back = HostOperand(theirs.at(7 * 128, {loop: -128}), gap={"mb": 7})
         maker.builder.add(pointwise("abs", (1, 64), [replace(x, base=row.base, gap=row.gap)], lx))
         maker.builder.add(pointwise("abs", (1, 64), [lx], replace(y, base=back.base, gap=back.gap)))
     built = maker.done()
@@ -170,9 +179,9 @@ def test_halves_exchanged_in_the_pool_fix_the_rows() -> None:
     x, y = maker.arg(Arg(IN, (8, 64))), maker.arg(Arg(OUT, (8, 64)))
     t = maker.builder.temporary(8 * 128)
     theirs = maker.builder.arguments[1]
-    maker.builder.add(pointwise("abs", (8, 64), [x], Operand(t.at())))
+    maker.builder.add(pointwise("abs", (8, 64), [x], HostOperand(t.at())))
     for first in (0, 4):
-        half = Operand(t.at((4 - first) * 128), gap={"mb": 4})
+        half = HostOperand(t.at((4 - first) * 128), gap={"mb": 4})
         maker.builder.add(pointwise("abs", (4, 64), [half], _rows(y, theirs, first, 4, 8)))
     assert "differently" in _fixed(maker.done(), 0, 0)
 
@@ -236,7 +245,7 @@ def test_an_unrolled_loop_leaves_no_part_out(symbolic: bool) -> None:
 def test_a_matrix_added_to_its_transpose_walks_two_dims_as_one() -> None:
     maker = Maker()
     x, y = maker.arg(Arg(IN, (64, 64))), maker.arg(Arg(OUT, (64, 64)))
-    turned = Operand(maker.builder.temporary(64 * 128).at())
+    turned = HostOperand(maker.builder.temporary(64 * 128).at())
     maker.builder.add(restickify((64, 64), x, turned))
     maker.builder.add(pointwise("add", (64, 64), [x, turned], y))
     fixed = [_fixed(maker.done(), 0, h) for h in (0, 1)]

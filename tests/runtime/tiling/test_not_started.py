@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from spyre.errors import DeviceFault, LaunchError
-from spyre.hw.device import Device
-from spyre.mlir.sdsc_recipes import Operand, matmul, pointwise
+from spyre.hw.device.device import Device
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 from spyre.runtime.dma import DmaEngine
-from spyre.runtime.kernel import Kernel, Launch
-from spyre.runtime.launch_spec import Role
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
@@ -98,7 +99,7 @@ def test_an_operand_that_cannot_move(device: Device) -> None:
     maker = Maker()
     x = maker.arg(Arg(IN, (64, 2, 64)))
     y = maker.arg(Arg(OUT, (64, 2, 64)))
-    flat = [Operand(o.base) for o in (x, y)]
+    flat = [HostOperand(o.base) for o in (x, y)]
     maker.builder.add(pointwise("abs", (128, 64), flat[:1], flat[1]))
     tile = maker.done()
     args = [Arg(IN, (128, 2, 64)), Arg(OUT, (128, 2, 64))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from tests.runtime.tiling.random_cases import check_case, random_case
 
 

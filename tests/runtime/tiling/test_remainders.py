@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spyre.hw.device import Device
-from spyre.runtime.kernel import Kernel
-from spyre.runtime.launch_spec import Role
+from spyre.hw.device.device import Device
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
     Accumulate,
-    Buffer,
     Compute,
     CopyIn,
     CopyOut,
+    TileBuffer,
     tile_steps,
 )
 from tests.runtime.tiling import kernels
@@ -80,7 +80,7 @@ def test_the_steps_of_padded_and_accumulated_tiles() -> None:
     """Two tiles of rows, the last padded, times two of the inner dim."""
     plan = plan_for(mm(4, 64, 64), [Arg(IN, (6, 128)), Arg(IN, (128, 64)), Arg(OUT, (6, 64))],
                     EVERYTHING)  # fmt: skip
-    tile, result = Buffer.TILE, Buffer.RESULT
+    tile, result = TileBuffer.TILE, TileBuffer.RESULT
     assert list(tile_steps(plan)) == [
         Compute(0, ((2, tile),)),
         Compute(1, ((2, result),)),

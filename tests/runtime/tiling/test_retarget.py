@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from spyre.errors import LaunchError
-from spyre.hw.address_map import AddressMap
-from spyre.hw.boxes import core_boxes
-from spyre.mlir.footprint import footprint
-from spyre.runtime.launch_spec import Role
+from spyre.hw.access import core_boxes
+from spyre.hw.linking.binding import TileMap
+from spyre.mlir.operation.footprint import footprint
+from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.operand_uses import POOL, OperandUse, operand_uses
 from spyre.runtime.tiling.retarget import retarget
 from tests.runtime.tiling import kernels
@@ -37,7 +37,7 @@ def test_pitches_come_from_the_map_and_nothing_else_changes() -> None:
     built = kernels.chain((1024, 128), {"mb": 4}, True)
     before = built.bundle.operations
     uses = uses_of(built)
-    after = retarget(before, uses, {0: AddressMap((2, 1024), (4096 * 128, 128))})
+    after = retarget(before, uses, {0: TileMap((2, 1024), (4096 * 128, 128))})
     first, *rest = [use.filename for use in uses if use.operand == 0]
     a, b, lx = after[first].tensors
     assert footprint(after[first], a).pitch_bytes == {"mb": 128, "out": 4096 * 128}
@@ -71,7 +71,7 @@ def test_every_stick_is_where_the_map_says(seed: int) -> None:
             assert sorted(maps[use.owner].apply(tile)) == sorted(moved.ravel())
 
 
-def refused(text: str, built: Built, map_: AddressMap) -> None:
+def refused(text: str, built: Built, map_: TileMap) -> None:
     with pytest.raises(LaunchError, match=text) as caught:
         retarget(built.bundle.operations, uses_of(built), {0: map_})
     assert caught.value.code == "SPY861"
@@ -84,21 +84,21 @@ def test_a_walk_through_several_device_dims() -> None:
     y = maker.arg(Arg(Role.OUTPUT, (8, 64)))
     maker.builder.add(kernels.pointwise("abs", (8, 64), [x], y))
     built = maker.done()
-    refused("several device dims", built, AddressMap((2, 1, 4), (16 * 128, 16 * 128, 128)))
-    even = AddressMap((2, 1, 4), (4 * 128, 4 * 128, 128))
+    refused("several device dims", built, TileMap((2, 1, 4), (16 * 128, 16 * 128, 128)))
+    even = TileMap((2, 1, 4), (4 * 128, 4 * 128, 128))
     assert retarget(built.bundle.operations, uses_of(built), {0: even}) == built.bundle.operations
 
 
 def test_a_table_behind_an_index() -> None:
     built = kernels.gather(32, 16)
     with pytest.raises(LaunchError, match="an index chooses its elements"):
-        retarget(built.bundle.operations, uses_of(built), {1: AddressMap((2, 16), (32 * 128, 128))})
+        retarget(built.bundle.operations, uses_of(built), {1: TileMap((2, 16), (32 * 128, 128))})
 
 
 def test_a_restickify_that_stops_at_the_end() -> None:
     """It drops rows 100 to 127, of which a larger tensor has some."""
     built = kernels.transpose((100, 128), {}, True)
-    refused("stops at the end of mb", built, AddressMap((2, 100), (200 * 128, 128)))
+    refused("stops at the end of mb", built, TileMap((2, 100), (200 * 128, 128)))
 
 
 def test_one_sdsc_for_arguments_of_different_layouts() -> None:
@@ -107,7 +107,7 @@ def test_one_sdsc_for_arguments_of_different_layouts() -> None:
     uses = uses_of(built)
     shared = [replace(use, filename="sdsc_0.json") for use in uses if use.operand == 0]
     with pytest.raises(LaunchError, match="one SDSC serves arguments of different layouts"):
-        retarget(built.bundle.operations, shared, {0: AddressMap((2, 8), (32 * 128, 128))})
+        retarget(built.bundle.operations, shared, {0: TileMap((2, 8), (32 * 128, 128))})
 
 
 def test_an_operand_in_several_arguments() -> None:
@@ -120,7 +120,7 @@ def test_an_operand_in_several_arguments() -> None:
     assert [use.owner for use in uses] == [None, 1]
     assert retarget(built.bundle.operations, uses, {}) == built.bundle.operations
     with pytest.raises(LaunchError, match=r"Tensor0 cannot be moved .* several arguments"):
-        retarget(built.bundle.operations, uses, {1: AddressMap((2, 8), (32 * 128, 128))})
+        retarget(built.bundle.operations, uses, {1: TileMap((2, 8), (32 * 128, 128))})
 
 
 def test_one_sdsc_run_for_several_arguments() -> None:
@@ -132,7 +132,7 @@ def test_one_sdsc_run_for_several_arguments() -> None:
     maker.builder.add(kernels.pointwise("abs", (8, 128), [y], w))
     built = maker.done()
     uses = [replace(use, filename="sdsc_0.json") for use in uses_of(built)]
-    wide = AddressMap((2, 8), (32 * 128, 128))
+    wide = TileMap((2, 8), (32 * 128, 128))
     after = retarget(built.bundle.operations, uses, dict.fromkeys(range(4), wide))
     op = after["sdsc_0.json"]
     assert [footprint(op, t).pitch_bytes["out"] for t in op.tensors] == [32 * 128] * 2
@@ -140,9 +140,7 @@ def test_one_sdsc_run_for_several_arguments() -> None:
 
 def test_dims_of_one_step_take_any_pitch() -> None:
     built = kernels.elementwise((1, 128), {}, True, absent=((),))
-    after = retarget(
-        built.bundle.operations, uses_of(built), {0: AddressMap((2, 1), (5 * 128, 128))}
-    )
+    after = retarget(built.bundle.operations, uses_of(built), {0: TileMap((2, 1), (5 * 128, 128))})
     (op,) = after.values()
     assert footprint(op, op.inputs[0]).pitch_bytes["out"] == 5 * 128
     assert np.diff(core_boxes(op, op.inputs[0])[0].offsets()).tolist() == [5 * 128]  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 from spyre.errors import SpyreError
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from tests.runtime.tiling.random_cases import check_case, random_case
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.eager import prepare
-from spyre.torch_backend.program.value import NotExpressible
+from spyre.torch_backend.eager import compile
+from spyre.torch_backend.program.op_spec import LoweringError
 
 
 @pytest.fixture
@@ -15,9 +15,9 @@ def inexpressible(monkeypatch):
     """As if pitches could say nothing about any operation that is new."""
 
     def refuse(*_):
-        raise NotExpressible("made up by a test")
+        raise LoweringError("made up by a test")
 
-    monkeypatch.setattr(prepare, "_compile", refuse)
+    monkeypatch.setattr(compile, "_compile", refuse)
 
 
 def test_the_cpu_does_it(inexpressible):
@@ -43,5 +43,5 @@ def test_it_is_an_error_where_nothing_may_fall_back(inexpressible, monkeypatch):
 
 def test_the_error_names_what_it_found():
     with pytest.raises(UnsupportedError, match="SPY930") as caught:
-        raise NotExpressible("7 dims besides the stick")
+        raise LoweringError("7 dims besides the stick")
     assert "7 dims" in str(caught.value)

@@ -10,32 +10,32 @@ from typing import Any
 import torch
 
 import spyre
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.torch_backend.inductor import compiled_kernel
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
-from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
+from spyre.torch_backend.inductor.bundles import kernels
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims
 
 
 @contextmanager
-def collected() -> Iterator[list[CompiledKernel]]:
+def collected() -> Iterator[list[InductorKernel]]:
     """The kernels that are made in the block, by this process and not from a cache."""
-    found: list[CompiledKernel] = []
-    original = CompiledKernel.__init__
+    found: list[InductorKernel] = []
+    original = InductorKernel.__init__
 
-    def init(self: CompiledKernel, *args: Any, **named: Any) -> None:
+    def init(self: InductorKernel, *args: Any, **named: Any) -> None:
         original(self, *args, **named)
         found.append(self)
 
-    compiled_kernel.CompiledKernel.__init__ = init  # type: ignore[method-assign]
+    kernels.InductorKernel.__init__ = init  # type: ignore[method-assign]
     try:
         with torch._inductor.config.patch(force_disable_caches=True):
             yield found
     finally:
-        compiled_kernel.CompiledKernel.__init__ = original  # type: ignore[method-assign]
+        kernels.InductorKernel.__init__ = original  # type: ignore[method-assign]
 
 
-def compiled(function: Callable[..., Any], *args: Any) -> tuple[Any, list[CompiledKernel]]:
+def compiled(function: Callable[..., Any], *args: Any) -> tuple[Any, list[InductorKernel]]:
     """What the compiled function gives, and its kernels."""
     torch._dynamo.reset()
     with collected() as kernels:
@@ -52,7 +52,7 @@ def named(tensor: torch.Tensor, *names: str) -> torch.Tensor:
     return card
 
 
-def run_clean(kernel: CompiledKernel, place: Path) -> Any:
+def run_clean(kernel: InductorKernel, place: Path) -> Any:
     """The kernel's bundle, checked without a finding and run on made-up arguments with counters."""
     directory = write_bundle(kernel.bundle, place)
     assert load_bundle(directory).check() == ()

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 import spyre
-from spyre.hw.device import Device
+from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.runtime.session import session_of
-from spyre.torch_backend.inductor.bundle_generation import generate_bundle
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+from spyre.runtime.run.session import session_of
+from spyre.torch_backend.inductor.bundles.generation import generate_bundle
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 
 _HOST = {"bfloat16": "float32"}
 """numpy has no bfloat16."""
@@ -23,12 +23,12 @@ class KernelChecks:
     def __init__(self) -> None:
         self.device = Device(threads=1, sanitize=True, poison=True)
 
-    def findings(self, kernel: CompiledKernel, place: Path, **form: bool) -> list[str]:
+    def findings(self, kernel: InductorKernel, place: Path, **form: bool) -> list[str]:
         """What `spyre-run --check` and `--sanitize` say. ``form``: as of `generate_bundle`."""
         return self.run(kernel, place, **form)[0]
 
     def run(
-        self, kernel: CompiledKernel, place: Path, **form: bool
+        self, kernel: InductorKernel, place: Path, **form: bool
     ) -> tuple[list[str], tuple[np.ndarray, ...]]:
         """The findings, and the outputs."""
         directory = write_bundle(generate_bundle(kernel.name, kernel.specs, **form), place)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from spyre.torch_backend.inductor.op_spec import Spec
-from tests.torch_backend.inductor.spec_cases import arg, op
-from tests.torch_backend.inductor.spec_cases import default_arg as tensor
+from spyre.torch_backend.inductor.bundles.op_spec import Spec
+from tests.torch_backend.inductor.bundles.spec_cases import arg, op
+from tests.torch_backend.inductor.bundles.spec_cases import default_arg as tensor
 
 
 @dataclass(frozen=True)

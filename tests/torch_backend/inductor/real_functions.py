@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 
 Function = Callable[..., Any]
 

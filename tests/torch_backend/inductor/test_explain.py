@@ -8,10 +8,10 @@ import torch
 import spyre
 from spyre.cli.run import main
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.pass_printing import PassPrinter
-from spyre.torch_backend.inductor.passes.names import GRAPH_PASSES, KERNEL_PASSES
-from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
+from spyre.torch_backend.inductor.base.debug import PassPrinter
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
+from spyre.torch_backend.inductor.kernel.planning import KERNEL_PASSES
+from spyre.torch_backend.inductor.passes.order import GRAPH_PASSES
 from tests.torch_backend.processes import run
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.torch_backend.eager import run as eager_run
+from spyre.torch_backend.eager import launch as eager_run
 from tests.torch_backend.inductor.compiled_code import collected, compiled
 from tests.torch_backend.processes import run
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
-from tests.torch_backend.inductor.spec_cases import default_arg, loop, op
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from tests.torch_backend.inductor.bundles.spec_cases import default_arg, loop, op
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def in_order(host, order):
 def test_any_form_gives_the_same_bits(tmp_path_factory, plan):
     torch.manual_seed(0)
     x, y = torch.randn(plan.shape).half(), torch.randn(plan.shape).half()
-    kernel = CompiledKernel("kernel", specs_of(plan), unrolled=plan.unrolled)
+    kernel = InductorKernel("kernel", specs_of(plan), unrolled=plan.unrolled)
     assert load_bundle(write_bundle(kernel.bundle, tmp_path_factory.mktemp("kernel"))).check() == ()
     placed = [in_order(t, o) for t, o in zip((x, y, x), plan.orders, strict=True)]
     kernel.run(*placed)

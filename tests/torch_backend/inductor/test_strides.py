@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from spyre.torch_backend.inductor.program_op import results_of
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
+from spyre.torch_backend.inductor.hints import spyre_hint
+from spyre.torch_backend.inductor.lowering.decompositions import results_of
 from tests.torch_backend.inductor.compiled_code import compiled, named
 
 torch.manual_seed(0)

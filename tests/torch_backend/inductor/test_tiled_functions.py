@@ -9,13 +9,12 @@ import torch
 from torch.nn import functional as F
 
 from spyre.torch_backend.inductor import config
-from spyre.torch_backend.inductor.bundle_generation import generate_bundle
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
-from spyre.torch_backend.inductor.op_spec import LoopSpec
-from spyre.torch_backend.inductor.spec_text import spec_text
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
+from spyre.torch_backend.inductor.bundles.generation import generate_bundle
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, spec_text
+from spyre.torch_backend.inductor.hints import spyre_hint
+from tests.torch_backend.inductor.bundles.spec_cases import tiled_example
 from tests.torch_backend.inductor.compiled_code import compiled, named, run_clean
-from tests.torch_backend.inductor.spec_cases import tiled_example
 
 
 def example(a, b, c):
@@ -44,7 +43,7 @@ def test_the_documents_example_unrolled():
     inputs = example_inputs()
     found, (kernel,) = compiled(example, *inputs)
     assert len(generate_bundle("loops", kernel.specs).sdscs) == 2
-    unrolled = CompiledKernel("unrolled", kernel.specs, unrolled=True)
+    unrolled = InductorKernel("unrolled", kernel.specs, unrolled=True)
     assert len(unrolled.bundle.sdscs) == 16
     result = torch.zeros_like(found)
     unrolled.run(*inputs, result)
@@ -277,7 +276,7 @@ def test_tiles_of_one_element_unrolled():
     inputs = single_inputs(["HAB", "AB"])
     function, _, slices = SINGLE["batches and rows, nested"]
     found, (kernel,) = compiled(nested(function, slices), *inputs)
-    unrolled = CompiledKernel("unrolled", kernel.specs, unrolled=True)
+    unrolled = InductorKernel("unrolled", kernel.specs, unrolled=True)
     assert len(unrolled.bundle.sdscs) == 8 * 16 * 2
     result = torch.zeros_like(found)
     unrolled.run(*inputs, result)

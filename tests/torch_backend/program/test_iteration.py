@@ -9,7 +9,7 @@ import pytest
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.layout.device_view import device_view
 from spyre.torch_backend.program.iteration import common_iteration
-from spyre.torch_backend.program.value import NotExpressible
+from spyre.torch_backend.program.op_spec import LoweringError
 
 
 def view(base, sizes=None, strides=None):
@@ -50,5 +50,5 @@ def test_roles_keep_dims_apart():
 
 
 def test_cuts_within_sticks_are_refused():
-    with pytest.raises(NotExpressible):
+    with pytest.raises(LoweringError):
         common_iteration([view((100,)), view((25, 4), (100,), (1,))])

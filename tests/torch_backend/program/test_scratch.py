@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.torch_backend.program.scratch import place_scratch
+from spyre.torch_backend.program.builder import place_scratch
 
 SIZES = st.sampled_from([128, 256, 384, 1024])
 

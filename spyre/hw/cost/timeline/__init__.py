@@ -1,5 +1,233 @@
-"""When what happens on a card: tasks with durations, which wait for each other and for resources.
+"""When what happens on a card: tasks with durations, which wait for each other and for
+resources.
 
-:mod:`.task` is the data, :mod:`.policies` says what may happen at the same time, :mod:`.events`
-gives every task its begin and end. Pure functions of values; any thread.
+A task begins when everything it waits for has ended and its resource is free; of several that
+could begin the one submitted first does. Nobody has published what the card overlaps; the
+policies span what is possible. `SERIAL`: one thing at a time. `OVERLAPPED`: as streams and events
+have it, copies of one stream beside the computing of another. `DOUBLE_BUFFERED`: what
+`OVERLAPPED` would be if every launch of a stream had two sets of buffers in turn: copies in and
+launches run ahead of the cores by one launch, copies out fall behind by one.
 """
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class Resource(StrEnum):
+    """What does one thing at a time.
+
+    ``LAUNCH``: giving a control block to the cores. ``COMPUTE``: all cores with their scratchpads,
+    the ring and the memory interface: a control block has them for itself.
+    """
+
+    HOST = "host"
+    DMA = "dma"
+    LAUNCH = "launch"
+    COMPUTE = "compute"
+
+
+class TaskKind(StrEnum):
+    """What a task does."""
+
+    HOST = "host operation"
+    COPY_IN = "copy to card"
+    COPY_OUT = "copy to host"
+    LAUNCH = "launch"
+    COMPUTE = "compute"
+
+
+RESOURCE_OF: dict[TaskKind, Resource] = {
+    TaskKind.HOST: Resource.HOST,
+    TaskKind.COPY_IN: Resource.DMA,
+    TaskKind.COPY_OUT: Resource.DMA,
+    TaskKind.LAUNCH: Resource.LAUNCH,
+    TaskKind.COMPUTE: Resource.COMPUTE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something that takes time. ``after``: numbers of the tasks it waits for, all before its own.
+
+    A task's number is its place in the sequence: the order of submission. Waiting tasks of a
+    resource begin in that order.
+    """
+
+    kind: TaskKind
+    duration_ns: float
+    stream: int = 0
+    after: tuple[int, ...] = ()
+
+    @property
+    def resource(self) -> Resource:
+        """What it occupies."""
+        return RESOURCE_OF[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When a task is done, nanoseconds from the first one's begin."""
+
+    begin_ns: float
+    end_ns: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Tasks in order of submission, and when each is done."""
+
+    tasks: tuple[Task, ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def makespan_ns(self) -> float:
+        """From the first begin to the last end."""
+        return max((span.end_ns for span in self.spans), default=0.0)
+
+    def busy_ns(self, resource: Resource) -> float:
+        """How long a resource works."""
+        return sum(task.duration_ns for task in self.tasks if task.resource is resource)
+
+
+def critical_path_ns(tasks: Sequence[Task]) -> float:
+    """The longest chain of tasks that wait for each other: no timeline is shorter."""
+    ends: list[float] = []
+    for task in tasks:
+        ends.append(max((ends[k] for k in task.after), default=0.0) + task.duration_ns)
+    return max(ends, default=0.0)
+
+
+class Overlap(StrEnum):
+    """Names of the policies."""
+
+    SERIAL = "serial"
+    OVERLAPPED = "overlapped"
+    DOUBLE_BUFFERED = "double-buffered"
+
+
+def ordered(tasks: Sequence[Task], overlap: Overlap) -> tuple[Task, ...]:
+    """The tasks, waiting for what they have to under a policy."""
+    return POLICIES[overlap](tasks)
+
+
+def _serial(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    return tuple(replace(task, after=(k - 1,) if k else ()) for k, task in enumerate(tasks))
+
+
+def _overlapped(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    return tuple(tasks)
+
+
+@dataclass
+class _Stream:
+    """What a stream was given until now: numbers of tasks.
+
+    ``last``: of each kind. ``before``: the last copy out before each compute.
+    """
+
+    computes: list[int] = field(default_factory=list)
+    before: list[int | None] = field(default_factory=list)
+    last: dict[TaskKind, int] = field(default_factory=dict)
+
+
+def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    streams: dict[int, _Stream] = {}
+    found: list[Task] = []
+    for number, task in enumerate(tasks):
+        stream = streams.setdefault(task.stream, _Stream())
+        kept = {k for k in task.after if tasks[k].stream != task.stream}
+        kept |= {k for k in task.after if tasks[k].kind is TaskKind.HOST}
+        found.append(
+            replace(task, after=tuple(sorted(kept | _tasks_to_wait_for(task.kind, stream))))
+        )
+        _note_task(stream, task.kind, number)
+    return tuple(found)
+
+
+def _tasks_to_wait_for(kind: TaskKind, stream: _Stream) -> set[int]:
+    """What a task of ``kind`` waits for in its own stream."""
+    waits = {stream.last.get(kind)}
+    computes = stream.computes
+    if kind is TaskKind.COMPUTE:
+        waits |= {stream.last.get(k) for k in (TaskKind.COPY_IN, TaskKind.HOST, TaskKind.LAUNCH)}
+        waits.add(stream.before[-1] if stream.before else None)
+    elif kind is TaskKind.COPY_OUT:
+        waits.add(computes[-1] if computes else stream.last.get(TaskKind.COPY_IN))
+    elif kind is not TaskKind.HOST and len(computes) >= 2:
+        waits.add(computes[-2])
+    return {number for number in waits if number is not None}
+
+
+def _note_task(stream: _Stream, kind: TaskKind, number: int) -> None:
+    if kind is TaskKind.COMPUTE:
+        stream.computes.append(number)
+        stream.before.append(stream.last.get(TaskKind.COPY_OUT))
+    stream.last[kind] = number
+
+
+POLICIES: Mapping[Overlap, Callable[[Sequence[Task]], tuple[Task, ...]]] = {
+    Overlap.SERIAL: _serial,
+    Overlap.OVERLAPPED: _overlapped,
+    Overlap.DOUBLE_BUFFERED: _double_buffered,
+}
+
+
+def simulate(tasks: Sequence[Task], overlap: Overlap = Overlap.OVERLAPPED) -> Timeline:
+    """When each task is done under a policy. ValueError for a task that waits for a later one."""
+    chosen = ordered(tasks, overlap)
+    for number, task in enumerate(chosen):
+        if any(not 0 <= k < number for k in task.after):
+            raise ValueError(f"task {number} waits for {task.after}")
+    return Timeline(chosen, _Simulation(chosen).spans())
+
+
+class _Simulation:
+    """The state while it runs: who waits for whom, what is ready, what has begun."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._missing = [len(task.after) for task in tasks]
+        self._waiting: list[list[int]] = [[] for _ in tasks]
+        for number, task in enumerate(tasks):
+            for k in task.after:
+                self._waiting[k].append(number)
+        self._ready: dict[Resource, list[int]] = {resource: [] for resource in Resource}
+        self._free = set(Resource)
+        self._running: list[tuple[float, int]] = []
+        self._spans: list[Span | None] = [None] * len(tasks)
+
+    def spans(self) -> tuple[Span, ...]:
+        for number, missing in enumerate(self._missing):
+            if not missing:
+                self._make_ready(number)
+        self._begin(0.0)
+        while self._running:
+            now = self._running[0][0]
+            while self._running and self._running[0][0] == now:
+                self._end(heapq.heappop(self._running)[1])
+            self._begin(now)
+        return tuple(span for span in self._spans if span is not None)
+
+    def _make_ready(self, number: int) -> None:
+        heapq.heappush(self._ready[self._tasks[number].resource], number)
+
+    def _begin(self, now: float) -> None:
+        """Every free resource takes the first of its ready tasks."""
+        for resource, ready in self._ready.items():
+            if resource in self._free and ready:
+                number = heapq.heappop(ready)
+                end = now + self._tasks[number].duration_ns
+                self._spans[number] = Span(now, end)
+                self._free.discard(resource)
+                heapq.heappush(self._running, (end, number))
+
+    def _end(self, number: int) -> None:
+        self._free.add(self._tasks[number].resource)
+        for waiting in self._waiting[number]:
+            self._missing[waiting] -= 1
+            if not self._missing[waiting]:
+                self._make_ready(waiting)

@@ -1,37 +1,188 @@
-"""The page: sections one below another, with style and script inside it.
+"""The page: sections with tables and charts one below another, with style and script inside it.
 
-It loads nothing and sends nothing; its security policy says so. All text is escaped on its way in.
+It loads nothing and sends nothing; its security policy says so. All text is escaped on its way
+in. Columns of tables sort by what they mean: cells carry their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from spyre import __version__
-from spyre.hw.cost.times import Bound
-from spyre.runtime.flex.trace_counters import region_name
+from spyre.hw.cost.models import Bound
+from spyre.hw.counters.counts import Counters
+from spyre.runtime.profile.data import LAUNCH, KernelProfile, ProfileData
 from spyre.runtime.profile.files import write_whole
-from spyre.runtime.profile.profile_data import LAUNCH, KernelProfile, ProfileData
-from spyre.runtime.profile.report.core_charts import core_charts, quantities
-from spyre.runtime.profile.report.document import document, theme_button
-from spyre.runtime.profile.report.hbm_chart import hbm_chart, used_regions
-from spyre.runtime.profile.report.lx_chart import MAX_DRAWN, left_out, lx_chart
-from spyre.runtime.profile.report.roofline_chart import roofline_chart
-from spyre.runtime.profile.report.svg import Markup, inside, tag
-from spyre.runtime.profile.report.tables import (
-    balance_text,
-    core_table,
-    counter_table,
-    execute_table,
-    kernel_table,
-    legend,
+from spyre.runtime.profile.report.charts import (
+    MAX_LIFETIMES,
+    CoreQuantity,
+    core_charts,
+    core_quantities,
+    hbm_chart,
+    left_out,
+    lx_chart,
+    roofline_chart,
+    timeline_chart,
+    used_regions,
 )
-from spyre.runtime.profile.report.timeline_chart import timeline_chart
+from spyre.runtime.profile.report.html import Markup, document, inside, tag, theme_button
 from spyre.runtime.profile.roofline import roofline_of
-from spyre.runtime.profile.rows import Row, total_row
-from spyre.runtime.profile.table import reuse_text, summary_lines, time_text
+from spyre.runtime.profile.table import (
+    CELLS,
+    COLUMNS,
+    ProfileRow,
+    execute_rows,
+    kernel_rows,
+    reuse_text,
+    summary_lines,
+    time_text,
+    total_row,
+)
+from spyre.runtime.profile.table import LEFT as LEFT_COLUMNS
+from spyre.runtime.trace.events import region_name
 from spyre.runtime.units import format_bytes
+
+LEFT = (*LEFT_COLUMNS, "counter")
+MAX_ROWS = 2000
+"""Executes that are listed at most: those that take longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is shown, and what it sorts by: a number, or None for text."""
+
+    shown: str
+    number: float | None = None
+    is_head: bool = False
+
+
+def sortable(
+    identifier: str, caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]]
+) -> Markup:
+    """A table whose columns sort by a click or a key."""
+    head = [
+        tag(
+            "th",
+            tag(
+                "button", [name, tag("span", "", class_="arrow", aria_hidden="true")], type="button"
+            ),
+            scope="col",
+            class_=None if name in LEFT else "number",
+        )
+        for name in heads
+    ]
+    body = [tag("tr", [_cell(name, c) for name, c in zip(heads, row, strict=True)]) for row in rows]
+    table = tag(
+        "table",
+        [tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", body)],
+        class_="sortable",
+        id=identifier,
+    )
+    return tag("div", table, class_="wide", role="region", tabindex="0", aria_label=caption)
+
+
+def _cell(head: str, content: Cell) -> Markup:
+    kind = "th" if content.is_head else "td"
+    return tag(
+        kind,
+        content.shown,
+        scope="row" if content.is_head else None,
+        data_value=None if content.number is None else repr(float(content.number)),
+        class_=None if head in LEFT else "number",
+    )
+
+
+# --- executes and kernels -----------------------------------------------------------------------
+
+
+def kernel_table(profile: ProfileData) -> Markup:
+    """A row per kernel."""
+    heads = [c for c in COLUMNS if c != "#"]
+    rows = ([_row_cell(row, c, "kernel") for c in heads] for row in kernel_rows(profile))
+    caption = "Kernels: all launches of the same form together, without launching"
+    return sortable("kernels-table", caption, heads, rows)
+
+
+def execute_table(profile: ProfileData) -> Markup:
+    """A row per execute statement."""
+    found = execute_rows(profile)
+    if len(found) > MAX_ROWS:
+        longest = sorted(range(len(found)), key=lambda k: -found[k].time_ns)[:MAX_ROWS]
+        found = tuple(found[k] for k in sorted(longest))
+    heads = [c for c in COLUMNS if c != "kernel" or len(profile.kernels) > 1]
+    rows = ([_row_cell(row, c, "#") for c in heads] for row in found)
+    return sortable("executes-table", "Executes: all runs in all launches", heads, rows)
+
+
+def _row_cell(row: ProfileRow, column: str, head: str) -> Cell:
+    numbers = {
+        "#": float(row.label) if row.label.isdigit() else None,
+        "cores": row.cores,
+        "runs": row.runs,
+        "time": row.time_ns,
+        "share": row.share,
+        "HBM": row.hbm_bytes,
+        "GB/s": row.hbm_gbps,
+        "MAC/ns": row.macs_per_ns,
+        "LX reuse": -1.0 if not row.lx_bytes else row.lx_reuse or float("1e30"),
+        "imbalance": row.per_core.imbalance or 0.0,
+    }
+    shown = CELLS[column](row)
+    if column == "share":
+        shown = f"{row.share:.1%}"
+    return Cell(shown, numbers.get(column), column == head)
+
+
+# --- cores and counters -------------------------------------------------------------------------
+
+
+def core_table(shown: Sequence[CoreQuantity]) -> Markup:
+    """What every core did."""
+    heads = ("core", *(quantity.name for quantity in shown))
+    columns = [quantity.values.tolist() for quantity in shown]
+    rows = (
+        [
+            Cell(str(core), core, True),
+            *(Cell(q.text(value), value) for q, value in zip(shown, values, strict=True)),
+        ]
+        for core, values in enumerate(zip(*columns, strict=True))
+    )
+    return sortable("cores-table", "Work of every core", heads, rows)
+
+
+def counter_table(profile: ProfileData) -> Markup:
+    """All counters, summed up."""
+    named = dict(zip(Counters.__slots__, profile.counters.values, strict=True))
+    named["sticks"] = profile.counters.sticks
+    rows = ([Cell(name, None, True), Cell(f"{value:,}", value)] for name, value in named.items())
+    return sortable("counters-table", "Counters of all executes", ("counter", "sum"), rows)
+
+
+def balance_text(profile: ProfileData) -> str:
+    """How evenly the cores work."""
+    busy = profile.core_busy_ns
+    if not busy.any():
+        return "No core worked."
+    used = busy[busy > 0]
+    return (
+        f"{len(used)} of {len(busy)} cores work; the busiest {time_text(float(busy.max()))}, on "
+        f"average {time_text(float(np.mean(used)))} where they do "
+        f"({float(np.mean(used) / busy.max()):.0%} of the busiest)."
+    )
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> Markup:
+    """Colours and what they stand for: (class, name)."""
+    items = (
+        tag("li", inside([tag("span", "", class_=f"swatch {style}", aria_hidden="true"), name]))
+        for style, name in entries
+    )
+    return tag("ul", items, class_="legend")
+
 
 MAX_MAPS = 8
 """Kernels whose LX is shown: those that take longest."""
@@ -93,7 +244,7 @@ def _summary(profile: ProfileData) -> Markup:
         ("On the cores", time_text(profile.compute_ns)),
         ("Launching", time_text(profile.launch_ns)),
         ("HBM traffic", format_bytes(total.hbm_bytes)),
-        ("HBM rate", _rate(total)),
+        ("HBM rate", _rate_text(total)),
         ("LX reuse", reuse_text(total)),
         ("LX peak of a core", format_bytes(profile.lx_peak_bytes)),
         ("HBM allocated", _hbm_peak(profile)),
@@ -115,7 +266,7 @@ def _hbm_peak(profile: ProfileData) -> str:
     return "-" if profile.hbm is None else f"{format_bytes(profile.hbm.peak_bytes)} at most"
 
 
-def _rate(total: Row) -> str:
+def _rate_text(total: ProfileRow) -> str:
     if not total.hbm_gbps:
         return "-"
     return f"{total.hbm_gbps:.3g} GB/s, {total.hbm_gbps / total.hbm_roof:.0%} of peak"
@@ -145,7 +296,7 @@ def _lx(profile: ProfileData) -> Markup:
     if not users:
         return tag("p", "No kernel uses the scratchpads.")
     longest = sorted(users, key=lambda kernel: -kernel.total_ns)[:MAX_MAPS]
-    shown = [_map(kernel, number == 0) for number, kernel in enumerate(longest)]
+    shown = [_lx_map(kernel, number == 0) for number, kernel in enumerate(longest)]
     if len(users) > len(longest):
         shown.append(
             tag("p", f"{len(users) - len(longest)} kernels that take less time use LX too.")
@@ -157,13 +308,13 @@ def _lx(profile: ProfileData) -> Markup:
     return inside([tag("p", text), *shown])
 
 
-def _map(kernel: KernelProfile, is_open: bool) -> Markup:
+def _lx_map(kernel: KernelProfile, is_open: bool) -> Markup:
     peak = format_bytes(kernel.lx_peak_bytes)
     head = f"{kernel.name}: at most {peak} of a core in use, up to {kernel.model.lx.highest:#x}"
     parts = [tag("summary", head), lx_chart(kernel)]
     if left_out(kernel):
         parts.append(
-            tag("p", f"The first {MAX_DRAWN}; {left_out(kernel)} later ones are left out.")
+            tag("p", f"The first {MAX_LIFETIMES}; {left_out(kernel)} later ones are left out.")
         )
     return tag("details", parts, open=is_open)
 
@@ -187,7 +338,7 @@ def _hbm(profile: ProfileData) -> Markup:
 
 
 def _cores(profile: ProfileData) -> Markup:
-    shown = quantities(profile.per_core)
+    shown = core_quantities(profile.per_core)
     text = (
         f"{balance_text(profile)} Dashed lines are means of the cores that have some; beside the "
         "name of a quantity is the core that has most over that mean."

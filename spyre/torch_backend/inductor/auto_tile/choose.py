@@ -1,36 +1,49 @@
 """`automatic_groups`: the loops that make a graph's modelled time least, for `coarse_tile`.
 
 Runs where `hints_to_coarse_tile_groups` does, and leaves alone what hints have said something of.
+Candidates are compiled for trial; the graph itself stays as it is: tiling changes operations, lists
+and tables of a graph in place, so a trial works on shallow copies of the operations, in a copy of
+the graph that has lists of its own; bodies are shared, for they name buffers and are never changed
+themselves.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.auto_tile.dim_classes import dim_classes, dims_of
-from spyre.torch_backend.inductor.auto_tile.hoisting import hoisted
-from spyre.torch_backend.inductor.auto_tile.modelled import modelled
-from spyre.torch_backend.inductor.auto_tile.report import stretch_text
+from spyre.torch_backend.inductor.auto_tile.candidates import (
+    CandidateRange,
+    candidate_ranges,
+    dim_classes,
+    dims_of,
+    hoisted,
+    is_matmul,
+)
+from spyre.torch_backend.inductor.auto_tile.cost import modelled_cost
 from spyre.torch_backend.inductor.auto_tile.search import (
     UNTILED,
     Levels,
     Outcome,
     best_levels,
     best_of,
+    range_text,
 )
-from spyre.torch_backend.inductor.auto_tile.stretches import Stretch, is_matmul, stretches
-from spyre.torch_backend.inductor.auto_tile.trial import Tiles, trial_kernel
-from spyre.torch_backend.inductor.kernel_notes import TILING_REPORT
-from spyre.torch_backend.inductor.pass_printing import logger
-from spyre.torch_backend.inductor.passes.runs import Run, runs_of
+from spyre.torch_backend.inductor.base.compat import V, ir
+from spyre.torch_backend.inductor.base.debug import TILING_REPORT, logger
+from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
+from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.passes.runs import OperationRun, host_buffer, runs_of
 from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read
-from spyre.torch_backend.inductor.tiling.groups import TileGroup
-from spyre.torch_backend.program.value import NotExpressible
+from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
+from spyre.torch_backend.inductor.tiling.full_buffers import FullBuffer
+from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel
+from spyre.torch_backend.program.op_spec import LoweringError
 
 WORTH = 0.01
 """The share of a stretch's time that loops have to save."""
@@ -46,7 +59,7 @@ class _Choice:
     though loops would save time of its own."""
 
     names: tuple[str, ...]
-    stretch: Stretch
+    stretch: CandidateRange
     outcomes: Sequence[Outcome]
     left: str = ""
 
@@ -64,7 +77,7 @@ class _Choice:
     @property
     def report(self) -> str:
         """What was chosen and why."""
-        return stretch_text(self.names, self.outcomes, self.levels, self.left)
+        return range_text(self.names, self.outcomes, self.levels, self.left)
 
 
 def automatic_groups(graph: Any, first: int = 0) -> list[TileGroup]:
@@ -88,7 +101,7 @@ def automatic_groups(graph: Any, first: int = 0) -> list[TileGroup]:
     return groups
 
 
-def _group(graph: Any, tiles: Tiles, number: int, trials: _Trials) -> TileGroup:
+def _group(graph: Any, tiles: TiledRange, number: int, trials: _Trials) -> TileGroup:
     members = {name: graph.name_to_buffer[name] for name in tiles.names}
     for name, op in members.items():
         op.named_dims = trials.classes[name]
@@ -117,10 +130,10 @@ class _Trials:
     ) -> Outcome:
         """What these loops around all ``operations`` cost."""
         names = tuple(op.get_name() for op in operations)
-        return self.tiled(operations, results, [Tiles(names, levels)] if levels else [])
+        return self.tiled(operations, results, [TiledRange(names, levels)] if levels else [])
 
     def tiled(
-        self, operations: Sequence[Any], results: frozenset[str], tiles: Sequence[Tiles]
+        self, operations: Sequence[Any], results: frozenset[str], tiles: Sequence[TiledRange]
     ) -> Outcome:
         """What ``operations`` cost, some of them in loops."""
         levels = tiles[0].levels if tiles else UNTILED
@@ -131,9 +144,9 @@ class _Trials:
             kernel = trial_kernel(self.graph, operations, results, tiles, self.classes)
         except SpyreError as error:
             return Outcome(levels, inf, why=f"{error.code} {error.finding.message}")
-        except NotExpressible as error:
+        except LoweringError as error:
             return Outcome(levels, inf, why=str(error))
-        cost = modelled(kernel.specs)
+        cost = modelled_cost(kernel.specs)
         return Outcome(levels, cost.time_ns, cost.hbm_bytes, cost.intermediate_bytes, cost.lx_bytes)
 
 
@@ -145,13 +158,13 @@ class _Plan:
     choices: Sequence[_Choice]
 
     @property
-    def tiles(self) -> list[Tiles]:
+    def tiles(self) -> list[TiledRange]:
         """The loops, in the order of the operations."""
         chosen = sorted((c for c in self.choices if c.levels), key=lambda c: c.stretch.begin)
-        return [Tiles(choice.names, choice.levels) for choice in chosen]
+        return [TiledRange(choice.names, choice.levels) for choice in chosen]
 
 
-def _planned(run: Run, trials: _Trials) -> _Plan:
+def _planned(run: OperationRun, trials: _Trials) -> _Plan:
     """The loops of a run that make the run as a whole faster."""
     operations = [step.operation for step in run.steps]
     dims = {op.get_name(): trials.dims(op) for op in operations}
@@ -168,11 +181,11 @@ def _planned(run: Run, trials: _Trials) -> _Plan:
     return _Plan(operations, [replace(c, left=why) for c in plan.choices])
 
 
-def _choices(operations: Sequence[Any], run: Run, trials: _Trials) -> Iterator[_Choice]:
+def _choices(operations: Sequence[Any], run: OperationRun, trials: _Trials) -> Iterator[_Choice]:
     """Stretches of a run, those first that save most; none overlaps one before it."""
     dims = {op.get_name(): trials.dims(op) for op in operations}
     found = []
-    for stretch in stretches(operations, dims):
+    for stretch in candidate_ranges(operations, dims):
         members = operations[stretch.begin : stretch.end]
         results = _read_elsewhere(members, operations, run.results)
         trial = functools.cache(functools.partial(trials.outcome, members, results))
@@ -201,3 +214,82 @@ def _read_elsewhere(
     inside = {id(op) for op in members}
     read = {name for op in operations if id(op) not in inside for name in names_read(op)}
     return frozenset(op.get_name() for op in members if op.get_name() in read | results)
+
+
+@dataclass(frozen=True, slots=True)
+class TiledRange:
+    """A stretch of operations, by name, and the loops around it, the outermost first.
+
+    ``levels``: dims by class.
+    """
+
+    names: tuple[str, ...]
+    levels: tuple[TileLevel, ...]
+
+    def group(self, number: int, operations: Mapping[str, Any]) -> TileGroup:
+        """The group for `coarse_tile`, the ``number``-th of its graph."""
+        path = (number, *[0] * (len(self.levels) - 1))
+        return TileGroup(path, self.levels, tuple(operations[name] for name in self.names))
+
+
+def trial_kernel(
+    graph: Any,
+    operations: Sequence[Any],
+    results: Collection[str],
+    tiles: Sequence[TiledRange],
+    classes: Mapping[str, tuple[str, ...]],
+) -> PlannedKernel:
+    """What ``operations``, which follow each other, become as a bundle of their own with ``tiles``.
+
+    ``results``: names of those that something else reads. SpyreError of `coarse_tile` for tiles
+    that cannot be, NotExpressible as of `SpyreKernel`.
+    """
+    copies = [_copied(op) for op in operations]
+    trial = _trial_graph(graph, copies, results)
+    with V.set_graph_handler(trial):
+        by_name = {op.get_name(): op for op in copies}
+        for name in (name for row in tiles for name in row.names):
+            by_name[name].named_dims = classes[name]
+        if tiles:
+            groups = [row.group(number, by_name) for number, row in enumerate(tiles)]
+            coarse_tile(trial.operations, groups)
+        return _kernel(trial)
+
+
+def _copied(operation: Any) -> Any:
+    """What Inductor has derived of the operation holds for the copy too, until it is changed."""
+    found = copy.copy(operation)
+    found.data = copy.copy(operation.data)
+    found.layout = copy.copy(operation.layout)
+    return found
+
+
+def _trial_graph(graph: Any, copies: list[Any], results: Collection[str]) -> Any:
+    trial = copy.copy(graph)
+    by_name = {op.get_name(): op for op in copies}
+    trial.operations = list(copies)
+    trial.buffers = list(graph.buffers)
+    trial.name_to_buffer = {**graph.name_to_buffer, **by_name}
+    trial.name_to_op = dict(graph.name_to_op)
+    trial.graph_outputs = [
+        ir.TensorBox(ir.StorageBox(op)) for name, op in by_name.items() if name in results
+    ]
+    return trial
+
+
+def _kernel(trial: Any) -> PlannedKernel:
+    """The bundle of all operations of a trial graph."""
+    steps = [op for op in trial.operations if not isinstance(op, FullBuffer)]
+    targets = dict.fromkeys(target_of(op) for op in steps)
+    results = [name for name in targets if _leaves(name, steps, trial)]
+    names = {*targets, *(name for op in steps for name in names_read(op))}
+    kernel = SpyreKernel({name: host_buffer(trial, name) for name in names}, results)
+    for op in steps:
+        kernel.add(op)
+    return kernel.finished()
+
+
+def _leaves(name: str, steps: Sequence[Any], trial: Any) -> bool:
+    """Outputs, and what the operations write into although none of them makes it."""
+    made = {op.get_name() for op in steps if target_of(op) == op.get_name()}
+    return name not in made or name in trial.get_output_names()

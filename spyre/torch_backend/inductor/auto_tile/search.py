@@ -1,4 +1,5 @@
-"""The least modelled time of a stretch: over loops on one of its dims, then on two.
+"""The least modelled time of a range of operations: over loops on one of its dims, then on two;
+and the report of what was found.
 
 Costs fall when tiles become small enough for the scratchpads and rise again as runs get many: the
 search follows counts upwards until they have risen for a while. Two loops begin with the best
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from spyre.torch_backend.inductor.auto_tile.stretches import counts_of
+from spyre.torch_backend.inductor.auto_tile.candidates import counts_of
 from spyre.torch_backend.inductor.tiling.groups import TileLevel
 
 Levels = tuple[TileLevel, ...]
@@ -118,3 +119,42 @@ def _nest(singles: Sequence[Outcome], extents: Mapping[str, int], look: Trial) -
             if not first or best_of(first).levels[0] == level:
                 break
             level = best_of(first).levels[0]
+
+
+MOST_SHOWN = 8
+"""Rows of possible tiles that are shown, the best first."""
+
+
+def levels_text(levels: Levels) -> str:
+    """``dim0: 8, dim1: 2``, the outermost loop first."""
+    return ", ".join(f"{level.dim}: {level.count}" for level in levels) or "no tiles"
+
+
+def range_text(names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels, left: str) -> str:
+    """A paragraph per stretch: what was chosen, and what else was looked at.
+
+    ``left``: why the stretch stays whole in spite of what loops would save.
+    """
+    best, whole = best_of(outcomes), outcomes[0]
+    saved = 1.0 - best.time_ns / whole.time_ns
+    why = f"saves {saved:.1%} of the modelled time" if chosen else f"loops save {saved:.1%} at most"
+    lines = [f"{', '.join(names)}: {levels_text(chosen)}, {why}{left}"]
+    possible = sorted((o for o in outcomes if o.is_possible), key=lambda o: o.time_ns)
+    shown = possible[:MOST_SHOWN]
+    if whole.is_possible and whole not in shown:
+        shown.append(whole)
+    lines += [f"    {_outcome_text(outcome)}" for outcome in shown]
+    if len(possible) > len(shown):
+        lines.append(f"    {len(possible) - len(shown)} more, slower ones")
+    refused = [outcome for outcome in outcomes if not outcome.is_possible]
+    lines += [f"    {levels_text(o.levels)}: {o.why}" for o in refused[:MOST_SHOWN]]
+    if len(refused) > MOST_SHOWN:
+        lines.append(f"    {len(refused) - MOST_SHOWN} more that cannot be")
+    return "\n".join(lines) + "\n"
+
+
+def _outcome_text(outcome: Outcome) -> str:
+    return (
+        f"{levels_text(outcome.levels)}: {outcome.time_ns / 1e3:,.1f} us, "
+        f"{outcome.hbm_bytes:,} bytes in HBM, {outcome.lx_bytes:,} of LX"
+    )

@@ -6,7 +6,12 @@ data, so all of it may be used from several threads.
 
 from __future__ import annotations
 
-from spyre.torch_backend.inductor.division.core_numbering import core_order, core_slices
-from spyre.torch_backend.inductor.division.plan import Division, divide_op, with_division
+from spyre.torch_backend.inductor.division.plan import (
+    Division,
+    core_order,
+    core_slices,
+    divide_op,
+    with_division,
+)
 
 __all__ = ["Division", "core_order", "core_slices", "divide_op", "with_division"]

@@ -1,4 +1,5 @@
-"""What can be divided of an operation: its dims in units that a core takes whole.
+"""What can be divided of an operation: its dims in units that a core takes whole, and the ways to
+share cores among them.
 
 Which dims lie along sticks, which are reduced and which have to stay whole follows from the
 coordinates of the tensors (hardware reference §4.1, steps 1 and 5).
@@ -6,26 +7,26 @@ coordinates of the tensors (hardware reference §4.1, steps 1 and 5).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import gcd, lcm
+from functools import lru_cache
+from math import gcd, isqrt, lcm
 
 import numpy as np
 import numpy.typing as npt
 import sympy
 
 from spyre.errors import UnsupportedError
-from spyre.hw.ops import Family, find_op
-from spyre.hw.spec_names import SPEC_NAMES, Category
-from spyre.torch_backend.inductor.division.divisors import divisors
-from spyre.torch_backend.inductor.op_spec import OpSpec, TensorArg
+from spyre.hw.ops.coverage import SPEC_NAMES, Category
+from spyre.hw.ops.table import Family, find_op
+from spyre.torch_backend.inductor.bundles.op_spec import OpSpec, TensorArg
 
 MODULO_NAMES = ("Mod", "PythonMod")
 """Remainders, as sympy and Inductor call them."""
 
 
 @dataclass(frozen=True, slots=True)
-class IterationDim:
+class DivisibleDim:
     """One dim of an operation's iteration.
 
     ``elements``: its extent. ``unit``: elements a core takes as a whole, those of a stick along
@@ -62,7 +63,7 @@ class Iteration:
 
     name: str
     is_matmul: bool
-    dims: tuple[IterationDim, ...]
+    dims: tuple[DivisibleDim, ...]
     tensors: tuple[TensorArg, ...]
 
     @property
@@ -90,7 +91,7 @@ def read_iteration(spec: OpSpec) -> Iteration:
     dims = []
     for symbol, extent in elements.items():
         unit = lcm(*units[symbol]) or extent
-        dim = IterationDim(symbol, extent, unit, symbol in outputs, bool(units[symbol]))
+        dim = DivisibleDim(symbol, extent, unit, symbol in outputs, bool(units[symbol]))
         dims.append(replace(dim, kept_whole=_reason_to_keep(dim, spec, family)))
     return Iteration(spec.op, is_matmul, tuple(dims), tuple(spec.args))
 
@@ -156,7 +157,7 @@ def _output_symbols(spec: OpSpec) -> set[sympy.Symbol]:
     return {s for arg in outputs for s in symbols_of(arg.device_coordinates[:-1])}
 
 
-def _reason_to_keep(dim: IterationDim, spec: OpSpec, family: Family | None) -> str:
+def _reason_to_keep(dim: DivisibleDim, spec: OpSpec, family: Family | None) -> str:
     padded = dim.along_sticks and dim.elements % dim.unit != 0
     if family is Family.TOPK:
         return "topk runs on one core"
@@ -179,3 +180,37 @@ def _indexes_a_shared_table(symbol: sympy.Symbol, spec: OpSpec) -> bool:
     dims = spec.iteration_space.keys()
     tables = [arg for arg in spec.args if is_indirect(arg, dims)]
     return any(symbol in symbols_of(arg.device_coordinates) for arg in tables)
+
+
+Splits = npt.NDArray[np.int64]
+"""One row per way to divide, one column per dim."""
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, ascending."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    large = [number // n for n in reversed(small) if n * n != number]
+    return (*small, *large)
+
+
+def core_split(units: int, cores: int) -> int:
+    """The largest divisor of ``units`` that is at most ``cores`` (≥ 1)."""
+    return max(n for n in range(1, min(units, cores) + 1) if units % n == 0)
+
+
+def splits_within(candidates: Sequence[Sequence[int]], cores: int) -> Splits:
+    """Every choice of one candidate per dim whose product is at most ``cores``.
+
+    Rows are in the order of nested loops, the first dim outermost. Prefixes that use too many
+    cores are dropped on the way, so the table stays small for any number of dims.
+    """
+    rows = np.ones((1, 0), np.int64)
+    used = np.ones(1, np.int64)
+    for options in candidates:
+        column = np.asarray(options, np.int64)
+        products = used[:, None] * column[None, :]
+        kept, chosen = np.nonzero(products <= cores)
+        rows = np.column_stack([rows[kept], column[chosen]])
+        used = products[kept, chosen]
+    return rows

@@ -1,27 +1,40 @@
-"""The passes of work division together: span reduction, matmul cost model, distribution.
+"""The passes of work division together: span reduction, matmul cost model, distribution of the
+cores that are left; divisions that hints ask for; and the numbers of the cores.
 
-Order and rules: hardware reference §4.1.
+Order and rules: hardware reference §4.1; core numbers: its step 7, and SDSC reference §6.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from numbers import Integral
 
+import numpy as np
+import numpy.typing as npt
 import sympy
 
 from spyre.errors import LaunchError
 from spyre.hw.spec import CORES
-from spyre.torch_backend.inductor.division.core_numbering import order_of
-from spyre.torch_backend.inductor.division.default import distribute
-from spyre.torch_backend.inductor.division.hints import checked_splits
-from spyre.torch_backend.inductor.division.iteration import Iteration, read_iteration
-from spyre.torch_backend.inductor.division.matmul_cost import PLANNERS, divide_matmul
-from spyre.torch_backend.inductor.division.span import check_spans, reduce_spans, shown
-from spyre.torch_backend.inductor.op_spec import OpSpec
+from spyre.torch_backend.inductor.bundles.op_spec import MATMUL, OpSpec
+from spyre.torch_backend.inductor.division.iteration import (
+    DivisibleDim,
+    Iteration,
+    core_split,
+    divisors,
+    read_iteration,
+    symbols_of,
+)
+from spyre.torch_backend.inductor.division.matmul import PLANNERS, divide_matmul
+from spyre.torch_backend.inductor.division.span import (
+    check_one_reduction,
+    check_spans,
+    reduce_spans,
+    splits_text,
+)
 
-DIVISION_PASSES = SPAN, MATMUL, DISTRIBUTION = (
+DIVISION_PASSES = SPAN, MATMUL_COST, DISTRIBUTION = (
     "span_reduction",
     "cost_model_matmul_division",
     "work_distribution",
@@ -85,7 +98,7 @@ def divide_op(
     before: _Before = {}
     if hints:
         splits = checked_splits(iteration, hints, cores, "a work division hint")
-        lines = [f"hints: {shown(splits)}"]
+        lines = [f"hints: {splits_text(splits)}"]
     else:
         splits, lines, before = _planned(iteration, cores, planner, committed or {})
     lines += check_spans(iteration, splits, raises=overflow_raises)
@@ -108,7 +121,7 @@ def _planned(
         iteration, cores, checked_splits(iteration, committed, cores, "an earlier pass")
     )
     default = distribute(iteration, cores, spans)
-    before: _Before = {SPAN: spans, MATMUL: spans}
+    before: _Before = {SPAN: spans, MATMUL_COST: spans}
     lines = [f"{SPAN}: {_span_line(spans)}"]
     if spans:
         lines.append(f"matmul planner {planner}: not asked, splits are committed")
@@ -117,7 +130,7 @@ def _planned(
         lines.append(f"matmul planner {planner}: {choice.why}")
         if choice.splits is not None:
             lines.append(f"{DISTRIBUTION}: nothing left to divide")
-            return choice.splits, lines, {**before, MATMUL: choice.splits}
+            return choice.splits, lines, {**before, MATMUL_COST: choice.splits}
     lines.append(f"{DISTRIBUTION}: {_distribution_line(iteration, default)}")
     return default, lines, before
 
@@ -125,13 +138,13 @@ def _planned(
 def _span_line(spans: Mapping[sympy.Symbol, int]) -> str:
     if not spans:
         return "nothing to do, a core reaches every tensor"
-    return f"{shown(spans)}, so that a core reaches its slices"
+    return f"{splits_text(spans)}, so that a core reaches its slices"
 
 
 def _distribution_line(iteration: Iteration, splits: Mapping[sympy.Symbol, int]) -> str:
     sizes = ", ".join(f"{dim.symbol}={dim.units}" for dim in iteration.dims)
     kept = [f"{dim.symbol} whole: {dim.kept_whole}" for dim in iteration.dims if dim.kept_whole]
-    return "; ".join([f"{shown(splits)} of {sizes}", *kept])
+    return "; ".join([f"{splits_text(splits)} of {sizes}", *kept])
 
 
 def _check_request(cores: int, planner: str) -> None:
@@ -149,3 +162,139 @@ def _check_request(cores: int, planner: str) -> None:
             expected=", ".join(PLANNERS),
             found=planner,
         )
+
+
+def distribute(
+    iteration: Iteration, cores: int, committed: Mapping[sympy.Symbol, int]
+) -> dict[sympy.Symbol, int]:
+    """Splits of all dims, ``committed`` ones as they are.
+
+    Dims of the result are divided first, the largest (in units) before smaller ones, each as far
+    as the cores left allow; what remains goes to the one reduced dim that can use most of it,
+    unless a reduced dim is committed.
+    """
+    found = dict.fromkeys(iteration.symbols, 1) | dict(committed)
+    left = cores // prod(found.values())
+    free = [d for d in iteration.dims if found[d.symbol] == 1 and not d.kept_whole]
+    by_size = sorted(free, key=lambda dim: -dim.units)
+    for dim in by_size:
+        if dim.is_output:
+            found[dim.symbol] = core_split(dim.units, left)
+            left //= found[dim.symbol]
+    reduced = [dim for dim in by_size if not dim.is_output]
+    if left > 1 and reduced and all(found[symbol] == 1 for symbol in iteration.reduced):
+        best = _most_divisible(reduced, left)
+        found[best.symbol] = core_split(best.units, left)
+    return found
+
+
+def _most_divisible(dims: list[DivisibleDim], cores: int) -> DivisibleDim:
+    return max(dims, key=lambda dim: core_split(dim.units, cores))
+
+
+def checked_splits(
+    iteration: Iteration, asked: Mapping[sympy.Symbol, int], cores: int, source: str
+) -> dict[sympy.Symbol, int]:
+    """``asked`` as splits of all dims, those not named undivided (§4.1, step 6).
+
+    LaunchError SPY982 unless every value is a positive integer that divides its dim and all of
+    them together use at most ``cores``; UnsupportedError SPY981 for several reduced dims.
+    ``source`` names who asked.
+    """
+    dims = {dim.symbol: dim for dim in iteration.dims}
+    found = dict.fromkeys(dims, 1)
+    for symbol, value in asked.items():
+        if symbol not in dims:
+            names = ", ".join(map(str, dims))
+            raise _refused(source, symbol, f"a dim of {iteration.name}: {names}", str(symbol))
+        _check_value(dims[symbol], value, source)
+        found[symbol] = int(value)
+    if prod(found.values()) > cores:
+        used = f"{prod(found.values())} cores: {splits_text(found)}"
+        raise _refused(source, "all dims together", f"at most {cores} cores", used)
+    check_one_reduction(iteration, found, f"by {source}")
+    return found
+
+
+def _check_value(dim: DivisibleDim, value: object, source: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+        raise _refused(source, dim.symbol, "an integer from 1 on", repr(value))
+    if dim.units % int(value):
+        options = ", ".join(map(str, divisors(dim.units)))
+        sticks = f" ({dim.elements} elements in units of {dim.unit})" if dim.unit > 1 else ""
+        expected = f"a divisor of {dim.units}{sticks}: {options}"
+        raise _refused(source, dim.symbol, expected, str(value))
+    if int(value) > 1 and dim.kept_whole:
+        raise _refused(source, dim.symbol, f"1, as {dim.kept_whole}", str(value))
+
+
+def _refused(source: str, what: object, expected: str, found: str) -> LaunchError:
+    return LaunchError(
+        "SPY982",
+        f"{source} cannot divide {what} so",
+        expected=expected,
+        found=found,
+        hint="name dims of the operation with divisors of their sizes, in sticks along sticks",
+    )
+
+
+def core_order(spec: OpSpec) -> tuple[sympy.Symbol, ...]:
+    """Dims in the order in which core numbers run through them, the fastest first.
+
+    That is the iteration's order. A matmul whose reduced dim is divided has that one first, so that
+    the cores which add up one output tile are neighbours on the ring; its ``op_info`` may say that
+    it has not (``k_fast``).
+    """
+    k_fast = spec.op == MATMUL and spec.op_info.get("k_fast", True)
+    return _with_first(tuple(spec.iteration_space), split_reductions(spec) if k_fast else ())
+
+
+def order_of(
+    iteration: Iteration, splits: Mapping[sympy.Symbol, int], *, k_fast: bool
+) -> tuple[sympy.Symbol, ...]:
+    """:func:`core_order` for ``splits`` that no OpSpec has yet."""
+    if not k_fast or not iteration.is_matmul:
+        return iteration.symbols
+    first = [s for s in iteration.symbols if s in iteration.reduced and splits[s] > 1]
+    return _with_first(iteration.symbols, first)
+
+
+def _with_first(
+    symbols: tuple[sympy.Symbol, ...], first: Sequence[sympy.Symbol]
+) -> tuple[sympy.Symbol, ...]:
+    return (*first, *(symbol for symbol in symbols if symbol not in first))
+
+
+def split_reductions(spec: OpSpec) -> list[sympy.Symbol]:
+    """Dims whose terms several cores add up: split, and not in what the operation writes."""
+    outputs = [arg for arg in spec.args if not arg.is_input]
+    written = {symbol for arg in outputs for symbol in symbols_of(arg.device_coordinates)}
+    space = spec.iteration_space.items()
+    return [symbol for symbol, (_, cores) in space if cores > 1 and symbol not in written]
+
+
+def core_slices(
+    order: Sequence[sympy.Symbol], splits: Mapping[sympy.Symbol, int]
+) -> dict[sympy.Symbol, npt.NDArray[np.int64]]:
+    """Per dim, the index of the slice of every core (cores 0 up to the product of ``splits``)."""
+    cores = np.arange(prod(splits[symbol] for symbol in order))
+    found: dict[sympy.Symbol, npt.NDArray[np.int64]] = {}
+    for symbol in order:
+        cores, found[symbol] = np.divmod(cores, splits[symbol])
+    return found
+
+
+def divisions_text(specs: Sequence[OpSpec], divisions: Sequence[Division]) -> str:
+    """A paragraph per operation, in the order of the kernel: cores, slices per dim, why."""
+    pairs = enumerate(zip(specs, divisions, strict=True))
+    return "\n".join(line for k, pair in pairs for line in _division_lines(k, *pair)) + "\n"
+
+
+def _division_lines(number: int, spec: OpSpec, division: Division) -> Iterator[str]:
+    slices = ", ".join(
+        f"{symbol}: {extent} in {division.splits[symbol]}"
+        for symbol, (extent, _) in spec.iteration_space.items()
+    )
+    order = ", ".join(str(s) for s in division.core_order if division.splits[s] > 1) or "-"
+    yield f"{number} {spec.op}: cores {division.cores}; {slices}; numbered along {order}"
+    yield from (f"    {line}" for line in division.why.splitlines())

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from spyre import config
-from spyre.torch_backend.inductor.pass_printing import PassPrinter
-from spyre.torch_backend.inductor.passes.deadcode import remove_dead_code
-from spyre.torch_backend.inductor.passes.propagate_layouts import propagate_layouts
+from spyre.torch_backend.inductor.base.debug import PassPrinter
 from spyre.torch_backend.inductor.passes.restickify import restickify
+from spyre.torch_backend.inductor.passes.runs import propagate_layouts, remove_dead_code
 
 Pass = Callable[[Any], None]
 
@@ -35,3 +34,13 @@ def _run(graph: Any, change: Pass, printer: PassPrinter) -> None:
 def settings() -> str:
     """What else than sources the passes depend on, for cache keys."""
     return f"stick optimizer {config.GLOBAL_STICK_OPTIMIZER.read()}"
+
+
+GRAPH_PASSES = (
+    "remove_dead_code",
+    "propagate_layouts",
+    "restickify",
+    "propagate_named_dims",
+    "assign_dim_hints",
+    "coarse_tile",
+)

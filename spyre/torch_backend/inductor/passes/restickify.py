@@ -2,31 +2,43 @@
 
 `place_restickifies` searches over all operations of a run (greedily, one by one, with
 ``GLOBAL_STICK_OPTIMIZER=0``); what it chooses becomes the layouts of the buffers, and each
-restickify an operation of its own. One copy serves all readers that want the same.
+restickify a `ReStickifyOpHBM` operation of its own. One copy serves all readers that want the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import sympy
 
 from spyre import config
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.body import Load
-from spyre.torch_backend.inductor.lane_graph import Placement
-from spyre.torch_backend.inductor.operand_views import Read, reads_of, storage_order
-from spyre.torch_backend.inductor.passes.insertion import (
-    Source,
-    insert_restickify,
-    lead,
-    split_memory,
+from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_caches, ir, ops
+from spyre.torch_backend.inductor.base.layouts import with_lane_layout
+from spyre.torch_backend.inductor.kernel.operands import OperandRead, reads_of, storage_order
+from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation, Load
+from spyre.torch_backend.inductor.passes.placement import (
+    LanePlacement,
+    place_greedily,
+    place_restickifies,
 )
-from spyre.torch_backend.inductor.passes.moves import Move
-from spyre.torch_backend.inductor.passes.propagate_layouts import memory_lane, set_lane
-from spyre.torch_backend.inductor.passes.runs import Run, Step, runs_of
-from spyre.torch_backend.inductor.passes.stick_graph import StickGraph, can_be_led, stick_graph
-from spyre.torch_backend.inductor.restickify_placement import place_greedily, place_restickifies
-from spyre.torch_backend.program.value import Ints, NotExpressible
+from spyre.torch_backend.inductor.passes.runs import (
+    OperationRun,
+    RunOperation,
+    memory_lane,
+    runs_of,
+    set_lane,
+)
+from spyre.torch_backend.inductor.passes.stick_graph import (
+    Move,
+    StickGraph,
+    can_be_led,
+    stick_graph,
+)
+from spyre.torch_backend.inductor.tiling.full_buffers import register
+from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind
 
 
 def restickify(graph: Any) -> None:
@@ -34,12 +46,12 @@ def restickify(graph: Any) -> None:
     for run in runs_of(graph):
         try:
             sticks = stick_graph(run)
-        except NotExpressible:
+        except LoweringError:
             continue
         _Inserter(graph, run, sticks, placement_of(sticks)).insert()
 
 
-def placement_of(sticks: StickGraph) -> Placement:
+def placement_of(sticks: StickGraph) -> LanePlacement:
     """The placement the configured search finds."""
     searched = config.GLOBAL_STICK_OPTIMIZER.read() != "0"
     place = place_restickifies if searched else place_greedily
@@ -53,12 +65,14 @@ class _Inserter:
     own where its memory has another lane. ``_copies``: by what they are copies of.
     """
 
-    def __init__(self, graph: Any, run: Run, sticks: StickGraph, placement: Placement) -> None:
+    def __init__(
+        self, graph: Any, run: OperationRun, sticks: StickGraph, placement: LanePlacement
+    ) -> None:
         self.graph, self.run, self.sticks = graph, run, sticks
         self.lanes = dict(placement.lanes)
         self.lanes |= {value.name: value.lanes[0] for value in sticks.inputs}
         self._values: dict[str, str] = {}
-        self._copies: dict[tuple[Source, Ints, int], str] = {}
+        self._copies: dict[tuple[CopySource, Ints, int], str] = {}
 
     def insert(self) -> None:
         """Give every operation its lane and its operands."""
@@ -66,7 +80,7 @@ class _Inserter:
             self._lead(step)
             self._lay_out(step)
 
-    def _lay_out(self, step: Step) -> None:
+    def _lay_out(self, step: RunOperation) -> None:
         if step.mutates:
             old = [key for key in self._copies if key[0].buffer == step.target]
             for key in old:
@@ -80,12 +94,12 @@ class _Inserter:
         computed = split_memory(self.graph, step.operation, lane)
         self._values[step.name] = computed.get_name()
         sizes = self.sticks.sizes[step.name]
-        whole = Source(str(computed.get_name()), _dense(sizes))
+        whole = CopySource(str(computed.get_name()), _dense(sizes))
         order = storage_order(self.run.buffers[step.name].strides)
         lane = memory_lane(self.run, step.name)
         self._copies[whole, sizes, order.index(lane) if lane >= 0 else lane] = step.name
 
-    def _lead(self, step: Step) -> None:
+    def _lead(self, step: RunOperation) -> None:
         loads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
         sources = {
             number: source
@@ -93,15 +107,15 @@ class _Inserter:
             if (source := self._source(step, number, read)) is not None
         }
         if sources:
-            lead(step.operation, sources)
+            redirect_by_number(step.operation, sources)
 
-    def _source(self, step: Step, number: int, read: Read) -> Source | None:
+    def _source(self, step: RunOperation, number: int, read: OperandRead) -> CopySource | None:
         """What a load reads instead of what it says; None: what it says."""
         load = read.operand
         assert isinstance(load, Load)
         key = self.lanes[load.buffer], self.lanes[step.name]
         moves = self.sticks.moves[step.name, number][key] or ()
-        source = Source(self._values.get(load.buffer, load.buffer), load.strides, load.offset)
+        source = CopySource(self._values.get(load.buffer, load.buffer), load.strides, load.offset)
         for move in moves:
             source = self._moved(step, source, read, move)
         if source.buffer == load.buffer:
@@ -109,19 +123,21 @@ class _Inserter:
         strides = [0] * (len(step.body.ranges) + len(step.body.reduced))
         for axis, stride in zip(read.axes, source.strides, strict=True):
             strides[axis] = stride
-        return Source(source.buffer, tuple(strides), source.offset)
+        return CopySource(source.buffer, tuple(strides), source.offset)
 
-    def _moved(self, step: Step, source: Source, read: Read, move: Move) -> Source:
+    def _moved(
+        self, step: RunOperation, source: CopySource, read: OperandRead, move: Move
+    ) -> CopySource:
         """The source after one restickify, which is there already or made for ``step``."""
         if not move.whole:
             strides = _dense(read.sizes)
-            return Source(self._copy(step, source, read.sizes, move.lane), strides)
+            return CopySource(self._copy(step, source, read.sizes, move.lane), strides)
         assert isinstance(read.operand, Load)
         sizes = self.sticks.sizes[read.operand.buffer]
-        whole = Source(source.buffer, _dense(sizes))
+        whole = CopySource(source.buffer, _dense(sizes))
         return replace(source, buffer=self._copy(step, whole, sizes, move.lane))
 
-    def _copy(self, step: Step, source: Source, sizes: Ints, lane: int) -> str:
+    def _copy(self, step: RunOperation, source: CopySource, sizes: Ints, lane: int) -> str:
         key = (source, sizes, lane)
         if key not in self._copies:
             made = insert_restickify(self.graph, step.operation, source, sizes, lane)
@@ -133,3 +149,98 @@ def _dense(sizes: Ints) -> Ints:
     """Strides of a contiguous tensor, 0 along dims of size 1."""
     strides = contiguous_strides(sizes)
     return tuple(s if n > 1 else 0 for n, s in zip(sizes, strides, strict=True))
+
+
+RESTICKIFY = DeviceOperation(OpKind.RESTICKIFY, "ReStickifyOpHBM")
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """Elements of a buffer: ``strides`` (elements) per index, from ``offset`` on."""
+
+    buffer: str
+    strides: Ints
+    offset: int = 0
+
+    def at(self, index: Sequence[Any]) -> Any:
+        """The element's index in the buffer."""
+        steps = (s * i for s, i in zip(self.strides, index, strict=True))
+        return sympy.Add(self.offset, *steps)
+
+
+def insert_restickify(graph: Any, before: Any, source: CopySource, sizes: Ints, lane: int) -> Any:
+    """A copy of ``source``, a tensor of ``sizes`` and the dtype of its buffer, with sticks along
+    ``lane``: a ComputedBuffer in front of operation ``before``, with its origins.
+    """
+    origin = graph.graph_inputs.get(source.buffer) or graph.get_buffer(source.buffer)
+    data = _copy_of(source, sizes, origin.get_dtype(), before.get_device())
+    layout = ir.FixedLayout(data.device, data.dtype, list(sizes), list(contiguous_strides(sizes)))
+    with ir.IRNode.current_origins(before.get_origins()):
+        found = ir.ComputedBuffer(name=None, layout=with_lane_layout(layout, lane), data=data)
+    setattr(found, DEVICE_OPERATION, RESTICKIFY)
+    _place(graph, found, before)
+    return found
+
+
+def split_memory(graph: Any, operation: Any, lane: int) -> Any:
+    """Let ``operation`` compute into a new buffer of its strides with sticks along ``lane``, and
+    its own buffer, which keeps its name, layout and readers, be a copy. Returns the new operation.
+    """
+    data = operation.data
+    sizes = tuple(int(n) for n in data.ranges)
+    strides = tuple(int(n) for n in operation.layout.stride)
+    layout = ir.FixedLayout(data.device, data.dtype, list(sizes), list(strides))
+    with ir.IRNode.current_origins(operation.get_origins()):
+        computed = ir.ComputedBuffer(name=None, layout=with_lane_layout(layout, lane), data=data)
+        _place(graph, computed, operation)
+        source = CopySource(computed.get_name(), strides)
+        operation.data = _copy_of(source, sizes, data.dtype, data.device)
+    if (known := getattr(operation, DEVICE_OPERATION, None)) is not None:
+        setattr(computed, DEVICE_OPERATION, known)
+    setattr(operation, DEVICE_OPERATION, RESTICKIFY)
+    clear_caches(operation)
+    return computed
+
+
+def _copy_of(source: CopySource, sizes: Ints, dtype: Any, device: Any) -> Any:
+    def body(index: Sequence[Any]) -> Any:
+        return ops.load(source.buffer, source.at(index))
+
+    return ir.Pointwise(device=device, dtype=dtype, inner_fn=body, ranges=list(sizes))
+
+
+def _place(graph: Any, operation: Any, before: Any) -> None:
+    register(operation)
+    places = [id(known) for known in graph.operations]
+    graph.operations.insert(places.index(id(before)), operation)
+
+
+class _RedirectedLoads(WrapperHandler):  # type: ignore[misc]
+    """Counts loads; those with a new source go there."""
+
+    def __init__(self, inner: Any, sources: Mapping[int, CopySource], index: Sequence[Any]) -> None:
+        super().__init__(inner)
+        self._sources, self._index, self._loads = sources, index, 0
+
+    def load(self, name: str, index: Any) -> Any:
+        source = self._sources.get(self._loads)
+        self._loads += 1
+        if source is None:
+            return self._inner.load(name, index)
+        return self._inner.load(source.buffer, source.at(self._index))
+
+
+def redirect_by_number(operation: Any, sources: Mapping[int, CopySource]) -> None:
+    """Let loads of a body, by their number, read ``sources``; strides are per symbol of the
+    iteration, the reduced ones last.
+    """
+    body = operation.data.inner_fn
+
+    def inner_fn(*indices: Sequence[Any]) -> Any:
+        index = [symbol for part in indices for symbol in part]
+        with V.set_ops_handler(_RedirectedLoads(V.get_ops_handler(), sources, index)):
+            return body(*indices)
+
+    object.__setattr__(operation.data, "inner_fn", inner_fn)
+    clear_caches(operation.data)
+    clear_caches(operation)

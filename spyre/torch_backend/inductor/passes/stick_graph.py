@@ -1,4 +1,4 @@
-"""A run of operations as the graph that restickifies are placed in.
+"""A run of operations as the graph that restickifies are placed in, and what each use would move.
 
 Where an operation's operands have to have their lanes: pointwise ones where the result has them (or
 one element per stick, along dims they do not have); a matmul's along K and N; those of a reduction
@@ -9,32 +9,38 @@ Results of one element per stick also count what they hold more than full sticks
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.body import Load
-from spyre.torch_backend.inductor.lane_graph import (
-    SPARSE,
-    Edge,
-    Node,
-    NodeKind,
-    Value,
-    device_elements,
-)
-from spyre.torch_backend.inductor.layouts import lane_of
-from spyre.torch_backend.inductor.operand_views import (
-    Read,
+from spyre.torch_backend.inductor.base.layouts import lane_of
+from spyre.torch_backend.inductor.kernel.operands import (
+    OperandRead,
     argument_view,
     reads_of,
     storage_order,
+    strided_view,
 )
-from spyre.torch_backend.inductor.passes.moves import Move, Moves, cost_of, laid_out, moves_for
-from spyre.torch_backend.inductor.passes.propagate_layouts import OWN_LANES, OwnLanes, memory_lane
-from spyre.torch_backend.inductor.passes.runs import Run, Step
-from spyre.torch_backend.program import value as program
-from spyre.torch_backend.program.op_spec import OpKind
-from spyre.torch_backend.program.value import Ints
+from spyre.torch_backend.inductor.lowering.device_ir import Load
+from spyre.torch_backend.inductor.passes.placement import (
+    SPARSE,
+    LaneNode,
+    LaneUse,
+    LaneValue,
+    NodeKind,
+    device_elements,
+)
+from spyre.torch_backend.inductor.passes.runs import (
+    PROPAGATED_LANES,
+    OperationRun,
+    PropagatedLanes,
+    RunOperation,
+    memory_lane,
+)
+from spyre.torch_backend.program import op_spec as program
+from spyre.torch_backend.program.builder import ProgramBuilder
+from spyre.torch_backend.program.op_spec import Ints, OpKind, Value
 
 MOST_GROWTH = 2
 """Lanes that make a result larger than this times what it is by itself are not tried."""
@@ -50,9 +56,9 @@ class StickGraph:
     ``sizes``: of every buffer, as its elements lie in row-major order.
     """
 
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
-    inputs: tuple[Value, ...]
+    nodes: tuple[LaneNode, ...]
+    edges: tuple[LaneUse, ...]
+    inputs: tuple[LaneValue, ...]
     moves: Mapping[tuple[str, int], Mapping[Lanes, Moves | None]]
     sizes: Mapping[str, Ints]
 
@@ -62,18 +68,18 @@ def in_memory(name: str) -> str:
     return f"memory of {name}"
 
 
-def stick_graph(run: Run) -> StickGraph:
+def stick_graph(run: OperationRun) -> StickGraph:
     """The graph of a run whose layouts are propagated. NotExpressible for an unusual input."""
-    return _Maker(run).made()
+    return _StickGraphBuilder(run).made()
 
 
-class _Maker:
-    def __init__(self, run: Run) -> None:
+class _StickGraphBuilder:
+    def __init__(self, run: OperationRun) -> None:
         self.run = run
         self.values: dict[str, dict[int, program.Value]] = {}
-        self.nodes: list[Node] = []
-        self.edges: list[Edge] = []
-        self.inputs: list[Value] = []
+        self.nodes: list[LaneNode] = []
+        self.edges: list[LaneUse] = []
+        self.inputs: list[LaneValue] = []
         self.moves: dict[tuple[str, int], dict[Lanes, Moves | None]] = {}
 
     def made(self) -> StickGraph:
@@ -83,7 +89,7 @@ class _Maker:
         nodes, edges, inputs = tuple(self.nodes), tuple(self.edges), tuple(self.inputs)
         return StickGraph(nodes, edges, inputs, self.moves, sizes)
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: RunOperation) -> None:
         reads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
         lanes = _candidates(step)
         for number, read in enumerate(reads):
@@ -95,7 +101,7 @@ class _Maker:
             n - fewest if lane == SPARSE else 0
             for lane, n in zip(value.lanes, value.elements, strict=True)
         )
-        self.nodes.append(Node(value, NodeKind.ALL_SAME, work))
+        self.nodes.append(LaneNode(value, NodeKind.ALL_SAME, work))
         order = storage_order(self.run.buffers[step.name].strides)
         held = {k: laid_out(body.ranges, body.dtype, k).permuted(order) for k in lanes}
         self.values[step.name] = held
@@ -106,7 +112,7 @@ class _Maker:
         elif step.name in self.run.results:
             self.values[step.name] = {lanes[0]: self._outside(step.name)}
 
-    def _known(self, read: Read) -> str:
+    def _known(self, read: OperandRead) -> str:
         """The operand's producer, an input if it comes from outside."""
         assert isinstance(read.operand, Load)
         self._from_outside(read.operand.buffer)
@@ -126,7 +132,7 @@ class _Maker:
         view = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
         return program.Value(view, buffer.dtype, 0)
 
-    def _edge(self, step: Step, number: int, read: Read, lanes: Ints) -> None:
+    def _edge(self, step: RunOperation, number: int, read: OperandRead, lanes: Ints) -> None:
         producer = self._known(read)
         found = {
             (have, own): moves_for(value, read, wanted_lanes(step, number, read.sizes, own))
@@ -138,9 +144,9 @@ class _Maker:
             for have in self.values[producer]
         )
         self.moves[step.name, number] = found
-        self.edges.append(Edge(producer, step.name, number, costs=costs))
+        self.edges.append(LaneUse(producer, step.name, number, costs=costs))
 
-    def _memory(self, step: Step, value: Value) -> None:
+    def _memory(self, step: RunOperation, value: LaneValue) -> None:
         lane = memory_lane(self.run, step.name)
         name = in_memory(step.name)
         memory = _placement_value(name, step.body.ranges, step.body.dtype, (lane,))
@@ -148,11 +154,11 @@ class _Maker:
             (0.0 if own == lane else float(Move(True, lane, elements).cost),)
             for own, elements in zip(value.lanes, value.elements, strict=True)
         )
-        self.nodes.append(Node(memory, NodeKind.ANY_IN))
-        self.edges.append(Edge(step.name, name, 0, costs=costs))
+        self.nodes.append(LaneNode(memory, NodeKind.ANY_IN))
+        self.edges.append(LaneUse(step.name, name, 0, costs=costs))
 
 
-def can_be_led(step: Step) -> bool:
+def can_be_led(step: RunOperation) -> bool:
     """True for operations whose lane is chosen here: others write into memory that is there, or
     need operands that the kernel spreads out. Their elements lie densely, in any order of dims.
     """
@@ -165,18 +171,18 @@ def can_be_led(step: Step) -> bool:
     return dense and lane_of(layout) is not None
 
 
-def _placement_value(name: str, sizes: Ints, dtype: str, lanes: Ints) -> Value:
+def _placement_value(name: str, sizes: Ints, dtype: str, lanes: Ints) -> LaneValue:
     per_stick = _per_stick(dtype)
-    return Value(name, lanes, tuple(device_elements(sizes, k, per_stick) for k in lanes))
+    return LaneValue(name, lanes, tuple(device_elements(sizes, k, per_stick) for k in lanes))
 
 
 def _per_stick(dtype: str) -> int:
     return laid_out((), dtype, SPARSE).view.elements_per_stick
 
 
-def _candidates(step: Step) -> Ints:
+def _candidates(step: RunOperation) -> Ints:
     """Lanes the result may have, first the one it has by itself."""
-    known, sizes = own_lanes(step), step.body.ranges
+    known, sizes = propagated_lanes(step), step.body.ranges
     if known is None:
         return (_last(sizes),)
     own = known.result
@@ -186,9 +192,9 @@ def _candidates(step: Step) -> Ints:
     return (own, *_others(sizes, own, step.body.dtype))
 
 
-def own_lanes(step: Step) -> OwnLanes | None:
+def propagated_lanes(step: RunOperation) -> PropagatedLanes | None:
     """What layout propagation found out, if it got through the operation."""
-    found: OwnLanes | None = getattr(step.operation, OWN_LANES, None)
+    found: PropagatedLanes | None = getattr(step.operation, PROPAGATED_LANES, None)
     return found
 
 
@@ -204,12 +210,112 @@ def _last(sizes: Ints) -> int:
     return max((k for k, n in enumerate(sizes) if n > 1), default=SPARSE)
 
 
-def wanted_lanes(step: Step, number: int, sizes: Ints, own: int) -> Ints:
+def wanted_lanes(step: RunOperation, number: int, sizes: Ints, own: int) -> Ints:
     """Lanes that load ``number``, of ``sizes``, may have for a result with lane ``own``."""
     operation = step.body.operation
     if operation.program is not None or operation.kind is OpKind.REDUCTION:
-        known = own_lanes(step)
+        known = propagated_lanes(step)
         fixed = known.operands[number : number + 1] if known else ()
         return fixed or tuple(range(SPARSE, len(sizes)))
     lane = len(sizes) - 1 if operation.kind is OpKind.MATMUL else own
     return (lane if lane >= 0 and sizes[lane] > 1 else SPARSE,)
+
+
+OVERHEAD = 1 << 18
+"""What a restickify costs besides the elements it moves, in elements: with tensors of up to half a
+MiB the fewest restickifies are best, with larger ones the fewest bytes.
+"""
+HARD = 3 * OVERHEAD
+"""The same for operands that the kernel has to spread out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A restickify: of the ``whole`` producer, to a lane in its dims, or of just what is read, to a
+    lane in the dims of the operand. ``elements``: that it moves, stick padding included.
+    """
+
+    whole: bool
+    lane: int
+    elements: int
+
+    @property
+    def cost(self) -> int:
+        """Elements, with those the operation costs by itself."""
+        return self.elements + OVERHEAD
+
+
+Moves = tuple[Move, ...]
+
+
+def cost_of(moves: Moves | None) -> int:
+    """The cost of moves one after the other; None: no moves are known."""
+    return HARD if moves is None else sum(move.cost for move in moves)
+
+
+@lru_cache(maxsize=4096)
+def laid_out(sizes: Ints, dtype: str, lane: int) -> Value:
+    """A value of ``sizes`` as an operation leaves it with sticks along ``lane``."""
+    return ProgramBuilder().scratch(sizes, dtype, lane)
+
+
+def moves_for(value: Value, read: OperandRead, wanted: Collection[int]) -> Moves | None:
+    """The cheapest way to read ``value`` with sticks along one of the dims ``wanted``.
+
+    ``wanted``: lanes in the dims of the operand, `SPARSE` for sticks of one element; the first one
+    is what is moved to. None where no one or two restickifies do it.
+    """
+    found = _read_view(value, read)
+    if found is not None and found.lane_dim in wanted:
+        return ()
+    options = list(_after_whole(value, read, wanted))
+    if found is not None:
+        options.append((_view_move(found, wanted),))
+    return min(options, key=cost_of, default=None)
+
+
+def _after_whole(value: Value, read: OperandRead, wanted: Collection[int]) -> list[Moves]:
+    """Ways that begin with a move of all of ``value``."""
+    options: list[Moves] = []
+    for lane in _other_lanes(value):
+        found = _read_view(laid_out(value.sizes, value.dtype, lane), read)
+        if found is None:
+            continue
+        first = Move(True, lane, _elements(value))
+        if found.lane_dim in wanted:
+            options.append((first,))
+        else:
+            options.append((first, _view_move(found, wanted)))
+    return options
+
+
+def _other_lanes(value: Value) -> list[int]:
+    lanes = [k for k, n in enumerate(value.sizes) if n > 1]
+    return [k for k in (*lanes, SPARSE) if k != value.lane_dim]
+
+
+def _view_move(found: Value, wanted: Collection[int]) -> Move:
+    return Move(False, next(iter(wanted)), _elements(found))
+
+
+def _elements(value: Value) -> int:
+    return device_elements(value.sizes, value.lane_dim, value.view.elements_per_stick)
+
+
+def _read_view(value: Value, read: OperandRead) -> Value | None:
+    """What is read of ``value``; None where the cores cannot walk it along with other tensors."""
+    load = read.operand
+    assert isinstance(load, Load)
+    found = strided_view(value, read.sizes, load.strides, load.offset)
+    return None if found is None or _is_in_pieces(found) else found
+
+
+def _is_in_pieces(found: Value) -> bool:
+    """True if a dim along the lanes goes on in other sticks before one is full."""
+    lanes = found.view.elements_per_stick
+    for factors in found.view.dims:
+        if any(factor.lane for factor in factors[:-1]):
+            return True
+        if len(factors) > 1 and factors[-1].lane and factors[-1].extent % lanes:
+            return True
+    return False

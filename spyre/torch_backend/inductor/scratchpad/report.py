@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyre.torch_backend.inductor.scratchpad.liveness import Buffer, Places
-from spyre.torch_backend.inductor.scratchpad.optimal import (
-    MAX_BUFFERS,
-    peak_bound,
-    solve_optimal,
-)
+from spyre.torch_backend.inductor.scratchpad.accesses import LiveBuffer, Places
 from spyre.torch_backend.inductor.scratchpad.plan import ScratchpadPlan
+from spyre.torch_backend.inductor.scratchpad.solvers import MAX_BUFFERS, peak_bound, solve_optimal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,7 +44,7 @@ class ScratchpadReport:
     bound_bytes: int
 
 
-def quality_of(buffers: Sequence[Buffer], places: Places) -> Quality:
+def quality_of(buffers: Sequence[LiveBuffer], places: Places) -> Quality:
     """Bytes that stay in HBM, and the highest byte used in LX."""
     tops = [at + b.size_bytes for b in buffers if (at := places[b.name]) is not None]
     spilled = sum(b.size_bytes for b in buffers if places[b.name] is None)
@@ -152,7 +148,7 @@ def _table(plan: ScratchpadPlan) -> Table:
     return table
 
 
-def _row(buffer: Buffer, places: Places) -> tuple[str, ...]:
+def _row(buffer: LiveBuffer, places: Places) -> tuple[str, ...]:
     place = places[buffer.name]
     why = "does not fit" if place is None else ""
     parent = buffer.in_place_of

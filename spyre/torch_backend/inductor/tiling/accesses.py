@@ -1,6 +1,7 @@
 """What an ir.Operation reads, by its iteration variables, and which element of a buffer that is.
 
-Names of dims and the checks of tiling are both found from these.
+Names of dims, which are carried along reads from graph inputs over all operations
+(`propagate_named_dims`), and the checks of tiling are both found from these.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from typing import Any
 
 import sympy
 
-from spyre.torch_backend.inductor.compat import MemoryDep, V, ir
+from spyre.torch_backend.inductor.base.compat import MemoryDep, V, compiled_input_index, ir
+from spyre.torch_backend.inductor.hints import DimNames
 
 READ_WRITES = "__spyre_read_writes_cache"
 """Attribute of operations, named as those that `clear_caches` removes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class BufferRead:
     """One load: the buffer and the index, host elements from its start."""
 
     buffer: str
@@ -34,7 +36,7 @@ class OperationAccesses:
 
     variables: tuple[sympy.Symbol | None, ...]
     extents: tuple[Any, ...]
-    reads: tuple[Read, ...]
+    reads: tuple[BufferRead, ...]
     index_values: tuple[sympy.Expr, ...]
 
     def extent_of(self, variable: sympy.Symbol) -> Any:
@@ -79,7 +81,7 @@ def accesses_of(operation: Any) -> OperationAccesses:
     return OperationAccesses(
         tuple(v if isinstance(v, sympy.Symbol) else None for v in found.range_vars),
         extents_of(operation),
-        tuple(Read(d.name, d.index) for d in found.reads if isinstance(d, MemoryDep)),
+        tuple(BufferRead(d.name, d.index) for d in found.reads if isinstance(d, MemoryDep)),
         tuple(d.index for d in found.index_exprs),
     )
 
@@ -135,17 +137,17 @@ def _place(
     return factor * atom
 
 
-def within_size(
+def stays_within(
     found: Sequence[sympy.Expr], size: Sequence[Any], accesses: OperationAccesses
 ) -> bool:
     """True if no coordinate leaves its dim, so that it is the element's real position.
 
     Indices read from tensors are taken to stay within; functions of variables are not followed.
     """
-    return all(_stays_within(c, n, accesses) for c, n in zip(found, size, strict=True))
+    return all(_coordinate_stays_within(c, n, accesses) for c, n in zip(found, size, strict=True))
 
 
-def _stays_within(found: sympy.Expr, extent: Any, accesses: OperationAccesses) -> bool:
+def _coordinate_stays_within(found: sympy.Expr, extent: Any, accesses: OperationAccesses) -> bool:
     last = sympy.S.Zero
     for term in sympy.Add.make_args(found):
         factor, atom = term.as_coeff_Mul()
@@ -168,7 +170,9 @@ def recombined(
     return sum((c * s for c, s in zip(found, new, strict=True)), sympy.S.Zero)
 
 
-def dims_by_variable(read: Read, accesses: OperationAccesses, layout: Any) -> Mapping[int, int]:
+def dims_by_variable(
+    read: BufferRead, accesses: OperationAccesses, layout: Any
+) -> Mapping[int, int]:
     """Dim of the buffer that each place of the iteration space walks in full."""
     found = {}
     for place, variable in enumerate(accesses.variables):
@@ -180,3 +184,62 @@ def dims_by_variable(read: Read, accesses: OperationAccesses, layout: Any) -> Ma
                 found[place] = dim
                 break
     return found
+
+
+_Names = dict[str, list[str | None]]
+
+
+def names_of_graph_inputs(
+    graph_module: Any, names: Sequence[DimNames | None]
+) -> dict[str, DimNames]:
+    """Names by graph input, for the graph that ``inner_compile`` is given.
+
+    ``names``: from `names_of_inputs`. Backward graphs get the names of the inputs they were saved
+    from; tangents and saved intermediates have none of their own.
+    """
+    found = {}
+    for node in graph_module.graph.find_nodes(op="placeholder"):
+        place = compiled_input_index(node)
+        given = None if place is None or place >= len(names) else names[place]
+        if given is not None:
+            found[str(node.target)] = given
+    return found
+
+
+def propagate_named_dims(operations: Sequence[Any], input_names: Mapping[str, DimNames]) -> None:
+    """Set ``named_dims`` of every Pointwise and Reduction, a tuple of names and Nones.
+
+    A place of the iteration space has the name of a dim it walks from end to end in steps of the
+    dim's stride: of the first read that has one, else of a consumer of the result. Transposed,
+    broadcast and reduced dims keep names; dims that are cut, merged or split lose them.
+    """
+    if not input_names:
+        for op in filter(is_loop_operation, operations):
+            op.named_dims = (None,) * len(extents_of(op))
+        return
+    names: _Names = {buffer: list(given) for buffer, given in input_names.items()}
+    loops = [(op, accesses_of(op)) for op in operations if is_loop_operation(op)]
+    places = {id(op): [None] * len(found.variables) for op, found in loops}
+    for sweep in (loops, loops[::-1], loops):
+        for op, found in sweep:
+            _carry(op, found, places[id(op)], names)
+    for op, _ in loops:
+        op.named_dims = tuple(places[id(op)])
+
+
+def _carry(operation: Any, accesses: OperationAccesses, places: list[Any], names: _Names) -> None:
+    """Names from what is read and from what others know of the result, and back to both."""
+    outputs = len(operation.data.ranges)
+    known = names.setdefault(operation.get_name(), [None] * outputs)
+    links: list[tuple[int, list[str | None], int]] = []
+    for read in accesses.reads:
+        layout = layout_of(read.buffer)
+        if layout is None:
+            continue
+        buffer = names.setdefault(read.buffer, [None] * len(layout.size))
+        links.extend((p, buffer, d) for p, d in dims_by_variable(read, accesses, layout).items())
+    links.extend((p, known, p) for p in range(min(outputs, len(known))))
+    for place, buffer, dim in links:
+        places[place] = places[place] or buffer[dim]
+    for place, buffer, dim in links:
+        buffer[dim] = buffer[dim] or places[place]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from spyre.errors import SpyreError, UnsupportedError
-from spyre.torch_backend.inductor.compat import ir
-from spyre.torch_backend.inductor.layouts import FixedTiledLayout, stick_dim
+from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, stick_dim
 from spyre.torch_backend.inductor.tiling.accesses import (
+    BufferRead,
     OperationAccesses,
-    Read,
     accesses_of,
     coefficient,
     coordinates,
@@ -23,9 +23,8 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     is_loop_operation,
     layout_of,
     names_read,
-    within_size,
+    stays_within,
 )
-from spyre.torch_backend.inductor.tiling.accumulators import COMBINED
 from spyre.torch_backend.inductor.tiling.groups import TileGroup, tile_extent, tiled_dims_of
 
 
@@ -51,13 +50,13 @@ def check_reduction_tiling_safety(operation: Any, tiled_dims: Sequence[Sequence[
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
+class TilingLoops:
     """The loops around an operation: path, and per level the place it splits (None: not at all)."""
 
     path: tuple[int, ...]
     places: tuple[int | None, ...]
 
-    def common_levels(self, other: Loops) -> int:
+    def common_levels(self, other: TilingLoops) -> int:
         """How many loops two operations share."""
         shared = 0
         for mine, theirs in zip(self.path, other.path, strict=False):
@@ -67,10 +66,10 @@ class Loops:
         return shared
 
 
-def loops_of(groups: Sequence[TileGroup]) -> dict[str, Loops]:
+def loops_of(groups: Sequence[TileGroup]) -> dict[str, TilingLoops]:
     """By name of the operation's buffer."""
     return {
-        op.get_name(): Loops(
+        op.get_name(): TilingLoops(
             group.path,
             tuple(e[0] if e else None for e in tiled_dims_of(op, group.levels)),
         )
@@ -96,7 +95,7 @@ def check_tiles(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
             _check_accesses(op, accesses_of(op), group, loops[op.get_name()], makers, loops)
 
 
-def _makers(by_name: Mapping[str, Any], loops: Mapping[str, Loops]) -> dict[str, list[str]]:
+def _makers(by_name: Mapping[str, Any], loops: Mapping[str, TilingLoops]) -> dict[str, list[str]]:
     """Operations in loops that write a buffer, by its name; mutated buffers have several."""
     found: dict[str, list[str]] = {}
     for name in loops:
@@ -107,7 +106,7 @@ def _makers(by_name: Mapping[str, Any], loops: Mapping[str, Loops]) -> dict[str,
     return found
 
 
-def _check_mutations(by_name: Mapping[str, Any], loops: Mapping[str, Loops]) -> None:
+def _check_mutations(by_name: Mapping[str, Any], loops: Mapping[str, TilingLoops]) -> None:
     """A buffer that is changed anew in each iteration is read by nothing of the same loop."""
     for name, own in loops.items():
         layout = by_name[name].layout
@@ -124,9 +123,9 @@ def _check_accesses(
     operation: Any,
     accesses: OperationAccesses,
     group: TileGroup,
-    own: Loops,
+    own: TilingLoops,
     makers: Mapping[str, list[str]],
-    loops: Mapping[str, Loops],
+    loops: Mapping[str, TilingLoops],
 ) -> None:
     tiled = {p: accesses.variables[p] for p in own.places if p is not None}
     for variable in filter(None, tiled.values()):
@@ -144,7 +143,9 @@ def _check_accesses(
             _check_same_tile(operation, read, accesses, own, loops[maker])
 
 
-def _tile_extents(accesses: OperationAccesses, group: TileGroup, own: Loops) -> dict[int, Any]:
+def _tile_extents(
+    accesses: OperationAccesses, group: TileGroup, own: TilingLoops
+) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for place, level in zip(own.places, group.levels, strict=True):
         if place is not None:
@@ -156,7 +157,7 @@ def _check_sticks(
     operation: Any,
     tile: Mapping[int, Any],
     layout: Any,
-    by: tuple[Read, OperationAccesses] | None,
+    by: tuple[BufferRead, OperationAccesses] | None,
 ) -> None:
     """SPY973 if a tiled dim lies along the sticks of a buffer and its tiles are no whole sticks."""
     if not isinstance(layout, FixedTiledLayout) or (stick := stick_dim(layout)) is None:
@@ -179,7 +180,9 @@ def _full_extent(operation: Any, place: int) -> Any:
     return extents_of(operation)[place]
 
 
-def _walks(place: int, dim: int, layout: Any, by: tuple[Read, OperationAccesses] | None) -> bool:
+def _walks(
+    place: int, dim: int, layout: Any, by: tuple[BufferRead, OperationAccesses] | None
+) -> bool:
     """Whether a place of the iteration space moves along ``dim`` of a buffer."""
     if by is None:
         return place == dim
@@ -192,7 +195,11 @@ def _walks(place: int, dim: int, layout: Any, by: tuple[Read, OperationAccesses]
 
 
 def _check_same_tile(
-    operation: Any, read: Read, accesses: OperationAccesses, own: Loops, made: Loops
+    operation: Any,
+    read: BufferRead,
+    accesses: OperationAccesses,
+    own: TilingLoops,
+    made: TilingLoops,
 ) -> None:
     """In loops that both are in, the reader must follow the tiles of what it reads."""
     common = own.common_levels(made)
@@ -201,7 +208,7 @@ def _check_same_tile(
         return
     layout = layout_of(read.buffer)
     found = coordinates(read.index, layout.size, layout.stride)
-    if found is None or not within_size(found, layout.size, accesses):
+    if found is None or not stays_within(found, layout.size, accesses):
         raise _beyond(operation, f"reads {read.buffer}, of the same loop, across its dims", read)
     for made_place, own_place in pairs:
         if made_place is not None and made_place >= len(found):
@@ -213,7 +220,9 @@ def _check_same_tile(
             raise _beyond(operation, what, f"{found[made_place]} in dim {made_place}")
 
 
-def advances(read: Read, accesses: OperationAccesses, own: Loops, made: Loops) -> Iterator[int]:
+def advances(
+    read: BufferRead, accesses: OperationAccesses, own: TilingLoops, made: TilingLoops
+) -> Iterator[int]:
     """Levels whose iterations read another part of what does not follow these loops itself."""
     for level in range(own.common_levels(made)):
         place = own.places[level]
@@ -231,3 +240,13 @@ def _beyond(operation: Any, what: str, found: object) -> SpyreError:
         found=str(found),
         hint="leave the hint's block before this operation, or tile another dim",
     )
+
+
+COMBINED = {
+    "sum": ("add", 0.0),
+    "mean": ("add", 0.0),
+    "batchmatmul": ("add", 0.0),
+    "max": ("maximum", float("-inf")),
+    "min": ("minimum", float("inf")),
+    "prod": ("mul", 1.0),
+}

@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyre.hw.cost.timeline.events import simulate
-from spyre.hw.cost.timeline.policies import Overlap, ordered
-from spyre.hw.cost.timeline.task import Kind, Resource, Span, Task, critical_path_ns
+from spyre.hw.cost.timeline import (
+    Overlap,
+    Resource,
+    Span,
+    Task,
+    TaskKind,
+    critical_path_ns,
+    ordered,
+    simulate,
+)
 
 
 @st.composite
@@ -23,7 +30,7 @@ def task_lists(draw: st.DrawFn) -> list[Task]:
         after = set(draw(st.lists(st.integers(0, number - 1), max_size=2)) if number else [])
         after |= {last[stream]} if stream in last else set()
         duration = draw(st.sampled_from([0.0, 1.0, 2.0, 2.5, 7.0]))
-        kind = draw(st.sampled_from(list(Kind)))
+        kind = draw(st.sampled_from(list(TaskKind)))
         tasks.append(Task(kind, duration, stream, tuple(sorted(after))))
         last[stream] = number
     return tasks
@@ -90,17 +97,19 @@ def test_double_buffering_keeps_data_in_order(tasks: list[Task]):
     spans = simulate(tasks, Overlap.DOUBLE_BUFFERED).spans
     for k, task in enumerate(tasks):
         for j in task.after:
-            if tasks[j].stream != task.stream or tasks[j].kind is Kind.HOST:
+            if tasks[j].stream != task.stream or tasks[j].kind is TaskKind.HOST:
                 assert spans[j].end_ns <= spans[k].begin_ns
         computes = [
-            j for j in range(k) if tasks[j].stream == task.stream and tasks[j].kind is Kind.COMPUTE
+            j
+            for j in range(k)
+            if tasks[j].stream == task.stream and tasks[j].kind is TaskKind.COMPUTE
         ]
         own = [j for j in range(k) if tasks[j].stream == task.stream]
-        if task.kind is Kind.COMPUTE:
-            needed = [j for j in own if tasks[j].kind is not Kind.COPY_OUT]
-        elif task.kind is Kind.COPY_OUT:
+        if task.kind is TaskKind.COMPUTE:
+            needed = [j for j in own if tasks[j].kind is not TaskKind.COPY_OUT]
+        elif task.kind is TaskKind.COPY_OUT:
             needed = computes
-        elif task.kind is Kind.COPY_IN:
+        elif task.kind is TaskKind.COPY_IN:
             needed = computes[:-1]
         else:
             needed = []
@@ -112,10 +121,10 @@ def batches(count: int) -> list[Task]:
     tasks: list[Task] = []
     for _ in range(count):
         for kind, duration in (
-            (Kind.COPY_IN, 4.0),
-            (Kind.LAUNCH, 1.0),
-            (Kind.COMPUTE, 10.0),
-            (Kind.COPY_OUT, 3.0),
+            (TaskKind.COPY_IN, 4.0),
+            (TaskKind.LAUNCH, 1.0),
+            (TaskKind.COMPUTE, 10.0),
+            (TaskKind.COPY_OUT, 3.0),
         ):
             tasks.append(Task(kind, duration, 0, (len(tasks) - 1,) if tasks else ()))
     return tasks
@@ -131,9 +140,9 @@ def test_double_buffering_hides_copies():
 def test_streams_overlap():
     """A copy of one stream runs beside the computing of another."""
     tasks = [
-        Task(Kind.COMPUTE, 10.0, 0),
-        Task(Kind.COPY_IN, 6.0, 1),
-        Task(Kind.COMPUTE, 1.0, 1, (1,)),
+        Task(TaskKind.COMPUTE, 10.0, 0),
+        Task(TaskKind.COPY_IN, 6.0, 1),
+        Task(TaskKind.COMPUTE, 1.0, 1, (1,)),
     ]
     assert [s.begin_ns for s in simulate(tasks).spans] == [0.0, 0.0, 10.0]
     assert simulate(tasks, Overlap.SERIAL).makespan_ns == 17
@@ -141,4 +150,4 @@ def test_streams_overlap():
 
 def test_a_task_cannot_wait_for_a_later_one():
     with pytest.raises(ValueError, match="task 0 waits"):
-        simulate([Task(Kind.COMPUTE, 1.0, 0, (1,)), Task(Kind.COMPUTE, 1.0)])
+        simulate([Task(TaskKind.COMPUTE, 1.0, 0, (1,)), Task(TaskKind.COMPUTE, 1.0)])

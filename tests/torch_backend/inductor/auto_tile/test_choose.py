@@ -7,15 +7,13 @@ from itertools import permutations
 import pytest
 import torch
 
-from spyre.torch_backend.inductor.auto_tile.modelled import modelled
+from spyre.torch_backend.inductor.auto_tile.candidates import counts_of
+from spyre.torch_backend.inductor.auto_tile.cost import modelled_cost
 from spyre.torch_backend.inductor.auto_tile.search import best_levels, best_of
-from spyre.torch_backend.inductor.auto_tile.stretches import counts_of
-from spyre.torch_backend.inductor.kernel_notes import TILING_FILE
-from spyre.torch_backend.inductor.observing import observing
-from spyre.torch_backend.inductor.op_spec import LoopSpec
-from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
+from spyre.torch_backend.inductor.base.debug import TILING_FILE, observing
+from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.tiling.groups import TileLevel
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
 from tests.torch_backend.inductor.auto_tile.trials import (
     FUNCTIONS,
     chain,
@@ -53,7 +51,7 @@ def test_what_was_tried_is_what_is_compiled(name):
     (kernel,) = kernels
     best = best_of(choice.outcomes)
     assert choice.levels == best.levels
-    cost = modelled(kernel.specs)
+    cost = modelled_cost(kernel.specs)
     if name != "rms_norm":  # whose weight is converted before the loop
         assert (cost.time_ns, cost.hbm_bytes) == (best.time_ns, best.hbm_bytes)
     assert cost.lx_bytes == best.lx_bytes <= 0.02 * (2 << 20)

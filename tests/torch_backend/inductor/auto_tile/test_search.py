@@ -8,8 +8,8 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spyre.torch_backend.inductor.auto_tile.candidates import counts_of
 from spyre.torch_backend.inductor.auto_tile.search import RISES, Outcome, best_levels, best_of
-from spyre.torch_backend.inductor.auto_tile.stretches import counts_of
 
 
 def test_counts_are_divisors():

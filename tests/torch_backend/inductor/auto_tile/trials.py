@@ -10,11 +10,11 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
-from spyre.torch_backend.inductor import pre_scheduling
 from spyre.torch_backend.inductor.auto_tile import choose
 from spyre.torch_backend.inductor.auto_tile.search import Outcome
-from spyre.torch_backend.inductor.compat import inductor_config
-from spyre.torch_backend.inductor.compiled_kernel import CompiledKernel
+from spyre.torch_backend.inductor.base.compat import inductor_config
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from spyre.torch_backend.inductor.hooks import pre_scheduling
 from tests.torch_backend.inductor.compiled_code import collected
 
 SMALL_LX = {"spyre.lx_fraction_kept": 0.98}
@@ -52,7 +52,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 
 def compiled(
     function: Callable[..., Any], *args: Any, **options: Any
-) -> tuple[Any, list[CompiledKernel]]:
+) -> tuple[Any, list[InductorKernel]]:
     """What the compiled function gives, and its kernels; ``options`` without ``spyre.``."""
     torch._dynamo.reset()
     given = {f"spyre.{name}": value for name, value in options.items()}

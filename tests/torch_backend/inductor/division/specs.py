@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from spyre.torch_backend.inductor.op_spec import DataFormats, OpSpec, TensorArg
+from spyre.torch_backend.inductor.bundles.op_spec import DataFormats, OpSpec, TensorArg
 
 C = sympy.symbols("c0:6")
 FORMATS = {16: DataFormats.SEN169_FP16, 32: DataFormats.IEEE_FP32, 8: DataFormats.SENINT8}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyre.mlir.sdsc_builder import build_inspected
-from spyre.mlir.sdsc_recipes import Operand
-from spyre.mlir.sdsc_recipes import matmul as matmul_sdsc
-from spyre.mlir.sdsc_recipes import pointwise as pointwise_sdsc
+from spyre.mlir.builder.operations import build_inspected
+from spyre.mlir.builder.recipes import HostOperand
+from spyre.mlir.builder.recipes import matmul as matmul_sdsc
+from spyre.mlir.builder.recipes import pointwise as pointwise_sdsc
 from spyre.torch_backend.inductor.division import core_slices, divide_op
-from spyre.torch_backend.inductor.division.matmul_cost import PLANNERS
+from spyre.torch_backend.inductor.division.matmul import PLANNERS
 from tests.torch_backend.inductor.division.specs import bmm, matmul, pointwise
 
 SEGMENT = 1 << 34
@@ -42,7 +42,7 @@ def test_matmuls(m, k, n, b, cores, planner):
     division = divide_op(spec, cores, planner)
     names = named(spec, ("x", "mb", "out", "in") if batched else ("mb", "out", "in"))
     splits = {names[symbol]: count for symbol, count in division.splits.items()}
-    operands = [Operand(SEGMENT * place) for place in (1, 2, 3)]
+    operands = [HostOperand(SEGMENT * place) for place in (1, 2, 3)]
     recipe = matmul_sdsc(m, k, n, *operands, batch=[b] if batched else [], splits=splits)
     check(recipe, names, division)
 
@@ -56,7 +56,7 @@ def test_conversions_take_whole_sticks_of_both_formats(rows, columns, cores, con
     names = named(spec, ("mb", "out"))
     splits = {names[symbol]: count for symbol, count in division.splits.items()}
     formats = {16: "SEN169_FP16", 32: "IEEE_FP32"}
-    source = Operand(SEGMENT, data_format=formats[source_bits])
-    target = Operand(2 * SEGMENT, data_format=formats[target_bits])
+    source = HostOperand(SEGMENT, data_format=formats[source_bits])
+    target = HostOperand(2 * SEGMENT, data_format=formats[target_bits])
     recipe = pointwise_sdsc(op, (rows, columns), [source], target, splits)
     check(recipe, names, division)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import UnsupportedError
+from spyre.torch_backend.inductor.bundles.op_spec import OpSpec
 from spyre.torch_backend.inductor.division import divide_op
-from spyre.torch_backend.inductor.division.coordinates import coordinate_extent
 from spyre.torch_backend.inductor.division.iteration import read_iteration
-from spyre.torch_backend.inductor.division.matmul_dims import matmul_dims
-from spyre.torch_backend.inductor.op_spec import OpSpec
+from spyre.torch_backend.inductor.division.matmul import matmul_dims
+from spyre.torch_backend.inductor.division.span import coordinate_extent
 from tests.torch_backend.inductor.division.specs import (
     C,
     bmm,

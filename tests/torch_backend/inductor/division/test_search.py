@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.division import divide_op, with_division
-from spyre.torch_backend.inductor.division.default import distribute
-from spyre.torch_backend.inductor.division.divisors import core_split, divisors, splits_within
-from spyre.torch_backend.inductor.division.iteration import read_iteration
-from spyre.torch_backend.inductor.division.matmul_cost import PLANNERS, divide_matmul
-from spyre.torch_backend.inductor.division.matmul_dims import matmul_dims
+from spyre.torch_backend.inductor.division.iteration import (
+    core_split,
+    divisors,
+    read_iteration,
+    splits_within,
+)
+from spyre.torch_backend.inductor.division.matmul import PLANNERS, divide_matmul, matmul_dims
+from spyre.torch_backend.inductor.division.plan import distribute
 from spyre.torch_backend.inductor.division.span import reduce_spans, spans_bytes
-from tests.torch_backend.inductor.division import twins
+from tests.torch_backend.inductor.division import reference
 from tests.torch_backend.inductor.division.specs import bmm, matmul, pointwise, reduction
 
 CORES = st.integers(1, 32)
@@ -27,14 +30,14 @@ EXTENT = st.sampled_from([1, 2, 3, 6, 7, 16, 30, 60, 64, 96, 100, 128, 130, 192]
 
 @given(st.integers(1, 5000), CORES)
 def test_divisors(number, cores):
-    assert list(divisors(number)) == twins.divisors(number)
-    assert core_split(number, cores) == max(n for n in twins.divisors(number) if n <= cores)
+    assert list(divisors(number)) == reference.divisors(number)
+    assert core_split(number, cores) == max(n for n in reference.divisors(number) if n <= cores)
 
 
-@given(st.lists(st.integers(1, 60).map(twins.divisors), max_size=4), CORES)
+@given(st.lists(st.integers(1, 60).map(reference.divisors), max_size=4), CORES)
 def test_splits_within(candidates, cores):
     rows = splits_within(candidates, cores)
-    assert [tuple(row) for row in rows.tolist()] == twins.choices(candidates, cores)
+    assert [tuple(row) for row in rows.tolist()] == reference.choices(candidates, cores)
 
 
 SIZE = st.sampled_from([1, 2, 4, 7, 12, 64, 100, 128, 512, 1000, 1024, 2048, 4096, 12800])
@@ -54,9 +57,9 @@ def test_matmul_divisions_are_the_first_of_the_cheapest(m, k, n, b, shared, core
             assert planner == "june"
             assert choice.splits is None
             continue
-        score, row = twins.best_matmul(dims, cores, planner)
+        score, row = reference.best_matmul(dims, cores, planner)
         chosen = tuple(choice.splits[dim.symbol] for dim in dims.dims)
-        again = twins.SCORES[planner](dims, cores, math.prod(chosen[:-3]), *chosen[-3:])
+        again = reference.SCORES[planner](dims, cores, math.prod(chosen[:-3]), *chosen[-3:])
         assert again == pytest.approx(score, rel=1e-12)
         if planner == "june":  # the same sums in the same order, so ties are the same ties
             assert chosen == row
@@ -71,7 +74,7 @@ def test_spans_of_slices(a, b, c, data):
     splits = dict(zip(iteration.symbols, row, strict=True))
     for tensor in iteration.tensors:
         found = int(spans_bytes(iteration, tensor, np.array([row]))[0])
-        assert found == twins.span_bytes(iteration, tensor, splits)
+        assert found == reference.span_bytes(iteration, tensor, splits)
 
 
 @settings(deadline=None, max_examples=60)
@@ -80,7 +83,7 @@ def test_span_reduction(a, b, c, cores, bits, reduces):
     spec = reduction((c, a, b), [1]) if reduces else pointwise(c, a, b)
     iteration = read_iteration(spec)
     found = reduce_spans(iteration, cores, {}, limit_bytes=1 << bits)
-    assert found == twins.spans_reduced(iteration, cores, 1 << bits)
+    assert found == reference.spans_reduced(iteration, cores, 1 << bits)
 
 
 @given(EXTENT, EXTENT, EXTENT, CORES)

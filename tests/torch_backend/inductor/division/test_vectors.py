@@ -7,7 +7,7 @@ import pytest
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.division import core_slices, divide_op, span
 from spyre.torch_backend.inductor.division.iteration import read_iteration
-from spyre.torch_backend.inductor.division.matmul_cost import divide_matmul
+from spyre.torch_backend.inductor.division.matmul import divide_matmul
 from tests.torch_backend.inductor.division.specs import C, bmm, matmul, pointwise, splits_of
 
 M, N, K = C[:3]

@@ -7,10 +7,10 @@ from unittest import mock
 
 import torch
 
-from spyre.torch_backend.inductor.compat import inductor_config
-from spyre.torch_backend.inductor.graph_to_ir import ATTRIBUTE
-from spyre.torch_backend.inductor.kernel import SpyreKernel
-from spyre.torch_backend.inductor.pass_printing import format_operations
+from spyre.torch_backend.inductor.base.compat import inductor_config
+from spyre.torch_backend.inductor.base.debug import format_operations
+from spyre.torch_backend.inductor.kernel.builder import SpyreKernel
+from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION
 from spyre.torch_backend.inductor.passes import order
 from spyre.torch_backend.program.op_spec import OpKind
 
@@ -27,7 +27,7 @@ class Seen:
 
     def note(self, graph):
         for operation in graph.operations:
-            known = getattr(operation, ATTRIBUTE, None)
+            known = getattr(operation, DEVICE_OPERATION, None)
             if known is not None and known.kind is OpKind.RESTICKIFY:
                 self.restickified += [dep.name for dep in operation.get_read_writes().reads]
         self.text = format_operations(graph.operations)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.body import Load
-from spyre.torch_backend.inductor.lane_graph import SPARSE
-from spyre.torch_backend.inductor.operand_views import Read, seen
-from spyre.torch_backend.inductor.passes.moves import (
+from spyre.torch_backend.inductor.kernel.operands import OperandRead, strided_view
+from spyre.torch_backend.inductor.lowering.device_ir import Load
+from spyre.torch_backend.inductor.passes.placement import SPARSE
+from spyre.torch_backend.inductor.passes.stick_graph import (
     HARD,
     OVERHEAD,
     Move,
@@ -21,7 +21,7 @@ from spyre.torch_backend.inductor.passes.moves import (
 
 
 def read(sizes, strides, offset=0):
-    return Read(Load("x", strides, offset), sizes, tuple(range(len(sizes))))
+    return OperandRead(Load("x", strides, offset), sizes, tuple(range(len(sizes))))
 
 
 X = laid_out((10, 128), "float16", 1)
@@ -77,7 +77,7 @@ def test_permuted_operands_take_one_move_at_most(case):
     value, taken, wanted = case
     moves = moves_for(value, taken, (wanted,))
     assert moves is not None
-    straight = seen(value, taken.sizes, taken.operand.strides, 0)
+    straight = strided_view(value, taken.sizes, taken.operand.strides, 0)
     assert len(moves) == (straight.lane_dim != wanted)
 
 
@@ -88,4 +88,4 @@ def test_the_move_leads_to_the_lane(lane):
         moves = moves_for(laid_out((10, 128), "float16", lane), taken, (wanted,))
         lanes = [move.lane for move in moves if move.whole]
         found = laid_out((10, 128), "float16", lanes[-1] if lanes else lane)
-        assert seen(found, taken.sizes, (1, 128), 0).lane_dim == wanted
+        assert strided_view(found, taken.sizes, (1, 128), 0).lane_dim == wanted

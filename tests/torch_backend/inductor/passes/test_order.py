@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spyre.torch_backend.inductor.layouts import FixedTiledLayout, lane_of
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, lane_of
 from spyre.torch_backend.inductor.passes import order
-from spyre.torch_backend.inductor.passes.deadcode import remove_dead_code
-from spyre.torch_backend.inductor.passes.insertion import Source, insert_restickify
-from spyre.torch_backend.inductor.passes.propagate_layouts import propagate_layouts
-from spyre.torch_backend.inductor.passes.runs import is_computed, runs_of
+from spyre.torch_backend.inductor.passes.restickify import CopySource, insert_restickify
+from spyre.torch_backend.inductor.passes.runs import (
+    is_computed,
+    propagate_layouts,
+    remove_dead_code,
+    runs_of,
+)
 from tests.torch_backend.inductor.passes.graphs import run
 
 A, B = torch.ones(70, 100).half(), torch.ones(100, 70).half()
@@ -28,7 +31,7 @@ def test_the_order():
 def copy_for_nobody(graph):
     before = graph.operations[0]
     name = next(iter(graph.graph_inputs))
-    insert_restickify(graph, before, Source(name, (100, 1)), (70, 100), 0)
+    insert_restickify(graph, before, CopySource(name, (100, 1)), (70, 100), 0)
 
 
 def test_dead_code():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from spyre.torch_backend.inductor.op_spec import DataFormats, OpSpec, TensorArg
+from spyre.torch_backend.inductor.bundles.op_spec import DataFormats, OpSpec, TensorArg
 
 C = sympy.symbols("c0:4")
 LANES = 64

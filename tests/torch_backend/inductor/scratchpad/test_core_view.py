@@ -13,12 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from spyre.torch_backend.inductor.division.core_numbering import core_order, split_reductions
-from spyre.torch_backend.inductor.scratchpad.core_view import (
-    CoreView,
-    NoView,
-    core_view,
-)
+from spyre.torch_backend.inductor.division.plan import core_order, split_reductions
+from spyre.torch_backend.inductor.scratchpad.accesses import CoreView, NoCoreView, core_view
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,
@@ -135,7 +131,7 @@ def test_forms_of_torch():
 def test_accesses_without_a_view(change, why):
     spec = pointwise("exp", (512, 1024), [FULL, FULL], (32, 1))
     found = core_view(spec, replace(spec.args[0], **change))
-    assert isinstance(found, NoView)
+    assert isinstance(found, NoCoreView)
     assert re.search(why, found.why), found.why
 
 

@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 import sympy
 
-from spyre.torch_backend.inductor.op_spec import DataFormats, LoopSpec
-from spyre.torch_backend.inductor.scratchpad.eligibility import OPERATIONS, Surroundings, refusals
-from spyre.torch_backend.inductor.scratchpad.in_place import in_place_parents
-from spyre.torch_backend.inductor.scratchpad.operations import Kind, operations_of
+from spyre.torch_backend.inductor.bundles.op_spec import DataFormats, LoopSpec
+from spyre.torch_backend.inductor.scratchpad.accesses import StepKind, access_trace
+from spyre.torch_backend.inductor.scratchpad.plan import (
+    OPERATIONS,
+    Surroundings,
+    in_place_parents,
+    refusals,
+)
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,
@@ -27,11 +31,11 @@ from tests.torch_backend.inductor.scratchpad.kernels import (
 
 def why(specs, names, rule="all", **surroundings):
     around = Surroundings.of(**surroundings)
-    return refusals(operations_of(specs, names), around, OPERATIONS[rule])
+    return refusals(access_trace(specs, names), around, OPERATIONS[rule])
 
 
 def parents(specs, names):
-    return in_place_parents(operations_of(specs, names), eligible(why(specs, names)))
+    return in_place_parents(access_trace(specs, names), eligible(why(specs, names)))
 
 
 def eligible(found):
@@ -130,8 +134,8 @@ def test_other_core_numbers_are_refused():
 
 
 def test_operations_elsewhere_are_refused():
-    operations = operations_of(*chain("exp", "exp"))
-    elsewhere = replace(operations.steps[1], name="sort", kind=Kind.EXTERNAL)
+    operations = access_trace(*chain("exp", "exp"))
+    elsewhere = replace(operations.steps[1], name="sort", kind=StepKind.EXTERNAL)
     mixed = replace(operations, steps=(operations.steps[0], elsewhere))
     assert refusals(mixed, Surroundings(), None)["b0"] == "sort works on HBM"
 
@@ -238,6 +242,6 @@ def test_what_a_loop_reads_again_keeps_its_place():
 
 def test_what_does_not_lie_in_lx_takes_no_part():
     specs, names = chain("tanh", "exp", "exp")
-    operations = operations_of(specs, names)
+    operations = access_trace(specs, names)
     assert in_place_parents(operations, ["b0", "b1"]) == {"b1": "b0"}
     assert in_place_parents(operations, ["b1"]) == {}

@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError
-from spyre.torch_backend.inductor.op_spec import LoopSpec, UnimplementedOp
-from spyre.torch_backend.inductor.scratchpad.core_view import CoreView
-from spyre.torch_backend.inductor.scratchpad.liveness import Buffer, buffer_of, live_range
-from spyre.torch_backend.inductor.scratchpad.operations import Access, Kind, operations_of
+from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, UnimplementedOp
+from spyre.torch_backend.inductor.scratchpad.accesses import (
+    BufferAccess,
+    CoreView,
+    LiveBuffer,
+    StepKind,
+    access_trace,
+    buffer_of,
+    live_range,
+)
 from tests.torch_backend.inductor.scratchpad.kernels import (
     FULL,
     LANE,
@@ -29,7 +35,7 @@ def loop(count, *body):
 
 
 def lives(specs, names):
-    operations = operations_of(specs, names)
+    operations = access_trace(specs, names)
     return {n: live_range(a, operations.loops) for n, a in operations.accesses().items()}
 
 
@@ -41,25 +47,29 @@ def test_straight_code():
 
 
 def test_buffers_know_their_uses():
-    operations = operations_of(*softmax())
+    operations = access_trace(*softmax())
     accesses = operations.accesses()
     exp = buffer_of("exp", 128, accesses["exp"], operations.loops, "sub")
-    assert exp == Buffer("exp", 128, (2, 3, 4), True, "sub", None)
+    assert exp == LiveBuffer("exp", 128, (2, 3, 4), True, "sub", None)
     assert (exp.start, exp.end) == (2, 5)
     assert not buffer_of("x", 128, accesses["x"], operations.loops).first_is_write
 
 
 def test_operations():
     specs, names = softmax(splits=(32, 1))
-    first, second = operations_of(specs, names).steps[:2]
+    first, second = access_trace(specs, names).steps[:2]
     assert (first.name, first.kind, first.reads, first.writes) == (
-        "max", Kind.REDUCTION, ("x",), ("max",),
+        "max", StepKind.REDUCTION, ("x",), ("max",),
     )  # fmt: skip
-    assert (second.kind, second.reads, second.writes) == (Kind.POINTWISE, ("x", "max"), ("sub",))
+    assert (second.kind, second.reads, second.writes) == (
+        StepKind.POINTWISE,
+        ("x", "max"),
+        ("sub",),
+    )
     assert not first.splits_reduction
     assert second.accesses[2].view == CoreView((16, 16), (1, 32), (0, 1), 32)
     assert second.accesses[2].size_bytes == 512 * 1024 * 2
-    split = operations_of([reduction("sum", (512, 1024), [FULL, LANE], (4, 8))], [("x", "s")])
+    split = access_trace([reduction("sum", (512, 1024), [FULL, LANE], (4, 8))], [("x", "s")])
     assert split.steps[0].splits_reduction
 
 
@@ -69,8 +79,12 @@ def test_kinds_by_name():
         reduction("batchmatmul", (64, 64), [FULL, FULL, FULL]),
         UnimplementedOp("fft"),
     ]
-    found = operations_of(specs, [("a", "b"), ("a", "b", "c"), ()])
-    assert [op.kind for op in found.steps] == [Kind.RESTICKIFY, Kind.MATMUL, Kind.EXTERNAL]
+    found = access_trace(specs, [("a", "b"), ("a", "b", "c"), ()])
+    assert [op.kind for op in found.steps] == [
+        StepKind.RESTICKIFY,
+        StepKind.MATMUL,
+        StepKind.EXTERNAL,
+    ]
     assert found.steps[2].name == "fft"
 
 
@@ -105,7 +119,7 @@ def test_an_accumulator_lives_through_the_loop():
 
 def test_loops_are_numbered_from_outside():
     specs, names = chain("exp", "neg", "exp")
-    found = operations_of([loop(2, specs[0], loop(3, specs[1])), loop(2, specs[2])], names)
+    found = access_trace([loop(2, specs[0], loop(3, specs[1])), loop(2, specs[2])], names)
     assert found.loops == ((0, 2), (1, 2), (2, 3))
 
 
@@ -124,7 +138,7 @@ def test_a_moving_buffer_lives_through_its_loop():
 
 
 def access(name, is_write):
-    return Access(name, is_write, CoreView((), (), (), 1), "", (), 128)
+    return BufferAccess(name, is_write, CoreView((), (), (), 1), "", (), 128)
 
 
 @given(
@@ -169,5 +183,5 @@ def test_nothing_needed_is_dead(events, data):
 def test_names_must_fit(names, text):
     specs, _ = chain("exp", "neg")
     with pytest.raises(BundleError, match="SPY988") as caught:
-        operations_of(specs, names)
+        access_trace(specs, names)
     assert caught.value.finding.expected == text

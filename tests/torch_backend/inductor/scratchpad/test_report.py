@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyre.torch_backend.inductor.scratchpad.liveness import Buffer
+from spyre.torch_backend.inductor.scratchpad.accesses import LiveBuffer
 from spyre.torch_backend.inductor.scratchpad.plan import SOLVERS, ScratchpadPlan, plan_scratchpad
 from spyre.torch_backend.inductor.scratchpad.report import Quality, report_of, report_text
 from tests.torch_backend.inductor.scratchpad.kernels import chain, softmax
@@ -88,7 +88,11 @@ def test_text_says_what_does_not_fit_and_what_the_best_is():
 def test_text_says_how_much_higher_the_peak_is():
     text = report_text(plan_scratchpad(*softmax(), solver="first_fit", capacity_bytes=1 << 22))
     assert "optimal: this plan is" in text
-    buffers = [Buffer("a", 256, (0, 1)), Buffer("b", 128, (1, 3)), Buffer("c", 384, (2, 3))]
+    buffers = [
+        LiveBuffer("a", 256, (0, 1)),
+        LiveBuffer("b", 128, (1, 3)),
+        LiveBuffer("c", 384, (2, 3)),
+    ]
     text = report_text(plan_of(buffers, steps=4))
     assert "optimal: peak 512 bytes, 0 bytes do not fit; this plan reaches 256 bytes higher" in text
 

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.scratchpad.fit import (
+from spyre.torch_backend.inductor.scratchpad.accesses import LiveBuffer
+from spyre.torch_backend.inductor.scratchpad.solvers import (
+    peak_bound,
     placing_order,
     solve_best_fit,
     solve_first_fit,
+    solve_greedy,
+    solve_optimal,
 )
-from spyre.torch_backend.inductor.scratchpad.greedy import solve_greedy
-from spyre.torch_backend.inductor.scratchpad.liveness import Buffer
-from spyre.torch_backend.inductor.scratchpad.optimal import peak_bound, solve_optimal
 
 KIB = 1024
 CAPACITY = 1_677_721
@@ -24,16 +25,16 @@ FAST = (solve_greedy, solve_first_fit, solve_best_fit)
 ALL = (*FAST, solve_optimal)
 
 FOUR = [
-    Buffer("A", 600 * KIB, (0, 1)),
-    Buffer("B", 400 * KIB, (1, 2, 3)),
-    Buffer("C", 1200 * KIB, (3, 4)),
-    Buffer("D", 400 * KIB, (3, 4), in_place_of="B"),
+    LiveBuffer("A", 600 * KIB, (0, 1)),
+    LiveBuffer("B", 400 * KIB, (1, 2, 3)),
+    LiveBuffer("C", 1200 * KIB, (3, 4)),
+    LiveBuffer("D", 400 * KIB, (3, 4), in_place_of="B"),
 ]
 SOFTMAX = [
-    Buffer("max", 64 * KIB, (0, 1)),
-    Buffer("sub", 1024 * KIB, (1, 2)),
-    Buffer("exp", 1024 * KIB, (2, 3, 4), in_place_of="sub"),
-    Buffer("sum", 64 * KIB, (3, 4)),
+    LiveBuffer("max", 64 * KIB, (0, 1)),
+    LiveBuffer("sub", 1024 * KIB, (1, 2)),
+    LiveBuffer("exp", 1024 * KIB, (2, 3, 4), in_place_of="sub"),
+    LiveBuffer("sum", 64 * KIB, (3, 4)),
 ]
 
 
@@ -82,7 +83,7 @@ def groups(draw, most=7, unit=128, sizes=12):
         if parent is None and draw(st.booleans()):
             held = (max(0, uses[0] - draw(st.integers(0, 2))), uses[-1] + 1)
         buffers.append(
-            Buffer(
+            LiveBuffer(
                 f"b{k}",
                 size if parent is None else parent.size_bytes,
                 tuple(uses),
@@ -112,24 +113,24 @@ def test_first_fit_softmax_vector():
 
 def test_fit_order_is_by_priority_and_operands_come_first():
     assert [b.name for b in placing_order(FOUR)] == ["B", "D", "A", "C"]
-    often = [Buffer("rare", 128, (0, 5)), Buffer("often", 128, (0, 1, 2, 3, 4, 5))]
+    often = [LiveBuffer("rare", 128, (0, 5)), LiveBuffer("often", 128, (0, 1, 2, 3, 4, 5))]
     assert [b.name for b in placing_order(often)] == ["often", "rare"]
-    first_read = [Buffer("read", 128, (0, 1), False), Buffer("written", 128, (0, 1))]
+    first_read = [LiveBuffer("read", 128, (0, 1), False), LiveBuffer("written", 128, (0, 1))]
     assert [b.name for b in placing_order(first_read)] == ["written", "read"]
     same_value = [
-        Buffer("long", 128, (0, 1, 2, 3), False, held=(0, 6)),
-        Buffer("short", 128, (0, 2), False),
+        LiveBuffer("long", 128, (0, 1, 2, 3), False, held=(0, 6)),
+        LiveBuffer("short", 128, (0, 2), False),
     ]
     assert [b.name for b in placing_order(same_value)] == ["short", "long"]
 
 
 def test_best_fit_takes_the_tightest_gap():
     fixed = [
-        Buffer("a", 512, (0, 1, 2, 3)),
-        Buffer("b", 128, (1, 2, 3, 4)),
-        Buffer("c", 256, (0, 1, 2, 3, 4)),
+        LiveBuffer("a", 512, (0, 1, 2, 3)),
+        LiveBuffer("b", 128, (1, 2, 3, 4)),
+        LiveBuffer("c", 256, (0, 1, 2, 3, 4)),
     ]
-    late = Buffer("late", 128, (4, 9))
+    late = LiveBuffer("late", 128, (4, 9))
     first, best = (s([*fixed, late], 1024) for s in (solve_first_fit, solve_best_fit))
     check([*fixed, late], first, 1024)
     check([*fixed, late], best, 1024)
@@ -140,17 +141,17 @@ def test_best_fit_takes_the_tightest_gap():
 
 def test_greedy_uses_the_first_gap_where_the_top_is_full():
     buffers = [
-        Buffer("low", 256, (0, 9)),
-        Buffer("middle", 256, (1, 2)),
-        Buffer("high", 512, (1, 9)),
-        Buffer("late", 128, (3, 9)),
+        LiveBuffer("low", 256, (0, 9)),
+        LiveBuffer("middle", 256, (1, 2)),
+        LiveBuffer("high", 512, (1, 9)),
+        LiveBuffer("late", 128, (3, 9)),
     ]
     assert solve_greedy(buffers, 1024) == {"low": 0, "middle": 256, "high": 512, "late": 256}
 
 
 @pytest.mark.parametrize("solve", ALL)
 def test_what_is_larger_than_lx_stays_in_hbm(solve):
-    buffers = [Buffer("large", 1280, (0, 1)), Buffer("small", 128, (0, 1))]
+    buffers = [LiveBuffer("large", 1280, (0, 1)), LiveBuffer("small", 128, (0, 1))]
     assert solve(buffers, 1024) == {"large": None, "small": 0}
     assert solve([], 1024) == {}
 
@@ -199,7 +200,7 @@ def test_optimal_is_the_best_of_all_assignments(buffers):
 
 def test_optimal_refuses_large_groups():
     with pytest.raises(UnsupportedError, match="SPY986"):
-        solve_optimal([Buffer(f"b{k}", 128, (k, k + 1)) for k in range(13)], CAPACITY)
+        solve_optimal([LiveBuffer(f"b{k}", 128, (k, k + 1)) for k in range(13)], CAPACITY)
 
 
 def test_optimal_is_reached_where_greedy_is_not():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims
 
 ROWS, COLUMNS = 64, 256
 

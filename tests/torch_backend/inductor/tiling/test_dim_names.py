@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.tiling.dim_names import (
+from spyre.torch_backend.inductor.hints import (
     declare_tensor_dim,
     declared_extent,
     name_tensor_dims,
@@ -43,15 +43,15 @@ def test_equal_tensors_have_their_own_names():
 
 
 def test_names_go_with_the_tensor():
-    from spyre.torch_backend.inductor.tiling import dim_names
+    from spyre.torch_backend.inductor import hints
 
     named = torch.zeros(4, 6)
-    before = len(dim_names._names)
+    before = len(hints._names_of_tensors)
     name_tensor_dims(named, ["A", "B"])
-    assert len(dim_names._names) == before + 1
+    assert len(hints._names_of_tensors) == before + 1
     del named
     gc.collect()
-    assert len(dim_names._names) == before
+    assert len(hints._names_of_tensors) == before
 
 
 def test_names_of_card_tensors(card):

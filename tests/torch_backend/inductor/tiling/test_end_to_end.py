@@ -7,11 +7,10 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from spyre.torch_backend.inductor.layouts import FixedTiledLayout, written_layout
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, written_layout
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
+from spyre.torch_backend.inductor.hooks.loop_nodes import CountedLoopSchedulerNode
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
-from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
-from spyre.torch_backend.inductor.tiling.loop_nodes import CountedLoopSchedulerNode
 from tests.torch_backend.inductor.tiling.toy_backend import compiled
 
 

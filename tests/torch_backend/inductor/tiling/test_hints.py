@@ -8,7 +8,7 @@ from torch._inductor import compile_fx
 from torch._inductor.codecache import compiled_fx_graph_hash
 
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.tiling.hints import hints_key, scopes_of, spyre_hint
+from spyre.torch_backend.inductor.hints import hints_key, scopes_of, spyre_hint
 
 
 def graphs_of(function, *arguments):

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.tiling.dim_hints import (
+from spyre.torch_backend.inductor.base.settings import checked_groups_fn
+from spyre.torch_backend.inductor.hints import spyre_hint
+from spyre.torch_backend.inductor.tiling.accesses import propagate_named_dims
+from spyre.torch_backend.inductor.tiling.groups import (
     DimHint,
     HintKind,
     assign_dim_hints,
     hints_to_coarse_tile_groups,
     work_division_of,
 )
-from spyre.torch_backend.inductor.tiling.groups import checked_groups_fn
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
-from spyre.torch_backend.inductor.tiling.named_dims import propagate_named_dims
 from tests.torch_backend.inductor.tiling.toy_backend import compiled
 
 
@@ -55,7 +55,7 @@ def test_unnamed_operands_take_names_from_what_they_meet(named):
 
 
 def test_the_first_operand_wins(named):
-    from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
+    from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims
 
     declare_tensor_dim("other", 256)
     second = torch.randn(64, 256)

@@ -7,11 +7,10 @@ import sympy
 import torch
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.layouts import FixedTiledLayout
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
-from spyre.torch_backend.inductor.tiling.dim_names import declare_tensor_dim, name_tensor_dims
 from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel
-from spyre.torch_backend.inductor.tiling.hints import spyre_hint
 from tests.torch_backend.inductor.tiling.toy_backend import compiled, refused
 
 

@@ -8,10 +8,9 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.compat import ir
-from spyre.torch_backend.inductor.loop_paths import loop_path, looped
-from spyre.torch_backend.inductor.op_spec import LoopSpec
-from spyre.torch_backend.inductor.spec_text import spec_text
+from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, spec_text
+from spyre.torch_backend.inductor.kernel.operands import loop_path, looped
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.groups import tile_extent
 from tests.torch_backend.inductor.tiling.toy_backend import compiled

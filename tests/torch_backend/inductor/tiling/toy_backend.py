@@ -28,22 +28,19 @@ from torch.utils._ordered_set import OrderedSet
 
 from spyre.errors import SpyreError
 from spyre.layout import SpyreTensorLayout
-from spyre.torch_backend.inductor.layouts import FixedTiledLayout
-from spyre.torch_backend.inductor.tiling.accesses import extents_of
-from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
-from spyre.torch_backend.inductor.tiling.dim_hints import (
-    assign_dim_hints,
-    hints_to_coarse_tile_groups,
-)
-from spyre.torch_backend.inductor.tiling.dim_names import names_of_inputs
-from spyre.torch_backend.inductor.tiling.loop_nodes import (
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout
+from spyre.torch_backend.inductor.hints import names_of_inputs
+from spyre.torch_backend.inductor.hooks.loop_nodes import (
     CountedLoopSchedulerNode,
     build_loop_scheduler_nodes,
 )
-from spyre.torch_backend.inductor.tiling.named_dims import (
+from spyre.torch_backend.inductor.tiling.accesses import (
+    extents_of,
     names_of_graph_inputs,
     propagate_named_dims,
 )
+from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
+from spyre.torch_backend.inductor.tiling.groups import assign_dim_hints, hints_to_coarse_tile_groups
 from tests.torch_backend.inductor.tiling.toy_interpreter import (
     DTYPES,
     Loop,

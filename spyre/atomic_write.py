@@ -1,0 +1,40 @@
+"""Atomic writes: files that appear complete or not at all."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_write(target: Path) -> Iterator[Path]:
+    """A path beside ``target`` to write to, which takes its place when the block ends well.
+
+    Nothing is left behind when it does not. OSErrors are the caller's to explain. Any thread or
+    process may do so at the same time: the last one wins.
+    """
+    temporary = target.with_name(f".{uuid.uuid4().hex}{target.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def writable_target(path: Path | str, refusal: Callable[[str], Exception]) -> Path:
+    """Where a file goes, symbolic links followed; ``refusal(found)`` when none can be there."""
+    try:
+        target = Path(path).resolve()
+        exists = os.path.lexists(target)
+    except (OSError, RuntimeError) as error:  # names too long, links in a circle
+        raise refusal(str(error)) from error
+    if exists and not target.is_file():
+        raise refusal("something other than a file")
+    if not target.parent.is_dir():
+        raise refusal("a directory that does not exist")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise refusal("a directory that may not be written")
+    return target

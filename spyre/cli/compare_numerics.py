@@ -1,0 +1,331 @@
+"""``--against``: one program in two number modes, compared and reported as text or JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import isfinite
+from typing import Any
+
+import numpy.typing as npt
+
+from spyre import config
+from spyre.cli.commands import load_expected, load_inputs
+from spyre.cli.json_report import finding_object, print_object
+from spyre.cli.options import Options
+from spyre.cli.text_report import MAX_WARNINGS, print_table
+from spyre.errors import Finding
+from spyre.hw.device.device import Device
+from spyre.hw.numerics import Numerics, parse_numerics
+from spyre.hw.spec import LX_BASE, LX_BYTES
+from spyre.runtime.arguments.host_tensor import HostTensor, parse_tensor_spec
+from spyre.runtime.arguments.specs import KernelArguments
+from spyre.runtime.cases.case import case_directory, read_case
+from spyre.runtime.compare.executes import ElementLocation
+from spyre.runtime.compare.loaded_program import (
+    LoadedProgram,
+    load_bundle_program,
+    load_case_program,
+)
+from spyre.runtime.compare.outputs import EXACT, Tolerance, compare, default_tolerance
+from spyre.runtime.numerics.comparison import (
+    ExecuteDifference,
+    NumericsReport,
+    OutputDifference,
+    Verdict,
+    WorstElement,
+    compare_numerics,
+)
+from spyre.runtime.run.session import RunOptions, session_of
+
+Array = npt.NDArray[Any]
+
+
+def run_compare_numerics(options: Options) -> int:
+    """Compare ``--numerics`` with ``--against``, print the report, return the exit code."""
+    first = parse_numerics(options.numerics or config.NUMERICS.read())
+    second = parse_numerics(options.against or "")
+    report, findings = compare_options(options, first, second)
+    if options.json:
+        print_object(report_object(options.path, report, findings))
+    else:
+        print_report(report, findings, options)
+    return report.exit_code
+
+
+def compare_options(
+    options: Options, first: Numerics, second: Numerics
+) -> tuple[NumericsReport, tuple[Finding, ...]]:
+    """The comparison a command line asks for, of a case or a bundle."""
+    devices = [Device(numerics, options.threads) for numerics in (first, second)]
+    directory = case_directory(options.path)
+    if directory is not None and not (options.inputs or options.expected or options.shapes):
+        case = read_case(directory)
+        limits = case.spec.tolerance
+        tolerance = _tolerance(options, Tolerance(limits.rtol, limits.atol))
+        subjects = [load_case_program(device, case, tolerance) for device in devices]
+        return compare_numerics(*subjects), subjects[0].findings
+    return _compare_bundle(options, devices)
+
+
+def _compare_bundle(
+    options: Options, devices: Sequence[Device]
+) -> tuple[NumericsReport, tuple[Finding, ...]]:
+    run = RunOptions(
+        seed=options.seed,
+        values=dict(options.values),
+        shapes=tuple(parse_tensor_spec(text) for text in options.shapes),
+        strides=dict(options.strides),
+        aliases=dict(options.aliases),
+    )
+    arguments = session_of(devices[0]).arguments(options.path, run)
+    inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
+    agrees = _output_checks(options, arguments)
+
+    def placed(device: Device) -> Any:
+        return load_bundle_program(device, options.path, inputs, run, agrees)
+
+    with placed(devices[0]) as first, placed(devices[1]) as second:
+        subject: LoadedProgram = first
+        return compare_numerics(subject, second), subject.findings
+
+
+def _output_checks(options: Options, arguments: KernelArguments) -> list[Callable[[Array], bool]]:
+    """Per output, whether values agree with the file given for it; none without ``-o``."""
+    if not options.expected:
+        return []
+    expected = load_expected(options.expected, arguments.outputs)
+    return [
+        partial(
+            _agrees,
+            tensor,
+            _tolerance(options, default_tolerance(spec.dtype_name, spec.layout.device_dtype)),
+        )
+        for spec, tensor in zip(arguments.outputs, expected, strict=True)
+    ]
+
+
+def _agrees(expected: HostTensor, tolerance: Tolerance, values: Array) -> bool:
+    return compare(values, expected.to_values(), tolerance).ok
+
+
+def _tolerance(options: Options, default: Tolerance) -> Tolerance:
+    if options.exact:
+        return EXACT
+    return replace(
+        default,
+        rtol=default.rtol if options.rtol is None else options.rtol,
+        atol=default.atol if options.atol is None else options.atol,
+    )
+
+
+MAX_ROWS = 24
+"""More execute statements than this are cut to those that differ most, unless ``-v`` is given."""
+
+
+def print_report(report: NumericsReport, findings: Sequence[Finding], options: Options) -> None:
+    """Table of executes, lines of outputs, the verdict; with ``-q`` only the verdict."""
+    if not options.quiet:
+        for finding in findings if options.verbose else findings[:MAX_WARNINGS]:
+            print(finding, file=sys.stderr)
+        print(f"{report.first} against {report.second}: every execute from equal operands")
+        print_table(_execute_table(_shown(report.executes, options.verbose)))
+        for output in report.outputs:
+            print(_output_line(output, report))
+    print(verdict_line(report))
+
+
+def _shown(executes: Sequence[ExecuteDifference], every: bool) -> list[ExecuteDifference]:
+    if every or len(executes) <= MAX_ROWS:
+        return list(executes)
+    ranked = sorted(executes, key=_rank, reverse=True)[:MAX_ROWS]
+    return sorted(ranked, key=lambda e: e.index)
+
+
+def _rank(execute: ExecuteDifference) -> tuple[bool, float]:
+    return not execute.is_explained, execute.worst.units if execute.worst else 0.0
+
+
+def _execute_table(executes: Sequence[ExecuteDifference]) -> Any:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, pad_edge=False)
+    right = ("#", "runs", "differ", "max ULP", "mean ULP", "explained")
+    titles = ("#", "operation", "shape", *right[1:], "where")
+    for title in titles:
+        justify = "right" if title in right else "left"
+        table.add_column(title, justify=justify, no_wrap=title not in ("shape", "where"))  # type: ignore[arg-type]
+    for e in executes:
+        worst = e.worst
+        table.add_row(
+            str(e.index),
+            e.op,
+            e.shape,
+            str(e.runs),
+            _share(e.differing, e.compared),
+            _ulps(worst.units if worst else 0.0),
+            _ulps(e.mean_units),
+            "-" if worst is None else _explained(e, worst),
+            "" if worst is None else describe_spot(worst),
+        )
+    return table
+
+
+def _explained(execute: ExecuteDifference, worst: WorstElement) -> str:
+    if execute.unexplained:
+        return f"NO (to {_ulps(worst.explained_units)})"
+    return "range" if execute.beyond else "yes"
+
+
+def describe_spot(worst: WorstElement) -> str:
+    """The element that differs most: values, coordinates, core, loop indices, address."""
+    return f"{worst.first:.6g} / {worst.second:.6g} at {_place(worst.spot)}"
+
+
+def _place(spot: ElementLocation) -> str:
+    coordinates = ", ".join(f"{dim} {c}" for dim, c in spot.coordinates.items())
+    parts = [coordinates, f"core {spot.core}"]
+    if spot.tile:
+        parts.append(f"tile {spot.tile}")
+    if spot.address_bytes >= LX_BASE:
+        parts.append(f"LX {(spot.address_bytes - LX_BASE) % LX_BYTES:#x}")
+    else:
+        parts.append(f"address {spot.address_bytes:#x}")
+    return ", ".join(part for part in parts if part)
+
+
+def _output_line(output: OutputDifference, report: NumericsReport) -> str:
+    text = f"{output.name}: "
+    if not output.differing:
+        text += f"all {output.compared} elements equal"
+    else:
+        text += (
+            f"{_share(output.differing, output.compared)} of {output.compared} elements differ, "
+            f"max {_ulps(output.worst_units)} ULP, mean {_ulps(output.mean_units)} ULP of "
+            f"{output.data_format}; worst {output.first:.6g} / {output.second:.6g} at index "
+            f"{output.worst_index}, {output.place}"
+        )
+    if output.agrees is not None:
+        sides = zip((report.first, report.second), output.agrees, strict=True)
+        text += "; expected values: " + ", ".join(
+            f"{mode} {'agrees' if ok else 'DIFFERS'}" for mode, ok in sides
+        )
+    return text
+
+
+def verdict_line(report: NumericsReport) -> str:
+    """The answer, and what it rests on."""
+    reasons = {
+        Verdict.EQUAL: "every execute and every output is the same in both modes",
+        Verdict.QUANTISATION: "no execute differs by more than its rounding explains",
+        Verdict.RANGE: "no execute differs by more than its rounding explains, but for results "
+        f"too large for binary16, in {_indices(report)}",
+        Verdict.NOT_QUANTISATION: _blame(report),
+    }
+    return f"verdict: {report.verdict.value}: {reasons[report.verdict]}"
+
+
+def _indices(report: NumericsReport) -> str:
+    found = [str(e.index) for e in report.executes if e.beyond]
+    shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
+    return f"execute{'s' if len(found) > 1 else ''} {shown}"
+
+
+def _blame(report: NumericsReport) -> str:
+    guilty = [e for e in report.executes if not e.is_explained]
+    if not guilty:
+        return "both modes miss the expected values, and every execute is only rounding apart"
+    first = guilty[0]
+    worst = first.worst
+    assert worst is not None
+    return (
+        f"execute {first.index} ({first.op}) is the first of {len(guilty)} that differ by more "
+        f"than their rounding explains: {first.unexplained} elements, worst {_ulps(worst.units)} "
+        f"ULP where {_ulps(worst.explained_units)} are explained, {describe_spot(worst)}"
+    )
+
+
+def _share(count: int, total: int) -> str:
+    if not count or not total:
+        return "-"
+    percent = 100 * count / total
+    return f"{percent:.1f} %" if percent >= 0.05 else "<0.05 %"
+
+
+def _ulps(units: float) -> str:
+    if units == 0:
+        return "-"
+    return f"{units:.3g}" if isfinite(units) else "∞"
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def report_object(path: str, report: NumericsReport, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The report as one object; docs/cli.md lists the keys."""
+    return {
+        "ok": report.exit_code == 0,
+        "exit_code": report.exit_code,
+        "bundle": path,
+        "numerics": str(report.first),
+        "against": str(report.second),
+        "verdict": report.verdict.value,
+        "reason": verdict_line(report).split(": ", 2)[2],
+        "findings": [finding_object(f) for f in findings],
+        "executes": [_execute_object(e) for e in report.executes],
+        "outputs": [_output_object(o) for o in report.outputs],
+    }
+
+
+def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
+    worst = e.worst
+    place = None
+    if worst is not None:
+        spot = worst.spot
+        place = {
+            "core": spot.core,
+            "loop_indices": spot.tile,
+            "coordinates": spot.coordinates,
+            "address_bytes": spot.address_bytes,
+        }
+    return {
+        "index": e.index,
+        "sdsc": e.sdsc,
+        "op": e.op,
+        "shape": e.shape,
+        "format": e.data_format,
+        "executions": e.runs,
+        "compared": e.compared,
+        "differing": e.differing,
+        "max_ulp": _number(worst.units if worst else 0.0),
+        "mean_ulp": e.mean_units,
+        "explained": e.is_explained,
+        "unexplained": e.unexplained,
+        "beyond_binary16": e.beyond,
+        "adjusted_operands": e.adjusted_operands,
+        "worst_explained_ulp": _number(worst.explained_units) if worst else None,
+        "worst_values": [_number(worst.first), _number(worst.second)] if worst else None,
+        "worst_place": place,
+    }
+
+
+def _output_object(o: OutputDifference) -> dict[str, Any]:
+    return {
+        "name": o.name,
+        "format": o.data_format,
+        "compared": o.compared,
+        "differing": o.differing,
+        "max_ulp": _number(o.worst_units),
+        "mean_ulp": o.mean_units,
+        "worst_index": o.worst_index,
+        "worst_values": [_number(o.first), _number(o.second)],
+        "worst_place": o.place or None,
+        "agrees_with_expected": o.agrees,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None

@@ -1,0 +1,1 @@
+"""What programs move and compute: counts of executes, of scratchpads, of launches."""

@@ -1,0 +1,475 @@
+"""What one execute statement moved and computed in a launch, over all its executions and per
+core.
+
+Pure functions of plans; nothing is measured while a program runs. Every core counts the sticks it
+touches itself, once each, so a stick that several cores read counts several times. What depends
+on where the cores' shares lie is added: sticks that several cores read at once cross the memory
+interface once; partial sums of cores that share a reduction, and what a core reads of another
+one's scratchpad, go over the ring. Our readings: partial sums go from core to core in the order
+of their numbers, in the format of the result, and whoever has the last writes; other traffic
+takes the shorter way. Last come the terms of the calibrated model, read off the operation and its
+tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from math import prod
+from operator import add
+
+import numpy as np
+
+from spyre.hw.access import TensorAccess, core_boxes, per_core
+from spyre.hw.counters.counts import (
+    CostClass,
+    Counters,
+    OperandTraffic,
+    OperationCounts,
+    ProductShape,
+    is_broadcast,
+    product_dims,
+    product_shape,
+)
+from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
+from spyre.hw.ops.table import Family
+from spyre.hw.plans.core_plan import CorePlan, shares
+from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.footprint import RESTICKIFY, window_of, window_span
+from spyre.mlir.operation.operation import MASK_CONSTANT, Component, Indirection, Operation, Tensor
+
+
+def count_plan(plan: CorePlan) -> Counters:
+    """The work of one execute of ``plan``, without memory interface, ring and executions."""
+    traffic = operand_traffic(plan)
+    points = prod(plan.op.extents.values())
+    is_matmul = plan.spec.unit == "pt"
+    return Counters(
+        _traffic_bytes(traffic, Component.HBM, False),
+        _traffic_bytes(traffic, Component.HBM, True),
+        _traffic_bytes(traffic, Component.LX, False),
+        _traffic_bytes(traffic, Component.LX, True),
+        points if is_matmul else 0,
+        0 if is_matmul else points,
+    )
+
+
+def operand_traffic(plan: CorePlan) -> tuple[OperandTraffic, ...]:
+    """Bytes per operand, in the order of ``Operation.tensors``."""
+    op = plan.op
+    return tuple(
+        OperandTraffic(
+            access.tensor.name,
+            access.tensor.component,
+            access.tensor in op.outputs,
+            sticks_per_core(op, access) * len(op.cores) * STICK_BYTES,
+        )
+        for access in plan.accesses
+    )
+
+
+def sticks_per_core(op: Operation, access: TensorAccess) -> int:
+    """Sticks one core touches of an operand.
+
+    For the value tensor of an indirect access: one per step of the dims it has and of those its
+    index tensor has, since every index may lead to another stick.
+    """
+    if access.tensor.indirection is Indirection.VALUE:
+        return _indirect_sticks(op, access)
+    held = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
+    return prod(_steps(op, access, dim) for dim in held)
+
+
+def _steps(op: Operation, access: TensorAccess, dim: str) -> int:
+    """Sticks (along a stick dim) or elements of ``dim`` that one core visits."""
+    window = window_of(op, access.tensor, dim)
+    if window is not None:
+        count = min(window_span(op, dim, window), access.stored[dim])
+    else:
+        count = per_core(op, dim)
+    if op.name == RESTICKIFY:
+        count = min(count, access.stored[dim])
+    return -(-count // access.sticks.get(dim, 1))
+
+
+def _indirect_sticks(op: Operation, access: TensorAccess) -> int:
+    tensors = (access.tensor, *op.index_tensors)
+    visited = [dim for dim in op.dims if any(tensor.holds(dim) for tensor in tensors)]
+    per_lane = any(tensor.holds(access.stick_dim) for tensor in op.index_tensors)
+    steps = [
+        per_core(op, dim) if per_lane or dim != access.stick_dim else _steps(op, access, dim)
+        for dim in visited
+    ]
+    return prod(steps)
+
+
+def _traffic_bytes(
+    traffic: tuple[OperandTraffic, ...], component: Component, is_output: bool
+) -> int:
+    chosen = (t for t in traffic if t.component is component and t.is_output is is_output)
+    return sum(t.size_bytes for t in chosen)
+
+
+CORE_COLUMNS = (
+    "hbm_read_bytes",
+    "hbm_written_bytes",
+    "lx_read_bytes",
+    "lx_written_bytes",
+    "ring_bytes",
+    "multiply_adds",
+    "element_operations",
+)
+"""Columns of :func:`count_cores`."""
+CORE_TRAFFIC = slice(CORE_COLUMNS.index("ring_bytes"))
+"""Columns of bytes a core moves to and from HBM and LX, in sticks."""
+CORE_WORK = slice(CORE_COLUMNS.index("multiply_adds"), len(CORE_COLUMNS))
+"""Columns of what a core computes."""
+Share = tuple[int, ...]
+"""What tells the shares of two cores apart: where they begin, and what leads on from there."""
+
+
+def count_execute(runs: Sequence[PlanRun]) -> Counters:
+    """The work of an execute statement: all its executions, all their parts."""
+    found = Counters()
+    for together, times in _parts_together(runs):
+        plain = reduce(add, (count_plan(run.plan) for run in together))
+        read, written = memory_bytes(together)
+        moved, hops = (sum(column) for column in zip(*map(_ring_traffic, together), strict=True))
+        one = replace(
+            plain,
+            rdmem_bytes=read,
+            wrmem_bytes=written,
+            ring_bytes=moved,
+            ring_byte_hops=hops,
+            executions=1,
+        )
+        found += one.times(times)
+    return found
+
+
+def _parts_together(runs: Sequence[PlanRun]) -> Iterator[tuple[list[PlanRun], int]]:
+    """Runs that are the parts of the same executions, and how many these are."""
+    if len(runs) == 1:
+        yield [runs[0]], len(runs[0].instances)
+        return
+    if not runs:  # in a loop that this launch does not enter
+        return
+    instances = np.unique(np.concatenate([run.instances for run in runs]))
+    member = np.stack([np.isin(instances, run.instances) for run in runs])
+    kinds, counts = np.unique(member, axis=1, return_counts=True)
+    for kind, count in zip(kinds.T, counts.tolist(), strict=True):
+        yield [run for run, used in zip(runs, kind, strict=True) if used], count
+
+
+# --- memory interface -------------------------------------------------------------------------
+
+
+def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
+    """Bytes read and written in HBM by one execution, a stick once per operand.
+
+    ``runs``: the parts of the execution.
+    """
+    found = [0, 0]
+    for place, tensor in enumerate(runs[0].plan.op.tensors):
+        if tensor.component is Component.HBM:
+            is_output = tensor in runs[0].plan.op.outputs
+            found[is_output] += operand_sticks(runs, place) * STICK_BYTES
+    return found[0], found[1]
+
+
+def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
+    """Sticks of an operand in HBM that one execution touches, each once; ``runs``: its parts."""
+    sticks = {share: count for run in runs for share, count in _shares(run, operand)}
+    if not any(_overlaps(run, operand) for run in runs):
+        return sum(sticks.values())
+    return len(np.unique(np.concatenate([_stick_numbers(run, operand) for run in runs])))
+
+
+def _shares(run: PlanRun, operand: int) -> Iterator[tuple[Share, int]]:
+    """Where the cores' shares of an operand begin, and how many sticks they have."""
+    op, access = run.plan.op, run.plan.accesses[operand]
+    if access.tensor.indirection is Indirection.VALUE:
+        yield from _indexed_shares(run, operand)
+        return
+    starts = run.bases[0, operand] + run.pattern[operand]
+    if op.name == RESTICKIFY:
+        boxes = core_boxes(op, access.tensor)
+        for start, box in zip(starts.tolist(), boxes, strict=True):
+            yield (start,), 0 if box is None else box.sticks
+        return
+    count = sticks_per_core(op, access)
+    for start in set(starts.tolist()):
+        yield (start,), count
+
+
+def _indexed_shares(run: PlanRun, operand: int) -> Iterator[tuple[Share, int]]:
+    """Cores read the same of a value tensor if their indices and starts are the same."""
+    op = run.plan.op
+    dims = [dim for dim in op.dims if any(t.holds(dim) for t in op.index_tensors)]
+    count = sticks_per_core(op, run.plan.accesses[operand])
+    starts = (run.bases[0, operand] + run.pattern[operand]).tolist()
+    for start, slices in zip(starts, op.core_slices, strict=True):
+        yield (start, *(slices.get(dim, 0) for dim in dims)), count
+
+
+def _overlaps(run: PlanRun, operand: int) -> bool:
+    """True if shares that begin apart may have sticks in common: these are counted one by one."""
+    op, tensor = run.plan.op, run.plan.op.tensors[operand]
+    if tensor.indirection is Indirection.VALUE:
+        return False
+    windowed = any(op.window_of(tensor, dim) is not None for dim in tensor.dims)
+    return windowed or tensor in op.index_tensors
+
+
+def _stick_numbers(run: PlanRun, operand: int) -> Int64Array:
+    starts = (run.bases[0, operand] + run.pattern[operand]).tolist()
+    boxes = core_boxes(run.plan.op, run.plan.op.tensors[operand])
+    distinct = {(start, id(box)): box for start, box in zip(starts, boxes, strict=True)}
+    found = [
+        (start + box.offsets()) // STICK_BYTES
+        for (start, _), box in distinct.items()
+        if box is not None
+    ]
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+# --- ring -------------------------------------------------------------------------------------
+
+
+def _ring_traffic(run: PlanRun) -> tuple[int, int]:
+    """Bytes, and bytes times links, of one execution."""
+    sums, elsewhere = _partial_sums(run), _other_scratchpads(run)
+    return sums[0] + elsewhere[0], sums[1] + elsewhere[1]
+
+
+def _partial_sums(run: PlanRun) -> tuple[int, int]:
+    groups = _reducing(run)
+    if not groups:
+        return 0, 0
+    size_bytes = _sum_bytes(run)
+    transfers = sum(len(cores) - 1 for cores in groups)
+    hops = sum(map(chain_hops, groups))
+    return size_bytes * transfers, size_bytes * hops
+
+
+def _reducing(run: PlanRun) -> list[Int64Array]:
+    """Cores that share a reduction, group by group."""
+    cores = np.array(run.plan.op.cores)
+    return [cores[positions] for positions in shares(run.plan.op) if len(positions) > 1]
+
+
+def _sum_bytes(run: PlanRun) -> int:
+    """What a core hands on of partial sums."""
+    return sum(_share_bytes(run, access) for access in _outputs(run))
+
+
+def _outputs(run: PlanRun) -> list[TensorAccess]:
+    return [a for a in run.plan.accesses if a.tensor in run.plan.op.outputs]
+
+
+def _share_bytes(run: PlanRun, access: TensorAccess) -> int:
+    return sticks_per_core(run.plan.op, access) * STICK_BYTES
+
+
+def chain_hops(cores: Int64Array) -> int:
+    """Links a chain through all of ``cores`` passes, begun behind the widest gap of the ring."""
+    gaps = _gaps(cores)
+    return int(gaps.sum() - gaps.max())
+
+
+def chain_end(cores: Int64Array) -> int:
+    """The last core of that chain, which writes the sum."""
+    return int(np.sort(cores)[_gaps(cores).argmax()])
+
+
+def _gaps(cores: Int64Array) -> Int64Array:
+    """Links from each core, in order of their numbers, to the next one around the ring."""
+    around = np.sort(cores)
+    gaps: Int64Array = np.diff(around, append=around[0] + CORES)
+    return gaps
+
+
+def _other_scratchpads(run: PlanRun) -> tuple[int, int]:
+    """Shares of operands that lie in the scratchpad of another core than the one that works."""
+    moved = hops = 0
+    cores = np.array(run.plan.op.cores)
+    for operand, access in _in_scratchpads(run):
+        way = np.abs(_owners(run, operand) - cores)
+        size_bytes = _share_bytes(run, access)
+        moved += size_bytes * int(np.count_nonzero(way))
+        hops += size_bytes * int(np.minimum(way, CORES - way).sum())
+    return moved, hops
+
+
+def _in_scratchpads(run: PlanRun) -> Iterator[tuple[int, TensorAccess]]:
+    for operand, access in enumerate(run.plan.accesses):
+        if access.tensor.component is Component.LX:
+            yield operand, access
+
+
+def _owners(run: PlanRun, operand: int) -> Int64Array:
+    """Cores in whose scratchpads the shares of an operand lie."""
+    starts = run.bases[0, operand] + run.pattern[operand] - LX_BASE
+    owners: Int64Array = starts // LX_BYTES
+    return owners
+
+
+def _sent_bytes(run: PlanRun) -> Int64Array:
+    """Bytes that leave each core for another one in one execution, [CORES].
+
+    Of what lies in another core's scratchpad that one sends what is read, the working core what is
+    written.
+    """
+    found = np.zeros(CORES, np.int64)
+    cores = np.array(run.plan.op.cores)
+    for group in _reducing(run):
+        found[group[group != chain_end(group)]] += _sum_bytes(run)
+    for operand, access in _in_scratchpads(run):
+        owners = _owners(run, operand)
+        senders = cores if access.tensor in run.plan.op.outputs else owners
+        np.add.at(found, senders[owners != cores], _share_bytes(run, access))
+    return found
+
+
+# --- cores ------------------------------------------------------------------------------------
+
+
+def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
+    """Work of every core in all executions, int64 [CORES, len(CORE_COLUMNS)].
+
+    Bytes add up to those of :func:`count_execute`, those over the ring counted where they are sent.
+    Points do not where cores do the same work: it counts there once, here for each of them.
+    """
+    found = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
+    for run in runs:
+        op = run.plan.op
+        counted = count_plan(run.plan)
+        points = prod(per_core(op, dim) for dim in op.dims)
+        row = np.zeros(len(CORE_COLUMNS), np.int64)
+        row[CORE_TRAFFIC] = np.array(counted.values[:4], np.int64) // len(op.cores)
+        row[CORE_WORK] = (points, 0) if counted.multiply_adds else (0, points)
+        np.add.at(found, np.array(op.cores), row * len(run.instances))
+        found[:, CORE_COLUMNS.index("ring_bytes")] += _sent_bytes(run) * len(run.instances)
+    return found
+
+
+TRANSCENDENTAL = frozenset(
+    ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "gelu", "silu", "mish", "softplus")
+)
+"""Kernel operations that take several cycles per element (which, nobody has published)."""
+
+
+def operation_counts(linked: LinkedProgram) -> tuple[OperationCounts, ...]:
+    """A record per execute statement that ran, in program order."""
+    return tuple(count_operation(runs) for runs in linked.runs if runs)
+
+
+def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
+    """All executions of one statement. Runtime sizes that differ between them are averaged."""
+    counters = count_execute(runs)
+    plan = runs[0].plan
+    op = plan.op if runs[0].divided is None else runs[0].divided
+    work = count_cores(runs)[:, CORE_WORK].sum(axis=1)
+    kind = cost_class(op, plan.spec.family, counters.executions)
+    product = _product(op, counters) if kind is CostClass.MATMUL else None
+    points = (counters.multiply_adds + counters.element_operations) // counters.executions
+    columns = max(_columns(op), 1) if product is None else product.n
+    inner = columns if product is None else columns * product.k
+    return OperationCounts(
+        name=op.name,
+        cost_class=kind,
+        cores=int(np.count_nonzero(work)) or len(set(op.cores)),
+        runs=counters.executions,
+        hbm_read_bytes=counters.rdmem_bytes,
+        hbm_written_bytes=counters.wrmem_bytes,
+        hbm_reread_bytes=reread_bytes(runs),
+        lx_read_bytes=counters.lx_read_bytes,
+        lx_written_bytes=counters.lx_written_bytes,
+        ring_bytes=counters.ring_bytes,
+        ring_byte_hops=counters.ring_byte_hops,
+        multiply_adds=counters.multiply_adds,
+        element_operations=counters.element_operations,
+        transcendental=plan.spec.kernel_op in TRANSCENDENTAL,
+        largest_share=float(work.max() / work.sum()) if work.any() else 0.0,
+        mac_format=op.inputs[0].data_format,
+        rows=points // inner,
+        columns=columns,
+        column_cores=op.slices.get(_stick_dim(op), 1) if product is None else product.n_cores,
+        scalar_operand=_has_scalar(op) and kind is CostClass.POINTWISE,
+        product=product,
+    )
+
+
+# --- classes ----------------------------------------------------------------------------------
+
+
+def cost_class(op: Operation, family: Family, executions: int) -> CostClass:
+    """Which terms of the calibrated model an operation has."""
+    if family in (Family.MATMUL, Family.CONTRACT):
+        return CostClass.MATMUL
+    if family is Family.REDUCTION:
+        kept = op.outputs[0].holds(_stick_dim(op))
+        return CostClass.COLUMN_REDUCTION if kept else CostClass.ROW_REDUCTION
+    if family is Family.RESTICKIFY:
+        return CostClass.TRANSPOSE
+    if family is Family.COPY and executions == 1 and _is_scattered(op.outputs[0]):
+        return CostClass.CONCATENATION
+    if family is Family.ELEMENTWISE and any(_is_broadcast(op, t) for t in op.inputs):
+        return CostClass.BROADCAST
+    return CostClass.POINTWISE
+
+
+def _is_broadcast(op: Operation, tensor: Tensor) -> bool:
+    """An operand in HBM that lacks some dims of the result, but not all of them."""
+    varying = [dim for dim in op.dims if op.extents[dim] > 1 and op.outputs[0].holds(dim)]
+    held = [dim for dim in varying if tensor.holds(dim)]
+    return tensor.component is Component.HBM and is_broadcast(held, varying)
+
+
+def _is_scattered(tensor: Tensor) -> bool:
+    """Memory goes on, along a dim that is not the outermost, behind what is written."""
+    return any(gap > 0 for dim, gap in tensor.gap_elements.items() if dim != tensor.dims[-1])
+
+
+def _has_scalar(op: Operation) -> bool:
+    """A constant of the SDSC, or one of several operands is one number for all elements."""
+    if set(op.constants) - {MASK_CONSTANT}:
+        return True
+    return len(op.inputs) > 1 and any(not any(map(t.holds, op.dims)) for t in op.inputs)
+
+
+# --- shapes -----------------------------------------------------------------------------------
+
+
+def _stick_dim(op: Operation) -> str:
+    return op.inputs[0].stick_dims[-1] if op.inputs else op.outputs[0].stick_dims[-1]
+
+
+def _columns(op: Operation) -> int:
+    return op.extents.get(_stick_dim(op), 1)
+
+
+def _product(op: Operation, counters: Counters) -> ProductShape:
+    """Its shape, with the rows that ran."""
+    operands = (*op.inputs[:2], op.outputs[0])
+    first, second, out = ([dim for dim in op.dims if t.holds(dim)] for t in operands)
+    shape = product_shape(product_dims(op.dims, first, second, out), op.extents, op.slices)
+    inner = shape.k * shape.n * shape.batch * counters.executions
+    return replace(shape, m=counters.multiply_adds // inner)
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+
+def reread_bytes(runs: Sequence[PlanRun]) -> int:
+    """Bytes of HBM that an execution reads where an earlier one read the same operand already."""
+    again = 0
+    for place, tensor in enumerate(runs[0].plan.op.tensors):
+        if tensor.component is not Component.HBM or tensor in runs[0].plan.op.outputs:
+            continue
+        for run in runs:
+            repeated = len(run.instances) - len(np.unique(run.bases[:, place]))
+            again += repeated * operand_sticks([run], place) * STICK_BYTES
+    return again

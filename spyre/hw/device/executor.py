@@ -1,0 +1,252 @@
+"""Running a linked program: the compiled driver, or one dispatch at a time for timings.
+
+Execution is sequential: every execute completes before the next starts (bundle reference §1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import DeviceFault, DeviceLocation
+from spyre.hw.access import per_core
+from spyre.hw.device.threads import ThreadPool
+from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
+from spyre.hw.memory.device_memory import DeviceMemory
+from spyre.hw.spec import device_address
+from spyre.hw.table import plan as tb
+from spyre.layout.access_map import Int64Array
+
+if TYPE_CHECKING:
+    from spyre.hw.counters.launches import LaunchCounts
+    from spyre.hw.linking.linked_program import BatchPiece, LinkedBatch
+    from spyre.hw.sanitizer.sanitizer import Sanitizer
+
+Progress = Callable[[int, int], None]
+"""Called with (dispatches done, dispatches in all)."""
+
+
+class Executor:
+    """Runs linked programs on one memory; used from one thread at a time.
+
+    Other threads may meanwhile link the programs that run next.
+
+    ``threads``: host threads a dispatch may use, at most those of ``pool``. ``sanitizer``: checks
+    every launch, where there is one. ``counts``: where launches are counted, if they are.
+    """
+
+    def __init__(self, memory: DeviceMemory, pool: ThreadPool) -> None:
+        self.memory = memory
+        self.pool = pool
+        self.sanitizer: Sanitizer | None = None
+        self.counts: LaunchCounts | None = None
+        self.threads = pool.threads
+        self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
+        self._scratch_pointer: int = self._scratch.ctypes.data
+        self._fault = np.zeros(1, np.int64)
+
+    def warm(self, linked: LinkedProgram) -> None:
+        """Compile or load every kernel the program needs, without running any of them."""
+        if self.sanitizer is not None:
+            self.sanitizer.prepare(linked)
+        self._drive(linked, 0, 0)
+
+    def run(self, linked: LinkedProgram) -> None:
+        """Run everything in the compiled driver; raises DeviceFault for a bad index."""
+        self._begin(linked)
+        self._drive(linked, 0, len(linked.host_dispatch))
+        if self.counts is not None:
+            self.counts.note(linked)
+
+    def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
+        """Run the dispatches ``first`` to ``last`` (excluded); raises DeviceFault as `run`."""
+        self._drive(linked, first, last)
+
+    def run_batch(self, batch: LinkedBatch, first: int = 0, last: int | None = None) -> None:
+        """Run launches ``first`` to ``last`` (excluded; None: to the end), many per driver call.
+
+        A DeviceFault, as from `run`, says in ``batch_launch`` which launch it stopped; later ones
+        did not run. With a sanitizer every launch is a call of its own.
+        """
+        end = len(batch) if last is None else last
+        if self.sanitizer is not None:
+            for launch in range(first, end):
+                with _numbered(launch):
+                    self.run(batch.program(launch))
+            return
+        for piece in batch.pieces(first, end):
+            self._run_piece(piece)
+
+    def run_batch_timed(
+        self, batch: LinkedBatch, first: int = 0, last: int | None = None
+    ) -> npt.NDArray[np.int64]:
+        """`run_batch` launch by launch as `run_timed`; nanoseconds of all dispatches in order."""
+        elapsed = [np.zeros(0, np.int64)]
+        for launch in range(first, len(batch) if last is None else last):
+            with _numbered(launch):
+                elapsed.append(self.run_timed(batch.program(launch)))
+        return np.concatenate(elapsed)
+
+    def _run_piece(self, piece: BatchPiece) -> None:
+        linked, rows = piece.group.linked, piece.rows
+        faulty = self._call(linked, rows, 0, len(rows))
+        if faulty < 0:
+            if self.counts is not None:
+                self.counts.note(linked, piece.last - piece.first)
+            return
+        launch, dispatch = divmod(faulty, len(linked.host_dispatch))
+        with _numbered(piece.first + launch):
+            raise self._fault_of(piece.program(piece.first + launch), dispatch)
+
+    def run_timed(
+        self, linked: LinkedProgram, progress: Progress | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Run dispatch by dispatch; returns host nanoseconds per dispatch."""
+        count = len(linked.host_dispatch)
+        elapsed = np.zeros(count, np.int64)
+        self._begin(linked)
+        for e in range(count):
+            start = time.perf_counter_ns()
+            self._drive(linked, e, e + 1)
+            elapsed[e] = time.perf_counter_ns() - start
+            if progress is not None:
+                progress(e + 1, count)
+        if self.counts is not None:
+            self.counts.note(linked)
+        return elapsed
+
+    def _begin(self, linked: LinkedProgram) -> None:
+        if self.sanitizer is not None:
+            self.sanitizer.begin(linked)
+
+    def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
+        faulty = self._call(linked, linked.host_dispatch, first, last)
+        if faulty >= 0:
+            raise self._fault_of(linked, faulty)
+
+    def _call(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
+        """Run dispatches ``first`` to ``last`` of ``rows``; the index of a faulty one, or -1."""
+        drive, further = _driver(self.sanitizer)
+        self.pool.prepare()
+        return drive(
+            rows,
+            linked.tables,
+            linked.entries,
+            self.memory.pointer,
+            self.pool.block,
+            self._scratch_pointer,
+            self.threads,
+            first,
+            last,
+            self._fault,
+            *further,
+        )
+
+    def _fault_of(self, linked: LinkedProgram, dispatch: int) -> DeviceFault:
+
+        address = device_address(int(self._fault[0]) - 1)
+        return index_fault(linked, dispatch, address, self.memory)
+
+
+@contextmanager
+def _numbered(launch: int) -> Iterator[None]:
+    """A DeviceFault that leaves this context says which launch of its batch it stopped."""
+    try:
+        yield
+    except DeviceFault as fault:
+        fault.batch_launch = launch
+        raise
+
+
+def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[object, ...]]:
+    """The compiled driver to call, and what it takes at the end."""
+    if sanitizer is None:
+        return _plain_driver(), ()
+    from spyre.hw.kernels.sanitizing import drive_checked
+
+    return drive_checked, sanitizer.arguments()
+
+
+@cache
+def _plain_driver() -> Callable[..., int]:
+    """The driver, imported when something first runs: it loads numba."""
+    from spyre.hw.kernels.driver import drive
+
+    return drive
+
+
+_WORD_BYTES = 4
+
+
+def index_fault(
+    linked: LinkedProgram, dispatch: int, address: int, memory: DeviceMemory
+) -> DeviceFault:
+    """The fault of a dispatch whose index at device ``address`` is out of range."""
+    table, static, instance = (int(v) for v in linked.dispatch[dispatch, :3])
+    execute = linked.program.executes[static]
+    runs = [run for run in linked.runs[static] if instance in run.instances]
+    found = filter(None, (find_index(run, instance, address) for run in runs))
+    core, coordinate = next(found, (None, {}))
+    op = runs[0].plan.op
+    index = int(memory.read(address, _WORD_BYTES).view("<i4")[0])
+    loops = linked.schedule.loop_indices[static][instance]
+    place = ", ".join(f"{dim} {n}" for dim, n in coordinate.items()) or "an unknown coordinate"
+    return DeviceFault(
+        "SPY412",
+        f"{op.name}: index out of range at {place}",
+        DeviceLocation(
+            op.file,
+            static,
+            core,
+            op.index_tensors[0].name,
+            address,
+            tuple(int(i) for i in loops),
+            execute.location,
+        ),
+        expected=f"0 to {int(linked.tables[table, tb.MASK_END]) - 1}",
+        found=str(index),
+    )
+
+
+def find_index(run: PlanRun, instance: int, address: int) -> tuple[int, dict[str, int]] | None:
+    """(core, coordinate in the whole index tensor) of the word at ``address``.
+
+    The first core that reads it; None if no core of the run does.
+    """
+    op, operand = run.plan.op, len(run.plan.op.inputs)
+    row = run.instances.tolist().index(instance)
+    for position, start in enumerate(run.starts(operand)[row].tolist()):
+        local = _local_coordinate(run, operand, address - start)
+        if local is not None:
+            slices = op.core_slices[position]
+            shares = {dim: slices.get(dim, 0) * per_core(op, dim) for dim in local}
+            return op.cores[position], {dim: n + shares[dim] for dim, n in local.items()}
+    return None
+
+
+def _local_coordinate(run: PlanRun, operand: int, offset: int) -> dict[str, int] | None:
+    """Coordinate within a core's box of the word ``offset`` bytes from its start.
+
+    Pitches nest, so the offset is taken apart from the largest pitch down.
+    """
+    op, access = run.plan.op, run.plan.accesses[operand]
+    local: dict[str, int] = {}
+    rest = offset
+    held = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
+    for dim in sorted(held, key=lambda d: -access.pitch_bytes[d]):
+        size = access.lanes if dim == access.stick_dim else 1
+        steps = -(-per_core(op, dim) // size)
+        step = min(rest // access.pitch_bytes[dim], steps - 1)
+        rest -= step * access.pitch_bytes[dim]
+        local[dim] = step * size
+    if access.stick_dim in local:
+        local[access.stick_dim] += rest // _WORD_BYTES
+        rest = 0 if local[access.stick_dim] < per_core(op, access.stick_dim) else -1
+    inside = 0 <= rest < access.lanes * _WORD_BYTES and offset >= 0
+    return {dim: local[dim] for dim in op.dims if dim in local} if inside else None

@@ -1,0 +1,394 @@
+"""Loops over DL16 codes in vectors: ``loop(operands, count)``, or that for several runs.
+
+``operands`` is a tuple of host byte addresses, the last one's of the result; ``count`` elements, a
+positive multiple of a stick's. ``loop(operands, pitches, runs, count)`` repeats it ``runs`` times,
+at least once, with operands moved by ``pitches`` bytes each time. What is read and what is written
+is equal or apart. Bits are those of the same loop over :func:`.intrinsics.decode_dl16` and
+:func:`.intrinsics.encode_dl16`, its twin in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from spyre.hw.kernels.intrinsics import F32, I16, I32, I64
+from spyre.hw.kernels.microkernel import LANES
+
+_LANE_CODES = 8
+"""16-bit codes in a 128-bit lane, within which x86 interleaves and packs."""
+_MAGNITUDE, _SIGN, _NINF = 0x7FFF, 0x8000, 0x7FFF
+_REBIAS = (127 - 31) << 7
+"""What turns an exponent of DL16 into one of float32, in the upper half of its bits."""
+_TO_INFINITY = 0x7F80 - (_NINF >> 2)
+_UPPER = 0x9FFF
+"""Bits of a code shifted right by two, with its sign, that go into the upper half."""
+_ROUND_AND_REBIAS = (1 << 13) - (_REBIAS << 16)
+_DROPPED = 14
+_F32_MAGNITUDE = 0x7FFFFFFF
+_X86_PACK = {
+    32: ("avx512bw", "llvm.x86.avx512.packssdw.512"),
+    16: ("avx2", "llvm.x86.avx2.packssdw"),
+}
+
+
+def _x86_pack(codes: int) -> str | None:
+    """LLVM's name of the host's packing instruction; None if it or numba's target has none."""
+    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+        return None
+    feature, name = _X86_PACK[codes]
+    return name if llvm.get_host_cpu_features().get(feature, False) else None
+
+
+HOST_CODES = 2 * LANES
+"""Codes of a vector on this host."""
+HOST_PACK = _x86_pack(HOST_CODES)
+
+
+class CodeVectors:
+    """Emits operations on vectors of ``codes`` DL16 codes, or of half as many float32.
+
+    ``x86_pack``: LLVM's name of an instruction that packs such vectors; None: plain LLVM, slower.
+    """
+
+    def __init__(self, builder: Any, codes: int, x86_pack: str | None) -> None:
+        self.b, self.codes, self.x86_pack = builder, codes, x86_pack
+        self.short = ir.VectorType(I16, codes)
+        self.word = ir.VectorType(I32, codes // 2)
+        self.float = ir.VectorType(F32, codes // 2)
+
+    def shorts(self, value: int) -> Any:
+        """A 16-bit constant in all lanes."""
+        return ir.Constant(self.short, [ir.Constant(I16, value)] * self.codes)
+
+    def words(self, value: int) -> Any:
+        """A 32-bit constant in all lanes."""
+        return ir.Constant(self.word, [ir.Constant(I32, value)] * (self.codes // 2))
+
+    def shuffle(self, first: Any, second: Any, order: Sequence[int]) -> Any:
+        """Lanes of both vectors, numbered on end, in the given order."""
+        kind = ir.VectorType(I32, len(order))
+        mask = ir.Constant(kind, [ir.Constant(I32, place) for place in order])
+        return self.b.shuffle_vector(first, second, mask)
+
+    def load(self, kind: Any, address: Any, align: int) -> Any:
+        """A vector at a byte address, ``align`` bytes aligned."""
+        loaded = self.b.load(self.b.inttoptr(address, kind.as_pointer()))
+        loaded.align = align
+        return loaded
+
+    def store(self, value: Any, address: Any, align: int) -> None:
+        """See :meth:`load`."""
+        stored = self.b.store(value, self.b.inttoptr(address, value.type.as_pointer()))
+        stored.align = align
+
+    def splat(self, address: Any) -> Any:
+        """The code at ``address`` in all lanes."""
+        code = self.b.load(self.b.inttoptr(address, I16.as_pointer()))
+        undefined = ir.Constant(self.short, ir.Undefined)
+        first = self.b.insert_element(undefined, code, ir.Constant(I32, 0))
+        return self.shuffle(first, undefined, [0] * self.codes)
+
+    def halves(self, codes: Any) -> tuple[Any, Any]:
+        """Lower and upper 16 bits of the float32 values."""
+        b = self.b
+        magnitude = b.and_(codes, self.shorts(_MAGNITUDE))
+        is_number = b.icmp_unsigned("!=", magnitude, self.shorts(_NINF))
+        is_zero = b.icmp_unsigned("==", magnitude, self.shorts(0))
+        rebias = b.select(is_number, self.shorts(_REBIAS), self.shorts(_TO_INFINITY))
+        rebias = b.select(is_zero, self.shorts(0), rebias)
+        upper = b.add(b.and_(b.ashr(codes, self.shorts(2)), self.shorts(_UPPER)), rebias)
+        lower = b.select(is_number, b.shl(codes, self.shorts(14)), self.shorts(0))
+        return lower, upper
+
+    def decoded(self, codes: Any) -> list[Any]:
+        """Two vectors of float32, whose elements alternate between them by half 128-bit lanes."""
+        lower, upper = self.halves(codes)
+        found = []
+        for half in (0, _LANE_CODES // 2):
+            places = [
+                lane + half + i
+                for lane in range(0, self.codes, _LANE_CODES)
+                for i in range(_LANE_CODES // 2)
+            ]
+            order = [place for low in places for place in (low, self.codes + low)]
+            found.append(self.b.bitcast(self.shuffle(lower, upper, order), self.float))
+        return found
+
+    def decoded_in_order(self, codes: Any) -> list[Any]:
+        """Two vectors of float32: the first half of the elements, the second half."""
+        lower, upper = self.halves(codes)
+        half = self.codes // 2
+        orders = [
+            [place for low in range(start, start + half) for place in (low, self.codes + low)]
+            for start in (0, half)
+        ]
+        return [self.b.bitcast(self.shuffle(lower, upper, order), self.float) for order in orders]
+
+    def pack(self, first: Any, second: Any) -> Any:
+        """Words to shorts with signed saturation, alternating as :meth:`decoded` takes apart."""
+        b = self.b
+        if self.x86_pack is not None:
+            kind = ir.FunctionType(self.short, [self.word, self.word])
+            function = cgutils.get_or_insert_function(b.module, kind, self.x86_pack)
+            return b.call(function, [first, second])
+        narrow = ir.VectorType(I16, self.codes // 2)
+        halves = [b.trunc(self.clamped(words), narrow) for words in (first, second)]
+        quarter = _LANE_CODES // 2
+        order = [
+            start + lane + i
+            for lane in range(0, self.codes // 2, quarter)
+            for start in (0, self.codes // 2)
+            for i in range(quarter)
+        ]
+        return self.shuffle(halves[0], halves[1], order)
+
+    def clamped(self, words: Any) -> Any:
+        """Words within the range of 16 bits."""
+        b = self.b
+        for limit, sign in ((0x7FFF, ">"), (-0x8000, "<")):
+            words = b.select(
+                b.icmp_signed(sign, words, self.words(limit)), self.words(limit), words
+            )
+        return words
+
+    def encoded(self, first: Any, second: Any) -> Any:
+        """Codes of what :meth:`decoded` gives: nearest, ties away; inf and NaN 0x7FFF | sign."""
+        b = self.b
+        bits = [b.bitcast(values, self.word) for values in (first, second)]
+        rounded = []
+        for words in bits:
+            magnitude = b.and_(words, self.words(_F32_MAGNITUDE))
+            moved = b.add(magnitude, self.words(_ROUND_AND_REBIAS))
+            rounded.append(b.ashr(moved, self.words(_DROPPED)))
+        codes = self.pack(*rounded)
+        zero = self.shorts(0)
+        codes = b.select(b.icmp_signed(">", codes, zero), codes, zero)
+        return b.or_(codes, b.and_(self.pack(*bits), self.shorts(_SIGN)))
+
+    def encoded_in_order(self, first: Any, second: Any) -> Any:
+        """Codes of what :meth:`decoded_in_order` gives."""
+        quarter = _LANE_CODES // 2
+        runs = self.codes // quarter
+        order = [
+            run * quarter + i
+            for run in (*range(0, runs, 2), *range(1, runs, 2))
+            for i in range(quarter)
+        ]
+        codes = self.encoded(first, second)
+        return self.shuffle(codes, codes, order)
+
+
+_CODE_BYTES, _FLOAT_BYTES = 2, 4
+_STICK = 64
+Emit = Callable[[CodeVectors, Sequence[Any], Any], None]
+"""Emits a loop over operands and a count."""
+Operation = Callable[..., Any]
+"""Emits an operation on vectors of codes: of the emitter and its operands."""
+
+
+def make(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> Any:
+    """The intrinsic of the loop ``emit`` writes; the host's vectors unless told otherwise."""
+
+    @intrinsic
+    def loop(typing_context, operands, count):
+        def codegen(context, builder, signature, args):
+            emit(CodeVectors(builder, codes, pack), cgutils.unpack_tuple(builder, args[0]), args[1])
+            return context.get_dummy_value()
+
+        return types.void(operands, types.int64), codegen
+
+    return loop
+
+
+def make_runs(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> Any:
+    """:func:`make` for several runs."""
+
+    @intrinsic
+    def loop(typing_context, operands, pitches, runs, count):
+        def codegen(context, builder, signature, args):
+            emitter = CodeVectors(builder, codes, pack)
+            starts, steps = (cgutils.unpack_tuple(builder, given) for given in args[:2])
+
+            def one(run: Any) -> None:
+                moved = [
+                    builder.add(start, builder.mul(run, step))
+                    for start, step in zip(starts, steps, strict=True)
+                ]
+                emit(emitter, moved, args[3])
+
+            _repeat(emitter, args[2], 1, one)
+            return context.get_dummy_value()
+
+        return types.void(operands, pitches, types.int64, types.int64), codegen
+
+    return loop
+
+
+def _repeat(codes: CodeVectors, count: Any, step: int, body: Callable[[Any], None]) -> None:
+    """``body`` at element 0, step, ... below ``count``."""
+    b = codes.b
+    before, function = b.block, b.function
+    head, done = function.append_basic_block("codes"), function.append_basic_block("codes_done")
+    b.branch(head)
+    b.position_at_end(head)
+    element = b.phi(I64)
+    element.add_incoming(ir.Constant(I64, 0), before)
+    body(element)
+    following = b.add(element, ir.Constant(I64, step))
+    element.add_incoming(following, b.block)
+    b.cbranch(b.icmp_signed("<", following, count), head, done)
+    b.position_at_end(done)
+
+
+def _at(codes: CodeVectors, address: Any, element: Any, element_bytes: int) -> Any:
+    return codes.b.add(address, codes.b.mul(element, ir.Constant(I64, element_bytes)))
+
+
+def _load(codes: CodeVectors, address: Any, element: Any) -> Any:
+    return codes.load(codes.short, _at(codes, address, element, _CODE_BYTES), _CODE_BYTES)
+
+
+def _store(codes: CodeVectors, value: Any, address: Any, element: Any) -> None:
+    codes.store(value, _at(codes, address, element, _CODE_BYTES), _CODE_BYTES)
+
+
+def _float_places(codes: CodeVectors, address: Any, element: Any) -> list[Any]:
+    """Addresses of the two vectors of float32 from ``element`` on."""
+    first = _at(codes, address, element, _FLOAT_BYTES)
+    return [first, codes.b.add(first, ir.Constant(I64, codes.codes // 2 * _FLOAT_BYTES))]
+
+
+def arithmetic(name: str, codes: CodeVectors, x: Any, y: Any) -> Any:
+    """x op y of two vectors of codes; ``name``: LLVM's."""
+    values = zip(codes.decoded(x), codes.decoded(y), strict=True)
+    return codes.encoded(*[getattr(codes.b, name)(p, q) for p, q in values])
+
+
+def extreme(comparison: str, codes: CodeVectors, x: Any, y: Any) -> Any:
+    """Larger (">") or smaller ("<") of two vectors of codes, compared as the numbers are."""
+    b = codes.b
+    left, right = (_order_keys(codes, operand) for operand in (x, y))
+    return _order_keys(codes, b.select(b.icmp_signed(comparison, left, right), left, right))
+
+
+def _order_keys(codes: CodeVectors, x: Any) -> Any:
+    """Shorts that compare as the numbers do; twice, they are the codes again."""
+    b = codes.b
+    return b.xor(x, b.and_(b.ashr(x, codes.shorts(15)), codes.shorts(0x7FFF)))
+
+
+def relu(codes: CodeVectors, x: Any) -> Any:
+    """Numbers above 0, else 0."""
+    zero = codes.shorts(0)
+    return codes.b.select(codes.b.icmp_signed(">", x, zero), x, zero)
+
+
+def negative(codes: CodeVectors, x: Any) -> Any:
+    """-x."""
+    return codes.b.xor(x, codes.shorts(0x8000))
+
+
+def absolute(codes: CodeVectors, x: Any) -> Any:
+    """|x|."""
+    return codes.b.and_(x, codes.shorts(0x7FFF))
+
+
+def where(codes: CodeVectors, condition: Any, yes: Any, no: Any) -> Any:
+    """``yes`` where the condition is not 0, else ``no``."""
+    b = codes.b
+    is_zero = b.icmp_unsigned("==", b.and_(condition, codes.shorts(0x7FFF)), codes.shorts(0))
+    return b.select(is_zero, no, yes)
+
+
+def emit_elementwise(
+    operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
+) -> None:
+    """z[i] = op(x[i], ...) on codes."""
+    *inputs, z = operands
+
+    def body(element: Any) -> None:
+        loaded = [_load(codes, x, element) for x in inputs]
+        _store(codes, operation(codes, *loaded), z, element)
+
+    _repeat(codes, count, codes.codes, body)
+
+
+def emit_lanes(
+    operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
+) -> None:
+    """z[i] = op(x[i], y of the stick) on codes; operands x, y, bytes from y to the next one, z."""
+    x, y, pitch_bytes, z = operands
+
+    def body(element: Any) -> None:
+        b = codes.b
+        stick = b.lshr(element, ir.Constant(I64, _STICK.bit_length() - 1))
+        right = codes.splat(b.add(y, b.mul(stick, pitch_bytes)))
+        for start in range(0, _STICK, codes.codes):
+            at = b.add(element, ir.Constant(I64, start))
+            _store(codes, operation(codes, _load(codes, x, at), right), z, at)
+
+    _repeat(codes, count, _STICK, body)
+
+
+def emit_decode(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    """target[i] = float32 of source[i]."""
+    source, target = operands
+
+    def body(element: Any) -> None:
+        values = codes.decoded_in_order(_load(codes, source, element))
+        for value, place in zip(values, _float_places(codes, target, element), strict=True):
+            codes.store(value, place, _FLOAT_BYTES)
+
+    _repeat(codes, count, codes.codes, body)
+
+
+def emit_encode(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    """target[i] = code of the float32 source[i]."""
+    source, target = operands
+
+    def body(element: Any) -> None:
+        places = _float_places(codes, source, element)
+        values = [codes.load(codes.float, place, _FLOAT_BYTES) for place in places]
+        _store(codes, codes.encoded_in_order(*values), target, element)
+
+    _repeat(codes, count, codes.codes, body)
+
+
+def emit_add_four(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    """target[i] += (a[i] + b[i]) + (c[i] + d[i]): codes to float32."""
+    *sources, target = operands
+
+    def body(element: Any) -> None:
+        b = codes.b
+        runs = [codes.decoded_in_order(_load(codes, a, element)) for a in sources]
+        places = _float_places(codes, target, element)
+        for place, p, q, r, s in zip(places, *runs, strict=True):
+            total = b.fadd(b.fadd(p, q), b.fadd(r, s))
+            old = codes.load(codes.float, place, _FLOAT_BYTES)
+            codes.store(b.fadd(old, total), place, _FLOAT_BYTES)
+
+    _repeat(codes, count, codes.codes, body)
+
+
+_ARITHMETIC = [partial(arithmetic, name) for name in ("fadd", "fsub", "fmul", "fdiv")]
+_EXTREMES = [partial(extreme, comparison) for comparison in "><"]
+_BINARY = [*_ARITHMETIC, *_EXTREMES]
+add_codes, subtract_codes, multiply_codes, divide_codes, maximum_codes, minimum_codes = (
+    make_runs(partial(emit_elementwise, operation)) for operation in _BINARY
+)
+add_lanes, subtract_lanes, multiply_lanes, divide_lanes, maximum_lanes, minimum_lanes = (
+    make_runs(partial(emit_lanes, operation)) for operation in _BINARY
+)
+relu_codes, negate_codes, absolute_codes, where_codes = (
+    make_runs(partial(emit_elementwise, op)) for op in (relu, negative, absolute, where)
+)
+decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)

@@ -1,0 +1,1 @@
+"""Linking: a program, its operations and a binding become tables and dispatches."""

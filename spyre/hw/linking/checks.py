@@ -1,0 +1,197 @@
+"""Checks of every operand of every execution before anything runs: alignment, LX, allocations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spyre.errors import DeviceFault, DeviceLocation
+from spyre.hw.access import core_boxes, global_coordinate
+from spyre.hw.linking.binding import Allocation
+from spyre.hw.plans.core_plan import CorePlan
+from spyre.hw.plans.normalise import UniformOperation
+from spyre.hw.spec import (
+    LX_BASE,
+    LX_BYTES,
+    STICK_BYTES,
+)
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.footprint import footprint
+from spyre.mlir.operation.operation import Component, Operation
+from spyre.mlir.program.program import Execute, Schedule
+
+
+@dataclass(frozen=True)
+class CheckedExecute:
+    """Where a check is made, for messages."""
+
+    op: Operation
+    execute: Execute
+    schedule: Schedule
+    plan: CorePlan
+    instances: Int64Array
+
+    def location(self, member: int, operand: int, core: int | None, address: int) -> DeviceLocation:
+        """The place of an address that ``operand`` has in a member of ``instances``."""
+        loops = self.schedule.loop_indices[self.execute.index][self.instances[member]]
+        return DeviceLocation(
+            self.op.file,
+            self.execute.index,
+            core,
+            self.op.tensors[operand].name,
+            address,
+            tuple(int(i) for i in loops),
+            self.execute.location,
+        )
+
+
+def check_alignment(place: CheckedExecute, starts: Int64Array) -> None:
+    """Kernels address whole elements: [member, operand, core] must be multiples of their size."""
+    words = np.array([max(tensor.word_length_bytes, 1) for tensor in place.op.tensors], np.int64)
+    bad = starts % words[:, None] != 0
+    if not bad.any():
+        return
+    member, operand, core = (int(i) for i in np.argwhere(bad)[0])
+    address = int(starts[member, operand, core])
+    raise DeviceFault(
+        "SPY413",
+        f"{place.op.name}: an element does not lie on a multiple of its size",
+        place.location(member, operand, place.op.cores[core], address),
+        expected=f"a multiple of {words[operand]} bytes",
+        found=f"{address:#x}",
+    )
+
+
+def check_lx(place: CheckedExecute, divided: UniformOperation, member: int) -> None:
+    """Every core's tensors in LX lie within its scratchpad; ``divided`` over cores, not cells."""
+    op = divided.op
+    for k, tensor in enumerate(op.tensors):
+        if tensor.component is not Component.LX:
+            continue
+        span = footprint(op, tensor).span_bytes
+        for i, core in enumerate(op.cores):
+            offset = int(divided.starts[member, k, i]) - LX_BASE - core * LX_BYTES
+            if offset < 0 or offset + span > LX_BYTES:
+                raise DeviceFault(
+                    "SPY410",
+                    f"{op.name} leaves the scratchpad of its core",
+                    place.location(0, k, core, offset),
+                    expected=f"bytes 0 to {LX_BYTES}",
+                    found=f"bytes {offset} to {offset + span}",
+                )
+
+
+def check_hbm(
+    place: CheckedExecute, starts: Int64Array, allocations: Sequence[Allocation]
+) -> Int64Array:
+    """Owner (index into allocations) of every operand, [member, operand, core]; -1 for LX.
+
+    ``starts``: [member, operand, core]. Only where each core has a tensor of its own, owners of
+    the cores may differ.
+    """
+    index = _AllocationIndex.of(allocations)
+    owners = np.full(starts.shape, -1, np.int64)
+    for k, tensor in enumerate(place.op.tensors):
+        if tensor.component is not Component.HBM:
+            continue
+        if tensor.per_core_in_hbm:
+            low = starts[:, k, :]
+            high = low + place.plan.accesses[k].span_bytes
+        else:
+            low = starts[:, k, :1] + place.plan.low_bytes[k]
+            high = starts[:, k, :1] + place.plan.high_bytes[k]
+        found = index.owner(low, high)
+        if (found < 0).any():
+            member, core = (int(i) for i in np.argwhere(found < 0)[0])
+            extent = int(low[member, core]), int(high[member, core])
+            _raise_out_of_bounds(place, member, k, starts[member, k], extent, allocations)
+        owners[:, k] = found
+    return owners
+
+
+@dataclass(frozen=True)
+class _AllocationIndex:
+    """Allocations in order of address: positions in the list given, first and end bytes."""
+
+    order: Int64Array
+    lows: Int64Array
+    highs: Int64Array
+
+    @classmethod
+    def of(cls, allocations: Sequence[Allocation]) -> _AllocationIndex:
+        """The index of ``allocations``."""
+        lows = np.array([a.address_bytes for a in allocations], np.int64)
+        highs = np.array([a.end_bytes for a in allocations], np.int64)
+        order = np.argsort(lows, kind="stable")
+        return cls(order, lows[order], highs[order])
+
+    def owner(self, low: Int64Array, high: Int64Array) -> Int64Array:
+        """The allocation that holds bytes ``low`` to ``high``, for every element; -1 if none."""
+        if not self.order.size:
+            return np.full(low.shape, -1, np.int64)
+        at = np.searchsorted(self.lows, low, side="right") - 1
+        widest = _widest_before(self.highs)[np.maximum(at, 0)]
+        inside = (at >= 0) & (high <= self.highs[widest])
+        return np.where(inside, self.order[widest], -1)
+
+
+def _widest_before(highs: Int64Array) -> Int64Array:
+    """Per allocation in order of address, the one up to it that ends last: views may overlap."""
+    ends = np.maximum.accumulate(highs) if highs.size else highs
+    return np.searchsorted(ends, ends, side="left")
+
+
+def _raise_out_of_bounds(
+    place: CheckedExecute,
+    member: int,
+    operand: int,
+    starts: Int64Array,
+    extent: tuple[int, int],
+    allocations: Sequence[Allocation],
+) -> None:
+    """``starts``: of every core; ``extent``: what the cores touch, end excluded. Both in bytes.
+
+    Of tensors of the cores' own in HBM, ``extent`` is what one core touches.
+    """
+    low, high = extent
+    alone = place.op.tensors[operand].per_core_in_hbm
+    near = [a for a in allocations if a.address_bytes <= low < a.end_bytes]
+    expected = "one of: " + ", ".join(
+        f"{a.name} {a.address_bytes:#x}..{a.end_bytes:#x}" for a in (near or allocations)[:8]
+    )
+    memory = allocations if alone else near or allocations
+    position, address, coordinate = first_outside(place.op, operand, starts, memory)
+    cores = "of one core" if alone else "over all cores"
+    raise DeviceFault(
+        "SPY411",
+        f"{place.op.name} touches memory outside of its arguments",
+        place.location(member, operand, place.op.cores[position], address),
+        expected=expected if allocations else "no device memory at all",
+        found=f"bytes {low:#x}..{high:#x} ({high - low} bytes) {cores}{coordinate}",
+    )
+
+
+def first_outside(
+    op: Operation, operand: int, starts: Int64Array, allocations: Sequence[Allocation]
+) -> tuple[int, int, str]:
+    """Position of the first core that leaves ``allocations``, the address where, and coordinates.
+
+    The first core's start where nothing a core touches by itself is outside.
+    """
+    tensor = op.tensors[operand]
+    for position, box in enumerate(core_boxes(op, tensor)):
+        if box is None:
+            continue
+        offsets = box.offsets()
+        at = int(starts[position]) + offsets
+        inside = np.zeros(at.shape, np.bool_)
+        for a in allocations:
+            inside |= (at >= a.address_bytes) & (at + STICK_BYTES <= a.end_bytes)
+        if not inside.all():
+            offset = int(offsets[np.argmin(inside)])
+            found = global_coordinate(op, tensor, box, position, offset)
+            place = ", ".join(f"{dim} {value}" for dim, value in found)
+            return position, int(starts[position]) + offset, f"; first outside at {place}"
+    return 0, int(starts[0]), ""

@@ -1,0 +1,465 @@
+"""What linking makes: plan tables, dispatches, and what runs for which execution; its copies
+elsewhere.
+
+Where every base address is anchored to an allocation (:mod:`spyre.hw.linking.provenance`),
+allocations of the same sizes that overlap in the same way may begin elsewhere: plans, tables and
+checks stay, each base moves with its allocation. Whatever does not fit is linked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.hw.counters.counts import Counters
+from spyre.hw.kernels.registry import entry_addresses
+from spyre.hw.linking.binding import Binding
+from spyre.hw.linking.provenance import AliasStructure, alias_rows, alias_structure
+from spyre.hw.plans.core_plan import CorePlan
+from spyre.hw.spec import (
+    HBM_BYTES,
+    REGION_BITS,
+    REGION_SKEW_BYTES,
+    STICK_BYTES,
+)
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Operation
+from spyre.mlir.program.program import LoopProgram, Schedule
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """A plan and the instances of a static execute it runs for.
+
+    ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
+    all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
+    slices, where the plan's is in cells, which may lie in other cores' scratchpads. ``anchors``:
+    what each base moves with, [instance, operand], see :mod:`spyre.hw.linking.provenance`.
+    """
+
+    plan: CorePlan
+    instances: Int64Array
+    bases: Int64Array
+    pattern: Int64Array
+    divided: Operation | None
+    anchors: Int64Array
+
+    def starts(self, operand: int) -> Int64Array:
+        """Start addresses of an operand, [instance, core]."""
+        starts: Int64Array = self.bases[:, operand, None] + self.pattern[operand]
+        return starts
+
+
+@dataclass(frozen=True)
+class LinkedCode:
+    """What linking makes that does not depend on where allocations begin.
+
+    ``tables``, ``run_rows``: see :class:`LinkedProgram`. ``anchors``: the allocation each base of
+    each dispatch moves with, int32 [dispatch, operand], see :mod:`spyre.hw.linking.provenance`.
+    ``movable``:
+    everything that depends on an allocation moves with it. ``chained``: some dispatches are chains,
+    see :mod:`spyre.hw.linking.linker`.
+    """
+
+    tables: Int64Array
+    program: LoopProgram
+    run_rows: Int64Array
+    anchors: npt.NDArray[np.int32]
+    movable: bool
+    chained: bool
+
+    @cached_property
+    def entries(self) -> Int64Array:
+        """Addresses of the kernels the program uses, compiled or loaded on first access."""
+        kinds = self.tables[:, tb.KIND]
+        used = np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist()
+        return entry_addresses([*used, CHAIN_KIND] if self.chained else used)
+
+
+class LinkedAddresses(Protocol):
+    """What depends on where allocations begin; see :class:`LinkedProgram`."""
+
+    @property
+    def dispatch(self) -> Int64Array:
+        """Dispatches with device addresses."""
+
+    @property
+    def host_dispatch(self) -> Int64Array:
+        """Dispatches with host offsets."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """All executes with their symbol values."""
+
+    @property
+    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
+        """Plans and their instances per static execute."""
+
+    @property
+    def binding(self) -> Binding:
+        """The launch."""
+
+    @property
+    def origin(self) -> OriginalAddresses:
+        """The places that linking found, which these were moved from."""
+
+
+@dataclass(frozen=True)
+class OriginalAddresses:
+    """Places as linking found them."""
+
+    dispatch: Int64Array
+    schedule: Schedule
+    runs: tuple[tuple[PlanRun, ...], ...]
+    binding: Binding
+
+    @cached_property
+    def host_dispatch(self) -> Int64Array:
+        """``dispatch`` with base addresses as host offsets."""
+        mapped = self.dispatch.copy()
+        bases = mapped[:, DISPATCH_BASES:]
+        bases += (bases >> REGION_BITS) * REGION_SKEW_BYTES
+        return mapped
+
+    @property
+    def origin(self) -> OriginalAddresses:
+        """These places."""
+        return self
+
+    @cached_property
+    def counters(self) -> tuple[Counters, ...]:
+        """The work of every static execute in one launch, wherever it is moved to."""
+        from spyre.hw.counters.execute import count_execute
+
+        return tuple(map(count_execute, self.runs))
+
+    @cached_property
+    def bases(self) -> Int64Array:
+        """Where the binding's allocations begin."""
+        return np.array([a.address_bytes for a in self.binding.allocations], np.int64)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the binding's allocations."""
+        return tuple(a.size_bytes for a in self.binding.allocations)
+
+    @cached_property
+    def aliases(self) -> AliasStructure | None:
+        """How the binding's allocations overlap."""
+        return alias_structure(self.bases.tolist(), self.sizes)
+
+
+@dataclass(frozen=True)
+class LinkedProgram:
+    """Ready to run: plan tables, and dispatches in program order. Any thread may read it.
+
+    ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
+    int64 [m, DISPATCH_WORDS]: table, static execute, instance, chain length, 8 base addresses.
+    ``runs``: what runs for each static execute; an instance with several parts is in several runs.
+    ``binding``: what it was linked for. ``run_rows``: first row in ``tables`` of each run, those of
+    all executes one behind another.
+    """
+
+    code: LinkedCode
+    places: LinkedAddresses
+
+    @property
+    def tables(self) -> Int64Array:
+        """Plan tables of all runs, [row, WORDS]."""
+        return self.code.tables
+
+    @property
+    def program(self) -> LoopProgram:
+        """What was linked."""
+        return self.code.program
+
+    @property
+    def run_rows(self) -> Int64Array:
+        """First row in ``tables`` of each run."""
+        return self.code.run_rows
+
+    @property
+    def entries(self) -> Int64Array:
+        """Addresses of the kernels the program uses, compiled or loaded on first access."""
+        return self.code.entries
+
+    @property
+    def dispatch(self) -> Int64Array:
+        """What runs in program order, with device addresses, [dispatch, DISPATCH_WORDS]."""
+        return self.places.dispatch
+
+    @property
+    def host_dispatch(self) -> Int64Array:
+        """``dispatch`` with base addresses as host offsets, which is what kernels take."""
+        return self.places.host_dispatch
+
+    @property
+    def schedule(self) -> Schedule:
+        """All executes with their symbol values."""
+        return self.places.schedule
+
+    @property
+    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
+        """Plans and their instances per static execute."""
+        return self.places.runs
+
+    @property
+    def binding(self) -> Binding:
+        """What it was linked for, or moved to."""
+        return self.places.binding
+
+    @property
+    def counters(self) -> tuple[Counters, ...]:
+        """The work of every static execute in one launch; counted once per linked program."""
+        return self.places.origin.counters
+
+    @cached_property
+    def plans(self) -> tuple[tuple[CorePlan, ...], ...]:
+        """The distinct plans of each static execute."""
+        runs = self.places.origin.runs
+        return tuple(tuple({id(r.plan): r.plan for r in group}.values()) for group in runs)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One operation an execute statement runs, and for which of its instances.
+
+    ``starts``: device addresses in bytes, [member of ``instances``, operand, core]. Most statements
+    have one variant; runtime sizes and shorter last work slices make more. ``divided``: as in
+    :class:`PlanRun`.
+    """
+
+    op: Operation
+    instances: Int64Array
+    starts: Int64Array
+    divided: Operation | None = None
+
+
+def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
+    """What execute statement ``static`` runs, in the order of its parts."""
+    groups: dict[int, list[PlanRun]] = {}
+    for run in linked.runs[static]:
+        groups.setdefault(id(run.plan.op), []).append(run)
+    return tuple(map(_variant, groups.values()))
+
+
+def _variant(runs: list[PlanRun]) -> Variant:
+    instances = np.concatenate([run.instances for run in runs])
+    starts = np.concatenate([run.bases[:, :, None] + run.pattern[None] for run in runs])
+    order = np.argsort(instances, kind="stable")
+    return Variant(runs[0].plan.op, instances[order], starts[order], runs[0].divided)
+
+
+class RelocatedAddresses:
+    """Places of a linked program whose allocations begin at ``bases``, worked out when asked for.
+
+    Only ``host_dispatch``, which is all that running needs, is made at once. ``names``: of the
+    allocations, for messages; those of ``origin`` if empty.
+    """
+
+    def __init__(
+        self,
+        code: LinkedCode,
+        origin: OriginalAddresses,
+        bases: Sequence[int],
+        names: tuple[str, ...] = (),
+    ) -> None:
+        self.origin = origin
+        self.host_dispatch = place_rows(code, origin, np.array([bases], np.int64))
+        self._code = code
+        self._bases = bases
+        self._names = names
+
+    @cached_property
+    def binding(self) -> Binding:
+        """The launch at the new addresses, its allocations in the order of ``origin``'s."""
+        return self.origin.binding.moved(self._bases, self._names)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule with the symbol values of the new addresses."""
+        return self._code.program.schedule(self.binding.parameters, self.binding.scratch_addresses)
+
+    @cached_property
+    def dispatch(self) -> Int64Array:
+        """Dispatches with device addresses."""
+        moved = self.origin.dispatch.copy()
+        moved[:, DISPATCH_BASES:] += self._shifts[self._code.anchors]
+        return moved
+
+    @cached_property
+    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
+        """Runs with their new bases."""
+        return tuple(tuple(map(self._moved, group)) for group in self.origin.runs)
+
+    def _moved(self, run: PlanRun) -> PlanRun:
+        bases = run.bases + self._shifts[run.anchors]
+        return PlanRun(run.plan, run.instances, bases, run.pattern, run.divided, run.anchors)
+
+    @cached_property
+    def _shifts(self) -> Int64Array:
+        """Bytes each allocation moves, and 0 at the end for what has none (index -1)."""
+        return np.append(np.array(self._bases, np.int64) - self.origin.bases, 0)
+
+
+def is_relocatable(linked: LinkedProgram) -> bool:
+    """True if every base of ``linked`` is anchored and its allocations lie as `is_movable` asks."""
+    origin = linked.places.origin
+    return linked.code.movable and is_movable(origin.bases.tolist(), origin.sizes)
+
+
+def is_movable(addresses: Iterable[int], sizes: Iterable[int]) -> bool:
+    """True if all allocations begin on a stick and lie within one region of HBM each."""
+    for low, size in zip(addresses, sizes, strict=True):
+        last = low + (size or 1) - 1
+        if low % STICK_BYTES or last >> REGION_BITS != low >> REGION_BITS:
+            return False
+        if low < 0 or last >= HBM_BYTES:
+            return False
+    return True
+
+
+def movable_rows(addresses: Int64Array, sizes: Int64Array) -> npt.NDArray[np.bool_]:
+    """`is_movable` of many launches at once, [launch]; ``addresses``: [launch, allocation]."""
+    last = addresses + np.maximum(sizes, 1) - 1
+    outside = (addresses < 0) | (last >= HBM_BYTES) | (addresses % STICK_BYTES != 0)
+    outside |= last >> REGION_BITS != addresses >> REGION_BITS
+    inside: npt.NDArray[np.bool_] = ~outside.any(axis=1)
+    return inside
+
+
+def relocated(
+    linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = ()
+) -> LinkedProgram | None:
+    """``linked`` with allocation ``k`` of the binding it was linked for at ``bases[k]``.
+
+    Equal to linking at those addresses; None where it has to be linked anew: `is_relocatable` says
+    no, or the allocations do not lie as `is_movable` asks or overlap in another way.
+    """
+    origin = linked.places.origin
+    if not is_relocatable(linked) or not is_movable(bases, origin.sizes):
+        return None
+    if alias_structure(bases, origin.sizes) != origin.aliases:
+        return None
+    return move(linked, bases, names)
+
+
+def move(linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = ()) -> LinkedProgram:
+    """`relocated` for callers who know that it is not None: conditions are not looked at."""
+    places = RelocatedAddresses(linked.code, linked.places.origin, bases, names)
+    return LinkedProgram(linked.code, places)
+
+
+def batched(linked: LinkedProgram, bases: Int64Array) -> Int64Array | None:
+    """Dispatches of many launches one behind another, bases as host offsets.
+
+    ``bases``: where the allocations begin, [launch, allocation] → [launch · dispatch,
+    DISPATCH_WORDS]. None where `relocated` would give None for one of them.
+    """
+    origin = linked.places.origin
+    sizes = np.array(origin.sizes, np.int64)
+    if not is_relocatable(linked) or not movable_rows(bases, sizes).all():
+        return None
+    if (alias_rows(bases, sizes) != alias_rows(origin.bases[None], sizes)).any():
+        return None
+    return place_rows(linked.code, origin, bases)
+
+
+def place_rows(code: LinkedCode, origin: OriginalAddresses, bases: Int64Array) -> Int64Array:
+    """`batched` without looking at the conditions."""
+    from spyre.hw.kernels.driver import place_dispatches
+
+    rows = np.empty((len(bases) * len(origin.dispatch), DISPATCH_WORDS), np.int64)
+    place_dispatches(origin.dispatch, code.anchors, origin.bases, bases, rows)
+    return rows
+
+
+MAX_ROWS = 1 << 16
+"""Dispatches that are put one behind another at a time: 6 MB."""
+
+
+@dataclass(frozen=True)
+class BatchGroup:
+    """Launches that differ only by where allocations begin.
+
+    ``bases``: [launch, allocation of ``linked``]; None: the one launch ``linked`` was linked for.
+    ``names``: per launch those of the allocations; none: as in ``linked``.
+    """
+
+    linked: LinkedProgram
+    bases: Int64Array | None = None
+    names: tuple[tuple[str, ...], ...] = ()
+
+    def __len__(self) -> int:
+        return 1 if self.bases is None else len(self.bases)
+
+    def program(self, launch: int) -> LinkedProgram:
+        """Launch number ``launch`` of the group as a program of its own."""
+        if self.bases is None:
+            return self.linked
+        names = self.names[launch] if self.names else ()
+        return move(self.linked, self.bases[launch].tolist(), names)
+
+    def rows(self, first: int, last: int) -> Int64Array:
+        """Dispatches of launches ``first`` to ``last`` (excluded), bases as host offsets."""
+        if self.bases is None:
+            return self.linked.host_dispatch
+        return place_rows(self.linked.code, self.linked.places.origin, self.bases[first:last])
+
+
+@dataclass(frozen=True)
+class BatchPiece:
+    """Launches ``first`` to ``last`` (excluded) of a batch, all of one group.
+
+    ``offset``: number of the group's first launch in the batch.
+    """
+
+    group: BatchGroup
+    offset: int
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> Int64Array:
+        """Their dispatches, bases as host offsets."""
+        return self.group.rows(self.first - self.offset, self.last - self.offset)
+
+    def program(self, launch: int) -> LinkedProgram:
+        """Launch number ``launch`` of the batch."""
+        return self.group.program(launch - self.offset)
+
+
+class LinkedBatch:
+    """Launches in the order they run. Immutable; any thread may read it."""
+
+    def __init__(self, groups: Sequence[BatchGroup]) -> None:
+        self.groups = tuple(groups)
+        self._offsets = (0, *accumulate(map(len, groups)))
+
+    def __len__(self) -> int:
+        """Number of launches."""
+        return self._offsets[-1]
+
+    def program(self, launch: int) -> LinkedProgram:
+        """Launch number ``launch`` as a program of its own."""
+        (piece,) = self.pieces(launch, launch + 1)
+        return piece.program(launch)
+
+    def pieces(self, first: int, last: int) -> Iterator[BatchPiece]:
+        """Launches ``first`` to ``last`` (excluded) in pieces of at most MAX_ROWS dispatches.
+
+        A launch with more is a piece of its own.
+        """
+        for group, (begin, end) in zip(self.groups, pairwise(self._offsets), strict=True):
+            step = max(MAX_ROWS // max(len(group.linked.places.origin.dispatch), 1), 1)
+            low, high = max(first, begin), min(last, end)
+            for at in range(low, high, step):
+                yield BatchPiece(group, begin, at, min(at + step, high))

@@ -1,0 +1,413 @@
+"""Linking: a LoopProgram, its operations and a binding become tables and dispatches.
+
+All addresses of all loop iterations are computed here with arrays; every operand of every execute
+is checked against the allocations before anything runs, so that no kernel can leave them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import BundleError, JsonLocation, UnsupportedError
+from spyre.hw.linking.binding import Binding
+from spyre.hw.linking.checks import CheckedExecute, check_alignment, check_hbm, check_lx
+from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, OriginalAddresses, PlanRun
+from spyre.hw.linking.provenance import (
+    FIXED,
+    UNKNOWN,
+    AllocationTable,
+    moves_as_a_whole,
+    operand_anchors,
+)
+from spyre.hw.plans.core_plan import CorePlan, plan_operation
+from spyre.hw.plans.normalise import UniformOperation, check_slices, uniform_operations
+from spyre.hw.spec import (
+    LX_BASE,
+    LX_BYTES,
+    MAX_OPERANDS,
+    REGION_BITS,
+    REGION_SKEW_BYTES,
+)
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import (
+    CHAIN_LENGTH,
+    COPY_KIND,
+    DISPATCH_BASES,
+    DISPATCH_WORDS,
+    ELEMENTWISE_KIND,
+    STRIP_STICKS,
+)
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.footprint import group_by_sizes, with_sizes
+from spyre.mlir.operation.operation import Component, Indirection, Operation
+from spyre.mlir.program.program import Execute, LoopProgram, Schedule
+
+
+@dataclass
+class Linker:
+    """Links one program; plans are kept between launches. Several threads may link.
+
+    ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats. ``chunked``:
+    sums of them accumulate in DL16. ``core_order``: seed of a
+    random order of cores, see :mod:`spyre.hw.plans.core_plan`.
+    """
+
+    program: LoopProgram
+    operations: Mapping[str, Operation]
+    half_format: int
+    threads: int
+    chunked: bool = False
+    core_order: int | None = None
+    _plans: dict[tuple[object, ...], CorePlan] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def link(self, binding: Binding) -> LinkedProgram:
+        """Tables and dispatches for ``binding``; raises DeviceFault for what it may not touch."""
+        with self._lock:
+            schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
+            launch = _LinkState.of(self.program, schedule, binding)
+            linked = [self._link_execute(execute, launch) for execute in self.program.executes]
+        return assemble(self.program, schedule, linked, binding, launch.movable)
+
+    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[LinkedPart]:
+        """The parts of one static execute, in the order they run."""
+        op = self.operations[execute.sdsc_filename]
+        symbols = launch.schedule.symbols[execute.index]
+        check_bound(op, execute)
+        check_slices(op)
+        starts = start_addresses(op, execute, symbols, launch.binding)
+        anchors = launch.anchors(op, execute)
+        parts: list[LinkedPart] = []
+        for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
+            sized = with_sizes(op, sizes)
+            for place, plain in enumerate(uniform_operations(sized, starts[instances])):
+                if place == len(parts):
+                    parts.append(LinkedPart(len(symbols)))
+                key = (execute.sdsc_filename, place, *sizes.items())
+                chosen = _Instances(execute, instances, anchors[instances])
+                self._link_part(parts[place], plain, chosen, key, launch)
+        return parts
+
+    def _link_part(
+        self,
+        part: LinkedPart,
+        plain: UniformOperation,
+        members: _Instances,
+        key: tuple[object, ...],
+        launch: _LinkState,
+    ) -> None:
+        """Plans, checks and tables of one part for ``members``."""
+        op, starts, binding = plain.op, plain.starts, launch.binding
+        bases = starts[:, :, 0]
+        patterns = starts - bases[:, :, None]
+        for chosen in _equal_patterns(patterns):
+            first = int(chosen[0])
+            tags = _arrangements(op, bases[first], binding)
+            plan = self._plan(op, key, _host_pattern(op, starts[first]), tags)
+            place = CheckedExecute(op, members.execute, launch.schedule, plan, members.rows[chosen])
+            check_alignment(place, starts[chosen])
+            check_lx(place, plain.divided or plain, first)
+            owners = check_hbm(place, starts[chosen], binding.allocations)
+            anchors = launch.memory.confirmed(members.anchors[chosen], owners, bases[chosen])
+            for tables, own in _bounded_tables(place, bases[chosen], owners[:, :, 0], binding):
+                rows = chosen[own]
+                divided = plain.divided.op if plain.divided else None
+                run = PlanRun(
+                    plan, members.rows[rows], bases[rows], patterns[first], divided, anchors[own]
+                )
+                part.add(run, tables)
+
+    def _plan(
+        self, op: Operation, name: tuple[object, ...], pattern: Int64Array, tags: tuple[str, ...]
+    ) -> CorePlan:
+        key = (name, pattern.tobytes(), tags)
+        if key not in self._plans:
+            self._plans[key] = plan_operation(
+                op, pattern, tags, self.half_format, self.threads, self.chunked, self.core_order
+            )
+        return self._plans[key]
+
+
+@dataclass(frozen=True)
+class _LinkState:
+    """What all executes of one linking share."""
+
+    schedule: Schedule
+    binding: Binding
+    memory: AllocationTable
+    movable: bool
+
+    @classmethod
+    def of(cls, program: LoopProgram, schedule: Schedule, binding: Binding) -> _LinkState:
+        """Linking ``program`` for ``binding``."""
+        memory = AllocationTable.of(binding.allocations)
+        return cls(schedule, binding, memory, moves_as_a_whole(program, schedule, binding))
+
+    def anchors(self, op: Operation, execute: Execute) -> Int64Array:
+        """What the operands of ``op`` move with, [instance, operand]."""
+        symbols = self.schedule.symbols[execute.index]
+        if self.movable:
+            return operand_anchors(op, execute, symbols, self.binding)
+        return np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
+
+
+@dataclass(frozen=True)
+class _Instances:
+    """Instances (``rows``) of an execute statement; ``anchors``: [row, operand]."""
+
+    execute: Execute
+    rows: Int64Array
+    anchors: Int64Array
+
+
+def start_addresses(
+    op: Operation, execute: Execute, symbols: Int64Array, binding: Binding
+) -> Int64Array:
+    """Start addresses, bytes in the simulator's memory: [instance, operand, core].
+
+    ``symbols``: values of the execute's symbols, [instance, symbol].
+    """
+    column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
+    shape = (len(symbols), len(op.tensors), len(op.cores))
+    starts = np.empty(shape, np.int64)
+    lx = LX_BASE + np.array(op.cores, np.int64) * LX_BYTES
+    for k, tensor in enumerate(op.tensors):
+        if tensor.symbolic:
+            values = symbols[:, [column[s] for s in tensor.starts]]
+            starts[:, k, :] = binding.relocate(values)
+        elif tensor.component is Component.LX:
+            starts[:, k, :] = lx + np.array(tensor.starts, np.int64)
+        else:
+            starts[:, k, :] = binding.relocate(np.array(tensor.starts, np.int64))
+    return starts
+
+
+def instance_arrangements(op: Operation, starts: Int64Array, binding: Binding) -> tuple[str, ...]:
+    """Element arrangement of every operand that starts at ``starts`` [operand, core]."""
+    return _arrangements(op, starts[:, 0], binding)
+
+
+def check_bound(op: Operation, execute: Execute) -> None:
+    """The checker's SPY275, for programs that were not checked."""
+    missing = sorted(set(op.symbol_ids) - set(execute.symbol_ids))
+    if missing:
+        raise BundleError(
+            "SPY275",
+            f"{op.file} uses symbols that are not bound",
+            execute.location,
+            expected=f"symbol ids {list(execute.symbol_ids)}",
+            found=str(missing),
+        )
+
+
+def _host_pattern(op: Operation, starts: Int64Array) -> Int64Array:
+    """Starts [operand, core] relative to the first core's, as the kernels' memory has them.
+
+    Regions lie further apart there than on the card, which matters where the cores' tensors are
+    unrelated and may be in different regions.
+    """
+    pattern = starts - starts[:, :1]
+    for k, tensor in enumerate(op.tensors):
+        if tensor.per_core_in_hbm:
+            regions = starts[k] >> REGION_BITS
+            pattern[k] += (regions - regions[0]) * REGION_SKEW_BYTES
+    return pattern
+
+
+def _equal_patterns(patterns: Int64Array) -> list[Int64Array]:
+    """Instances grouped by equal patterns of core starts; nearly always one group."""
+    if len(patterns) == 0:
+        return []
+    if (patterns == patterns[0]).all():
+        return [np.arange(len(patterns))]
+    flat = patterns.reshape(len(patterns), -1)
+    _, which = np.unique(flat, axis=0, return_inverse=True)
+    return [np.flatnonzero(which == k) for k in range(int(which.max()) + 1)]
+
+
+def _arrangements(op: Operation, bases: Int64Array, binding: Binding) -> tuple[str, ...]:
+    tags = []
+    for tensor, base in zip(op.tensors, bases.tolist(), strict=True):
+        owner = None
+        if tensor.component is Component.HBM:
+            owner = next(
+                (a for a in binding.allocations if a.address_bytes <= base < a.end_bytes), None
+            )
+        tags.append(owner.arrangement if owner is not None else "STANDARD")
+    return tuple(tags)
+
+
+def _bounded_tables(
+    place: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
+) -> list[tuple[Int64Array, Int64Array]]:
+    """Tables with the index limit of gathers filled in: (tables, members) per distinct limit."""
+    everyone = np.arange(len(bases))
+    value = next(
+        (k for k, t in enumerate(place.op.tensors) if t.indirection is Indirection.VALUE), None
+    )
+    tables = place.plan.tables
+    if value is None or not (tables[:, tb.KIND] == COPY_KIND).all():
+        return [(tables, everyone)]
+    step = max(int(tables[0, tb.VALUE]), 1)
+    _refuse_unrelated(place, value)
+    ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
+    if place.op.tensors[value].component is Component.LX:
+        room = LX_BYTES - place.plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
+    else:
+        room = ends[owners[:, value]] - (bases[:, value] + place.plan.high_bytes[value])
+    limits = room // step + 1
+    result = []
+    for limit in np.unique(limits):
+        own = tables.copy()
+        own[:, tb.MASK_END] = limit
+        result.append((own, np.flatnonzero(limits == limit)))
+    return result
+
+
+def _refuse_unrelated(place: CheckedExecute, value: int) -> None:
+    """One limit serves all cores, which tensors of the cores' own in HBM do not have."""
+    tensor = place.op.tensors[value]
+    if tensor.per_core_in_hbm:
+        raise UnsupportedError(
+            "SPY533",
+            f"{place.op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
+            JsonLocation(place.op.file, tensor.json_path),
+            expected="one tensor of all cores",
+            found=f"{len(place.op.cores)} cores, each with a tensor of its own",
+        )
+
+
+@dataclass
+class LinkedPart:
+    """Tables and instance bases of one part of a static execute."""
+
+    instances: int
+    runs: list[PlanRun] = field(default_factory=list)
+    tables: list[Int64Array] = field(default_factory=list)
+
+    def add(self, run: PlanRun, tables: Int64Array) -> None:
+        """``tables`` run for the instances of ``run``."""
+        self.runs.append(run)
+        self.tables.append(tables)
+
+
+def assemble(
+    program: LoopProgram,
+    schedule: Schedule,
+    linked: Sequence[Sequence[LinkedPart]],
+    binding: Binding,
+    movable: bool,
+) -> LinkedProgram:
+    """Put all dispatches in program order; ``linked``: the parts of each static execute.
+
+    ``movable``: other allocation starts change nothing but symbols.
+    """
+    layout = _TableLayout()
+    for parts in linked:
+        for part in parts:
+            layout.add(part)
+    stacked = np.concatenate(layout.tables) if layout.tables else np.zeros((0, tb.WORDS), np.int64)
+    dispatch, anchors = _dispatches(schedule, layout, [len(parts) for parts in linked])
+    dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
+    runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
+    rows = np.array(layout.run_rows, np.int64)
+    known = all((run.anchors != UNKNOWN).all() for group in runs for run in group)
+    chained = mark_chains(stacked, dispatch)
+    code = LinkedCode(stacked, program, rows, anchors, movable and known, chained)
+    return LinkedProgram(code, OriginalAddresses(dispatch, schedule, runs, binding))
+
+
+@dataclass
+class _TableLayout:
+    """Tables of all parts one behind another.
+
+    ``heads``: rows that begin a table. Per part and instance: ``first`` of its heads, how many
+    (``count``), ``bases`` and what they move with (``anchors``).
+    """
+
+    tables: list[Int64Array] = field(default_factory=list)
+    heads: list[Int64Array] = field(default_factory=lambda: [np.zeros(0, np.int64)])
+    first: list[Int64Array] = field(default_factory=list)
+    count: list[Int64Array] = field(default_factory=list)
+    bases: list[Int64Array] = field(default_factory=list)
+    anchors: list[Int64Array] = field(default_factory=list)
+    run_rows: list[int] = field(default_factory=list)
+    rows: int = 0
+    total: int = 0
+
+    def add(self, part: LinkedPart) -> None:
+        """Append the tables of ``part``."""
+        first = np.zeros(part.instances, np.int64)
+        count = np.zeros(part.instances, np.int64)
+        bases = np.zeros((part.instances, MAX_OPERANDS), np.int64)
+        anchors = np.full((part.instances, MAX_OPERANDS), FIXED, np.int64)
+        for run, rows in zip(part.runs, part.tables, strict=True):
+            head = np.flatnonzero(rows[:, tb.KIND] != tb.EXTRA)
+            self.tables.append(rows)
+            self.run_rows.append(self.rows)
+            self.heads.append(self.rows + head)
+            first[run.instances] = self.total
+            count[run.instances] = len(head)
+            bases[run.instances, : run.bases.shape[1]] = run.bases
+            anchors[run.instances, : run.bases.shape[1]] = run.anchors
+            self.rows += len(rows)
+            self.total += len(head)
+        self.first.append(first)
+        self.count.append(count)
+        self.bases.append(bases)
+        self.anchors.append(anchors)
+
+
+def _dispatches(
+    schedule: Schedule, layout: _TableLayout, parts: Sequence[int]
+) -> tuple[Int64Array, npt.NDArray[np.int32]]:
+    """Every dispatch in program order, and what its bases move with, [dispatch, operand].
+
+    ``parts``: how many each static execute has.
+    """
+    if not layout.first:
+        return np.zeros((0, DISPATCH_WORDS), np.int64), np.zeros((0, MAX_OPERANDS), np.int32)
+    executes, part = _execute_parts(schedule, np.array(parts, np.int64))
+    offsets = np.cumsum([0] + [len(f) for f in layout.first])[:-1]
+    row = offsets[part] + schedule.instance[executes]
+    first = np.concatenate(layout.first)[row]
+    count = np.concatenate(layout.count)[row]
+    bases = np.concatenate(layout.bases)[row]
+    repeat = np.repeat(np.arange(len(row)), count)
+    within = np.arange(len(repeat)) - np.repeat(np.cumsum(count) - count, count)
+    dispatch = np.zeros((len(repeat), DISPATCH_WORDS), np.int64)
+    dispatch[:, 0] = first[repeat] + within
+    dispatch[:, 1] = schedule.order[executes][repeat]
+    dispatch[:, 2] = schedule.instance[executes][repeat]
+    dispatch[:, DISPATCH_BASES:] = bases[repeat]
+    anchors = np.concatenate(layout.anchors)[row][repeat]
+    return np.ascontiguousarray(dispatch), np.ascontiguousarray(anchors, np.int32)
+
+
+def _execute_parts(schedule: Schedule, parts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Dynamic executes repeated once per part of theirs, and that part's number."""
+    count = parts[schedule.order]
+    executes = np.repeat(np.arange(len(count)), count)
+    within = np.arange(len(executes)) - np.repeat(np.cumsum(count) - count, count)
+    first = np.cumsum(parts) - parts
+    return executes, first[schedule.order[executes]] + within
+
+
+def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
+    """Set CHAIN_LENGTH of every dispatch, whose bases are device addresses; True if any is chained.
+
+    ``tables``: [row, WORDS]; ``dispatch``: [dispatch, DISPATCH_WORDS].
+    """
+    dispatch[:, CHAIN_LENGTH] = 1
+    kinds, units = tables[dispatch[:, 0]][:, (tb.KIND, tb.UNITS)].T
+    long = (kinds == ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > STRIP_STICKS)
+    if not np.any(long[1:] & long[:-1]):
+        return False
+    from spyre.hw.kernels.chaining import find_chains
+
+    return bool(find_chains(tables, dispatch))

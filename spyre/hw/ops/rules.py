@@ -1,0 +1,317 @@
+"""What an operation must have beside a well-formed SDSC: rules as data, by the op table.
+
+``spyre-run --check`` reports them, the planner raises the first error. Rules: operations reference
+§3 (constants, formats), §6 (element arrangements), §8; SDSC reference §8 (further constants are
+ignored with a warning).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from math import prod
+
+import numpy as np
+
+from spyre.dtypes import decode_dl16
+from spyre.errors import (
+    Finding,
+    JsonLocation,
+    SdscError,
+    Severity,
+    SpyreError,
+    UnsupportedError,
+)
+from spyre.hw.ops.coverage import SPEC_NAMES
+from spyre.hw.ops.table import OPS, Family, OpDefinition, find_op
+from spyre.mlir.operation.operation import Operation, Tensor
+
+_COMPUTE = "$.dscs_[0].computeOp_[0]"
+_CONSTANTS = "$.dscs_[0].constantInfo_"
+_EXTENTS = "$.dscs_[0].N_"
+_SCALE_TOLERANCE = 2.0**-8
+"""Relative; rounding a scale to DL16 costs 2^-10."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpFault:
+    """One violation; ``path``: JSON path of the place in the SDSC."""
+
+    path: str
+    message: str
+    expected: str = ""
+    found: str = ""
+
+
+Check = Callable[[Operation, OpDefinition], Iterator[OpFault]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpRule:
+    """A rule; ``error``: what the planner raises for a violation of an ERROR rule."""
+
+    code: str
+    severity: Severity
+    check: Check
+    error: type[SpyreError] = SdscError
+
+
+def _operands(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+    if len(op.inputs) != spec.inputs or len(op.outputs) != 1:
+        yield OpFault(
+            _COMPUTE,
+            f"{op.name}: wrong number of tensors",
+            f"{spec.inputs} inputs and 1 output",
+            f"{len(op.inputs)} inputs and {len(op.outputs)} outputs",
+        )
+
+
+def _constants(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+    for name in spec.constants:
+        if name not in op.constants:
+            found = ", ".join(op.constants) or "no constants"
+            yield OpFault(_CONSTANTS, f"{op.name} needs the constant {name!r}", name, found)
+
+
+def _unused_constants(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+    known = (*spec.constants, *spec.optional_constants, MASK_CONSTANT)
+    for name in op.constants:
+        if name not in known:
+            expected = ", ".join(known)
+            yield OpFault(_CONSTANTS, f"{op.name} does not use the constant {name}", expected, name)
+
+
+def _formats(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+    results = spec.result_formats or spec.formats
+    pairs = [(tensor, spec.formats) for tensor in op.inputs]
+    pairs += [(tensor, results) for tensor in op.outputs]
+    for tensor, formats in pairs:
+        if formats and tensor.data_format not in formats:
+            yield OpFault(
+                tensor.json_path,
+                f"{op.name}: {tensor.name} is {tensor.data_format}, which the operation "
+                f"does not take",
+                " or ".join(formats),
+                tensor.data_format,
+            )
+
+
+def topk_dims(op: Operation) -> tuple[list[str], list[str]]:
+    """Dims only the input has (the reduced one) and only the output has (k)."""
+    source, target = op.inputs[0], op.outputs[0]
+    reduced = [d for d in op.dims if source.holds(d) and not target.holds(d)]
+    kept = [d for d in op.dims if target.holds(d) and not source.holds(d)]
+    return reduced, kept
+
+
+def _topk_extent(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+    if spec.family is not Family.TOPK or not op.inputs or not op.outputs:
+        return
+    reduced, kept = topk_dims(op)
+    if len(reduced) == len(kept) == 1 and op.extents[kept[0]] > op.extents[reduced[0]]:
+        yield OpFault(
+            _EXTENTS,
+            f"{op.name}: k exceeds the extent it selects from",
+            f"at most {op.extents[reduced[0]]} along {kept[0]!r}",
+            str(op.extents[kept[0]]),
+        )
+
+
+def reduced_count(op: Operation) -> int:
+    """Elements one result of a reduction is made from: masked coordinates do not count."""
+    source, target = op.inputs[0], op.outputs[0]
+    reduced = [d for d in op.dims if source.holds(d) and not target.holds(d)]
+    masked = {d: sum(count for _, count in op.masks.get(d, ())) for d in reduced}
+    return prod(op.extents[d] - masked[d] for d in reduced)
+
+
+def _scale(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+    """One over the count, of which padding may be part where no mask says otherwise."""
+    names = {"scaling_factor", "exx2scale"} & set(spec.constants) & set(op.constants)
+    if not op.inputs or not op.outputs:
+        return
+    for name in sorted(names):
+        scale = decode_constant(op.constants[name], op.constant_formats[name])
+        count = reduced_count(op)
+        if abs(scale * count - 1.0) > _SCALE_TOLERANCE and not _padded(op, scale, count):
+            yield OpFault(
+                _CONSTANTS,
+                f"{op.name}: {name} is not one over the number of elements",
+                f"1/{count} = {1.0 / max(count, 1):.6g}",
+                f"{scale:.6g}",
+            )
+
+
+def _padded(op: Operation, scale: float, count: int) -> bool:
+    """True if ``scale`` fits the extent without the padding of an unmasked stick."""
+    source, target = op.inputs[0], op.outputs[0]
+    sizes = dict(zip(source.stick_dims, source.stick_sizes, strict=True))
+    for stick, lanes in sizes.items():
+        if source.holds(stick) and not target.holds(stick):
+            least = count // op.extents[stick] * (op.extents[stick] - lanes + 1)
+            return scale > 0 and least * (1 - _SCALE_TOLERANCE) <= 1.0 / scale <= count
+    return False
+
+
+RULES: tuple[OpRule, ...] = (
+    OpRule("SPY280", Severity.ERROR, _operands),
+    OpRule("SPY281", Severity.ERROR, _constants),
+    OpRule("SPY522", Severity.ERROR, _formats, UnsupportedError),
+    OpRule("SPY286", Severity.ERROR, _topk_extent),
+    OpRule("SPY295", Severity.WARNING, _scale),
+    OpRule("SPY297", Severity.WARNING, _unused_constants),
+)
+"""Rules on one operation, in order of application."""
+
+FATAL = frozenset(
+    ("SPY520", "SPY555", *(rule.code for rule in RULES if rule.severity is Severity.ERROR))
+)
+"""Codes after which an operation cannot be planned."""
+
+
+def require_op(op: Operation) -> OpDefinition:
+    """The op-table row of ``op``.
+
+    UnsupportedError naming the operation: SPY555 for one whose mathematics is not public, SPY520
+    for any other without a row.
+    """
+    spec = find_op(op.name)
+    if spec is not None:
+        return spec
+    known = SPEC_NAMES.get(op.name)
+    refused = known.refused if known is not None else ""
+    place = JsonLocation(op.file, f"{_COMPUTE}.opFuncName")
+    expected = "an operation of docs/operations.md"
+    if refused:
+        message = f"operation {op.name!r} is known, but not simulated: {refused}"
+        raise UnsupportedError("SPY555", message, place, expected=expected, found=op.name)
+    close = get_close_matches(op.name, OPS, 1)
+    raise UnsupportedError(
+        "SPY520",
+        f"operation {op.name!r} is {'unknown' if known is None else 'not simulated'}",
+        place,
+        expected=expected,
+        found=op.name,
+        hint=f"did you mean {close[0]}?" if close and known is None else "",
+    )
+
+
+def require_rules(op: Operation, spec: OpDefinition) -> None:
+    """Raise the first violation of an ERROR rule: SdscError, or UnsupportedError for formats."""
+    for rule in RULES:
+        if rule.severity is not Severity.ERROR:
+            continue
+        for fault in rule.check(op, spec):
+            place = JsonLocation(op.file, fault.path)
+            raise rule.error(
+                rule.code, fault.message, place, expected=fault.expected, found=fault.found
+            )
+
+
+def find_faults(op: Operation) -> tuple[Finding, ...]:
+    """Findings of all rules; what is not simulated is a warning, as in every check."""
+    try:
+        spec = require_op(op)
+    except UnsupportedError as error:
+        return (replace(error.finding, severity=Severity.WARNING),)
+    return tuple(
+        Finding(
+            rule.code,
+            Severity.WARNING if rule.error is UnsupportedError else rule.severity,
+            fault.message,
+            JsonLocation(op.file, fault.path),
+            fault.expected,
+            fault.found,
+        )
+        for rule in RULES
+        for fault in rule.check(op, spec)
+    )
+
+
+STANDARD = "STANDARD"
+PAIR = "EXX2"
+_OPPOSITE = {"widen": "FP32_TO_DL16", "narrow": "DL16_TO_FP32"}
+_OF_PAIRS = ("layernormscale", "layernormnorm")
+
+Tags = Mapping[int, str]
+"""Arrangement by tensor index (``Tensor.index``), of the tensors whose arrangement is known."""
+
+
+def arrangement_faults(op: Operation, spec: OpDefinition, tags: Tags) -> tuple[Finding, ...]:
+    """Warnings SPY296 for one execute of ``op`` whose arguments have the arrangements ``tags``."""
+    if spec.family is Family.ELEMENTWISE and spec.name not in _OF_PAIRS:
+        found = _elementwise(op, tags)
+    elif spec.family is Family.REDUCTION:
+        found = _reduction(op, tags)
+    elif spec.family is Family.CONVERT:
+        found = _conversion(op, spec, tags)
+    else:
+        return ()
+    place = JsonLocation(op.file, "$.dscs_[0].labeledDs_")
+    return tuple(
+        Finding("SPY296", Severity.WARNING, f"{op.name}: {message}", place, expected, seen)
+        for message, expected, seen in found
+    )
+
+
+def _shown(tensors: tuple[Tensor, ...], tags: Tags) -> str:
+    return ", ".join(f"{t.name} {tags[t.index]}" for t in tensors if t.index in tags)
+
+
+def _fills_sticks(tensor: Tensor) -> bool:
+    """True if the tensor varies along a dim of its stick."""
+    return any(tensor.holds(dim) for dim in tensor.stick_dims)
+
+
+def _elementwise(op: Operation, tags: Tags) -> Iterator[tuple[str, str, str]]:
+    """All equal, or one other than STANDARD and the STANDARD ones broadcast along the stick."""
+    kinds = {tags[t.index] for t in op.inputs if t.index in tags}
+    special = kinds - {STANDARD}
+    plain = [t for t in op.inputs if tags.get(t.index) == STANDARD and _fills_sticks(t)]
+    if len(special) > 1 or (PAIR in special and len(kinds) > 1) or (special and plain):
+        yield (
+            "operands have different element arrangements",
+            "equal ones, or one other than STANDARD and the rest broadcast along the stick",
+            _shown(op.inputs, tags),
+        )
+    elif all(t.index in tags for t in op.inputs):
+        yield from _result(op, tags, special.pop() if special else STANDARD)
+
+
+def _result(op: Operation, tags: Tags, expected: str) -> Iterator[tuple[str, str, str]]:
+    target = op.outputs[0]
+    if tags.get(target.index, expected) != expected:
+        message = f"the result is tagged {tags[target.index]}, its elements lie otherwise"
+        yield message, expected, _shown(op.tensors, tags)
+
+
+def _reduction(op: Operation, tags: Tags) -> Iterator[tuple[str, str, str]]:
+    """Reducing the stick clears the arrangement (exx2 makes pairs), other dims keep it."""
+    source, target = op.inputs[0], op.outputs[0]
+    if not _fills_sticks(target):
+        if tags.get(target.index) != PAIR:
+            yield from _result(op, tags, STANDARD)
+    elif source.index in tags:
+        yield from _result(op, tags, tags[source.index])
+
+
+def _conversion(op: Operation, spec: OpDefinition, tags: Tags) -> Iterator[tuple[str, str, str]]:
+    opposite = _OPPOSITE.get(spec.kernel_op, STANDARD)
+    found = tags.get(op.inputs[0].index, STANDARD)
+    if found not in (STANDARD, opposite):
+        yield (
+            "no conversion of this element arrangement is known",
+            f"STANDARD or {opposite}",
+            _shown(op.inputs, tags),
+        )
+
+
+MASK_CONSTANT = "samv-maskvalue"
+
+
+def decode_constant(bits: int, data_format: str) -> float:
+    """Value of a constant's bit pattern (SDSC reference §8): binary32, else a DL16 code."""
+    if data_format == "IEEE_FP32":
+        return float(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
+    return float(decode_dl16(np.array([bits & 0xFFFF], np.uint16))[0])

@@ -1,0 +1,247 @@
+"""From an SDSC and its cores' start addresses to the plan tables the kernels run.
+
+A :class:`CorePlan` is made once per SDSC and pattern of starts: it does not depend on where the
+arguments lie, only on how the cores' starts relate, and is therefore reused across loop iterations
+and launches.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+
+import numpy as np
+
+from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
+from spyre.hw.access import TensorAccess, make_access, require_plain, touched_bytes
+from spyre.hw.ops.rules import FATAL, find_faults, require_op, require_rules
+from spyre.hw.ops.table import Family, OpDefinition
+from spyre.hw.plans.context import PlanContext
+from spyre.hw.plans.normalise import check_slices, uniform_operations
+from spyre.hw.spec import LX_BYTES
+from spyre.hw.table import plan as tb
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Component, Operation, Padding
+
+_IRREGULAR = "SPY523"
+"""The one refusal of planners that depends on a program's start addresses."""
+
+_PLANNERS: dict[Family, str] = {
+    Family.ELEMENTWISE: "elementwise.plan_elementwise",
+    Family.REDUCTION: "reduction.plan_reduction",
+    Family.COPY: "copying.plan_copy",
+    Family.CONVERT: "converting.plan_convert",
+    Family.RESTICKIFY: "restickify.plan_restickify",
+    Family.MATMUL: "matmul.plan_matmul",
+    Family.TOPK: "topk.plan_topk",
+    Family.CONTRACT: "contract.plan_contract",
+    Family.RECODE: "recode.plan_recode",
+    Family.WINDOWING: "windowing.plan_windowing",
+    Family.SHUFFLE: "shuffle.plan_shuffle",
+}
+"""Module in :mod:`spyre.hw.plans` and function, imported when a family is first planned."""
+
+
+PACKED_FAMILIES = (Family.CONTRACT, Family.RECODE)
+"""Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
+UNMASKED_FAMILIES = (Family.CONTRACT, Family.RECODE, Family.WINDOWING)
+
+
+@cache
+def _planner(family: Family) -> Callable[[PlanContext], Iterator[Int64Array]]:
+    module, _, function = _PLANNERS[family].partition(".")
+    found: Callable[[PlanContext], Iterator[Int64Array]] = getattr(
+        import_module(f"spyre.hw.plans.{module}"), function
+    )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CorePlan:
+    """One SDSC over all its cores.
+
+    ``tables``: int64 [rows, WORDS], run in order. ``low_bytes``/``high_bytes`` per operand (order
+    of ``Operation.tensors``): what the cores touch, relative to the first core's start, end
+    excluded; for a value tensor without what the index adds. A core's share of an index tensor may
+    begin within a stick.
+    """
+
+    op: Operation
+    spec: OpDefinition
+    tables: Int64Array
+    accesses: tuple[TensorAccess, ...]
+    low_bytes: Int64Array
+    high_bytes: Int64Array
+
+
+def plan_operation(
+    op: Operation,
+    relative_starts: Int64Array,
+    arrangements: tuple[str, ...] | None = None,
+    half_format: int = tb.DL16,
+    threads: int = 1,
+    chunked: bool = False,
+    core_order: int | None = None,
+) -> CorePlan:
+    """Plan ``op``.
+
+    ``relative_starts``: bytes, [operand, core] in the order of ``op.tensors`` and ``op.cores``,
+    relative to the first core. ``core_order``: seed of a random order of cores. Raises SdscError
+    when the tensors do not have the structure the operation needs, UnsupportedError for what is
+    not simulated.
+    """
+    spec = require_op(op)
+    require_rules(op, spec)
+    _check_indirection(op, spec)
+    check_slices(op)
+    _check_windows(op, spec)
+    _check_masks(op, spec)
+    accesses = tuple(make_access(op, tensor) for tensor in op.tensors)
+    if spec.family not in PACKED_FAMILIES:
+        for access in accesses:
+            require_plain(op, access)
+    whole = PlanContext(
+        op,
+        spec,
+        accesses,
+        relative_starts,
+        arrangements or ("STANDARD",) * len(accesses),
+        half_format,
+        threads,
+        chunked,
+    )
+    contexts = [whole] if core_order is None else _one_by_one(whole, core_order)
+    tables = np.vstack([row for c in contexts for row in _planner(spec.family)(c)])
+    touched = [
+        touched_bytes(op, access, starts)
+        for access, starts in zip(accesses, relative_starts, strict=True)
+    ]
+    low, high = np.array(touched, np.int64).reshape(-1, 2).T
+    return CorePlan(op, spec, tables, accesses, low, high)
+
+
+def _one_by_one(context: PlanContext, seed: int) -> list[PlanContext]:
+    """A context per core, in shuffled order; cores that combine their results share one."""
+    return [
+        replace(context, op=op, starts=starts)
+        for op, starts in shuffled(context.op, context.starts, seed)
+    ]
+
+
+def _check_indirection(op: Operation, spec: OpDefinition) -> None:
+    count = len(op.index_tensors)
+    if count == 0 or (count == 1 and spec.family is Family.COPY):
+        return
+    raise UnsupportedError(
+        "SPY532",
+        f"{op.name} with {count} index tensors is not simulated",
+        JsonLocation(op.file, "$.dscs_[0].computeOp_[0].indirectAccessIndexLabeledDs"),
+        expected="an identity with one index tensor",
+        found=", ".join(tensor.name for tensor in op.index_tensors),
+    )
+
+
+def _check_windows(op: Operation, spec: OpDefinition) -> None:
+    """Windows only where the operation has them, padding only along them in the first input."""
+    path = "$.dscs_[0].N_.paddingSizes_"
+    stray = [] if spec.windowed else list(op.windows)
+    for tensor in op.tensors:
+        windowed = op.windows if tensor.index == op.inputs[0].index else {}
+        unknown = [d for d, k in tensor.padding.items() if k is not Padding.NONE]
+        elsewhere = [f"{dim} of {tensor.name}" for dim in unknown if dim not in windowed]
+        path = path if stray or not elsewhere else tensor.json_path
+        stray += elsewhere
+    if stray:
+        raise UnsupportedError(
+            "SPY548",
+            f"{op.name} with windows or padding here is not simulated",
+            JsonLocation(op.file, path),
+            expected="windows and padding of the first input of a windowed operation",
+            found=", ".join(stray),
+        )
+
+
+def _check_masks(op: Operation, spec: OpDefinition) -> None:
+    if spec.family not in UNMASKED_FAMILIES or not any(op.masks.values()):
+        return
+    raise UnsupportedError(
+        "SPY549",
+        f"masked coordinates are not simulated in {op.name}",
+        JsonLocation(op.file, "$.dscs_[0].coordinateMasking_"),
+        expected="no mask",
+        found=", ".join(
+            f"{dim} {first} to {first + count - 1}"
+            for dim, spans in op.masks.items()
+            for first, count in spans
+        ),
+    )
+
+
+def check_operation(op: Operation) -> tuple[Finding, ...]:
+    """What running ``op`` would refuse, as findings: the op rules, then structure and sticks.
+
+    For the latter it is planned at the addresses the address rule gives its slices; whatever
+    depends on where a program really puts its tensors is left to the launch, and so are windowed
+    operations, whose slices overlap. What is not simulated is a warning.
+    """
+    faults = find_faults(op)
+    if op.windows or any(fault.code in FATAL for fault in faults):
+        return faults
+    try:
+        for part in uniform_operations(op, _regular_starts(op)[None]):
+            starts = part.starts[0]
+            plan_operation(part.op, starts - starts[:, :1])
+    except UnsupportedError as error:
+        if error.code == _IRREGULAR:
+            return faults
+        return (*faults, replace(error.finding, severity=Severity.WARNING))
+    except SdscError as error:
+        return (*faults, error.finding)
+    return faults
+
+
+def _regular_starts(op: Operation) -> Int64Array:
+    """Bytes, [operand, core], of tensors that begin at 0."""
+    from spyre.mlir.builder.operations import slice_offsets
+
+    starts = np.array([slice_offsets(op, tensor) for tensor in op.tensors], np.int64)
+    for operand, tensor in enumerate(op.tensors):
+        if tensor.component is Component.LX:
+            starts[operand] = np.array(op.cores, np.int64) * LX_BYTES
+    return starts
+
+
+def shares(op: Operation) -> list[Int64Array]:
+    """Positions of the cores of each share, in order of their first cores."""
+    output = op.outputs[0]
+    split = [d for d in op.dims if op.slices.get(d, 1) > 1]
+    reduced = [d for d in split if not output.holds(d) and any(t.holds(d) for t in op.inputs)]
+    if not reduced:
+        return [np.array([position]) for position in range(len(op.cores))]
+    kept = [d for d in split if d not in reduced]
+    members: dict[tuple[int, ...], list[int]] = {}
+    for position, slices in enumerate(op.core_slices):
+        members.setdefault(tuple(slices.get(d, 0) for d in kept), []).append(position)
+    return [np.array(positions) for positions in members.values()]
+
+
+def shuffled(
+    op: Operation, starts: Int64Array, seed: int
+) -> Iterator[tuple[Operation, Int64Array]]:
+    """The operation restricted to one share after another, with the starts of its cores.
+
+    ``starts``: bytes, [operand, core]. The order depends on seed and SDSC only.
+    """
+    parts = shares(op)
+    rng = np.random.default_rng((seed, zlib.crc32(op.file.encode())))
+    for k in rng.permutation(len(parts)):
+        chosen = parts[int(k)]
+        part = replace(
+            op,
+            cores=tuple(op.cores[p] for p in chosen),
+            core_slices=tuple(op.core_slices[p] for p in chosen),
+        )
+        yield part, starts[:, chosen]

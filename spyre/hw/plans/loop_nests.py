@@ -1,0 +1,180 @@
+"""Loop nests over operands: axes with byte pitches, cores folded in, neighbours merged.
+
+Because the start addresses of the cores are affine in their work-slice indices, cores become
+ordinary axes; kernels then know nothing of cores, and threads split blocks instead. Where starts
+are not affine, the cores are split into groups that are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spyre.errors import DeviceLocation, UnsupportedError
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop: ``extent`` steps, each moving operand k by ``pitches[k]`` bytes."""
+
+    extent: int
+    pitches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreGroup:
+    """Cores whose starts are affine: base per operand, and an axis per split dim."""
+
+    bases: tuple[int, ...]
+    axes: dict[str, Axis]
+
+
+def fold_cores(
+    op: Operation, starts: Int64Array, whole_dims: Sequence[str] = ()
+) -> list[CoreGroup]:
+    """Turn cores into axes. ``starts``: bytes, [operand, core], in the order of ``op.cores``.
+
+    Dims of ``whole_dims`` (those being reduced) may not be torn apart into several groups; raises
+    UnsupportedError if only that would make the starts affine.
+    """
+    slices = _slice_indices(op)
+    groups: list[CoreGroup] = []
+    for chosen in _passes(slices, starts.shape[1], bool(whole_dims)):
+        picked = {dim: index[chosen] for dim, index in slices.items()}
+        groups += _groups(op, picked, starts[:, chosen], set(whole_dims))
+    return groups
+
+
+def _passes(slices: dict[str, Int64Array], cores: int, together: bool) -> Iterator[Int64Array]:
+    """Positions of cores, every work slice at most once per pass: replicas repeat the work.
+
+    Cores that reduce ``together`` are never parted.
+    """
+    seen: Counter[tuple[int, ...]] = Counter()
+    turns = np.zeros(cores, np.int64)
+    for core in range(0 if together else cores):
+        place = tuple(int(index[core]) for index in slices.values())
+        turns[core] = seen[place]
+        seen[place] += 1
+    for turn in range(int(turns.max(initial=0)) + 1):
+        yield np.flatnonzero(turns == turn)
+
+
+def _slice_indices(op: Operation) -> dict[str, Int64Array]:
+    split = [dim for dim in op.dims if op.slices.get(dim, 1) > 1]
+    return {
+        dim: np.fromiter((core.get(dim, 0) for core in op.core_slices), np.int64) for dim in split
+    }
+
+
+def _groups(
+    op: Operation, slices: dict[str, Int64Array], starts: Int64Array, whole: set[str]
+) -> Iterator[CoreGroup]:
+    group = _affine_group(slices, starts)
+    if group is not None:
+        yield group
+        return
+    for dim in slices:
+        values = np.unique(slices[dim])
+        if dim in whole or values.size < 2:
+            continue
+        for value in values:
+            chosen = slices[dim] == value
+            rest = {name: index[chosen] for name, index in slices.items()}
+            yield from _groups(op, rest, starts[:, chosen], whole)
+        return
+    raise UnsupportedError(
+        "SPY523",
+        f"{op.name}: start addresses of cores that reduce together are not regular",
+        DeviceLocation(op.file),
+        expected="starts affine in the work-slice index of the reduced dim",
+        found=f"slices {dict(op.slices)} over cores {list(op.cores)}",
+    )
+
+
+def _affine_group(slices: dict[str, Int64Array], starts: Int64Array) -> CoreGroup | None:
+    """The cores as one group, or None if they are no full grid or their starts not affine."""
+    cores = starts.shape[1]
+    if cores == 1:
+        return CoreGroup(tuple(starts[:, 0].tolist()), {})
+    counts = {dim: int(index.max() - index.min()) + 1 for dim, index in slices.items()}
+    place = np.zeros(cores, np.int64)
+    weights: dict[str, int] = {}
+    total = 1
+    for dim, count in counts.items():
+        weights[dim] = total
+        place += (slices[dim] - slices[dim].min()) * total
+        total *= count
+    if total != cores:
+        return None
+    core_at = np.full(cores, -1, np.int64)
+    core_at[place] = np.arange(cores)
+    if (core_at < 0).any():
+        return None
+    base = starts[:, core_at[0]]
+    expected = np.repeat(base[:, None], cores, axis=1)
+    axes: dict[str, Axis] = {}
+    for dim, count in counts.items():
+        if count == 1:
+            continue
+        delta = starts[:, core_at[weights[dim]]] - base
+        expected += delta[:, None] * (slices[dim] - slices[dim].min())
+        axes[dim] = Axis(count, tuple(delta.tolist()))
+    if not np.array_equal(expected, starts):
+        return None
+    return CoreGroup(tuple(base.tolist()), axes)
+
+
+def drop_unit_axes(axes: Sequence[Axis]) -> list[Axis]:
+    """Axes of more than one step."""
+    return [axis for axis in axes if axis.extent > 1]
+
+
+def merge_axes(axes: Sequence[Axis]) -> list[Axis]:
+    """Merge neighbours (outer first) that are one contiguous walk for every operand."""
+    merged: list[Axis] = []
+    for axis in axes:
+        if merged and _continues(merged[-1], axis):
+            merged[-1] = Axis(merged[-1].extent * axis.extent, axis.pitches)
+        else:
+            merged.append(axis)
+    return merged
+
+
+def _continues(outer: Axis, inner: Axis) -> bool:
+    pairs = zip(outer.pitches, inner.pitches, strict=True)
+    return all(o == i * inner.extent for o, i in pairs)
+
+
+def sort_axes(axes: Sequence[Axis], operand: int) -> list[Axis]:
+    """Outermost first by the pitch of ``operand`` (usually the output), then by the others."""
+    return sorted(axes, key=lambda a: (-abs(a.pitches[operand]), tuple(-abs(p) for p in a.pitches)))
+
+
+def canonical_axes(axes: Sequence[Axis], operand: int) -> list[Axis]:
+    """Drop unit axes, sort by ``operand``'s pitch, merge neighbours."""
+    return merge_axes(sort_axes(drop_unit_axes(axes), operand))
+
+
+def pad_axes(axes: Sequence[Axis], rank: int, operands: int) -> list[Axis]:
+    """Put unit axes in front until there are ``rank``."""
+    missing = rank - len(axes)
+    return [Axis(1, (0,) * operands)] * missing + list(axes)
+
+
+def peel(
+    bases: Sequence[int], axes: Sequence[Axis], rank: int
+) -> Iterator[tuple[tuple[int, ...], list[Axis]]]:
+    """Unroll outermost axes until at most ``rank`` remain: (bases, axes) per table row."""
+    if len(axes) <= rank:
+        yield tuple(bases), list(axes)
+        return
+    first = axes[0]
+    for step in range(first.extent):
+        moved = [b + step * p for b, p in zip(bases, first.pitches, strict=True)]
+        yield from peel(moved, axes[1:], rank)

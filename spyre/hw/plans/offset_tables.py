@@ -1,0 +1,283 @@
+"""Iteration spaces as offset tables: per dim, a vector of bit offsets for every operand.
+
+Unlike the axes of :mod:`spyre.hw.plans.loop_nests`, such a vector needs no constant pitch, so
+packed
+and interleaved sticks (operations reference §5) and windows are vectors too. The address of an
+element is
+the operand's start plus one term per dim (SDSC reference §5.2); offsets count bits, since elements
+may have 4 of them. Work slices of cores are vectors that are put before those of their dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from spyre.dtypes import find_stored_format
+from spyre.errors import JsonLocation, SdscError, UnsupportedError
+from spyre.hw.access import TensorAccess, per_core
+from spyre.hw.ops.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
+from spyre.hw.plans.context import PlanContext, check_shared_output
+from spyre.hw.plans.loop_nests import Axis, CoreGroup, fold_cores
+from spyre.hw.table import plan as tb
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.footprint import is_local, unsplit_input_extent, window_of, window_span
+from spyre.mlir.operation.operation import Operation, Tensor
+
+MOST_STEPS = 1 << 23
+"""Steps of one vector: 64 MiB."""
+MOST_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpace:
+    """Cores whose starts are affine.
+
+    ``bases``: per operand bits from its base address, per pseudo-operand the first position.
+    ``slices``: a line per split dim; ``local``: a line per dim, over one core's share.
+    """
+
+    bases: Int64Array
+    slices: dict[str, Int64Array]
+    local: dict[str, Int64Array]
+
+    def line(self, dim: str) -> Int64Array:
+        """The line of ``dim`` over all slices."""
+        if dim not in self.slices:
+            return self.local[dim]
+        outer, inner = self.slices[dim], self.local[dim]
+        return (outer[:, :, None] + inner[:, None, :]).reshape(len(outer), -1)
+
+    def peel(self, dims: Sequence[str]) -> Iterator[OffsetSpace]:
+        """A space per work slice of ``dims``."""
+        if not dims:
+            yield self
+            return
+        rest = {dim: line for dim, line in self.slices.items() if dim != dims[0]}
+        for start in self.slices[dims[0]].T:
+            yield from OffsetSpace(self.bases + start, rest, self.local).peel(dims[1:])
+
+
+def combine(
+    context: PlanContext, lines: Sequence[Int64Array], rows: int | None = None
+) -> Int64Array:
+    """The product of lines, the first outermost; one step of zeros if there are none.
+
+    ``rows``: rows of the lines, by default the operands. Raises UnsupportedError if there are too
+    many steps for a vector.
+    """
+    total = np.zeros((rows or len(context.accesses), 1), np.int64) if not lines else lines[0]
+    steps = prod(line.shape[1] for line in lines)
+    if steps > MOST_STEPS:
+        raise _too_large(context, f"{steps} steps")
+    for line in lines[1:]:
+        total = (total[:, :, None] + line[:, None, :]).reshape(len(total), -1)
+    return total
+
+
+def _too_large(context: PlanContext, found: str) -> UnsupportedError:
+    return context.refuse(
+        "SPY550",
+        "the operation is too large for offset vectors",
+        f"at most {MOST_STEPS} steps, tensors of at most {MOST_BYTES} bytes",
+        found,
+        "$.dscs_[0].N_",
+    )
+
+
+def line_axis(line: Int64Array) -> Axis | None:
+    """The line as an axis of byte pitches, or None if its steps differ or split bytes."""
+    count = line.shape[1]
+    step = line[:, 1] - line[:, 0] if count > 1 else np.zeros(len(line), np.int64)
+    if (line != line[:, :1] + step[:, None] * np.arange(count)).any() or (step % 8).any():
+        return None
+    return Axis(count, tuple((step // 8).tolist()))
+
+
+def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[OffsetSpace]:
+    """The operation as few regular spaces; cores of one space share dims of ``reduced``.
+
+    Raises UnsupportedError for irregular starts of cores that reduce together.
+    """
+    op = context.op
+    _check_positive(context)
+    for access in context.accesses:
+        _check_size(context, access)
+        _check_shares(context, access)
+    windowed = tuple(op.windows)
+    positions = [
+        [core.get(dim, 0) * per_core(op, dim) for core in op.core_slices] for dim in windowed
+    ]
+    starts = np.vstack([context.starts, np.array(positions, np.int64).reshape(-1, len(op.cores))])
+    scale = np.array([8] * len(context.accesses) + [1] * len(windowed), np.int64)
+    local = {dim: _local_line(context, dim) for dim in op.dims}
+    together = [dim for dim in reduced if op.slices.get(dim, 1) > 1]
+    for group in fold_cores(op, starts, together):
+        check_shared_output(context, group, reduced, len(context.accesses) - 1)
+        yield OffsetSpace(
+            np.array(group.bases, np.int64) * scale, _slice_lines(group, scale), local
+        )
+
+
+def _check_positive(context: PlanContext) -> None:
+    for dim, extent in context.op.extents.items():
+        if extent < 1:
+            raise SdscError(
+                "SPY294",
+                f"{context.op.name}: nothing to iterate along {dim!r}",
+                JsonLocation(context.op.file, "$.dscs_[0].N_"),
+                expected="at least 1 element",
+                found=str(extent),
+            )
+
+
+def _check_size(context: PlanContext, access: TensorAccess) -> None:
+    """Memory must hold every element that is iterated, and offsets must fit 64 bits."""
+    op, tensor = context.op, access.tensor
+    held = [dim for dim in tensor.dims if tensor.holds(dim)]
+    largest = max([access.span_bytes, *access.pitch_bytes.values()])
+    most = max(op.extents.values())
+    if largest > MOST_BYTES or most > MOST_STEPS:
+        raise _too_large(context, f"{tensor.name} of {largest} bytes, a dim of {most}")
+    for dim in held:
+        window = window_of(op, tensor, dim)
+        if window is None:
+            needed = per_core(op, dim)
+        elif is_local(tensor) and op.slices.get(dim, 1) > 1:
+            needed = window_span(op, dim, window)
+        else:
+            needed = unsplit_input_extent(tensor, dim, window)
+        if access.stored[dim] < needed:
+            raise SdscError(
+                "SPY294",
+                f"{op.name}: {tensor.name} is smaller than the operation along {dim!r}",
+                JsonLocation(op.file, tensor.json_path),
+                expected=f"at least {needed} elements",
+                found=f"{access.stored[dim]} elements",
+            )
+
+
+def _check_shares(context: PlanContext, access: TensorAccess) -> None:
+    """Cores may not begin inside of a stick."""
+    op = context.op
+    for dim, size in access.sticks.items():
+        windowed = window_of(op, access.tensor, dim) is not None
+        split = access.tensor.holds(dim) and op.slices.get(dim, 1) > 1 and not windowed
+        if split and per_core(op, dim) % size:
+            raise SdscError(
+                "SPY282",
+                f"{op.name}: one core's share of stick dim {dim!r} is not whole sticks",
+                JsonLocation(op.file, "$.numWkSlicesPerDim_"),
+                expected=f"a multiple of {size} elements as in {access.tensor.name}",
+                found=f"{per_core(op, dim)} elements",
+            )
+
+
+def _slice_lines(group: CoreGroup, scale: Int64Array) -> dict[str, Int64Array]:
+    return {
+        dim: (np.array(axis.pitches, np.int64) * scale)[:, None] * np.arange(axis.extent)
+        for dim, axis in group.axes.items()
+    }
+
+
+def _local_line(context: PlanContext, dim: str) -> Int64Array:
+    op = context.op
+    steps = np.arange(per_core(op, dim), dtype=np.int64)
+    rows = [_operand_row(context, k, dim, steps) for k in range(len(context.accesses))]
+    rows += [steps if dim == windowed else np.zeros_like(steps) for windowed in op.windows]
+    return np.stack(rows)
+
+
+def _operand_row(context: PlanContext, operand: int, dim: str, steps: Int64Array) -> Int64Array:
+    """Offsets along ``dim``; under a window those of the whole sticks before each position."""
+    op, access = context.op, context.accesses[operand]
+    window = window_of(op, access.tensor, dim)
+    if window is None:
+        return local_offsets(op, access, dim)
+    size = access.sticks.get(dim, 1)
+    whole = steps * window.stride // size * size
+    return coordinate_offsets(op, access, dim, whole)
+
+
+def attach(head: Int64Array, vectors: Sequence[Int64Array]) -> Int64Array:
+    """A table with vectors, int64 [rows, WORDS]: the head row, then rows of KIND EXTRA that hold
+    the vectors one after another, each row all of its words but the first.
+    """
+    flat = np.concatenate([np.ravel(vector) for vector in vectors])
+    width = tb.WORDS - 1
+    rows = np.zeros((1 - (-flat.size // width), tb.WORDS), np.int64)
+    rows[0] = head
+    rows[1:, tb.KIND] = tb.EXTRA
+    body = np.zeros((len(rows) - 1) * width, np.int64)
+    body[: flat.size] = flat
+    rows[1:, 1:] = body.reshape(-1, width)
+    return rows
+
+
+_HALVES = 2
+_GROUPS = 8
+_BLOCK = _HALVES * _GROUPS * ALTERNATE_GROUP
+
+
+def element_bits(tensor: Tensor) -> int:
+    """Bits of one element; raises UnsupportedError for formats without storage."""
+    return find_stored_format(tensor.data_format).bits
+
+
+def local_offsets(op: Operation, access: TensorAccess, dim: str) -> Int64Array:
+    """Bits from a core's start to each of the elements it iterates along ``dim`` (0 where absent).
+
+    Windowed dims of an input have no vector of their own; see :func:`coordinate_offsets`.
+    """
+    steps = np.arange(per_core(op, dim), dtype=np.int64)
+    if not access.tensor.holds(dim):
+        return np.zeros_like(steps)
+    return coordinate_offsets(op, access, dim, steps)
+
+
+def coordinate_offsets(
+    op: Operation, access: TensorAccess, dim: str, coordinates: Int64Array
+) -> Int64Array:
+    """Bit offsets of stored ``coordinates`` along ``dim``, counted from a core's start.
+
+    They continue periodically, also below zero: coordinate + elements per stick lies one pitch on.
+    """
+    size = access.sticks.get(dim, 1)
+    sticks, within = np.divmod(coordinates, size)
+    offsets = 8 * access.pitch_bytes[dim] * sticks
+    if size > 1:
+        if is_alternating(op, access.tensor, dim):
+            within = alternate(within)
+        offsets += _position(access.tensor, dim, within) * element_bits(access.tensor)
+    return np.asarray(offsets, np.int64)
+
+
+def is_alternating(op: Operation, tensor: Tensor, dim: str) -> bool:
+    """True if ``dim`` of this operand is interleaved by groups of 8 (operations reference §5)."""
+    operand = next((k for k, t in enumerate(op.tensors) if t.index == tensor.index), -1)
+    if (op.name, operand) not in ALTERNATING_OPERANDS or dim != tensor.stick_dims[0]:
+        return False
+    sizes = [n for d, n in zip(tensor.stick_dims, tensor.stick_sizes, strict=True) if d == dim]
+    return element_bits(tensor) <= 8 and int(np.prod(sizes)) == _BLOCK
+
+
+def alternate(within: Int64Array) -> Int64Array:
+    """64·h + 8·g + e → 16·g + 8·h + e, for coordinates 0..127 within a block."""
+    group, element = np.divmod(within, ALTERNATE_GROUP)
+    half, place = np.divmod(group, _GROUPS)
+    return (place * _HALVES + half) * ALTERNATE_GROUP + element
+
+
+def _position(tensor: Tensor, dim: str, within: Int64Array) -> Int64Array:
+    """Share of ``dim`` in the element number in the stick: its digits by their weights (step 5)."""
+    position = np.zeros_like(within)
+    weight, rest = 1, within
+    for name, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
+        if name == dim:
+            position += weight * (rest % size)
+            rest = rest // size
+        weight *= size
+    return position

@@ -1,0 +1,187 @@
+"""The plan table: 128 int64 words that tell a kernel one execute (or one part of one).
+
+Every address is in bytes. Words, kinds and opcodes are named here once; planners write them,
+kernels read them. Operands are the tensors of the SDSC in table order, the output last; a masked
+operation has one more pseudo-operand whose "address" is the coordinate (elements) along the masked
+dim. An opcode is the position of a kernel operation's name in its list.
+"""
+
+from __future__ import annotations
+
+WORDS = 128
+
+EXTRA = -1
+"""KIND word of a row that continues the table before it; such rows hold that table's vectors."""
+
+# header, common to every kind
+KIND = 0
+OPCODE = 1
+INPUTS = 2
+UNITS = 3
+RANK = 4
+INNER = 5
+BLOCKS = 6
+COST_NS = 7
+LANES = 8
+OPERANDS = 9
+MASK = 10
+MASK_START = 11
+MASK_END = 12
+MASK_BITS = 13
+FLAGS = 14
+VALUE = 15
+
+# axes, outermost first
+EXTENT = 16
+MAX_RANK = 7
+CONSTANT = 24
+MAX_CONSTANTS = 8
+
+# operands
+OPERAND = 32
+OPERAND_WORDS = 12
+MAX_TABLE_OPERANDS = 8
+BASE = 0
+TENSOR = 1
+LANE = 2
+FORMAT = 3
+PITCH = 4
+INNER_PITCH = 11
+
+# LANE values: -1 whole sticks, n >= 0 lane n of each stick broadcast to all lanes
+WHOLE_STICK = -1
+
+# FORMAT values
+DL16 = 0
+HALF = 1
+FP32 = 2
+INT32 = 3
+DL16_TRUNC = 4
+DL16_EVEN = 5
+"""DL16 whose stores round towards zero, or ties to even; DL16 itself rounds ties away."""
+FP8_143 = 16
+FP8_152 = 17
+INT8 = 18
+INT4 = 19
+"""From FP8_143 on, elements of 8 and 4 bits, decoded by a table of all codes."""
+
+# MASK values: how the masked dim lies
+NO_MASK = 0
+MASK_LANES = 1
+MASK_STICKS = 2
+
+# reduction: EXTENT words 0..3 are kept axes, 4..6 reduced ones
+KEPT_RANK = 4
+REDUCED_RANK = 3
+
+# scratch handed to a kernel, per host thread
+SCRATCH_COUNTERS = 64
+SCRATCH_FLOATS = 12288
+SCRATCH_BYTES = 8 * SCRATCH_COUNTERS + 4 * SCRATCH_FLOATS
+
+BLOCK_STICKS = 16
+"""Sticks a kernel stages at once."""
+
+ELEMENTWISE_KIND = 0
+REDUCTION_KIND = 1
+COPY_KIND = 2
+CONVERT_KIND = 3
+RESTICKIFY_KIND = 4
+MATMUL_KIND = 5
+TOPK_KIND = 6
+CHUNK_REDUCTION_KIND = 7
+CHUNK_MATMUL_KIND = 8
+CONTRACT_KIND = 9
+RECODE_KIND = 10
+WINDOWING_KIND = 11
+CHAIN_KIND = 12
+"""Several elementwise dispatches strip by strip; no table has this kind."""
+
+KERNEL_MODULES = (
+    "elementwise",
+    "reduction",
+    "copying",
+    "converting",
+    "restickify",
+    "matmul",
+    "topk",
+    "chunk_reduction",
+    "chunk_matmul",
+    "contract",
+    "recode",
+    "windowing",
+    "chain",
+)
+"""Module of each kind, in order; every one has an entry named ``run``."""
+
+UNARY = (
+    "copy", "abs", "neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "floor",
+    "relu", "gelu", "silu", "clip", "softplus", "relu6", "mish", "leakyrelu",
+)  # fmt: skip
+BINARY = (
+    "add", "sub", "mul", "div", "max", "min", "eq", "ne", "ge", "le", "gt", "lt", "revsub",
+    "layernormscale",
+)  # fmt: skip
+MANY = ("where", "layernormnorm", "fnms", "muladd")
+
+FUSED_UNARY = ("neg", "abs", "relu")
+FUSED_BINARY = ("add", "sub", "mul", "div", "max", "min")
+FUSED_MANY = ("where",)
+"""Operations the elementwise kernel may run without staging."""
+FUSE = 1
+"""Elementwise FLAGS bit: DL16, unmasked, neighbouring sticks: no staging needed."""
+
+REDUCTIONS = ("sum", "max", "min", "absmax", "prod", "exx2")
+REDUCE_LANES = 1
+"""Reduction FLAGS bit: the stick dim is reduced too."""
+RUN_REDUCED = 2
+"""Reduction FLAGS bit: stage runs of sticks along the innermost reduced axis."""
+ZERO_MEAN = 4
+"""Reduction FLAGS bit: exx2 stores 0 for the mean."""
+CLIP = 8
+"""Reduction FLAGS bit: the scaled result is bounded; CONSTANT words 1 and 2 are the bounds."""
+
+MAX_KEPT_STICKS = 64
+"""Kept sticks a reduction accumulates at once, at most."""
+
+CHUNK = 64
+"""Elements added up before their total joins the running one, in the number mode dl16-chunk."""
+CHUNKED_REDUCTIONS = ("sum", "exx2")
+"""Reductions that accumulate in chunks."""
+MAX_CHUNK_STICKS = 32
+"""Kept sticks a chunked reduction accumulates at once, at most: it needs more buffers."""
+
+GATHER = 1
+"""Copy FLAGS bit: the index moves the input."""
+SCATTER = 2
+"""Copy FLAGS bit: the index moves the output."""
+INDEX_PER_LANE = 4
+"""Copy FLAGS bit: every lane has its own index; CONSTANT word 0 is the index stick pitch."""
+
+CONVERSIONS = ("widen", "narrow")
+WORD_STAGGERED = 1
+"""Conversion FLAGS bit: the 32-bit side is in DL16_TO_FP32 order."""
+HALF_STAGGERED = 2
+"""Conversion FLAGS bit: the 16-bit side is in FP32_TO_DL16 order."""
+
+TOPK = ("value", "index")
+TOPK_INDEX = TOPK.index("index")
+
+RECODES = ("quantize8", "quantize4", "to_fp8", "value", "add", "mul", "truncate", "from_int")
+"""Operations of the recode kernel; from "add" on they work on int32 words."""
+WINDOWINGS = ("max", "sum", "map", "channel")
+"""Operations of the windowing kernel: pooling, pooling with a map of factors, depthwise."""
+
+DISPATCH_WORDS = 12
+"""Words of a dispatch: table, static execute, instance, CHAIN_LENGTH, then 8 base addresses."""
+CHAIN_LENGTH = 3
+"""Word of a dispatch: how many, from it on, may run strip by strip; 1: it runs alone."""
+DISPATCH_BASES = 4
+"""First word of the base addresses."""
+
+MAX_CHAIN = 8
+"""Dispatches of a chain, at most."""
+STRIP_STICKS = 512
+"""Sticks of a strip: 64 KiB per operand, so that a few operands fit a core's own cache."""
+CHAIN_WORDS = 2 + 3 * MAX_CHAIN
+"""Words that tell the chain kernel its members."""

@@ -1,0 +1,88 @@
+"""Words and codes of the transfer table, shared by its planner and its kernels.
+
+A head, then rows: a nest of the descriptor each, or two, where the second one (partial sticks)
+goes on along an axis where the first one ends. Axes are outermost first; the last two are runs that
+are neighbours on the host and on the device. Steps and offsets are host elements and device bytes.
+A run is COUNT device neighbours, followed by FILL ones that become zero.
+"""
+
+from __future__ import annotations
+
+AXES = 12
+MAX_LOOPS = AXES - 2
+"""Loops above the run; those nearest on the device and on the host take two axes each."""
+
+ROWS = 0
+TO_DEVICE = 1
+HOST_FORMAT = 2
+DEVICE_FORMAT = 3
+INTEGERS = 4
+NINF_IS_NAN = 5
+ROUND_ADD = 6
+ROUND_ODD = 7
+LARGEST = 8
+"""Rounding rule and largest code of DEVICE_DL16_AS; see :mod:`spyre.hw.kernels.intrinsics`."""
+BFLOAT16_ADD = 9
+BFLOAT16_ODD = 10
+HEAD_WORDS = 11
+
+FIRST_UNIT = 0
+END_UNIT = 1
+"""Units of the row among those of the whole copy."""
+COUNT = 2
+FILL = 3
+LANE_STRIDE = 4
+"""Host elements between neighbours of a run."""
+HOST_OFFSET = 5
+DEVICE_OFFSET = 6
+FIRST_AXIS = 7
+"""The axes before it have one step."""
+TAIL_COUNT = 8
+TAIL_FILL = 9
+TAIL_AT = 10
+"""Where the second nest begins: index along its axis, whose TAIL_STEP is 1; -1 without one."""
+EXTENT = 11
+HOST_STEP = EXTENT + AXES
+DEVICE_STEP = HOST_STEP + AXES
+TAIL_STEP = DEVICE_STEP + AXES
+ROW_WORDS = TAIL_STEP + AXES
+
+SHORT_RUN = 8
+"""Longest run that may begin inside a stick: what an element arrangement leaves together."""
+
+HOST_HALF, HOST_BFLOAT16, HOST_FLOAT32, HOST_BOOL = 0, 1, 2, 3
+HOST_INT64, HOST_INT32, HOST_INT16, HOST_INT8, HOST_UINT8 = 4, 5, 6, 7, 8
+
+DEVICE_INT32, DEVICE_INT16, DEVICE_INT8 = 3, 4, 5
+"""Device codes of integers; floats use the FORMAT words of :mod:`spyre.hw.table.plan`."""
+DEVICE_DL16_AS = 6
+"""Device code of DL16 that is rounded or saturated by the table's rule, not ties away."""
+DEVICE_UINT32 = 7
+
+HOST_CODES = {
+    "float16": HOST_HALF,
+    "bfloat16": HOST_BFLOAT16,
+    "float32": HOST_FLOAT32,
+    "bool": HOST_BOOL,
+    "int64": HOST_INT64,
+    "int32": HOST_INT32,
+    "int16": HOST_INT16,
+    "int8": HOST_INT8,
+    "qint8": HOST_INT8,
+    "uint8": HOST_UINT8,
+    "quint8": HOST_UINT8,
+    "float8_e4m3fn": HOST_UINT8,
+    "float8_e5m2fnuz": HOST_UINT8,
+}
+
+DEVICE_INTEGER_CODES = {
+    "IEEE_INT32": DEVICE_INT32,
+    "SENUINT32": DEVICE_UINT32,
+    "SENINT16": DEVICE_INT16,
+    "SENINT8": DEVICE_INT8,
+    "SEN143_FP8": DEVICE_INT8,
+    "SEN152_FP8": DEVICE_INT8,
+}
+"""Formats moved as integers; the two fp8 formats are the host's own bytes."""
+COPIED_FORMATS = frozenset({"SEN143_FP8", "SEN152_FP8"})
+"""Formats that are only copied, between a host dtype and the device format of that very dtype."""

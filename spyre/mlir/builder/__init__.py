@@ -1,0 +1,1 @@
+"""Operations and whole bundles made from Python descriptions."""

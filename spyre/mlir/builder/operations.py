@@ -1,0 +1,438 @@
+"""From a compact description to a complete SDSC: the project's own writer.
+
+Examples, tests, benchmarks and the torch backend describe an operation by extents, splits and
+tensors; ``build_operation`` works out cores and start addresses by the address rule of the
+SuperDSC reference §5.2 (sdsc.md), ``build_sdsc`` writes the result as the real frontends do.
+Common operations on host shapes are in :mod:`.sdsc_recipes`, whole bundles in
+:mod:`.bundle_builder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import NamedTuple
+
+from spyre.dtypes import FORMATS
+from spyre.errors import BundleError, Severity, ValidationError
+from spyre.mlir.operation.footprint import footprint, indexed_dims, stick_elements
+from spyre.mlir.operation.operation import (
+    Component,
+    Indirection,
+    Operation,
+    Padding,
+    SymbolicDim,
+    Tensor,
+    Window,
+)
+from spyre.mlir.sdsc.form_rules import MAX_CORES
+from spyre.mlir.sdsc.inspection import Inspection, inspect_sdsc
+from spyre.mlir.sdsc.structs import Sdsc
+from spyre.mlir.sdsc.writer import write_operation
+from spyre.mlir.text.affine import AffineExpr
+
+ROLES = ("OUTPUT", "KERNEL", "INPUT")
+"""Roles given to tensors that do not name one, in order of first use; roles are not directions."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAddress:
+    """A place in a buffer of a bundle: ``offset_bytes`` from its start, plus, per enclosing loop,
+    ``loop_strides`` bytes per iteration, plus what depends on runtime sizes: ``size_terms``, and
+    ``shift_bytes``. A bundle builder turns it into an address or a symbol.
+    """
+
+    buffer: str
+    offset_bytes: int = 0
+    loop_strides: Mapping[str, int | SizeValue] = field(default_factory=dict)
+    size_terms: tuple[SizeTerm, ...] = ()
+    shift_bytes: SizeValue | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSize:
+    """A size the launch gives, by ``name``: 0 < size <= ``maximum``, a multiple of
+    ``granularity`` (elements). Dims of operations have a maximum, which their memory is laid out
+    for; None: a size that only counts loops and moves addresses.
+    """
+
+    name: str
+    maximum: int | None
+    granularity: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTerm:
+    """Bytes of an address: ceil(``size`` / ``slices``) · ``element_bytes``."""
+
+    size: RuntimeSize
+    slices: int
+    element_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeValue:
+    """An integer that depends on runtime sizes: symbol k of ``expression`` is ``sizes[k]``."""
+
+    expression: AffineExpr
+    sizes: tuple[RuntimeSize, ...]
+
+
+Base = int | BufferAddress
+Resolve = Callable[[BufferAddress | RuntimeSize, int], int]
+"""(place, further offset in bytes) → a literal address, or a negative symbol id; of a runtime size
+always its symbol id."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSpec:
+    """One operand.
+
+    ``dims``: layoutDimOrder_, innermost first, with the stick dim where its stick count stands.
+    ``stick``: (dim, elements) pairs, innermost first. ``base``: byte address of the whole tensor
+    (of each core's tensor in LX), or a place in a buffer. ``scale``: only the dims that are
+    absent (-1) or keep one stick (-2). ``gap``: elements by which the memory is longer than the
+    iteration. ``padding``: kind of padding along windowed dims. The rest as in
+    :class:`~spyre.mlir.operation.operation.Tensor`; an empty ``role`` is chosen.
+    """
+
+    dims: tuple[str, ...]
+    stick: tuple[tuple[str, int], ...]
+    base: Base
+    scale: Mapping[str, int] = field(default_factory=dict)
+    data_format: str = "SEN169_FP16"
+    component: Component = Component.HBM
+    gap: Mapping[str, int] = field(default_factory=dict)
+    role: str = ""
+    max_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    device_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    indirection: Indirection = Indirection.NONE
+    padding: Mapping[str, Padding] = field(default_factory=dict)
+    per_core_in_hbm: bool = False
+    own_slices: Mapping[str, int] = field(default_factory=dict)
+    own_core_slices: tuple[Mapping[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OperationSpec:
+    """An operation: ``extents`` is N_ (stick dims already rounded up), ``splits`` the work slices.
+
+    ``core_order``: dims whose slice index varies fastest come first; by default the order of
+    ``extents``. ``constants``: name → bit pattern, in ``constant_format`` (default the
+    operation's). ``index_inputs`` and the inputs or outputs marked as value tensors pair up.
+    ``windows``: by spatial dim, whose extents count output positions. ``sizes``: dims of a runtime
+    size, whose extents are its maximum. ``last_extents``: extent of the last slice of dims that
+    their splits do not divide.
+    """
+
+    name: str
+    extents: Mapping[str, int]
+    inputs: Sequence[OperandSpec]
+    outputs: Sequence[OperandSpec]
+    splits: Mapping[str, int] = field(default_factory=dict)
+    index_inputs: Sequence[OperandSpec] = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
+    masks: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    core_order: Sequence[str] = ()
+    data_format: str = "SEN169_FP16"
+    constant_format: str = ""
+    unit: str = "sfp"
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    sizes: Mapping[str, RuntimeSize] = field(default_factory=dict)
+    last_extents: Mapping[str, int] = field(default_factory=dict)
+
+
+def build_sdsc(spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None) -> Sdsc:
+    """The SDSC of ``spec``, named ``0_<operation>`` by default.
+
+    BundleError SPY290 when the description contradicts itself, ValidationError when the SDSC
+    would break a rule of the format.
+    """
+    return build_inspected(spec, sdsc_name, resolve).sdsc
+
+
+class BuiltSdsc(NamedTuple):
+    """An SDSC that was built, and what reading it back says."""
+
+    sdsc: Sdsc
+    inspection: Inspection
+
+
+def build_inspected(
+    spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None
+) -> BuiltSdsc:
+    """As `build_sdsc`, with the operation and the warnings found on the way."""
+    sdsc = write_operation(build_operation(spec, sdsc_name, resolve))
+    inspection = inspect_sdsc(sdsc, f"built SDSC {sdsc.name}")
+    if any(finding.severity is Severity.ERROR for finding in inspection.findings):
+        raise ValidationError(inspection.findings)
+    return BuiltSdsc(sdsc, inspection)
+
+
+def build_operation(
+    spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None
+) -> Operation:
+    """The operation of ``spec`` with cores, work slices and start addresses. BundleError SPY290."""
+    _check_dims(spec)
+    slices = {dim: spec.splits.get(dim, 1) for dim in spec.extents}
+    core_slices = _core_slices(spec, slices)
+    outline = _outline(spec, sdsc_name or f"0_{spec.name}", slices, core_slices)
+    outline = replace(outline, symbolic_dims=_symbolic_dims(spec, resolve))
+    placed = {
+        tensor.index: _placed(outline, tensor, operand, spec, resolve)
+        for tensor, operand in zip(outline.tensors, _operands(spec), strict=True)
+    }
+    return _with_tensors(outline, placed)
+
+
+def _operands(spec: OperationSpec) -> tuple[OperandSpec, ...]:
+    """Operands in the order of ``Operation.tensors``."""
+    return (*spec.inputs, *spec.index_inputs, *spec.outputs)
+
+
+def _check_dims(spec: OperationSpec) -> None:
+    window_dims = (window.window_dim for window in spec.windows.values())
+    for dim in (*spec.splits, *spec.core_order, *spec.masks, *spec.windows, *window_dims):
+        _require(dim in spec.extents, spec, f"dim {dim} has no extent", f"{tuple(spec.extents)}")
+    for operand in _operands(spec):
+        for dim in operand.dims:
+            message = f"dim {dim} of a tensor has no extent"
+            _require(dim in spec.extents, spec, message, f"{tuple(spec.extents)}")
+        for dim, _ in operand.stick:
+            message = f"stick dim {dim} is not in the tensor's dims"
+            _require(dim in operand.dims, spec, message, f"{operand.dims}")
+        known = operand.data_format in FORMATS
+        _require(known, spec, f"data format {operand.data_format} is unknown", ", ".join(FORMATS))
+    for dim, size in spec.sizes.items():
+        equal = spec.extents.get(dim) == size.maximum
+        _require(equal, spec, f"extent of dim {dim} is not its maximum", str(size.maximum))
+    for dim, split in spec.splits.items():
+        whole, parts = spec.extents[dim], split
+        if (last := spec.last_extents.get(dim, 0)) and split > 1:
+            whole, parts = whole - last, split - 1
+        divides = split >= 1 and whole % parts == 0
+        message = f"{split} slices do not divide dim {dim}"
+        _require(divides, spec, message, f"a divisor of {spec.extents[dim]}")
+
+
+def _require(condition: bool, spec: OperationSpec, message: str, expected: str) -> None:
+    if not condition:
+        raise BundleError("SPY290", f"{spec.name}: {message}", expected=expected)
+
+
+def _core_slices(spec: OperationSpec, slices: Mapping[str, int]) -> tuple[dict[str, int], ...]:
+    """Slice index of every core; the first dim of the core order varies fastest (§6.1)."""
+    cores = prod(slices.values())
+    _require(cores <= MAX_CORES, spec, f"{cores} cores are needed", f"at most {MAX_CORES}")
+    order = (*spec.core_order, *(dim for dim in slices if dim not in spec.core_order))
+    rows = []
+    for core in range(cores):
+        rest, row = core, {}
+        for dim in order:
+            rest, row[dim] = divmod(rest, slices[dim])
+        rows.append({dim: row[dim] for dim in slices})
+    return tuple(rows)
+
+
+def _outline(
+    spec: OperationSpec,
+    sdsc_name: str,
+    slices: Mapping[str, int],
+    core_slices: tuple[Mapping[str, int], ...],
+) -> Operation:
+    """The operation without start addresses. Index tensors are numbered first, outputs last."""
+    tensors = _tensors(spec)
+    a, b = len(spec.index_inputs), len(spec.index_inputs) + len(spec.inputs)
+    return Operation(
+        name=spec.name,
+        file=sdsc_name,
+        sdsc_name=sdsc_name,
+        dims=tuple(spec.extents),
+        extents=dict(spec.extents),
+        cores=tuple(range(len(core_slices))),
+        slices=dict(slices),
+        core_slices=core_slices,
+        inputs=tensors[a:b],
+        outputs=tensors[b:],
+        index_tensors=tensors[:a],
+        masks={dim: tuple(ranges) for dim, ranges in spec.masks.items()},
+        constants=dict(spec.constants),
+        constant_formats=dict.fromkeys(spec.constants, spec.constant_format or spec.data_format),
+        data_format=spec.data_format,
+        unit=spec.unit,
+        windows=dict(spec.windows),
+        last_extents=dict(spec.last_extents),
+    )
+
+
+def _tensors(spec: OperationSpec) -> tuple[Tensor, ...]:
+    operands = (*spec.index_inputs, *spec.inputs, *spec.outputs)
+    roles = _roles(spec, operands)
+    pairs = _indirect_pairs(spec, operands)
+    return tuple(
+        _tensor(operand, index, roles[index], pairs.get(index))
+        for index, operand in enumerate(operands)
+    )
+
+
+def _roles(spec: OperationSpec, operands: Sequence[OperandSpec]) -> list[str]:
+    """Given roles stay; the others share a role if they have the same dims and stick."""
+    known: dict[tuple[frozenset[str], tuple[tuple[str, int], ...]], str] = {}
+    for operand in operands:
+        if operand.role:
+            known.setdefault(_signature(operand), operand.role)
+    free = [role for role in ROLES if role not in {operand.role for operand in operands}]
+    for operand in operands:
+        if not operand.role and _signature(operand) not in known:
+            _require(bool(free), spec, "too many different layouts", f"at most {len(ROLES)}")
+            known[_signature(operand)] = free.pop(0)
+    return [operand.role or known[_signature(operand)] for operand in operands]
+
+
+def _signature(operand: OperandSpec) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
+    return frozenset(operand.dims), operand.stick
+
+
+def _indirect_pairs(spec: OperationSpec, operands: Sequence[OperandSpec]) -> dict[int, int]:
+    """Index of the counterpart of every index and value tensor, paired in order."""
+    kinds = Indirection.INDEX, Indirection.VALUE
+    found = [[i for i, o in enumerate(operands) if o.indirection is kind] for kind in kinds]
+    message = "index and value tensors do not pair up"
+    _require(len(found[0]) == len(found[1]), spec, message, "as many of one as of the other")
+    pairs = list(zip(*found, strict=True))
+    return {i: v for i, v in pairs} | {v: i for i, v in pairs}
+
+
+def _tensor(operand: OperandSpec, index: int, role: str, related: int | None) -> Tensor:
+    return Tensor(
+        index=index,
+        name=f"Tensor{index}",
+        role=role,
+        component=operand.component,
+        data_format=operand.data_format,
+        word_length_bytes=FORMATS[operand.data_format].bits // 8,
+        dims=operand.dims,
+        scale={dim: operand.scale.get(dim, 1) for dim in operand.dims},
+        stick_dims=tuple(dim for dim, _ in operand.stick),
+        stick_sizes=tuple(size for _, size in operand.stick),
+        starts=(),
+        gap_elements=dict(operand.gap),
+        device_dim_sizes=dict(operand.device_dim_sizes),
+        max_dim_sizes=dict(operand.max_dim_sizes),
+        indirection=operand.indirection,
+        related_tensor=related,
+        per_core_in_hbm=operand.per_core_in_hbm,
+        padding=dict(operand.padding),
+        own_slices=dict(operand.own_slices),
+        own_core_slices=operand.own_core_slices,
+    )
+
+
+def _symbolic_dims(spec: OperationSpec, resolve: Resolve | None) -> dict[str, SymbolicDim]:
+    if spec.sizes and resolve is None:
+        message = f"runtime size {next(iter(spec.sizes.values())).name} has no symbol"
+        raise BundleError("SPY290", message, expected="a bundle builder")
+    return {
+        dim: SymbolicDim(resolve(size, 0), size.maximum, size.granularity, size.name)
+        for dim, size in spec.sizes.items()
+        if resolve is not None and size.maximum is not None
+    }
+
+
+# --- start addresses --------------------------------------------------------------------------
+
+
+def _placed(
+    op: Operation,
+    tensor: Tensor,
+    operand: OperandSpec,
+    spec: OperationSpec,
+    resolve: Resolve | None,
+) -> Tensor:
+    """``tensor`` with a start per core: base plus the offset of the core's slice (§5.2)."""
+    offsets = slice_offsets(op, tensor)
+    terms = _size_terms(op, tensor, spec)
+    starts = tuple(
+        _start(_moved(operand.base, moved, spec), offset, resolve)
+        for offset, moved in zip(offsets, terms, strict=True)
+    )
+    return replace(tensor, starts=starts, symbolic=min(starts) < 0)
+
+
+def _moved(base: Base, terms: tuple[SizeTerm, ...], spec: OperationSpec) -> Base:
+    """``base`` moved by what depends on runtime sizes."""
+    if not terms:
+        return base
+    message = "a runtime size split over cores moves start addresses"
+    _require(isinstance(base, BufferAddress), spec, message, "a place in a buffer")
+    assert isinstance(base, BufferAddress)
+    return replace(base, size_terms=terms)
+
+
+def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
+    if isinstance(base, int):
+        return base + offset_bytes
+    if resolve is None:
+        message = f"a place in buffer {base.buffer} has no address"
+        raise BundleError("SPY290", message, expected="an integer, or a bundle builder")
+    return resolve(base, offset_bytes)
+
+
+def slice_offsets(op: Operation, tensor: Tensor) -> tuple[int, ...]:
+    """Bytes from the tensor's start to every core's slice; 0 where each core has its own tensor.
+
+    A table's indexed dims move no start (§6.4: it is shared); a share of less than a stick starts
+    within the stick.
+    """
+    pitches = footprint(op, tensor).pitch_bytes
+    moving = [dim for dim in _moving_dims(op, tensor) if dim not in op.symbolic_dims]
+    return tuple(
+        sum(_origin_bytes(op, tensor, dim, row[dim], pitches[dim]) for dim in moving)
+        for row in op.core_slices
+    )
+
+
+def _moving_dims(op: Operation, tensor: Tensor) -> list[str]:
+    """Dims along which the cores' starts differ."""
+    if tensor.component is Component.LX or tensor.per_core_in_hbm:
+        return []
+    indexed = indexed_dims(op, tensor)
+    return [d for d in tensor.dims if tensor.holds(d) and d in op.slices and d not in indexed]
+
+
+def _size_terms(
+    op: Operation, tensor: Tensor, spec: OperationSpec
+) -> tuple[tuple[SizeTerm, ...], ...]:
+    """Per core what its start has beyond `slice_offsets`: slices of runtime sizes (§11)."""
+    pitches, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
+    moving = [dim for dim in _moving_dims(op, tensor) if dim in op.symbolic_dims]
+    return tuple(
+        tuple(
+            SizeTerm(spec.sizes[dim], op.slices[dim], row[dim] * pitches[dim] // sticks.get(dim, 1))
+            for dim in moving
+            if row[dim]
+        )
+        for row in op.core_slices
+    )
+
+
+def _origin_bytes(op: Operation, tensor: Tensor, dim: str, index: int, pitch: int) -> int:
+    """Bytes from the tensor's first element to that of slice ``index`` of ``dim``.
+
+    Under a window, the element its first output position starts at, padding counted as stored.
+    """
+    window = op.window_of(tensor, dim)
+    origin = index * op.core_extent(dim) * (window.stride if window else 1)
+    sticks, rest = divmod(origin, stick_elements(tensor).get(dim, 1))
+    inside = rest * tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
+    return sticks * pitch + inside
+
+
+def _with_tensors(op: Operation, placed: Mapping[int, Tensor]) -> Operation:
+    return replace(
+        op,
+        inputs=tuple(placed[t.index] for t in op.inputs),
+        outputs=tuple(placed[t.index] for t in op.outputs),
+        index_tensors=tuple(placed[t.index] for t in op.index_tensors),
+    )

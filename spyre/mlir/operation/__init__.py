@@ -1,0 +1,1 @@
+"""What one SDSC means: an operation, its operands, their place in memory."""

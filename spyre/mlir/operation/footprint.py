@@ -1,0 +1,289 @@
+"""What a tensor occupies in memory: stored extents, pitches and spans of one operand.
+
+The address rule of the SuperDSC reference §5.2 (sdsc.md), on an :class:`Operation`; the checker,
+``explain`` and the builder read it. `with_sizes` binds symbolic dims to the sizes of a launch
+(§11):
+memory stays laid out for the largest size, only the trip count changes. Extents count elements,
+pitches and spans count bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import STICK_BYTES
+from spyre.errors import BundleError, JsonLocation, LaunchError
+from spyre.mlir.operation.operation import (
+    Component,
+    Indirection,
+    Operation,
+    Padding,
+    SymbolicDim,
+    Tensor,
+    Window,
+)
+
+RESTICKIFY = "ReStickifyOpHBM"
+
+STORED_PADDING = (Padding.STORED_ZEROS, Padding.FULL_SPAN, Padding.FULL_SPAN_UNNEEDED)
+"""Kinds of padding that stand in memory; with any other the padding is implied (our reading)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """``stored`` elements per dim, ``pitch_bytes`` per dim (between sticks for a stick dim, between
+    elements otherwise), ``allocation_bytes`` of the whole (HBM) or one core's (LX) tensor, and
+    ``span_bytes`` from a core's start to the end of the last stick it touches.
+    """
+
+    stored: Mapping[str, int]
+    pitch_bytes: Mapping[str, int]
+    allocation_bytes: int
+    span_bytes: int
+
+
+def footprint(op: Operation, tensor: Tensor) -> Footprint:
+    """Footprint of ``tensor``; its dims must be dims of ``op`` with slices that divide them."""
+    sticks = stick_elements(tensor)
+    stored: dict[str, int] = {}
+    pitches: dict[str, int] = {}
+    pitch, span = tensor.first_pitch_bytes, STICK_BYTES
+    for dim in tensor.dims:
+        size = sticks.get(dim, 1)
+        extent = stored[dim] = stored_extent(op, tensor, dim, size)
+        pitches[dim] = pitch
+        span += pitch * (_steps(op, tensor, dim, extent, size) - 1)
+        pitch *= -(-extent // size)
+    return Footprint(stored, pitches, pitch, span)
+
+
+def stick_elements(tensor: Tensor) -> dict[str, int]:
+    """Elements of each stick dim in one stick; a dim may be listed twice (packed formats)."""
+    elements: dict[str, int] = {}
+    for dim, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
+        elements[dim] = elements.get(dim, 1) * size
+    return elements
+
+
+def core_extent(op: Operation, tensor: Tensor, dim: str) -> int:
+    """Elements of ``dim`` that one core iterates of this tensor."""
+    if tensor.own_slices:
+        return op.extents[dim] // tensor.own_slices.get(dim, 1)
+    return op.core_extent(dim)
+
+
+def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
+    """Elements kept along ``dim``; ``stick`` is the dim's elements per stick, 1 outside it."""
+    scale = tensor.scale[dim]
+    if scale != 1:
+        return stick if scale == -2 else 1
+    if dim in tensor.device_dim_sizes:
+        return tensor.device_dim_sizes[dim]
+    if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
+        return tensor.max_dim_sizes[dim]
+    if (window := window_of(op, tensor, dim)) is not None:
+        return _windowed_extent(op, tensor, dim, window) + tensor.gap_elements.get(dim, 0)
+    extent = core_extent(op, tensor, dim) if is_local(tensor) else op.extents[dim]
+    gap = tensor.gap_elements.get(dim, 0)
+    return extent - gap if _gap_is_padding(op, tensor, dim, gap) else extent + gap
+
+
+def is_local(tensor: Tensor) -> bool:
+    """True if every core has a small tensor of its own instead of a slice of one."""
+    return tensor.component is Component.LX or tensor.per_core_in_hbm
+
+
+def window_of(op: Operation, tensor: Tensor, dim: str) -> Window | None:
+    """The window that slides over ``tensor`` along ``dim``: only over the first input (§7)."""
+    if not op.inputs or tensor.index != op.inputs[0].index or not tensor.holds(dim):
+        return None
+    return op.windows.get(dim)
+
+
+def implied_front(tensor: Tensor, dim: str, window: Window) -> int:
+    """Elements of front padding along ``dim`` that memory does not hold."""
+    return 0 if tensor.padding.get(dim) in STORED_PADDING else window.pad_front
+
+
+def unsplit_input_extent(tensor: Tensor, dim: str, window: Window) -> int:
+    """Input elements along a windowed ``dim`` that memory holds for all cores together."""
+    if tensor.padding.get(dim) in STORED_PADDING:
+        return window.total
+    return window.total - window.pad_front - window.pad_back
+
+
+def window_span(op: Operation, dim: str, window: Window) -> int:
+    """Input elements along ``dim`` that one core's windows cover, padding included."""
+    positions = op.extents[dim] // op.slices.get(dim, 1)
+    places = op.extents.get(window.window_dim, 1)
+    return (positions - 1) * window.stride + window.dilation * (places - 1) + 1
+
+
+def _windowed_extent(op: Operation, tensor: Tensor, dim: str, window: Window) -> int:
+    if is_local(tensor) and op.slices.get(dim, 1) > 1:
+        return window_span(op, dim, window)
+    return unsplit_input_extent(tensor, dim, window)
+
+
+def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
+    """Dims of a value tensor that its index tensor stands for (§6.4), in the tensor's order.
+
+    Those of a bounded size, or where none is bounded all that both tensors have.
+    """
+    if tensor.indirection is not Indirection.VALUE:
+        return ()
+    shared = [d for d in tensor.dims if any(index.holds(d) for index in op.index_tensors)]
+    bounded = [d for d in shared if tensor.max_dim_sizes.get(d, -1) > 0]
+    return tuple(bounded or shared)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStep:
+    """What one step of an index moves in a value tensor: ``page`` elements of ``dim`` (§6.4).
+
+    ``inside``: the iteration runs within the page along ``dim``; otherwise the index takes the
+    place of the dim's coordinate.
+    """
+
+    dim: str
+    page: int
+    inside: bool
+
+
+def index_step(op: Operation, tensor: Tensor) -> IndexStep | None:
+    """Where the index of value tensor ``tensor`` counts; None where the file does not say.
+
+    The first of the dims it shares with its index tensor, or, if it has none of those, its one dim
+    of pages.
+    """
+    if indexed := indexed_dims(op, tensor):
+        return IndexStep(indexed[0], max(tensor.max_dim_sizes.get(indexed[0], 1), 1), False)
+    paged = [d for d in tensor.dims if tensor.holds(d) and tensor.max_dim_sizes.get(d, -1) > 0]
+    if tensor.indirection is not Indirection.VALUE or len(paged) != 1:
+        return None
+    return IndexStep(paged[0], tensor.max_dim_sizes[paged[0]], True)
+
+
+def index_step_fault(op: Operation, tensor: Tensor) -> str:
+    """Why the addresses behind an index of ``tensor`` cannot be told; empty if they can."""
+    step = index_step(op, tensor)
+    if step is None:
+        return f"no dim of {tensor.name} says where an index counts"
+    held = [dim for dim in tensor.dims if tensor.holds(dim)]
+    beyond = held[held.index(step.dim) + 1 :]
+    outer = [dim for dim in beyond if dim not in indexed_dims(op, tensor)]
+    if outer and step.dim not in tensor.device_dim_sizes:
+        return f"pitch of {outer[0]} of {tensor.name}: the extent of {step.dim} is not given"
+    for dim, page in tensor.max_dim_sizes.items():
+        if tensor.holds(dim) and dim not in indexed_dims(op, tensor) and 0 < page < op.extents[dim]:
+            return f"{dim} runs beyond the pages of {page} of {tensor.name}"
+    return ""
+
+
+def _gap_is_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> bool:
+    """§7: a padded restickify rounds N up to the other tensor's stick, the excess is the gap."""
+    if op.name != RESTICKIFY or dim in tensor.stick_dims:
+        return False
+    sticks = [
+        size
+        for other in (*op.inputs, *op.outputs)
+        for stick_dim, size in zip(other.stick_dims, other.stick_sizes, strict=True)
+        if stick_dim == dim
+    ]
+    return any(0 < gap < size and op.extents[dim] % size == 0 for size in sticks)
+
+
+def _steps(op: Operation, tensor: Tensor, dim: str, stored: int, stick: int) -> int:
+    """Sticks (of a stick dim) or elements that one core visits along ``dim``."""
+    if tensor.scale[dim] != 1 or dim in indexed_dims(op, tensor):
+        return 1
+    window = window_of(op, tensor, dim)
+    if window is None:
+        extent = min(core_extent(op, tensor, dim), stored)
+    else:
+        extent = _visited(op, tensor, dim, window, stored)
+    return max(1, -(-extent // stick))
+
+
+def _visited(op: Operation, tensor: Tensor, dim: str, window: Window, stored: int) -> int:
+    """Input elements of a windowed ``dim`` from the last core's start to the last it reads."""
+    reach = window_span(op, dim, window) - implied_front(tensor, dim, window)
+    slices = 1 if is_local(tensor) else op.slices.get(dim, 1)
+    origin = (slices - 1) * (op.extents[dim] // slices) * window.stride
+    room = min(stored, unsplit_input_extent(tensor, dim, window)) - origin
+    return min(reach, room)
+
+
+Sizes = Mapping[str, int]
+"""Extent in elements per symbolic dim."""
+
+
+def with_sizes(op: Operation, sizes: Sizes) -> Operation:
+    """``op`` over ``sizes``, its tensors still stored as for the maxima. LaunchError SPY372."""
+    if not op.symbolic_dims:
+        return op
+    for dim, size in op.symbolic_dims.items():
+        _check_size(op, dim, size, sizes[dim])
+    return replace(
+        op,
+        extents={**op.extents, **{dim: sizes[dim] for dim in op.symbolic_dims}},
+        symbolic_dims={},
+        inputs=tuple(pinned(op, t, op.symbolic_dims) for t in op.inputs),
+        index_tensors=tuple(pinned(op, t, op.symbolic_dims) for t in op.index_tensors),
+        outputs=tuple(pinned(op, t, op.symbolic_dims) for t in op.outputs),
+    )
+
+
+def pinned(op: Operation, tensor: Tensor, dims: Mapping[str, object]) -> Tensor:
+    """``tensor`` whose stored extents along ``dims`` no longer follow from those of ``op``."""
+    sticks = stick_elements(tensor)
+    stored = {
+        dim: stored_extent(op, tensor, dim, sticks.get(dim, 1))
+        for dim in tensor.dims
+        if dim in dims and tensor.holds(dim)
+    }
+    return replace(tensor, device_dim_sizes={**tensor.device_dim_sizes, **stored})
+
+
+def group_by_sizes(
+    op: Operation, symbol_ids: tuple[int, ...], symbols: npt.NDArray[np.int64]
+) -> Iterator[tuple[Sizes, npt.NDArray[np.int64]]]:
+    """Sizes, and the instances (rows of ``symbols``, one column per id) that have them.
+
+    BundleError SPY275 unless the ids hold those of ``op``'s symbolic dims.
+    """
+    dims = op.symbolic_dims
+    for dim, size in dims.items():
+        if size.symbol not in symbol_ids:
+            raise BundleError(
+                "SPY275",
+                f"symbol {size.symbol} of dim {dim} is not bound",
+                JsonLocation(op.file, "$.dscs_[0].dimToSymbolMapping_"),
+                expected=f"{size.symbol} in symbol_ids",
+                found=str(list(symbol_ids)),
+            )
+    columns = [symbol_ids.index(size.symbol) for size in dims.values()]
+    if not dims or not len(symbols):
+        yield {}, np.arange(len(symbols))
+        return
+    values, which = np.unique(symbols[:, columns], axis=0, return_inverse=True)
+    for k, row in enumerate(values):
+        sizes = dict(zip(dims, (int(value) for value in row), strict=True))
+        yield sizes, np.flatnonzero(which.reshape(-1) == k)
+
+
+def _check_size(op: Operation, dim: str, size: SymbolicDim, value: int) -> None:
+    if 0 < value <= size.maximum and value % max(size.granularity, 1) == 0:
+        return
+    name = f" {size.tag}" if size.tag else ""
+    raise LaunchError(
+        "SPY372",
+        f"{op.name}: runtime size{name} of dim {dim} contradicts the SDSC",
+        JsonLocation(op.file, "$.dscs_[0].N_.symbolicDimInfo_"),
+        expected=f"a positive multiple of {size.granularity} up to {size.maximum}",
+        found=str(value),
+    )

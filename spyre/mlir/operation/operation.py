@@ -1,0 +1,200 @@
+"""What one SDSC says, normalised: the hand-over from JSON to the planner in ``spyre/hw``.
+
+An :class:`Operation` has dims, tensors, cores and constants with every irregularity of the file
+(strings for numbers, scale order against layout order, shared start addresses) resolved. It is
+pure description: no addresses are computed here. Rules: SDSC reference §2-8 (sdsc.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from spyre.dtypes import STICK_BYTES
+
+
+class Component(StrEnum):
+    """Where a tensor lives."""
+
+    HBM = "hbm"
+    LX = "lx"
+
+
+class Indirection(StrEnum):
+    """Part a tensor plays in an indirect access."""
+
+    NONE = "no_indirection"
+    VALUE = "value_tensor"
+    INDEX = "index_tensor"
+
+
+class Padding(StrEnum):
+    """How padding along a windowed dim stands in a tensor's memory (operations reference §7)."""
+
+    NONE = "nopad"
+    LOWERED = "lowered_padded"
+    IMPLIED = "padded_nozeropad"
+    STORED_ZEROS = "padded_wzeropad"
+    FULL_SPAN = "padded_fullspan"
+    FULL_SPAN_UNNEEDED = "padded_fullspan_wunneeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window that slides along a spatial dim: ``paddingSizes_`` of N_ (SDSC reference §3).
+
+    The dim's extent counts output positions; input coordinate = position · ``stride`` + place in
+    ``window_dim`` · ``dilation`` - ``pad_front``. ``total``: input extent with padding on both
+    sides. ``unneeded``, ``unneeded_front``, ``unneeded_back``: padding no position reads, as the
+    file says. All in elements.
+    """
+
+    window_dim: str
+    total: int
+    stride: int = 1
+    dilation: int = 1
+    pad_front: int = 0
+    pad_back: int = 0
+    unneeded: int = 0
+    unneeded_front: int = 0
+    unneeded_back: int = 0
+
+    def span(self, positions: int, window: int) -> int:
+        """Input elements that ``positions`` outputs read through a window of ``window``."""
+        return (positions - 1) * self.stride + self.dilation * (window - 1) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicDim:
+    """A dim whose extent is known at launch (SDSC reference §11); memory is laid out for the
+    largest.
+
+    ``symbol``: the negative id under which the bundle passes the size S, 0 < S <= ``maximum``, a
+    multiple of ``granularity`` (elements). ``tag``: the frontend's name of the symbol.
+    """
+
+    symbol: int
+    maximum: int
+    granularity: int = 1
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One operand.
+
+    ``dims`` is the allocate node's layoutDimOrder_, innermost first, the stick dim standing where
+    its stick-count axis is. ``scale`` per dim: 1 present, -1 absent (extent 1), -2 absent stick
+    dim that keeps one stick. ``stick_dims``/``stick_sizes`` (elements) are innermost first.
+    ``starts``: one entry per core of the operation (same order as ``Operation.cores``): byte
+    addresses, or negative symbol ids when ``symbolic``. ``gap_elements`` per dim, as in the file.
+    ``own_slices``/``own_core_slices``: the tensor's own work slices per dim (count) and per core
+    (index), set only where the allocate node carries them (``shuffle``); else the operation's hold.
+    ``padding``: per windowed dim, nothing where memory holds no padding. ``first_pitch_bytes``:
+    distance of two steps of the innermost dim; more than a stick only where a larger tensor, of
+    which this is a tile, has another dim inside of it.
+    """
+
+    index: int
+    name: str
+    role: str
+    component: Component
+    data_format: str
+    word_length_bytes: int
+    dims: tuple[str, ...]
+    scale: Mapping[str, int]
+    stick_dims: tuple[str, ...]
+    stick_sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    symbolic: bool = False
+    gap_elements: Mapping[str, int] = field(default_factory=dict)
+    device_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    max_dim_sizes: Mapping[str, int] = field(default_factory=dict)
+    indirection: Indirection = Indirection.NONE
+    related_tensor: int | None = None
+    per_core_in_hbm: bool = False
+    json_path: str = "$"
+    padding: Mapping[str, Padding] = field(default_factory=dict)
+    own_slices: Mapping[str, int] = field(default_factory=dict)
+    own_core_slices: tuple[Mapping[str, int], ...] = ()
+    first_pitch_bytes: int = STICK_BYTES
+
+    def holds(self, dim: str) -> bool:
+        """True if the tensor really varies along ``dim`` (listed with scale 1)."""
+        return self.scale.get(dim) == 1
+
+    @property
+    def is_local(self) -> bool:
+        """True if every core has a tensor of its own instead of a slice of one."""
+        return self.component is Component.LX or self.per_core_in_hbm
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One computeOp_ over all its cores.
+
+    ``extents``: total iteration extent (elements) per dim in N_ order. ``slices``: work slices per
+    dim. ``core_slices[i][dim]``: slice index of core ``cores[i]``. ``masks``: dim → ((start,
+    count), …) in global coordinates. ``constants``: name → bit pattern in ``constant_formats``
+    of that name; a list per core is not part of any known file and refused on reading.
+    ``windows``: by spatial dim, of convolutions and pooling. ``symbolic_dims``: dims whose extent
+    is a symbol; ``extents`` then holds the maximum. ``last_extents``: extent of the last work slice
+    of a dim, where it is shorter than that of the others.
+    """
+
+    name: str
+    file: str
+    sdsc_name: str
+    dims: tuple[str, ...]
+    extents: Mapping[str, int]
+    cores: tuple[int, ...]
+    slices: Mapping[str, int]
+    core_slices: tuple[Mapping[str, int], ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    index_tensors: tuple[Tensor, ...] = ()
+    masks: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    constants: Mapping[str, int] = field(default_factory=dict)
+    constant_formats: Mapping[str, str] = field(default_factory=dict)
+    data_format: str = "SEN169_FP16"
+    unit: str = "sfp"
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    symbolic_dims: Mapping[str, SymbolicDim] = field(default_factory=dict)
+    last_extents: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All operands: inputs, index tensors, outputs."""
+        return (*self.inputs, *self.index_tensors, *self.outputs)
+
+    @property
+    def symbol_ids(self) -> tuple[int, ...]:
+        """Distinct symbol ids in order of first appearance over tensors and cores, then sizes."""
+        tensors = sorted(self.tensors, key=lambda t: t.index)
+        starts = (s for t in tensors if t.symbolic for s in t.starts)
+        sizes = (size.symbol for size in self.symbolic_dims.values())
+        return tuple(dict.fromkeys((*starts, *sizes)))
+
+    def core_extent(self, dim: str) -> int:
+        """Elements of ``dim`` one core iterates, cores of a shorter last slice left out."""
+        if dim in self.last_extents:
+            return (self.extents[dim] - self.last_extents[dim]) // (self.slices[dim] - 1)
+        return self.extents[dim] // self.slices.get(dim, 1)
+
+    def window_of(self, tensor: Tensor, dim: str) -> Window | None:
+        """The window that slides over ``tensor`` along ``dim``: only over the first input."""
+        slides = bool(self.inputs) and tensor.index == self.inputs[0].index and tensor.holds(dim)
+        return self.windows.get(dim) if slides else None
+
+    def window_span(self, tensor: Tensor, dim: str) -> int:
+        """Elements of ``dim`` one core's windows read of ``tensor``, padding included; where no
+        window slides, the elements it iterates.
+        """
+        window = self.window_of(tensor, dim)
+        if window is None:
+            return self.core_extent(dim)
+        return window.span(self.core_extent(dim), self.extents[window.window_dim])
+
+
+MASK_CONSTANT = "samv-maskvalue"

@@ -1,0 +1,1 @@
+"""The lowered form of bundle.mlir: parameters, loops of executes, symbol values, schedules."""

@@ -1,0 +1,274 @@
+"""From syntax tree to :class:`~.program.LoopProgram`, and every check that bundle.mlir alone
+allows.
+
+``lower`` walks the function once, with an :class:`~.values.IndexValue` per name; ``check_module``
+applies the structure rules and, if they find no error, the rules on the values of the lowered
+program. Checks against the SDSC files belong to the bundle. Meaning of the constructs and rules:
+bundle format reference §3 and §4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from spyre.errors import BundleError, Finding, Severity, ValidationError
+from spyre.mlir.program.program import (
+    Allocation,
+    Body,
+    Execute,
+    Loop,
+    LoopProgram,
+    Parameter,
+    executes,
+    loops,
+)
+from spyre.mlir.program.values import (
+    SYMBOLIC,
+    AllocationAtom,
+    IndexValue,
+    LoopAtom,
+    ParameterAtom,
+    Terms,
+    add,
+    of_atom,
+    relocate,
+)
+from spyre.mlir.text import syntax
+from spyre.mlir.text.affine import AffineMap, fold
+from spyre.mlir.text.structure_rules import (
+    STRUCTURE_RULES,
+    Fault,
+    Rule,
+    Structure,
+    check_structure,
+    error,
+    run,
+    warning,
+)
+from spyre.mlir.text.syntax import Module
+
+
+def lower(module: syntax.Module) -> LoopProgram:
+    """Lower a module. Raises ValidationError if its structure is wrong (names, arity, execute
+    rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
+    """
+    findings = check_structure(module)
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        raise ValidationError(findings)
+    lowering = _Lowering(module)
+    parameters = tuple(map(lowering.parameter, module.function.parameters))
+    body = lowering.body(module.function.body, 0)
+    return LoopProgram(parameters, tuple(lowering.allocations), body, tuple(executes(body)))
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """The walk: what every name is worth so far, and what has been collected."""
+
+    module: syntax.Module
+    values: dict[str, IndexValue] = field(default_factory=dict)
+    parameters: dict[str, tuple[int, syntax.ParameterType]] = field(default_factory=dict)
+    maps: dict[str, AffineMap] = field(default_factory=dict)
+    allocations: list[Allocation] = field(default_factory=list)
+    terms: dict[Terms, Terms] = field(default_factory=dict)
+    n_executes: int = 0
+
+    def __post_init__(self) -> None:
+        self.maps.update((alias.name, alias.map) for alias in self.module.aliases)
+
+    def parameter(self, node: syntax.FunctionParameter) -> Parameter:
+        """A function parameter; an ``index`` one is a value at once."""
+        index = len(self.parameters)
+        self.parameters[node.name] = (index, node.type)
+        location = self.module.locate(node.position)
+        if isinstance(node.type, syntax.IndexType):
+            self.values[node.name] = of_atom(ParameterAtom(index, node.name))
+            return Parameter(node.name, "index", location=location)
+        granularity, max_value = node.type.granularity, node.type.max_value
+        return Parameter(node.name, "input_arg", granularity, max_value, location=location)
+
+    def body(self, statements: tuple[syntax.Statement, ...], depth: int) -> Body:
+        """Statements in order; definitions only change ``values``."""
+        items: list[Loop | Execute] = []
+        for statement in statements:
+            if isinstance(statement, syntax.ExecuteOp):
+                items.append(self.execute(statement))
+            elif isinstance(statement, syntax.ForOp):
+                items.append(self.loop(statement, depth))
+            else:
+                self.values[statement.result] = self.definition(statement)
+        return tuple(items)
+
+    def definition(self, op: syntax.Definition) -> IndexValue:
+        """The value of a result, errors located."""
+        try:
+            return self._evaluate(op)
+        except BundleError as error:
+            raise relocate(error, BundleError, self.module.locate(op.position)) from None
+
+    def _evaluate(self, op: syntax.Definition) -> IndexValue:
+        match op:
+            case syntax.ConstantOp():
+                return IndexValue(op.value)
+            case syntax.AddIOp():
+                return add(self.values[op.left], self.values[op.right])
+            case syntax.ApplyOp():
+                map_ = self.maps[op.map] if isinstance(op.map, str) else op.map
+                dims = [self.values[name] for name in op.dims]
+                symbols = [self.values[name] for name in op.symbols]
+                return self._shared(fold(map_.result, dims, symbols, SYMBOLIC))
+            case syntax.ExtractOp():
+                return self._extract(op)
+            case syntax.AllocateOp():
+                return self._allocate(op)
+
+    def _shared(self, value: IndexValue) -> IndexValue:
+        """``value`` with the terms object of earlier equal terms: the schedule computes values
+        that share it together.
+        """
+        return IndexValue(value.constant, self.terms.setdefault(value.terms, value.terms))
+
+    def _extract(self, op: syntax.ExtractOp) -> IndexValue:
+        index, type_ = self.parameters[op.argument]
+        assert isinstance(type_, syntax.InputArgType)
+        annotation = type_.annotation(op.field)
+        if annotation is not None:
+            return IndexValue(annotation)
+        return of_atom(ParameterAtom(index, op.argument))
+
+    def _allocate(self, op: syntax.AllocateOp) -> IndexValue:
+        index = len(self.allocations)
+        location = self.module.locate(op.position)
+        self.allocations.append(Allocation(index, op.size_bytes, location=location))
+        return of_atom(AllocationAtom(index))
+
+    def execute(self, op: syntax.ExecuteOp) -> Execute:
+        """An execute with its symbols."""
+        index = self.n_executes
+        self.n_executes += 1
+        symbols = tuple([self.values[name] for name in op.operands])
+        location = self.module.locate(op.position)
+        return Execute(index, op.sdsc_filename, op.symbol_ids, symbols, location=location)
+
+    def loop(self, op: syntax.ForOp, depth: int) -> Loop:
+        """A loop; its variable is the column of its depth."""
+        lower_, upper, step = (self.values[name] for name in (op.lower, op.upper, op.step))
+        self.values[op.variable] = of_atom(LoopAtom(depth, op.variable))
+        body = self.body(op.body, depth + 1)
+        location = self.module.locate(op.position)
+        return Loop(op.variable, lower_, upper, step, body, location=location)
+
+
+def check_module(module: Module, *, strict: bool = False) -> tuple[Finding, ...]:
+    """All findings, errors and warnings, in textual order.
+
+    ``strict`` adds the rule that loop bounds are constants (SPY156), as the older format demands.
+    Time is linear in the size of the module.
+    """
+    findings = check_structure(module)
+    if all(finding.severity is Severity.WARNING for finding in findings):
+        findings = (*findings, *_check_values(module, strict))
+    return tuple(sorted(findings, key=_place))
+
+
+def _check_values(module: Module, strict: bool) -> tuple[Finding, ...]:
+    try:
+        program = lower(module)
+    except BundleError as problem:
+        return (problem.finding,)
+    return run((*VALUE_RULES, *STRICT_RULES) if strict else VALUE_RULES, program, module)
+
+
+def _place(finding: Finding) -> tuple[int, int]:
+    location = finding.location
+    return (getattr(location, "line", 0), getattr(location, "column", 0))
+
+
+def _steps(program: LoopProgram) -> Iterator[Fault]:
+    for loop in loops(program.body):
+        if loop.step.is_constant and loop.step.constant <= 0:
+            yield Fault(
+                f"the step of loop '{loop.variable}' is not positive", loop.location,
+                expected="a step > 0", found=f"{loop.step}",
+            )  # fmt: skip
+
+
+def _trip_counts(program: LoopProgram) -> Iterator[Fault]:
+    for loop in loops(program.body):
+        if not _has_constant_bounds(loop) or loop.step.constant <= 0:
+            continue
+        span, step = loop.upper.constant - loop.lower.constant, loop.step.constant
+        if span > 0 and span % step:
+            yield Fault(
+                f"the trip count of loop '{loop.variable}' is not integral",
+                loop.location,
+                expected=f"upper - lower to be a multiple of {step}",
+                found=f"{span}",
+                hint="here the last iteration is run; the device may drop it",
+            )
+
+
+def _has_constant_bounds(loop: Loop) -> bool:
+    return loop.lower.is_constant and loop.upper.is_constant and loop.step.is_constant
+
+
+def _negative_symbols(program: LoopProgram) -> Iterator[Fault]:
+    for execute in program.executes:
+        for id_, value in zip(execute.symbol_ids, execute.symbols, strict=True):
+            if value.is_constant and value.constant < 0:
+                yield Fault(
+                    f"symbol {id_} of {execute.sdsc_filename} is negative",
+                    execute.location,
+                    expected="an address or a size ≥ 0",
+                    found=f"{value}",
+                )
+
+
+def _dynamic_bounds(program: LoopProgram) -> Iterator[Fault]:
+    for loop in loops(program.body):
+        if not _has_constant_bounds(loop):
+            yield Fault(
+                f"a bound of loop '{loop.variable}' is not a constant", loop.location,
+                expected="constants", found=f"{loop.lower} to {loop.upper} step {loop.step}",
+            )  # fmt: skip
+
+
+def _rebound_ids(program: LoopProgram) -> Iterator[Fault]:
+    """Within one outermost loop an id may be reused; elsewhere one id should have one value."""
+    first: dict[int, tuple[IndexValue, int]] = {}
+    reported: set[int] = set()
+    for group, item in enumerate(program.body):
+        for execute in _executes(item):
+            for id_, value in zip(execute.symbol_ids, execute.symbols, strict=True):
+                before, where = first.setdefault(id_, (value, group))
+                if where != group and before != value and id_ not in reported:
+                    reported.add(id_)
+                    yield Fault(
+                        f"symbol id {id_} has different values in different executes",
+                        execute.location,
+                        expected=f"{before}, as before",
+                        found=f"{value}",
+                    )
+
+
+def _executes(item: Loop | Execute) -> Iterator[Execute]:
+    if isinstance(item, Execute):
+        return iter((item,))
+    return chain.from_iterable(map(_executes, item.body))
+
+
+VALUE_RULES: tuple[Rule[LoopProgram], ...] = (
+    error("SPY150", _steps),
+    warning("SPY151", _trip_counts),
+    error("SPY152", _negative_symbols),
+    warning("SPY166", _rebound_ids),
+)
+STRICT_RULES: tuple[Rule[LoopProgram], ...] = (error("SPY156", _dynamic_bounds),)
+RULES: tuple[Rule[Structure] | Rule[LoopProgram], ...] = (
+    *STRUCTURE_RULES,
+    *VALUE_RULES,
+    *STRICT_RULES,
+)
+"""All rules, for the docs: code, severity, title."""

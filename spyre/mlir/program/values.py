@@ -1,0 +1,373 @@
+"""Index values after lowering: canonical integer expressions without SSA names.
+
+An :class:`IndexValue` is a constant plus a linear combination of atoms (parameters, allocations,
+loop variables, and :class:`Derived` for what is not linear). Equal expressions are equal values,
+and
+``%a = addi %base, const`` costs one small object. `table` computes many values for many iterations
+as one int64 array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import BundleError, Location, SpyreError
+from spyre.mlir.text.affine import INTEGERS, ExprArithmetic, Operator, positive
+
+E = TypeVar("E", bound=SpyreError)
+
+
+def relocate(error: SpyreError, kind: type[E], location: Location | None) -> E:
+    """``error`` as a ``kind`` at ``location``."""
+    finding = error.finding
+    return kind(
+        finding.code,
+        finding.message,
+        location,
+        expected=finding.expected,
+        found=finding.found,
+        hint=finding.hint,
+    )
+
+
+INT64_MAX = 2**63 - 1
+MAX_TERMS = 256
+MAX_DEPTH = 32
+MAX_SIZE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What atoms are worth: integers, and per enclosing loop a column of induction values.
+
+    ``columns[depth]`` is int64 (or, for exactness beyond int64, object) of shape
+    ``(n_instances,)``; ``magnitudes[depth]`` bounds its absolute values.
+    """
+
+    parameters: tuple[int, ...] = ()
+    allocations: tuple[int, ...] = ()
+    columns: tuple[npt.NDArray[Any], ...] = ()
+    magnitudes: tuple[int, ...] = ()
+
+    def exact(self) -> Environment:
+        """The same with columns of Python integers, which cannot overflow."""
+        return replace(self, columns=tuple(c.astype(object) for c in self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterAtom:
+    """The integer given for parameter ``index``."""
+
+    index: int
+    name: str
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Place in the canonical order."""
+        return (0, self.index, "")
+
+    def read(self, environment: Environment) -> Any:
+        """Its integer."""
+        return environment.parameters[self.index]
+
+    def magnitude(self, environment: Environment) -> int:
+        """Bound of the absolute value."""
+        return abs(environment.parameters[self.index])
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationAtom:
+    """The device address (bytes) of allocation ``index``."""
+
+    index: int
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Place in the canonical order."""
+        return (1, self.index, "")
+
+    def read(self, environment: Environment) -> Any:
+        """Its address."""
+        return environment.allocations[self.index]
+
+    def magnitude(self, environment: Environment) -> int:
+        """Bound of the absolute value."""
+        return abs(environment.allocations[self.index])
+
+    def __str__(self) -> str:
+        return f"allocation{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAtom:
+    """The induction variable of the enclosing loop at ``depth`` (0: outermost)."""
+
+    depth: int
+    name: str
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Place in the canonical order."""
+        return (2, self.depth, "")
+
+    def read(self, environment: Environment) -> Any:
+        """Its column."""
+        return environment.columns[self.depth]
+
+    def magnitude(self, environment: Environment) -> int:
+        """Bound of the absolute values."""
+        return environment.magnitudes[self.depth]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """``left operator right`` where the result is not linear: a division or a product."""
+
+    operator: Operator
+    left: IndexValue
+    right: IndexValue
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Place in the canonical order: after all others, by text."""
+        return (3, 0, str(self))
+
+    def read(self, environment: Environment) -> Any:
+        """Its integer or column; BundleError SPY125 if a divisor is not positive."""
+        left, right = self.left.read(environment), self.right.read(environment)
+        return INTEGERS.operators[self.operator](left, right)
+
+    def magnitude(self, environment: Environment) -> int:
+        """Bound of the absolute values of the result and of everything on the way to it."""
+        left, right = self.left.magnitude(environment), self.right.magnitude(environment)
+        product = left * right if self.operator is Operator.MUL else 0
+        return max(left, right, product)
+
+    def __str__(self) -> str:
+        return f"({self.left} {self.operator} {self.right})"
+
+
+Atom = ParameterAtom | AllocationAtom | LoopAtom | Derived
+Terms = tuple[tuple[Atom, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """``constant + Σ coefficient · atom``; terms in canonical order, no coefficient is 0."""
+
+    constant: int = 0
+    terms: Terms = ()
+
+    @property
+    def is_constant(self) -> bool:
+        """True if it needs neither launch nor loop to be known."""
+        return not self.terms
+
+    @property
+    def depth(self) -> int:
+        """Nesting of derived atoms."""
+        inner = (max(a.left.depth, a.right.depth) + 1 for a, _ in self.terms if type(a) is Derived)
+        return max(inner, default=0)
+
+    @property
+    def size(self) -> int:
+        """Number of terms, those of derived atoms included."""
+        inner = (a.left.size + a.right.size for a, _ in self.terms if type(a) is Derived)
+        return len(self.terms) + sum(inner)
+
+    def read(self, environment: Environment) -> Any:
+        """Its integer, or the column of its values when it depends on a loop."""
+        return self.constant + read_terms(self.terms, environment)
+
+    def magnitude(self, environment: Environment) -> int:
+        """Bound of the absolute values, on the way to the result as well."""
+        terms = sum(abs(c) * atom.magnitude(environment) for atom, c in self.terms)
+        return abs(self.constant) + terms
+
+    def __str__(self) -> str:
+        signs = {1: "", -1: "-"}
+        parts = [f"{signs.get(c, f'{c}*')}{atom}" for atom, c in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+
+def read_terms(terms: Terms, environment: Environment) -> Any:
+    """Sum of the terms: an integer, or a column when a loop variable is among them."""
+    total: Any = 0
+    for atom, coefficient in terms:
+        total = total + coefficient * atom.read(environment)
+    return total
+
+
+def of_atom(atom: Atom) -> IndexValue:
+    """The value of one atom."""
+    return IndexValue(0, ((atom, 1),))
+
+
+def add(left: IndexValue, right: IndexValue) -> IndexValue:
+    """``left + right``; BundleError SPY157 (int64), SPY158 (too many terms)."""
+    constant = left.constant + right.constant
+    if not right.terms:
+        return _checked(constant, left.terms)
+    if not left.terms:
+        return _checked(constant, right.terms)
+    coefficients = dict(left.terms)
+    for atom, coefficient in right.terms:
+        coefficients[atom] = coefficients.get(atom, 0) + coefficient
+    return _from(constant, coefficients)
+
+
+def scale(value: IndexValue, factor: int) -> IndexValue:
+    """``value * factor``; BundleError SPY157 (int64)."""
+    return _from(value.constant * factor, {atom: c * factor for atom, c in value.terms})
+
+
+def subtract(left: IndexValue, right: IndexValue) -> IndexValue:
+    """``left - right``."""
+    return add(left, scale(right, -1))
+
+
+def multiply(left: IndexValue, right: IndexValue) -> IndexValue:
+    """``left * right``: linear if a side is constant, else a derived atom."""
+    if right.is_constant:
+        return scale(left, right.constant)
+    if left.is_constant:
+        return scale(right, left.constant)
+    first, second = sorted((left, right), key=str)
+    return _derive(Operator.MUL, first, second)
+
+
+def divide(operator: Operator, left: IndexValue, right: IndexValue) -> IndexValue:
+    """``left operator right`` for floordiv, ceildiv, mod; folded when both are constants."""
+    if right.is_constant:
+        positive(right.constant)
+        if left.is_constant:
+            return _checked(INTEGERS.operators[operator](left.constant, right.constant), ())
+    return _derive(operator, left, right)
+
+
+def _derive(operator: Operator, left: IndexValue, right: IndexValue) -> IndexValue:
+    if max(left.depth, right.depth) >= MAX_DEPTH or left.size + right.size > MAX_SIZE:
+        raise _too_large()
+    return of_atom(Derived(operator, left, right))
+
+
+def _from(constant: int, coefficients: dict[Atom, int]) -> IndexValue:
+    kept = [(atom, c) for atom, c in coefficients.items() if c]
+    if any(abs(c) > INT64_MAX for _, c in kept):
+        raise outside_int64()
+    return _checked(constant, tuple(sorted(kept, key=lambda term: term[0].key)))
+
+
+def _checked(constant: int, terms: Terms) -> IndexValue:
+    if not -INT64_MAX - 1 <= constant <= INT64_MAX:
+        raise outside_int64()
+    if len(terms) > MAX_TERMS:
+        raise _too_large()
+    return IndexValue(constant, terms)
+
+
+def outside_int64(found: str = "") -> BundleError:
+    """The error for an integer (its text in ``found``) that int64 cannot hold."""
+    return BundleError(
+        "SPY157",
+        "an index value does not fit in 64 bits",
+        expected="-2^63 … 2^63 - 1",
+        found=found[:64],
+    )
+
+
+def _too_large() -> BundleError:
+    return BundleError(
+        "SPY158",
+        "an index expression is too large",
+        expected=f"at most {MAX_TERMS} terms, {MAX_DEPTH} nested divisions or products",
+    )
+
+
+def _division(operator: Operator) -> Any:
+    return lambda left, right: divide(operator, left, right)
+
+
+SYMBOLIC: ExprArithmetic[IndexValue] = ExprArithmetic(
+    constant=IndexValue,
+    operators={
+        Operator.ADD: add,
+        Operator.SUB: subtract,
+        Operator.MUL: multiply,
+        Operator.FLOORDIV: _division(Operator.FLOORDIV),
+        Operator.CEILDIV: _division(Operator.CEILDIV),
+        Operator.MOD: _division(Operator.MOD),
+    },
+)
+
+
+def table(
+    values: Sequence[IndexValue], environment: Environment, n_instances: int
+) -> npt.NDArray[Any]:
+    """All ``values`` for all instances: int64 ``(n_instances, len(values))``.
+
+    BundleError SPY157 if a value leaves int64, SPY125 if a divisor is not positive.
+    """
+    if not environment.columns:
+        return _to_int64([_row(values, environment)])
+    if _is_safe(values, environment):
+        return _columns(values, environment, np.empty((n_instances, len(values)), np.int64))
+    exact = np.empty((n_instances, len(values)), object)
+    return _to_int64(_columns(values, environment.exact(), exact))
+
+
+def _columns(
+    values: Sequence[IndexValue], environment: Environment, out: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Fill ``out``; values that share their terms (base plus offsets) are computed together."""
+    groups: dict[int, list[int]] = {}
+    for index, value in enumerate(values):
+        groups.setdefault(id(value.terms), []).append(index)
+    constants = np.array([value.constant for value in values], dtype=out.dtype)
+    for indices in groups.values():
+        base = np.asarray(read_terms(values[indices[0]].terms, environment), dtype=out.dtype)
+        out[:, indices] = base.reshape(-1, 1) + constants[indices]
+    return out
+
+
+def _row(values: Sequence[IndexValue], environment: Environment) -> list[int]:
+    """All values outside of loops: integers; terms that several share are read once."""
+    terms = {id(value.terms): value.terms for value in values}
+    bases = {key: read_terms(shared, environment) for key, shared in terms.items()}
+    return [bases[id(value.terms)] + value.constant for value in values]
+
+
+def _to_int64(rows: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Exact integers as int64; BundleError SPY157 names the first that does not fit."""
+    try:
+        return np.array(rows, dtype=np.int64, ndmin=2)
+    except OverflowError:
+        outside = (
+            value for row in rows for value in row if not -INT64_MAX - 1 <= value <= INT64_MAX
+        )
+        raise outside_int64(str(next(outside))) from None
+
+
+def _is_safe(values: Sequence[IndexValue], environment: Environment) -> bool:
+    """True if int64 columns can evaluate all ``values`` without leaving int64."""
+    largest: dict[int, int] = {}
+    terms: dict[int, Terms] = {}
+    for value in values:
+        key = id(value.terms)
+        terms[key] = value.terms
+        largest[key] = max(largest.get(key, 0), abs(value.constant))
+    bounds = (IndexValue(largest[key], terms[key]).magnitude(environment) for key in terms)
+    return all(bound <= INT64_MAX for bound in bounds)

@@ -1,0 +1,1 @@
+"""SDSC files: bytes ↔ structs ↔ operation, and every rule on them."""

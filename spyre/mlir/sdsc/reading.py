@@ -1,0 +1,367 @@
+"""One SDSC being read and checked: its JSON paths, its cores, its errors, what is not simulated.
+
+Readers and rules share the object made here. `FEATURES` lists what is valid in an SDSC but not
+simulated: the reader turns a hit into :class:`UnsupportedError`, the checker into a warning.
+Rules: SuperDSC reference §2, §3, §5, §9, §11 (sdsc.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec import UNSET, UnsetType
+
+from spyre.errors import JsonLocation, SdscError, Severity, UnsupportedError
+from spyre.mlir.operation.footprint import Footprint, footprint
+from spyre.mlir.operation.operation import Operation, Tensor
+from spyre.mlir.sdsc.codec import json_path
+from spyre.mlir.sdsc.structs import (
+    AllocateNode,
+    CoordInfo,
+    Dims,
+    Dsc,
+    Number,
+    ScheduleStep,
+    Sdsc,
+    given,
+    int_or_none,
+)
+
+DIM_NAMES = frozenset(
+    "in out mb ij rc kij x y sij zij i j r c ki kj si sj zi zj".split()  # noqa: SIM905
+)
+"""The primary dims of the format (§1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedFeature:
+    """A feature that is not simulated; ``find`` gives the JSON paths where a file uses it."""
+
+    code: str
+    message: str
+    find: Callable[[Sdsc, str], Iterator[str]]
+
+
+def body_path(sdsc: Sdsc) -> str:
+    """JSON path of the SuperDsc object."""
+    return json_path((sdsc.name,))
+
+
+def dsc_path(sdsc: Sdsc) -> str:
+    """JSON path of the first DSC."""
+    return json_path((sdsc.name, "dscs_", 0, sdsc.dsc_name))
+
+
+def dim_entries(extents: Dims) -> dict[str, int | str]:
+    """The dims of a DataStructDims object in file order, names without the trailing ``_``."""
+    return {
+        key[:-1]: value
+        for key, value in extents.items()
+        if key[:-1] in DIM_NAMES and key[-1] == "_" and not isinstance(value, dict)
+    }
+
+
+def _several_dscs(sdsc: Sdsc, path: str) -> Iterator[str]:
+    if len(given(sdsc.body.dscs, ())) > 1:
+        yield f"{path}.dscs_"
+
+
+def _several_ops(sdsc: Sdsc, path: str) -> Iterator[str]:
+    if len(sdsc.dsc.compute_ops) > 1:
+        yield f"{dsc_path(sdsc)}.computeOp_"
+
+
+def _data_ops(sdsc: Sdsc, path: str) -> Iterator[str]:
+    if given(sdsc.body.data_op_dscs, ()):
+        yield f"{path}.dataOpdscs_"
+    if given(sdsc.body.data_dscs, ()):
+        yield f"{path}.datadscs_"
+
+
+def _time_folds(sdsc: Sdsc, path: str) -> Iterator[str]:
+    for index, fold in enumerate(given(sdsc.body.time_folds, ())):
+        if str(fold.factor) != "1":
+            yield f"{path}.sdscFoldProps_[{index}].factor_"
+
+
+def _repeated_dscs(sdsc: Sdsc, path: str) -> Iterator[str]:
+    """Schedules that run the DSC more than once."""
+    for core, steps in given(sdsc.body.schedule, {}).items():
+        if len(steps) > 1 and sum(runs_dsc(step_numbers(step)) for step in steps) > 1:
+            yield f"{path}.coreIdToDscSchedule.{core}"
+
+
+def runs_dsc(step: tuple[int | None, ...]) -> bool:
+    """True if a step (§9) runs a DSC after its data op."""
+    return len(step) > 1 and step[1] is not None and step[1] >= 0
+
+
+def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
+    """A step's members as [data op, DSC, barrier before, barrier after].
+
+    An object's members go by their names (``datadsc``, ``dldsc``, ``before``, ``after``, with what
+    emitters add to them), in file order where a name says nothing.
+    """
+    if not isinstance(step, dict):
+        return tuple(int_or_none(member) for member in step)
+    names = ("datadsc", "dldsc", "before", "after")
+    keys = {name: key for name in names for key in step if name in key.lower()}
+    ordered = [keys[name] for name in names] if len(keys) == len(step) == 4 else list(step)
+    return tuple(int_or_none(step[key]) for key in ordered)
+
+
+def _stick_replication(sdsc: Sdsc, path: str) -> Iterator[str]:
+    """``stickRepl_`` of a role or of the DSC, unless it says 1: its meaning is unpublished."""
+    for role, layout in sdsc.dsc.roles.items():
+        if not _says_once(layout.stick_replication):
+            yield f"{dsc_path(sdsc)}.primaryDsInfo_.{role}.stickRepl_"
+    if not _says_once(sdsc.dsc.stick_replication):
+        yield f"{dsc_path(sdsc)}.stickRepl_"
+
+
+def _says_once(value: object) -> bool:
+    """True for nothing, 0, 1, and lists or objects of these."""
+    if isinstance(value, dict):
+        return all(map(_says_once, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_says_once, value))
+    return value is UNSET or value is None or str(value) in ("0", "1", "False", "True")
+
+
+def _share_info(sdsc: Sdsc, path: str) -> Iterator[str]:
+    if given(sdsc.body.share_info, ()):
+        yield f"{path}.ldsShareInfo_"
+
+
+def _address_indices(sdsc: Sdsc, path: str) -> Iterator[str]:
+    for index, node in enumerate(sdsc.dsc.nodes):
+        if given(node.index_type, "index") != "index":
+            yield f"{dsc_path(sdsc)}.scheduleTree_[{index}].indexTensorType_"
+
+
+FEATURES: tuple[UnsupportedFeature, ...] = (
+    UnsupportedFeature("SPY503", "data-op DSCs are not simulated", _data_ops),
+    UnsupportedFeature("SPY501", "several DSCs in one SDSC are not simulated", _several_dscs),
+    UnsupportedFeature("SPY502", "several compute ops in one DSC are not simulated", _several_ops),
+    UnsupportedFeature("SPY504", "time folds other than 1 are not simulated", _time_folds),
+    UnsupportedFeature(
+        "SPY505", "a schedule that runs the DSC several times is not simulated", _repeated_dscs
+    ),
+    UnsupportedFeature("SPY509", "shared tensors (ldsShareInfo_) are not simulated", _share_info),
+    UnsupportedFeature(
+        "SPY513", "index tensors of another type than index are not simulated", _address_indices
+    ),
+    UnsupportedFeature(
+        "SPY516", "repeated sticks (stickRepl_ other than 1) are not simulated", _stick_replication
+    ),
+)
+
+
+def unsupported_features(sdsc: Sdsc, file: str) -> Iterator[UnsupportedError]:
+    """Every use of a feature that is not simulated, as the error it would be."""
+    path = body_path(sdsc)
+    for feature in FEATURES:
+        if feature.code != "SPY503" and not given(sdsc.body.dscs, ()):
+            return
+        for place in feature.find(sdsc, path):
+            yield UnsupportedError(feature.code, feature.message, JsonLocation(file, place))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One SDSC being read; ``file`` names it in errors."""
+
+    sdsc: Sdsc
+    file: str
+
+    @cached_property
+    def path(self) -> str:
+        """JSON path of the SuperDsc object."""
+        return body_path(self.sdsc)
+
+    @cached_property
+    def dsc_path(self) -> str:
+        """JSON path of the DSC."""
+        return dsc_path(self.sdsc)
+
+    @cached_property
+    def dsc(self) -> Dsc:
+        """The DSC."""
+        return self.sdsc.dsc
+
+    @cached_property
+    def cores(self) -> tuple[int, ...]:
+        """Ids of the used cores, in file order."""
+        path = f"{self.dsc_path}.coreIdsUsed_"
+        return tuple(self.integer(core, path) for core in self.dsc.core_ids)
+
+    @cached_property
+    def nodes(self) -> dict[int, tuple[AllocateNode, str]]:
+        """Allocate node and its JSON path, per tensor index."""
+        return read_nodes(self)
+
+    def error(
+        self, code: str, message: str, path: str, expected: str = "", found: str = ""
+    ) -> SdscError:
+        """An SdscError at a JSON path of this file."""
+        return SdscError(
+            code, message, JsonLocation(self.file, path), expected=expected, found=found
+        )
+
+    def unsupported(self, code: str, message: str, path: str) -> UnsupportedError:
+        """An UnsupportedError at a JSON path of this file."""
+        return UnsupportedError(code, message, JsonLocation(self.file, path))
+
+    def integer(self, value: Number | bool, path: str) -> int:
+        """An integer or decimal string as int."""
+        number = int_or_none(value)
+        if number is None:
+            raise self.error(
+                "SPY206",
+                "number cannot be read",
+                path,
+                expected="an integer or a decimal string of at most 18 digits",
+                found=repr(value)[:60],
+            )
+        return number
+
+
+def read_nodes(reading: Reading) -> dict[int, tuple[AllocateNode, str]]:
+    """Allocate node and its JSON path per tensor index; SdscError unless all are allocations."""
+    nodes: dict[int, tuple[AllocateNode, str]] = {}
+    for position, node in enumerate(reading.dsc.nodes):
+        path = f"{reading.dsc_path}.scheduleTree_[{position}]"
+        if node.node_type != "allocate":
+            message = f"node {node.name} is not an allocation"
+            raise reading.error("SPY223", message, f"{path}.nodeType_", "allocate", node.node_type)
+        index = reading.integer(node.tensor_index, f"{path}.ldsIdx_")
+        if index in nodes:
+            message = f"tensor {index} has two allocate nodes"
+            raise reading.error("SPY223", message, f"{path}.ldsIdx_", "one node per tensor")
+        nodes[index] = node, path
+    return nodes
+
+
+def read_core_slices(
+    reading: Reading,
+    table: Mapping[str, Mapping[str, Number]],
+    dims: Mapping[str, int],
+    path: str,
+    may_lack: bool = False,
+) -> tuple[Mapping[str, int], ...]:
+    """A coreIdToWkSlice_ table as slice index per dim, for every used core in core order.
+
+    ``may_lack``: a core without an entry has an empty row; otherwise it is an error.
+    """
+    rows: list[Mapping[str, int]] = []
+    for core in reading.cores:
+        row = table.get(str(core))
+        if row is None and may_lack:
+            rows.append({})
+            continue
+        if row is None:
+            message = f"core {core} has no work slice"
+            raise reading.error("SPY210", message, path, f'an entry "{core}"', "none")
+        rows.append(_slice_row(reading, row, dims, f"{path}.{core}"))
+    return tuple(rows)
+
+
+def _slice_row(
+    reading: Reading, row: Mapping[str, Number], dims: Mapping[str, int], path: str
+) -> dict[str, int]:
+    if row.keys() != dims.keys():
+        for dim in row.keys() - dims.keys():
+            raise unknown_dim(reading, dim, dims, f"{path}.{dim}")
+    return {
+        dim: value if type(value := row.get(dim, 0)) is int else reading.integer(value, path)
+        for dim in dims
+    }
+
+
+def unknown_dim(reading: Reading, dim: str, dims: Mapping[str, int], path: str) -> SdscError:
+    """The error for a dim that is not one of ``dims``."""
+    message = f"dim {dim} is not part of the iteration space"
+    return reading.error("SPY222", message, path, f"one of {', '.join(dims)}", dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One fault a rule found: its JSON path, what is wrong, what was expected and found."""
+
+    path: str
+    message: str
+    expected: str = ""
+    found: str = ""
+
+
+@dataclass(frozen=True)
+class SdscUnderCheck:
+    """What a rule looks at: the file, and for the rules on its meaning the operation."""
+
+    sdsc: Sdsc
+    operation: Operation | None = None
+
+    @cached_property
+    def path(self) -> str:
+        """JSON path of the SuperDsc object."""
+        return body_path(self.sdsc)
+
+    @cached_property
+    def dsc_path(self) -> str:
+        """JSON path of the DSC."""
+        return dsc_path(self.sdsc)
+
+    @cached_property
+    def dsc(self) -> Dsc:
+        """The DSC."""
+        return self.sdsc.dsc
+
+    @property
+    def op(self) -> Operation:
+        """The operation; only rules on the meaning may ask."""
+        assert self.operation is not None
+        return self.operation
+
+    @cached_property
+    def footprints(self) -> Mapping[int, Footprint]:
+        """Footprint of every operand, by tensor index."""
+        return {tensor.index: footprint(self.op, tensor) for tensor in self.op.tensors}
+
+    @cached_property
+    def node_indices(self) -> Mapping[int, int]:
+        """Position of every tensor's allocate node in the schedule tree, by tensor index."""
+        return {int(node.tensor_index): i for i, node in enumerate(self.dsc.nodes)}
+
+    def node_path(self, tensor: Tensor) -> str:
+        """JSON path of a tensor's allocate node."""
+        return f"{self.dsc_path}.scheduleTree_[{self.node_indices[tensor.index]}]"
+
+    def coord_infos(self, node_index: int) -> Mapping[str, CoordInfo]:
+        """coordInfo of one allocate node; empty when it has none."""
+        coordinates = self.dsc.nodes[node_index].coordinates
+        if isinstance(coordinates, UnsetType):
+            return {}
+        return given(coordinates.coord_info, {})
+
+    def start_path(self, tensor: Tensor) -> str:
+        """JSON path of a tensor's start addresses."""
+        return f"{self.node_path(tensor)}.startAddressCoreCorelet_.data_"
+
+
+Check = Callable[[SdscUnderCheck], Iterable[Violation]]
+
+
+@dataclass(frozen=True, slots=True)
+class SdscRule:
+    """One rule: its code (whose title is in :mod:`spyre.codes`), severity and check."""
+
+    code: str
+    severity: Severity
+    check: Check
+
+
+def show_table(values: Mapping[str, int]) -> str:
+    """``{"mb": 2}`` as ``mb=2``."""
+    return ", ".join(f"{dim}={value}" for dim, value in values.items())

@@ -1,0 +1,1 @@
+"""bundle.mlir as text and syntax tree: parsed, checked for structure, printed."""

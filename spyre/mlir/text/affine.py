@@ -1,0 +1,288 @@
+"""Affine maps: integer expressions over dims and symbols, as MLIR defines them.
+
+The parser builds them from ``affine_map<…>``, the torch backend with the arithmetic operators of
+:class:`AffineExpr`. ``evaluate`` takes Python integers or int64 arrays; ``fold`` takes any other
+arithmetic (lowering uses it with symbolic values). Semantics: bundle format reference §2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from operator import index
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import BundleError
+
+Integers = int | npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+class Operator(StrEnum):
+    """The operators of an affine expression, spelled as MLIR spells them."""
+
+    ADD = "+"
+    SUB = "-"
+    MUL = "*"
+    FLOORDIV = "floordiv"
+    CEILDIV = "ceildiv"
+    MOD = "mod"
+
+    @property
+    def is_sum(self) -> bool:
+        """True for + and -, which bind weaker than the others."""
+        return self in (Operator.ADD, Operator.SUB)
+
+    @property
+    def is_division(self) -> bool:
+        """True for floordiv, ceildiv and mod, whose right side must be positive."""
+        return self in (Operator.FLOORDIV, Operator.CEILDIV, Operator.MOD)
+
+
+class AffineExpr:
+    """Base of the four kinds of expression; + - * // and % build bigger ones."""
+
+    __slots__ = ()
+
+    def __add__(self, other: AffineExpr | int) -> AffineExpr:
+        return AffineBinary(Operator.ADD, self, _expression(other))
+
+    def __radd__(self, other: int) -> AffineExpr:
+        return AffineBinary(Operator.ADD, AffineConstant(other), self)
+
+    def __sub__(self, other: AffineExpr | int) -> AffineExpr:
+        return AffineBinary(Operator.SUB, self, _expression(other))
+
+    def __mul__(self, other: AffineExpr | int) -> AffineExpr:
+        return AffineBinary(Operator.MUL, self, _expression(other))
+
+    def __rmul__(self, other: int) -> AffineExpr:
+        return AffineBinary(Operator.MUL, AffineConstant(other), self)
+
+    def __floordiv__(self, other: AffineExpr | int) -> AffineExpr:
+        return AffineBinary(Operator.FLOORDIV, self, _expression(other))
+
+    def __mod__(self, other: AffineExpr | int) -> AffineExpr:
+        return AffineBinary(Operator.MOD, self, _expression(other))
+
+    def __neg__(self) -> AffineExpr:
+        """``-x`` is ``x * -1``, and a constant is negated in place, as in MLIR."""
+        return self * -1
+
+    def ceildiv(self, other: AffineExpr | int) -> AffineExpr:
+        """``self ceildiv other``: the quotient rounded up."""
+        return AffineBinary(Operator.CEILDIV, self, _expression(other))
+
+    @property
+    def has_dim(self) -> bool:
+        """True if a dim occurs, so that the value may change inside a loop."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class AffineConstant(AffineExpr):
+    """An integer."""
+
+    value: int
+
+    def __neg__(self) -> AffineExpr:
+        return AffineConstant(-self.value)
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class AffineDim(AffineExpr):
+    """Dimension operand number ``index``, printed ``d0``, ``d1``, …"""
+
+    index: int
+
+    @property
+    def has_dim(self) -> bool:
+        """A dim is one."""
+        return True
+
+    def __str__(self) -> str:
+        return f"d{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class AffineSymbol(AffineExpr):
+    """Symbol operand number ``index``, printed ``s0``, ``s1``, …"""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"s{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class AffineBinary(AffineExpr):
+    """``left operator right``. Refuses what is not affine: SPY124, division by ≤ 0: SPY125."""
+
+    operator: Operator
+    left: AffineExpr
+    right: AffineExpr
+
+    def __post_init__(self) -> None:
+        if self.operator is Operator.MUL and self.left.has_dim and self.right.has_dim:
+            raise BundleError(
+                "SPY124",
+                "a product in an affine map needs a side without dims",
+                expected="a constant or symbol on one side of *",
+                found=str(self),
+            )
+        if self.operator.is_division:
+            _check_divisor(self)
+
+    @property
+    def has_dim(self) -> bool:
+        """True if either side has a dim."""
+        return self.left.has_dim or self.right.has_dim
+
+    def __str__(self) -> str:
+        left, right = str(self.left), str(self.right)
+        if not self.operator.is_sum and _is_sum(self.left):
+            left = f"({left})"
+        if _is_sum(self.right) or (
+            not self.operator.is_sum and isinstance(self.right, AffineBinary)
+        ):
+            right = f"({right})"
+        blank = "" if self.operator is Operator.MUL else " "  # as torch-spyre writes it
+        return f"{left}{blank}{self.operator}{blank}{right}"
+
+
+@dataclass(frozen=True, slots=True)
+class AffineMap:
+    """``affine_map<(d0, …)[s0, …] -> (result)>``; one result, operands by number."""
+
+    n_dims: int
+    n_symbols: int
+    result: AffineExpr
+
+    def evaluate(self, dims: Sequence[Integers], symbols: Sequence[Integers]) -> Integers:
+        """Value of the map; operands are integers or int64 arrays that broadcast together.
+
+        ``floordiv`` rounds down, ``ceildiv`` up, ``mod`` is never negative. Integers are exact;
+        with arrays the caller sees to it that no intermediate leaves int64. Raises BundleError
+        SPY125 when a divisor is not positive, SPY141 when the number of operands is wrong.
+        """
+        self.check_operands(len(dims), len(symbols))
+        value: Integers = fold(self.result, dims, symbols, INTEGERS)
+        return value
+
+    def check_operands(self, n_dims: int, n_symbols: int) -> None:
+        """Raise BundleError SPY141 unless the operand counts fit."""
+        if (n_dims, n_symbols) != (self.n_dims, self.n_symbols):
+            raise BundleError(
+                "SPY141",
+                "operands do not fit the affine map",
+                expected=f"{self.n_dims} dims and {self.n_symbols} symbols",
+                found=f"{n_dims} dims and {n_symbols} symbols",
+            )
+
+    def __str__(self) -> str:
+        dims = ", ".join(f"d{i}" for i in range(self.n_dims))
+        symbols = ", ".join(f"s{i}" for i in range(self.n_symbols))
+        square = f"[{symbols}]" if symbols else ""
+        return f"affine_map<({dims}){square} -> ({self.result})>"
+
+
+@dataclass(frozen=True, slots=True)
+class ExprArithmetic(Generic[T]):
+    """How to compute with values of type T: constants from int, and the six operators."""
+
+    constant: Callable[[int], T]
+    operators: dict[Operator, Callable[[T, T], T]]
+
+
+def fold(expr: AffineExpr, dims: Sequence[T], symbols: Sequence[T], with_: ExprArithmetic[T]) -> T:
+    """Evaluate ``expr`` in the arithmetic ``with_``."""
+    if isinstance(expr, AffineBinary):
+        left = fold(expr.left, dims, symbols, with_)
+        return with_.operators[expr.operator](left, fold(expr.right, dims, symbols, with_))
+    if isinstance(expr, AffineDim):
+        return dims[expr.index]
+    if isinstance(expr, AffineSymbol):
+        return symbols[expr.index]
+    assert isinstance(expr, AffineConstant)
+    return with_.constant(expr.value)
+
+
+def floordiv(left: Any, right: Any) -> Any:
+    """Quotient rounded towards minus infinity; integers or arrays."""
+    return left // positive(right)
+
+
+def ceildiv(left: Any, right: Any) -> Any:
+    """Quotient rounded towards plus infinity; integers or arrays."""
+    return -(-left // positive(right))
+
+
+def mod(left: Any, right: Any) -> Any:
+    """Remainder in 0 … right-1; integers or arrays."""
+    return left % positive(right)
+
+
+def positive(divisor: Any) -> Any:
+    """``divisor`` itself (integer or array); BundleError SPY125 unless all of it is > 0."""
+    smallest = divisor.min(initial=1) if isinstance(divisor, np.ndarray) else divisor
+    if smallest <= 0:
+        raise _division_error(str(smallest))
+    return divisor
+
+
+def _division_error(found: str) -> BundleError:
+    return BundleError(
+        "SPY125", "division by a non-positive value", expected="a divisor > 0", found=found
+    )
+
+
+def _check_divisor(expr: AffineBinary) -> None:
+    if expr.right.has_dim:
+        raise BundleError(
+            "SPY124",
+            f"the right side of {expr.operator} may not depend on dims",
+            expected="a constant or symbol as divisor",
+            found=str(expr),
+        )
+    if isinstance(expr.right, AffineConstant) and expr.right.value <= 0:
+        raise _division_error(str(expr))
+
+
+def _is_sum(expr: AffineExpr) -> bool:
+    return isinstance(expr, AffineBinary) and expr.operator.is_sum
+
+
+def _expression(value: AffineExpr | int) -> AffineExpr:
+    return value if isinstance(value, AffineExpr) else AffineConstant(index(value))
+
+
+INTEGERS: ExprArithmetic[Any] = ExprArithmetic(
+    constant=int,
+    operators={
+        Operator.ADD: lambda left, right: left + right,
+        Operator.SUB: lambda left, right: left - right,
+        Operator.MUL: lambda left, right: left * right,
+        Operator.FLOORDIV: floordiv,
+        Operator.CEILDIV: ceildiv,
+        Operator.MOD: mod,
+    },
+)
+EXPRESSIONS: ExprArithmetic[AffineExpr] = ExprArithmetic(
+    constant=AffineConstant,
+    operators={
+        Operator.ADD: lambda left, right: left + right,
+        Operator.SUB: lambda left, right: left - right,
+        Operator.MUL: lambda left, right: left * right,
+        Operator.FLOORDIV: lambda left, right: left // right,
+        Operator.CEILDIV: lambda left, right: left.ceildiv(right),
+        Operator.MOD: lambda left, right: left % right,
+    },
+)
+"""With which `fold` puts other expressions in the place of dims and symbols."""

@@ -1,0 +1,222 @@
+"""Syntax tree of bundle.mlir: frozen nodes, names still names, one class per construct.
+
+The parser makes it from text, the torch backend makes it from code, the printer writes it back,
+the rules check it and ``program.lower`` turns it into integers. A node keeps the offset of its
+first character (``position``, -1 when made in code); only the module knows the text, so places
+are worked out when somebody asks: ``module.locate(node.position)``. Positions never count in
+comparisons. Constructs and their meaning: bundle format reference §2 and §3.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import accumulate
+
+from spyre.errors import SourceLocation
+from spyre.mlir.text.affine import AffineMap
+
+NO_POSITION = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntaxNode:
+    """Base of the nodes: ``position`` is the offset of the first character, never compared."""
+
+    position: int = field(default=NO_POSITION, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """The text a module was read from; ``line_starts`` holds the offset of every line."""
+
+    file: str
+    text: str = field(repr=False)
+    line_starts: tuple[int, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, file: str, text: str) -> SourceText:
+        """Index the lines of ``text``."""
+        lengths = (len(line) + 1 for line in text.split("\n"))
+        return cls(file, text, (0, *accumulate(lengths)))
+
+    def locate(self, position: int) -> SourceLocation:
+        """Line and column (from 1) of an offset, with the text of that line."""
+        line = bisect_right(self.line_starts, position, hi=len(self.line_starts) - 1)
+        start = self.line_starts[line - 1]
+        source_line = self.text[start : self.line_starts[line] - 1].rstrip("\r")
+        return SourceLocation(self.file, line, position - start + 1, source_line)
+
+
+class ArgumentField(StrEnum):
+    """What ``input_arg_extract`` takes out of an argument."""
+
+    VALUE = "value"
+    GRANULARITY = "granularity"
+    MAX_VALUE = "max_value"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexType:
+    """``index``: the caller gives the integer itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputArgType:
+    """``!sdscbundle.input_arg<index, …>``: a wrapped launch argument, with what is known of it."""
+
+    granularity: int | None = None
+    max_value: int | None = None
+
+    def annotation(self, which: ArgumentField) -> int | None:
+        """The compile-time annotation asked for (None: not written; ``value`` has none)."""
+        if which is ArgumentField.VALUE:
+            return None
+        return self.granularity if which is ArgumentField.GRANULARITY else self.max_value
+
+
+ParameterType = IndexType | InputArgType
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionParameter(SyntaxNode):
+    """One function parameter; ``name`` is without its ``%``, as everywhere in the tree."""
+
+    name: str
+    type: ParameterType
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute(SyntaxNode):
+    """An attribute without a meaning here: key and value as canonical text (None: unit)."""
+
+    key: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MapAlias(SyntaxNode):
+    """``#name = affine_map<…>``. ``in_function``: written where MLIR does not allow it."""
+
+    name: str
+    map: AffineMap
+    in_function: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantOp(SyntaxNode):
+    """``%result = arith.constant value : index``."""
+
+    result: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddIOp(SyntaxNode):
+    """``%result = arith.addi %left, %right : index``."""
+
+    result: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractOp(SyntaxNode):
+    """``%result = sdscbundle.input_arg_extract field from %argument : type -> index``."""
+
+    result: str
+    field: ArgumentField
+    argument: str
+    type: ParameterType = InputArgType()
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateOp(SyntaxNode):
+    """``%result = sdscbundle.device_mem_allocate size_bytes bytes : index``."""
+
+    result: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOp(SyntaxNode):
+    """``%result = affine.apply map(dims)[symbols]``; ``map`` is an alias name or a map."""
+
+    result: str
+    map: str | AffineMap
+    dims: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteOp(SyntaxNode):
+    """``sdscbundle.sdsc_execute (operands) {sdsc_filename, symbol_ids}``.
+
+    Operand k is the value of symbol ``symbol_ids[k]``. ``attributes`` holds those we do not know.
+    """
+
+    operands: tuple[str, ...]
+    sdsc_filename: str
+    symbol_ids: tuple[int, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForOp(SyntaxNode):
+    """``scf.for %variable = %lower to %upper step %step { body }``."""
+
+    variable: str
+    lower: str
+    upper: str
+    step: str
+    body: tuple[Statement, ...]
+
+
+Definition = ConstantOp | AddIOp | ExtractOp | AllocateOp | ApplyOp
+Statement = Definition | ExecuteOp | ForOp
+
+
+@dataclass(frozen=True, slots=True)
+class Function(SyntaxNode):
+    """``func.func @name(parameters) { body return }``."""
+
+    name: str
+    parameters: tuple[FunctionParameter, ...]
+    body: tuple[Statement, ...]
+    visibility: str | None = None
+    attributes: tuple[Attribute, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A whole bundle.mlir: map aliases and the one function. ``source`` is None if made in code."""
+
+    function: Function
+    aliases: tuple[MapAlias, ...] = ()
+    name: str | None = None
+    attributes: tuple[Attribute, ...] = ()
+    source: SourceText | None = field(default=None, compare=False, repr=False)
+
+    def locate(self, position: int) -> SourceLocation | None:
+        """Place of an offset of the source; None when the module was made in code."""
+        if self.source is None or position == NO_POSITION:
+            return None
+        return self.source.locate(position)
+
+    def walk(self) -> Iterator[Statement]:
+        """Every statement in textual order, a loop before its body."""
+        return walk(self.function.body)
+
+    def executes(self) -> Iterator[ExecuteOp]:
+        """Every sdsc_execute in textual order."""
+        return (op for op in self.walk() if isinstance(op, ExecuteOp))
+
+
+def walk(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """Every statement of ``body`` in textual order, a loop before its body."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ForOp):
+            yield from walk(statement.body)

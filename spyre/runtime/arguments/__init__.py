@@ -1,0 +1,1 @@
+"""A kernel's arguments: host tensors, specs of arguments, where they come from."""

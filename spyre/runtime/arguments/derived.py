@@ -1,0 +1,323 @@
+"""Arguments of a bundle without launch_spec.json, worked out from what its SDSCs touch.
+
+Every operand in HBM is traced to the parameter or segment its addresses start from, over all loop
+iterations. The operand with the largest allocation gives an argument its layout; what it cannot
+know (unpadded host shapes, host strides) is guessed row-major, and a warning says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
+from spyre.hw.linking.linker import check_bound
+from spyre.hw.ops.rules import STANDARD, arrangement_faults
+from spyre.hw.ops.table import find_op
+from spyre.hw.plans.normalise import check_slices
+from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.mlir.operation.footprint import (
+    Footprint,
+    footprint,
+    group_by_sizes,
+    stick_elements,
+    with_sizes,
+)
+from spyre.mlir.operation.operation import Component, Operation, Tensor
+from spyre.mlir.program.program import Execute, LoopProgram, Parameter, Schedule
+from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments, argument_name
+from spyre.runtime.program.compiled import KernelSource
+from spyre.runtime.program.launch_spec import Role
+from spyre.runtime.program.symbols import ARGUMENT_NAME, POOL, POOL_NAME, require_no_size
+
+_OWNER_BITS = 40
+_SCRATCH_OWNER = 1 << 16
+"""Owners from here on are device_mem_allocates, which are no arguments."""
+_SEGMENT_BITS = 34
+Int64Array = npt.NDArray[np.int64]
+_HOST_DTYPES = {
+    "SEN169_FP16": "float16",
+    "IEEE_FP32": "float32",
+    "IEEE_INT32": "int32",
+    "SENUINT32": "int32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentUse:
+    """One operand of one execute: what it touches of its argument, in bytes from its start.
+
+    ``execute``: number of the execute statement in the text. ``sized``: dims of a runtime size.
+    """
+
+    execute: int
+    op: Operation
+    tensor: Tensor
+    place: Footprint
+    reads: bool
+    end_bytes: int
+    sized: frozenset[str] = frozenset()
+
+
+def derive_arguments(bundle: KernelSource, values: Mapping[str, int]) -> KernelArguments:
+    """Arguments and pool of a bundle, from its SDSCs alone.
+
+    ``values``: of index parameters and runtime sizes. LaunchError SPY362 when one is missing,
+    SPY368 when an argument's format has no host dtype.
+    """
+    uses = uses_by_owner(bundle, values)
+    if not bundle.program.parameters:
+        uses = _by_segment(uses)
+    pool_bytes = max((use.end_bytes for use in uses.pop(POOL, [])), default=0)
+    arguments = tuple(_argument(index, uses[index]) for index in sorted(uses))
+    return KernelArguments(arguments, pool_bytes, _warning(bundle, arguments), is_derived=True)
+
+
+def _warning(bundle: KernelSource, arguments: Sequence[ArgumentSpec]) -> tuple[Finding, ...]:
+    shapes = ", ".join(f"{a.name} {a.role.value} {a.host_spec}" for a in arguments)
+    return (
+        Finding(
+            "SPY364",
+            Severity.WARNING,
+            f"{bundle.directory} has no launch_spec.json: shapes are derived and unchecked",
+            expected="launch_spec.json beside bundle.mlir",
+            found=shapes or "no arguments",
+            hint="give the inputs' host shapes with --shape where they are padded",
+        ),
+    )
+
+
+# --- tracing operands to arguments ------------------------------------------------------------
+
+
+def uses_by_owner(bundle: KernelSource, values: Mapping[str, int]) -> dict[int, list[ArgumentUse]]:
+    """Uses in textual order, reads of an execute first, per argument index (POOL: the pool).
+
+    In a bundle without parameters the key is the segment. LaunchError SPY362 for a parameter
+    without value.
+    """
+    program = bundle.program
+    owners, given = _owner_parameters(program, values)
+    scratch = [(_SCRATCH_OWNER + k) << _OWNER_BITS for k in range(len(program.allocations))]
+    schedule = program.schedule(given, scratch)
+    uses: dict[int, list[ArgumentUse]] = defaultdict(list)
+    for execute in program.executes:
+        op = bundle.operations[execute.sdsc_filename]
+        for owner, use in _uses_of(op, execute, schedule):
+            uses[owner].append(use)
+    if program.parameters:
+        return {owners[k]: found for k, found in uses.items() if k in owners}
+    return dict(uses)
+
+
+def _owner_parameters(
+    program: LoopProgram, values: Mapping[str, int]
+) -> tuple[dict[int, int], dict[str, int]]:
+    """Argument index by owner number, and parameter values whose high bits are that number."""
+    owners, given = {}, {}
+    for number, parameter in enumerate(program.parameters):
+        index = _argument_index(parameter)
+        if index is not None:
+            owners[number] = index
+            given[parameter.name] = number << _OWNER_BITS
+        elif parameter.name in values:
+            given[parameter.name] = values[parameter.name]
+        else:
+            require_no_size(parameter, values)
+            raise LaunchError(
+                "SPY362",
+                f"no value for parameter %{parameter.name}",
+                parameter.location,
+                expected=f"a value for {parameter.name}",
+                found=", ".join(values) or "no values",
+            )
+    return owners, given
+
+
+def _argument_index(parameter: Parameter) -> int | None:
+    if parameter.name == POOL_NAME:
+        return POOL
+    match = ARGUMENT_NAME.fullmatch(parameter.name)
+    return int(match[1]) if match else None
+
+
+def _uses_of(
+    op: Operation, execute: Execute, schedule: Schedule
+) -> Iterator[tuple[int, ArgumentUse]]:
+    symbols = schedule.symbols[execute.index]
+    if not len(symbols):
+        return
+    check_bound(op, execute)
+    check_slices(op)
+    column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
+    sized = frozenset(op.symbolic_dims)
+    op = _at_largest_sizes(op, execute, symbols)
+    for tensor in op.tensors:
+        if tensor.component is not Component.HBM:
+            continue
+        bits = _OWNER_BITS if tensor.symbolic else _SEGMENT_BITS
+        starts = np.array(tensor.starts, np.int64)
+        if tensor.symbolic:
+            starts = symbols[:, [column[s] for s in tensor.starts]].ravel()
+        place = footprint(op, tensor)
+        for owner in np.unique(starts >> bits):
+            own = starts[(starts >> bits) == owner] - (int(owner) << bits)
+            end = int(own.max()) + place.span_bytes
+            yield (
+                int(owner),
+                ArgumentUse(execute.index, op, tensor, place, tensor not in op.outputs, end, sized),
+            )
+
+
+def _at_largest_sizes(op: Operation, execute: Execute, symbols: Int64Array) -> Operation:
+    """``op`` with each runtime size as large as any execution has it. LaunchError SPY372."""
+    largest: dict[str, int] = {}
+    for sizes, _ in group_by_sizes(op, execute.symbol_ids, symbols):
+        largest = {dim: max(size, largest.get(dim, 0)) for dim, size in sizes.items()}
+    return with_sizes(op, largest)
+
+
+def _by_segment(uses: Mapping[int, list[ArgumentUse]]) -> dict[int, list[ArgumentUse]]:
+    """Baked: segment k is argument k, or k-1 when segment 0 is a pool (written before read)."""
+    has_pool = 0 in uses and _looks_like_pool(uses)
+    first = 1 if has_pool else 0
+    return {segment - first: found for segment, found in uses.items()}
+
+
+def _looks_like_pool(uses: Mapping[int, list[ArgumentUse]]) -> bool:
+    """Segment 0 holds intermediates: written first, read later, and not the only output."""
+    others = (role_of(found) for segment, found in uses.items() if segment != 0)
+    own = uses[0]
+    written_then_read = not own[0].reads and any(use.reads for use in own)
+    return written_then_read and any(role is not Role.INPUT for role in others)
+
+
+def role_of(uses: Sequence[ArgumentUse]) -> Role:
+    """Written before read: output; only read: input; read, then written: both."""
+    if not uses[0].reads:
+        return Role.OUTPUT
+    return Role.INPUT if all(use.reads for use in uses) else Role.INPUT_OUTPUT
+
+
+# --- shapes -----------------------------------------------------------------------------------
+
+
+def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
+    """The argument as its largest use has it, long enough for every use."""
+    widest = max(uses, key=lambda use: use.place.allocation_bytes)
+    end_bytes = max(use.end_bytes for use in uses)
+    dims = _device_dims(widest, end_bytes)
+    name, data_format = argument_name(index), widest.tensor.data_format
+    if data_format not in _HOST_DTYPES:
+        raise LaunchError(
+            "SPY368",
+            f"the host dtype of {name} cannot be derived",
+            expected=f"a launch_spec.json, or one of {', '.join(_HOST_DTYPES)}",
+            found=data_format,
+        )
+    shape = _host_shape(widest, dims)
+    strides = contiguous_strides(tuple(shape.values()))
+    layout = _layout(widest, dims, dict(zip(shape, strides, strict=True)))
+    return ArgumentSpec(
+        index,
+        name,
+        role_of(uses),
+        tuple(shape.values()),
+        _HOST_DTYPES[data_format],
+        layout,
+        strides,
+    )
+
+
+def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
+    """Steps (sticks along stick dims) per dim the tensor holds, outermost first.
+
+    The outermost one grows until it covers ``end_bytes``: tiles of it are what loops walk.
+    """
+    sticks = stick_elements(use.tensor)
+    held = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
+    steps = {dim: -(-use.place.stored[dim] // sticks.get(dim, 1)) for dim in held}
+    if held:
+        needed = -(-end_bytes // use.place.pitch_bytes[held[0]])
+        steps[held[0]] = max(steps[held[0]], needed)
+    return steps
+
+
+def _host_shape(use: ArgumentUse, dims: Mapping[str, int]) -> dict[str, int]:
+    """Host extents (elements) by dim, in host order; stick dims hold whole sticks.
+
+    A runtime size is what the launch gives; its dim's memory is larger.
+    """
+    sticks = stick_elements(use.tensor)
+    shape = {dim: dims[dim] * sticks.get(dim, 1) for dim in _host_order(use, list(dims))}
+    return {**shape, **{dim: use.op.extents[dim] for dim in shape if dim in use.sized}}
+
+
+def _host_order(use: ArgumentUse, outermost_first: list[str]) -> list[str]:
+    """The host order whose default layout this is (runtime reference §1.1), else N_ order.
+
+    By default the first host dim is innermost above the stick, then come the sticks of the last.
+    """
+    *middle, stick, first = outermost_first if len(outermost_first) > 1 else ["", ""]
+    if stick and stick == use.tensor.stick_dims[0]:
+        return [first, *middle, stick]
+    return [dim for dim in use.op.dims if dim in outermost_first]
+
+
+def _layout(
+    use: ArgumentUse, dims: Mapping[str, int], strides: Mapping[str, int]
+) -> SpyreTensorLayout:
+    """Device extents outermost first, then the stick; -1 where the stick holds one value.
+
+    Raises UnsupportedError for sticks of several dims, whose places no layout can say.
+    """
+    if len(use.tensor.stick_dims) != 1:
+        raise UnsupportedError(
+            "SPY521",
+            f"the host layout of {use.tensor.name}, which packs several dims into a stick, "
+            "cannot be derived",
+            JsonLocation(use.op.file, use.tensor.json_path),
+            expected="one stick dim",
+            found=f"{use.tensor.stick_dims} of sizes {use.tensor.stick_sizes}",
+        )
+    stick_dim, lanes = use.tensor.stick_dims[0], use.tensor.stick_sizes[0]
+    sizes = list(dims.values())
+    walked = [strides[dim] * (lanes if dim == stick_dim else 1) for dim in dims]
+    lane_stride = strides.get(stick_dim, -1)
+    for k, dim in enumerate(dims):
+        if dim in use.sized and use.op.extents[dim] <= (lanes if dim == stick_dim else 1):
+            walked[k] = -1
+    if not sizes:
+        sizes, walked = [1], [-1]
+    return SpyreTensorLayout((*sizes, lanes), (*walked, lane_stride), use.tensor.data_format)
+
+
+def arrangement_findings(
+    bundle: KernelSource, arguments: KernelArguments, values: Mapping[str, int]
+) -> tuple[Finding, ...]:
+    """Warnings on every execute whose arguments are tagged; LaunchErrors as of the tracing.
+
+    A launch in which every layout is STANDARD has nothing to find and is not traced.
+    """
+    known = {a.arg_index: a.layout.element_arrangement for a in arguments.arguments}
+    if set(known.values()) <= {STANDARD}:
+        return ()
+    baked = not bundle.program.parameters
+    first = 1 if baked and arguments.pool_bytes else 0
+    tags: dict[int, dict[int, str]] = defaultdict(dict)
+    operations: dict[int, Operation] = {}
+    for owner, uses in uses_by_owner(bundle, values).items():
+        for use in uses:
+            operations[use.execute] = use.op
+            if owner - first in known:
+                tags[use.execute][use.tensor.index] = known[owner - first]
+    found: list[Finding] = []
+    for execute, op in sorted(operations.items(), key=lambda pair: pair[0]):
+        spec = find_op(op.name)
+        if spec is not None:
+            found += arrangement_faults(op, spec, tags[execute])
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,448 @@
+"""Tensors on the host: as transfers move them, and in files as ``spyre-run`` takes them.
+
+A `HostTensor` is a 1-D storage with shape, strides and offset in elements, the way torch has it.
+`TensorSpec` is what is asked of a tensor: by a launch spec, or by ``--shape 10x512@fp16``. Files:
+.npy, .npz (all arrays in order, or one as ``file.npz:key``), .pt (a tensor, a list of them, or
+``{"tensors": […]}``; needs torch), .bin (raw elements of a tensor whose shape and dtype a spec
+gives). Pickled objects are never loaded. Rules: runtime reference §2-3, §5.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spyre.dtypes import (
+    HOST_DTYPES,
+    NumericRules,
+    decode_dl16,
+    decode_host,
+    encode_dl16,
+    encode_host,
+    find_host_dtype,
+)
+from spyre.errors import LaunchError, UnsupportedError
+from spyre.layout import contiguous_strides
+
+_HOST_ONLY_DTYPES = ("float64", "uint16", "uint32", "uint64")
+_SCALAR = "scalar"
+_MOST_ELEMENTS = 1 << 40
+"""More than any host holds."""
+_HOST_ROUNDING = NumericRules(bfloat16_rounding="even")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape (elements) and torch dtype name a tensor has to have."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype_name: str
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.shape)) or _SCALAR}@{self.dtype_name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostTensor:
+    """A host tensor: element (i0, i1, …) is ``storage[storage_offset + Σ i·strides]``.
+
+    ``strides`` and ``storage_offset`` in elements. ``storage`` is 1-D with the numpy dtype of
+    `spyre.dtypes.HostDtype`: bfloat16 and float8 hold bit patterns. LaunchError SPY334 when the
+    storage's dtype is not one a tensor can have, or not the one of ``dtype_name``.
+    """
+
+    name: str
+    dtype_name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    storage_offset: int
+    storage: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        _check_storage_dtype(self.name, self.storage.dtype, self.dtype_name)
+
+    @classmethod
+    def from_array(
+        cls, name: str, array: NDArray[Any], dtype_name: str | None = None
+    ) -> HostTensor:
+        """A contiguous tensor of the elements of ``array``, shared with it if that is contiguous.
+
+        ``dtype_name`` is needed where the array holds bit patterns.
+        """
+        if dtype_name is None:
+            dtype_name = array.dtype.name
+        flat = np.ascontiguousarray(array).reshape(-1)
+        return cls(name, dtype_name, array.shape, contiguous_strides(array.shape), 0, flat)
+
+    @classmethod
+    def from_values(cls, name: str, values: NDArray[Any], dtype_name: str) -> HostTensor:
+        """A contiguous tensor of torch dtype ``dtype_name`` holding ``values`` rounded to it."""
+        dtype = find_host_dtype(dtype_name)
+        return cls.from_array(name, encode_host(values, dtype.name, _HOST_ROUNDING), dtype.name)
+
+    def to_array(self) -> NDArray[Any]:
+        """The elements in the tensor's shape, as stored (bit patterns stay bit patterns)."""
+        view = np.lib.stride_tricks.as_strided(
+            self.storage[self.storage_offset :],
+            self.shape,
+            tuple(s * self.storage.itemsize for s in self.strides),
+        )
+        return view.copy()
+
+    def to_values(self) -> NDArray[Any]:
+        """The numbers in the tensor's shape: float32 (float64 as it is), int64 or bool."""
+        array = self.to_array()
+        if self.dtype_name not in HOST_DTYPES:
+            return array
+        return decode_host(array, self.dtype_name)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Name, shape and dtype."""
+        return TensorSpec(self.name, self.shape, self.dtype_name)
+
+
+def conform_tensor(tensor: HostTensor, spec: TensorSpec) -> HostTensor:
+    """``tensor`` under the name of ``spec``, checked against it.
+
+    float32 numbers are accepted for bfloat16 and float8, which .npy cannot name, when they are
+    all representable. LaunchError SPY333 for the shape, SPY334 for the dtype.
+    """
+    if tensor.shape != spec.shape:
+        raise LaunchError(
+            "SPY333",
+            f"tensor {spec.name} has the wrong shape",
+            expected=str(spec),
+            found=str(tensor.spec),
+        )
+    if tensor.dtype_name == spec.dtype_name:
+        fields = (tensor.shape, tensor.strides, tensor.storage_offset, tensor.storage)
+        return HostTensor(spec.name, spec.dtype_name, *fields)
+    narrowed = _narrow(tensor, spec)
+    if narrowed is None:
+        raise LaunchError(
+            "SPY334",
+            f"tensor {spec.name} has the wrong dtype",
+            expected=str(spec),
+            found=str(tensor.spec),
+        )
+    return narrowed
+
+
+def random_tensor(
+    shape: tuple[int, ...], dtype_name: str, seed: int, name: str = "random"
+) -> HostTensor:
+    """A tensor of reproducible test numbers.
+
+    Floats: standard normal, rounded to numbers both the dtype and DL16 can represent, so that
+    the transfer to the card is exact. Integers: 0 to 7. Booleans: fair coins. LaunchError SPY382
+    for more elements than the host has memory for.
+    """
+    spec = TensorSpec(name, shape, dtype_name)
+    try:
+        if spec.elements > _MOST_ELEMENTS:
+            raise MemoryError
+        return _random_tensor(shape, dtype_name, seed, name)
+    except MemoryError as error:
+        raise LaunchError(
+            "SPY382", f"no memory for random numbers for {name}", found=str(spec)
+        ) from error
+
+
+def _random_tensor(shape: tuple[int, ...], dtype_name: str, seed: int, name: str) -> HostTensor:
+    dtype = find_host_dtype(dtype_name)
+    generator = np.random.default_rng(seed)
+    if dtype.name == "bool":
+        return HostTensor.from_values(name, generator.integers(0, 2, shape), dtype.name)
+    if not _is_float(dtype.name):
+        return HostTensor.from_values(name, generator.integers(0, 8, shape), dtype.name)
+    normal = generator.standard_normal(shape, dtype=np.float32)
+    return HostTensor.from_values(name, decode_dl16(encode_dl16(normal)), dtype.name)
+
+
+def parse_tensor_spec(text: str, name: str = "") -> TensorSpec:
+    """``10x512@fp16`` → shape (10, 512), dtype float16; ``scalar@fp32`` → shape ().
+
+    Without ``@`` the dtype is float16; its aliases are those of `canonical_dtype_name`.
+    LaunchError SPY337 when the text is not of this form, UnsupportedError SPY311 for the dtype.
+    """
+    shape_text, _, dtype_text = text.strip().partition("@")
+    dtype_name = find_host_dtype(dtype_text or "float16").name
+    if shape_text == _SCALAR:
+        return TensorSpec(name, (), dtype_name)
+    if not re.fullmatch(r"\d+(x\d+)*", shape_text):
+        raise LaunchError(
+            "SPY337",
+            f"cannot read the shape {text!r}",
+            expected="extents joined by x, then @dtype, such as 10x512@fp16 or scalar@fp32",
+        )
+    return TensorSpec(name, tuple(int(n) for n in shape_text.split("x")), dtype_name)
+
+
+def _is_float(dtype_name: str) -> bool:
+    return "float" in dtype_name
+
+
+def _check_storage_dtype(name: str, found: np.dtype[Any], dtype_name: str) -> None:
+    row = HOST_DTYPES.get(dtype_name)
+    known = row is not None or dtype_name in _HOST_ONLY_DTYPES
+    expected = row.storage_dtype if row is not None else dtype_name
+    if not known or found != np.dtype(expected):
+        raise LaunchError(
+            "SPY334",
+            f"tensor {name} cannot hold {found} as {dtype_name}",
+            expected=f"{expected} storage" if known else "a torch dtype",
+        )
+
+
+def _narrow(tensor: HostTensor, spec: TensorSpec) -> HostTensor | None:
+    """float32 numbers as bits of bfloat16 or float8, or None if some number would change."""
+    row = HOST_DTYPES.get(spec.dtype_name)
+    if tensor.dtype_name != "float32" or row is None or not row.holds_bits:
+        return None
+    values = tensor.to_values()
+    narrowed = HostTensor.from_values(spec.name, values, spec.dtype_name)
+    return narrowed if np.array_equal(narrowed.to_values(), values, equal_nan=True) else None
+
+
+__all__ = [
+    "HostTensor",
+    "TensorSpec",
+    "conform_tensor",
+    "load_tensors",
+    "parse_tensor_spec",
+    "random_tensor",
+    "save_tensors",
+]
+
+
+_NUMPY_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
+
+
+def load_tensors(path: Path | str, spec: TensorSpec | None = None) -> tuple[HostTensor, ...]:
+    """Every tensor of a file, in its order, named after the file or its keys.
+
+    ``path`` may end in ``.npz:key``. ``spec`` gives shape and dtype of a .bin file; the others
+    are checked by `conform_tensor`. LaunchError SPY330 (missing or damaged), SPY331 (suffix),
+    SPY332 (no such key, no spec), SPY333 (size of a .bin), SPY334 (dtype), SPY335 (pickles).
+    """
+    file, key = _split_key(str(path))
+    load = _LOADERS.get(file.suffix)
+    if load is None:
+        raise _unknown_suffix(file, _LOADERS)
+    if not file.is_file():
+        raise LaunchError("SPY330", f"tensor file {file} does not exist")
+    return tuple(load(file, key, spec))
+
+
+def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
+    """Save tensors in the kind of file the suffix says; .npy and .bin hold exactly one.
+
+    numpy files hold bfloat16 and float8 as float32 numbers (exact). LaunchError SPY331 for the
+    suffix, SPY336 for several tensors in a file of one.
+    """
+    file = Path(path)
+    save = _SAVERS.get(file.suffix)
+    if save is None:
+        raise _unknown_suffix(file, _SAVERS)
+    if file.suffix in (".npy", ".bin") and len(tensors) != 1:
+        raise LaunchError(
+            "SPY336",
+            f"{file} can hold one tensor",
+            found=f"{len(tensors)} tensors",
+            hint="use .npz or .pt for several",
+        )
+    save(file, tensors)
+
+
+def _split_key(path: str) -> tuple[Path, str | None]:
+    head, found, key = path.rpartition(".npz:")
+    return (Path(head + ".npz"), key) if found else (Path(path), None)
+
+
+def _unknown_suffix(file: Path, known: dict[str, Any]) -> LaunchError:
+    return LaunchError(
+        "SPY331",
+        f"tensor file {file} is of no known kind",
+        expected=f"one of {', '.join(known)}",
+        found=file.suffix or "no suffix",
+    )
+
+
+def _load_npy(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostTensor]:
+    return [HostTensor.from_array(file.stem, _read_numpy(file))]
+
+
+def _load_npz(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostTensor]:
+    with _read_numpy(file) as archive:
+        keys = archive.files if key is None else [key]
+        return [HostTensor.from_array(k, _read_member(file, archive, k)) for k in keys]
+
+
+def _read_numpy(file: Path) -> Any:
+    try:
+        return np.load(file, allow_pickle=False)
+    except _NUMPY_ERRORS as error:
+        raise _numpy_error(file, error) from error
+
+
+def _read_member(file: Path, archive: Any, key: str) -> NDArray[Any]:
+    if key not in archive.files:
+        raise LaunchError(
+            "SPY332",
+            f"{file} has no array {key!r}",
+            expected=f"one of {', '.join(archive.files)}",
+        )
+    try:
+        return np.asarray(archive[key])
+    except _NUMPY_ERRORS as error:
+        raise _numpy_error(file, error) from error
+
+
+def _numpy_error(file: Path, error: Exception) -> LaunchError:
+    if "pickle" in str(error):
+        return LaunchError("SPY335", f"{file} holds pickled objects or no numpy data")
+    return LaunchError("SPY330", f"cannot read tensor file {file}: {error}")
+
+
+def _load_bin(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostTensor]:
+    if spec is None:
+        raise LaunchError(
+            "SPY332",
+            f"{file} is raw: its shape and dtype have to come from a launch spec",
+        )
+    dtype = find_host_dtype(spec.dtype_name)
+    data = file.read_bytes()
+    if len(data) != spec.elements * dtype.item_bytes:
+        raise LaunchError(
+            "SPY333",
+            f"{file} does not hold tensor {spec.name}",
+            expected=f"{spec.elements * dtype.item_bytes} bytes for {spec}",
+            found=f"{len(data)} bytes",
+        )
+    array = np.frombuffer(data, dtype=dtype.storage_dtype).reshape(spec.shape).copy()
+    return [HostTensor.from_array(spec.name, array, dtype.name)]
+
+
+def _load_pt(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostTensor]:
+    torch = _import_torch(file)
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise LaunchError(
+            "SPY335", f"{file} holds objects that are not tensors; they are not loaded"
+        ) from error
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
+        raise LaunchError("SPY330", f"cannot read tensor file {file}: {error}") from error
+    if isinstance(content, dict) and "tensors" in content:
+        content = content["tensors"]
+    tensors = _checked_tensors(torch, file, content)
+    names = [file.stem] if len(tensors) == 1 else [f"{file.stem}[{i}]" for i in range(len(tensors))]
+    return [_from_torch(torch, n, t) for n, t in zip(names, tensors, strict=True)]
+
+
+def _checked_tensors(torch: Any, file: Path, content: Any) -> Sequence[Any]:
+    """The dense tensors a .pt file holds, or LaunchError SPY332."""
+    tensors = [content] if isinstance(content, torch.Tensor) else content
+    if isinstance(tensors, list | tuple) and all(
+        isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_quantized
+        for t in tensors
+    ):
+        return tensors
+    raise LaunchError(
+        "SPY332",
+        f"{file} does not hold dense tensors",
+        expected='a tensor, a list of tensors, or {"tensors": […]}',
+        found=type(content).__name__,
+    )
+
+
+def _import_torch(file: Path) -> Any:
+    """Torch if it is installed; by name, since nothing below the torch backend depends on it."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise UnsupportedError(
+            "SPY331", f"reading or writing {file} needs torch, which is not installed"
+        ) from error
+
+
+def _from_torch(torch: Any, name: str, tensor: Any) -> HostTensor:
+    """A tensor with torch's own shape, strides, offset and whole storage."""
+    dtype_name = str(tensor.dtype).removeprefix("torch.")
+    row = HOST_DTYPES.get(dtype_name)
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    flat = tensor.detach().as_strided((elements,), (1,), 0)
+    if row is not None and row.holds_bits:
+        flat = flat.view(getattr(torch, row.storage_dtype))
+    storage = flat.numpy().copy()
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return HostTensor(name, dtype_name, shape, strides, tensor.storage_offset(), storage)
+
+
+def _to_torch(torch: Any, tensor: HostTensor) -> Any:
+    array = torch.from_numpy(tensor.to_array())
+    row = HOST_DTYPES.get(tensor.dtype_name)
+    return array.view(getattr(torch, row.name)) if row is not None and row.holds_bits else array
+
+
+def _named_numbers(tensor: HostTensor) -> NDArray[Any]:
+    """The array numpy files hold: as stored, but numbers instead of bit patterns."""
+    row = HOST_DTYPES.get(tensor.dtype_name)
+    bits = row is not None and row.holds_bits
+    return tensor.to_values() if bits else tensor.to_array()
+
+
+def _save_npy(file: Path, tensors: Sequence[HostTensor]) -> None:
+    np.save(file, _named_numbers(tensors[0]))
+
+
+def _save_npz(file: Path, tensors: Sequence[HostTensor]) -> None:
+    names = [t.name for t in tensors]
+    if len(set(names)) < len(names):
+        raise LaunchError("SPY336", f"{file} needs distinct tensor names", found=", ".join(names))
+    with zipfile.ZipFile(file, "w") as archive:
+        for tensor in tensors:
+            with archive.open(f"{tensor.name}.npy", "w") as member:
+                np.lib.format.write_array(member, _named_numbers(tensor), allow_pickle=False)
+
+
+def _save_bin(file: Path, tensors: Sequence[HostTensor]) -> None:
+    file.write_bytes(tensors[0].to_array().tobytes())
+
+
+def _save_pt(file: Path, tensors: Sequence[HostTensor]) -> None:
+    torch = _import_torch(file)
+    saved = [_to_torch(torch, t) for t in tensors]
+    torch.save(saved[0] if len(saved) == 1 else {"tensors": saved}, file)
+
+
+_LOADERS: dict[str, Callable[[Path, str | None, TensorSpec | None], list[HostTensor]]] = {
+    ".npy": _load_npy,
+    ".npz": _load_npz,
+    ".pt": _load_pt,
+    ".bin": _load_bin,
+}
+
+_SAVERS: dict[str, Callable[[Path, Sequence[HostTensor]], None]] = {
+    ".npy": _save_npy,
+    ".npz": _save_npz,
+    ".pt": _save_pt,
+    ".bin": _save_bin,
+}

@@ -1,0 +1,1 @@
+"""Case directories: kernels with buffers, values and expected outputs, recorded and replayed."""

@@ -1,0 +1,356 @@
+"""A case directory: kernels to launch in order, their buffers with values, expected outputs;
+read and written.
+
+``case.json`` beside ``values.npz`` (host data and expected outputs) and, where buffers start as
+raw device bytes, ``device_images.npz``. It records what a compiled function does: several kernels
+that share buffers, a pool and LX. ``spyre-run`` replays it; the conformance runner runs many. A
+dump of ``spyre-run`` is a case with ``findings.json`` beside it, the report of the run it was
+made of.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import JsonLocation, LaunchError
+from spyre.mlir.bundle import MODULE_FILE, load_bundle
+from spyre.runtime.program.launch_spec import LayoutSpec, find_launch_spec
+
+CASE_FILE = "case.json"
+VALUES_FILE = "values.npz"
+IMAGES_FILE = "device_images.npz"
+POOL_BUFFER = "pool"
+
+
+class HostExtents(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Shape, strides and offset (elements) of a host tensor where they differ from the buffer's."""
+
+    shape: tuple[int, ...] | None = None
+    stride: tuple[int, ...] | None = None
+    storage_offset: int = 0
+    dtype: str | None = None
+
+
+class CaseBuffer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Device memory of a case: a tensor (``layout`` given) or the pool of ``nbytes``.
+
+    ``shape``, ``stride``, ``storage_offset`` (elements) and ``dtype``: as the framework sees it.
+    ``dma_sizes``/``dma_strides``: the host extents the layout was made for. ``value``: key of host
+    data to transfer before the first launch, ``device_image`` of raw device bytes. ``region``: the
+    memory region to place it in, if free. ``alias_of``: the buffer in whose memory it lies.
+    """
+
+    kind: str
+    nbytes: int
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    storage_offset: int = 0
+    layout: LayoutSpec | None = None
+    dma_sizes: tuple[int, ...] = ()
+    dma_strides: tuple[int, ...] = ()
+    value: str | None = None
+    device_image: str | None = None
+    host: HostExtents = HostExtents()
+    region: int | None = None
+    alias_of: str | None = None
+
+
+class CaseLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One kernel: its bundle's directory, buffers in order, and the argument index of each.
+
+    ``values``: of `index` parameters and runtime sizes, by name.
+    """
+
+    bundle: str
+    args: tuple[str, ...]
+    arg_index: tuple[int, ...]
+    values: dict[str, int] = {}
+
+
+class CaseTolerance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An element is right if |found − expected| ≤ atol + rtol·|expected|; integers are exact.
+
+    ``merged_nan``: an expected NaN is also met by an infinity.
+    """
+
+    atol: float
+    rtol: float
+    merged_nan: bool = False
+
+
+class CaseOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An output: a view (elements) of a buffer, and the key of the numbers expected, if any are.
+
+    ``read_as``: dtype it is transferred to (default: float32 for floats). ``tolerance``: its own,
+    in place of the case's.
+    """
+
+    buffer: str
+    value: str | None
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    storage_offset: int
+    dtype: str
+    read_as: str = ""
+    tolerance: CaseTolerance | None = None
+
+
+class CaseFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``case.json``. ``run``: options of the command line that a replay uses, by name."""
+
+    name: str
+    tolerance: CaseTolerance
+    buffers: dict[str, CaseBuffer]
+    launches: tuple[CaseLaunch, ...]
+    outputs: tuple[CaseOutput, ...]
+    run: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case directory, read. ``values`` and ``images``: arrays by the keys of ``spec``."""
+
+    directory: Path
+    spec: CaseFile
+    values: Mapping[str, npt.NDArray[Any]]
+    images: Mapping[str, npt.NDArray[Any]]
+
+    def value(self, key: str) -> npt.NDArray[Any]:
+        """Host data or expected output ``key``; LaunchError SPY371 when the file lacks it."""
+        return self._get(VALUES_FILE, self.values, key)
+
+    def image(self, key: str) -> npt.NDArray[Any]:
+        """Device bytes ``key``; LaunchError SPY371 when the file lacks them."""
+        return self._get(IMAGES_FILE, self.images, key)
+
+    def _get(self, name: str, arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[Any]:
+        if key not in arrays:
+            _refuse(
+                self.directory / name,
+                "an array that case.json names is missing",
+                expected=key,
+                found=", ".join(arrays) or "no arrays",
+            )
+        return arrays[key]
+
+
+def case_directory(path: str | os.PathLike[str]) -> Path | None:
+    """The directory of the case that ``path`` (directory or case.json) names, if it is one."""
+    place = Path(path)
+    if place.name == CASE_FILE and place.is_file():
+        return place.parent
+    return place if (place / CASE_FILE).is_file() else None
+
+
+def read_case(directory: Path) -> Case:
+    """Read a case directory; LaunchError SPY371 naming the file and what is wrong with it."""
+    file = directory / CASE_FILE
+    try:
+        spec = msgspec.json.decode(file.read_bytes(), type=CaseFile)
+    except (OSError, msgspec.MsgspecError) as error:
+        _refuse(file, "cannot read the case", found=str(error))
+    _check_names(file, spec)
+    return Case(
+        directory, spec, _read_npz(directory / VALUES_FILE), _read_npz(directory / IMAGES_FILE)
+    )
+
+
+def with_tolerances(case: Case, change: Callable[[CaseTolerance], CaseTolerance]) -> Case:
+    """``case`` with the tolerance of every output changed."""
+    outputs = tuple(
+        msgspec.structs.replace(o, tolerance=change(o.tolerance or case.spec.tolerance))
+        for o in case.spec.outputs
+    )
+    return replace(case, spec=msgspec.structs.replace(case.spec, outputs=outputs))
+
+
+def with_options(case: Case, options: Mapping[str, Any]) -> Case:
+    """``case`` with the options of the command line that a replay is to use."""
+    return replace(case, spec=msgspec.structs.replace(case.spec, run=dict(options)))
+
+
+def _check_names(file: Path, spec: CaseFile) -> None:
+    """Every buffer that launches and outputs name exists, and outputs are tensors."""
+    for k, launch in enumerate(spec.launches):
+        if len(launch.args) != len(launch.arg_index):
+            _refuse(
+                file,
+                "args and arg_index of a launch differ in length",
+                f"$.launches[{k}]",
+                expected=str(len(launch.args)),
+                found=str(len(launch.arg_index)),
+            )
+        for name in launch.args:
+            _check_name(file, spec, name, f"$.launches[{k}].args")
+    for k, output in enumerate(spec.outputs):
+        _check_name(file, spec, output.buffer, f"$.outputs[{k}].buffer")
+        if spec.buffers[output.buffer].layout is None:
+            _refuse(file, f"output {output.buffer!r} has no layout", f"$.outputs[{k}].buffer")
+    if len({output.value is None for output in spec.outputs}) > 1:
+        _refuse(file, "some outputs have values and others have none", "$.outputs")
+    for name, buffer in spec.buffers.items():
+        if buffer.alias_of is not None:
+            _check_name(file, spec, buffer.alias_of, f"$.buffers.{name}.alias_of")
+            _check_alias(file, spec, name, buffer)
+
+
+def _check_alias(file: Path, spec: CaseFile, name: str, buffer: CaseBuffer) -> None:
+    """An alias is a tensor in the memory of a tensor that is no alias."""
+    target = spec.buffers[buffer.alias_of or name]
+    if buffer.layout is None or target.layout is None or target.alias_of is not None:
+        _refuse(file, f"buffer {name!r} cannot be an alias", f"$.buffers.{name}.alias_of")
+
+
+def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:
+    if name not in spec.buffers:
+        known = ", ".join(spec.buffers) or "no buffers"
+        _refuse(file, f"there is no buffer {name!r}", path, expected=known, found=name)
+
+
+def _read_npz(file: Path) -> dict[str, npt.NDArray[Any]]:
+    if not file.is_file():
+        return {}
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        _refuse(file, "cannot read the arrays", found=str(error))
+
+
+def _refuse(
+    file: Path,
+    message: str,
+    path: str = "$",
+    *,
+    expected: str = "",
+    found: str = "",
+) -> NoReturn:
+    raise LaunchError(
+        "SPY371", message, JsonLocation(str(file), path), expected=expected, found=found
+    )
+
+
+FINDINGS_FILE = "findings.json"
+DUMP_VERSION = 1
+_VERSION_KEY = "spyre_dump"
+
+
+class _Marker(msgspec.Struct):
+    spyre_dump: int
+
+
+def check_dump_directory(directory: Path) -> None:
+    """LaunchError SPY380 unless ``directory`` does not exist or is an earlier dump."""
+    if not os.path.lexists(directory):
+        return
+    try:
+        msgspec.json.decode((directory / FINDINGS_FILE).read_bytes(), type=_Marker)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise LaunchError(
+            "SPY380",
+            f"{directory} exists and is no earlier dump",
+            expected=f"a new directory, or one whose {FINDINGS_FILE} a dump has written",
+        ) from error
+
+
+def write_dump(
+    case: Case,
+    directory: Path,
+    report: Mapping[str, Any],
+    extra_files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write ``case`` and ``report`` to ``directory``: all of it, or nothing.
+
+    LaunchError SPY380 as of `check_dump_directory`, SPY381 when something cannot be written.
+    """
+    check_dump_directory(directory)
+    content = {_VERSION_KEY: DUMP_VERSION, **report}
+    text = msgspec.json.format(msgspec.json.encode(content), indent=1)
+    _write_directory(case, directory, {**(extra_files or {}), FINDINGS_FILE: text + b"\n"})
+
+
+def write_case(case: Case, directory: Path) -> None:
+    """Write a case directory with all its kernels; LaunchError SPY381 when it cannot be written.
+
+    A case directory that is there already is replaced in one step.
+    """
+    _write_directory(case, directory, {})
+
+
+def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, bytes]) -> None:
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
+    try:
+        temporary.mkdir(parents=True)
+        _write_content(case, temporary, extra_files)
+        _put_in_place(temporary, directory)
+    except OSError as error:
+        raise LaunchError(
+            "SPY381", f"cannot write {directory}", found=str(error.strerror or error)
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _put_in_place(temporary: Path, directory: Path) -> None:
+    """Rename; what was there is moved away first and removed last."""
+    old = temporary.with_name(f"{temporary.name}.old")
+    if directory.exists():
+        directory.rename(old)
+    temporary.rename(directory)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_content(case: Case, target: Path, extra_files: Mapping[str, bytes]) -> None:
+    names = _bundle_names(case.spec)
+    for source, name in names.items():
+        _copy_bundle(case.directory / source, target / name)
+    for name, data in extra_files.items():
+        (target / name).write_bytes(data)
+    _write_arrays(target / VALUES_FILE, case.values)
+    if case.images:
+        _write_arrays(target / IMAGES_FILE, case.images)
+    launches = tuple(
+        msgspec.structs.replace(launch, bundle=names[launch.bundle])
+        for launch in case.spec.launches
+    )
+    spec = msgspec.structs.replace(case.spec, launches=launches)
+    text = msgspec.json.format(msgspec.json.encode(spec), indent=1)
+    (target / CASE_FILE).write_bytes(text + b"\n")
+
+
+def _bundle_names(spec: CaseFile) -> dict[str, str]:
+    """Directory of every bundle in the copy: its own, unless that lies outside of the case."""
+    names: dict[str, str] = {}
+    for launch in spec.launches:
+        pure = PurePosixPath(launch.bundle)
+        inside = not pure.is_absolute() and ".." not in pure.parts
+        names.setdefault(launch.bundle, launch.bundle if inside else f"kernel_{len(names)}")
+    return names
+
+
+def _copy_bundle(source: Path, target: Path) -> None:
+    """bundle.mlir, the SDSC files and launch_spec.json, byte for byte."""
+    bundle = load_bundle(source)
+    files = [MODULE_FILE, *bundle.sdscs, *bundle.unexecuted]
+    found = find_launch_spec(source)
+    for path in [*(source / name for name in files), *([found] if found else [])]:
+        place = target / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)

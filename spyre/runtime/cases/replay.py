@@ -1,0 +1,458 @@
+"""Replaying a case: place and transfer its buffers, launch its kernels in order, read back and
+compare.
+
+LX and pool keep their contents between the launches of a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import find_host_dtype
+from spyre.errors import Finding, LaunchError
+from spyre.hw.counters.counts import Counters
+from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.device.device import Device
+from spyre.hw.device.executor import Progress
+from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.sanitizer.run_findings import ExpectedOutput
+from spyre.layout import transfer_geometry, viewed_sticks
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.arguments.specs import ArgumentSpec
+from spyre.runtime.cases.case import (
+    Case,
+    CaseBuffer,
+    CaseFile,
+    CaseLaunch,
+    CaseOutput,
+    CaseTolerance,
+)
+from spyre.runtime.compare.outputs import (
+    EXACT,
+    Comparison,
+    Index,
+    OutputLocation,
+    StickWriter,
+    Tolerance,
+    WriterLookup,
+    compare,
+)
+from spyre.runtime.compare.reference_check import ReferenceCheck
+from spyre.runtime.compare.verification import Verification
+from spyre.runtime.flex.blocking_stream import BlockingStream, blocking_stream_of, load_source_on
+from spyre.runtime.flex.device import flex_device_of
+from spyre.runtime.flex.job import JobPlan
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch, PoolBuffer
+from spyre.runtime.kernel.runners import TimedLaunch
+from spyre.runtime.program.launch_spec import LayoutSpec, Role
+from spyre.runtime.program.plan_cache import load_source
+from spyre.runtime.run.result import (
+    ExecuteReport,
+    PlacedArgument,
+    RanLaunch,
+    RunResult,
+    report_executes,
+)
+from spyre.runtime.run.sanitizing import (
+    label_launch,
+    next_record,
+    observed,
+    take_findings,
+    whole_output,
+)
+from spyre.runtime.run.session import runner_of
+
+if TYPE_CHECKING:
+    from spyre.hw.sanitizer.run_findings import ExpectedOutput
+
+
+@dataclass(frozen=True)
+class PlacedBuffer:
+    """Where a buffer of the case lies on the device: a tensor, or raw pool memory."""
+
+    tensor: DeviceTensor | None
+    pool: PoolBuffer | None
+
+
+def place_buffers(case: Case, device: Device) -> dict[str, PlacedBuffer]:
+    """Allocate every buffer of a case and transfer what it starts with."""
+    buffers = case.spec.buffers
+    placed = {n: _place_buffer(device, n, b) for n, b in buffers.items() if b.alias_of is None}
+    for name, buffer in buffers.items():
+        if buffer.alias_of is not None:
+            placed[name] = _place_alias(name, buffer, placed[buffer.alias_of])
+    stream = blocking_stream_of(flex_device_of(device))
+    for name, buffer in buffers.items():
+        _fill_buffer(case, stream, buffer, placed[name].tensor)
+    return placed
+
+
+def _place_buffer(device: Device, name: str, buffer: CaseBuffer) -> PlacedBuffer:
+    if buffer.layout is None:
+        address = device.allocate(buffer.nbytes, buffer.region)
+        return PlacedBuffer(None, PoolBuffer(address, buffer.nbytes))
+    address = device.allocate(buffer.layout.to_layout().device_bytes, buffer.region)
+    return PlacedBuffer(_device_tensor(name, buffer, buffer.layout, address), None)
+
+
+def _place_alias(name: str, buffer: CaseBuffer, target: PlacedBuffer) -> PlacedBuffer:
+    assert buffer.layout is not None
+    assert target.tensor is not None
+    return PlacedBuffer(
+        _device_tensor(name, buffer, buffer.layout, target.tensor.address_bytes), None
+    )
+
+
+def _device_tensor(name: str, buffer: CaseBuffer, layout: LayoutSpec, address: int) -> DeviceTensor:
+    extents = (buffer.dma_sizes, buffer.dma_strides)
+    return DeviceTensor(name, address, layout.to_layout(), buffer.dtype, *extents)
+
+
+def _fill_buffer(
+    case: Case, stream: BlockingStream, buffer: CaseBuffer, tensor: DeviceTensor | None
+) -> None:
+    if tensor is None:
+        return
+    if buffer.device_image is not None:
+        image = case.image(buffer.device_image).view(np.uint8).ravel()
+        if image.size > tensor.size_bytes:
+            raise LaunchError(
+                "SPY371",
+                f"the device image of {tensor.name} is larger than the tensor",
+                expected=f"at most {tensor.size_bytes} bytes",
+                found=f"{image.size} bytes",
+            )
+        stream.write_bytes(tensor.address_bytes, image, tensor.name)
+    if buffer.value is not None:
+        storage = _host_storage(buffer, case.value(buffer.value))
+        dtype = buffer.host.dtype or buffer.dtype
+        extents = (tuple(buffer.dma_sizes), tuple(buffer.dma_strides))
+        stream.to_device(HostTensor(tensor.name, dtype, *extents, 0, storage), tensor)
+
+
+def _host_storage(buffer: CaseBuffer, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """1-D host storage in which element (i0, …) sits at Σ i·dma_stride."""
+    storage = np.zeros(_storage_elements(buffer.dma_sizes, buffer.dma_strides), array.dtype)
+    shape = buffer.shape if buffer.host.shape is None else buffer.host.shape
+    stride = buffer.stride if buffer.host.stride is None else buffer.host.stride
+    view = _strided_view(storage, shape, stride, buffer.host.storage_offset)
+    view[...] = array.reshape(shape)
+    return storage
+
+
+def _storage_elements(sizes: Index, strides: Index) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+
+
+def _strided_view(
+    storage: npt.NDArray[Any], shape: Index, stride: Index, offset: int
+) -> npt.NDArray[Any]:
+    """A strided view that must stay inside ``storage``."""
+    last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    if not 0 <= offset <= last < storage.size:
+        raise LaunchError(
+            "SPY371",
+            "a view in the case does not lie within its buffer",
+            expected=f"elements 0 to {storage.size - 1}",
+            found=f"elements {offset} to {last}",
+        )
+    steps = tuple(s * storage.itemsize for s in stride)
+    return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
+
+
+def bind_launch(spec: CaseLaunch, placed: Mapping[str, PlacedBuffer]) -> Launch:
+    """What a launch of a case is given."""
+    tensors: dict[int, DeviceTensor] = {}
+    pool = None
+    for name, index in zip(spec.args, spec.arg_index, strict=True):
+        where = placed[name]
+        if where.tensor is None:
+            pool = where.pool
+        else:
+            tensors[index] = where.tensor
+    return Launch(tensors, pool, spec.values)
+
+
+def read_output(
+    case: Case, output: CaseOutput, device: Device, placed: dict[str, PlacedBuffer]
+) -> HostTensor:
+    """The output as the case wants it read, by default floats as float32, integers as they are."""
+    buffer, tensor = case.spec.buffers[output.buffer], placed[output.buffer].tensor
+    assert tensor is not None
+    kind = find_host_dtype(output.dtype)
+    is_float = kind.device_format in ("SEN169_FP16", "IEEE_FP32") and kind.name != "bool"
+    through = output.read_as or ("float32" if is_float else kind.name)
+    dtype = np.dtype(find_host_dtype(through).storage_dtype)
+    storage = np.zeros(_storage_elements(buffer.dma_sizes, buffer.dma_strides), dtype)
+    extents = (tuple(buffer.dma_sizes), tuple(buffer.dma_strides))
+    stream = blocking_stream_of(flex_device_of(device))
+    stream.to_host(tensor, HostTensor(tensor.name, through, *extents, 0, storage))
+    values = _strided_view(storage, output.shape, output.stride, output.storage_offset)
+    return HostTensor.from_array(output.buffer, values.copy(), through)
+
+
+_EXACT_DTYPES = ("bool", "int64", "int32")
+_ROLES = {"input": Role.INPUT, "output": Role.OUTPUT}
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """What a case computed, and how each of its outputs compares with what it expects."""
+
+    result: RunResult
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if every output is right."""
+        return all(comparison.ok for comparison in self.comparisons)
+
+
+@dataclass(frozen=True)
+class LaunchedKernel:
+    """A kernel that ran. ``first_execute``: its first execute's number among those of the case."""
+
+    lookup: WriterLookup
+    reports: tuple[ExecuteReport, ...]
+    findings: tuple[Finding, ...]
+    first_execute: int
+    verification: Verification | None = None
+    launch: RanLaunch | None = None
+
+
+@dataclass(frozen=True)
+class _LaunchMode:
+    """How kernels are launched: in one go, timed, or beside the reference implementation."""
+
+    timed: bool
+    progress: Progress | None
+    check: ReferenceCheck | None
+
+
+def run_case(
+    case: Case,
+    device: Device,
+    *,
+    timed: bool = False,
+    progress: Progress | None = None,
+    verify_points: int | None = None,
+) -> CaseRun:
+    """Run ``case`` on ``device``, which is reset first.
+
+    ``verify_points``: verify every execute of at most so many points. Raises the SpyreErrors of
+    reading, checking, binding and running the kernels, MismatchError SPY620 of verifying; wrong
+    outputs are no error but a comparison that is not ok.
+    """
+    device.reset()
+    kernels = _load_kernels(case, device)
+    placed = place_buffers(case, device)
+    first_record = next_record(device)
+    check = None if verify_points is None else ReferenceCheck(device, verify_points, progress)
+    mode = _LaunchMode(timed and check is None, progress, check)
+    launched: list[LaunchedKernel] = []
+    for spec in case.spec.launches:
+        first = sum(len(done.reports) for done in launched)
+        with observed(device):
+            launched.append(_launch_kernel(kernels[spec.bundle], spec, first, placed, mode))
+    places = tuple(output_place(case, output, placed, launched) for output in case.spec.outputs)
+    found = tuple(read_output(case, output, device, placed) for output in case.spec.outputs)
+    comparisons = tuple(
+        compare_with_case(case, output, values.to_values())
+        for output, values in zip(case.spec.outputs, found, strict=True)
+        if output.value is not None
+    )
+    result = _case_result(case, device, placed, launched, found, places)
+    sanitizer = take_findings(device, _expected_outputs(case, placed), first_record)
+    return CaseRun(result.with_sanitizer(sanitizer), comparisons)
+
+
+def _expected_outputs(case: Case, placed: Mapping[str, PlacedBuffer]) -> Iterator[ExpectedOutput]:
+    """The outputs that start with undefined contents."""
+    for output in case.spec.outputs:
+        tensor = placed[output.buffer].tensor
+        if tensor is not None and case.spec.buffers[output.buffer].kind == "output":
+            yield viewed_output(tensor, output)
+
+
+@dataclass(frozen=True)
+class _CheckedKernel:
+    kernel: Kernel
+    plan: JobPlan
+    findings: tuple[Finding, ...]
+
+
+def _load_kernels(case: Case, device: Device) -> dict[str, _CheckedKernel]:
+    """Every bundle of the case once, checked, its scratch memory reserved."""
+    stream = blocking_stream_of(flex_device_of(device))
+    kernels: dict[str, _CheckedKernel] = {}
+    for name in dict.fromkeys(launch.bundle for launch in case.spec.launches):
+        bundle = load_source(case.directory / name)
+        findings = bundle.check(raise_on_error=True)
+        kernel = Kernel(bundle, device)
+        kernels[name] = _CheckedKernel(kernel, load_source_on(stream, kernel), findings)
+        kernel.reserve_scratch()
+    return kernels
+
+
+def _launch_kernel(
+    checked: _CheckedKernel,
+    spec: CaseLaunch,
+    first_execute: int,
+    placed: dict[str, PlacedBuffer],
+    mode: _LaunchMode,
+) -> LaunchedKernel:
+    kernel, launch = checked.kernel, bind_launch(spec, placed)
+    label_launch(kernel.device, first_execute, spec.bundle)
+    stream = blocking_stream_of(flex_device_of(kernel.device))
+    label = ExecuteLabels(first_execute, spec.bundle)
+    runner = runner_of(mode.timed, mode.progress, mode.check, label)
+    detail = stream.launch(checked.plan, launch, runner)
+    linked = kernel.link(launch)
+    verification = detail if isinstance(detail, Verification) else None
+    elapsed_ns = detail.elapsed_ns if isinstance(detail, TimedLaunch) else None
+    operations = [
+        kernel.bundle.operations[execute.sdsc_filename] for execute in linked.program.executes
+    ]
+    reports = tuple(
+        _renumbered(report, first_execute, spec.bundle)
+        for report in report_executes(linked, operations, elapsed_ns)
+    )
+    lookup = WriterLookup(linked)
+    ran = RanLaunch(checked.plan.name, linked, label)
+    return LaunchedKernel(lookup, reports, checked.findings, first_execute, verification, ran)
+
+
+def _renumbered(report: ExecuteReport, first: int, directory: str) -> ExecuteReport:
+    sdsc = report.sdsc if directory in ("", ".") else f"{directory}/{report.sdsc}"
+    return replace(report, index=first + report.index, sdsc=sdsc)
+
+
+def compare_with_case(
+    case: Case, output: CaseOutput, found: npt.NDArray[Any], tolerance: Tolerance | None = None
+) -> Comparison:
+    """``found`` against what the case expects of ``output``, whose ``value`` it must name.
+
+    ``tolerance`` replaces that of the case; integers and booleans are always compared exactly.
+    """
+    limits = tolerance_of_output(case.spec, output)
+    if output.dtype in _EXACT_DTYPES:
+        tolerance = EXACT
+    elif tolerance is None:
+        tolerance = Tolerance(limits.rtol, limits.atol, True, limits.merged_nan)
+    expected = case.value(f"expect_{output.value}")
+    if not output.read_as:
+        expected = expected.reshape(output.shape)
+    return compare(found, expected, tolerance)
+
+
+def tolerance_of_output(spec: CaseFile, output: CaseOutput) -> CaseTolerance:
+    """The output's own tolerance, else the case's."""
+    return output.tolerance or spec.tolerance
+
+
+def output_place(
+    case: Case,
+    output: CaseOutput,
+    placed: dict[str, PlacedBuffer],
+    launched: Sequence[LaunchedKernel],
+) -> OutputLocation:
+    """Where an output lies, and which of the launched kernels wrote it."""
+    tensor = placed[output.buffer].tensor
+    assert tensor is not None
+
+    def writer(stick: Index) -> StickWriter | None:
+        return _last_writer(tensor, stick, launched)
+
+    return OutputLocation(
+        tensor.layout,
+        tensor.sizes,
+        tensor.strides,
+        tensor.address_bytes,
+        writer,
+        output.stride,
+        output.storage_offset,
+    )
+
+
+def _last_writer(
+    tensor: DeviceTensor, stick: Index, launched: Sequence[LaunchedKernel]
+) -> StickWriter | None:
+    """Who wrote a stick last, over all kernels of the case; None where that is not known."""
+    for done in reversed(launched):
+        place = done.lookup.writer_of_stick(tensor.layout, tensor.address_bytes, stick)
+        if place is None:
+            return None
+        if place.execute is not None:
+            return replace(place, execute=place.execute + done.first_execute)
+    return StickWriter(None)
+
+
+def _case_result(
+    case: Case,
+    device: Device,
+    placed: dict[str, PlacedBuffer],
+    launched: Sequence[LaunchedKernel],
+    outputs: tuple[HostTensor, ...],
+    places: tuple[OutputLocation, ...],
+) -> RunResult:
+    reports = tuple(report for done in launched for report in done.reports)
+    findings = [finding for done in launched for finding in done.findings]
+    checks = [done.verification for done in launched if done.verification is not None]
+    findings += [finding for check in checks for finding in check.findings]
+    return RunResult(
+        outputs=tuple(tensor.to_values() for tensor in outputs),
+        output_tensors=outputs,
+        inputs=(),
+        executes=reports,
+        counters=reduce(add, (report.counters for report in reports), Counters()),
+        findings=tuple(dict.fromkeys(findings)),
+        arguments=tuple(_arguments(case, placed)),
+        places=places,
+        verification=reduce(add, checks) if checks else None,
+        launches=tuple(done.launch for done in launched if done.launch is not None),
+        hbm_bytes=device.allocated_bytes,
+    )
+
+
+def _arguments(case: Case, placed: dict[str, PlacedBuffer]) -> list[PlacedArgument]:
+    aliases = {name for name, b in case.spec.buffers.items() if b.alias_of is not None}
+    tensors = [
+        (name, where.tensor)
+        for name, where in placed.items()
+        if where.tensor is not None and name not in aliases
+    ]
+    return [
+        PlacedArgument(
+            ArgumentSpec(
+                k,
+                name,
+                _ROLES.get(case.spec.buffers[name].kind, Role.INPUT_OUTPUT),
+                tensor.sizes,
+                tensor.dtype,
+                tensor.layout,
+                tensor.strides,
+            ),
+            tensor.address_bytes,
+        )
+        for k, (name, tensor) in enumerate(tensors)
+    ]
+
+
+def viewed_output(tensor: DeviceTensor, output: CaseOutput) -> ExpectedOutput:
+    """An output of a case, which may be a view of its buffer."""
+    if prod(output.shape) == prod(tensor.sizes):
+        return whole_output(tensor)
+    geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
+    from spyre.hw.sanitizer.run_findings import ExpectedOutput
+
+    sticks = viewed_sticks(geometry, output.shape, output.stride, output.storage_offset)
+    return ExpectedOutput(tensor, sticks)

@@ -1,0 +1,1 @@
+"""Comparison of what ran with what should have: outputs, reference, number modes."""

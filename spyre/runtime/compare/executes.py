@@ -1,0 +1,320 @@
+"""A linked program one execute at a time: memory of each operand, and which core and element an
+address belongs to.
+
+What watches a program from outside (comparison of number modes, the reference beside the engine)
+runs dispatches ``first`` .. ``last`` of a view with `Executor.run_part` and looks at memory
+before and after. An execute whose cores differ in their shares has a view per part, run one after
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import DeviceLocation
+from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate, touched_bytes
+from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linking.linker import instance_arrangements
+from spyre.hw.memory.device_memory import DeviceMemory
+from spyre.hw.plans.core_plan import CorePlan
+from spyre.hw.reference.execution import Execution
+from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
+from spyre.layout import arrangement_positions
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Component, Indirection, Operation
+from spyre.mlir.program.program import Execute
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """What operand ``operand`` (as in ``Operation.tensors``) touches; of LX that of ``core``."""
+
+    operand: int
+    address_bytes: int
+    size_bytes: int
+    core: int | None = None
+
+
+@dataclass(frozen=True)
+class ExecuteView:
+    """One part of one execution of an execute statement; most have a single one.
+
+    ``first``/``last``: its dispatches, end excluded. ``static``: index of the execute statement,
+    ``instance``: which of its executions. ``is_first_part``: False for its further parts.
+    """
+
+    linked: LinkedProgram
+    first: int
+    last: int
+    static: int
+    instance: int
+    run: PlanRun
+    is_first_part: bool = True
+
+    @property
+    def execute(self) -> Execute:
+        """The execute statement."""
+        return self.linked.program.executes[self.static]
+
+    @property
+    def plan(self) -> CorePlan:
+        """What runs."""
+        return self.run.plan
+
+    @property
+    def op(self) -> Operation:
+        """The plain operation of the part, see :mod:`spyre.hw.plans.normalise`."""
+        return self.run.plan.op
+
+    @property
+    def loop_indices(self) -> tuple[int, ...]:
+        """Indices of the enclosing loops, outermost first."""
+        found = self.linked.schedule.loop_indices[self.static][self.instance]
+        return tuple(int(i) for i in found)
+
+    @cached_property
+    def starts(self) -> Int64Array:
+        """Device addresses in bytes, [operand, core]."""
+        row = int(np.flatnonzero(self.run.instances == self.instance)[0])
+        starts: Int64Array = self.run.bases[row, :, None] + self.run.pattern
+        return starts
+
+    @cached_property
+    def arrangements(self) -> tuple[str, ...]:
+        """Element arrangement of every operand."""
+        return instance_arrangements(self.op, self.starts, self.linked.binding)
+
+    @cached_property
+    def ranges(self) -> tuple[ByteRange, ...]:
+        """What the operands touch, in their order; one range per core (or cell) in LX."""
+        return tuple(r for k in range(len(self.op.tensors)) for r in self._ranges(k))
+
+    def _ranges(self, operand: int) -> Iterator[ByteRange]:
+        access, starts = self.plan.accesses[operand], self.starts[operand]
+        if access.tensor.component is not Component.LX:
+            low, high = _hbm_extent(self, operand)
+            yield ByteRange(operand, low, high - low)
+            return
+        for start in starts.tolist():
+            core = (start - LX_BASE) // LX_BYTES
+            indirect = access.tensor.indirection is Indirection.VALUE
+            end = LX_BASE + (core + 1) * LX_BYTES if indirect else start + access.span_bytes
+            yield ByteRange(operand, start, end - start, core)
+
+    def location(self, operand: int, core: int | None, address_bytes: int) -> DeviceLocation:
+        """The place of a byte of an operand, for diagnoses; ``core`` has it in its LX, or wrote it.
+
+        Addresses in a scratchpad count from its start.
+        """
+        tensor = self.op.tensors[operand]
+        if tensor.component is Component.LX and core is not None:
+            address_bytes = (address_bytes - LX_BASE) % LX_BYTES
+        return DeviceLocation(
+            self.op.file,
+            self.static,
+            core,
+            tensor.name,
+            address_bytes,
+            self.loop_indices,
+            self.execute.location,
+        )
+
+
+def execute_views(linked: LinkedProgram) -> Iterator[ExecuteView]:
+    """All steps of a program in program order."""
+    runs = [run for group in linked.runs for run in group]
+    which = np.searchsorted(linked.run_rows, linked.dispatch[:, 0], side="right") - 1
+    key = np.column_stack((linked.dispatch[:, 1:3], which))
+    if not len(key):
+        return
+    change = np.flatnonzero((np.diff(key, axis=0) != 0).any(axis=1)) + 1
+    before = None
+    for first, last in pairwise([0, *change.tolist(), len(key)]):
+        static, instance, run = (int(v) for v in key[first])
+        is_first_part = before != (static, instance)
+        yield ExecuteView(linked, first, last, static, instance, runs[run], is_first_part)
+        before = static, instance
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWindow:
+    """Memory an operand may touch: ``low`` .. ``high`` of HBM, or of every scratchpad.
+
+    Bytes; in LX they are offsets within the scratchpads of cores ``cores``, end excluded.
+    """
+
+    low: int
+    high: int
+    cores: tuple[int, int] | None = None
+
+    def view(self, memory: DeviceMemory) -> npt.NDArray[np.uint8]:
+        """The bytes, writable in place: [bytes], or [core, bytes] of scratchpads."""
+        if self.cores is None:
+            return memory.view(self.low, self.high - self.low)
+        pads = memory.view(LX_BASE, CORES * LX_BYTES).reshape(CORES, LX_BYTES)
+        return pads[slice(*self.cores), self.low : self.high]
+
+    def address(self, place: Int64Array) -> Int64Array:
+        """Device addresses of flat byte positions of `view`."""
+        if self.cores is None:
+            return self.low + place
+        core, offset = np.divmod(place, self.high - self.low)
+        return LX_BASE + (self.cores[0] + core) * LX_BYTES + self.low + offset
+
+
+def operand_window(step: ExecuteView, operand: int) -> MemoryWindow:
+    """What operand ``operand`` may touch on all cores; with an index, its whole allocation."""
+    access = step.plan.accesses[operand]
+    if access.tensor.component is Component.LX:
+        return _scratchpad_window(access, step.starts[operand])
+    return MemoryWindow(*_hbm_extent(step, operand))
+
+
+def _hbm_extent(step: ExecuteView, operand: int) -> tuple[int, int]:
+    access, starts = step.plan.accesses[operand], step.starts[operand]
+    low, high = touched_bytes(step.op, access, starts)
+    if access.tensor.indirection is Indirection.VALUE:
+        owners = [
+            a for a in step.linked.binding.allocations if a.address_bytes <= low < a.end_bytes
+        ]
+        high = max([high, *(a.end_bytes for a in owners)])
+    return low, high
+
+
+def _scratchpad_window(access: TensorAccess, starts: Int64Array) -> MemoryWindow:
+    """The scratchpads that hold the starts: cells may lie in those of other cores."""
+    pads, offsets = np.divmod(starts - LX_BASE, LX_BYTES)
+    low, high = int(offsets.min()), int(offsets.max()) + access.span_bytes
+    if access.tensor.indirection is Indirection.VALUE:
+        high = LX_BYTES
+    return MemoryWindow(low, high, (int(pads.min()), int(pads.max()) + 1))
+
+
+_PIECE = 1 << 16
+"""Sticks whose cores are looked up at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElementLocation:
+    """Where an element lies: core, loop indices, coordinates per dim, device address in bytes.
+
+    Addresses of scratchpads are those of the simulator's memory, from LX_BASE on.
+    """
+
+    core: int
+    tile: tuple[int, ...]
+    coordinates: dict[str, int]
+    address_bytes: int
+
+
+def output_elements(op: Operation, access: TensorAccess) -> int:
+    """Stored elements of an output that an execute writes, over all cores."""
+    held = [d for d in op.dims if access.tensor.holds(d)]
+    return prod(op.extents[d] for d in held) * (access.lanes if access.is_lane else 1)
+
+
+def writers(step: ExecuteView, operand: int, addresses: Int64Array) -> Int64Array:
+    """Position of the first core that writes each address (bytes, ascending); -1: none does.
+
+    Where an index moves the output, addresses depend on data, and it is the first core for all.
+    """
+    access, starts = step.plan.accesses[operand], step.starts[operand]
+    if not addresses.size:
+        return np.zeros(0, np.int64)
+    if access.tensor.indirection is Indirection.VALUE:
+        return np.zeros(addresses.size, np.int64)
+    sticks = addresses // STICK_BYTES
+    new = np.concatenate([[True], sticks[1:] != sticks[:-1]])
+    which, heads = np.cumsum(new) - 1, addresses[new]
+    owner = np.empty(heads.size, np.int64)
+    for at in range(0, heads.size, _PIECE):
+        offsets = heads[at : at + _PIECE, None] - starts[None, :]
+        inside = covers(step.plan.op, access.tensor, offsets)
+        owner[at : at + _PIECE] = np.where(inside.any(axis=1), inside.argmax(axis=1), -1)
+    found: Int64Array = owner[which]
+    return found
+
+
+def locate_element(
+    step: ExecuteView, operand: int, address: int, core: int, tile: tuple[int, ...]
+) -> ElementLocation:
+    """The element of an operand at a device address; ``core``: position of the core it is for."""
+    op, access = step.plan.op, step.plan.accesses[operand]
+    tensor, offset = access.tensor, address - int(step.starts[operand][core])
+    box = core_boxes(op, tensor)[core]
+    assert box is not None
+    found = dict(global_coordinate(op, tensor, box, core, offset))
+    if access.stick_dim in found:
+        found[access.stick_dim] += offset % STICK_BYTES // tensor.word_length_bytes
+    coordinates = {d: found[d] for d in tensor.dims if d in found}
+    return ElementLocation(op.cores[core], tile, coordinates, address)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationPoint:
+    """``coordinate``: (dim, index in the whole tensor) of the dims the output holds; empty where
+    the place depends on data. ``core`` None: no core's share has the byte.
+    """
+
+    core: int | None
+    coordinate: tuple[tuple[str, int], ...] = ()
+
+
+def find_point(execution: Execution, address_bytes: int, core: int | None = None) -> IterationPoint:
+    """The point whose element lies at ``address_bytes``; its stick counts where no element does.
+
+    Of several cores the first. ``core``: the only one that can be meant (in LX).
+    """
+    for exact in (True, False):
+        for position in execution.cores:
+            if core is not None and execution.op.cores[position] != core:
+                continue
+            point = _point_of(execution, position, address_bytes, exact)
+            if point is not None:
+                return point
+    return IterationPoint(core)
+
+
+def _point_of(
+    execution: Execution, position: int, address: int, exact: bool
+) -> IterationPoint | None:
+    addresses = execution.addresses(execution.output, position)
+    if exact:
+        hits = np.flatnonzero(addresses == address)
+    else:
+        hits = np.flatnonzero(addresses // STICK_BYTES == address // STICK_BYTES)
+    if not hits.size:
+        return None
+    op, output = execution.op, execution.op.outputs[0]
+    coordinate = {
+        dim: int(execution.global_coordinate(dim, position).ravel()[hits[0]])
+        for dim in op.dims
+        if output.holds(dim)
+    }
+    _undo_arrangement(execution, coordinate)
+    return IterationPoint(op.cores[position], tuple(coordinate.items()))
+
+
+def _undo_arrangement(execution: Execution, coordinate: dict[str, int]) -> None:
+    """From the place in memory back to the column that lies there (operations reference §6)."""
+    tag = execution.arrangement(execution.output)
+    dim = execution.op.outputs[0].stick_dims[0]
+    if tag == "STANDARD" or dim not in coordinate:
+        return
+    positions = np.asarray(arrangement_positions(tag))
+    group, place = divmod(coordinate[dim], len(positions))
+    coordinate[dim] = group * len(positions) + int(np.flatnonzero(positions == place)[0])
+
+
+def describe_coordinate(point: IterationPoint) -> str:
+    """`` at mb 5, out 70``; nothing where it is not known."""
+    if not point.coordinate:
+        return ""
+    return " at " + ", ".join(f"{dim} {index}" for dim, index in point.coordinate)

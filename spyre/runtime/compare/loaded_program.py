@@ -1,0 +1,169 @@
+"""A bundle or a case placed on a device, ready to be launched as a whole or step by step.
+
+`spyre-run` launches through :mod:`.session` and :mod:`.case_run`; what needs two devices side by
+side, such as a comparison of number modes, takes a `Subject` per device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy.typing as npt
+
+from spyre.dtypes import find_host_dtype
+from spyre.errors import Finding
+from spyre.hw.device.device import Device
+from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.arguments.read import Inputs, prepare_inputs
+from spyre.runtime.cases.case import Case, CaseOutput
+from spyre.runtime.cases.replay import (
+    LaunchedKernel,
+    bind_launch,
+    compare_with_case,
+    output_place,
+    place_buffers,
+)
+from spyre.runtime.cases.replay import read_output as read_case_output
+from spyre.runtime.compare.outputs import OutputLocation, Tolerance, WriterLookup
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.program.plan_cache import load_source
+from spyre.runtime.run.session import BundleLike, RunOptions, parameter_values, placed, session_of
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LoadedOutput:
+    """An output: ``read`` gives its numbers as they are on the device, floats as float32.
+
+    ``agrees``: whether such numbers are within the tolerance of what is expected, if known.
+    """
+
+    name: str
+    data_format: str
+    read: Callable[[], HostTensor]
+    place: OutputLocation
+    agrees: Callable[[Array], bool] | None = None
+
+
+@dataclass(frozen=True)
+class LoadedProgram:
+    """Kernels to launch in order on one device, whose inputs are in place, and their outputs."""
+
+    device: Device
+    launches: tuple[tuple[Kernel, Launch], ...]
+    outputs: tuple[LoadedOutput, ...]
+    findings: tuple[Finding, ...] = ()
+
+    def launch(self) -> None:
+        """Launch every kernel."""
+        for kernel, launch in self.launches:
+            kernel.launch(launch)
+
+    def read_outputs(self) -> tuple[Array, ...]:
+        """What the outputs hold now."""
+        return tuple(output.read().to_values() for output in self.outputs)
+
+
+@contextmanager
+def load_bundle_program(
+    device: Device,
+    bundle: BundleLike,
+    inputs: Inputs,
+    options: RunOptions,
+    agrees: Sequence[Callable[[Array], bool]] = (),
+) -> Iterator[LoadedProgram]:
+    """A bundle with its inputs transferred; memory is freed at the end. Errors as of `run`.
+
+    ``agrees``: per output, or none.
+    """
+    session = session_of(device)
+    prepared = session.prepare(bundle)
+    findings = prepared.check() if options.check else ()
+    arguments = session.arguments(bundle, options)
+    tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
+    stream = session.stream
+    with placed(device, arguments, not prepared.bundle.program.parameters) as placement:
+        for spec, tensor in zip(arguments.inputs, tensors, strict=True):
+            stream.to_device(tensor, placement.tensors[spec.arg_index])
+        kernel = prepared.kernel
+        launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
+        lookup = WriterLookup(kernel.link(launch))
+        outputs = []
+        for k, spec in enumerate(arguments.outputs):
+            tensor_on_device = placement.tensors[spec.arg_index]
+            base = tensor_on_device.address_bytes
+            writer = partial(lookup.writer_of_stick, spec.layout, base)
+            place = OutputLocation(spec.layout, spec.shape, spec.strides, base, writer)
+            read = partial(stream.to_host, _wide(tensor_on_device))
+            judge = agrees[k] if agrees else None
+            outputs.append(LoadedOutput(spec.name, spec.layout.device_dtype, read, place, judge))
+        found = (*arguments.findings, *findings)
+        yield LoadedProgram(device, ((kernel, launch),), tuple(outputs), found)
+
+
+def _wide(tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor as one of float32, which holds every float of the device exactly."""
+    floats = tensor.layout.device_dtype in ("SEN169_FP16", "IEEE_FP32")
+    if floats and find_host_dtype(tensor.dtype).name != "bool":
+        return replace(tensor, dtype="float32")
+    return tensor
+
+
+def load_case_program(
+    device: Device, case: Case, tolerance: Tolerance | None = None
+) -> LoadedProgram:
+    """A case with its buffers in place on ``device``, which is reset first.
+
+    ``tolerance`` replaces that of the case.
+    """
+    device.reset()
+    buffers = place_buffers(case, device)
+    kernels: list[tuple[Kernel, Launch]] = []
+    launched: list[LaunchedKernel] = []
+    findings: list[Finding] = []
+    first = 0
+    for spec in case.spec.launches:
+        bundle = load_source(case.directory / spec.bundle)
+        findings += bundle.check(raise_on_error=True)
+        kernel, launch = Kernel(bundle, device), bind_launch(spec, buffers)
+        linked = kernel.link(launch)
+        kernels.append((kernel, launch))
+        launched.append(LaunchedKernel(WriterLookup(linked), (), (), first))
+        first += len(linked.program.executes)
+    outputs = tuple(
+        LoadedOutput(
+            output.buffer,
+            _device_format(buffers[output.buffer].tensor),
+            partial(read_case_output, case, output, device, buffers),
+            output_place(case, output, buffers, launched),
+            partial(_agrees_with_case, case, output, tolerance),
+        )
+        for output in case.spec.outputs
+    )
+    return LoadedProgram(device, tuple(kernels), outputs, tuple(dict.fromkeys(findings)))
+
+
+def _agrees_with_case(
+    case: Case, output: CaseOutput, tolerance: Tolerance | None, values: Array
+) -> bool:
+    return compare_with_case(case, output, values, tolerance).ok
+
+
+def _device_format(tensor: DeviceTensor | None) -> str:
+    assert tensor is not None
+    return tensor.layout.device_dtype
+
+
+def first_executes(subject: LoadedProgram) -> Sequence[int]:
+    """Number of each kernel's first execute statement among those of all kernels."""
+    firsts = [0]
+    for kernel, _ in subject.launches:
+        firsts.append(firsts[-1] + len(kernel.bundle.program.executes))
+    return firsts[:-1]

@@ -1,0 +1,375 @@
+"""Compare what the card computed with what was expected, and say where it differs most.
+
+``spyre-run`` and the tests end here: `compare` gives the numbers, `format_comparison` the report,
+`raise_on_mismatch` the error (exit code 1). With the output's layout the report names the worst
+element's place on the card, and `WriterLookup` which execute, core and loop indices last wrote
+it: from the linked program alone, after the run, by the address rule of SDSC reference §5.2.
+Tolerances: runtime reference §5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spyre.dtypes import canonical_dtype_name
+from spyre.errors import MismatchError
+from spyre.hw.access import covers
+from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
+from spyre.hw.spec import STICK_BYTES
+from spyre.layout import SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Component, Indirection
+from spyre.mlir.program.program import Execute
+
+Index = tuple[int, ...]
+Extreme = tuple[float, Index]
+"""A greatest difference and the index where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """An element is right if |found − expected| ≤ ``atol`` + ``rtol``·|expected|.
+
+    Infinities must agree in sign. NaN equals NaN if ``equal_nan``; with ``merged_nan`` an
+    expected NaN is also met by ±inf, the only thing DL16 can store for it.
+    """
+
+    rtol: float = 0.0
+    atol: float = 0.0
+    equal_nan: bool = True
+    merged_nan: bool = False
+
+
+EXACT = Tolerance()
+"""Equal numbers; zeros of either sign are equal, and so are NaNs."""
+
+DL16_TOLERANCE = Tolerance(rtol=2.0**-9, atol=2.0**-10, merged_nan=True)
+"""Default for results stored as SEN169_FP16.
+
+The error of one rounding is half a unit in the last place, 2^-10 relative; two honest
+computations that differ by a hair before it can land on neighbouring codes, a whole unit, which
+is 2^-9 relative: ``rtol``. Results near zero left by values around 1 cancelling keep the absolute
+rounding error of those values, 2^-10: ``atol``.
+"""
+
+_TORCH_TOLERANCES = {
+    "float16": Tolerance(1e-3, 1e-5),
+    "bfloat16": Tolerance(1.6e-2, 1e-5),
+    "float32": Tolerance(1.3e-6, 1e-5),
+    "float64": Tolerance(1e-7, 1e-7),
+}
+
+
+def default_tolerance(dtype_name: str, device_dtype: str | None = None) -> Tolerance:
+    """Tolerance for an output of torch dtype ``dtype_name`` stored as ``device_dtype``.
+
+    Floats kept as SEN169_FP16 get `DL16_TOLERANCE`, or torch.testing's where that is wider
+    (bfloat16); other floats torch.testing's defaults; integers and booleans must be equal.
+    """
+    torch_default = _TORCH_TOLERANCES.get(canonical_dtype_name(dtype_name), EXACT)
+    if device_dtype != "SEN169_FP16" or torch_default is EXACT:
+        return torch_default
+    return Tolerance(
+        max(torch_default.rtol, DL16_TOLERANCE.rtol), DL16_TOLERANCE.atol, merged_nan=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Outcome of a comparison of ``total`` elements, ``mismatched`` of them wrong.
+
+    ``max_abs`` and ``max_rel``: greatest difference with its index, over all elements (relative
+    to |expected|; infinite where one side is not finite or expected is 0). ``worst_index``: the
+    element furthest beyond its tolerance, with its two values. None when there are no elements.
+    """
+
+    mismatched: int
+    total: int
+    max_abs: Extreme | None
+    max_rel: Extreme | None
+    worst_index: Index | None
+    expected_worst: float | int | bool | None
+    found_worst: float | int | bool | None
+    tolerance: Tolerance
+
+    @property
+    def ok(self) -> bool:
+        """True if every element is within the tolerance."""
+        return self.mismatched == 0
+
+
+def compare(found: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance) -> Comparison:
+    """Compare two arrays of equal shape, floats as float64, integers and booleans exactly.
+
+    MismatchError SPY602 when the shapes differ.
+    """
+    if found.shape != expected.shape:
+        raise MismatchError(
+            "SPY602",
+            "found and expected values differ in shape",
+            expected=str(expected.shape),
+            found=str(found.shape),
+        )
+    if found.dtype.kind == "f" or expected.dtype.kind == "f":
+        difference, allowed = _float_differences(found, expected, tolerance)
+    else:
+        difference, allowed = _integer_differences(found, expected, tolerance)
+    return _summarise(found, expected, difference, allowed, tolerance)
+
+
+def _float_differences(
+    found: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """|found − expected| (0 where the two agree though not finite, else inf) and the allowance."""
+    found64, expected64 = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.abs(found64 - expected64)
+        allowed = tolerance.atol + tolerance.rtol * np.abs(expected64)
+    special = ~(np.isfinite(found64) & np.isfinite(expected64))
+    agree = found64 == expected64
+    expected_nan = np.isnan(expected64)
+    agree |= expected_nan & np.isnan(found64) & tolerance.equal_nan
+    agree |= expected_nan & np.isinf(found64) & tolerance.merged_nan
+    difference = np.where(special, np.where(agree, 0.0, inf), difference)
+    return difference, np.where(special, 0.0, allowed)
+
+
+def _integer_differences(
+    found: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Differences of integers and booleans; never 0 for unequal ones, however large."""
+    as_float = found.astype(np.float64) - expected.astype(np.float64)
+    difference = np.where(found == expected, 0.0, np.maximum(np.abs(as_float), 1.0))
+    allowed = tolerance.atol + tolerance.rtol * np.abs(expected.astype(np.float64))
+    return difference, allowed
+
+
+def _summarise(
+    found: NDArray[Any],
+    expected: NDArray[Any],
+    difference: NDArray[np.float64],
+    allowed: NDArray[np.float64],
+    tolerance: Tolerance,
+) -> Comparison:
+    wrong = difference > allowed
+    if not difference.size:
+        return Comparison(0, 0, None, None, None, None, None, tolerance)
+    with np.errstate(invalid="ignore"):
+        excess = np.where(wrong, difference - allowed, -inf)
+    magnitude = np.abs(expected.astype(np.float64))
+    relative = np.full(difference.shape, inf)
+    np.divide(difference, magnitude, out=relative, where=(magnitude > 0) & np.isfinite(magnitude))
+    relative[difference == 0] = 0.0
+    worst = _argmax(excess if wrong.any() else difference)
+    return Comparison(
+        int(np.count_nonzero(wrong)),
+        difference.size,
+        _extreme(difference),
+        _extreme(relative),
+        worst,
+        expected[worst].item(),
+        found[worst].item(),
+        tolerance,
+    )
+
+
+def _argmax(values: NDArray[np.float64]) -> Index:
+    position = np.unravel_index(int(np.argmax(values)), values.shape)
+    return tuple(int(i) for i in position)
+
+
+def _extreme(values: NDArray[np.float64]) -> Extreme:
+    index = _argmax(values)
+    return float(values[index]), index
+
+
+@dataclass(frozen=True, slots=True)
+class StickWriter:
+    """Which core computes a device position, in which tile (loop indices, outermost first).
+
+    ``core`` None: nobody writes it. ``execute``: index of the execute statement that wrote it
+    last, ``operation`` its name.
+    """
+
+    core: int | None
+    tile: Index = ()
+    execute: int | None = None
+    operation: str = ""
+
+
+WriterOfStick = Callable[[Index], StickWriter | None]
+"""From a stick's device coordinates (all dims but the last) to who computes it, if known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLocation:
+    """How an output lies on the card, for reports.
+
+    ``dma_sizes``/``dma_strides`` in elements: the host extents the layout was made for.
+    ``base_address``: byte address of the tensor, if known. ``view_strides``/``view_offset``:
+    strides and storage offset (elements) of the compared values when they are another view of
+    the tensor's storage.
+    """
+
+    layout: SpyreTensorLayout
+    dma_sizes: Index
+    dma_strides: Index
+    base_address: int | None = None
+    core_map: WriterOfStick | None = None
+    view_strides: Index | None = None
+    view_offset: int = 0
+
+    def host_index(self, index: Sequence[int]) -> Index:
+        """Host coordinates of the compared element ``index``; differs from it for views only."""
+        if self.view_strides is None:
+            return tuple(index)
+        offset = sum(i * s for i, s in zip(index, self.view_strides, strict=True))
+        return host_coordinate_of_offset(
+            self.view_offset + offset, self.dma_sizes, self.dma_strides
+        )
+
+
+def describe_location(place: OutputLocation, index: Sequence[int]) -> str:
+    """One line naming core, tile, stick, lane and address of the output element ``index``."""
+    position = device_coordinate(
+        place.layout, place.dma_sizes, place.dma_strides, place.host_index(index)
+    )
+    parts = [f"stick {position.stick}", f"lane {position.lane}"]
+    if place.core_map is not None:
+        parts = [*_describe_writer(place.core_map(position.stick)), *parts]
+    if place.base_address is None:
+        parts.append(f"byte {position.byte_offset:#x} of the tensor")
+    else:
+        parts.append(f"address {place.base_address + position.byte_offset:#x}")
+    return ", ".join(parts)
+
+
+def _describe_writer(writer: StickWriter | None) -> list[str]:
+    if writer is None:
+        return []
+    if writer.core is None:
+        return ["written by no execute"]
+    parts = [f"core {writer.core}"]
+    if writer.tile:
+        parts.append(f"tile {writer.tile}")
+    if writer.execute is not None:
+        parts.append(f"execute {writer.execute} ({writer.operation})")
+    return parts
+
+
+def format_comparison(
+    comparison: Comparison, name: str = "output", place: OutputLocation | None = None
+) -> str:
+    """The report of a comparison: one line if it is right, else counts, extremes, worst element."""
+    limits = f"rtol {comparison.tolerance.rtol:.4g}, atol {comparison.tolerance.atol:.4g}"
+    if comparison.ok:
+        return f"{name}: all {comparison.total} elements agree ({limits}){_largest(comparison)}"
+    share = 100 * comparison.mismatched / comparison.total
+    lines = [
+        f"{name}: {comparison.mismatched} of {comparison.total} elements differ ({share:.1f} %)",
+        f"  greatest absolute difference: {_extreme_text(comparison.max_abs)} (atol "
+        f"{comparison.tolerance.atol:.4g})",
+        f"  greatest relative difference: {_extreme_text(comparison.max_rel)} (rtol "
+        f"{comparison.tolerance.rtol:.4g})",
+        f"  worst element {comparison.worst_index}: expected {comparison.expected_worst}, "
+        f"found {comparison.found_worst}",
+    ]
+    if place is not None and comparison.worst_index is not None:
+        lines.append(f"  on the card: {describe_location(place, comparison.worst_index)}")
+    return "\n".join(lines)
+
+
+def raise_on_mismatch(
+    comparison: Comparison, name: str = "output", place: OutputLocation | None = None
+) -> None:
+    """MismatchError SPY601 with the whole report, unless the comparison is right."""
+    if not comparison.ok:
+        raise MismatchError("SPY601", format_comparison(comparison, name, place))
+
+
+def _largest(comparison: Comparison) -> str:
+    if comparison.max_abs is None or comparison.max_abs[0] == 0:
+        return ""
+    return f", greatest absolute difference {_extreme_text(comparison.max_abs)}"
+
+
+def _extreme_text(extreme: Extreme | None) -> str:
+    if extreme is None:
+        return "none"
+    return f"{extreme[0]:.6g} at index {extreme[1]}"
+
+
+@dataclass(frozen=True)
+class WriterLookup:
+    """Finds the last writer of an HBM address in one launch of a program."""
+
+    linked: LinkedProgram
+
+    def writer(self, address_bytes: int) -> StickWriter | None:
+        """Who last wrote the stick at ``address_bytes``; core None if nobody did.
+
+        Several cores that combine partial results count as the first of them. Where an execute
+        scatters through an index, addresses depend on data and the answer is None: unknown.
+        """
+        best: tuple[int, StickWriter] | None = None
+        for execute in self.linked.program.executes:
+            found = self._last_of(execute, address_bytes)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found
+        if best is not None:
+            return best[1]
+        return None if self._scatters else StickWriter(None)
+
+    @cached_property
+    def _scatters(self) -> bool:
+        plans = (plan for group in self.linked.plans for plan in group)
+        return any(
+            tensor.indirection is Indirection.VALUE for plan in plans for tensor in plan.op.outputs
+        )
+
+    def writer_of_stick(
+        self, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
+    ) -> StickWriter | None:
+        """Who last wrote the stick with device coordinates ``stick`` of a tensor."""
+        position = int(np.ravel_multi_index(tuple(stick), layout.device_size[:-1]))
+        return self.writer(base_address + STICK_BYTES * position)
+
+    def _last_of(self, execute: Execute, address: int) -> tuple[int, StickWriter] | None:
+        """(place in program order, writer) of the last execution that covers ``address``."""
+        best: tuple[int, StickWriter] | None = None
+        for run in self.linked.runs[execute.index]:
+            found = self._last_of_run(execute, run, address)
+            if found is not None and (best is None or found[0] >= best[0]):
+                best = found
+        return best
+
+    def _last_of_run(
+        self, execute: Execute, run: PlanRun, address: int
+    ) -> tuple[int, StickWriter] | None:
+        op = run.plan.op
+        tensor = op.tensors[-1]
+        if tensor.component is not Component.HBM or tensor.indirection is Indirection.VALUE:
+            return None
+        hits = covers(op, tensor, address - run.starts(len(op.tensors) - 1))
+        rows = np.flatnonzero(hits.any(axis=1))
+        if not len(rows):
+            return None
+        instance, order = self._latest(execute.index, run.instances[rows])
+        row = int(np.flatnonzero(run.instances == instance)[0])
+        core = op.cores[int(np.flatnonzero(hits[row])[0])]
+        tile = self.linked.schedule.loop_indices[execute.index][instance]
+        return order, StickWriter(core, tuple(int(i) for i in tile), execute.index, op.name)
+
+    def _latest(self, static: int, rows: Int64Array) -> tuple[int, int]:
+        """(instance, place in program order) of the instance of ``rows`` that runs last."""
+        schedule = self.linked.schedule
+        places = np.flatnonzero(schedule.order == static)
+        chosen = places[np.isin(schedule.instance[places], rows)]
+        return int(schedule.instance[chosen[-1]]), int(chosen[-1])

@@ -1,0 +1,211 @@
+"""``--verify``: every execute on the engine and on its slow twin, from equal memory.
+
+The twin is :mod:`spyre.hw.reference`. Before an execute its memory gets what the device holds in
+the operands' places, so one execute's rounding does not travel into the next; afterwards the
+output must agree (:mod:`spyre.hw.reference.agreement`) and nothing else may have changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import Mode, find_stored_format
+from spyre.errors import DeviceLocation, Finding, MismatchError, Severity
+from spyre.hw.device.device import Device
+from spyre.hw.device.executor import Progress
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.memory.device_memory import DeviceMemory
+from spyre.hw.reference import run_reference
+from spyre.hw.reference.agreement import (
+    NOT_COMPARABLE,
+    agreement_of,
+    decoded,
+    sum_noise,
+    ulp_distance,
+)
+from spyre.hw.reference.execution import Execution
+from spyre.mlir.operation.operation import Operation
+from spyre.runtime.compare.executes import (
+    ByteRange,
+    ExecuteView,
+    describe_coordinate,
+    execute_views,
+    find_point,
+)
+from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS, Verification
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass
+class ReferenceCheck:
+    """Runs linked programs on ``device`` with the twin beside it.
+
+    ``limit_points``: executes with a larger iteration space run on the engine only.
+    """
+
+    device: Device
+    limit_points: int = DEFAULT_VERIFY_POINTS
+    progress: Progress | None = None
+    _memory: DeviceMemory = field(default_factory=DeviceMemory)
+
+    def run(self, linked: LinkedProgram) -> Verification:
+        """Run everything. MismatchError SPY620 at the first execute that differs, after it ran.
+
+        DeviceFault as for any run.
+        """
+        verified, skipped = 0, Counter[int]()
+        for step in execute_views(linked):
+            if _points(step.op) > self.limit_points:
+                self.device.executor.run_part(linked, step.first, step.last)
+                skipped[step.static] += step.is_first_part
+            else:
+                self._verify(step)
+                verified += step.is_first_part
+            if self.progress is not None:
+                self.progress(step.last, len(linked.dispatch))
+        findings = tuple(self._not_verified(linked, k, n) for k, n in skipped.items())
+        return Verification(verified, skipped.total(), findings)
+
+    def _verify(self, step: ExecuteView) -> None:
+        for window in step.ranges:
+            self._memory.write(window.address_bytes, _bytes(self.device.memory, window))
+        self.device.executor.run_part(step.linked, step.first, step.last)
+        run_reference(
+            step.op,
+            self._memory,
+            step.starts,
+            self.device.numerics,
+            step.arrangements,
+        )
+        self._compare_output(step)
+        self._compare_rest(step)
+
+    def _compare_output(self, step: ExecuteView) -> None:
+        for window in _windows(step, outputs=True):
+            found, expected = (_bytes(m, window) for m in (self.device.memory, self._memory))
+            if np.array_equal(found, expected):
+                continue
+            wrong = self._wrong_elements(step, window, found, expected)
+            if wrong.size:
+                raise self._mismatch(step, window, wrong, found, expected)
+            self._memory.write(window.address_bytes, found)
+
+    def _wrong_elements(
+        self, step: ExecuteView, window: ByteRange, found: Bytes, expected: Bytes
+    ) -> npt.NDArray[np.int64]:
+        """Distance in ulp of every element beyond the allowance, 0 elsewhere; empty if none is."""
+        stored = find_stored_format(step.op.tensors[window.operand].data_format)
+        allowed = agreement_of(step.plan.spec.family)
+        mode = self.device.numerics.mode
+        distance = ulp_distance(found, expected, stored, mode)
+        wrong = distance > allowed.ulps_of(stored)
+        if wrong.any() and allowed.sums and stored.is_float:
+            noise = sum_noise(step.op, self._inputs(step), mode)
+            sides = (decoded(side, stored.name, mode) for side in (found, expected))
+            with np.errstate(invalid="ignore"):
+                wrong &= ~(np.abs(np.subtract(*sides, dtype=np.float64)) <= noise)
+        return np.where(wrong, distance, 0) if wrong.any() else np.zeros(0, np.int64)
+
+    def _inputs(self, step: ExecuteView) -> list[list[Bytes]]:
+        """What the cores may read of every input."""
+        return [
+            [_bytes(self._memory, w) for w in step.ranges if w.operand == k]
+            for k in range(len(step.op.inputs))
+        ]
+
+    def _execution(self, step: ExecuteView) -> Execution:
+        """The twin's view of an execute."""
+        return Execution(
+            step.op,
+            self._memory,
+            step.starts,
+            self.device.numerics,
+            step.arrangements,
+        )
+
+    def _mismatch(
+        self,
+        step: ExecuteView,
+        window: ByteRange,
+        distance: npt.NDArray[np.int64],
+        found: Bytes,
+        expected: Bytes,
+    ) -> MismatchError:
+        tensor = step.op.tensors[window.operand]
+        worst = int(np.argmax(distance))
+        element_bytes = found.size // distance.size
+        at = slice(worst * element_bytes, (worst + 1) * element_bytes)
+        address = window.address_bytes + at.start
+        place = find_point(self._execution(step), address, window.core)
+        ulps = int(distance[worst])
+        far = "no number" if ulps >= NOT_COMPARABLE else f"{ulps} ulp away"
+        stored = find_stored_format(tensor.data_format)
+        allowed = agreement_of(step.plan.spec.family).ulps_of(stored)
+        mode = self.device.numerics.mode
+        return MismatchError(
+            "SPY620",
+            f"{step.op.name}: the engine differs from the reference implementation"
+            f"{describe_coordinate(place)}",
+            step.location(window.operand, place.core, address),
+            expected=f"{_number(expected[at], tensor.data_format, mode)} within {allowed} ulp",
+            found=f"{_number(found[at], tensor.data_format, mode)}, {far}; "
+            f"{np.count_nonzero(distance)} elements differ",
+        )
+
+    def _compare_rest(self, step: ExecuteView) -> None:
+        """Inputs must be as they were; the output's own bytes are equal by now."""
+        for window in _windows(step, outputs=False):
+            found, expected = (_bytes(m, window) for m in (self.device.memory, self._memory))
+            different = np.flatnonzero(found != expected)
+            if different.size:
+                at = int(different[0])
+                raise MismatchError(
+                    "SPY620",
+                    f"{step.op.name}: the engine changed an input",
+                    step.location(window.operand, window.core, window.address_bytes + at),
+                    expected=f"byte {expected[at]:#04x}",
+                    found=f"byte {found[at]:#04x}; {different.size} bytes differ",
+                )
+
+    def _not_verified(self, linked: LinkedProgram, static: int, count: int) -> Finding:
+        execute, op = linked.program.executes[static], linked.plans[static][0].op
+        times = "" if count == 1 else f" ({count} times)"
+        return Finding(
+            "SPY621",
+            Severity.WARNING,
+            f"{op.name} was not verified{times}",
+            DeviceLocation(op.file, static, source=execute.location),
+            expected=f"at most {self.limit_points} points",
+            found=f"{_points(op)} points",
+            hint=f"--verify-points {_points(op)} verifies it",
+        )
+
+
+def _points(op: Operation) -> int:
+    """Points of the iteration space."""
+    return prod(op.extents.values())
+
+
+def _bytes(memory: DeviceMemory, window: ByteRange) -> Bytes:
+    return memory.view(window.address_bytes, window.size_bytes)
+
+
+def _windows(step: ExecuteView, outputs: bool) -> Iterator[ByteRange]:
+    first = len(step.op.tensors) - len(step.op.outputs)
+    return (w for w in step.ranges if (w.operand >= first) == outputs)
+
+
+def _number(content: Bytes, data_format: str, mode: Mode) -> str:
+    """A number and its code: ``0.5 (0x3c00)``."""
+    code = int.from_bytes(content.tobytes(), "little")
+    value: Any = decoded(content.copy(), data_format, mode).item()
+    text = f"{value:.8g}" if isinstance(value, float) else str(value)
+    return f"{text} ({code:#0{2 + 2 * content.size}x})"

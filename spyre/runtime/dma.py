@@ -1,0 +1,206 @@
+"""The DMA engine: every copy between host and device goes through here.
+
+Tensors are converted by data-conversion descriptors on the way (:mod:`spyre.layout.conversion`,
+executed by :mod:`spyre.hw.transfer`), programs and correction tensors travel as raw bytes. Rule:
+runtime reference §3; the engine itself: Program RFC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spyre.dtypes import find_host_dtype
+from spyre.errors import LaunchError
+from spyre.hw.device.device import Device
+from spyre.hw.device.transfer import HostView, plan_transfer
+from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.spec import HBM_BYTES, REGION_BYTES, REGIONS
+from spyre.layout import DataConversionInfo
+from spyre.runtime.arguments.host_tensor import HostTensor
+
+__all__ = ["DmaCopy", "DmaDirection", "DmaEngine"]
+
+
+class DmaDirection(StrEnum):
+    """Which way a copy goes, in the words of the execution-pipeline RFC."""
+
+    TO_DEVICE = "ToDevice"
+    FROM_DEVICE = "FromDevice"
+
+
+@dataclass(frozen=True, slots=True)
+class DmaCopy:
+    """One copy that was made.
+
+    ``size_bytes``: of device memory, padding included; ``address_bytes``: where it starts there;
+    ``name``: of the tensor, where there is one. ``descriptor``: None for raw bytes, else what was
+    executed, with host elements counted from the first one of the host tensor.
+    """
+
+    direction: DmaDirection
+    address_bytes: int
+    size_bytes: int
+    name: str = ""
+    descriptor: DataConversionInfo | None = None
+
+
+class DmaEngine:
+    """Copies between the host and the memory of one device.
+
+    Holds no state of its own: any thread may call it, several at once for different memory, and a
+    device may have several engines. ``record`` is told of every copy that was made, on the thread
+    that made it, so it must be safe to call from several.
+    """
+
+    def __init__(self, device: Device, record: Callable[[DmaCopy], None] | None = None) -> None:
+        self.device = device
+        self._record = record
+
+    def to_device(self, host: HostTensor, tensor: DeviceTensor) -> DmaCopy:
+        """Host tensor, whatever its strides and dtype, → device tensor; padding becomes zero.
+
+        LaunchError SPY333 unless ``host`` has the sizes that the tensor's layout was made for,
+        SPY322 and SPY810 when layout and strides do not go together, SPY324 when the host storage
+        is short; UnsupportedError SPY528 for a pair of formats that is not converted, SPY323 for an
+        element arrangement, SPY529 for too many dims.
+        """
+        _check_sizes(host, tensor)
+        info = self.device.upload(tensor, _view(host, tensor))
+        return self._made(DmaDirection.TO_DEVICE, tensor, info)
+
+    def to_host(self, tensor: DeviceTensor, out: HostTensor | None = None) -> HostTensor:
+        """Device tensor → ``out``, of any dtype the device format converts to and any strides.
+
+        Without ``out``: a new tensor of the device tensor's dtype, with the strides its layout was
+        made for. Errors as of `to_device`, and LaunchError SPY811 when elements of ``out`` share
+        memory.
+        """
+        target = _new_host(tensor) if out is None else out
+        _check_sizes(target, tensor)
+        info = self.device.download(tensor, _view(target, tensor))
+        self._made(DmaDirection.FROM_DEVICE, tensor, info)
+        return target
+
+    def to_host_view(
+        self, tensor: DeviceTensor, sizes: Sequence[int], strides: Sequence[int], offset: int = 0
+    ) -> HostTensor:
+        """View of a device tensor → host: the whole parent is copied, then viewed.
+
+        ``sizes``, ``strides``, ``offset`` in elements of the parent's host storage, as torch's
+        ``as_strided`` has them. The result shares that storage. LaunchError SPY812 when the view
+        leaves it.
+        """
+        parent = _new_host(tensor)
+        _check_view(tensor, parent.storage.size, sizes, strides, offset)
+        parent = self.to_host(tensor, parent)
+        view = (tuple(sizes), tuple(strides), offset)
+        return HostTensor(tensor.name, parent.dtype_name, *view, parent.storage)
+
+    def write_bytes(
+        self, address_bytes: int, content: bytes | NDArray[np.uint8], name: str = ""
+    ) -> DmaCopy:
+        """Raw bytes → device memory: a program, a correction tensor.
+
+        LaunchError SPY403 when they do not lie within one memory region.
+        """
+        data = np.frombuffer(content, np.uint8)
+        _check_region(address_bytes, data.size)
+        self.device.memory.write(address_bytes, data, name)
+        return self._finish(DmaCopy(DmaDirection.TO_DEVICE, address_bytes, data.size, name))
+
+    def read_bytes(self, address_bytes: int, size_bytes: int, name: str = "") -> NDArray[np.uint8]:
+        """A copy of ``size_bytes`` bytes of device memory (uint8); errors as of `write_bytes`."""
+        _check_region(address_bytes, size_bytes)
+        data = self.device.memory.read(address_bytes, size_bytes)
+        self._finish(DmaCopy(DmaDirection.FROM_DEVICE, address_bytes, data.size, name))
+        return data
+
+    def describe(
+        self, direction: DmaDirection, tensor: DeviceTensor, host: HostTensor | None = None
+    ) -> DataConversionInfo:
+        """Descriptor of a copy without making it, host elements counted from the storage's first.
+
+        ``host`` None: what `to_host` makes by itself. Errors as of `to_device`, but for SPY324.
+        """
+        if host is not None:
+            _check_sizes(host, tensor)
+        dtype = tensor.dtype if host is None else host.dtype_name
+        strides = tensor.strides if host is None else host.strides
+        to_device = direction is DmaDirection.TO_DEVICE
+        extents = (tensor.layout, tensor.sizes, tensor.strides, strides)
+        plan = plan_transfer(*extents, dtype, self.device.numerics, to_device)
+        return plan.info.moved(0 if host is None else host.storage_offset)
+
+    def _made(
+        self, direction: DmaDirection, tensor: DeviceTensor, info: DataConversionInfo
+    ) -> DmaCopy:
+        place = (tensor.address_bytes, tensor.size_bytes, tensor.name)
+        return self._finish(DmaCopy(direction, *place, info))
+
+    def _finish(self, copy: DmaCopy) -> DmaCopy:
+        if self._record is not None:
+            self._record(copy)
+        return copy
+
+
+def _view(host: HostTensor, tensor: DeviceTensor) -> HostView:
+    extents = (tensor.sizes, tensor.strides, host.strides)
+    return HostView(host.storage, host.dtype_name, *extents, host.storage_offset)
+
+
+def _new_host(tensor: DeviceTensor) -> HostTensor:
+    """A zeroed host tensor of the device tensor's dtype, sizes and strides."""
+    dtype = find_host_dtype(tensor.dtype)
+    storage = np.zeros(_storage_elements(tensor.sizes, tensor.strides), dtype.storage_dtype)
+    return HostTensor(tensor.name, dtype.name, tensor.sizes, tensor.strides, 0, storage)
+
+
+def _storage_elements(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of the smallest storage that holds a tensor of these extents from its first on."""
+    if 0 in sizes:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+
+
+def _check_sizes(host: HostTensor, tensor: DeviceTensor) -> None:
+    if host.shape != tensor.sizes:
+        raise LaunchError(
+            "SPY333",
+            f"tensor {tensor.name} has the wrong shape",
+            expected=f"sizes {list(tensor.sizes)}, which its layout was made for",
+            found=f"sizes {list(host.shape)}",
+        )
+
+
+def _check_region(address_bytes: int, size_bytes: int) -> None:
+    end = address_bytes + size_bytes
+    region = address_bytes // REGION_BYTES
+    if size_bytes < 0 or not 0 <= region < REGIONS or end > (region + 1) * REGION_BYTES:
+        raise LaunchError(
+            "SPY403",
+            "raw bytes do not lie within one memory region",
+            expected=f"addresses below {HBM_BYTES:#x}, in one region of {REGION_BYTES:#x} bytes",
+            found=f"addresses {address_bytes:#x} to {end:#x}",
+        )
+
+
+def _check_view(
+    tensor: DeviceTensor,
+    elements: int,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    offset: int,
+) -> None:
+    fits = len(sizes) == len(strides) and min((*sizes, *strides, offset), default=0) >= 0
+    if not fits or offset + _storage_elements(sizes, strides) > elements:
+        raise LaunchError(
+            "SPY812",
+            f"a view leaves tensor {tensor.name}",
+            expected=f"elements 0 to {elements - 1}",
+            found=f"sizes {list(sizes)}, strides {list(strides)}, offset {offset}",
+        )

@@ -1,0 +1,347 @@
+"""`FlexDevice`: a card with allocator, DMA engine, scheduler, streams; the cards of the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+
+from spyre import config
+from spyre.errors import DeviceOutOfMemory, LaunchError
+from spyre.hw.counters.launches import LaunchCounts
+from spyre.hw.device.device import Device
+from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.hw.memory.regions import TENSOR_REGIONS
+from spyre.layout import SpyreTensorLayout
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.dma import DmaEngine
+from spyre.runtime.flex.command_stream import CommandStream
+from spyre.runtime.flex.job import JobPlan, LaunchContext, host_like, to_device_plan, to_host_plan
+from spyre.runtime.flex.scheduler import Scheduler
+from spyre.runtime.flex.scheduling import Policy
+from spyre.runtime.flex.stream import FlexStream, StreamPool, dependent_error
+from spyre.runtime.flex.virtual_time import VirtualTime
+from spyre.runtime.flex.work import Engine, Work
+from spyre.runtime.kernel.runners import Runner
+from spyre.runtime.memory.allocator import (
+    PROGRAM,
+    AllocationDirective,
+    AllocationIndex,
+    FlexAllocator,
+)
+from spyre.runtime.memory.flex_mode import visible_devices
+from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory, SpyreTensor
+
+
+class FlexDevice:
+    """One card and its flex layer. Usable from any thread.
+
+    ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards
+    of the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
+    ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
+    ``runner``: how launches run, if not plainly. ``prepared``: plans of directories, by content.
+    """
+
+    def __init__(
+        self,
+        device: Device | None = None,
+        index: int = 0,
+        policy: Policy | str | None = None,
+        is_blocking: bool | None = None,
+    ) -> None:
+        self.device = device if device is not None else Device()
+        self.index = index
+        in_use = self.device.regions.in_use
+        kept = self.device.regions.capacities_bytes if in_use else None
+        self.allocator = FlexAllocator(self.device, capacities_bytes=kept)
+        self.dma = DmaEngine(self.device)
+        chosen = policy if policy is not None else config.SCHEDULER.read()
+        self.scheduler = Scheduler(Policy(chosen), _ended, dependent_error)
+        self.is_blocking = config.launch_blocking() if is_blocking is None else is_blocking
+        self.runner: Runner | None = None
+        self.streams = StreamPool(self)
+        self.prepared: dict[tuple[object, ...], JobPlan] = {}
+        self._recorder = threading.Lock()
+        self._counter = threading.Lock()
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def allocate(
+        self, size_bytes: int, region: int | None = None, uncleared: bool = False
+    ) -> DeviceStorage:
+        """Fresh device memory that is freed with its last reference.
+
+        ``region``: where it should lie, if there is room. ``uncleared``: see
+        `FlexAllocator.allocate`.
+        """
+        if region is None:
+            index = self.allocator.allocate(size_bytes, uncleared=uncleared)
+        else:
+            index = self._place(size_bytes, region)
+        return DeviceStorage(self.allocator, index, size_bytes, self.index)
+
+    def _place(self, size_bytes: int, region: int) -> AllocationIndex:
+        if 0 <= region < TENSOR_REGIONS:
+            try:
+                return self.allocator.allocate(size_bytes, AllocationDirective(domains=(region,)))
+            except DeviceOutOfMemory:
+                pass  # anywhere else will do
+        return self.allocator.allocate(size_bytes)
+
+    def allocate_program(self, size_bytes: int) -> ProgramMemory:
+        """Fresh program memory (segment 7)."""
+        index = self.allocator.allocate(size_bytes, PROGRAM)
+        storage = DeviceStorage(self.allocator, index, size_bytes, self.index)
+        return ProgramMemory.whole(storage)
+
+    def empty(
+        self,
+        shape: tuple[int, ...],
+        dtype: str = "float16",
+        layout: SpyreTensorLayout | None = None,
+        name: str = "tensor",
+    ) -> SpyreTensor:
+        """A tensor of zeros of torch dtype ``dtype``, in default layout unless one is given."""
+        layout = layout or SpyreTensorLayout.from_host(shape, dtype)
+        return SpyreTensor(name, shape, dtype, layout, self.allocate(layout.device_bytes))
+
+    def to_device(
+        self,
+        array: npt.NDArray[Any] | HostTensor,
+        name: str = "tensor",
+        layout: SpyreTensorLayout | None = None,
+        stream: FlexStream | None = None,
+    ) -> SpyreTensor:
+        """A new tensor with the elements of ``array``; the copy is enqueued, on the current stream.
+
+        ``array`` must not change before the copy has run.
+        """
+        host = array if isinstance(array, HostTensor) else HostTensor.from_array(name, array)
+        layout = layout or SpyreTensorLayout.from_host(host.shape, host.dtype_name)
+        tensor = self.empty(host.shape, host.dtype_name, layout, host.name)
+        (stream or self.streams.current).launch(to_device_plan(host, tensor.resolved), [tensor])
+        return tensor
+
+    def to_host(self, tensor: SpyreTensor, stream: FlexStream | None = None) -> HostTensor:
+        """The tensor's elements on the host; waits for the stream, by default the current one."""
+        chosen = stream or self.streams.current
+        host = host_like(tensor.resolved)
+        chosen.launch(to_host_plan(tensor.resolved, host), [tensor])
+        chosen.synchronize()
+        return host
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    @property
+    def default_stream(self) -> FlexStream:
+        """Stream 0."""
+        return self.streams.default
+
+    def synchronize(self) -> None:
+        """Return when everything submitted to any stream has ended; raises an error, once."""
+        streams = self.streams.handed_out()
+        last = [s.queue.last for s in streams]
+        self.scheduler.wait_until(lambda: all(w is None or w.has_ended for w in last))
+        for stream in streams:
+            stream.report()
+
+    def reset(self) -> None:
+        """Drop all queued work and forget the errors of all streams; memory stays as it is."""
+        with self.scheduler.guarded() as state:
+            state.drop_all([s.queue for s in self.streams.handed_out()], _reset_error())
+        self.scheduler.wait_until(lambda: self.scheduler.is_idle)
+
+    @contextmanager
+    def recording(self) -> Iterator[CommandStream]:
+        """Record every control block that runs in the block, and what is allocated meanwhile.
+
+        Launches run one iteration at a time. What was submitted to streams of the pools before runs
+        first, and what they still have at the end of the block is waited for. One recording at a
+        time.
+        """
+        with self._recorder:
+            self.synchronize()
+            stream = CommandStream(self._watch_memory())
+            self.scheduler.watch(stream.observe)
+            try:
+                yield stream
+                self.synchronize()
+            finally:
+                self.scheduler.watch(None)
+                with self.device.regions.lock:
+                    self.device.regions.history = None
+
+    def _watch_memory(self) -> AllocationHistory:
+        regions = self.device.regions
+        with regions.lock:
+            found = regions.history = AllocationHistory(regions.allocated_bytes)
+        return found
+
+    @contextmanager
+    def counting(self) -> Iterator[LaunchCounts]:
+        """Count what the launches that run in the block move and compute; nothing else changes.
+
+        What was submitted before runs first, what was submitted in the block has run at its end.
+        One such block at a time.
+        """
+        executor = self.device.executor
+        with self._counter:
+            self.synchronize()
+            counts = executor.counts = LaunchCounts()
+            try:
+                yield counts
+                self.synchronize()
+            finally:
+                executor.counts = None
+
+    @contextmanager
+    def virtual_time(self, durations: Mapping[Engine, int]) -> Iterator[VirtualTime]:
+        """Run what is submitted in the block on the calling thread, in virtual time.
+
+        The object yielded has the spans afterwards: which engine did what from when to when, if
+        every step took ``durations`` (of its engine, in any unit; events take it for nanoseconds).
+        Everything really runs, at the end of the block or when the block waits for it. What was
+        submitted before runs first. One block at a time.
+        """
+        self.synchronize()
+        with self.scheduler.virtual_time(
+            lambda unit: durations[unit.work.stages.engines[unit.stage]]
+        ) as time:
+            yield time
+
+    def close(self) -> None:
+        """End the scheduler's threads; the card takes no more asynchronous work."""
+        self.scheduler.close()
+
+    def __repr__(self) -> str:
+        return f"FlexDevice({self.index}, {self.scheduler.policy.value})"
+
+
+def _ended(work: Work) -> None:
+    """Give back what a launch held."""
+    context = work.payload
+    if isinstance(context, LaunchContext) and context.plan.program is not None:
+        context.plan.program.release(context)
+
+
+def _reset_error() -> Exception:
+    return RuntimeError("the device was reset")
+
+
+def flex_device_of(device: Device) -> FlexDevice:
+    """The flex layer of ``device``, made when first asked for and kept in the device itself."""
+    found: FlexDevice | None = vars(device).get("_flex_device")
+    if found is None:
+        found = vars(device)["_flex_device"] = FlexDevice(device)
+    return found
+
+
+class Devices:
+    """The visible cards, numbered from 0. Usable from any thread.
+
+    ``cards``: number of the physical card behind each.
+    """
+
+    def __init__(self, cards: tuple[int, ...] | None = None) -> None:
+        self.cards = visible_devices() if cards is None else cards
+        self._lock = threading.Lock()
+        self.made: dict[int, FlexDevice] = {}
+        self._watcher: Callable[[FlexDevice], object] | None = None
+        self._local = threading.local()
+
+    def __len__(self) -> int:
+        return len(self.cards)
+
+    def __getitem__(self, index: int) -> FlexDevice:
+        """Card ``index``; -1 is the calling thread's current one. LaunchError SPY883 for others."""
+        chosen = self.current_index if index == -1 else index
+        found = self.made.get(chosen)
+        if found is not None:
+            return found
+        if not 0 <= chosen < len(self.cards):
+            raise LaunchError(
+                "SPY883",
+                f"there is no Spyre device {index}",
+                expected=f"0 to {len(self.cards) - 1}" if self.cards else "no device is visible",
+                found=str(index),
+                hint="AIU_WORLD_SIZE and SPYRE_DEVICES say which cards are visible",
+            )
+        found = self.made.get(chosen)
+        if found is not None:
+            return found
+        with self._lock:
+            if chosen not in self.made:
+                self.made[chosen] = FlexDevice(index=chosen)
+                if self._watcher is not None:
+                    self._watcher(self.made[chosen])
+            return self.made[chosen]
+
+    def watch(self, watcher: Callable[[FlexDevice], object] | None) -> None:
+        """Call ``watcher`` for all cards made until now and for each that is made from now on.
+
+        It is called under a lock and must not ask for cards. One watcher at a time; None ends it.
+        """
+        with self._lock:
+            self._watcher = watcher
+            if watcher is None:
+                return
+            for index in sorted(self.made):
+                watcher(self.made[index])
+
+    @property
+    def current_index(self) -> int:
+        """The calling thread's card."""
+        index: int = getattr(self._local, "index", 0)
+        return index
+
+    @property
+    def current(self) -> FlexDevice:
+        """The calling thread's card, made if need be."""
+        return self[self.current_index]
+
+    def set_current(self, index: int) -> int:
+        """Make card ``index`` the calling thread's; returns the one before."""
+        before = self.current_index
+        if index != -1:
+            self._local.index = self[index].index
+        return before
+
+    @contextmanager
+    def using(self, index: int) -> Iterator[FlexDevice]:
+        """Card ``index`` as the current one within the block."""
+        before = self.set_current(index)
+        try:
+            yield self.current
+        finally:
+            self.set_current(before)
+
+    def synchronize(self) -> None:
+        """Return when everything submitted to any card has ended; raises the first error, once."""
+        with self._lock:
+            made = [self.made[k] for k in sorted(self.made)]
+        for device in made:
+            device.synchronize()
+
+
+_lock = threading.Lock()
+_devices: Devices | None = None
+
+
+def devices() -> Devices:
+    """The cards of this process, as the environment said when they were first asked for."""
+    global _devices
+    if _devices is not None:
+        return _devices
+    with _lock:
+        if _devices is None:
+            _devices = Devices()
+        return _devices
+
+
+def made_devices() -> list[FlexDevice]:
+    """The cards made so far. Takes no lock, so that a forked child may ask."""
+    found = _devices
+    return [] if found is None else [found.made[k] for k in sorted(found.made)]

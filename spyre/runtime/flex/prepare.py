@@ -1,0 +1,229 @@
+"""From a SpyreCode directory to a job plan on a card, and launches of such plans.
+
+`prepare_kernel` carries out the preparation plan (runtime reference §5): program memory, transfer
+of the binary. What the execution plan says becomes the steps of the job plan.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
+from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.flex.device import FlexDevice, devices
+from spyre.runtime.flex.job import NO_VALUES, ExecutionPlan, Job, JobPlan, LaunchOutcome
+from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
+from spyre.runtime.flex.stream import FlexStream
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.memory.storage import SpyreTensor
+from spyre.runtime.program.compiled import BundleFiles, CompiledBundle
+from spyre.runtime.program.launch_spec import DERIVED_EMITTER, SPYRE_CODE_DIRECTORY
+from spyre.runtime.program.plan_cache import load_compiled_files
+from spyre.runtime.spyrecode.code_directory import CodeDirectory, read_code_directory
+from spyre.runtime.spyrecode.commands import (
+    ComputeOnDevice,
+    ComputeOnHost,
+    DataTransfer,
+    Direction,
+    ExecutionCommand,
+)
+from spyre.runtime.spyrecode.init_binary import unpack_bundle
+from spyre.runtime.spyrecode.spyrecode_file import SPYRECODE_FILE
+from spyre.runtime.tiling.options import TilingOptions
+
+CodePath = str | os.PathLike[str]
+
+
+def prepare_kernel(
+    directory: CodePath, device: FlexDevice | None = None, stream: FlexStream | None = None
+) -> JobPlan:
+    """The kernel of a SpyreCode directory (or of a bundle directory with one) on ``device``.
+
+    Its binary is copied by a job on ``stream``; default: current device and stream. BundleErrors
+    of reading the directory, UnsupportedError SPY885 for an execution plan of another shape than
+    spyre-compile writes, BundleError SPY884 where its sizes contradict the program.
+    """
+    chosen = device if device is not None else devices().current
+    found = read_code_directory(_code_directory(Path(directory)))
+    source = _source(found)
+    kernel = Kernel(source, chosen.device)
+    kernel.reserve_scratch()
+    binary = found.binaries[0]
+    arguments_of = partial(read_arguments, source)
+    pool_bytes = 0 if found.launch_spec is None else found.launch_spec.pool_size
+    plan, copy = load_kernel(chosen, kernel, arguments_of, binary, source.name, pool_bytes)
+    _check_execution_plan(found, plan)
+    (stream if stream is not None else chosen.streams.current).launch(copy)
+    return plan
+
+
+def launch_jobplan(
+    plan: JobPlan,
+    tensors: Sequence[SpyreTensor],
+    stream: FlexStream | None = None,
+    options: TilingOptions | None = None,
+    values: Mapping[str, int] = NO_VALUES,
+) -> LaunchOutcome:
+    """Enqueue a plan over ``tensors`` on ``stream`` (default: current); see `FlexStream.launch`."""
+    chosen = stream if stream is not None else devices().current.streams.current
+    return chosen.launch(plan, tensors, options, values)
+
+
+def launch_kernel(
+    kernel: JobPlan | ExecutionPlan | CodePath,
+    tensors: Sequence[SpyreTensor],
+    stream: FlexStream | None = None,
+    options: TilingOptions | None = None,
+    values: Mapping[str, int] = NO_VALUES,
+) -> None:
+    """LaunchKernel of the pipeline RFC: enqueue every job of a kernel, and return.
+
+    ``kernel``: a plan, an execution plan, or a directory for `prepare_kernel`, which is prepared
+    once per device and content.
+    """
+    chosen = stream if stream is not None else devices().current.streams.current
+    if isinstance(kernel, ExecutionPlan):
+        plans = [job.job_plan for job in kernel]
+    elif isinstance(kernel, JobPlan):
+        plans = [kernel]
+    else:
+        plans = [_prepared(kernel, chosen)]
+    for plan in plans:
+        chosen.launch(plan, tensors, options, values)
+
+
+def load_execution_plan(
+    directories: Sequence[CodePath], device: FlexDevice | None = None
+) -> ExecutionPlan:
+    """An execution plan of several SpyreCode directories, every binary loaded."""
+    jobs = []
+    for directory in directories:
+        plan = prepare_kernel(directory, device)
+        jobs.append(Job(plan, _code_directory(Path(directory)) / SPYRECODE_FILE))
+    return ExecutionPlan(jobs)
+
+
+def _prepared(directory: CodePath, stream: FlexStream) -> JobPlan:
+    place = _code_directory(Path(directory)).resolve()
+    try:
+        stamp = (place / SPYRECODE_FILE).stat().st_mtime_ns
+    except OSError:
+        stamp = 0  # reading it says what is wrong
+    device = stream.device
+    assert isinstance(device, FlexDevice)
+    kept = device.prepared
+    key = (str(place), stamp, device.device.resets)
+    if key not in kept:
+        kept[key] = prepare_kernel(place, device, stream)
+    return kept[key]
+
+
+def _code_directory(directory: Path) -> Path:
+    inside = directory / SPYRE_CODE_DIRECTORY
+    return inside if inside.is_dir() else directory
+
+
+def _source(found: CodeDirectory) -> CompiledBundle:
+    """The program that the binary holds, with the directory's launch spec."""
+    if len(found.binaries) != 1:
+        raise _unsupported(found, f"{len(found.binaries)} transfers of binaries", "one")
+    path = str(found.directory / found.code.init_transfers[0].init_bin_file)
+    files = BundleFiles(found.directory, "bundle.mlir", unpack_bundle(found.binaries[0], path))
+    kernel = load_compiled_files(files)
+    spec = found.launch_spec
+    if spec is not None and spec.emitter == DERIVED_EMITTER:
+        spec = None
+    return replace(kernel, launch_spec=spec)
+
+
+def _check_execution_plan(found: CodeDirectory, plan: JobPlan) -> None:
+    """The steps the file lists have to be those of the program, of the same sizes."""
+    commands = found.code.execution
+    expected = plan.num_steps()
+    kinds = tuple(type(command) for command in commands)
+    shapes = {1: (ComputeOnDevice,), 3: (ComputeOnHost, DataTransfer, ComputeOnDevice)}
+    if kinds != shapes[expected]:
+        listed = ", ".join(kind.__name__ for kind in shapes[expected])
+        raise _unsupported(found, ", ".join(kind.__name__ for kind in kinds), listed)
+    _check_pointers(found, commands)
+    program = plan.program
+    assert isinstance(program, LoadedKernel)
+    for command in commands:
+        if isinstance(command, ComputeOnDevice):
+            continue
+        size_bytes = command.size_bytes
+        if size_bytes != program.correction.size_bytes:
+            raise BundleError(
+                "SPY884",
+                f"the correction tensor of {plan.name} has another size than its symbols need",
+                _place(found),
+                expected=f"{program.correction.size_bytes} bytes for "
+                f"{len(program.correction.names)} symbols",
+                found=f"{size_bytes} bytes",
+            )
+
+
+def _check_pointers(found: CodeDirectory, commands: Sequence[ExecutionCommand]) -> None:
+    begin = found.code.init_transfers[0].dev_ptr
+    for command in commands:
+        if isinstance(command, ComputeOnDevice) and command.job_bin_ptr != begin:
+            raise _unsupported(
+                found, f"job_bin_ptr {command.job_bin_ptr:#x}", f"the binary at {begin:#x}"
+            )
+        if isinstance(command, DataTransfer) and command.direction is not Direction.H2D:
+            raise _unsupported(found, "a transfer to the host", "transfers to the device")
+
+
+def _unsupported(found: CodeDirectory, what: str, expected: str) -> UnsupportedError:
+    return UnsupportedError(
+        "SPY885",
+        "an execution plan of this form is not simulated",
+        _place(found),
+        expected=expected,
+        found=what,
+    )
+
+
+def _place(found: CodeDirectory) -> JsonLocation:
+    return JsonLocation(str(found.directory / SPYRECODE_FILE), "$.JobExecPlan")
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One unit of work on the card, its preparation included."""
+
+    plan: JobPlan
+
+
+class Program:
+    """An ordered collection of instructions. Change it from one thread at a time."""
+
+    def __init__(self, execution_plan: ExecutionPlan | None = None) -> None:
+        jobs = execution_plan.jobs if execution_plan is not None else []
+        self.instructions = [Instruction(job.job_plan) for job in jobs]
+
+    def add_instruction(self, instruction: Instruction) -> None:
+        """Append an instruction."""
+        self.instructions.append(instruction)
+
+    def remove_instruction(self, instruction: Instruction) -> None:
+        """Take an instruction out. LaunchError SPY882 if it is not in the program."""
+        if instruction not in self.instructions:
+            raise LaunchError(
+                "SPY882", "the instruction is not in this program", found=repr(instruction.plan)
+            )
+        self.instructions.remove(instruction)
+
+    def launch(self, tensors: Sequence[SpyreTensor], stream: FlexStream) -> None:
+        """Enqueue all instructions over tensors of exactly the compiled shapes."""
+        for instruction in self.instructions:
+            stream.launch(instruction.plan, tensors, TilingOptions(allow_tiled_launch=False))
+
+    def launch_tiled(self, tensors: Sequence[SpyreTensor], stream: FlexStream) -> None:
+        """Enqueue all instructions, tile by tile where tensors are larger than compiled for."""
+        for instruction in self.instructions:
+            stream.launch(instruction.plan, tensors, TilingOptions(allow_tiled_launch=True))

@@ -1,0 +1,298 @@
+"""Streams of a card and events in them.
+
+`FlexStream` is the pipeline RFC's: a queue of jobs that run in order, while the host goes on; it
+walks a job's plan into stages for the scheduler. Errors of work are sticky: the first
+`synchronize` or `query` after it raises it, what was queued behind it is dropped, and the stream
+takes nothing more (runtime reference §7). Events follow what PyTorch users know: the last
+`record` counts, waiting for an event that was never recorded does nothing, times come from the
+host clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from spyre.errors import LaunchError, SpyreError, StreamError
+from spyre.runtime.flex.job import NO_VALUES, Card, Job, JobPlan, LaunchContext, LaunchOutcome
+from spyre.runtime.flex.scheduler import StreamHasFailed
+from spyre.runtime.flex.work import Engine, EventRecord, Stage, Stages, StreamQueue, Work
+from spyre.runtime.memory.storage import SpyreTensor
+from spyre.runtime.tiling.options import TilingOptions
+
+
+class EventStream(Protocol):
+    """What an event needs of a stream: `FlexStream` is one."""
+
+    device: Card
+
+    def submit(self, work: Work) -> None:
+        """Append work."""
+
+
+class Event:
+    """A point in a stream. Usable from any thread.
+
+    ``enable_timing``: `elapsed_time` may be asked for.
+    """
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.enable_timing = enable_timing
+        self._record: EventRecord | None = None
+        self._stream: EventStream | None = None
+
+    def record(self, stream: EventStream) -> None:
+        """Complete once everything submitted to ``stream`` until now has completed."""
+        record = EventRecord()
+        stream.submit(Work(event=record))
+        self._record, self._stream = record, stream
+
+    def wait(self, stream: EventStream) -> None:
+        """What ``stream`` gets from now on waits for the event; the host does not.
+
+        A failure of the recorded stream fails ``stream`` too.
+        """
+        if self._record is not None:
+            stream.submit(Work(event=self._record, is_wait=True))
+
+    def query(self) -> bool:
+        """True if complete, or never recorded. Raises the error of a stream that failed before."""
+        record = self._record
+        if record is None:
+            return True
+        if record.error is not None:
+            raise record.error
+        return record.done
+
+    def synchronize(self) -> None:
+        """Return once complete. Raises the error of a stream that failed before."""
+        record, stream = self._record, self._stream
+        if record is None or stream is None:
+            return
+        stream.device.scheduler.wait_until(lambda: record.done or record.error is not None)
+        if record.error is not None:
+            raise record.error
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds of host time from this event to ``end``, both complete.
+
+        LaunchError SPY875 when one has no timing, is not recorded or not complete.
+        """
+        for event in (self, end):
+            if not event.enable_timing or event._record is None or not event._record.done:
+                raise LaunchError(
+                    "SPY875",
+                    "no time can be told between these events",
+                    expected="two complete events made with enable_timing",
+                    found=repr(event),
+                )
+        assert self._record is not None
+        assert end._record is not None
+        return (end._record.time_ns - self._record.time_ns) / 1e6
+
+    def __repr__(self) -> str:
+        record = self._record
+        state = "never recorded" if record is None else "complete" if record.done else "pending"
+        if record is not None and record.error is not None:
+            state = "failed"
+        return f"Event(enable_timing={self.enable_timing}, {state})"
+
+
+class FlexStream:
+    """A stream of one card. Usable from any thread; jobs run in the order they were submitted.
+
+    ``stream_id``: 0 the default, 1-32 low priority, 33-64 high priority (runtime reference §7).
+    """
+
+    def __init__(self, device: Card, stream_id: int, is_high_priority: bool = False) -> None:
+        self.device = device
+        self.stream_id = stream_id
+        self._queue = StreamQueue(stream_id, 0 if is_high_priority else 1)
+
+    @property
+    def priority(self) -> int:
+        """0 for the default stream and the low pool, -1 for the high pool."""
+        return self._queue.rank - 1
+
+    def launch(
+        self,
+        job: Job | JobPlan,
+        tensors: Sequence[SpyreTensor] = (),
+        options: TilingOptions | None = None,
+        values: Mapping[str, int] = NO_VALUES,
+    ) -> LaunchOutcome:
+        """Enqueue a job over ``tensors`` (in argument order) and return.
+
+        Wrong tensors raise LaunchError here, and nothing is enqueued; what goes wrong later is
+        raised by `synchronize`. ``options``: whether larger tensors than the kernel was compiled
+        for may be walked tile by tile, and how (default: as SPYRE_ALLOW_TILED_LAUNCH says).
+        ``values``: runtime sizes and index parameters by name.
+        """
+        plan = job.job_plan if isinstance(job, Job) else job
+        return self.submit_launch(plan.bind(self.device, tensors, options, values))
+
+    def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
+        """Enqueue a launch that was bound."""
+        stages, size = context.plan.stages, context.is_large
+        work = Work(stages, context.iterations, context, is_large=size, chunk=context.chunk)
+        self.submit(work)
+        return context.outcome
+
+    def add_callback(self, function: Callable[[], None]) -> None:
+        """Call ``function`` on the host in stream order; the stream waits until it returns."""
+        self.submit(Work(_CALLBACK, 1, function))
+
+    def submit(self, work: Work) -> None:
+        """Append work. StreamError SPY870 when the stream has failed."""
+        try:
+            self.device.scheduler.submit(self._queue, work)
+        except StreamHasFailed:
+            raise self._refusal() from self._queue.error
+        if self.device.is_blocking:
+            self.synchronize()
+
+    def _refusal(self) -> StreamError:
+        error = self._queue.error
+        text = str(error).splitlines()[0] if error is not None else ""
+        return StreamError(
+            "SPY870",
+            f"stream {self.stream_id} has failed and takes no more work",
+            expected="a stream without an error, or a reset of the device",
+            found=text or type(error).__name__,
+        )
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record ``event``, or a new one, behind everything submitted until now."""
+        event = event if event is not None else Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """Work submitted from now on waits for ``event``."""
+        event.wait(self)
+
+    def wait_stream(self, other: FlexStream) -> None:
+        """Work submitted from now on waits for what ``other`` has now."""
+        self.wait_event(other.record_event())
+
+    def query(self) -> bool:
+        """True if everything submitted has ended. Raises the stream's error, once."""
+        last = self._queue.last
+        idle = last is None or last.has_ended
+        if idle:
+            self.report()
+        return idle
+
+    def synchronize(self) -> None:
+        """Return when everything submitted until now has ended. Raises the stream's error, once."""
+        last = self._queue.last
+        if last is not None:
+            self.device.scheduler.wait_until(lambda: last.has_ended)
+        self.report()
+
+    def report(self) -> None:
+        """Raise the stream's error, the first time it is asked for."""
+        queue = self._queue
+        if queue.error is None or queue.reported:
+            return
+        queue.reported = True
+        raise queue.error
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the stream has failed; None while it has not."""
+        return self._queue.error
+
+    @property
+    def queue(self) -> StreamQueue:
+        """Its queue, for the scheduler."""
+        return self._queue
+
+    def __repr__(self) -> str:
+        state = "failed" if self._queue.error is not None else f"priority {self.priority}"
+        return f"FlexStream(device={self.device.index}, id={self.stream_id}, {state})"
+
+
+def _call(function: Callable[[], None], first: int, last: int) -> None:
+    function()
+
+
+_CALLBACK = Stages((Stage(Engine.HOST, _call),))
+
+
+def dependent_error(error: BaseException, stream: StreamQueue) -> SpyreError:
+    """The error of a stream that waits for an event of a failed one."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return StreamError(
+        "SPY871",
+        f"stream {stream.stream_id} waits for an event of a stream that failed",
+        expected="the event to complete",
+        found=text,
+    )
+
+
+POOL_STREAMS = 32
+"""Streams of each pool."""
+
+
+class StreamPool:
+    """Streams of one card. Usable from any thread."""
+
+    def __init__(self, device: Card) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._next = {False: 0, True: 0}
+        self._local = threading.local()
+        self.default = FlexStream(device, 0)
+        self._streams: dict[int, FlexStream] = {0: self.default}
+
+    def take(self, priority: int = 0) -> FlexStream:
+        """The next stream of a pool: ``priority`` 0 the low one, anything else the high one."""
+        high = priority != 0
+        with self._lock:
+            place = self._next[high]
+            self._next[high] = (place + 1) % POOL_STREAMS
+            stream_id = 1 + place + (POOL_STREAMS if high else 0)
+            if stream_id not in self._streams:
+                self._streams[stream_id] = FlexStream(self._device, stream_id, high)
+            return self._streams[stream_id]
+
+    def of_id(self, stream_id: int) -> FlexStream:
+        """A stream that was handed out. LaunchError SPY872 for any other id."""
+        found = self._streams.get(stream_id)
+        if found is None:
+            raise LaunchError(
+                "SPY872",
+                f"no flex handle for stream id {stream_id}: was the stream pool initialized?",
+                expected=f"0, or an id that was handed out: {sorted(self._streams)}",
+                found=str(stream_id),
+            )
+        return found
+
+    def handed_out(self) -> list[FlexStream]:
+        """Every stream so far, by id."""
+        with self._lock:
+            return [self._streams[k] for k in sorted(self._streams)]
+
+    @property
+    def current(self) -> FlexStream:
+        """The calling thread's stream; the default one unless it chose another."""
+        stream: FlexStream = getattr(self._local, "stream", self.default)
+        return stream
+
+    def set_current(self, stream: FlexStream) -> FlexStream:
+        """Make ``stream`` the calling thread's; returns the one before."""
+        before = self.current
+        self._local.stream = stream
+        return before
+
+    @contextmanager
+    def using(self, stream: FlexStream) -> Iterator[FlexStream]:
+        """``stream`` as the current one within the block."""
+        before = self.set_current(stream)
+        try:
+            yield stream
+        finally:
+            self.set_current(before)

@@ -1,0 +1,1 @@
+"""A compiled bundle on a device: launches, linking, ways to run."""

@@ -1,0 +1,257 @@
+"""What a launch is given, and what of it linking depends on apart from addresses.
+
+Parameters are matched by name (`%pool_base_addr`, `%arg_K_base_addr`); in a baked bundle argument K
+is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle reference §3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from spyre.errors import LaunchError
+from spyre.hw.linking.binding import (
+    AddressProvenance,
+    AddressWindow,
+    Allocation,
+    Binding,
+    TileMap,
+    window_base,
+)
+from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.layout import SpyreTensorLayout
+from spyre.mlir.program.program import LoopProgram, Parameter
+from spyre.runtime.program.symbols import (
+    POOL,
+    POOL_NAME,
+    argument_index,
+    require_no_size,
+)
+
+"""Argument index of the pool."""
+
+_SLOTS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBuffer:
+    """Raw device memory for intermediates."""
+
+    address_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launch is given: tensors by argument index, and the pool where there is one.
+
+    ``values``: values of `index` parameters and runtime sizes by parameter name.
+    """
+
+    arguments: Mapping[int, DeviceTensor]
+    pool: PoolBuffer | None = None
+    values: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where its memory begins, bytes: arguments in their order, then the pool."""
+        found = tuple([tensor.address_bytes for tensor in self.arguments.values()])
+        return found if self.pool is None else (*found, self.pool.address_bytes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its memory for messages, in the order of ``addresses``."""
+        found = tuple([tensor.name for tensor in self.arguments.values()])
+        return found if self.pool is None else (*found, "pool")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArgumentSlot:
+    """What linking depends on of one argument; one object per content (`slot_of`)."""
+
+    size_bytes: int
+    arrangement: str = "STANDARD"
+    device_dims: tuple[tuple[int, int], ...] = ()
+
+
+@lru_cache(_SLOTS_KEPT)
+def _slot(
+    size_bytes: int, arrangement: str = "STANDARD", dims: tuple[tuple[int, int], ...] = ()
+) -> ArgumentSlot:
+    return ArgumentSlot(size_bytes, arrangement, dims)
+
+
+@lru_cache(_SLOTS_KEPT)
+def slot_of(layout: SpyreTensorLayout) -> ArgumentSlot:
+    """The slot of a tensor with ``layout``."""
+    return _slot(layout.device_bytes, layout.element_arrangement, _device_dims(layout))
+
+
+def _device_dims(layout: SpyreTensorLayout) -> tuple[tuple[int, int], ...]:
+    """Extent and stride in bytes of the dims above the stick."""
+    strides = (stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1])
+    return tuple(zip(layout.device_size[:-1], strides, strict=True))
+
+
+ShapeKey = tuple[object, ...]
+
+
+def shape_key(launch: Launch) -> ShapeKey:
+    """What two launches of one kernel have in common if they differ by addresses and names only."""
+    slots = tuple([slot_of(tensor.layout) for tensor in launch.arguments.values()])
+    pool = None if launch.pool is None else launch.pool.size_bytes
+    values = tuple(sorted(launch.values.items())) if launch.values else ()
+    return (*launch.arguments, *slots, pool, values)
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchShape:
+    """Everything of a launch but its addresses: made once, launched at any addresses.
+
+    ``indices``: argument index of each address, POOL for the pool. ``names``: as in the launch it
+    was made from. Immutable; any thread may use it with the kernel it was made by.
+    """
+
+    indices: tuple[int, ...]
+    slots: tuple[ArgumentSlot, ...]
+    values: Mapping[str, int]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, launch: Launch) -> LaunchShape:
+        """The shape of ``launch``."""
+        indices = (*launch.arguments, *(() if launch.pool is None else (POOL,)))
+        slots = tuple([slot_of(tensor.layout) for tensor in launch.arguments.values()])
+        if launch.pool is not None:
+            slots = (*slots, _slot(launch.pool.size_bytes))
+        return cls(indices, slots, dict(launch.values), launch.names)
+
+    def seen_through(self, maps: Mapping[int, TileMap]) -> LaunchShape:
+        """The shape where arguments with a map are tiles: as long as they span."""
+        slots = tuple(
+            _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
+            if index in maps
+            else slot
+            for index, slot in zip(self.indices, self.slots, strict=True)
+        )
+        return replace(self, slots=slots)
+
+    @property
+    def has_pool(self) -> bool:
+        """True if the last address is that of a pool."""
+        return POOL in self.indices
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of the memory at each address."""
+        return tuple(slot.size_bytes for slot in self.slots)
+
+
+@dataclass(frozen=True)
+class BoundLaunch:
+    """A binding, and per allocation of it the address of the launch it begins at (``places``).
+
+    Addresses of device_mem_allocate follow those of the shape.
+    """
+
+    binding: Binding
+    places: tuple[int, ...]
+
+
+def bind(
+    program: LoopProgram,
+    shape: LaunchShape,
+    addresses: Sequence[int],
+    names: Sequence[str],
+    scratch: Sequence[PoolBuffer],
+    maps: Mapping[int, TileMap] | None = None,
+) -> BoundLaunch:
+    """Parameters, segments and memory of a launch; LaunchError when it is incomplete.
+
+    ``addresses``, ``names``: one per slot of ``shape``; ``scratch``: memory of device_mem_allocate.
+    ``maps``: by argument index, of arguments given by the corner of a tile.
+    """
+    windows = {index: k for k, index in enumerate(maps or {})}
+    found = [*_allocations(shape, addresses, names), *_scratch_allocations(scratch)]
+    allocations = sorted(dict.fromkeys(found), key=lambda a: a.address_bytes)
+    index = {allocation: k for k, allocation in enumerate(allocations)}
+    owner = [index[allocation] for allocation in found]
+    at = {argument: k for k, argument in enumerate(shape.indices)}
+    given = [
+        window_base(windows[argument]) if argument in windows else address
+        for argument, address in zip(shape.indices, addresses, strict=True)
+    ]
+    named = dict(_named_addresses(program, shape, at))
+    anchors = AddressProvenance(
+        {name: owner[k] for name, k in named.items()},
+        {} if program.parameters else {s: owner[k] for s, k in _segments(shape, at)},
+        tuple(owner[len(shape.slots) :]),
+        tuple(owner[at[index]] for index in windows),
+    )
+    binding = Binding(
+        {**shape.values, **{name: given[k] for name, k in named.items()}},
+        None if program.parameters else {s: given[k] for s, k in _segments(shape, at)},
+        tuple(allocations),
+        tuple(buffer.address_bytes for buffer in scratch),
+        anchors,
+        tuple(AddressWindow(map_, addresses[at[k]]) for k, map_ in (maps or {}).items()),
+    )
+    return BoundLaunch(binding, tuple(owner.index(k) for k in range(len(allocations))))
+
+
+def _allocations(
+    shape: LaunchShape, addresses: Sequence[int], names: Sequence[str]
+) -> Iterator[Allocation]:
+    for slot, address, name in zip(shape.slots, addresses, names, strict=True):
+        yield Allocation(name, address, slot.size_bytes, slot.arrangement, slot.device_dims)
+
+
+def _scratch_allocations(scratch: Sequence[PoolBuffer]) -> Iterator[Allocation]:
+    for k, buffer in enumerate(scratch):
+        yield Allocation(scratch_name(k), buffer.address_bytes, buffer.size_bytes)
+
+
+def scratch_name(index: int) -> str:
+    """What messages call memory number ``index`` of device_mem_allocate."""
+    return f"device_mem_allocate {index}"
+
+
+def _named_addresses(
+    program: LoopProgram, shape: LaunchShape, at: Mapping[int, int]
+) -> Iterator[tuple[str, int]]:
+    """Parameters whose value is the address of an argument or of the pool: name, which address."""
+    for parameter in program.parameters:
+        if parameter.name not in shape.values:
+            yield parameter.name, _address_of(parameter, shape, at)
+
+
+def _address_of(parameter: Parameter, shape: LaunchShape, at: Mapping[int, int]) -> int:
+    require_no_size(parameter, shape.values)
+    name = parameter.name
+    if name == POOL_NAME:
+        if POOL not in at:
+            raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
+        return at[POOL]
+    index = argument_index(name)
+    if index is None:
+        raise LaunchError(
+            "SPY362",
+            f"no value for parameter %{name}",
+            expected="a value by name, or a name of the form arg_K_base_addr",
+        )
+    if index not in at:
+        raise LaunchError(
+            "SPY363",
+            f"the kernel needs argument {index}, and it was not given",
+            expected=f"argument {index} for %{name}",
+            found=f"arguments {sorted(k for k in at if k != POOL)}",
+        )
+    return at[index]
+
+
+def _segments(shape: LaunchShape, at: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """Segments of a baked bundle: which address each begins at."""
+    first = 1 if shape.has_pool else 0
+    for index, k in at.items():
+        yield (0 if index == POOL else index + first), k

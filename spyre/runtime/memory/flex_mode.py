@@ -1,0 +1,119 @@
+"""What the environment says of cards: how many there are, and the mode of the flex runtime.
+
+PF drives the physical card, VF a virtual function of it, MOCK a card of any memory size (runtime
+reference §4.1; `FLEX_DEVICE`). There is one card unless AIU_WORLD_SIZE says how many, at most
+eight; SPYRE_DEVICES chooses among them and orders them. LOCAL_RANK is not read here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from spyre import config
+from spyre.errors import LaunchError
+from spyre.hw.spec import HBM_BYTES, REGION_BYTES, REGIONS, STICK_BYTES
+
+VF_REGION_BYTES = 12 << 30
+PF_REGION_BYTES = REGION_BYTES
+
+
+class FlexMode(StrEnum):
+    """Values of FLEX_DEVICE."""
+
+    PF = "PF"
+    VF = "VF"
+    MOCK = "MOCK"
+
+    def region_id(self, region: int) -> int:
+        """``region_id`` of a VirtualAddress: the region's index, in PF mode its physical base.
+
+        The simulated card's regions lie one after another from physical address 0, 16 GiB each.
+        """
+        return region * REGION_BYTES if self is FlexMode.PF else region
+
+    def region_of(self, region_id: int) -> int:
+        """Index of the region that ``region_id`` names."""
+        return region_id // REGION_BYTES if self is FlexMode.PF else region_id
+
+
+def read_mode() -> FlexMode:
+    """The mode FLEX_DEVICE selects. LaunchError SPY803 for anything but PF, VF and MOCK."""
+    text = config.FLEX_DEVICE.read()
+    if text not in FlexMode.__members__:
+        raise LaunchError(
+            "SPY803",
+            "FLEX_DEVICE names no mode of the flex runtime",
+            expected=", ".join(FlexMode),
+            found=text,
+        )
+    return FlexMode(text)
+
+
+def region_capacities(mode: FlexMode) -> tuple[int, ...]:
+    """Bytes of each region: 12 GiB in VF, 16 GiB in PF; MOCK shares its memory out evenly."""
+    if mode is FlexMode.MOCK:
+        blocks, more = divmod(_mock_memory_bytes() // STICK_BYTES, REGIONS)
+        return tuple((blocks + (region < more)) * STICK_BYTES for region in range(REGIONS))
+    return (PF_REGION_BYTES if mode is FlexMode.PF else VF_REGION_BYTES,) * REGIONS
+
+
+def _mock_memory_bytes() -> int:
+    text = config.FLEX_MOCK_DEVICE_MEMORY_SIZE.read()
+    smallest = REGIONS * STICK_BYTES
+    if not (text.isascii() and text.isdigit() and smallest <= int(text) <= HBM_BYTES):
+        raise LaunchError(
+            "SPY804",
+            "FLEX_MOCK_DEVICE_MEMORY_SIZE is no memory size of a card",
+            expected=f"a number of bytes from {smallest} to {HBM_BYTES}",
+            found=text,
+        )
+    return int(text)
+
+
+MAX_DEVICES = 8
+
+
+def visible_devices() -> tuple[int, ...]:
+    """Card indices by logical device index.
+
+    An empty SPYRE_DEVICES is the same as none: all cards. LaunchError SPY805 for a wrong
+    AIU_WORLD_SIZE, SPY806 for a wrong SPYRE_DEVICES, SPY803 for a wrong FLEX_DEVICE.
+    """
+    read_mode()
+    count = _world_size()
+    text = config.SPYRE_DEVICES.read()
+    if not text:
+        return tuple(range(count))
+    words = [word.strip() for word in text.split(",")]
+    if not all(_is_number(word) and int(word) < count for word in words):
+        raise _wrong_devices(count, text)
+    devices = tuple(map(int, words))
+    if len(set(devices)) < len(devices):
+        raise _wrong_devices(count, text)
+    return devices
+
+
+def _world_size() -> int:
+    text = config.AIU_WORLD_SIZE.read().strip()
+    if not (_is_number(text) and 1 <= int(text) <= MAX_DEVICES):
+        raise LaunchError(
+            "SPY805",
+            "AIU_WORLD_SIZE is no number of cards",
+            expected=f"1 to {MAX_DEVICES}",
+            found=text,
+        )
+    return int(text)
+
+
+def _wrong_devices(count: int, text: str) -> LaunchError:
+    return LaunchError(
+        "SPY806",
+        "SPYRE_DEVICES is no list of cards",
+        expected=f"different numbers from 0 to {count - 1}, separated by commas",
+        found=text,
+        hint="AIU_WORLD_SIZE says how many cards there are",
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,0 +1,1 @@
+"""One program in two number modes: what differs, and whether rounding explains it."""

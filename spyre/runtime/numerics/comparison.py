@@ -1,0 +1,434 @@
+"""One program in two number modes: differences per execute and per output, and the verdict.
+
+The outputs are those of two whole runs, in which differences add up. The executes are compared
+one by one from equal operands: before each, the memory its operands touch is copied from the
+leading device to the other one, 16-bit floats re-encoded where one side stores DL16 and the other
+binary16; then both run it and the outputs are compared. So no difference of one execute reaches
+the next. The verdict rests on these, and on expected values, where there are any.
+
+The leader is the first mode, but a DL16 side always leads a binary16 one: DL16 numbers are exact
+in binary16's range, not the other way round. Operands beyond that range are given to both sides
+as binary16 holds them; the leader then runs the execute once more with its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import bytes_to_codes, decode_device, encode_device, find_stored_format
+from spyre.hw.device.device import Device
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.numerics import Numerics
+from spyre.runtime.compare.executes import (
+    ElementLocation,
+    ExecuteView,
+    MemoryWindow,
+    execute_views,
+    locate_element,
+    operand_window,
+    output_elements,
+    writers,
+)
+from spyre.runtime.compare.loaded_program import LoadedProgram, first_executes
+from spyre.runtime.compare.outputs import Index, describe_location
+from spyre.runtime.numerics.rounding import Differences, UlpSize, differences, explained_units
+from spyre.runtime.run.result import shape_text
+
+Array = npt.NDArray[Any]
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+HALF = "SEN169_FP16"
+
+
+@dataclass(frozen=True, slots=True)
+class WorstElement:
+    """The element that differs most: ULP, what is explained there (ULP), both values, place."""
+
+    units: float
+    explained_units: float
+    first: float
+    second: float
+    spot: ElementLocation
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteDifference:
+    """What two modes make of one execute statement, over all its executions.
+
+    ``compared``: output elements. ``units_sum``: sum of all finite differences in ULP.
+    ``unexplained``: elements that differ by more than rounding explains. ``beyond``: elements
+    that are too large for binary16. ``adjusted_operands``: operands held numbers that binary16
+    cannot, and both sides got what it makes of them.
+    """
+
+    index: int
+    sdsc: str
+    op: str
+    shape: str
+    data_format: str
+    runs: int = 0
+    compared: int = 0
+    differing: int = 0
+    units_sum: float = 0.0
+    unexplained: int = 0
+    beyond: int = 0
+    adjusted_operands: bool = False
+    worst: WorstElement | None = None
+
+    @property
+    def mean_units(self) -> float:
+        """Mean difference of all compared elements, in ULP."""
+        return self.units_sum / self.compared if self.compared else 0.0
+
+    @property
+    def is_explained(self) -> bool:
+        """True if rounding, or the range of binary16, explains every element."""
+        return self.unexplained == 0
+
+    def plus(self, other: ExecuteDifference) -> ExecuteDifference:
+        """Both together; the worse extreme stays."""
+        both = [e for e in (self.worst, other.worst) if e is not None]
+        return replace(
+            self,
+            runs=self.runs + other.runs,
+            compared=self.compared + other.compared,
+            differing=self.differing + other.differing,
+            units_sum=self.units_sum + other.units_sum,
+            unexplained=self.unexplained + other.unexplained,
+            beyond=self.beyond + other.beyond,
+            adjusted_operands=self.adjusted_operands or other.adjusted_operands,
+            worst=max(both, key=_badness, default=None),
+        )
+
+
+def _badness(extreme: WorstElement) -> tuple[bool, float]:
+    return extreme.units > extreme.explained_units, extreme.units
+
+
+@dataclass(frozen=True)
+class LinkedSide:
+    """A program linked on one device."""
+
+    device: Device
+    linked: LinkedProgram
+
+    @property
+    def numerics(self) -> Numerics:
+        """Number mode of the device."""
+        return self.device.numerics
+
+
+class Recoder:
+    """16-bit float codes of one mode as codes of another, and as numbers in both, by table.
+
+    ``lossy``: numbers the other mode cannot hold; ``kept``: codes of what it makes of them.
+    """
+
+    def __init__(self, source: Numerics, target: Numerics) -> None:
+        codes = np.arange(1 << 16).astype(np.uint16)
+        self.source_values = _values(codes, source)
+        self.target_values = _values(codes, target)
+        self.needed = (source.mode == "ieee") != (target.mode == "ieee")
+        self.codes = codes
+        if self.needed:
+            self.codes = encode_device(self.source_values, HALF, target.alu_rules)
+        back = self.target_values[self.codes]
+        self.lossy = np.isfinite(self.source_values) & (back != self.source_values)
+        self.kept = encode_device(back, HALF, source.alu_rules)
+
+
+def _values(codes: Array, numerics: Numerics) -> Array:
+    return decode_device(codes, HALF, numerics.alu_rules)
+
+
+def second_leads(first: Numerics, second: Numerics) -> bool:
+    """True if the second mode's state is the one that both run from."""
+    return first.mode == "ieee" and second.mode != "ieee"
+
+
+@dataclass
+class NumericsComparison:
+    """Runs a program on ``first`` and ``second`` (the modes A and B) step by step.
+
+    ``index_offset``: number of the program's first execute, where several programs make one case.
+    """
+
+    first: LinkedSide
+    second: LinkedSide
+    index_offset: int = 0
+    found: dict[int, ExecuteDifference] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        swap = second_leads(self.first.numerics, self.second.numerics)
+        self._lead, self._other = (self.second, self.first) if swap else (self.first, self.second)
+        self._swapped = swap
+        self._recoder = Recoder(self._lead.numerics, self._other.numerics)
+
+    def run(self) -> tuple[ExecuteDifference, ...]:
+        """All steps; differences per execute statement in the order of the statements."""
+        pairs = zip(
+            execute_views(self._lead.linked),
+            execute_views(self._other.linked),
+            strict=True,
+        )
+        for lead, other in pairs:
+            found = self._step(lead, other)
+            known = self.found.get(lead.static)
+            self.found[lead.static] = found if known is None else known.plus(found)
+        return tuple(self.found[static] for static in sorted(self.found))
+
+    def _step(self, lead: ExecuteView, other: ExecuteView) -> ExecuteDifference:
+        adjusted = self._hand_over(lead, other)
+        saved = self._adjust_leader(lead) if adjusted else []
+        self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
+        self._other.device.executor.run_part(self._other.linked, other.first, other.last)
+        found = self._compare(lead, other, adjusted)
+        if adjusted:
+            for window, content in saved:
+                window.view(self._lead.device.memory)[...] = content
+            self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
+        return found
+
+    def _compare(self, lead: ExecuteView, other: ExecuteView, adjusted: bool) -> ExecuteDifference:
+        op = lead.plan.op
+        base = ExecuteDifference(
+            self.index_offset + lead.static,
+            self._lead.linked.program.executes[lead.static].sdsc_filename,
+            op.name,
+            shape_text(op),
+            op.outputs[0].data_format,
+            adjusted_operands=adjusted,
+        )
+        for k in range(len(op.tensors) - len(op.outputs), len(op.tensors)):
+            base = base.plus(self._compare_output(base, lead, other, k))
+        return replace(base, runs=int(lead.is_first_part))
+
+    def _hand_over(self, lead: ExecuteView, other: ExecuteView) -> bool:
+        """Leader's operand bytes to the other side; True if a number could not be kept."""
+        lossy = False
+        for k, tensor in enumerate(lead.plan.op.tensors):
+            source = operand_window(lead, k).view(self._lead.device.memory)
+            target = operand_window(other, k).view(self._other.device.memory)
+            if self._recoder.needed and tensor.data_format == HALF:
+                codes = source.view(np.uint16)
+                target.view(np.uint16)[...] = self._recoder.codes[codes]
+                lossy |= bool(self._recoder.lossy[codes].any())
+            else:
+                target[...] = source
+        return lossy
+
+    def _adjust_leader(self, lead: ExecuteView) -> list[tuple[MemoryWindow, Array]]:
+        """Leader's 16-bit operands become what the other side got; what they were."""
+        memory, op = self._lead.device.memory, lead.plan.op
+        windows = [operand_window(lead, k) for k in range(len(op.tensors))]
+        saved = [(window, window.view(memory).copy()) for window in windows]
+        for window, tensor in zip(windows, op.tensors, strict=True):
+            if tensor.data_format == HALF:
+                codes = window.view(memory).view(np.uint16)
+                codes[...] = self._recoder.kept[codes]
+        return saved
+
+    def _compare_output(
+        self, base: ExecuteDifference, lead: ExecuteView, other: ExecuteView, k: int
+    ) -> ExecuteDifference:
+        tensor, op = lead.plan.op.tensors[k], lead.plan.op
+        window = operand_window(lead, k)
+        there = operand_window(other, k)
+        raw = (
+            np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1),
+            np.ascontiguousarray(there.view(self._other.device.memory)).reshape(-1),
+        )
+        values = self._decoded(raw, tensor.data_format)
+        if self._swapped:
+            values = values[::-1]
+        counted = replace(base, compared=output_elements(op, lead.plan.accesses[k]))
+        unequal = (values[0] != values[1]) & ~(np.isnan(values[0]) & np.isnan(values[1]))
+        at = np.flatnonzero(unequal)
+        bits = find_stored_format(tensor.data_format).bits
+        addresses = window.address(at * bits // 8)
+        core = writers(lead, k, addresses)
+        at, addresses, core = (x[core >= 0] for x in (at, addresses, core))
+        if not at.size:
+            return counted
+        unit = UlpSize(tensor.data_format, self.first.numerics, self.second.numerics)
+        found = differences(values[0][at], values[1][at], unit)
+        inputs = [self._operand_numbers(lead, i) for i in range(len(op.inputs))]
+        explained = explained_units(lead.plan, inputs, values, at, unit)
+        return self._summary(counted, lead, k, found, explained, (values, at, addresses, core))
+
+    def _operand_numbers(self, step: ExecuteView, operand: int) -> Array:
+        window = operand_window(step, operand)
+        raw = np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1)
+        return self._decoded((raw, raw[:0]), step.plan.op.tensors[operand].data_format)[0]
+
+    def _tile(self, step: ExecuteView) -> tuple[int, ...]:
+        loops = self._lead.linked.schedule.loop_indices[step.static][step.instance]
+        return tuple(int(i) for i in loops)
+
+    def _decoded(self, raw: tuple[Array, Array], data_format: str) -> tuple[Array, Array]:
+        """Numbers of the leader's and of the other side's bytes."""
+        codes = [bytes_to_codes(r, data_format) for r in raw]
+        if data_format == HALF:
+            return self._recoder.source_values[codes[0]], self._recoder.target_values[codes[1]]
+        return decode_device(codes[0], data_format), decode_device(codes[1], data_format)
+
+    def _summary(
+        self,
+        counted: ExecuteDifference,
+        step: ExecuteView,
+        operand: int,
+        found: Differences,
+        explained: Float64Array,
+        elements: tuple[tuple[Array, Array], Int64Array, Int64Array, Int64Array],
+    ) -> ExecuteDifference:
+        values, at, addresses, core = elements
+        wrong = (found.units > explained) & ~found.beyond
+        ranked = np.where(found.beyond, -1.0, np.where(wrong, np.inf, found.units))
+        ranked = np.where(wrong & np.isfinite(found.units), 1e300 + found.units, ranked)
+        worst = int(np.argmax(ranked))
+        spot = locate_element(
+            step, operand, int(addresses[worst]), int(core[worst]), self._tile(step)
+        )
+        finite = np.isfinite(found.units)
+        return replace(
+            counted,
+            differing=int(np.count_nonzero(found.units)),
+            units_sum=float(found.units[finite].sum()),
+            unexplained=int(np.count_nonzero(wrong)),
+            beyond=int(np.count_nonzero(found.beyond)),
+            worst=WorstElement(
+                float(found.units[worst]),
+                float("inf") if found.beyond[worst] else float(explained[worst]),
+                float(values[0][at[worst]]),
+                float(values[1][at[worst]]),
+                spot,
+            ),
+        )
+
+
+OutputValues = npt.NDArray[Any]
+
+
+class Verdict(StrEnum):
+    """The answer to "is this quantisation or a bug?"."""
+
+    EQUAL = "equal"
+    QUANTISATION = "quantisation"
+    RANGE = "quantisation and range"
+    NOT_QUANTISATION = "not quantisation"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """An output after two whole runs; ULP of its format, at the larger magnitude.
+
+    ``worst_units`` is infinite where one run's worst element is no number. ``place``: core and
+    address of the worst element. ``agrees``: whether each mode agrees with what was expected.
+    """
+
+    name: str
+    data_format: str
+    compared: int
+    differing: int
+    worst_units: float
+    mean_units: float
+    worst_index: Index | None
+    first: float | None
+    second: float | None
+    place: str
+    agrees: tuple[bool, bool] | None = None
+
+
+@dataclass(frozen=True)
+class NumericsReport:
+    """The whole comparison of modes ``first`` and ``second``."""
+
+    first: Numerics
+    second: Numerics
+    executes: tuple[ExecuteDifference, ...]
+    outputs: tuple[OutputDifference, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Quantisation, unless an execute differs by more, or both modes miss what is expected."""
+        wrong_in_both = any(o.agrees == (False, False) for o in self.outputs)
+        if wrong_in_both or not all(e.is_explained for e in self.executes):
+            return Verdict.NOT_QUANTISATION
+        if any(e.beyond for e in self.executes):
+            return Verdict.RANGE
+        differing = any(e.differing for e in self.executes) or any(
+            o.differing for o in self.outputs
+        )
+        return Verdict.QUANTISATION if differing else Verdict.EQUAL
+
+    @property
+    def exit_code(self) -> int:
+        """1 if rounding does not explain the differences."""
+        return int(self.verdict is Verdict.NOT_QUANTISATION)
+
+
+def compare_numerics(first: LoadedProgram, second: LoadedProgram) -> NumericsReport:
+    """Run one program in the modes of two devices; both subjects hold the same inputs.
+
+    Raises what the kernels raise.
+    """
+    swapped = second_leads(first.device.numerics, second.device.numerics)
+    other = first if swapped else second
+    other.launch()
+    of_other = other.read_outputs()
+    executes: list[ExecuteDifference] = []
+    for k, offset in enumerate(first_executes(first)):
+        sides = [_side(subject, k) for subject in (first, second)]
+        executes += NumericsComparison(sides[0], sides[1], offset).run()
+    # the leader's own state went through the steps untouched
+    of_leader = (second if swapped else first).read_outputs()
+    values = (of_other, of_leader) if swapped else (of_leader, of_other)
+    outputs = (_output_difference(first, second, values, k) for k in range(len(first.outputs)))
+    return NumericsReport(
+        first.device.numerics, second.device.numerics, tuple(executes), tuple(outputs)
+    )
+
+
+def _side(subject: LoadedProgram, k: int) -> LinkedSide:
+    kernel, launch = subject.launches[k]
+    return LinkedSide(subject.device, kernel.link(launch))
+
+
+def _output_difference(
+    first: LoadedProgram,
+    second: LoadedProgram,
+    values: tuple[tuple[OutputValues, ...], tuple[OutputValues, ...]],
+    k: int,
+) -> OutputDifference:
+    output, (a, b) = first.outputs[k], (side[k] for side in values)
+    unit = UlpSize(output.data_format, first.device.numerics, second.device.numerics)
+    found = differences(a, b, unit)
+    agrees = None
+    if output.agrees is not None:
+        agrees = (output.agrees(a), output.agrees(b))
+    if not a.size:
+        return OutputDifference(
+            output.name, output.data_format, 0, 0, 0.0, 0.0, None, None, None, "", agrees
+        )
+    worst = np.unravel_index(int(np.argmax(found.units)), a.shape)
+    index = tuple(int(i) for i in worst)
+    finite = np.isfinite(found.units)
+    return OutputDifference(
+        output.name,
+        output.data_format,
+        a.size,
+        int(np.count_nonzero(found.units)),
+        float(found.units[worst]),
+        float(found.units[finite].sum()) / a.size,
+        index,
+        float(a[worst]),
+        float(b[worst]),
+        describe_location(output.place, index),
+        agrees,
+    )

@@ -1,0 +1,410 @@
+"""What a profile is made from and what it holds.
+
+Made from: copies, host operations and launches in order of submission. Holds: kernels with what
+their executes cost, copies, the timeline, allocated memory over it. Times are modelled, of the
+card, in nanoseconds; nothing here is measured. The renderers (table, files, roofline, trace,
+report) take this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import add
+
+import numpy as np
+
+from spyre.hw.cost.machine import MachineSpec
+from spyre.hw.cost.models import Bound, Model
+from spyre.hw.cost.timeline import Overlap, Resource, Span, TaskKind, Timeline
+from spyre.hw.counters.counts import Counters, OperationCounts
+from spyre.hw.counters.execute import CORE_COLUMNS, CORE_TRAFFIC
+from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.hw.spec import CORES, STICK_BYTES
+from spyre.layout.access_map import Int64Array
+from spyre.runtime.flex.command_stream import Command, launch_of
+from spyre.runtime.flex.work import Engine
+from spyre.runtime.kernel.runners import UNLABELLED
+from spyre.runtime.profile.kernel_model import ExecuteModel, Float64Array, KernelModel
+from spyre.runtime.program.launch_spec import Role
+from spyre.runtime.run.result import RunResult
+
+
+@dataclass(frozen=True, eq=False)
+class Activity:
+    """One control block or host operation.
+
+    ``label``: its name among the others; ``after``: labels of what had to be complete before; those
+    that nothing has mean nothing. ``size_bytes``: what a copy moves. ``linked``:
+    what a launch ran, None where a compute block ran no program. ``ended_ns``: host clock when it
+    had ended, 0 where it was not recorded.
+    """
+
+    label: str
+    kind: TaskKind
+    name: str
+    stream: int = 0
+    size_bytes: int = 0
+    after: tuple[str, ...] = ()
+    linked: LinkedProgram | None = None
+    launch_label: ExecuteLabels = UNLABELLED
+    ended_ns: int = 0
+
+
+def activities_of(commands: Iterable[Command], card: int = 0) -> tuple[Activity, ...]:
+    """Those of a recording, without what failed. ``card``: makes labels and streams differ."""
+    return tuple(_of_command(command, card) for command in commands if not command.error)
+
+
+def _of_command(command: Command, card: int) -> Activity:
+    launched = launch_of(command)
+    return Activity(
+        f"{card}: {command.label}",
+        _kind(command),
+        command.block.name,
+        command.stream_id,
+        command.block.size_bytes,
+        tuple(f"{card}: {label}" for label in command.after),
+        None if launched is None else launched.linked,
+        UNLABELLED if launched is None else launched.label,
+        command.end_ns,
+    )
+
+
+def _kind(command: Command) -> TaskKind:
+    if command.engine is Engine.HOST:
+        return TaskKind.HOST
+    if command.engine is Engine.COMPUTE:
+        return TaskKind.COMPUTE
+    return TaskKind.COPY_IN if command.block.kind == "dma to device" else TaskKind.COPY_OUT
+
+
+def activities_of_result(result: RunResult) -> tuple[Activity, ...]:
+    """Those of a run without a recording: arguments in, launches, arguments out, in one stream."""
+    found = list(_copies(result, (Role.INPUT, Role.INPUT_OUTPUT), TaskKind.COPY_IN))
+    for k, launched in enumerate(result.launches):
+        found.append(
+            Activity(
+                f"launch {k}",
+                TaskKind.COMPUTE,
+                launched.name,
+                linked=launched.linked,
+                launch_label=launched.label,
+            )
+        )
+    found += _copies(result, (Role.OUTPUT, Role.INPUT_OUTPUT), TaskKind.COPY_OUT)
+    return tuple(_chained(found))
+
+
+def _copies(result: RunResult, roles: Sequence[Role], kind: TaskKind) -> Iterator[Activity]:
+    for placed in result.arguments:
+        spec = placed.spec
+        if spec.role in roles:
+            yield Activity(
+                f"{kind} {spec.name}", kind, spec.name, size_bytes=spec.layout.device_bytes
+            )
+
+
+def _chained(found: Sequence[Activity]) -> Iterator[Activity]:
+    for k, activity in enumerate(found):
+        yield replace(activity, after=(found[k - 1].label,)) if k else activity
+
+
+@dataclass(frozen=True, eq=False)
+class CoreBalance:
+    """``counts``: of every core, int64 [CORES, len(CORE_COLUMNS)]; ``busy_ns``: how long each core
+    works, [CORES]: of every execute, its part of the busiest core's time.
+    """
+
+    counts: Int64Array
+    busy_ns: Float64Array
+
+    def count(self, column: str) -> Int64Array:
+        """A column of ``counts``, [CORES]."""
+        found: Int64Array = self.counts[:, CORE_COLUMNS.index(column)]
+        return found
+
+    @property
+    def sticks(self) -> Int64Array:
+        """Sticks every core moves to and from HBM and LX, [CORES]."""
+        found: Int64Array = self.counts[:, CORE_TRAFFIC].sum(axis=1) // STICK_BYTES
+        return found
+
+    @property
+    def by_name(self) -> dict[str, Int64Array]:
+        """All counts by name, each [CORES]."""
+        return {**{name: self.count(name) for name in CORE_COLUMNS}, "sticks": self.sticks}
+
+    @property
+    def imbalance(self) -> float | None:
+        """That of the time they work, see `imbalance`."""
+        return imbalance(self.busy_ns)
+
+
+def imbalance(values: Int64Array | Float64Array) -> float | None:
+    """The most of any core over the mean of those that have some; 1 is even, None without any."""
+    used = values[values > 0]
+    return float(used.max() / used.mean()) if len(used) else None
+
+
+@dataclass(frozen=True, eq=False)
+class HbmOccupancy:
+    """``allocated_bytes``: by region, int64 [moments, REGIONS], each row until the next moment.
+
+    ``time_ns``: [moments], ascending from 0; where several are the same, what was there in between.
+    """
+
+    time_ns: Float64Array
+    allocated_bytes: Int64Array
+
+    @property
+    def total_bytes(self) -> Int64Array:
+        """All regions together, [moments]."""
+        total: Int64Array = self.allocated_bytes.sum(axis=1)
+        return total
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes allocated at once."""
+        return int(self.total_bytes.max())
+
+    @property
+    def peak_ns(self) -> float:
+        """When that is first so."""
+        return float(self.time_ns[self.total_bytes.argmax()])
+
+    @property
+    def region_peak_bytes(self) -> tuple[int, ...]:
+        """Most bytes allocated at once in each region, not all at the same time."""
+        return tuple(self.allocated_bytes.max(axis=0).tolist())
+
+    def thinned(self) -> HbmOccupancy:
+        """The same with at most two rows of every moment: the fullest and the last."""
+        _, moment = np.unique(self.time_ns, return_inverse=True)
+        order = np.lexsort((-self.total_bytes, moment))
+        fullest = order[np.append(True, np.diff(moment) > 0)]
+        last = np.flatnonzero(np.append(np.diff(moment) > 0, True))
+        rows = np.union1d(fullest, last)
+        return HbmOccupancy(self.time_ns[rows], self.allocated_bytes[rows])
+
+
+def hbm_occupancy(
+    history: AllocationHistory,
+    activities: Sequence[Activity],
+    owners: Sequence[int],
+    timeline: Timeline,
+) -> HbmOccupancy:
+    """What was allocated while ``activities`` ran. ``owners``: activity of every task."""
+    ends_ns = np.zeros(len(activities))
+    for owner, span in zip(owners, timeline.spans, strict=True):
+        ends_ns[owner] = max(ends_ns[owner], span.end_ns)
+    clock_ns = np.array([activity.ended_ns for activity in activities], np.int64)
+    order = np.argsort(clock_ns, kind="stable")
+    modelled_ns = np.maximum.accumulate(np.append(0.0, ends_ns[order]))
+    ended = np.searchsorted(clock_ns[order], history.times_ns, side="right")
+    time_ns = np.append(0.0, modelled_ns[ended])
+    return HbmOccupancy(time_ns, history.allocated_bytes)
+
+
+LAUNCH = "launch"
+"""What a kernel is bound by that takes less time than it takes to give it to the cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakRates:
+    """What a machine could do at most: bytes and multiply-adds per nanosecond, all cores."""
+
+    hbm_gbps: float
+    macs_per_ns: float
+
+    @staticmethod
+    def of(machine: MachineSpec, data_format: str = "SEN169_FP16") -> PeakRates:
+        """The roofs for products of ``data_format``."""
+        hw = machine.hardware
+        per_core = hw.pt_macs_per_cycle * hw.clock_ghz * hw.format_speed(data_format)
+        return PeakRates(hw.hbm_peak_gbps, per_core * hw.cores)
+
+
+@dataclass(frozen=True, eq=False)
+class ExecuteProfile:
+    """An execute statement of a kernel, all its executions in all launches.
+
+    ``index``: its number, in a case among those of all kernels. ``counters``, times: of one launch.
+    """
+
+    index: int
+    sdsc: str
+    model: ExecuteModel
+    launches: int
+
+    @property
+    def counters(self) -> Counters:
+        """Work in all launches."""
+        return self.model.counters.times(self.launches)
+
+    @property
+    def counts(self) -> OperationCounts:
+        """What the cost model was given, of one launch."""
+        return self.model.counts
+
+    @property
+    def total_ns(self) -> float:
+        """All launches."""
+        return self.model.total_ns * self.launches
+
+    @property
+    def bound(self) -> Bound:
+        """What it waits for most."""
+        return self.model.time.bound
+
+
+def balance_of(executes: Iterable[ExecuteProfile]) -> CoreBalance:
+    """What each core did in all launches of ``executes``."""
+    counts = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
+    busy_ns = np.zeros(CORES)
+    for execute in executes:
+        counts += execute.model.core_counts * execute.launches
+        busy_ns += execute.model.core_shares * execute.total_ns
+    return CoreBalance(counts, busy_ns)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelProfile:
+    """A kernel, and how often it was launched in the same form.
+
+    ``launch_ns``: giving it to the cores, once.
+    """
+
+    name: str
+    model: KernelModel
+    executes: tuple[ExecuteProfile, ...]
+    launches: int
+    launch_ns: float
+
+    @property
+    def total_ns(self) -> float:
+        """Time on the cores, all launches."""
+        return self.model.total_ns * self.launches
+
+    @property
+    def counters(self) -> Counters:
+        """Work in all launches."""
+        return reduce(add, (e.counters for e in self.executes), Counters())
+
+    @property
+    def bound(self) -> str:
+        """What most of its time waits for; `LAUNCH` where launching takes longer than computing."""
+        if self.launch_ns >= self.model.total_ns:
+            return LAUNCH
+        times: dict[str, float] = {}
+        for execute in self.executes:
+            times[execute.bound] = times.get(execute.bound, 0.0) + execute.total_ns
+        return max(times, key=lambda bound: times[bound], default=LAUNCH)
+
+    @property
+    def lx_peak_bytes(self) -> int:
+        """Most bytes of a core's scratchpad alive at once."""
+        return self.model.lx_peak_bytes
+
+    @property
+    def cores(self) -> int:
+        """Cores that take part."""
+        return len({core for e in self.executes for core in e.model.cores})
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLaunch:
+    """A launch in the timeline.
+
+    ``kernel``: place in `ProfileData.kernels`; ``task``: in the timeline's tasks.
+    """
+
+    kernel: int
+    task: int
+
+
+@dataclass(frozen=True, eq=False)
+class ProfileData:
+    """What a card would have done, by a cost model.
+
+    ``activities``: what was profiled; ``owners``: by task of the timeline, the place of its
+    activity. ``launches``: in order of submission. ``hbm``: what is allocated in device memory
+    when; None where nobody looked.
+    """
+
+    machine: MachineSpec
+    cost_model: Model
+    overlap: Overlap
+    kernels: tuple[KernelProfile, ...]
+    launches: tuple[TimelineLaunch, ...]
+    activities: tuple[Activity, ...]
+    timeline: Timeline
+    owners: tuple[int, ...]
+    hbm: HbmOccupancy | None = None
+
+    @property
+    def executes(self) -> Iterator[tuple[KernelProfile, ExecuteProfile]]:
+        """Every execute statement with its kernel."""
+        for kernel in self.kernels:
+            for execute in kernel.executes:
+                yield kernel, execute
+
+    @property
+    def counters(self) -> Counters:
+        """Work of everything."""
+        return reduce(add, (kernel.counters for kernel in self.kernels), Counters())
+
+    @property
+    def makespan_ns(self) -> float:
+        """From the first begin to the last end."""
+        return self.timeline.makespan_ns
+
+    @property
+    def compute_ns(self) -> float:
+        """Time on the cores."""
+        return sum(kernel.total_ns for kernel in self.kernels)
+
+    @property
+    def launch_ns(self) -> float:
+        """Giving control blocks to the cores."""
+        return self.timeline.busy_ns(Resource.LAUNCH)
+
+    @property
+    def kernel_ns(self) -> float:
+        """Launching and computing: what shares are parts of."""
+        return self.compute_ns + self.launch_ns
+
+    def copied_bytes(self, kind: TaskKind) -> int:
+        """Bytes of all copies of a kind."""
+        return sum(a.size_bytes for a in self.activities if a.kind is kind)
+
+    def copied_ns(self, kind: TaskKind) -> float:
+        """Time of all copies of a kind."""
+        return sum(task.duration_ns for task in self.timeline.tasks if task.kind is kind)
+
+    @property
+    def lx_peak_bytes(self) -> int:
+        """Most bytes of a core's scratchpad in use at once in a launch."""
+        return max((kernel.lx_peak_bytes for kernel in self.kernels), default=0)
+
+    @cached_property
+    def per_core(self) -> CoreBalance:
+        """What each core did in all launches."""
+        return balance_of(execute for _, execute in self.executes)
+
+    @property
+    def core_counts(self) -> Int64Array:
+        """Work per core, see :func:`~spyre.hw.counters.execute.count_cores`."""
+        return self.per_core.counts
+
+    @property
+    def core_busy_ns(self) -> Float64Array:
+        """How long each core works, [CORES]: of every execute, its part of the busiest core's."""
+        return self.per_core.busy_ns
+
+    def span_of(self, launch: TimelineLaunch) -> Span:
+        """When a launch is on the cores."""
+        return self.timeline.spans[launch.task]

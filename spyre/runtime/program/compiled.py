@@ -1,0 +1,281 @@
+"""A bundle made ready to run: its files with their digest, read, lowered and checked.
+
+What remains to do is to bind arguments and to link. A plan is the pickled form of that, without a
+directory: messages name the place the bundle is used from, wherever it was compiled. Nothing here
+imports the parser until something has to be parsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spyre.errors import Finding, Severity, ValidationError
+from spyre.mlir.bundle import MODULE_FILE, SDSC_PATTERN, MemorySource
+from spyre.mlir.operation.operation import Operation
+from spyre.mlir.program.program import LoopProgram
+from spyre.runtime.program.launch_spec import (
+    LAUNCH_SPEC_FILE,
+    LaunchSpec,
+    SymbolKind,
+    find_launch_spec,
+    is_derived_spec,
+    parse_launch_spec,
+)
+from spyre.runtime.program.symbols import symbol_kinds
+
+if TYPE_CHECKING:
+    from spyre.mlir.bundle import Bundle
+
+
+class KernelSource(Protocol):
+    """A lowered program with the operations of its SDSC files, by file name.
+
+    ``directory``: where its files are, for messages. Errors as of `Bundle`.
+    """
+
+    @property
+    def directory(self) -> Path:
+        """Where the files are."""
+
+    @property
+    def program(self) -> LoopProgram:
+        """Parameters, allocations, loops of executes."""
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """By SDSC file name."""
+
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """All findings; ``raise_on_error``: ValidationError with all of them if one is an error."""
+
+
+_QUOTED = re.compile(rb'"([^"\n]*)"')
+
+
+@dataclass(frozen=True)
+class BundleFiles:
+    """A bundle's files by name, relative to ``directory``.
+
+    ``module_name``: bundle.mlir, unless another file was given. ``is_complete``: False where it is
+    not known which files belong to the bundle: a name in bundle.mlir is spelled with escapes, or
+    an SDSC is no plain file.
+    """
+
+    directory: Path
+    module_name: str
+    files: Mapping[str, bytes]
+    is_complete: bool = True
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hexadecimal) of all of it, wherever it lies."""
+        return digest_of_files(self.files, self.module_name)
+
+    def to_source(self, directory: Path | None = None) -> MemorySource:
+        """The files for `read_bundle`, as if they lay in ``directory``."""
+        return MemorySource(self.directory if directory is None else directory, self.files)
+
+
+def read_bundle_files(
+    path: str | os.PathLike[str], executed: Iterable[str] = ()
+) -> BundleFiles | None:
+    """The files of a bundle directory, or of the module given.
+
+    ``executed``: names of SDSC files that are known to be part of it, if the module was parsed.
+    None when there is no module or a file cannot be read: `load_bundle` says why.
+    """
+    given = os.fspath(path)
+    directory, module_name = given, MODULE_FILE
+    if not os.path.isdir(given):
+        directory, module_name = os.path.split(given)
+    try:
+        module = _read(os.path.join(directory, module_name))
+        quoted = set(_QUOTED.findall(module))
+        sdscs = {n for n in os.listdir(directory or ".") if fnmatch(n, SDSC_PATTERN)}
+        known = set(executed)
+        names = _files_among(directory, sdscs.union(known, map(os.fsdecode, quoted)))
+        files = {name: _read(os.path.join(directory, name)) for name in names}
+        files |= read_given_launch_spec(directory)
+    except (OSError, ValueError):
+        return None
+    certain = bool(known) or not any(b"\\" in name for name in quoted)
+    complete = certain and sdscs <= files.keys()
+    return BundleFiles(Path(directory), module_name, {**files, module_name: module}, complete)
+
+
+def digest_of_files(files: Mapping[str, bytes], module_name: str = MODULE_FILE) -> str:
+    """SHA-256 (hexadecimal) over the module's name, then names and contents in order of names."""
+    digest = hashlib.sha256(module_name.encode("utf-8", "surrogateescape") + b"\0")
+    for name in sorted(files):
+        digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+        digest.update(hashlib.sha256(files[name]).digest())
+    return digest.hexdigest()
+
+
+def _files_among(directory: str, names: set[str]) -> list[str]:
+    """Those of ``names`` that are files inside the directory, spelled plainly."""
+    pure = {PurePosixPath(name) for name in names if name and "\0" not in name}
+    inside = (str(p) for p in pure if not p.is_absolute() and ".." not in p.parts)
+    return sorted(n for n in inside if os.path.isfile(os.path.join(directory, n)))
+
+
+def read_given_launch_spec(directory: str | os.PathLike[str]) -> dict[str, bytes]:
+    """The launch_spec.json a launch would read, by name, unless spyre-compile has derived it."""
+    path = find_launch_spec(os.fspath(directory))
+    if path is None or is_derived_spec(data := _read(os.fspath(path))):
+        return {}
+    return {LAUNCH_SPEC_FILE: data}
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+PLACEHOLDER = "\0bundle directory\0"
+"""Stands for the bundle's directory while a plan is made."""
+
+
+@dataclass(frozen=True)
+class CompiledBundle:
+    """Everything a launch needs of a bundle. Immutable: any number of threads may share it.
+
+    ``digest``: of the bundle's files (`digest_of_files`). ``directory``: where messages say they
+    are. ``operations``: by SDSC file name. ``launch_spec``: the one beside the bundle, as given, so
+    that runtime sizes bind later; None without one. ``symbols``: one kind per parameter.
+    ``findings``: warnings of the checker.
+    """
+
+    digest: str
+    directory: Path
+    program: LoopProgram
+    operations: Mapping[str, Operation]
+    findings: tuple[Finding, ...]
+    launch_spec: LaunchSpec | None
+    symbols: tuple[SymbolKind, ...]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name: the launch spec's, else the directory's."""
+        if self.launch_spec is not None:
+            return self.launch_spec.kernel_name
+        return self.directory.resolve().name
+
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """The findings, none of which is an error: such bundles do not compile."""
+        return self.findings
+
+
+def compile_bundle(bundle: Bundle | str | os.PathLike[str]) -> CompiledBundle:
+    """A bundle, or a bundle directory, compiled; the cache is neither read nor written.
+
+    SpyreErrors of reading, ValidationError with all findings when the check finds an error,
+    BundleError SPY301-SPY303 for its launch_spec.json.
+    """
+    from spyre.mlir.bundle import Bundle, load_bundle
+
+    if isinstance(bundle, Bundle):
+        return _compiled(bundle, files_of_bundle(bundle))
+    loaded = load_bundle(bundle)
+    read = read_bundle_files(bundle)
+    return _compiled(loaded, read if read is not None else files_of_bundle(loaded))
+
+
+def compile_files(files: BundleFiles) -> CompiledBundle:
+    """As `compile_bundle`, for files in memory; messages name ``files.directory``."""
+    from spyre.mlir.bundle import read_bundle
+
+    return _compiled(read_bundle(files.to_source(), files.module_name), files)
+
+
+def files_of_bundle(bundle: Bundle) -> BundleFiles:
+    """The files a bundle in memory would be written as, and the launch spec of its directory."""
+    from spyre.mlir.sdsc.codec import encode_sdsc
+    from spyre.mlir.text.printer import print_module
+
+    files = {name: encode_sdsc(sdsc) for name, sdsc in bundle.sdscs.items()}
+    files |= read_given_launch_spec(bundle.directory)
+    files[MODULE_FILE] = print_module(bundle.module).encode()
+    return BundleFiles(bundle.directory, MODULE_FILE, files)
+
+
+def _compiled(bundle: Bundle, files: BundleFiles) -> CompiledBundle:
+    program, operations = bundle.program, dict(bundle.operations)
+    findings = bundle.check()
+    if any(f.severity is Severity.ERROR for f in findings):
+        raise ValidationError(findings)
+    spec = None
+    if (data := files.files.get(LAUNCH_SPEC_FILE)) is not None:
+        spec = parse_launch_spec(data, bundle.path_of(LAUNCH_SPEC_FILE))
+    return CompiledBundle(
+        files.digest,
+        bundle.directory,
+        program,
+        operations,
+        findings,
+        spec,
+        symbol_kinds(program.parameters),
+    )
+
+
+# --- plans ------------------------------------------------------------------------------------
+
+
+def dump_plan(kernel: CompiledBundle) -> bytes:
+    """The plan of a kernel whose ``directory`` is :data:`PLACEHOLDER`."""
+    assert str(kernel.directory) == PLACEHOLDER
+    state = (
+        kernel.program,
+        kernel.operations,
+        kernel.findings,
+        kernel.launch_spec,
+        kernel.symbols,
+    )
+    file = io.BytesIO()
+    _PlanPickler(file, pickle.HIGHEST_PROTOCOL).dump(state)
+    return file.getvalue()
+
+
+def load_plan(data: bytes, digest: str, directory: Path) -> CompiledBundle:
+    """The kernel of a plan, its places in ``directory``. ``data`` has to be trusted: a pickle."""
+    return CompiledBundle(digest, directory, *_PlanUnpickler(io.BytesIO(data), directory).load())
+
+
+class _PlanPickler(pickle.Pickler):
+    """Every text with the placeholder is stored as a reference, which the loader fills in."""
+
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self._texts: dict[str, str] = {}
+
+    def persistent_id(self, obj: Any) -> str | None:
+        """The text itself where it names the directory."""
+        if type(obj) is str and PLACEHOLDER in obj:
+            return self._texts.setdefault(obj, obj)
+        return None
+
+
+class _PlanUnpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, directory: Path) -> None:
+        super().__init__(file)
+        self._directory = directory
+        self._texts: dict[str, str] = {}
+
+    def persistent_load(self, pid: str) -> str:
+        """The text with the real directory, spelled as `pathlib` does."""
+        text = self._texts.get(pid)
+        if text is None:
+            inside = str(self._directory / "x")[:-1]
+            text = pid.replace(f"{PLACEHOLDER}/", inside).replace(PLACEHOLDER, str(self._directory))
+            self._texts[pid] = text
+        return text

@@ -1,0 +1,251 @@
+"""``launch_spec.json``: the shapes, dtypes, roles and layouts of a kernel's arguments.
+
+Neither bundle.mlir nor the SDSC files carry them, so launches, transfers and ``spyre-run`` read
+this file; the torch backend writes it. Version 1 of the schema (runtime reference §5): keys we do
+not know are ignored, a newer version is refused, every error names its JSON path.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spyre.atomic_write import atomic_write
+from spyre.errors import BundleError, JsonLocation, SpyreError
+from spyre.layout import SpyreTensorLayout
+
+LAUNCH_SPEC_FILE = "launch_spec.json"
+SPYRE_CODE_DIRECTORY = "spyreCodeDir"
+VERSION = 1
+DERIVED_EMITTER = "spyre-compile, derived"
+"""``emitter`` of a file that spyre-compile derived from the SDSCs: readers derive it anew."""
+
+
+class Role(StrEnum):
+    """What a kernel does with an argument."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    INPUT_OUTPUT = "input_output"
+
+
+class LayoutSpec(msgspec.Struct, frozen=True):
+    """A tensor layout as the file spells it (elements; lists as in `SpyreTensorLayout`)."""
+
+    device_size: tuple[int, ...]
+    stride_map: tuple[int, ...]
+    device_dtype: str
+    element_arrangement: str = "STANDARD"
+
+    @classmethod
+    def of(cls, layout: SpyreTensorLayout) -> LayoutSpec:
+        """The file's form of a layout."""
+        return cls(
+            layout.device_size, layout.stride_map, layout.device_dtype, layout.element_arrangement
+        )
+
+    def to_layout(self) -> SpyreTensorLayout:
+        """The layout; LaunchError SPY310 or SPY320 when it is not well formed."""
+        return SpyreTensorLayout(
+            self.device_size, self.stride_map, self.device_dtype, self.element_arrangement
+        )
+
+
+class LaunchArgument(msgspec.Struct, frozen=True):
+    """One kernel argument.
+
+    ``shape`` in elements; a name in it is a dynamic size. ``dtype``: torch name without
+    ``torch.``. ``layout`` is None when the compiler left it out.
+    """
+
+    arg_index: int
+    role: Role
+    shape: tuple[int | str, ...]
+    dtype: str
+    layout: LayoutSpec | None = None
+
+    @property
+    def is_input(self) -> bool:
+        """True if the kernel reads the argument."""
+        return self.role is not Role.OUTPUT
+
+    @property
+    def is_output(self) -> bool:
+        """True if the kernel writes the argument."""
+        return self.role is not Role.INPUT
+
+
+class SymbolKind(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the launch puts into one symbol of a symbolic bundle.
+
+    ``kind``: kernel, kernel_slice, kernel_derived, kernel_derived_symbolic, pool or dimension;
+    which of the other fields are present depends on it.
+    """
+
+    kind: str
+    base_sym_idx: int | None = None
+    offset: int | None = None
+    arg_index: int | None = None
+    granularity: int | None = None
+    max_value: int | None = None
+    pytorch_sym: str | None = None
+    core_idx: int | None = None
+    split_count: int | None = None
+
+
+class LaunchSpec(msgspec.Struct, frozen=True):
+    """The whole file. ``pool_size`` in bytes (0: the kernel takes no pool).
+
+    ``bundle_symbolic_args``: addresses are launch arguments; otherwise they are baked in.
+    """
+
+    version: int
+    kernel_name: str
+    args: tuple[LaunchArgument, ...]
+    pool_size: int = 0
+    bundle_symbolic_args: bool = True
+    emitter: str | None = None
+    symbol_kinds: tuple[SymbolKind, ...] | None = None
+    symbols: dict[str, dict[str, Any]] | None = None
+
+    @property
+    def inputs(self) -> tuple[LaunchArgument, ...]:
+        """Arguments the kernel reads, in launch order."""
+        return tuple(a for a in self.args if a.is_input)
+
+    @property
+    def outputs(self) -> tuple[LaunchArgument, ...]:
+        """Arguments the kernel writes, in launch order."""
+        return tuple(a for a in self.args if a.is_output)
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+class _Emitted(msgspec.Struct):
+    emitter: Any = None
+
+
+def is_derived_spec(text: bytes) -> bool:
+    """True for a file of :data:`DERIVED_EMITTER`, which says nothing the SDSCs don't."""
+    try:
+        return bool(msgspec.json.decode(text, type=_Emitted).emitter == DERIVED_EMITTER)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def find_launch_spec(kernel_directory: Path | str) -> Path | None:
+    """The launch_spec.json beside a kernel's bundle.mlir or in its spyreCodeDir, else None."""
+    directory = Path(kernel_directory)
+    for place in (directory, directory / SPYRE_CODE_DIRECTORY):
+        if (path := place / LAUNCH_SPEC_FILE).is_file():
+            return path
+    return None
+
+
+def read_launch_spec(path: Path | str) -> LaunchSpec:
+    """Read and check a launch_spec.json.
+
+    BundleError SPY301 when the file cannot be read, SPY302 with the JSON path when it does not
+    follow the schema or a layout is not well formed, SPY303 when its version is newer than 1.
+    """
+    return parse_launch_spec(_read_bytes(path), str(path))
+
+
+def parse_launch_spec(text: bytes, file: str = LAUNCH_SPEC_FILE) -> LaunchSpec:
+    """The text of a launch_spec.json, checked; errors as of `read_launch_spec`."""
+    version = _decode(text, _Versioned, file).version
+    if version > VERSION:
+        raise BundleError(
+            "SPY303",
+            "launch_spec.json is newer than this reader",
+            JsonLocation(file, "$.version"),
+            expected=f"version <= {VERSION}",
+            found=f"version {version}",
+        )
+    spec: LaunchSpec = _decode(text, LaunchSpec, file)
+    _check_arguments(spec, file)
+    return spec
+
+
+def write_launch_spec(path: Path | str, spec: LaunchSpec) -> None:
+    """Write a launch_spec.json atomically: readers see the old file or the whole new one.
+
+    BundleError SPY301 when the directory cannot be written.
+    """
+    target = Path(path)
+    data = msgspec.json.format(format_launch_spec(spec).encode(), indent=1) + b"\n"
+    try:
+        with atomic_write(target) as place:
+            place.write_bytes(data)
+    except OSError as error:
+        raise BundleError(
+            "SPY301", f"cannot write {target}: {error.strerror}", JsonLocation(str(target))
+        ) from error
+
+
+def format_launch_spec(spec: LaunchSpec) -> str:
+    """The file's text on one line; optional top-level keys that are None are left out."""
+    fields = msgspec.to_builtins(spec)
+    for key in ("emitter", "symbol_kinds", "symbols"):
+        if fields[key] is None:
+            del fields[key]
+    return msgspec.json.encode(fields).decode()
+
+
+def _read_bytes(path: Path | str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BundleError(
+            "SPY301", f"cannot read launch_spec.json: {error.strerror}", JsonLocation(str(path))
+        ) from error
+
+
+def _decode(text: bytes, kind: type[Any], file: str) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        message, path = _split_path(str(error))
+        raise BundleError("SPY302", message, JsonLocation(file, path)) from error
+
+
+def _split_path(message: str) -> tuple[str, str]:
+    """msgspec's message without its `` - at `$.path` `` tail, and that path."""
+    found = re.fullmatch(r"(.*) - at `(.*)`", message, re.DOTALL)
+    return (found.group(1), found.group(2)) if found else (message, "$")
+
+
+def _check_arguments(spec: LaunchSpec, file: str) -> None:
+    for i, argument in enumerate(spec.args):
+        _check_shape(argument, JsonLocation(file, f"$.args[{i}].shape"))
+        location = JsonLocation(file, f"$.args[{i}].layout")
+        try:
+            if argument.layout is not None:
+                argument.layout.to_layout()
+        except SpyreError as error:
+            finding = error.finding
+            raise BundleError(
+                "SPY302",
+                finding.message,
+                location,
+                expected=finding.expected,
+                found=finding.found,
+            ) from error
+
+
+def _check_shape(argument: LaunchArgument, location: JsonLocation) -> None:
+    negative = [size for size in argument.shape if isinstance(size, int) and size < 0]
+    if negative:
+        raise BundleError(
+            "SPY302",
+            "a size in the shape of an argument is negative",
+            location,
+            expected="0 or more elements",
+            found=str(negative[0]),
+        )

@@ -1,0 +1,257 @@
+"""Compiled plans on disk: found by the content of a bundle, shared by all processes of a user.
+
+An entry is a header and a pickle (docs/decisions/012-kept-plans.md). It is used only if its length
+and SHA-256 are those of the header and the header is that of this bundle and this version of the
+package; anything else is replaced. Files are written under another name and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import sys
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+import numpy as np
+
+from spyre import config
+from spyre.cache import digest_of_sources, package_sources, warn_uncached, writable_directory
+from spyre.errors import SpyreError
+from spyre.runtime.program.compiled import (
+    PLACEHOLDER,
+    BundleFiles,
+    CompiledBundle,
+    KernelSource,
+    compile_bundle,
+    compile_files,
+    dump_plan,
+    load_plan,
+    read_bundle_files,
+)
+
+MAGIC = b"SPYREPLN"
+_HEADER = struct.Struct("<8s32s32s32sQ")
+"""magic, version key, digest of the bundle's files, SHA-256 of the payload, its bytes"""
+MAX_ENTRIES = 512
+MAX_BYTES = 1 << 30
+_SUFFIX = ".plan"
+_TEMPORARY = ".tmp"
+_ABANDONED_SECONDS = 3600
+_SOURCES = (
+    "mlir",
+    "layout",
+    "dtypes",
+    "errors.py",
+    "runtime/program/launch_spec.py",
+    "runtime/spyrecode",
+)
+"""Of this package: what makes a plan, or is unpickled with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """What a cache did in this process. ``damaged``: entries that were no whole right ones."""
+
+    hits: int = 0
+    misses: int = 0
+    damaged: int = 0
+    stored: int = 0
+    evicted: int = 0
+
+
+class PlanCache:
+    """Plans in a directory. Any number of threads and processes may use it at once.
+
+    Holds at most about ``max_entries`` entries of ``max_bytes`` bytes; the oldest go first.
+    """
+
+    def __init__(
+        self, directory: Path, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self.directory = directory
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self._statistics = CacheStatistics()
+        self._lock = Lock()
+
+    @property
+    def statistics(self) -> CacheStatistics:
+        """Counts since this object was made."""
+        return self._statistics
+
+    def get(self, digest: str, directory: Path) -> CompiledBundle | None:
+        """The plan of the files with ``digest``, its places in ``directory``; None without one.
+
+        An entry that is not whole, or not this one, is none: `put` replaces it.
+        """
+        path = self.path_of(digest)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            self._count(misses=1)
+            return None
+        payload = entry_payload(data, digest)
+        if payload is None:
+            self._count(misses=1, damaged=1)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        self._count(hits=1)
+        return load_plan(payload, digest, directory)
+
+    def put(self, digest: str, payload: bytes) -> bool:
+        """Keep a plan; False, with one warning, where it cannot be written."""
+        path = self.path_of(digest)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
+        try:
+            temporary.write_bytes(format_entry(payload, digest))
+            os.replace(temporary, path)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            warn_uncached(str(error.strerror))
+            return False
+        self._count(stored=1)
+        self._evict()
+        return True
+
+    def path_of(self, digest: str) -> Path:
+        """The file of an entry, which another version of the package does not look for."""
+        return self.directory / f"{digest[:32]}-{version_key()[:16]}{_SUFFIX}"
+
+    def _count(self, **changes: int) -> None:
+        with self._lock:
+            known = self._statistics
+            counts = {name: getattr(known, name) + n for name, n in changes.items()}
+            self._statistics = replace(known, **counts)
+
+    def _evict(self) -> None:
+        """Remove the entries used longest ago beyond the limits, and what killed writers left."""
+        with suppress(OSError):
+            found = _entries(self.directory)
+            kept_bytes = 0
+            for count, (_, size_bytes, path) in enumerate(sorted(found, reverse=True), 1):
+                kept_bytes += size_bytes
+                if count > self.max_entries or kept_bytes > self.max_bytes:
+                    Path(path).unlink(missing_ok=True)
+                    self._count(evicted=1)
+
+
+def _entries(directory: Path) -> list[tuple[int, int, str]]:
+    """Time of use in nanoseconds, bytes and path of all entries; abandoned files are removed."""
+    found = []
+    oldest = time.time() - _ABANDONED_SECONDS
+    with os.scandir(directory) as files:
+        for file in files:
+            with suppress(FileNotFoundError):
+                status = file.stat()
+                if file.name.endswith(_SUFFIX):
+                    found.append((status.st_mtime_ns, status.st_size, file.path))
+                elif file.name.endswith(_TEMPORARY) and status.st_mtime < oldest:
+                    os.unlink(file.path)
+    return found
+
+
+# --- entries ----------------------------------------------------------------------------------
+
+
+def format_entry(payload: bytes, digest: str) -> bytes:
+    """The bytes of an entry."""
+    check = hashlib.sha256(payload).digest()
+    key, files = bytes.fromhex(version_key()), bytes.fromhex(digest)
+    return _HEADER.pack(MAGIC, key, files, check, len(payload)) + payload
+
+
+def entry_payload(data: bytes, digest: str) -> bytes | None:
+    """The payload of a whole entry of this version for ``digest``, else None."""
+    if len(data) < _HEADER.size:
+        return None
+    magic, key, files, check, size_bytes = _HEADER.unpack_from(data)
+    payload = data[_HEADER.size :]
+    expected = (MAGIC, version_key(), digest, size_bytes)
+    if (magic, key.hex(), files.hex(), len(payload)) != expected:
+        return None
+    return payload if hashlib.sha256(payload).digest() == check else None
+
+
+@cache
+def version_key() -> str:
+    """SHA-256 of all that decides what a plan holds besides the bundle: sources and versions."""
+    parts = (
+        digest_of_sources(package_sources(*_SOURCES)),
+        sys.version,
+        msgspec.__version__,
+        np.__version__,
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+# --- finding and making -----------------------------------------------------------------------
+
+
+@cache
+def _cache_in(directory: Path) -> PlanCache:
+    return PlanCache(directory)
+
+
+def default_cache() -> PlanCache | None:
+    """The user's cache; None where SPYRE_PLAN_CACHE is off or nothing can be kept."""
+    directory = writable_directory("plans") if config.keeps_plans() else None
+    return None if directory is None else _cache_in(directory)
+
+
+def load_compiled(path: str | os.PathLike[str], plans: PlanCache | None = None) -> CompiledBundle:
+    """The compiled kernel of a bundle directory (or bundle.mlir), from the cache if it is there.
+
+    ``plans``: default `default_cache`. Errors as of `compile_bundle`; what raises is not kept.
+    """
+    return _load_compiled(path, read_bundle_files(path), plans)
+
+
+def _load_compiled(
+    path: str | os.PathLike[str], files: BundleFiles | None, plans: PlanCache | None = None
+) -> CompiledBundle:
+    if files is None or not files.is_complete:
+        return compile_bundle(path)
+    return load_compiled_files(files, plans)
+
+
+def load_compiled_files(files: BundleFiles, plans: PlanCache | None = None) -> CompiledBundle:
+    """As `load_compiled`, for files in memory."""
+    used = plans if plans is not None else default_cache()
+    if used is None:
+        return compile_files(files)
+    return used.get(files.digest, files.directory) or _build(files, used)
+
+
+def _build(files: BundleFiles, plans: PlanCache) -> CompiledBundle:
+    """Compile, keep, and return what a later process will load."""
+    try:
+        kernel = compile_files(replace(files, directory=Path(PLACEHOLDER)))
+    except SpyreError:
+        return compile_files(files)  # raises again, with real places
+    payload = dump_plan(kernel)
+    plans.put(files.digest, payload)
+    return load_plan(payload, files.digest, files.directory)
+
+
+def load_source(path: str | os.PathLike[str], files: BundleFiles | None = None) -> KernelSource:
+    """A bundle directory's program: compiled, or as `load_bundle` reads it where the check finds
+    errors, so that it may be diagnosed or run unchecked. Raises what reading raises.
+
+    ``files``: those at ``path``, if they were read already.
+    """
+    try:
+        return _load_compiled(path, files if files is not None else read_bundle_files(path))
+    except SpyreError:
+        from spyre.mlir.bundle import load_bundle
+
+        return load_bundle(path)

@@ -1,0 +1,1 @@
+"""Running a bundle once, start to end: the session and its result."""

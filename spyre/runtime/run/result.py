@@ -1,0 +1,167 @@
+"""What a run gives back: outputs, where they lay, and a report per execute.
+
+:mod:`.session` makes it from a linked program; ``spyre-run`` prints it. Byte counts are those of
+:mod:`spyre.hw.counters.execute`: sums over cores, times the executions of the execute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import Finding
+from spyre.hw.counters.counts import Counters
+from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
+from spyre.mlir.operation.operation import Operation
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.arguments.specs import ArgumentSpec
+from spyre.runtime.compare.outputs import OutputLocation
+from spyre.runtime.compare.verification import Verification
+
+if TYPE_CHECKING:
+    from spyre.hw.sanitizer.findings import SanitizerFinding
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteReport:
+    """One execute statement over all its executions.
+
+    ``shape``: iteration space in elements, e.g. ``mb 512, out 1024``. ``counters``: all
+    ``executions`` together. ``host_ns``: time on this machine; None when it was not taken.
+    """
+
+    index: int
+    sdsc: str
+    op: str
+    shape: str
+    cores: int
+    executions: int
+    counters: Counters
+    host_ns: int | None = None
+
+    @property
+    def hbm_read_bytes(self) -> int:
+        """Bytes read from HBM."""
+        return self.counters.hbm_read_bytes
+
+    @property
+    def hbm_written_bytes(self) -> int:
+        """Bytes written to HBM."""
+        return self.counters.hbm_written_bytes
+
+    @property
+    def lx_read_bytes(self) -> int:
+        """Bytes read from the scratchpads."""
+        return self.counters.lx_read_bytes
+
+    @property
+    def lx_written_bytes(self) -> int:
+        """Bytes written to the scratchpads."""
+        return self.counters.lx_written_bytes
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of the pt array."""
+        return self.counters.multiply_adds
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedArgument:
+    """An argument and its device address in bytes."""
+
+    spec: ArgumentSpec
+    address_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class RanLaunch:
+    """A launch of a run: what was linked for it, and how its executes are numbered and named."""
+
+    name: str
+    linked: LinkedProgram
+    label: ExecuteLabels = field(default_factory=ExecuteLabels)
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """Outcome of one run.
+
+    ``outputs``: numbers of the output arguments in launch order, in-place ones included (bfloat16
+    and float8 as float32); ``output_tensors``: the same in the argument's own dtype. ``places``:
+    where each output lay, and which core wrote it, for `spyre.runtime.compare.outputs`.
+    ``inputs``: what
+    the kernel was given. ``host_ns``: all executes together, None when the run was not timed.
+    ``verification``: how many executes agreed with the reference implementation, where asked for.
+    ``sanitizer``: what a device with a sanitizer found, errors first; ``findings`` includes it.
+    ``launches``: what ran, for `spyre.profile`. ``hbm_bytes``: allocated in each region of device
+    memory while it ran, with what else lay there; empty if nobody looked.
+    """
+
+    outputs: tuple[npt.NDArray[Any], ...]
+    output_tensors: tuple[HostTensor, ...]
+    inputs: tuple[HostTensor, ...]
+    executes: tuple[ExecuteReport, ...]
+    counters: Counters
+    findings: tuple[Finding, ...]
+    arguments: tuple[PlacedArgument, ...]
+    places: tuple[OutputLocation, ...] = field(default=(), repr=False)
+    verification: Verification | None = None
+    sanitizer: tuple[SanitizerFinding, ...] = ()
+    launches: tuple[RanLaunch, ...] = field(default=(), repr=False)
+    hbm_bytes: tuple[int, ...] = field(default=(), repr=False)
+
+    def with_sanitizer(self, found: Sequence[SanitizerFinding]) -> RunResult:
+        """The same with what the sanitizer found."""
+        findings = (*self.findings, *(f.to_finding() for f in found))
+        return replace(self, findings=findings, sanitizer=tuple(found))
+
+    @property
+    def host_ns(self) -> int | None:
+        """Host time of all executes, if it was taken."""
+        times = [report.host_ns for report in self.executes]
+        return None if any(t is None for t in times) else sum(t for t in times if t is not None)
+
+
+def report_executes(
+    linked: LinkedProgram,
+    operations: Sequence[Operation],
+    elapsed_ns: npt.NDArray[np.int64] | None,
+) -> tuple[ExecuteReport, ...]:
+    """A report per static execute. ``operations``: that of each; ``elapsed_ns``: per dispatch."""
+    count = len(linked.program.executes)
+    times: list[int | None] = [None] * count
+    if elapsed_ns is not None:
+        sums = np.zeros(count, np.int64)
+        np.add.at(sums, linked.dispatch[:, 1], elapsed_ns)
+        times = [int(t) for t in sums]
+    return tuple(_report(linked, k, operations[k], times[k]) for k in range(count))
+
+
+def shape_text(op: Operation, runs: Sequence[PlanRun] = ()) -> str:
+    """The iteration space in N_ order, in elements; of a runtime size what ``runs`` had."""
+    shown = {dim: str(op.extents[dim]) for dim in op.dims}
+    for dim in op.symbolic_dims if runs else ():
+        sizes = {run.plan.op.extents[dim] for run in runs}
+        shown[dim] = "-".join(map(str, sorted({min(sizes), max(sizes)})))
+    return ", ".join(f"{dim} {extent}" for dim, extent in shown.items())
+
+
+def _report(linked: LinkedProgram, k: int, op: Operation, host_ns: int | None) -> ExecuteReport:
+    execute = linked.program.executes[k]
+    executions = len(linked.schedule.loop_indices[k])
+    counters = linked.counters[k]
+    return ExecuteReport(
+        k,
+        execute.sdsc_filename,
+        op.name,
+        shape_text(op, linked.runs[k]),
+        len(op.cores),
+        executions,
+        counters,
+        host_ns,
+    )

@@ -1,0 +1,1 @@
+"""Recorded command streams as traces for Perfetto."""

@@ -1,0 +1,329 @@
+"""Command streams as a Chrome trace, for Perfetto: a process per card, tracks in it.
+
+Times are the host's, in microseconds from the first command of all cards, or from where a
+`TimeAxis` says. A card's tracks are its streams, engines and cores, as far as they did something.
+Spans on one track must not overlap: those of an engine do not, nor those of cores; those of a
+stream may, where preparation of later jobs looks ahead: it gets further lines then. Files of any
+length are written piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from spyre.atomic_write import atomic_write, writable_target
+from spyre.errors import LaunchError
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.mlir.operation.operation import Operation
+from spyre.runtime.flex.command_stream import Command, CommandStream
+from spyre.runtime.flex.work import Engine
+from spyre.runtime.kernel.runners import TimedLaunch
+from spyre.runtime.trace.events import HBM_TRACK, counter_events, hbm_counters, microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSpan:
+    """One dispatch: the same span, on the host's clock, for every core that takes part."""
+
+    name: str
+    cores: tuple[int, ...]
+    span_ns: tuple[int, int]
+    details: Mapping[str, object]
+
+
+def timed_launch_of(command: Command) -> TimedLaunch | None:
+    """The timed launch of a command, None for others.
+
+    The detail of a tiled launch is that of the last tile which ran the kernel; a step that only
+    copies has none.
+    """
+    detail = command.detail
+    if isinstance(detail, TimedLaunch) and detail.begin_ns >= command.begin_ns:
+        return detail
+    return None
+
+
+def core_spans(command: Command) -> Iterator[CoreSpan]:
+    """The dispatches of a command, one behind another: the gaps between them are left out."""
+    timed = timed_launch_of(command)
+    if timed is None:
+        return
+    linked, label = timed.linked, timed.label
+    operations = _operations(linked)
+    ends = (np.cumsum(timed.elapsed_ns) + timed.begin_ns).tolist()
+    rows = zip(linked.dispatch[:, 1:3].tolist(), timed.elapsed_ns.tolist(), ends, strict=True)
+    for op, ((static, instance), elapsed, end) in zip(operations, rows, strict=True):
+        details = {
+            "block": command.label,
+            "iteration": command.iteration,
+            "execute": label.first_execute + static,
+            "instance": instance,
+            "loop_indices": linked.schedule.loop_indices[static][instance].tolist(),
+            "sdsc": label.sdsc(linked.program.executes[static].sdsc_filename),
+        }
+        yield CoreSpan(op.name, op.cores, (end - elapsed, end), details)
+
+
+def used_cores(command: Command) -> frozenset[int]:
+    """Cores that took part in a command."""
+    timed = timed_launch_of(command)
+    if timed is None:
+        return frozenset()
+    runs = timed.linked.places.origin.runs
+    return frozenset(core for group in runs for run in group for core in run.plan.op.cores)
+
+
+def _operations(linked: LinkedProgram) -> list[Operation]:
+    """What each dispatch runs: that of its part, see :mod:`spyre.hw.plans.normalise`."""
+    runs = [run for group in linked.places.origin.runs for run in group]
+    which = np.searchsorted(linked.run_rows, linked.dispatch[:, 0], side="right") - 1
+    return [runs[place].plan.op for place in which.tolist()]
+
+
+_STREAMS = 1000
+_ENGINES = 2000
+_CORES = 3000
+_LINES = len(Engine)
+"""Lines of a stream at most: it has one span per engine at a time."""
+
+
+class Track(NamedTuple):
+    """A line of the trace; they are shown in order of ``number``."""
+
+    number: int
+    name: str
+
+
+@cache
+def stream_track(stream_id: int, line: int) -> Track:
+    """A line of a stream; a stream has further ones where its spans overlap."""
+    name = f"stream {stream_id}" if line == 0 else f"stream {stream_id} ({line + 1})"
+    return Track(_STREAMS + stream_id * _LINES + line, name)
+
+
+@cache
+def engine_track(engine: Engine) -> Track:
+    """The track of an engine."""
+    return Track(_ENGINES + engine, f"engine {engine.name.lower()}")
+
+
+@cache
+def core_track(core: int) -> Track:
+    """The track of a core."""
+    return Track(_CORES + core, f"core {core}")
+
+
+def lanes_of(commands: CommandStream) -> list[Track]:
+    """The line of its stream that each command goes to: the first that is free at its begin."""
+    lanes: dict[int, Track] = {}
+    ends: dict[int, list[int]] = {}
+    for place, command in sorted(enumerate(commands), key=_begin_of):
+        lines = ends.setdefault(command.stream_id, [])
+        free = (k for k, end in enumerate(lines) if end <= command.begin_ns)
+        line = next(free, len(lines))
+        lines[line : line + 1] = [command.end_ns]
+        lanes[place] = stream_track(command.stream_id, line)
+    return [lanes[place] for place in range(len(commands))]
+
+
+def _begin_of(numbered: tuple[int, Command]) -> tuple[int, int]:
+    return numbered[1].begin_ns, numbered[1].end_ns
+
+
+def used_tracks(commands: CommandStream, lanes: Sequence[Track]) -> Iterator[Track]:
+    """The tracks on which something is shown, in order."""
+    yield from sorted(set(lanes))
+    yield from sorted({engine_track(c.engine) for c in commands})
+    cores = frozenset[int]().union(*(used_cores(c) for c in commands))
+    yield from (core_track(core) for core in sorted(cores))
+
+
+CommandEvent = dict[str, Any]
+Recordings = Mapping[int, CommandStream]
+"""What was recorded, by index of the card."""
+_PIECE = 4096
+"""Events that are encoded at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """How the times of a trace relate to those of another one it is shown with.
+
+    ``origin_ns``: the host clock where the other one's times are 0. ``base_ns``: the same moment in
+    nanoseconds since 1970, as the other one names it. ``first_process``: number of card 0's process
+    in the trace, different from all of the other one's.
+    """
+
+    origin_ns: int
+    base_ns: int
+    first_process: int
+
+
+def chrome_trace(recordings: Recordings, axis: TimeAxis | None = None) -> dict[str, Any]:
+    """The trace as the JSON object that Perfetto reads."""
+    return {**_head(axis), "traceEvents": list(trace_events(recordings, axis))}
+
+
+def _head(axis: TimeAxis | None) -> dict[str, Any]:
+    base = {} if axis is None else {"baseTimeNanoseconds": axis.base_ns}
+    return {"displayTimeUnit": "ns", **base}
+
+
+def trace_events(recordings: Recordings, axis: TimeAxis | None = None) -> Iterator[CommandEvent]:
+    """Names of all processes and tracks, spans, and arrows to what waited for them."""
+    chosen = axis or _own_axis(recordings)
+    arrows = 0
+    for index, commands in recordings.items():
+        card = _CardTrace(index, commands, chosen, arrows)
+        yield from card.events()
+        arrows = card.arrows
+
+
+def _own_axis(recordings: Recordings) -> TimeAxis:
+    start = min((c.begin_ns for r in recordings.values() for c in r), default=0)
+    return TimeAxis(start, 0, 1)  # Perfetto takes process 0 for the idle one
+
+
+def check_trace_file(path: Path | str) -> Path:
+    """Where a trace goes, symbolic links followed. LaunchError SPY886 when nothing can be there."""
+    return writable_target(path, partial(_refusal, path))
+
+
+def write_trace(
+    path: Path | str,
+    recordings: Recordings,
+    axis: TimeAxis | None = None,
+    more: Iterable[CommandEvent] = (),
+) -> None:
+    """Write a trace; the file appears whole or not at all. ``more``: events of other processes.
+
+    LaunchError SPY886 when it cannot be written.
+    """
+    target = check_trace_file(path)
+    try:
+        with atomic_write(target) as place, place.open("wb") as file:
+            events = chain(trace_events(recordings, axis), more)
+            file.writelines(_encoded(_head(axis), events))
+    except OSError as error:
+        raise _refusal(path, str(error.strerror)) from error
+
+
+def _refusal(path: Path | str, found: str) -> LaunchError:
+    return LaunchError(
+        "SPY886",
+        f"cannot write the trace {path}",
+        expected="a file in a directory that may be written",
+        found=found,
+    )
+
+
+def _encoded(head: Mapping[str, Any], events: Iterable[CommandEvent]) -> Iterator[bytes]:
+    """The JSON text of the trace, in pieces."""
+    source = iter(events)
+    separator = msgspec.json.encode(head)[:-1] + b',"traceEvents":['
+    while piece := list(islice(source, _PIECE)):
+        yield separator + msgspec.json.encode(piece)[1:-1]
+        separator = b",\n"
+    yield b"]}\n" if separator == b",\n" else separator + b"]}\n"
+
+
+class _CardTrace:
+    """The events of one card. ``arrows``: numbers given to arrows until now."""
+
+    def __init__(self, index: int, commands: CommandStream, axis: TimeAxis, arrows: int) -> None:
+        self.arrows = arrows
+        self._index = index
+        self._commands = commands
+        self._origin_ns = axis.origin_ns
+        self._lanes = lanes_of(commands)
+        self._process = axis.first_process + index
+        self._sources: dict[str, tuple[Command, Track]] = {}
+
+    def events(self) -> Iterator[CommandEvent]:
+        """Everything about the card."""
+        yield self._name("process_name", 0, name=f"Spyre device {self._index}")
+        yield self._name("process_sort_index", 0, sort_index=self._index)
+        for track in used_tracks(self._commands, self._lanes):
+            yield self._name("thread_name", track.number, name=track.name)
+            yield self._name("thread_sort_index", track.number, sort_index=track.number)
+        for command, lane in zip(self._commands, self._lanes, strict=True):
+            yield from self._spans(command, lane)
+            yield from self._arrows(command, lane)
+            self._sources[command.label] = (command, lane)
+        if self._commands.memory is not None and len(self._commands):
+            yield from self._memory(self._commands.memory)
+
+    def _memory(self, found: AllocationHistory) -> Iterator[CommandEvent]:
+        """What is allocated, from the first command on."""
+        first_ns = min(command.begin_ns for command in self._commands)
+        clock_ns = np.maximum(np.append(first_ns, found.times_ns), first_ns)
+        moments = clock_ns - self._origin_ns
+        yield from counter_events(
+            self._process, HBM_TRACK, moments, hbm_counters(found.allocated_bytes)
+        )
+
+    def _name(self, kind: str, track: int, **content: object) -> CommandEvent:
+        head = {"ph": "M", "name": kind, "pid": self._process, "tid": track, "ts": 0}
+        return {**head, "args": content}
+
+    def _spans(self, command: Command, lane: Track) -> Iterator[CommandEvent]:
+        block = command.block
+        details = {
+            "block": command.label,
+            "stream": command.stream_id,
+            "iteration": command.iteration,
+            "after": list(command.after),
+            "bytes": block.size_bytes,
+            "addresses": [str(place) for place in block.places],
+        }
+        if command.error:
+            details["error"] = command.error
+        name, span = f"{block.kind} {block.name}", (command.begin_ns, command.end_ns)
+        for track in (lane, engine_track(command.engine)):
+            yield self._span(name, block.kind, track, span, details)
+        for part in core_spans(command):
+            for core in part.cores:
+                yield self._span(part.name, "execute", core_track(core), part.span_ns, part.details)
+
+    def _span(
+        self,
+        name: str,
+        category: str,
+        track: Track,
+        span_ns: tuple[int, int],
+        details: Mapping[str, object],
+    ) -> CommandEvent:
+        return {
+            "ph": "X",
+            "name": name,
+            "cat": category,
+            "pid": self._process,
+            "tid": track.number,
+            "ts": self._microseconds(span_ns[0]),
+            "dur": (span_ns[1] - span_ns[0]) / 1000,
+            "args": details,
+        }
+
+    def _arrows(self, command: Command, lane: Track) -> Iterator[CommandEvent]:
+        """From each recorded block that ``command`` waited for, on the tracks of the streams."""
+        for label in command.after:
+            if label not in self._sources:
+                continue  # it ran before the recording
+            source, source_lane = self._sources[label]
+            self.arrows += 1
+            head = {"name": "after", "cat": "after", "id": self.arrows, "pid": self._process}
+            begin, end = self._microseconds(source.begin_ns), self._microseconds(command.begin_ns)
+            yield {"ph": "s", **head, "tid": source_lane.number, "ts": begin}
+            yield {"ph": "f", "bp": "e", **head, "tid": lane.number, "ts": end}
+
+    def _microseconds(self, clock_ns: int) -> float:
+        return microseconds(clock_ns - self._origin_ns)

@@ -1,0 +1,1 @@
+"""Cards as PyTorch sees them: selection, memory, streams, random numbers, dtypes, errors."""

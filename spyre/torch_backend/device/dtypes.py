@@ -1,0 +1,75 @@
+"""torch dtypes the card has a format for, and the error for all others (runtime reference §2).
+
+int64 is stored as int32: the first int64 tensor gets a warning; values that do not fit int32 are
+an error, since the card would store other numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from spyre import config
+from spyre.torch_backend.device.errors import Int64Overflow, warn_user
+
+NAMES: dict[torch.dtype, str] = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.bool: "bool",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.uint8: "uint8",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
+}
+"""Name in `spyre.dtypes.HOST_DTYPES` by torch dtype."""
+DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in NAMES.items()}
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The dtype's name in `spyre.dtypes`; UnsupportedDtype SPY311 when the card has no format."""
+    name = NAMES.get(dtype)
+    if name is None:
+        from spyre.torch_backend.device.errors import UnsupportedDtype
+
+        raise UnsupportedDtype(dtype, ", ".join(NAMES.values()))
+    return name
+
+
+_LIMITS = torch.iinfo(torch.int32)
+_warns = True
+
+
+def set_downcast_warning(enabled: bool) -> None:
+    """Whether the next int64 tensor put on a card gives a warning; then none does any more."""
+    global _warns
+    _warns = bool(enabled)
+
+
+def warn_of_downcast() -> None:
+    """Warn, the first time."""
+    global _warns
+    if _warns:
+        _warns = False
+        if config.warns_of_downcasts():
+            warn_user(
+                "Spyre holds int64 tensors as int32: values outside its range are refused "
+                "(TORCH_SPYRE_DOWNCAST_WARN=0 hides this warning)"
+            )
+
+
+def check_int64(source: torch.Tensor) -> None:
+    """Int64Overflow SPY901 if an int64 CPU tensor has a value that int32 does not."""
+    if source.dtype is not torch.int64 or source.numel() == 0:
+        return
+    low, high = (int(value) for value in torch.aminmax(source))
+    if low < _LIMITS.min or high > _LIMITS.max:
+        raise Int64Overflow(
+            "SPY901",
+            "an int64 value does not fit the card, which holds int64 as int32",
+            expected=f"{_LIMITS.min} to {_LIMITS.max}",
+            found=str(low if low < _LIMITS.min else high),
+            hint="keep such numbers on the CPU",
+        )

@@ -1,0 +1,212 @@
+"""Device memory as ``torch.spyre`` and ``torch.accelerator`` report it.
+
+*Allocated* is what tensors hold, rounded up to sticks. *Reserved* is everything the card's
+allocator has handed out: programs, constants and scratch memory of operations included. Nothing is
+cached for later: memory of a tensor is free for others as soon as its last view is gone and what
+was submitted with it has run. Any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from spyre.errors import DeviceOutOfMemory
+from spyre.hw.spec import STICK_BYTES
+from spyre.torch_backend.device.cards import card_of
+from spyre.torch_backend.device.errors import SpyreOutOfMemory
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.memory.storage import DeviceStorage
+
+
+class TensorMemory:
+    """Counters of one card. Any thread; `give_back` may be called by finalizers at any moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._given_back: deque[int] = deque()
+        self._out_of_memory = 0
+        self._bytes = self._peak_bytes = self._total_bytes = 0
+        self._count = self._peak_count = self._total_count = 0
+
+    def replace(self, before_bytes: int, after_bytes: int) -> None:
+        """Memory of a storage was ``before_bytes`` (0: it is new) and is ``after_bytes`` now."""
+        with self._lock:
+            self._settle()
+            if before_bytes:
+                self._bytes -= _rounded(before_bytes)
+                self._count -= 1
+            if after_bytes:
+                self._bytes += _rounded(after_bytes)
+                self._count += 1
+                self._total_bytes += _rounded(after_bytes)
+                self._total_count += 1
+            self._peak_bytes = max(self._peak_bytes, self._bytes)
+            self._peak_count = max(self._peak_count, self._count)
+
+    def give_back(self, size_bytes: int) -> None:
+        """A storage is gone."""
+        self._given_back.append(size_bytes)
+
+    def note_out_of_memory(self) -> None:
+        """An allocation was refused."""
+        with self._lock:
+            self._out_of_memory += 1
+
+    def _settle(self) -> None:
+        while self._given_back:
+            self._bytes -= _rounded(self._given_back.popleft())
+            self._count -= 1
+
+    def counters(self) -> dict[str, int]:
+        """Current, peak and accumulated bytes and allocations, under torch's names."""
+        with self._lock:
+            self._settle()
+            freed_bytes = self._total_bytes - self._bytes
+            return {
+                "allocated_bytes.all.current": self._bytes,
+                "allocated_bytes.all.peak": self._peak_bytes,
+                "allocated_bytes.all.allocated": self._total_bytes,
+                "allocated_bytes.all.freed": freed_bytes,
+                "allocation.all.current": self._count,
+                "allocation.all.peak": self._peak_count,
+                "allocation.all.allocated": self._total_count,
+                "allocation.all.freed": self._total_count - self._count,
+                "num_ooms": self._out_of_memory,
+            }
+
+    def reset_peak(self) -> None:
+        """Peaks start again at the current values."""
+        with self._lock:
+            self._settle()
+            self._peak_bytes, self._peak_count = self._bytes, self._count
+
+    def reset_accumulated(self) -> None:
+        """Accumulated values start again: what is held now counts as allocated once."""
+        with self._lock:
+            self._settle()
+            self._total_bytes, self._total_count = self._bytes, self._count
+
+
+_memories: dict[int, TensorMemory] = {}
+
+
+def tensor_memory(card: FlexDevice) -> TensorMemory:
+    """The counters of ``card``."""
+    found = _memories.get(card.index)
+    return found if found is not None else _memories.setdefault(card.index, TensorMemory())
+
+
+def _rounded(size_bytes: int) -> int:
+    return size_bytes + STICK_BYTES - 1 & -STICK_BYTES
+
+
+def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+    """Counters of a card under torch's names, such as ``allocated_bytes.all.peak``; bytes."""
+    card = card_of(device)
+    reserved = card.allocator.statistics().allocated_bytes
+    found = tensor_memory(card).counters() | {
+        "reserved_bytes.all.current": reserved.current,
+        "reserved_bytes.all.peak": reserved.peak,
+        "reserved_bytes.all.allocated": reserved.accumulated,
+        "reserved_bytes.all.freed": reserved.accumulated - reserved.current,
+    }
+    return OrderedDict(sorted(found.items()))
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Bytes that tensors hold now."""
+    return memory_stats(device)["allocated_bytes.all.current"]
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """The most bytes tensors held since the last `reset_peak_memory_stats`."""
+    return memory_stats(device)["allocated_bytes.all.peak"]
+
+
+def memory_reserved(device: Any = None) -> int:
+    """Bytes the card's allocator has handed out now."""
+    return memory_stats(device)["reserved_bytes.all.current"]
+
+
+def max_memory_reserved(device: Any = None) -> int:
+    """The most bytes it had handed out since the last `reset_peak_memory_stats`."""
+    return memory_stats(device)["reserved_bytes.all.peak"]
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Peaks start again at the current values."""
+    card = card_of(device)
+    tensor_memory(card).reset_peak()
+    card.allocator.reset_peak()
+
+
+def reset_accumulated_memory_stats(device: Any = None) -> None:
+    """Sums of what tensors were given and gave back start again."""
+    tensor_memory(card_of(device)).reset_accumulated()
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """Free bytes, and all bytes there are for tensors, of a card."""
+    found = card_of(device).allocator.statistics()
+    return found.free_bytes, found.reserved_bytes
+
+
+get_memory_info = mem_get_info
+
+
+def empty_cache() -> None:
+    """Drop what the backend keeps on the current card only to be faster next time."""
+    card = card_of()
+    for hook in tuple(card.allocator.pressure_hooks):
+        hook()
+    card.device.clear_leftovers()
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """A table of `memory_stats` for people; ``abbreviated``: without sums."""
+    card = card_of(device)
+    stats = memory_stats(card.index)
+    free_bytes, total_bytes = mem_get_info(card.index)
+    columns = ("current", "peak") if abbreviated else ("current", "peak", "allocated", "freed")
+    rows = [
+        ("tensor bytes", [stats[f"allocated_bytes.all.{c}"] for c in columns]),
+        ("tensors", [stats[f"allocation.all.{c}"] for c in columns]),
+        ("all bytes", [stats[f"reserved_bytes.all.{c}"] for c in columns]),
+    ]
+    lines = [f"spyre:{card.index}: {free_bytes:,} of {total_bytes:,} bytes are free"]
+    lines.append(_line("", columns))
+    lines.extend(_line(name, (f"{value:,}" for value in values)) for name, values in rows)
+    return "\n".join(lines)
+
+
+def _line(name: str, values: Iterable[str]) -> str:
+    return f"{name:<14}" + "".join(f"{value:>20}" for value in values)
+
+
+def allocate_memory(card: FlexDevice, size_bytes: int) -> DeviceStorage:
+    """Memory of ``card`` that nobody uses; more than `KEEP_BYTES` may hold anything.
+
+    SpyreOutOfMemory SPY401 when there is no room.
+    """
+    try:
+        return card.allocate(size_bytes, uncleared=True)
+    except DeviceOutOfMemory as error:
+        tensor_memory(card).note_out_of_memory()
+        raise _out_of_memory(card, size_bytes, error) from None
+
+
+def _out_of_memory(card: FlexDevice, size_bytes: int, error: DeviceOutOfMemory) -> SpyreOutOfMemory:
+    found = card.allocator.statistics()
+    return SpyreOutOfMemory(
+        error.code,
+        f"spyre:{card.index} out of memory. Tried to allocate {size_bytes} bytes",
+        expected=f"at most {found.largest_free_bytes} bytes, the largest free block",
+        found=f"{found.free_bytes} of {found.reserved_bytes} bytes are free, "
+        f"{found.allocated_bytes.current} allocated",
+        hint="delete tensors that are no longer needed, or use smaller batches",
+    )

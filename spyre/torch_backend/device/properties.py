@@ -1,0 +1,73 @@
+"""What a card is: ``torch.spyre.get_device_properties`` and its relatives, and usable cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spyre import config
+from spyre.errors import LaunchError
+from spyre.hw.spec import CORES, LX_BYTES, STICK_BYTES
+from spyre.torch_backend.device.cards import card_of
+from spyre.torch_backend.device.dtypes import NAMES
+
+
+def usable_cores() -> int:
+    """SENCORES; LaunchError SPY902 unless it is a number from 1 to 32."""
+    text = config.SENCORES.read().strip()
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= CORES):
+        raise LaunchError(
+            "SPY902", "SENCORES is no number of cores", expected=f"1 to {CORES}", found=text
+        )
+    return int(text)
+
+
+NAME = "IBM Spyre (simulated)"
+
+
+@dataclass(frozen=True, slots=True)
+class SpyreDeviceProperties:
+    """Sizes of a card; sources: hardware reference §2, runtime reference §4.
+
+    ``total_memory``: bytes for tensors. ``multi_processor_count``: its cores.
+    ``usable_cores``: how many of them one operation may use (SENCORES). ``lx_bytes``: scratchpad
+    of one core. ``card``: number of the physical card. ``mode``: of the flex runtime.
+    """
+
+    name: str
+    total_memory: int
+    multi_processor_count: int
+    usable_cores: int
+    lx_bytes: int
+    stick_bytes: int
+    card: int
+    mode: str
+
+
+def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
+    """Properties of a card, by default the current one; LaunchError SPY883 if there is none."""
+    from spyre.runtime.flex.device import devices
+
+    card = card_of(device)
+    total = card.allocator.statistics().reserved_bytes
+    sizes = (CORES, usable_cores(), LX_BYTES, STICK_BYTES)
+    mode = card.allocator.mode.value
+    return SpyreDeviceProperties(NAME, total, *sizes, devices().cards[card.index], mode)
+
+
+def get_device_name(device: Any = None) -> str:
+    """Name of a card."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> dict[str, set[torch.dtype]]:
+    """What a card can hold, as ``torch.accelerator.get_device_capability`` says it."""
+    card_of(device)
+    return {"supported_dtypes": set(NAMES)}
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """bfloat16 tensors are held in the card's 16-bit format, whose mantissa has 9 bits."""
+    return including_emulation

@@ -1,0 +1,218 @@
+"""``torch.spyre.Stream`` and ``Event``: the runtime's, as subclasses of torch's.
+
+A torch stream is a name (card and id) of a `FlexStream`; several objects may name the same one.
+Entering a stream makes it, and its card, current for the calling thread, so that copies and
+operations of that thread go there. Errors of a stream are raised by the next `synchronize` or
+`query` (runtime reference §7). Any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from spyre.runtime.flex import stream as flex_event
+from spyre.runtime.flex.device import devices
+from spyre.torch_backend.compat import PRIVATE_USE_1
+from spyre.torch_backend.device.cards import card_at, card_of, index_of, made_cards
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex.stream import FlexStream
+
+
+class _Entered(threading.local):
+    """What the streams a thread has entered replaced: card index, card, its stream."""
+
+    def __init__(self) -> None:
+        self.before: list[tuple[int, FlexDevice, FlexStream]] = []
+
+
+_entered = _Entered()
+
+
+class Stream(torch.Stream):  # type: ignore[misc]
+    """The next stream of a card's pool: 1-32 for ``priority`` 0, 33-64 for any other.
+
+    ``device``: the card, by default the current one. With ``stream_id`` (and ``device_index``) the
+    stream of that id, which must have been handed out: LaunchError SPY872.
+    """
+
+    flex: FlexStream
+
+    def __new__(cls, device: Any = None, priority: int = 0, **named: Any) -> Stream:
+        """See the class."""
+        if "stream_id" in named:
+            card = card_at(named.get("device_index", index_of(device)))
+            return cls._of(card.streams.of_id(named["stream_id"]))
+        card = card_of(device)
+        return cls._of(card.streams.take(priority))
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    @classmethod
+    def _of(cls, flex: FlexStream) -> Stream:
+        found = torch.Stream.__new__(
+            cls,
+            stream_id=flex.stream_id,
+            device_index=flex.device.index,
+            device_type=PRIVATE_USE_1,
+        )
+        found.flex = flex
+        return cast(Stream, found)
+
+    @property
+    def priority(self) -> int:
+        """0, or -1 for streams of the high pool."""
+        return self.flex.priority
+
+    def synchronize(self) -> None:
+        """Wait for everything submitted until now; raises the stream's error, once."""
+        self.flex.synchronize()
+
+    def query(self) -> bool:
+        """True if everything submitted has ended; raises the stream's error, once."""
+        return self.flex.query()
+
+    def record_event(self, event: Any = None) -> Any:
+        """Record ``event``, or a new one, behind everything submitted until now; returns it."""
+        chosen = Event(self.device) if event is None else event
+        chosen.record(self)
+        return chosen
+
+    def wait_event(self, event: Any) -> None:
+        """What is submitted from now on waits for ``event``; the host does not."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        """What is submitted from now on waits for what ``stream`` has now.
+
+        For streams of two cards the host waits.
+        """
+        self.wait_event(stream.record_event())
+
+    def __enter__(self) -> Stream:
+        card = card_at(self.device.index)
+        _entered.before.append((devices().current_index, card, card.streams.current))
+        set_stream(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        index, card, stream = _entered.before.pop()
+        card.streams.set_current(stream)
+        devices().set_current(index)
+
+    def __repr__(self) -> str:
+        return f"torch.spyre.Stream device={self.device} id={self.stream_id}"
+
+
+class Event(torch.Event):  # type: ignore[misc]
+    """A point in a stream. ``enable_timing``: `elapsed_time` may be asked for.
+
+    ``blocking`` makes no difference: waiting never spins. ``interprocess``: NotImplementedError.
+    """
+
+    flex: flex_event.Event
+    card_index: int
+
+    def __new__(
+        cls,
+        device: Any = None,
+        *,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+    ) -> Event:
+        """See the class."""
+        if interprocess:
+            raise NotImplementedError("spyre events cannot be shared between processes")
+        index = index_of(None if isinstance(device, bool) else device)
+        found = torch.Event.__new__(cls, device="spyre", enable_timing=enable_timing)
+        found.flex = flex_event.Event(enable_timing)
+        found.card_index = card_at(index).index
+        return cast(Event, found)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:
+        """The card it was made for, or was last recorded on."""
+        return torch.device("spyre", self.card_index)
+
+    def record(self, stream: Any = None) -> None:
+        """Complete once everything submitted to ``stream`` (the current one) has completed."""
+        chosen = current_stream(self.device) if stream is None else stream
+        self.flex.record(chosen.flex)
+        self.card_index = chosen.device.index
+
+    def wait(self, stream: Any = None) -> None:
+        """``stream`` (the current one) waits from now on; the host only for another card's."""
+        chosen = current_stream(self.device) if stream is None else stream
+        if chosen.device.index != self.card_index:
+            self.flex.synchronize()
+        else:
+            self.flex.wait(chosen.flex)
+
+    def query(self) -> bool:
+        """True if complete, or never recorded; raises the error of a stream that failed before."""
+        return self.flex.query()
+
+    def synchronize(self) -> None:
+        """Wait until complete; raises the error of a stream that failed before."""
+        self.flex.synchronize()
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this event to ``end_event``, both complete; else LaunchError SPY875."""
+        return self.flex.elapsed_time(end_event.flex)
+
+    def __repr__(self) -> str:
+        return f"torch.spyre.{self.flex!r}"
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The calling thread's stream on a card."""
+    return Stream._of(card_of(device).streams.current)
+
+
+def default_stream(device: Any = None) -> Stream:
+    """Stream 0 of a card."""
+    return Stream._of(card_of(device).streams.default)
+
+
+def set_stream(stream: Any) -> None:
+    """Make ``stream``, and its card, current for the calling thread."""
+    card = card_at(stream.device.index)
+    card.streams.set_current(card.streams.of_id(stream.stream_id))
+    devices().set_current(card.index)
+
+
+class stream:
+    """``with torch.spyre.stream(s):`` is ``with s:``; None changes nothing."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> Any:
+        return None if self.stream is None else self.stream.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*error)
+
+
+def follow_all_streams() -> None:
+    """The calling thread's stream of every card waits for what all others of the card have.
+
+    Backward passes run where they are called, on the current stream, whatever stream the forward
+    operation was on.
+    """
+    for card in made_cards():
+        current = card.streams.current
+        for other in card.streams.handed_out():
+            last = other.queue.last
+            if other is not current and last is not None and not last.has_ended:
+                current.wait_stream(other)

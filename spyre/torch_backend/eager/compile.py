@@ -1,0 +1,235 @@
+"""From an aten operation over particular tensors to a compiled program and how to call it.
+
+Two tensors that differ by their place in memory share a program: views are taken relative to their
+first element, and addresses are launch arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.layout.device_view import DeviceView
+from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.operands import Operand, ScalarOperand, view_on_card
+from spyre.torch_backend.observe.debug import show_program
+from spyre.torch_backend.program.compiled import CompiledProgram
+from spyre.torch_backend.program.op_spec import LoweringError, Value
+from spyre.torch_backend.program.operations import (
+    ConstantArgument,
+    Lowering,
+    scalar_view,
+    store_result,
+)
+from spyre.torch_backend.recently_used import RecentlyUsed
+from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
+
+LoweringFunction = Callable[..., Value | Sequence[Value]]
+"""(lowering, *values, *parameters) → results."""
+
+
+@dataclass(frozen=True, slots=True)
+class EagerCall:
+    """An operation to run.
+
+    ``name`` and ``parameters`` identify ``lowering``: what it does depends on nothing else but the
+    operands' views. ``buffers``: per operand, None for numbers. ``target``: takes the one result.
+    """
+
+    name: str
+    lowering: LoweringFunction
+    parameters: tuple[Any, ...]
+    operands: Sequence[Operand]
+    buffers: Sequence[DeviceBuffer | None]
+    card: FlexDevice
+    target: torch.Tensor | None = None
+    target_buffer: DeviceBuffer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EagerProgram:
+    """A compiled program: its arguments are operands, constants, then results or the target, then
+    scratch memory. ``results``: what new tensors it makes are laid out for. ``into_target``: its
+    result goes straight to the target.
+    """
+
+    program: CompiledProgram
+    constants: tuple[ConstantArgument, ...]
+    results: tuple[StorageLayout, ...]
+    scratch_bytes: int
+    into_target: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CachedCall:
+    """A recipe for particular views; ``offsets_bytes``: of each operand, then of the target."""
+
+    recipe: EagerProgram
+    offsets_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsRelayout:
+    """The operands with these numbers have to be laid out anew first."""
+
+    operands: tuple[int, ...]
+
+
+MAX_PROGRAMS = 4096
+_recipes: RecentlyUsed[tuple[object, ...], EagerProgram] = RecentlyUsed(MAX_PROGRAMS)
+
+
+def recipes() -> Iterator[EagerProgram]:
+    """What is kept of compiled programs, the newest last."""
+    return _recipes.values()
+
+
+def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
+    """What a call runs. NotExpressible when even operands in default layout do not help."""
+    views = [_view(o, b) for o, b in zip(call.operands, call.buffers, strict=True)]
+    missing = tuple(k for k, view in enumerate(views) if view is None)
+    if missing:
+        return NeedsRelayout(missing)
+    found = [view for view in views if view is not None]
+    target = _target_view(call)
+    try:
+        recipe = _recipe(call, found, target)
+    except LoweringError:
+        odd = tuple(k for k, o in enumerate(call.operands) if _is_odd(o, call.buffers[k]))
+        if not odd:
+            raise
+        return NeedsRelayout(odd)
+    offsets = [view.offset_bytes for view in found]
+    if target is not None:
+        offsets.append(target.offset_bytes)
+    return CachedCall(recipe, tuple(offsets))
+
+
+def _view(operand: Operand, buffer: DeviceBuffer | None) -> DeviceView | None:
+    if isinstance(operand, ScalarOperand):
+        return scalar_view(operand.dtype)
+    assert buffer is not None
+    return view_on_card(operand, buffer)
+
+
+def _target_view(call: EagerCall) -> DeviceView | None:
+    """Where the target's elements lie, if results can be written straight there."""
+    if call.target is None or call.target_buffer is None:
+        return None
+    view = view_on_card(call.target, call.target_buffer)
+    return view if view is not None and view.writable else None
+
+
+def _is_odd(operand: Operand, buffer: DeviceBuffer | None) -> bool:
+    """True unless the operand is a whole contiguous tensor in the layout new tensors have."""
+    if buffer is None or buffer.base is None or isinstance(operand, ScalarOperand):
+        return False
+    size, base = tuple(operand.size()), buffer.base
+    whole = operand.storage_offset() == 0 and operand.stride() == contiguous_strides(size)
+    default = SpyreTensorLayout.from_host(size, base.dtype)
+    return not (whole and base.shape == size and base.layout == default)
+
+
+def _recipe(
+    call: EagerCall, views: Sequence[DeviceView], target: DeviceView | None
+) -> EagerProgram:
+    key = _recipe_key(call, views, target)
+    found = _recipes.get(key)
+    if found is None:
+        found = _compile(call, views, target, key)
+        _recipes.put(key, found)
+    return found
+
+
+def _recipe_key(
+    call: EagerCall, views: Sequence[DeviceView], target: DeviceView | None
+) -> tuple[object, ...]:
+    tensors = tuple(
+        (replace(view, offset_bytes=0), _dtype(o), b is not None and b.zero_padded)
+        for view, o, b in zip(views, call.operands, call.buffers, strict=True)
+    )
+    place: object = None
+    if target is not None and call.target is not None:
+        place = (
+            replace(target, offset_bytes=0),
+            name_of(call.target.dtype),
+            _overlaps(call, views, target),
+        )
+    return (call.name, call.parameters, call.card.index, call.card.device.resets, tensors, place)
+
+
+def _dtype(operand: Operand) -> str:
+    return operand.dtype if isinstance(operand, ScalarOperand) else name_of(operand.dtype)
+
+
+def _overlaps(call: EagerCall, views: Sequence[DeviceView], target: DeviceView) -> tuple[bool, ...]:
+    """Per operand, whether it may share memory with the target in another way than element by
+    element.
+    """
+    return tuple(
+        buffer is call.target_buffer and view != target
+        for view, buffer in zip(views, call.buffers, strict=True)
+    )
+
+
+def _compile(
+    call: EagerCall,
+    views: Sequence[DeviceView],
+    target: DeviceView | None,
+    key: tuple[object, ...],
+) -> EagerProgram:
+    low = Lowering()
+    values = [
+        low.builder.argument(view, _dtype(o), b is None or b.zero_padded)
+        for view, o, b in zip(views, call.operands, call.buffers, strict=True)
+    ]
+    found = call.lowering(low, *values, *call.parameters)
+    results = [found] if isinstance(found, Value) else list(found)
+    into_target = target is not None and _store(low, results[0], target, call, views)
+    made = []
+    if not into_target:
+        for value in [_fresh(low, value, k, results) for k, value in enumerate(results)]:
+            low.builder.output(value)
+            made.append(_result(value))
+    parts = low.builder.build()
+    show_program(call.name, str(low.builder), parts)
+    constants = tuple(low.constants[k] for k in sorted(low.constants))
+    program = CompiledProgram(call.card, call.name, parts, low.builder.spans_bytes(), key)
+    return EagerProgram(program, constants, tuple(made), low.builder.scratch_bytes, into_target)
+
+
+def _store(
+    low: Lowering, value: Value, target: DeviceView, call: EagerCall, views: Sequence[DeviceView]
+) -> bool:
+    """Have ``value`` written to the target; False if its elements have another format."""
+    if value.sizes != target.sizes or value.format != target.device_format:
+        return False
+    goal = low.builder.argument(target, value.dtype)
+    is_operand = any(buffer is call.target_buffer for buffer in call.buffers)
+    store_result(
+        low, value, goal, is_operand=is_operand, overlaps=any(_overlaps(call, views, target))
+    )
+    return True
+
+
+def _fresh(low: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:
+    """``value`` if it has fresh memory of its own in an ordinary layout, else a copy of it."""
+    repeated = any(other.region == value.region for other in results[:number])
+    if value.order is not None and not repeated:
+        return value
+    return low.copy(value)
+
+
+def _result(value: Value) -> StorageLayout:
+    assert value.order is not None
+    strides = contiguous_strides(value.sizes)
+    order = value.order
+    layout = SpyreTensorLayout.from_dim_order(value.sizes, strides, value.dtype, order)
+    return StorageLayout.of(value.sizes, strides, value.dtype, layout)

@@ -1,0 +1,211 @@
+"""New tensors and their contents: empty, copies, fills, arange, linspace, eye.
+
+Tensors that hold nothing but what their sizes say are constants: made on the host and copied to
+the card, as a compiler's constants are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from spyre.layout import contiguous_strides
+from spyre.torch_backend.device.cards import is_on_card
+from spyre.torch_backend.device.dtypes import NAMES, name_of
+from spyre.torch_backend.eager.dispatch import CONVERTED, Kernel, falling_back
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.operands import ScalarOperand, ready_buffer, view_on_card
+from spyre.torch_backend.program.op_spec import Ints, Value
+from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.tensors.allocation import allocate
+from spyre.torch_backend.tensors.buffer import buffer_of
+from spyre.torch_backend.tensors.copies import assemble, download, moves_bits, to_host, upload
+
+
+def empty(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """aten::empty.memory_format."""
+    _check_options(layout, pin_memory)
+    dtype = dtype or torch.get_default_dtype()
+    stride = contiguous_strides(size)
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        like = torch.empty(size, device="meta", memory_format=memory_format)
+        stride = like.stride()
+    return allocate(size, stride, dtype, _index_of(device))
+
+
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """aten::empty_strided."""
+    _check_options(layout, pin_memory)
+    return allocate(size, stride, dtype or torch.get_default_dtype(), _index_of(device))
+
+
+def _index_of(device: torch.device | None) -> int:
+    return -1 if device is None or device.index is None else device.index
+
+
+def _check_options(layout: torch.layout | None, pin_memory: bool | None) -> None:
+    if layout not in (None, torch.strided):
+        raise NotImplementedError(f"spyre tensors are strided, not {layout}")
+    if pin_memory:
+        raise RuntimeError("only dense CPU tensors can be pinned, not spyre tensors")
+
+
+def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> Any:
+    """aten::_copy_from: onto the card, from it, or within it."""
+    if not is_on_card(target):
+        download(source, target)
+    elif is_on_card(source):
+        copy_on_card(target, source)
+    else:
+        upload(target, source, non_blocking)
+    return target
+
+
+def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """aten::_copy_from_and_resize."""
+    target.resize_(source.size())
+    copy_from(source, target)
+    return target
+
+
+def local_scalar_dense(tensor: torch.Tensor) -> Any:
+    """aten::_local_scalar_dense: the one element, as a Python number."""
+    return to_host(tensor).item()
+
+
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """aten::record_stream: nothing to do.
+
+    Whatever is submitted to a stream keeps the memory it uses until it has run.
+    """
+
+
+"""dtypes that the card converts into each other."""
+
+
+def converted(low: Lowering, x: Value, sizes: Ints, dtype: str) -> Value:
+    """``x`` as ``dtype``, broadcast to ``sizes``."""
+    x = low.convert(x, dtype)
+    return low.broadcast(x, sizes) if x.sizes != sizes else x
+
+
+def filled(low: Lowering, x: Value, number: Value) -> Value:
+    """``number`` in the sizes of ``x``."""
+    return low.broadcast(number, x.sizes)
+
+
+def copy_on_card(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Elements of ``source``, broadcast and converted, onto ``target``; both on one card."""
+    if target.numel() == 0:
+        return
+    same_card = buffer_of(source).card is buffer_of(target).card
+    dtypes = {source.dtype, target.dtype}
+    if not same_card or (len(dtypes) > 1 and not dtypes <= set(CONVERTED)):
+        upload(target, to_host(source))
+        return
+    if not dtypes <= set(CONVERTED):
+        _copy_bits(target, source)
+        return
+    parameters = (tuple(target.shape), name_of(target.dtype))
+    found = run("copy", converted, [source], parameters, target)
+    if found:
+        _copy_bits(target, found[0])
+
+
+def _copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Elements of one dtype, by DMA; over the host where the target's storage has another dtype."""
+    ready_buffer(target)
+    ready_buffer(source)
+    if moves_bits(target):
+        assemble(target, [(target, source.expand(target.shape))])
+    else:
+        upload(target, to_host(source))
+
+
+def fill_scalar(x: torch.Tensor, value: Any) -> torch.Tensor:
+    """aten::fill_.Scalar."""
+    if x.numel() == 0:
+        return x
+    if x.dtype in CONVERTED and not isinstance(value, complex) and _is_writable(x):
+        number = torch.tensor(value, dtype=x.dtype).item()
+        if x.dtype not in (torch.int32, torch.int64) or abs(number) < 1 << 31:
+            run("fill", filled, [x, ScalarOperand(float(number), name_of(x.dtype))], (), x)
+            return x
+    upload(x, torch.tensor(value, dtype=x.dtype))
+    return x
+
+
+def _is_writable(x: torch.Tensor) -> bool:
+    """True if the cores can write its elements without touching others."""
+    view = view_on_card(x, ready_buffer(x))
+    return view is not None and view.writable
+
+
+def zero(x: torch.Tensor) -> torch.Tensor:
+    """aten::zero_."""
+    return fill_scalar(x, 0)
+
+
+def copy_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    return {"fill_.Scalar": fill_scalar, "zero_": zero}
+
+
+def _upload_into(out: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    if out.shape != made.shape:
+        out.resize_(made.shape)
+    if made.numel():
+        upload(out, made, non_blocking=True)
+    return out
+
+
+def _made_by(name: str, make: Callable[..., torch.Tensor]) -> Kernel:
+    """``make(*args, dtype)`` on the CPU."""
+
+    def kernel(*args: Any, out: torch.Tensor) -> torch.Tensor:
+        return _upload_into(out, make(*args, dtype=out.dtype))
+
+    def takes(*args: Any, out: torch.Tensor) -> bool:
+        return out.dtype in NAMES and not any(isinstance(a, torch.Tensor) for a in args)
+
+    return falling_back(name, kernel, takes)
+
+
+def _indices(name: str, make: Callable[..., torch.Tensor]) -> Kernel:
+    def kernel(row: int, col: int, offset: int = 0, **options: Any) -> torch.Tensor:
+        dtype = options.get("dtype") or torch.int64
+        made = make(row, col, offset, dtype=dtype)
+        out = torch.empty(made.shape, dtype=dtype, device=options.get("device") or "spyre")
+        return _upload_into(out, made)
+
+    return kernel
+
+
+def sequence_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    return {
+        "arange.start_out": _made_by("arange.start_out", torch.arange),
+        "linspace.out": _made_by("linspace.out", torch.linspace),
+        "eye.m_out": _made_by("eye.m_out", torch.eye),
+        "eye.out": _made_by("eye.out", torch.eye),
+        "tril_indices": _indices("tril_indices", torch.tril_indices),
+        "triu_indices": _indices("triu_indices", torch.triu_indices),
+    }

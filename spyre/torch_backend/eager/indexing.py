@@ -1,0 +1,283 @@
+"""Reading through indices: embedding, index_select, indexing with tensors and masks, gather.
+
+Indices out of range stop the launch with a device fault, which the next synchronization raises.
+Negative ones count from the end where torch says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.eager.dispatch import CONVERTED, FLOATS, Kernel, falling_back, fill
+from spyre.torch_backend.program.indexing import (
+    MAX_ROWS,
+    OUT_OF_RANGE,
+    gathered,
+    marked_positions,
+    other_lane,
+    stored_elements,
+    wrapped_positions,
+)
+from spyre.torch_backend.program.op_spec import Value, narrowed
+from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.tensors.copies import to_host
+
+INDICES = (torch.int32, torch.int64)
+MAX_ELEMENTS = 1 << 26
+"""Elements a gather may need room for in its layout; beyond that, the CPU."""
+
+
+def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool) -> Value:
+    """The rows of ``table`` along ``dim`` that ``index`` names, whose dims stand there."""
+    sizes = (*table.sizes[:dim], *index.sizes, *table.sizes[dim + 1 :])
+    if wraps:
+        index = wrapped_positions(low, index, table.sizes[dim])
+    if not index.sizes:
+        index = index.unsqueezed(0)
+    for _ in range(len(index.sizes) - 1):
+        table = table.unsqueezed(dim)
+    along = dim + len(index.sizes) - 1
+    for _ in range(dim):
+        index = index.unsqueezed(0)
+    for _ in range(len(table.sizes) - len(index.sizes)):
+        index = index.unsqueezed(len(index.sizes))
+    whole = tuple(
+        table.sizes[k] if k < dim or k > along else index.sizes[k] for k in range(len(table.sizes))
+    )
+    return gathered(low, table, along, index, whole).reshaped(sizes)
+
+
+def select_places(low: Lowering, table: Value, *rest: Any) -> Value:
+    """As `select_rows`, by several indices, whose dims of these extents are one in ``table``."""
+    *indices, dim, extents = rest
+    place: Value | None = None
+    for index, extent in zip(indices, extents, strict=True):
+        step = marked_positions(low, wrapped_positions(low, index, extent), extent)
+        place = step if place is None else _next_place(low, place, step, extent)
+    assert place is not None
+    return select_rows(low, table, place, dim, False)
+
+
+def _next_place(low: Lowering, place: Value, step: Value, extent: int) -> Value:
+    """place · extent + step; out of range where either of them is."""
+    scaled = low.pointwise("mul", place, low.constant(extent, "float32"))
+    zero = low.constant(0.0, "float32")
+    found = low.pointwise("add", scaled, step)
+    for value in (step, place):
+        negative = low.pointwise("lesserthan", value, zero)
+        beyond = low.pointwise("greaterequal", value, low.constant(OUT_OF_RANGE, "float32"))
+        wrong = low.pointwise("maximum", negative, beyond)
+        found = low.pointwise("where3", wrong, low.constant(OUT_OF_RANGE, "float32"), found)
+    return found
+
+
+def select_elements(low: Lowering, table: Value, index: Value, dim: int) -> Value:
+    """``output[i, j] = table[index[i, j], j]`` for ``dim`` 0, and so on."""
+    for k, extent in enumerate(index.sizes):
+        if k != dim:
+            table = narrowed(table, k, 0, extent)
+    return gathered(low, table, dim, index, index.sizes)
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """aten::embedding."""
+    found = weight.new_empty((*indices.shape, *weight.shape[1:]))
+    return fill("select", select_rows, [weight, indices], (0, False), found)
+
+
+def _takes_embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return takes_table(weight, 0, indices)
+
+
+def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
+    """True if the cores can move rows along ``dim`` by ``index``."""
+    if table.dtype not in CONVERTED or index.dtype not in INDICES or table.dim() == 0:
+        return False
+    if table.device != index.device or not table.numel():
+        return False
+    sizes = table.shape
+    lane = other_lane(sizes, dim)
+    rows = index.numel() * (prod(sizes) // sizes[dim])
+    needed = max(stored_elements(sizes, lane), rows * 64 if lane < 0 else rows)
+    return bool(sizes[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * table.numel()))
+
+
+def _dim(x: torch.Tensor, dim: int) -> int:
+    return dim % x.dim() if x.dim() else 0
+
+
+def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    """aten::index_select."""
+    dim = _dim(x, dim)
+    sizes = (*x.shape[:dim], index.numel(), *x.shape[dim + 1 :])
+    found = x.new_empty(sizes)
+    index = index.reshape(-1)
+    return fill("select", select_rows, [x, index], (dim, False), found)
+
+
+def _takes_index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
+    return takes_table(x, _dim(x, dim), index)
+
+
+def gather(
+    x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
+) -> torch.Tensor:
+    """aten::gather.out."""
+    return fill("gather", select_elements, [x, index], (_dim(x, dim),), out, index.shape)
+
+
+def _takes_gather(
+    x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
+) -> bool:
+    if x.dtype != out.dtype or x.dim() != index.dim() or not x.dim() or not index.numel():
+        return False
+    dim = _dim(x, dim)
+    lane = other_lane(index.shape, dim)
+    if x.dtype not in CONVERTED or index.dtype not in INDICES or x.device != index.device:
+        return False
+    needed = max(stored_elements(x.shape, lane), stored_elements(index.shape, lane))
+    return bool(x.shape[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * x.numel()))
+
+
+def _indexed_dims(indices: Sequence[torch.Tensor | None]) -> tuple[int, int]:
+    """The first dim with an index and how many there are; 0 where they are not neighbours."""
+    given = [k for k, index in enumerate(indices) if index is not None]
+    together = bool(given) and given[-1] - given[0] == len(given) - 1
+    return (given[0], len(given)) if together else (0, 0)
+
+
+def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> torch.Tensor:
+    """aten::index.Tensor_out with index tensors for neighbouring dims."""
+    dim, count = _indexed_dims(indices)
+    chosen = [k for k in indices if k is not None]
+    target: torch.Tensor = out
+    places = torch.broadcast_shapes(*(k.shape for k in chosen))
+    sizes = torch.Size((*x.shape[:dim], *places, *x.shape[dim + count :]))
+    if count == 1:
+        return fill("select", select_rows, [x, chosen[0]], (dim, True), target, sizes)
+    operands = [_merged(x, dim, count), *chosen]
+    parameters = (dim, tuple(x.shape[dim : dim + count]))
+    return fill("select several", select_places, operands, parameters, target, sizes)
+
+
+def nonzero(x: torch.Tensor) -> torch.Tensor:
+    """aten::nonzero: the host has to know how many there are, so it finds them."""
+    return to_host(x).nonzero().to(x.device)
+
+
+def _plain_index(kernel: Kernel) -> Kernel:
+    """``kernel`` with masks as the places they mark, and indexed dims brought together in front
+    where they are no neighbours.
+    """
+
+    def call(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> Any:
+        if any(k is not None and k.dtype is torch.bool for k in indices):
+            places = [_places(k) for k in indices]
+            return call(x, [k for found in places for k in found], out=out)
+        dims = [k for k, index in enumerate(indices) if index is not None]
+        if not dims or dims[-1] - dims[0] == len(dims) - 1:
+            return kernel(x, indices, out=out)
+        rest = [k for k in range(x.dim()) if k not in dims]
+        return kernel(x.permute(*dims, *rest), [indices[k] for k in dims], out=out)
+
+    return call
+
+
+def _places(index: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+    """An index for every dim that a mask stands for; other indices stay."""
+    if index is None or index.dtype is not torch.bool:
+        return [index]
+    found: Sequence[torch.Tensor] = index.nonzero().unbind(1)
+    return found
+
+
+def _merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
+    """``x`` with ``count`` dims from ``dim`` on as one."""
+    return x.reshape((*x.shape[:dim], -1, *x.shape[dim + count :]))
+
+
+def _takes_index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> bool:
+    dim, count = _indexed_dims(indices)
+    chosen = [k for k in indices if k is not None]
+    if not count or out.dtype != x.dtype or not x.numel():
+        return False
+    table = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    if any(k.dtype not in INDICES or k.device != x.device for k in chosen):
+        return False
+    places = torch.broadcast_shapes(*(k.shape for k in chosen))
+    index = torch.empty(places, dtype=chosen[0].dtype, device="meta")
+    return takes_table(_merged(table, dim, count), dim, index)
+
+
+def isin(
+    elements: torch.Tensor,
+    wanted: torch.Tensor,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """aten::isin.Tensor_Tensor_out: every element compared with every one wanted."""
+    if out.shape != elements.shape:
+        out.resize_(elements.shape)
+    found = (elements.unsqueeze(-1) == wanted.reshape(-1)).any(-1)
+    return out.copy_(~found if invert else found)
+
+
+def _takes_isin(elements: torch.Tensor, wanted: torch.Tensor, *, out: Any, **_: Any) -> bool:
+    fits = all(t.dtype in CONVERTED and t.numel() for t in (elements, wanted))
+    return (
+        fits and elements.device == wanted.device and elements.numel() * wanted.numel() <= 1 << 20
+    )
+
+
+def flip(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """aten::flip: gathered from the last to the first along every dim."""
+    for dim in sorted({d % max(x.dim(), 1) for d in dims}):
+        if x.dim() and x.shape[dim] > 1:
+            order = torch.arange(x.shape[dim] - 1, -1, -1, dtype=torch.int32, device=x.device)
+            x = index_select(x, dim, order)
+        else:
+            x = x.clone()
+    return x if dims else x.clone()
+
+
+def _takes_flip(x: torch.Tensor, dims: Sequence[int]) -> bool:
+    index = torch.empty(max(x.shape, default=1), dtype=torch.int32, device=x.device)
+    return x.dim() > 0 and all(takes_table(x, d % x.dim(), index) for d in dims)
+
+
+def embedding_renorm_(
+    weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
+) -> torch.Tensor:
+    """aten::embedding_renorm_: rows that are looked up and longer than ``max_norm`` are scaled."""
+    norms = torch.linalg.vector_norm(weight, norm_type, dim=1, keepdim=True)
+    rows = torch.arange(weight.shape[0], device=weight.device)
+    used = torch.isin(rows, indices.reshape(-1)).unsqueeze(1)
+    scale = torch.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
+    return weight.mul_(scale)
+
+
+def _takes_renorm(weight: torch.Tensor, indices: torch.Tensor, *_: Any) -> bool:
+    return weight.dtype in FLOATS and weight.numel() > 0 and indices.numel() > 0
+
+
+def indexing_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    return {
+        "embedding": falling_back("embedding", embedding, _takes_embedding),
+        "index_select": falling_back("index_select", index_select, _takes_index_select),
+        "gather.out": falling_back("gather.out", gather, _takes_gather),
+        "isin.Tensor_Tensor_out": falling_back("isin.Tensor_Tensor_out", isin, _takes_isin),
+        "flip": falling_back("flip", flip, _takes_flip),
+        "index.Tensor_out": _plain_index(falling_back("index.Tensor_out", index, _takes_index)),
+        "nonzero": nonzero,
+        "embedding_renorm_": falling_back("embedding_renorm_", embedding_renorm_, _takes_renorm),
+    }

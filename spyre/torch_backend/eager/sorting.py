@@ -1,0 +1,189 @@
+"""The largest and smallest elements along a dim and their positions: top-k, sort, max, argmax.
+
+Equal elements come in the order of their positions. NaNs (in float32 only; the 16-bit format of the
+card has none) count as infinite, where torch on a CPU takes them for larger still; sort and top-k
+return them as infinite too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.eager.dispatch import FLOATS, Kernel, falling_back
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.special import extreme
+from spyre.torch_backend.program.indexing import largest, off_lanes, other_lane, stored_elements
+from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program.recording import current_recorder
+
+MAX_ELEMENTS = 1 << 24
+"""Elements a tensor may need room for with sticks along another dim."""
+MAX_STEPS = 1 << 20
+"""Comparisons per lane: the extent times k."""
+MAX_SORTED = 256
+
+
+def ranked(
+    low: Lowering, x: Value, dim: int, count: int, descending: bool, keeps: bool, both: bool
+) -> Value | tuple[Value, ...]:
+    """The first ``count`` along ``dim`` in falling or rising order, and their positions.
+
+    ``both``: values and positions, else positions only. ``keeps``: the dim stays in the results.
+    ``count`` 0: the one that max and min choose, to which NaN is first in both orders.
+    """
+    given, x = x, off_lanes(low, x, dim)
+    if x.dtype == "float32":
+        last = low.constant(inf if count or descending else -inf, x.dtype)
+        x = low.pointwise("where3", low.pointwise("equal", x, x), x, last)
+    if not descending:
+        x = low.pointwise("neg", x)
+    found = [largest(low, x, dim, count or 1, indices=True)]
+    if both and not count:
+        found.insert(0, extreme(low, "max" if descending else "min", given, (dim,)))
+    elif both:
+        values = largest(low, x, dim, count, indices=False)
+        found.insert(0, values if descending else low.pointwise("neg", values))
+    if not keeps:
+        sizes = tuple(n for k, n in enumerate(x.sizes) if k != dim)
+        found = [value.reshaped(sizes) for value in found]
+    return tuple(found)
+
+
+def _ranked(
+    x: torch.Tensor, dim: int, count: int, descending: bool, keeps: bool = True, both: bool = True
+) -> tuple[torch.Tensor, ...]:
+    if x.dim() == 0:
+        place = torch.zeros((), dtype=torch.int64, device=x.device)
+        return (x.clone(), place) if both else (place,)
+    return run("ranked", ranked, [x], (dim % x.dim(), count, descending, keeps, both))
+
+
+def takes_ranking(x: torch.Tensor, dim: int, count: int) -> bool:
+    """True if the cores can rank along ``dim``."""
+    if x.dtype not in FLOATS or not x.numel() or not count:
+        return False
+    if x.dim() == 0:
+        return True
+    dim %= x.dim()
+    lane = other_lane(x.shape, dim)
+    steps = x.shape[dim] * count
+    return stored_elements(x.shape, lane) <= MAX_ELEMENTS and steps <= MAX_STEPS
+
+
+def _into(targets: Any, found: tuple[torch.Tensor, ...]) -> Any:
+    if current_recorder() is not None:
+        return found
+    for target, result in zip(targets, found, strict=True):
+        if target.shape != result.shape:
+            target.resize_(result.shape)
+        target.copy_(result)
+    return targets
+
+
+# --- kernels: each once for new results, once for given ones ------------------------------------
+
+
+def topk(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[torch.Tensor, ...]:
+    """aten::topk; the results are in order always."""
+    return _ranked(x, dim, k, largest)
+
+
+def _takes_topk(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> bool:
+    extent = x.shape[dim] if x.dim() else 1
+    return 0 < k <= extent and takes_ranking(x, dim, k)
+
+
+def sort(
+    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """aten::sort.stable."""
+    return _ranked(x, dim, x.shape[dim] if x.dim() else 1, descending)
+
+
+def _takes_sort(
+    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> bool:
+    extent = x.shape[dim] if x.dim() else 1
+    return extent <= MAX_SORTED and takes_ranking(x, dim, extent)
+
+
+def _extreme(descending: bool) -> Kernel:
+    def kernel(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
+        return _ranked(x, dim, 0, descending, keepdim)
+
+    return kernel
+
+
+def _takes_extreme(x: torch.Tensor, dim: int, keepdim: bool = False) -> bool:
+    return takes_ranking(x, dim, 1)
+
+
+def _given(kernel: Kernel, *names: str) -> Kernel:
+    """``kernel`` with its results in tensors that the caller gives by these names."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        targets = tuple(kwargs.pop(name) for name in names)
+        return _into(targets, kernel(*args, **kwargs))
+
+    return call
+
+
+def _taking(takes: Callable[..., bool], *names: str) -> Callable[..., bool]:
+    def call(*args: Any, **kwargs: Any) -> bool:
+        targets = [kwargs.pop(name) for name in names]
+        return takes(*args, **kwargs) and targets[-1].dtype == torch.int64
+
+    return call
+
+
+def _position(descending: bool) -> Kernel:
+    def kernel(
+        x: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor
+    ) -> torch.Tensor:
+        seen, along = _flat(x, dim)
+        (found,) = _ranked(seen, along, 0, descending, keepdim and dim is not None, both=False)
+        if dim is None and keepdim:
+            found = found.reshape((1,) * x.dim())
+        (made,) = _into((out,), (found,))
+        return made
+
+    return kernel
+
+
+def _flat(x: torch.Tensor, dim: int | None) -> tuple[torch.Tensor, int]:
+    """Without ``dim`` all elements as one row."""
+    return (x.reshape(-1), 0) if dim is None else (x, dim)
+
+
+def _takes_position(
+    x: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor
+) -> bool:
+    if dim is None:
+        return x.dtype in FLOATS and 0 < x.numel() <= MAX_ELEMENTS // 64
+    return takes_ranking(x, dim, 1)
+
+
+def sorting_kernels() -> dict[str, Kernel]:
+    """By aten name."""
+    found: dict[str, Kernel] = {}
+    pairs: dict[str, tuple[str, Kernel, Callable[..., bool], tuple[str, ...]]] = {
+        "topk": ("topk.values", topk, _takes_topk, ("values", "indices")),
+        "sort.stable": ("sort.values_stable", sort, _takes_sort, ("values", "indices")),
+        "max.dim": ("max.dim_max", _extreme(True), _takes_extreme, ("max", "max_values")),
+        "min.dim": ("min.dim_min", _extreme(False), _takes_extreme, ("min", "min_indices")),
+    }
+    for name, (given, kernel, takes, names) in pairs.items():
+        found[name] = falling_back(name, kernel, takes)
+        found[given] = falling_back(given, _given(kernel, *names), _taking(takes, *names))
+    for name, descending in (("argmax.out", True), ("argmin.out", False)):
+        found[name] = falling_back(name, _position(descending), _takes_position)
+    return found

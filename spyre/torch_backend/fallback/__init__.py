@@ -1,0 +1,1 @@
+"""Operations without a kernel on the cores: run on the CPU, or refused."""

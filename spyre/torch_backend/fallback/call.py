@@ -1,0 +1,366 @@
+"""One operation on the CPU: arguments come down, results and what was written go up.
+
+Every storage is copied down once, so tensors that share memory share it on the CPU too. Nothing on
+the card changes before all results are there. A small view of a large storage is copied on the card
+first, so that only its elements travel.
+
+Torch wraps a Python number as a tensor of rank 0 that takes no part in type promotion but by its
+kind, and unwraps it on the way to a Python kernel. The CPU wants a tensor again: one whose dtype
+leads to the same promotion.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from spyre.layout import contiguous_strides
+from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_key
+from spyre.torch_backend.device.cards import is_on_card
+from spyre.torch_backend.device.dtypes import check_int64, name_of
+from spyre.torch_backend.device.random import cpu_generator, drawing_from_card, is_random
+from spyre.torch_backend.fallback.unsupported_layouts import refuse_layout
+from spyre.torch_backend.tensors.allocation import allocate
+from spyre.torch_backend.tensors.buffer import DeviceBuffer, buffer_of
+from spyre.torch_backend.tensors.copies import from_host, start_host_storage, view_of, write_storage
+from spyre.torch_backend.tensors.storages import set_storage
+
+PythonNumber = bool | int | float | complex
+NUMBERS = (bool, int, float, complex)
+
+
+def number_tensor(value: PythonNumber, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    """``value`` as a CPU tensor of rank 0 in the dtype it has beside ``others``.
+
+    Tensors of rank 0 rank below those with dims in torch's promotion, so they are asked first;
+    booleans only where there is nothing else.
+    """
+    chosen = [t for t in others if t.dtype is not torch.bool] or list(others)
+    chosen = [t for t in chosen if t.dim() == 0] or chosen
+    alone = torch.tensor(value)
+    if not chosen:
+        return alone
+    dtype = functools.reduce(torch.promote_types, (torch.result_type(t, value) for t in chosen))
+    return alone.to(dtype)
+
+
+UNMARKED_WRITES: dict[str, tuple[str, ...]] = {
+    "aten::batch_norm_update_stats": ("running_mean", "running_var"),
+    "aten::native_batch_norm": ("running_mean", "running_var"),
+}
+"""Arguments that operators change although their schema does not say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Arguments of an operator, by name.
+
+    ``names``: all, in order. ``tensors``: those that take one tensor. ``written``: those that are
+    changed. ``outputs``: those of them that take a result, which they may be resized for.
+    ``viewed``: those the result may be a view of. ``generator``: the position of the argument that
+    takes one; None without. ``is_random``: it draws random numbers.
+    """
+
+    names: tuple[str, ...]
+    tensors: frozenset[str]
+    written: frozenset[str]
+    outputs: frozenset[str]
+    viewed: frozenset[str]
+    generator: int | None
+    is_random: bool
+
+
+@lru_cache(4096)
+def signature_of(op: Any) -> Signature:
+    """The signature of an operator overload."""
+    schema = schema_of(op)
+    arguments = schema.arguments
+    names = tuple(a.name for a in arguments)
+    marked = {a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write}
+    viewed = {a.name for a in arguments if a.alias_info is not None and not a.alias_info.is_write}
+    return Signature(
+        names=names,
+        tensors=frozenset(a.name for a in arguments if str(a.type) in _ONE_TENSOR),
+        written=frozenset(marked.union(UNMARKED_WRITES.get(schema.name, ()))),
+        outputs=frozenset(a.name for a in arguments if a.kwarg_only and a.name in marked),
+        viewed=frozenset(viewed),
+        generator=names.index("generator") if "generator" in names else None,
+        is_random=is_random(op),
+    )
+
+
+_ONE_TENSOR = ("Tensor", "Optional[Tensor]")
+
+LARGE_BYTES = 1 << 22
+"""Views of storages from this size on are copied alone, where they are small."""
+SMALL_PART = 8
+"""How many times larger than such a view its storage is at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A tensor the operation changes, and the CPU tensor in its place.
+
+    ``is_part``: the CPU tensor holds the elements alone, not the storage they are in.
+    """
+
+    tensor: torch.Tensor
+    host: torch.Tensor
+    is_part: bool
+
+
+class FallbackCall:
+    """One operation on the CPU, for one thread."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.signature = signature_of(op)
+        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.parents: dict[int, torch.Tensor] = {}
+        """By storage: its copy, and a tensor over it."""
+        self.parts: dict[tuple[Any, ...], torch.Tensor] = {}
+        """By storage, sizes, strides and offset: elements that were copied alone."""
+        self.written: dict[int, _Written] = {}
+        """By id of the CPU tensor."""
+        self.given: list[tuple[str, Any]] = []
+        self.waits_for: DeviceBuffer | None = None
+        self.device_index = -1
+
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The operation's result on the card. UnsupportedDtype, NotImplementedError for results the
+        card cannot hold.
+        """
+        names = self.signature.names
+        self.given = [*zip(names, args, strict=False), *kwargs.items()]
+        host_args = [self._down(value, name) for name, value in zip(names, args, strict=False)]
+        host_kwargs = {name: self._down(value, name) for name, value in kwargs.items()}
+        if self.waits_for is not None:
+            self.waits_for.card.streams.current.synchronize()
+        self._wrap_numbers(host_args)
+        with self._randomness(len(args), host_kwargs):
+            result = self.op(*host_args, **host_kwargs)
+        _check_results(result)
+        found = self._up(result)
+        self._write_back()
+        return found
+
+    # --- down ------------------------------------------------------------------------------------
+
+    def _down(self, value: Any, name: str) -> Any:
+        if is_on_card(value):
+            return self._down_tensor(value, name)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._down(v, name) for v in value)
+        if isinstance(value, torch.device) and value.type == "spyre":
+            self.device_index = -1 if value.index is None else value.index
+            return torch.device("cpu")
+        return value
+
+    def _down_tensor(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        self.device_index = tensor.device.index
+        is_written = name in self.signature.written
+        key = storage_key(tensor)
+        is_part = key not in self.storages and self._goes_alone(tensor, key, name)
+        if is_part:
+            host = self._part(tensor, key, name)
+        else:
+            host = view_of(self._storage(tensor, key, name), tensor)
+        if tensor.is_conj():
+            host = host.conj()
+        if tensor.is_neg():
+            host = neg_view(host)
+        if is_written:
+            self.written[id(host)] = _Written(tensor, host, is_part)
+        return host
+
+    def _part(self, tensor: torch.Tensor, key: int, name: str) -> torch.Tensor:
+        place = (key, *_place(tensor))
+        found = self.parts.get(place)
+        if found is None:
+            found = self.parts[place] = self._part_copy(tensor, name)
+        return found.view_as(found)
+
+    def _part_copy(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        if name in self.signature.outputs:
+            return torch.empty_like(tensor, device="cpu")
+        with torch.no_grad():
+            held = tensor.clone()
+        return view_of(self._start(held), held)
+
+    def _storage(self, tensor: torch.Tensor, key: int, name: str) -> torch.UntypedStorage:
+        found = self.storages.get(key)
+        if found is None:
+            self.parents[key] = tensor
+            if name in self.signature.outputs:
+                found = self._output_storage(tensor)
+            else:
+                found = self._start(tensor)
+            self.storages[key] = found
+        return found
+
+    def _output_storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        """One the CPU may resize, with what surrounds the elements that will be written."""
+        size_bytes = tensor.untyped_storage().nbytes()
+        found = torch.UntypedStorage(size_bytes)
+        if size_bytes and tensor.numel() * tensor.element_size() != size_bytes:
+            content = self._start(tensor)
+            buffer_of(tensor).card.streams.current.synchronize()
+            found.copy_(content)
+        return found
+
+    def _start(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        buffer = buffer_of(tensor)
+        self.waits_for = buffer
+        return start_host_storage(buffer)
+
+    def _goes_alone(self, tensor: torch.Tensor, key: int, name: str) -> bool:
+        """True for a small view of a large storage that no other view touches in this call."""
+        size_bytes = tensor.untyped_storage().nbytes()
+        if size_bytes < LARGE_BYTES or name in self.signature.viewed:
+            return False
+        if tensor.numel() * tensor.element_size() * SMALL_PART > size_bytes:
+            return False
+        if not self._writes_to(key):
+            return True
+        views = [view for _, view in self._views(key)]
+        is_alone = all(_place(view) == _place(tensor) for view in views)
+        return is_alone and not _overlaps_itself(tensor)
+
+    def _writes_to(self, key: int) -> bool:
+        written = self.signature.written
+        return bool(written) and any(name in written for name, _ in self._views(key))
+
+    def _views(self, key: int) -> list[tuple[str, torch.Tensor]]:
+        """Arguments over one storage of the card, with their names."""
+        pairs = [(name, t) for name, value in self.given for t in _tensors((value,))]
+        return [(name, t) for name, t in pairs if is_on_card(t) and storage_key(t) == key]
+
+    def _wrap_numbers(self, host_args: list[Any]) -> None:
+        names, tensors = self.signature.names, self.signature.tensors
+        for place, value in enumerate(host_args):
+            if isinstance(value, NUMBERS) and names[place] in tensors:
+                host_args[place] = number_tensor(value, [*_tensors(host_args)])
+
+    def _randomness(self, count: int, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
+        """The card's random numbers, for operations that draw some and were given no generator."""
+        signature = self.signature
+        if not signature.is_random:
+            return nullcontext()
+        place = signature.generator
+        if place is None:
+            return drawing_from_card(self.device_index)
+        if count <= place and kwargs.get("generator") is None:
+            kwargs["generator"] = cpu_generator(self.device_index)
+        return nullcontext()
+
+    # --- up --------------------------------------------------------------------------------------
+
+    def _up(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._up_tensor(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._up(v) for v in value)
+        return value
+
+    def _up_tensor(self, value: torch.Tensor) -> torch.Tensor:
+        written = self.written.get(id(value))
+        if written is not None:
+            return written.tensor
+        key = value.untyped_storage()._cdata
+        for known, storage in self.storages.items():
+            if storage._cdata == key:
+                return _view(self.parents[known], value)
+        return to_card(value, self.device_index)
+
+    def _write_back(self) -> None:
+        if len(self.written) > 1:
+            for written in self.written.values():
+                check_int64(written.host)
+        done: set[int] = set()
+        for written in self.written.values():
+            if written.is_part and written.host.size() == written.tensor.size():
+                with torch.no_grad():
+                    written.tensor.copy_(to_card(written.host, self.device_index))
+            elif self._keeps_storage(written.tensor, written.host):
+                key = storage_key(written.tensor)
+                if key not in done:
+                    done.add(key)
+                    write_storage(buffer_of(written.tensor), self.storages[key])
+
+    def _keeps_storage(self, tensor: torch.Tensor, host: torch.Tensor) -> bool:
+        """Give ``tensor`` the sizes and strides its CPU twin has now; False if that took new
+        memory, which has its elements already.
+        """
+        if host.size() == tensor.size() and host.stride() == tensor.stride():
+            return True
+        storage, own = host.untyped_storage(), tensor.untyped_storage()
+        if storage.nbytes() == own.nbytes() and storage._cdata == self._host_key(tensor):
+            set_storage(tensor, own, host.storage_offset(), host.size(), host.stride())
+            return True
+        new = to_card(host, self.device_index)
+        set_storage(tensor, new.untyped_storage(), 0, new.size(), new.stride())
+        return False
+
+    def _host_key(self, tensor: torch.Tensor) -> int | None:
+        """Identity of the copy of a tensor's storage; None if only a part was copied."""
+        found = self.storages.get(storage_key(tensor))
+        return None if found is None else found._cdata
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """The tensors among values and the lists in them."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors(value)
+    return found
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where a view lies in its storage."""
+    return tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """True if several indices may be one element."""
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size > 1:
+            if stride < reach:
+                return True
+            reach = stride * (size - 1) + reach
+    return False
+
+
+def _check_results(result: Any) -> None:
+    """UnsupportedDtype, or NotImplementedError for the layout, of results the card cannot hold."""
+    for tensor in _tensors((result,)):
+        if tensor.layout is not torch.strided:
+            refuse_layout(tensor.layout)
+        name_of(tensor.dtype)
+
+
+def _view(parent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A view of an argument stays a view of it."""
+    found = allocate((0,), (1,), like.dtype, parent.device.index)
+    place = (like.storage_offset(), like.size(), like.stride())
+    return set_storage(found, parent.untyped_storage(), *place)
+
+
+def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:
+    """A new tensor on the card with sizes, strides (where dense) and values of a CPU tensor."""
+    host = host.detach()
+    size, stride = tuple(host.size()), tuple(host.stride())
+    if stride != contiguous_strides(size) and not is_dense(host):
+        stride = tuple(torch.empty_like(host, device="meta").stride())
+    found = allocate(size, stride, host.dtype, device_index)
+    from_host(found, host, non_blocking=True)
+    return found

@@ -1,0 +1,128 @@
+"""The CPU fallback: operations without a kernel of their own run on copies of their arguments.
+
+An operation is named in a warning the first time it falls back; `fallbacks` counts them, and
+SPYRE_FALLBACK=error makes them errors. How one runs is in :mod:`.call`. Tensors of several devices
+are refused: the CPU could compute with them, but PyTorch users rely on the error, since what works
+there would fail on any other device. Any thread may fall back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from spyre import config
+from spyre.errors import UnsupportedError
+from spyre.torch_backend.compat import schema_of
+from spyre.torch_backend.device.errors import warn_user
+from spyre.torch_backend.fallback.call import FallbackCall
+from spyre.torch_backend.program.recording import NotRecorded, current_recorder
+
+_lock = threading.Lock()
+_counts: Counter[str] = Counter()
+_warned: set[str] = set()
+
+
+def fallbacks() -> dict[str, int]:
+    """How often each operation ran on the CPU instead of the card, by its full name."""
+    with _lock:
+        return dict(_counts)
+
+
+def reset_fallbacks() -> None:
+    """Count from zero again; warnings already given are not repeated."""
+    with _lock:
+        _counts.clear()
+
+
+def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run ``op`` on the CPU over copies. UnsupportedError SPY900 with SPYRE_FALLBACK=error.
+
+    RuntimeError, in torch's words, for tensors on several devices; NotRecorded while the compiler
+    records what kernels do.
+    """
+    if current_recorder() is not None:
+        raise NotRecorded(str(op))
+    announce(str(op))
+    check_devices(op, args, kwargs)
+    return FallbackCall(op).run(args, kwargs)
+
+
+def announce(name: str) -> None:
+    """Count an operation that is about to run on the CPU; warn of it, or refuse it."""
+    mode = config.FALLBACK.read().lower()
+    if mode == "error":
+        raise UnsupportedError(
+            "SPY900",
+            f"{name} has no kernel on the card",
+            expected="an operation of docs/torch.md, or SPYRE_FALLBACK=warn",
+            hint="move the tensors to the CPU explicitly, or allow the CPU fallback",
+        )
+    with _lock:
+        _counts[name] += 1
+        is_new = mode != "silent" and name not in _warned
+        if is_new:
+            _warned.add(name)
+    if is_new:
+        warn_user(
+            f"{name} runs on the CPU: the spyre device has no kernel for it "
+            "(SPYRE_FALLBACK=silent hides this, =error forbids it)"
+        )
+
+
+HOST_ARGUMENTS = {
+    "aten::_ctc_loss": ("input_lengths", "target_lengths"),
+    "aten::_ctc_loss_backward": ("input_lengths", "target_lengths"),
+    "aten::_fused_adam_": ("state_steps",),
+    "aten::_fused_adamw_": ("state_steps",),
+    "aten::_index_put_impl_": ("indices",),
+    "aten::_pack_padded_sequence": ("lengths",),
+    "aten::_pad_packed_sequence": ("batch_sizes",),
+    "aten::_pin_memory": ("self",),
+    "aten::_unsafe_index": ("indices",),
+    "aten::_unsafe_index_put": ("indices",),
+    "aten::copy": ("src",),
+    "aten::copy_": ("src",),
+    "aten::index": ("indices",),
+    "aten::index_put": ("indices",),
+    "aten::index_put_": ("indices",),
+    "aten::lstm": ("batch_sizes",),
+    "aten::set_data": ("new_data",),
+}
+"""Arguments that may be on the CPU whatever their sizes, by operator."""
+
+
+def check_devices(op: Any, args: Any, kwargs: Any) -> None:
+    """RuntimeError in torch's words if tensors are on two cards, or on a card and the CPU.
+
+    CPU tensors of one element without dims count as numbers, as everywhere in torch.
+    """
+    schema = schema_of(op)
+    allowed = HOST_ARGUMENTS.get(schema.name, ())
+    specs = {spec.name: spec for spec in schema.arguments}
+    pairs = [*zip(schema.arguments, args, strict=False)]
+    pairs += [(specs[name], value) for name, value in kwargs.items()]
+    devices: dict[torch.device, None] = {}
+    for spec, value in pairs:
+        for tensor in _tensors_in(value):
+            is_number = tensor.device.type == "cpu" and tensor.dim() == 0
+            if not is_number and not (tensor.device.type == "cpu" and spec.name in allowed):
+                devices[tensor.device] = None
+    if len(devices) > 1:
+        first, second = [*devices][:2]
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, "
+            f"but found at least two devices, {first} and {second}! (in {schema.name})"
+        )
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item)

@@ -1,0 +1,131 @@
+"""Operations that always run on the CPU, and under which name.
+
+Convolutions have names of their own for devices such as this. Two losses warn of resizing when they
+are computed into a given tensor, as the fallback would have it, but not when they make their own.
+They are counted under the names users know. Some composite operations go through float64 or complex
+numbers, which the card has no format for; what goes in and comes out are dtypes it has. These run
+on the CPU as a whole: their tensors come down and the result goes up by differentiable copies, so
+gradients flow as through any other operation.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _on_cpu(op: Any, *args: Any) -> Any:
+    """The fallback, loaded when an operation needs it."""
+    from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
+
+    return cpu_fallback(op, *args)
+
+
+def convolution(*args: Any) -> Any:
+    """aten::convolution_overrideable, by aten::convolution."""
+    return _on_cpu(aten.convolution.default, *args)
+
+
+def convolution_backward(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    """aten::convolution_backward_overrideable, by aten::convolution_backward."""
+    bias_sizes = [grad_output.size(1)] if output_mask[2] else None
+    tensors = (grad_output, input, weight, bias_sizes)
+    sizes = (stride, padding, dilation, transposed, output_padding, groups, output_mask)
+    return _on_cpu(aten.convolution_backward.default, *tensors, *sizes)
+
+
+def mse_loss(*args: Any) -> Any:
+    """aten::mse_loss."""
+    return _on_cpu(aten.mse_loss.default, *args)
+
+
+def smooth_l1_loss(*args: Any) -> Any:
+    """aten::smooth_l1_loss."""
+    return _on_cpu(aten.smooth_l1_loss.default, *args)
+
+
+Kernel = Callable[..., Any]
+
+THROUGH_FLOAT64 = (
+    *("linalg_pinv", "linalg_pinv.atol_rtol_float", "linalg_pinv.rcond_tensor", "pinverse"),
+    *("linalg_matrix_rank", "linalg_matrix_rank.tol_tensor"),
+    *("linalg_matrix_rank.atol_rtol_float", "linalg_matrix_rank.atol_rtol_tensor"),
+)
+"""Their tolerances are float64."""
+
+THROUGH_COMPLEX = (
+    *("fft_hfft", "fft_hfft2", "fft_hfftn", "fft_irfft", "fft_irfft2", "fft_irfftn"),
+    *("stft", "stft.center"),
+)
+"""Real numbers in, complex ones in between, real ones out (of stft: where that is asked for)."""
+
+INTO_GIVEN = (
+    *("linalg_pinv.atol_rtol_float_out", "linalg_pinv.out", "linalg_pinv.out_rcond_tensor"),
+    *("linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor"),
+    *("linalg_matrix_rank.atol_rtol_float_out", "linalg_matrix_rank.atol_rtol_tensor_out"),
+    *("fft_hfft.out", "fft_hfft2.out", "fft_hfftn.out"),
+    *("fft_irfft.out", "fft_irfft2.out", "fft_irfftn.out"),
+)
+"""The variants that write to a tensor they are given; those have no gradients."""
+
+WITH_FORMULA = ("linalg_pinv.atol_rtol_tensor",)
+"""Torch has a gradient for the whole, and makes only the result of other operations."""
+
+
+def composite_kernels() -> dict[str, Kernel]:
+    """By aten name, for the keys that come before torch takes the operation apart."""
+    found = {name: _kernel(name, _on_host) for name in (*THROUGH_FLOAT64, *THROUGH_COMPLEX)}
+    return found | {name: _kernel(name, _falling_back) for name in INTO_GIVEN}
+
+
+def formula_kernels() -> dict[str, Kernel]:
+    """By aten name, for the device's own key."""
+    return {name: _kernel(name, _falling_back) for name in WITH_FORMULA}
+
+
+def _kernel(name: str, run: Kernel) -> Kernel:
+    from spyre.torch_backend.compat import operator, skip_in_dynamo
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return run(operator(name), *args, **kwargs)
+
+    return functools.wraps(run)(skip_in_dynamo(kernel))
+
+
+def _falling_back(op: Any, *args: Any, **kwargs: Any) -> Any:
+    from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
+
+    return cpu_fallback(op, *args, **kwargs)
+
+
+def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
+    import torch
+    from torch.utils._pytree import tree_map
+
+    from spyre.torch_backend.device.cards import is_on_card
+    from spyre.torch_backend.fallback.cpu_fallback import announce, check_devices
+
+    announce(str(op))
+    check_devices(op, args, kwargs)
+    device = next(value.device for value in (*args, *kwargs.values()) if is_on_card(value))
+
+    def down(value: Any) -> Any:
+        return value.cpu() if isinstance(value, torch.Tensor) else value
+
+    return op(*tree_map(down, args), **tree_map(down, kwargs)).to(device)

@@ -1,0 +1,119 @@
+"""Everything private of torch 2.13's Inductor that the backend touches, each symbol once.
+
+``tests/torch_backend/inductor/base/test_compat.py`` has a canary per symbol. Importing this loads
+Inductor.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from torch._dynamo import config as dynamo_config
+from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._inductor import config as inductor_config
+from torch._inductor import ir, lowering
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codegen.common import (
+    DeviceOpOverrides,
+    register_backend_for_device,
+    register_device_op_overrides,
+)
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.custom_graph_pass import CustomGraphPass, CustomSchedulerPass
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.dependencies import MemoryDep
+from torch._inductor.fx_passes import joint_graph
+from torch._inductor.graph import GraphLowering
+from torch._inductor.ops_handler import DefaultHandler, WrapperHandler
+from torch._inductor.output_code import OutputCode
+from torch._inductor.scheduler import (
+    BaseSchedulerNode,
+    BaseScheduling,
+    FusedSchedulerNode,
+    NopKernelSchedulerNode,
+    Scheduler,
+    SchedulerNode,
+)
+from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata, sympy_product
+from torch._inductor.virtualized import V, ops
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as without_tracing
+from torch.utils._ordered_set import OrderedSet
+from torch.utils._pytree import tree_leaves
+
+__all__ = [
+    "AsyncCompile",
+    "BaseSchedulerNode",
+    "BaseScheduling",
+    "CustomGraphPass",
+    "CustomSchedulerPass",
+    "DataDependentOutputException",
+    "DefaultHandler",
+    "DeviceInterface",
+    "DeviceOpOverrides",
+    "FusedSchedulerNode",
+    "GraphLowering",
+    "MemoryDep",
+    "NopKernelSchedulerNode",
+    "OpOverload",
+    "OrderedSet",
+    "OutputCode",
+    "PythonWrapperCodegen",
+    "Scheduler",
+    "SchedulerNode",
+    "SubgraphPythonWrapperCodegen",
+    "V",
+    "WrapperHandler",
+    "asks_for_symbols",
+    "clear_caches",
+    "compile_fx_module",
+    "compiled_input_index",
+    "dynamo_config",
+    "get_fused_kernel_name",
+    "get_kernel_metadata",
+    "inductor_config",
+    "ir",
+    "joint_graph",
+    "lowering",
+    "ops",
+    "register_backend_for_device",
+    "register_device_op_overrides",
+    "register_interface_for_device",
+    "select_decomp_table",
+    "sympy_product",
+    "tree_leaves",
+    "without_tracing",
+]
+
+
+def compile_fx_module() -> Any:
+    """Inductor's entry module; importing it installs the backend (:mod:`..compile_hook`)."""
+    return importlib.import_module("torch._inductor.compile_fx")
+
+
+def clear_caches(node: Any) -> None:
+    """Forget what an IR node has derived from ranges, body and layout that changed since."""
+    for name in [n for n in vars(node) if n.startswith("__") and n.endswith("_cache")]:
+        object.__delattr__(node, name)
+
+
+def asks_for_symbols(example_inputs: Any) -> bool:
+    """Whether sizes are to be symbols: ``dynamic=True``, or a dim of an input marked dynamic."""
+    if not dynamo_config.assume_static_by_default:
+        return True
+    marks = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
+    return any(getattr(value, mark, None) for value in example_inputs for mark in marks)
+
+
+def compiled_input_index(placeholder: Any) -> int | None:
+    """Which argument of the function given to ``compile_fx`` a placeholder after AOTAutograd is.
+
+    None for what is no such argument, as tangents and saved intermediates are.
+    """
+    origin = placeholder.meta.get("desc")
+    if type(origin).__name__ != "PlainAOTInput":
+        return None
+    found: int = origin.idx
+    return found

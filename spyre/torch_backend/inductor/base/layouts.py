@@ -1,0 +1,197 @@
+"""`FixedTiledLayout`: where a buffer's elements lie on the host side and on the card.
+
+Inductor indexes by ``size`` and ``stride`` (host elements); ``device_layout`` says where they lie
+in device memory. `tile_layout` is the same buffer cut down to one tile of a coarse-tiling loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spyre.errors import UnsupportedError
+from spyre.layout import SpyreTensorLayout
+from spyre.torch_backend.inductor.base.compat import ir
+
+
+class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
+    """A FixedLayout with the layout in device memory.
+
+    ``per_tile_fixed``: a loop-internal buffer, the same memory in every iteration. ``within``: the
+    layout of the full buffer a tile is written into, whose pitches count; None where the buffer
+    has memory of its own. ``allocation``: where it lies, ``{"hbm" | "pool" | "lx": bytes}``, empty
+    until that is planned. Belongs to one graph, so to the thread that compiles it.
+    """
+
+    def __init__(
+        self,
+        device: Any,
+        dtype: Any,
+        size: Sequence[Any],
+        stride: Sequence[Any] | None,
+        device_layout: SpyreTensorLayout,
+        *,
+        offset: Any = 0,
+        per_tile_fixed: bool = False,
+        within: SpyreTensorLayout | None = None,
+        allocation: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(device, dtype, size, stride, offset)
+        self.device_layout = device_layout
+        self.per_tile_fixed = per_tile_fixed
+        self.within = within
+        self.allocation = dict(allocation or {})
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, FixedTiledLayout)
+            and bool(super().__eq__(other))
+            and self.device_layout == other.device_layout
+            and self.per_tile_fixed == other.per_tile_fixed
+            and self.within == other.within
+            and self.allocation == other.allocation
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        sizes = f"size={list(self.size)}, stride={list(self.stride)}"
+        text = f"{type(self).__name__}({sizes}, device_size={list(self.device_layout.device_size)}"
+        if self.within is not None:
+            text += f", within={list(self.within.device_size)}"
+        if self.per_tile_fixed:
+            text += ", per_tile_fixed=True"
+        return text + (f", allocation={self.allocation})" if self.allocation else ")")
+
+    __repr__ = __str__
+
+
+def stick_dim(layout: FixedTiledLayout) -> int | None:
+    """The host dim along the stick; None where sticks hold one value, or the dim has one element.
+
+    Sizes and strides are concrete.
+    """
+    step = layout.device_layout.stride_map[-1]
+    return _dim_with(layout, step) if step > 0 else None
+
+
+def lane_of(layout: Any) -> int | None:
+    """`stick_dim` as programs count it: -1 for sticks of one value; None for other layouts.
+
+    Of an operation that writes into another buffer, that buffer's.
+    """
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        layout = layout.real_layout()
+    if not isinstance(layout, FixedTiledLayout):
+        return None
+    dim = stick_dim(layout)
+    return -1 if dim is None else dim
+
+
+def with_lane_layout(layout: Any, lane: int) -> FixedTiledLayout:
+    """A FixedLayout with sticks along dim ``lane``, the other dims in the default order.
+
+    ``lane`` -1: every element has a stick of its own. Sizes and strides are concrete.
+    """
+    size, stride = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
+    dtype = str(layout.dtype).removeprefix("torch.")
+    order = [*(k for k in range(len(size)) if k != lane), lane]
+    device = SpyreTensorLayout.from_dim_order(size, stride, dtype, order)
+    return FixedTiledLayout(
+        layout.device, layout.dtype, list(size), list(stride), device, offset=layout.offset
+    )
+
+
+def _dim_with(layout: FixedTiledLayout, stride: int) -> int | None:
+    strides = zip(layout.size, layout.stride, strict=True)
+    return next((d for d, (n, s) in enumerate(strides) if n != 1 and s == stride), None)
+
+
+def tile_layout(full: Any, tile_size: Sequence[Any], *, own_memory: bool = True) -> Any:
+    """``full`` (a FixedLayout) cut down to ``tile_size``: what one loop iteration holds of it.
+
+    With memory of its own the tile is dense, in the order of dims of ``full``; otherwise it has the
+    strides of ``full`` and lies ``within`` it. UnsupportedError SPY976 where a device dim of a
+    tiled dim cannot be told.
+    """
+    stride = dense_stride(full, tile_size) if own_memory else list(full.stride)
+    if not isinstance(full, FixedTiledLayout):
+        return ir.FixedLayout(full.device, full.dtype, list(tile_size), stride)
+    return FixedTiledLayout(
+        full.device,
+        full.dtype,
+        list(tile_size),
+        stride,
+        _tile_device_layout(full, tile_size, stride),
+        within=None if own_memory else full.device_layout,
+    )
+
+
+def written_layout(operation: Any) -> Any:
+    """The layout of what one run of an operation writes: a tile, where it is in a loop.
+
+    For an operation that writes into another buffer (a full buffer of coarse tiling, a mutated
+    input): the slice of it that has the operation's ranges, ``within`` its layout.
+    """
+    layout = operation.layout
+    if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return layout
+    full = layout.real_layout()
+    ranges = operation.data.get_pointwise_size()
+    if list(ranges) == list(full.size):
+        return full
+    return tile_layout(full, ranges, own_memory=False)
+
+
+def dense_stride(full: Any, size: Sequence[Any]) -> list[Any]:
+    """Strides of a dense buffer of ``size`` with the dims in the order of those of ``full``."""
+    stride: list[Any] = [1] * len(size)
+    step: Any = 1
+    for dim in sorted(range(len(size)), key=lambda d: (full.stride[d], -d)):
+        stride[dim] = step
+        step = step * size[dim]
+    return stride
+
+
+def _tile_device_layout(
+    full: FixedTiledLayout, tile_size: Sequence[Any], tile_stride: Sequence[Any]
+) -> SpyreTensorLayout:
+    """The device layout with every device dim of a tiled host dim cut down like it."""
+    device, stick = full.device_layout, stick_dim(full)
+    sizes, strides = list(device.device_size), list(device.stride_map)
+    cut = {d for d, n in enumerate(tile_size) if n != full.size[d]}
+    for place in range(len(sizes)):
+        dim, steps = _host_dim(full, stick, place)
+        if dim is None:
+            continue
+        strides[place] = int(steps * tile_stride[dim])
+        if dim in cut and place != len(sizes) - 1:
+            sizes[place] = -(-int(tile_size[dim]) // steps)
+            cut.discard(dim)
+    if cut:
+        raise UnsupportedError(
+            "SPY976",
+            f"no device dim is known for dim {min(cut)} of {full}",
+            expected=f"a device dim that steps by {full.stride[min(cut)]} host elements",
+            found=str(device),
+        )
+    return SpyreTensorLayout(
+        tuple(sizes), tuple(strides), device.device_dtype, device.element_arrangement
+    )
+
+
+def _host_dim(full: FixedTiledLayout, stick: int | None, place: int) -> tuple[int | None, int]:
+    """Host dim of a device dim and how many of its elements a step advances: 1, or a stick's."""
+    device = full.device_layout
+    size, step = device.device_size[place], device.stride_map[place]
+    lanes = device.elements_per_stick
+    if step <= 0:
+        return None, 1
+    if place == len(device.device_size) - 1:
+        return stick, 1
+    for dim, (extent, stride) in enumerate(zip(full.size, full.stride, strict=True)):
+        if dim != stick and extent != 1 and stride == step and size >= extent:
+            return dim, 1
+    if stick is not None and step == lanes * full.stride[stick]:
+        return stick, lanes
+    return None, 1

@@ -1,0 +1,234 @@
+"""What decides about generated code: `settings` of :mod:`..config` and the environment, checked,
+and the cache keys that contain them.
+
+Inductor's keys, and AOTAutograd's, hold a graph with its inputs and attributes, Inductor's settings
+and the ``uuid`` of registered passes. What else decides about generated code is in `cache_key`,
+the uuid of our passes, or in an attribute of the graph module (`mark_graph`); AOTAutograd leaves
+out ``graph_module.meta``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import spyre
+from spyre import config as environment
+from spyre.cache import digest_of_sources
+from spyre.config import Variable
+from spyre.errors import LaunchError, SpyreError
+from spyre.hw.spec import CORES, LX_BYTES
+from spyre.torch_backend.device.properties import usable_cores
+from spyre.torch_backend.inductor import config
+from spyre.torch_backend.inductor.base.debug import wants_notes
+from spyre.torch_backend.inductor.division.matmul import PLANNERS
+from spyre.torch_backend.inductor.hints import hints_key
+from spyre.torch_backend.inductor.scratchpad.plan import OPERATIONS, SOLVERS, lx_capacity_bytes
+
+_SWITCH_WORDS = {
+    **dict.fromkeys(("1", "true", "on", "yes"), True),
+    **dict.fromkeys(("0", "false", "off", "no"), False),
+}
+
+
+ASKED = "asked"
+"""SPYRE_SYMBOLIC_SIZES where PyTorch is to say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How graphs are compiled; fields as in :mod:`.config`.
+
+    ``lx_capacity_bytes``: of one core, for plans.
+    """
+
+    sencores: int
+    work_division: str
+    core_id_k_fast_emission: bool
+    lx_planning: bool
+    lx_solver: str
+    lx_rule: str
+    lx_capacity_bytes: int
+    coarse_tiling: bool
+    coarse_tiling_groups_fn: Callable[..., Any] | None
+    auto_tile: bool
+    unroll_loops: bool
+    bundle_symbolic_args: bool
+    symbolic_sizes: bool | None
+
+
+def settings() -> Settings:
+    """The settings that are in force; LaunchError SPY968 for a value that cannot be.
+
+    SPY902 and SPY985 for SENCORES and DXP_LX_FRAC_AVAIL of the environment; SpyreError SPY978 for
+    a ``coarse_tiling_groups_fn`` without a name.
+    """
+    allow_all = _switch("allow_all_ops_in_lx_planning", environment.ALLOW_ALL_OPS_IN_LX_PLANNING)
+    rule = _choice("lx_rule", environment.LX_RULE, OPERATIONS)
+    return Settings(
+        sencores=_cores(),
+        work_division=_choice("work_division", environment.WORK_DIVISION, PLANNERS),
+        core_id_k_fast_emission=_switch("core_id_k_fast_emission", environment.K_FAST_EMISSION),
+        lx_planning=_switch("lx_planning", environment.LX_PLANNING),
+        lx_solver=_choice("lx_solver", environment.LX_SOLVER, SOLVERS),
+        lx_rule="all" if allow_all else rule,
+        lx_capacity_bytes=_capacity_bytes(),
+        coarse_tiling=_switch("coarse_tiling", environment.COARSE_TILING),
+        coarse_tiling_groups_fn=_groups_function(),
+        auto_tile=_switch("auto_tile", environment.AUTO_TILE),
+        unroll_loops=_switch("unroll_loops", environment.UNROLL_LOOPS),
+        bundle_symbolic_args=_switch("bundle_symbolic_args", environment.BUNDLE_SYMBOLIC_ARGS),
+        symbolic_sizes=_symbolic_sizes(),
+    )
+
+
+def setting_names() -> tuple[str, ...]:
+    """Names of all settings, as in :mod:`.config`."""
+    module: Any = config
+    return tuple(module.get_config_copy())
+
+
+def chosen_settings() -> dict[str, Any]:
+    """What :mod:`.config` says now, by the names options have, for compiling later."""
+    return {f"spyre.{name}": getattr(config, name) for name in setting_names()}
+
+
+def _switch(name: str, variable: Variable) -> bool:
+    value = getattr(config, name)
+    if isinstance(value, bool):
+        return value
+    if value is not None:
+        raise _wrong_setting(name, "True or False", repr(value))
+    text = variable.read().strip().lower()
+    if text not in _SWITCH_WORDS:
+        raise _wrong_setting(variable.name, "1 or 0", text)
+    return _SWITCH_WORDS[text]
+
+
+def _choice(name: str, variable: Variable, known: Collection[str]) -> str:
+    value = getattr(config, name)
+    source, found = (variable.name, variable.read()) if value is None else (name, value)
+    if not isinstance(found, str) or found not in known:
+        raise _wrong_setting(source, ", ".join(known), repr(found))
+    return found
+
+
+def _symbolic_sizes() -> bool | None:
+    if config.symbolic_sizes is None and environment.SYMBOLIC_SIZES.read() == ASKED:
+        return None
+    return _switch("symbolic_sizes", environment.SYMBOLIC_SIZES)
+
+
+def _cores() -> int:
+    value = config.sencores
+    if value is None:
+        return usable_cores()
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= CORES:
+        raise _wrong_setting("sencores", f"1 to {CORES}", repr(value))
+    return value
+
+
+def _capacity_bytes() -> int:
+    value = config.lx_fraction_kept
+    if value is None:
+        return lx_capacity_bytes()
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise _wrong_setting("lx_fraction_kept", "0 to 1", repr(value))
+    return int(LX_BYTES * (1.0 - value))
+
+
+def _groups_function() -> Callable[..., Any] | None:
+    value: Any = config.coarse_tiling_groups_fn
+    if value is None:
+        return None
+    if not callable(value):
+        raise _wrong_setting("coarse_tiling_groups_fn", "a function", repr(value))
+    return checked_groups_fn(value)
+
+
+def _wrong_setting(name: str, expected: str, found: str) -> LaunchError:
+    return LaunchError("SPY968", f"{name} cannot be this", expected=expected, found=found)
+
+
+KEY_ATTRIBUTE = "spyre_key"
+
+
+def cache_key() -> str | None:
+    """A digest of this package's sources and of all settings that are in force.
+
+    None, with which nothing is cached, if a setting is a function without a source file.
+    Errors as of `settings`.
+    """
+    digest = hashlib.sha256(source_digest().encode())
+    chosen = settings()
+    for field in fields(chosen):
+        value = getattr(chosen, field.name)
+        text = _function_key(value) if callable(value) else repr(value)
+        if text is None:
+            return None
+        digest.update(f"\0{field.name}={text}".encode())
+    digest.update(f"\0notes={wants_notes()}".encode())
+    return digest.hexdigest()
+
+
+def mark_graph(graph_module: Any, names: Mapping[Any, Any], symbolic: bool = False) -> None:
+    """Note hints and names of dims in an attribute of a graph, which keys contain.
+
+    ``names``: of the dims of its inputs, by input. ``symbolic``: its sizes stay symbols.
+    """
+    if isinstance(graph_module, torch.fx.GraphModule):
+        named = tuple((key, given) for key, given in names.items() if given is not None)
+        setattr(graph_module, KEY_ATTRIBUTE, (hints_key(graph_module), named, symbolic))
+
+
+SOURCE_SUFFIXES = (".py", ".lark", ".toml")
+
+
+@cache
+def source_digest() -> str:
+    """A digest of all source files of this package."""
+    found = []
+    for directory, folders, files in os.walk(Path(spyre.__file__).parent):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        found += [os.path.join(directory, name) for name in files if name.endswith(SOURCE_SUFFIXES)]
+    return digest_of_sources(sorted(found))
+
+
+def _function_key(function: Callable[..., Any]) -> str | None:
+    """A function's name and the contents of its file."""
+    try:
+        path = inspect.getsourcefile(function)
+        source = b"" if path is None else Path(path).read_bytes()
+    except (OSError, TypeError):
+        return None
+    name = f"{function.__module__}.{function.__qualname__}"
+    return f"{name} {hashlib.sha256(source).hexdigest()}" if source else None
+
+
+def checked_groups_fn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``coarse_tiling_groups_fn`` itself, if compile caches can name it.
+
+    SpyreError SPY978 for lambdas and functions that are not at the top of a module.
+    """
+    name: str = getattr(function, "__qualname__", "")
+    module: str | None = getattr(function, "__module__", None)
+    found: Any = None
+    if name.isidentifier() and module:
+        found = getattr(importlib.import_module(module), name, None)
+    if found is None or found != function:
+        raise SpyreError(
+            "SPY978",
+            "coarse_tiling_groups_fn must be a named function of a module",
+            found=name or repr(function),
+            hint="compile caches pickle it by its name: no lambda, no nested function",
+        )
+    return function

@@ -1,0 +1,1 @@
+"""From specs to bundles, and the kernels that generated code calls."""

@@ -1,0 +1,437 @@
+"""The kernels that generated code calls with its tensors: made by `SpyreAsyncCompile`, run here.
+
+The bundle is made when the kernel is, and loaded on a card when it first runs there. SPYRE_KEEP
+writes it with a launch_spec.json of the tensors it first ran on, with which spyre-run runs it, and
+with notes for people (how work is divided and why, the LX map, layouts), which stand in generated
+code, so that a kernel from a cache has them too.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spyre.errors import UnsupportedError
+from spyre.mlir.bundle import BundleParts
+from spyre.torch_backend.eager.launch import number_on_card, scratch_memory
+from spyre.torch_backend.eager.operands import ready_buffer
+from spyre.torch_backend.inductor.base.compat import AsyncCompile
+from spyre.torch_backend.inductor.base.debug import LAYOUTS_FILE, NO_NOTES, Notes, note
+from spyre.torch_backend.inductor.bundles.generation import (
+    ArgumentMemory,
+    KernelMemory,
+    generate_bundle,
+)
+from spyre.torch_backend.inductor.bundles.launch_spec import launch_spec_files
+from spyre.torch_backend.inductor.bundles.op_spec import SizeSpec, Spec, spec_text
+from spyre.torch_backend.inductor.bundles.sizes import (
+    evaluated,
+    sizes_of_launch,
+    smallest,
+    with_values,
+)
+from spyre.torch_backend.observe.debug import show_program, shows_programs
+from spyre.torch_backend.program.compiled import CompiledProgram
+from spyre.torch_backend.tensors.allocation import default_base
+from spyre.torch_backend.tensors.buffer import DeviceBuffer, buffer_of
+from spyre.torch_backend.tensors.copies import relayout
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex.launch_plan import LaunchPlan
+    from spyre.runtime.memory.storage import SpyreTensor
+    from spyre.torch_backend.inductor.bundles.generation import KernelMemory
+"""Text by file name."""
+"""Attribute of an operation: what automatic tiling chose for the stretch it begins, and why."""
+
+
+def layouts_text(memory: KernelMemory, tensors: Sequence[SpyreTensor]) -> str:
+    """A line per argument: host sizes, strides and dtype, device size and format."""
+    lines = []
+    for k, (use, tensor) in enumerate(zip(memory.arguments, tensors, strict=True)):
+        role = "output" if not use.is_input else "inout" if use.is_output else "input"
+        layout = tensor.layout
+        lines.append(
+            f"arg_{k} {role}: {tensor.dtype}{list(tensor.shape)}, strides {list(tensor.strides)}"
+            f" -> {layout.device_dtype}{list(layout.device_size)}, {use.size_bytes:,} bytes"
+        )
+    if memory.pool_bytes:
+        lines.append(f"pool: {memory.pool_bytes:,} bytes")
+    return "\n".join(lines) + "\n"
+
+
+def note_files(
+    notes: Notes, memory: KernelMemory, tensors: Sequence[SpyreTensor]
+) -> dict[str, bytes]:
+    """``notes`` and layouts of a launch, as files. ``tensors``: by arg_index."""
+    texts = {**notes, LAYOUTS_FILE: layouts_text(memory, tensors)}
+    return {name: text.encode() for name, text in texts.items()}
+
+
+CardKey = tuple[int, int]
+HostExtents = tuple[tuple[int, ...], tuple[int, ...], str]
+"""Host sizes, strides (elements) and torch dtype name."""
+
+
+class InductorKernel:
+    """A kernel of generated code. Any thread may run it.
+
+    ``symbolic`` and ``unrolled``: form of ``bundle``, as of `generate_bundle`; SPYRE_KEEP writes
+    it. What runs on a card has symbolic addresses in any case, and the cards' scratch memory for
+    its pool. ``arguments``: host sizes, strides and dtype of the tensors it was compiled for, by
+    arg_index; with them inputs in other layouts are copied, without them whatever fits the specs'
+    device sizes is taken. ``constants``: (number, dtype) of the arguments behind the tensors.
+    ``notes``: what SPYRE_KEEP writes beside the bundle. Errors as of `generate_bundle`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        specs: Sequence[Spec],
+        arguments: Sequence[HostExtents] = (),
+        constants: Sequence[tuple[float, str]] = (),
+        notes: Notes = NO_NOTES,
+        *,
+        symbolic: bool = True,
+        unrolled: bool = False,
+    ) -> None:
+        self.name = name
+        self.constants = tuple(constants)
+        self.notes = notes
+        self._bases = [default_base(*extents) for extents in arguments]
+        self.specs = tuple(specs)
+        self.text = spec_text(specs)
+        self.memory = KernelMemory.of(specs)
+        self._launched = generate_bundle(name, specs, unrolled=unrolled, pool_argument=True)
+        self._programs: dict[CardKey, CompiledProgram] = {}
+        self._fitting: set[tuple[int, ...]] = set()
+        self._lock = threading.Lock()
+        self._symbolic, self._unrolled = symbolic, unrolled
+        self._is_shown = False
+
+    @functools.cached_property
+    def bundle(self) -> BundleParts:
+        """The bundle in the form asked for; made when somebody wants to see it."""
+        if self._symbolic and not self.memory.pool_bytes:
+            return self._launched
+        form = (self._symbolic, self._unrolled)
+        return generate_bundle(self.name, self.specs, symbolic=form[0], unrolled=form[1])
+
+    def run(self, *tensors: torch.Tensor) -> None:
+        """Enqueue it on the current stream of the tensors' card.
+
+        ``tensors``: inputs and outputs by arg_index, laid out as the specs say; an input that is
+        not is copied first, and copied back if it is written. Of a kernel that does not know the
+        extents of its arguments, outputs are not copied: UnsupportedError SPY963, as where a copy
+        does not help. RuntimeError for tensors of several cards.
+        """
+        expected = self.memory.arguments[: len(self.memory.arguments) - len(self.constants)]
+        if len(tensors) != len(expected):
+            raise TypeError(f"{self.name} takes {len(expected)} tensors, not {len(tensors)}")
+        buffers = [ready_buffer(tensor) for tensor in tensors]
+        layouts = tuple(buffer.layout_id for buffer in buffers)
+        if self._bases:
+            self._run_based(tensors, buffers)
+            return
+        if layouts not in self._fitting:
+            fitting = [
+                self._fitting_buffer(k, t, b, e)
+                for k, (t, b, e) in enumerate(zip(tensors, buffers, expected, strict=True))
+            ]
+            if all(a is b for a, b in zip(fitting, buffers, strict=True)):
+                self._fitting.add(layouts)
+            buffers = fitting
+        self._launch(buffers)
+
+    def _run_based(self, tensors: Sequence[torch.Tensor], buffers: Sequence[DeviceBuffer]) -> None:
+        """Run it on copies of tensors that are laid out otherwise; results go back to them."""
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        fitting = list(buffers)
+        for k, (tensor, buffer, base) in enumerate(zip(tensors, buffers, self._bases, strict=True)):
+            if buffer.layout_id == base.layout_id and not tensor.storage_offset():
+                continue
+            copy = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+            copy.copy_(tensor)  # also of what is written: the kernel may write a part of it
+            if self.memory.arguments[k].is_output:
+                copies.append((tensor, copy))
+            fitting[k] = buffer_of(copy)
+        self._launch(fitting)
+        for tensor, copy in copies:
+            tensor.copy_(copy)
+
+    def _launch(self, buffers: Sequence[DeviceBuffer]) -> None:
+        card = buffers[0].card
+        if any(buffer.card is not card for buffer in buffers):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found spyre:"
+                + " and spyre:".join(str(k) for k in sorted({b.card.index for b in buffers}))
+            )
+        memory: list[SpyreTensor] = []
+        for buffer, expected in zip(buffers, self.memory.arguments, strict=False):
+            assert buffer.base is not None
+            if expected.is_output:
+                buffer.zero_padded = False
+            memory.append(buffer.base)
+        memory += [number_on_card(card, number, dtype) for number, dtype in self.constants]
+        if not self._is_shown:
+            self._show(memory)
+        if self.memory.pool_bytes:
+            memory.append(scratch_memory(card, self.memory.pool_bytes))
+        self._enqueue(card, memory)
+
+    def _enqueue(self, card: FlexDevice, memory: Sequence[SpyreTensor]) -> None:
+        addresses = [m.address_bytes for m in memory]
+        self.program_on(card).launch(card.streams.current, addresses, memory)
+
+    def _show(self, tensors: Sequence[SpyreTensor]) -> None:
+        """Log and keep it as the environment asks for, when it runs for the first time."""
+        with self._lock:
+            if self._is_shown:
+                return
+            if shows_programs():
+                files = self._launch_spec_files(tensors)
+                files |= note_files(self.notes, self.memory, tensors)
+                parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
+                show_program(self.name, self.text, parts)
+            self._is_shown = True
+
+    def _launch_spec_files(self, tensors: Sequence[SpyreTensor]) -> dict[str, bytes]:
+        return launch_spec_files(self.name, self.memory, tensors, self._symbolic)
+
+    def program_on(self, card: FlexDevice) -> CompiledProgram:
+        """The program as loaded on ``card``, loaded now if it is not."""
+        key = (card.index, card.device.resets)
+        found = self._programs.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            if key not in self._programs:
+                spans = [argument.size_bytes for argument in self.memory.arguments]
+                if self.memory.pool_bytes:
+                    spans.append(self.memory.pool_bytes)
+                identity = (self.name, self.text)
+                program = CompiledProgram(card, self.name, self._launched, spans, identity)
+                self._programs = {k: p for k, p in self._programs.items() if k[0] != card.index}
+                self._programs[key] = program
+            return self._programs[key]
+
+    def _fitting_buffer(
+        self, number: int, tensor: torch.Tensor, buffer: DeviceBuffer, expected: ArgumentMemory
+    ) -> DeviceBuffer:
+        """The buffer of ``tensor``, or of a copy in default layout, laid out as ``expected``."""
+        if _fits(buffer, expected):
+            return buffer
+        if not expected.is_output and not tensor.storage_offset():
+            copy = ready_buffer(relayout(tensor))
+            if _fits(copy, expected):
+                return copy
+        raise self._misfit(number, buffer, expected)
+
+    def _misfit(
+        self, number: int, buffer: DeviceBuffer, expected: ArgumentMemory
+    ) -> UnsupportedError:
+        base = buffer.base
+        found = "no memory" if base is None else _layout_text(base.layout.device_size)
+        if base is not None:
+            found += f" of {base.layout.device_dtype}"
+        sizes = " or ".join(map(_layout_text, expected.device_sizes))
+        return UnsupportedError(
+            "SPY963",
+            f"{self.name}: argument {number} is laid out in another way than it was compiled for",
+            expected=f"{sizes} of {expected.device_format}",
+            found=found,
+            hint="outputs, and inputs that are not whole tensors, are not copied to fit",
+        )
+
+
+def _fits(buffer: DeviceBuffer, expected: ArgumentMemory) -> bool:
+    """True if a buffer has the device size (dims of one element apart) and format expected."""
+    if not expected.device_sizes:
+        return buffer.base is not None
+    if buffer.base is None:
+        return False
+    layout = buffer.base.layout
+    known = {_without_ones(size) for size in expected.device_sizes}
+    return layout.device_dtype == expected.device_format and (
+        _without_ones(layout.device_size) in known
+    )
+
+
+def _without_ones(size: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for n in size if n != 1)
+
+
+def _layout_text(size: Sequence[int]) -> str:
+    return f"device size {list(size)}"
+
+
+MOST_SIZES = 256
+"""Sets of sizes a kernel remembers; the one used longest ago goes first."""
+DynamicExtents = tuple[tuple[Any, ...], tuple[Any, ...], str]
+"""Host sizes, strides (elements; both may be expressions of sizes) and torch dtype name."""
+
+
+class DynamicKernel:
+    """A kernel of generated code whose ``sizes`` are those of the tensors of each launch.
+
+    Any thread may run it. ``arguments``: host extents of all tensors, in which expressions of sizes
+    stand as text, as in ``("s0", 128)``. Else as `CompiledKernel`. Errors as of `generate_bundle`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        specs: Sequence[Spec],
+        sizes: Sequence[SizeSpec],
+        arguments: Sequence[DynamicExtents],
+        constants: Sequence[tuple[float, str]] = (),
+        notes: Notes = NO_NOTES,
+    ) -> None:
+        self.name = name
+        self.specs = tuple(specs)
+        self.sizes = tuple(sizes)
+        self.arguments = tuple(arguments)
+        self.constants = tuple(constants)
+        self.notes = notes
+        self.text = spec_text(specs)
+        self.memory = KernelMemory.of(with_values(specs, smallest(sizes)))
+        self.launched = generate_bundle(name, specs, sizes, pool_argument=True)
+        self._kernels: OrderedDict[tuple[int, ...], _KernelAtSizes] = OrderedDict()
+        self._programs: dict[CardKey, CompiledProgram] = {}
+        self._lock = threading.Lock()
+        self.is_shown = False
+
+    @property
+    def bundle(self) -> BundleParts:
+        """The bundle as `spyre-run` takes it: the runtime adds the pool."""
+        if not self.memory.pool_bytes:
+            return self.launched
+        return generate_bundle(self.name, self.specs, self.sizes)
+
+    def run(self, *given: Any) -> None:
+        """Enqueue it: tensors by arg_index, then all sizes in their order, or none of them.
+
+        LaunchError SPY965 for sizes that it cannot be launched with; else as `CompiledKernel.run`.
+        """
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        numbers = [int(value) for value in given[len(tensors) :]]
+        shapes = [tuple(tensor.shape) for tensor in tensors]
+        self.at(sizes_of_launch(self.name, self.sizes, numbers, shapes)).run(*tensors)
+
+    def at(self, sizes: dict[str, int]) -> InductorKernel:
+        """The kernel as launches of ``sizes`` see it."""
+        key = tuple(sizes[size.name] for size in self.sizes)
+        with self._lock:
+            found = self._kernels.get(key)
+            if found is None:
+                found = self._kernels[key] = _KernelAtSizes(self, sizes)
+                while len(self._kernels) > MOST_SIZES:
+                    self._kernels.popitem(last=False)
+            self._kernels.move_to_end(key)
+        return found
+
+    def program_on(self, card: FlexDevice, spans_bytes: Sequence[int]) -> CompiledProgram:
+        """The program as loaded on ``card``, the same for all sizes."""
+        key = (card.index, card.device.resets)
+        with self._lock:
+            if key not in self._programs:
+                identity = (self.name, self.text)
+                program = CompiledProgram(card, self.name, self.launched, spans_bytes, identity)
+                self._programs = {k: p for k, p in self._programs.items() if k[0] != card.index}
+                self._programs[key] = program
+            return self._programs[key]
+
+
+class _KernelAtSizes(InductorKernel):
+    """A `SizedKernel` over tensors of known sizes; the program is that of the kernel."""
+
+    def __init__(self, kernel: DynamicKernel, sizes: dict[str, int]) -> None:
+        self.kernel, self.sizes = kernel, sizes
+        self.name, self.text = kernel.name, kernel.text
+        self.constants, self.notes = kernel.constants, kernel.notes
+        self.specs = kernel.specs
+        self.memory = KernelMemory.of(with_values(kernel.specs, sizes), len(kernel.arguments))
+        self._bases = [
+            default_base(evaluated(size, sizes), evaluated(stride, sizes), dtype)
+            for size, stride, dtype in kernel.arguments
+        ]
+        self._forms: dict[CardKey, LaunchPlan] = {}
+        self._lock = threading.Lock()
+        self._is_shown = kernel.is_shown
+
+    @property
+    def bundle(self) -> BundleParts:
+        """That of the kernel."""
+        return self.kernel.bundle
+
+    def _enqueue(self, card: FlexDevice, memory: Sequence[SpyreTensor]) -> None:
+        spans = [argument.size_bytes for argument in self.memory.arguments]
+        if self.memory.pool_bytes:
+            spans.append(self.memory.pool_bytes)
+        program = self.kernel.program_on(card, spans)
+        key = (card.index, card.device.resets)
+        if key not in self._forms:
+            self._forms = {key: program.form_of(spans, self.sizes)}
+        addresses = [m.address_bytes for m in memory]
+        program.launch(card.streams.current, addresses, memory, self._forms[key])
+
+    def _launch_spec_files(self, tensors: Sequence[SpyreTensor]) -> dict[str, bytes]:
+        self.kernel.is_shown = True
+        names = {size.name for size in self.kernel.sizes}
+        shapes = [
+            tuple(n if n in names else b for n, b in zip(size, base.shape, strict=True))
+            for (size, _, _), base in zip(self.kernel.arguments, self._bases, strict=True)
+        ]
+        return launch_spec_files(self.name, self.memory, tensors, True, shapes)
+
+
+class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
+    """Makes kernels at once; those of other devices are Inductor's. For any thread.
+
+    ``symbolic`` and ``unrolled``: form of the bundles, as of `generate_bundle`.
+    """
+
+    def __init__(self, *, symbolic: bool = True, unrolled: bool = False) -> None:
+        super().__init__()
+        self.symbolic = symbolic
+        self.unrolled = unrolled
+
+    def sdsc(
+        self,
+        name: str,
+        specs: Sequence[Spec],
+        arguments: Sequence[HostExtents] = (),
+        constants: Sequence[tuple[float, str]] = (),
+        notes: Notes = NO_NOTES,
+        sizes: Sequence[SizeSpec] = (),
+    ) -> InductorKernel | DynamicKernel:
+        """The kernel of ``specs``. Errors as of `generate_bundle`.
+
+        ``arguments``: host sizes, strides and dtype each tensor must have, by arg_index, none for
+        whatever the specs' device sizes fit. ``constants``: numbers and dtypes of the arguments
+        behind the tensors. ``notes``: for people, by the file SPYRE_KEEP writes them to.
+        ``sizes``: that only launches know; ``arguments`` may name them among their host sizes.
+        """
+        if sizes:
+            sized = DynamicKernel(name, specs, sizes, arguments, constants, notes)
+            note(sized)
+            return sized
+        kernel = InductorKernel(
+            name,
+            specs,
+            arguments,
+            constants,
+            notes,
+            symbolic=self.symbolic,
+            unrolled=self.unrolled,
+        )
+        note(kernel)
+        return kernel

@@ -1,0 +1,1 @@
+"""Graphs with sizes that only a launch knows."""

@@ -1,0 +1,423 @@
+"""A graph whose sizes each call brings: compiled once, run at any of them.
+
+AOTAutograd traces it with sizes as symbols and leaves operations whole. What runs is found at the
+first call with a set of sizes: the one bundle that takes any number of rows, where there is one
+(`RowwiseGraph`), else the graph compiled for these sizes. Dynamo has no part in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import sympy
+import torch
+
+from spyre.torch_backend.inductor.base.compat import OutputCode, inductor_config
+from spyre.torch_backend.inductor.base.debug import (
+    ObservedGraph,
+    ObservedOperations,
+    is_observed,
+    note,
+    observing,
+)
+from spyre.torch_backend.inductor.dynamic.kernel import (
+    TILE_ROWS,
+    RowwiseKernel,
+    rows_of,
+    rowwise_kernel,
+)
+from spyre.torch_backend.inductor.dynamic.tiles import (
+    CollectedKernels,
+    NotRowwise,
+    RowTile,
+    collected,
+)
+from spyre.torch_backend.inductor.hints import hints_key
+
+SIZED_META = ("val", "tensor_meta", "eager_input_vals")
+"""What nodes know of the sizes they were traced with."""
+Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+T = TypeVar("T")
+Values = Mapping[sympy.Symbol, int]
+
+
+def in_fresh_thread(compile_it: Callable[[], T], observed: bool = True) -> T:
+    """Have another thread compile something: that of a running graph has modes of its own in force.
+
+    Whoever observes the calling thread sees what is compiled, if it is to be ``observed``.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        if not observed or not is_observed():
+            return pool.submit(compile_it).result()
+        found, seen = pool.submit(_with_observer, compile_it).result()
+    for what in seen:
+        note(what)
+    return found
+
+
+def _with_observer(compile_it: Callable[[], T]) -> tuple[T, list[Any]]:
+    with observing() as seen:
+        return compile_it(), seen
+
+
+def is_size(value: Any) -> bool:
+    """Whether a value is a number that depends on symbols, or may."""
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def symbols_of(value: Any) -> set[sympy.Symbol]:
+    """Symbols of a number, or of the sizes of a tensor."""
+    if isinstance(value, torch.Tensor):
+        sizes = [*value.shape, *value.stride(), value.storage_offset()]
+        return set().union(*map(symbols_of, sizes))
+    return set(value.node.expr.free_symbols) if is_size(value) else set()
+
+
+def values_of(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[sympy.Symbol, int]:
+    """What the symbols of a graph are for given inputs."""
+    found: dict[sympy.Symbol, int] = {}
+    places = module.graph.find_nodes(op="placeholder")
+    for node, value in zip(places, given, strict=True):
+        known = node.meta.get("val")
+        pairs = [(known, value)]
+        if isinstance(known, torch.Tensor):
+            pairs = [*zip(known.shape, value.shape, strict=True)]
+            pairs += zip(known.stride(), value.stride(), strict=True)
+        for symbol, number in pairs:
+            if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_Symbol:
+                found.setdefault(symbol.node.expr, int(number))
+    return found
+
+
+def value_at(value: Any, sizes: Values) -> Any:
+    """A number that was a symbol's expression, at given sizes."""
+    expression = value.node.expr
+    found = expression.subs(sizes) if hasattr(expression, "subs") else expression
+    if isinstance(value, torch.SymBool):
+        return bool(found)
+    return float(found) if isinstance(value, torch.SymFloat) else int(found)
+
+
+def module_at(
+    module: torch.fx.GraphModule, sizes: Values
+) -> tuple[torch.fx.GraphModule, list[float | None]]:
+    """A graph with numbers for all symbols, and per output of the old one its number, if it is one.
+
+    Inputs are the tensors among the old ones, outputs those that are no numbers.
+    """
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, Any] = {}
+    numbers: list[float | None] = []
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if is_size(value):
+            made[node] = value_at(value, sizes)
+        elif node.op == "output":
+            outputs = torch.fx.map_arg(node.args[0], made.__getitem__)
+            numbers = [v if isinstance(v, (int, float)) else None for v in outputs]
+            graph.output(tuple(v for v in outputs if not isinstance(v, (int, float))))
+        elif node.op == "placeholder" and not isinstance(value, torch.Tensor):
+            made[node] = value
+        else:
+            made[node] = graph.node_copy(node, made.__getitem__)
+            for name in SIZED_META:
+                made[node].meta.pop(name, None)
+    return torch.fx.GraphModule(module, graph), numbers
+
+
+_logger = logging.getLogger("spyre.compile")
+aten = torch.ops.aten
+
+TAKES_SIZES = frozenset(
+    {
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.expand.default,
+    }
+)
+"""Operations that say the number of rows and compute nothing with it."""
+MOST_KERNELS = 16
+"""Kernels that are kept; they differ by the sizes that are no rows."""
+
+
+class RowwiseGraph:
+    """The kernels of one symbolic graph. For one thread at a time."""
+
+    def __init__(self, module: torch.fx.GraphModule, compile_at: Compile) -> None:
+        self._module = module
+        self._compile_at = compile_at
+        self._kernels: OrderedDict[Any, _RowwiseCall | None] = OrderedDict()
+        self._seen: dict[Any, set[int]] = {}
+        self._symbol: sympy.Symbol | None = None
+        try:
+            if hints_key(module):
+                raise NotRowwise("hints ask for loops of their own")
+            self._symbol = _row_symbol(module)
+        except NotRowwise as error:
+            _logger.info("compiled once per set of sizes: %s", error)
+
+    def __call__(self, given: Sequence[Any]) -> list[Any] | None:
+        """The outputs; None where no kernel for any number of rows is to be had."""
+        if self._symbol is None:
+            return None
+        sizes = values_of(self._module, given)
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        if any(not t.is_contiguous() or t.storage_offset() for t in tensors):
+            return None
+        key = (
+            tuple(n for s, n in sizes.items() if s != self._symbol),
+            tuple(t.device for t in tensors),
+        )
+        if key not in self._kernels:
+            if not self._is_worth_it(key, sizes):
+                return None
+            self._kernels[key] = self._made(sizes, tensors)
+            while len(self._kernels) > MOST_KERNELS:
+                self._kernels.popitem(last=False)
+        found = self._kernels[key]
+        return None if found is None else found.run(sizes, tensors)
+
+    def _is_worth_it(self, key: Any, sizes: Values) -> bool:
+        """Whether to make a kernel: the first one, or where numbers of rows are what changes."""
+        assert self._symbol is not None
+        seen = self._seen.setdefault(key, set())
+        seen.add(sizes[self._symbol])
+        return not self._kernels or len(seen) > 1
+
+    def _made(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> _RowwiseCall | None:
+        assert self._symbol is not None
+        try:
+            places = _row_inputs(self._module, self._symbol)
+            granules = {}
+            for rows in TILE_ROWS:
+                granules[rows] = self._granule(rows, sizes, tensors, places)
+                if rows > 1:
+                    rows_of(granules[rows], places, rows)
+            kernel = rowwise_kernel(granules, places)
+        except NotRowwise as error:
+            _logger.info("compiled once per set of sizes: %s", error)
+            return None
+        _logger.info("compiled for any %s", self._symbol)
+        note(kernel.kernel)
+        return _RowwiseCall(kernel, self._module, self._symbol)
+
+    def _granule(
+        self, rows: int, sizes: Values, tensors: Sequence[torch.Tensor], places: Sequence[int]
+    ) -> RowTile:
+        assert self._symbol is not None
+        known, _ = module_at(self._module, {**sizes, self._symbol: rows})
+        some = list(tensors)
+        for k in places:
+            some[k] = torch.empty(
+                (rows, *tensors[k].shape[1:]), dtype=tensors[k].dtype, device=tensors[k].device
+            )
+
+        def compile_it() -> tuple[CollectedKernels, list[Any]]:
+            uncached = inductor_config.patch(force_disable_caches=True)
+            with collected() as found, uncached, _observing_as(watched) as seen:
+                self._compile_at(known, some)
+            return found, seen
+
+        watched = is_observed()
+        found, seen = in_fresh_thread(compile_it, observed=False)
+        for what in seen if rows == TILE_ROWS[0] else ():
+            note(what if isinstance(what, (ObservedGraph, ObservedOperations)) else None)
+        if len(found.granules) != 1 or found.others:
+            raise NotRowwise(f"{len(found.granules)} bundles, and {', '.join(found.others) or '-'}")
+        (granule,) = found.granules
+        at_rows = {**sizes, self._symbol: rows}
+        outputs = tuple(_view_at(t, at_rows) for t in _outputs(self._module))
+        if len(granule.inputs) != len(some) or granule.views != outputs:
+            raise NotRowwise("inputs or outputs that AOTAutograd makes itself")
+        return granule
+
+
+def _observing_as(watched: bool) -> AbstractContextManager[list[Any]]:
+    """What is noted in this block, if anybody watches."""
+    return observing() if watched else nullcontext([])
+
+
+class _RowwiseCall:
+    """A kernel, and how to call it."""
+
+    def __init__(
+        self, kernel: RowwiseKernel, module: torch.fx.GraphModule, symbol: sympy.Symbol
+    ) -> None:
+        self.kernel = kernel
+        self.symbol = symbol
+        self.values = [_value(v) for v in _output_nodes(module)]
+
+    def run(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """All outputs of the graph."""
+        rows, device = int(sizes[self.symbol]), tensors[0].device
+        made = [
+            torch.empty(
+                (b.sizes[0] * rows, *b.sizes[1:]), dtype=getattr(torch, b.dtype), device=device
+            )
+            for b in self.kernel.outputs
+        ]
+        found = (tensors if is_input else made for is_input, _ in self.kernel.arguments)
+        places = (place for _, place in self.kernel.arguments)
+        self.kernel.kernel.run(*(row[k] for row, k in zip(found, places, strict=True)), rows)
+        results = iter(made)
+        return [_in_graph_sizes(value, sizes, results) for value in self.values]
+
+
+def _in_graph_sizes(value: Any, sizes: Values, results: Iterator[torch.Tensor]) -> Any:
+    """An output: a number, or the next result in the sizes the graph says."""
+    if not isinstance(value, torch.Tensor):
+        return value_at(value, sizes) if is_size(value) else value
+    result = next(results)
+    shape, stride, _ = _view_at(value, sizes)
+    same = (tuple(result.shape), result.stride()) == (shape, stride)
+    return result if same else result.as_strided(shape, stride)
+
+
+def _view_at(value: torch.Tensor, sizes: Values) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Sizes, strides and offset of a tensor with symbols."""
+    shape = tuple(value_at(n, sizes) if is_size(n) else n for n in value.shape)
+    stride = tuple(value_at(n, sizes) if is_size(n) else n for n in value.stride())
+    offset = value.storage_offset()
+    return shape, stride, value_at(offset, sizes) if is_size(offset) else offset
+
+
+def _output_nodes(module: torch.fx.GraphModule) -> list[Any]:
+    (output,) = module.graph.find_nodes(op="output")
+    return list(output.args[0])
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("val") if isinstance(node, torch.fx.Node) else node
+
+
+def _outputs(module: torch.fx.GraphModule) -> list[torch.Tensor]:
+    return [v for v in map(_value, _output_nodes(module)) if isinstance(v, torch.Tensor)]
+
+
+# --- which symbol counts rows --------------------------------------------------------------------
+
+
+def _row_symbol(module: torch.fx.GraphModule) -> sympy.Symbol:
+    """The symbol that counts rows: of first dims only, and of nothing else. NotByRows if none."""
+    tensors = _tensors(module)
+    firsts = [symbols_of(t.shape[0]) for t in tensors if t.dim()]
+    candidates = dict.fromkeys(s for found in firsts for s in found)
+    for symbol in candidates:
+        if all(_is_row_of(symbol, t) for t in tensors) and not _used_as_number(module, symbol):
+            return symbol
+    raise NotRowwise("no size is that of first dims alone")
+
+
+def _tensors(module: torch.fx.GraphModule) -> list[torch.Tensor]:
+    nodes = module.graph.find_nodes(op="placeholder")
+    return [v for n in nodes if isinstance(v := n.meta.get("val"), torch.Tensor)]
+
+
+def _is_row_of(symbol: sympy.Symbol, tensor: torch.Tensor) -> bool:
+    others = [*tensor.shape[1:], *tensor.stride(), tensor.storage_offset()]
+    if any(symbol in symbols_of(number) for number in others):
+        return False
+    first = tensor.shape[0] if tensor.dim() else 1
+    expression = first.node.expr if isinstance(first, torch.SymInt) else first
+    return symbol not in symbols_of(first) or bool(expression == symbol)
+
+
+def _row_inputs(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> list[int]:
+    tensors = enumerate(_tensors(module))
+    return [k for k, t in tensors if t.dim() and symbol in symbols_of(t.shape[0])]
+
+
+def _used_as_number(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> bool:
+    """Whether an operation computes with the size, or makes tensors of it."""
+    for node in module.graph.nodes:
+        if not is_size(node.meta.get("val")) or symbol not in symbols_of(node.meta["val"]):
+            continue
+        for user in node.users:
+            takes_it = user.op == "output" or user.target in TAKES_SIZES
+            if not takes_it and not is_size(user.meta.get("val")):
+                return True
+    return False
+
+
+_log = logging.getLogger("spyre.compile")
+
+MOST_SIZES = 64
+"""Compiled graphs that are kept; the one used longest ago goes first."""
+
+
+class DynamicGraph(OutputCode):  # type: ignore[misc]
+    """What Inductor is given for a graph with symbols. Any thread may call it.
+
+    ``compile_at``: compiles a graph of known sizes for example inputs.
+    """
+
+    def __init__(self, graph_module: torch.fx.GraphModule, compile_at: Compile) -> None:
+        super().__init__()
+        self._boxed_call = True
+        self._module = graph_module
+        self._compile_at = compile_at
+        self._rows = RowwiseGraph(graph_module, compile_at)
+        self._compiled: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        """Run it; ``inputs``: numbers and tensors as the graph's placeholders."""
+        given = list(inputs)
+        if isinstance(inputs, list):
+            inputs.clear()
+        with self._lock:
+            found = self._rows(given)
+        return self._at(given)(given) if found is None else found
+
+    def post_compile(self, *_: Any) -> None:
+        """There is nothing left to do."""
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There is none."""
+
+    def _at(self, given: Sequence[Any]) -> Callable[..., Any]:
+        key = tuple(
+            (tuple(v.shape), v.stride(), v.device) if isinstance(v, torch.Tensor) else v
+            for v in given
+        )
+        with self._lock:
+            found = self._compiled.get(key)
+            if found is None:
+                sizes = values_of(self._module, given)
+                _log.info("compiled for sizes %s", _sizes_text(sizes))
+                found = self._compiled[key] = compiled_at(
+                    self._module, sizes, given, self._compile_at
+                )
+                while len(self._compiled) > MOST_SIZES:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(key)
+        return found
+
+
+def _sizes_text(sizes: Values) -> str:
+    return ", ".join(f"{symbol}={number}" for symbol, number in sizes.items())
+
+
+def compiled_at(
+    module: torch.fx.GraphModule, sizes: Values, given: Sequence[Any], compile_at: Compile
+) -> Callable[..., Any]:
+    """``module`` for known sizes; takes what the module takes, and gives its outputs.
+
+    ``given``: tensors of these sizes, to compile with; numbers among them are left out.
+    """
+    known, numbers = module_at(module, sizes)
+    tensors = [value for value in given if isinstance(value, torch.Tensor)]
+    compiled = in_fresh_thread(lambda: compile_at(known, tensors))
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        found = iter(compiled(*(v for v in values if isinstance(v, torch.Tensor))))
+        return [next(found) if number is None else number for number in numbers]
+
+    return run

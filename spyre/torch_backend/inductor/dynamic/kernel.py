@@ -1,0 +1,294 @@
+"""One bundle for any number of rows, made of granules.
+
+A loop that runs as often as the launch has whole tiles of 64 rows, then one for tiles of 8, then
+one for single rows. A tile's rows are copied from the arguments to the pool, column stick by column
+stick, for their distance is known at the launch only; there they lie as in a tensor of that many
+rows, over which the granule's operations run. Pure functions, for any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import sympy
+
+from spyre.dtypes import STICK_BYTES
+from spyre.layout import contiguous_strides
+from spyre.mlir.builder.bundles import POOL
+from spyre.torch_backend.inductor.base.debug import SIZES_FILE
+from spyre.torch_backend.inductor.base.settings import settings
+from spyre.torch_backend.inductor.bundles.generation import KernelMemory
+from spyre.torch_backend.inductor.bundles.kernels import DynamicExtents, DynamicKernel
+from spyre.torch_backend.inductor.bundles.op_spec import (
+    DataFormats,
+    LoopSpec,
+    OpSpec,
+    SizeSpec,
+    Spec,
+    TensorArg,
+)
+from spyre.torch_backend.inductor.dynamic.tiles import NotRowwise, RowTile, check_alike, row_strides
+from spyre.torch_backend.inductor.kernel.planning import HostBuffer
+from spyre.torch_backend.program.op_spec import Ints
+from spyre.torch_backend.tensors.allocation import default_base
+
+TILE_ROWS = (64, 8, 1)
+"""Rows of the tiles; each divides the one before."""
+ROWS = sympy.Symbol("s0")
+SEGMENT_BYTES = 1 << 34
+
+
+@dataclass(frozen=True, slots=True)
+class RowTensor:
+    """An argument with rows. ``inner``: elements of its first dim per row. ``device_size``: of a
+    single row, all device dims but the stick outside of ``inner`` together.
+    """
+
+    name: str
+    inner: int
+    sizes: Ints
+    dtype: str
+    device_format: str
+    columns: int
+    lanes: int
+
+    def bytes_of(self, rows: int) -> int:
+        """Memory of a tile."""
+        return self.columns * self.inner * rows * STICK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RowwiseKernel:
+    """``arguments``: (whether it is an input, its place among the graph's inputs or outputs) by
+    arg_index. ``outputs``: host sizes of the graph's outputs' buffers, elements of the first dim
+    per row in place of it.
+    """
+
+    kernel: DynamicKernel
+    arguments: tuple[tuple[bool, int], ...]
+    outputs: tuple[HostBuffer, ...]
+
+
+def rowwise_kernel(granules: Mapping[int, RowTile], row_inputs: Sequence[int]) -> RowwiseKernel:
+    """The kernel of ``granules``, by their rows. NotByRows where there is none.
+
+    ``row_inputs``: places of the inputs whose first dim counts rows.
+    """
+    large, small = granules[TILE_ROWS[0]], granules[TILE_ROWS[1]]
+    strides = rows_of(large, row_inputs, TILE_ROWS[0])
+    for rows in TILE_ROWS[1:]:
+        check_alike(large, granules[rows], strides, TILE_ROWS[0])
+    tensors = {name: _row_tensor(large, small, name, strides) for name in _outside(large, strides)}
+    if missing := [name for name in large.outputs if name not in tensors]:
+        raise NotRowwise(f"output {missing[0]} has no rows")
+    places = _places(large)
+    constants = list(dict.fromkeys(c for g in granules.values() for c in g.kernel.constants))
+    specs: list[Spec] = []
+    for k, rows in enumerate(TILE_ROWS):
+        granule = _TileLoop(granules[rows], rows, _renamed(large, granules[rows], tensors), places)
+        above = TILE_ROWS[k - 1] if k else 0
+        specs.append(granule.loop(above, constants))
+    kernel = DynamicKernel(
+        large.name,
+        specs,
+        [SizeSpec("s0", [(places[large.inputs[k]], 0) for k in row_inputs])],
+        [_extents(large, name, tensors) for name in large.arguments],
+        constants,
+        {**large.kernel.notes, SIZES_FILE: _note(places, tensors)},
+    )
+    outputs = [tensors[name] for name in large.outputs]
+    return RowwiseKernel(
+        kernel,
+        tuple(_source(large, name) for name in large.arguments),
+        tuple(HostBuffer((t.inner, *t.sizes[1:]), (), t.dtype) for t in outputs),
+    )
+
+
+def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
+    numbers = ", ".join(f"arg_{places[name]}" for name in tensors)
+    tiles = ", ".join(map(str, TILE_ROWS))
+    return (
+        f"one bundle for any number of rows s0: loops over tiles of {tiles} rows\n"
+        f"arguments with rows: {numbers}\n"
+    )
+
+
+def rows_of(granule: RowTile, row_inputs: Sequence[int], rows: int) -> dict[str, int]:
+    """`row_strides` of a granule of so many ``rows``. NotByRows also where memory is shared."""
+    named = [granule.inputs[k] for k in row_inputs]
+    if written := sorted({target for target, _ in granule.bodies} & set(granule.inputs)):
+        raise NotRowwise(f"input {written[0]} is written")
+    if len(set(granule.outputs)) != len(granule.outputs) or set(granule.outputs) & set(
+        granule.inputs
+    ):
+        raise NotRowwise("outputs share memory")
+    return row_strides(granule, {n: prod(granule.buffers[n].sizes[1:]) for n in named}, rows)
+
+
+def _outside(granule: RowTile, strides: Mapping[str, int]) -> list[str]:
+    """Arguments with rows."""
+    known = {*granule.inputs, *granule.outputs}
+    if unknown := [name for name in granule.arguments if name not in known]:
+        raise NotRowwise(f"argument {unknown[0]} is neither input nor output")
+    return [name for name in granule.arguments if name in strides]
+
+
+def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str, int]) -> RowTensor:
+    """NotByRows unless rows are the sticks that follow each other in every column of sticks."""
+    found, rows = large.buffers[name], TILE_ROWS[0]
+    sizes = found.sizes
+    inner = sizes[0] // rows if sizes and sizes[0] % rows == 0 else 0
+    expected = contiguous_strides(sizes)
+    if not inner or found.strides != expected or strides[name] != inner * prod(sizes[1:]):
+        raise NotRowwise(f"{name} is {list(sizes)}, strides {list(found.strides)}")
+    layout = default_base(sizes, found.strides, found.dtype).layout
+    less = (inner * TILE_ROWS[1], *sizes[1:])
+    other = default_base(less, contiguous_strides(less), found.dtype).layout
+    *outer, walked, lanes = layout.device_size
+    is_innermost = walked == sizes[0] and other.device_size == (*outer, less[0], lanes)
+    if not is_innermost or lanes != layout.elements_per_stick:
+        raise NotRowwise(f"rows of {name} are not the innermost of its sticks")
+    return RowTensor(name, inner, sizes, found.dtype, layout.device_dtype, prod(outer), lanes)
+
+
+def _places(granule: RowTile) -> dict[str, int]:
+    return {name: k for k, name in enumerate(granule.arguments)}
+
+
+def _source(granule: RowTile, name: str) -> tuple[bool, int]:
+    is_input = name in granule.inputs
+    return is_input, (granule.inputs if is_input else granule.outputs).index(name)
+
+
+def _renamed(
+    large: RowTile, granule: RowTile, tensors: Mapping[str, RowTensor]
+) -> dict[int, tuple[str, RowTensor | None]]:
+    """By arg_index of a granule: what the argument is called in ``large``, its rows."""
+    found = {}
+    for k, name in enumerate(granule.arguments):
+        is_input, place = _source(granule, name)
+        other = (large.inputs if is_input else large.outputs)[place]
+        found[k] = (other, tensors.get(other))
+    return found
+
+
+def _extents(granule: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> DynamicExtents:
+    buffer = granule.buffers[name]
+    if name not in tensors:
+        return buffer.sizes, buffer.strides, buffer.dtype
+    tensor = tensors[name]
+    first = str(ROWS) if tensor.inner == 1 else f"{tensor.inner}*{ROWS}"
+    return (first, *tensor.sizes[1:]), buffer.strides, buffer.dtype
+
+
+@dataclass(slots=True)
+class _TileLoop:
+    """The loop over tiles of one granule.
+
+    ``known``: by arg_index of the granule, its name in the kernel and its rows. ``places``:
+    arg_index in the kernel, by name.
+    """
+
+    granule: RowTile
+    rows: int
+    known: Mapping[int, tuple[str, RowTensor | None]]
+    places: Mapping[str, int]
+
+    def loop(self, above: int, constants: Sequence[tuple[float, str]]) -> LoopSpec:
+        """All whole tiles behind those of ``above`` rows (0: from the beginning on)."""
+        begin = sympy.Integer(0) if not above else above * sympy.floor(ROWS / above)
+        left = ROWS if not above else sympy.Mod(ROWS, above)
+        kernel = self.granule.kernel
+        offsets, at = {}, KernelMemory.of(kernel.specs).pool_bytes
+        for number, (_, tensor) in self.known.items():
+            if tensor is not None:
+                at = -(-at // STICK_BYTES) * STICK_BYTES
+                offsets[number] = at
+                at += tensor.bytes_of(self.rows)
+        moved = _TileOperations(self, offsets, constants)
+        body: list[Spec] = []
+        for number, offset in offsets.items():
+            if self._is_input(number):
+                body.append(self._copied(number, offset, begin, to_tile=True))
+        body += [moved.spec(spec) for spec in kernel.specs]
+        for number, offset in offsets.items():
+            if not self._is_input(number):
+                body.append(self._copied(number, offset, begin, to_tile=False))
+        return LoopSpec(sympy.floor(left / self.rows), body)
+
+    def _is_input(self, number: int) -> bool:
+        return self.granule.arguments[number] in self.granule.inputs
+
+    def _copied(self, number: int, offset: int, begin: sympy.Expr, to_tile: bool) -> LoopSpec:
+        """A tile's rows, to the pool or from there; c1 goes along sticks, c2 counts tiles."""
+        name, tensor = self.known[number]
+        assert tensor is not None
+        lanes, count = tensor.lanes, tensor.inner * self.rows
+        c0, c1, c2 = sympy.symbols("c0 c1 c2")
+        columns, along = sympy.floor(c1 / lanes), sympy.Mod(c1, lanes)
+        place = self.places[name]
+        form = DataFormats(tensor.device_format)
+        given = TensorArg(
+            to_tile,
+            place,
+            form,
+            [1, count, lanes],
+            [columns, c0 + count * c2 + tensor.inner * begin, along],
+            {"hbm": SEGMENT_BYTES * place},
+            within=[tensor.columns, tensor.inner * ROWS, lanes],
+        )
+        tile = TensorArg(
+            not to_tile,
+            -1,
+            form,
+            [1, count, lanes],
+            [columns, c0, along],
+            {POOL: offset},
+            within=[tensor.columns, count, lanes],
+        )
+        cores = next(n for n in range(min(settings().sencores, count), 0, -1) if count % n == 0)
+        space = {
+            c0: (sympy.Integer(count), cores),
+            c1: (sympy.Integer(lanes), 1),
+            c2: (sympy.Integer(1), 1),
+        }
+        args = [given, tile] if to_tile else [tile, given]
+        copy = OpSpec("identity", False, space, args, {}, [c2, c1])
+        return LoopSpec(sympy.Integer(tensor.columns), [copy])
+
+
+@dataclass(slots=True)
+class _TileOperations:
+    """A granule's operations in the loop over its tiles. ``offsets``: of its tiles in the pool, by
+    arg_index.
+    """
+
+    tile: _TileLoop
+    offsets: Mapping[int, int]
+    constants: Sequence[tuple[float, str]]
+
+    def spec(self, spec: Spec) -> Spec:
+        """The same operation on the tile."""
+        if isinstance(spec, LoopSpec):
+            return LoopSpec(spec.count, [self.spec(inner) for inner in spec.body])
+        if not isinstance(spec, OpSpec):
+            return spec
+        tiled = [sympy.Integer(0), *spec.tiled_symbols] if spec.tiled_symbols else []
+        return replace(spec, args=[self._arg(arg) for arg in spec.args], tiled_symbols=tiled)
+
+    def _arg(self, arg: TensorArg) -> TensorArg:
+        if arg.arg_index < 0:
+            return arg
+        if arg.arg_index in self.offsets:
+            return replace(arg, arg_index=-1, allocation={POOL: self.offsets[arg.arg_index]})
+        place = self._place(arg.arg_index)
+        return replace(arg, arg_index=place, allocation={"hbm": SEGMENT_BYTES * place})
+
+    def _place(self, number: int) -> int:
+        tensors = len(self.tile.granule.arguments)
+        if number < tensors:
+            return self.tile.places[self.tile.known[number][0]]
+        constant = self.tile.granule.kernel.constants[number - tensors]
+        return len(self.tile.places) + list(self.constants).index(constant)

@@ -1,0 +1,163 @@
+"""Granules: a graph compiled for a few rows, of which a kernel for any number of rows is made.
+
+While a granule is compiled, `SpyreScheduling` hands its one kernel over here; nothing is cached.
+`row_strides` then says in which buffers rows lie one behind another, each computed from the same
+row of its operands alone: such rows may be computed in groups of any size.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from spyre.torch_backend.inductor.kernel.planning import HostBuffer, PlannedKernel
+from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load
+from spyre.torch_backend.program.op_spec import Ints, OpKind
+
+
+class NotRowwise(Exception):
+    """A graph is no function of single rows, or its kernel cannot be one of groups of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """The only kernel of a graph for some rows.
+
+    ``arguments``: names of buffers by arg_index. ``inputs``, ``outputs``: names in the graph's
+    order. ``views``: host sizes, strides and offset (elements) of the outputs in those buffers.
+    ``bodies``: with the buffer each writes.
+    """
+
+    name: str
+    kernel: PlannedKernel
+    arguments: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    views: tuple[tuple[Ints, Ints, int], ...]
+    buffers: Mapping[str, HostBuffer]
+    bodies: tuple[tuple[str, Body], ...]
+
+
+@dataclass(slots=True)
+class CollectedKernels:
+    """Kernels of a graph that is compiled, and operations that are in none of them."""
+
+    granules: list[RowTile] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+class _Current(threading.local):
+    found: CollectedKernels | None = None
+
+
+_current = _Current()
+
+
+def collecting() -> CollectedKernels | None:
+    """Where kernels of this thread are collected, if they are."""
+    return _current.found
+
+
+@contextmanager
+def collected() -> Iterator[CollectedKernels]:
+    """Kernels that this thread compiles in this block."""
+    before, _current.found = _current.found, CollectedKernels()
+    try:
+        yield _current.found
+    finally:
+        _current.found = before
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def row_strides(granule: RowTile, inputs: Mapping[str, int], rows: int) -> dict[str, int]:
+    """Elements from row to row, of every buffer that has rows; they lie outermost in it.
+
+    ``inputs``: the same of the inputs with rows. NotByRows where rows are mixed.
+    """
+    found = dict(inputs)
+    for target, body in granule.bodies:
+        if body.operation.program is not None:
+            raise NotRowwise(f"{body.operation.name} is about layouts")
+        digit = _row_digit(body, found, rows)
+        if digit is None:
+            continue
+        symbol, inner = digit
+        if symbol >= len(body.ranges):
+            raise NotRowwise(f"{body.operation.name} reduces rows")
+        strides = granule.buffers[target].strides
+        found[target] = _outermost(strides, body.ranges, symbol, inner, f"rows of {target}")
+    return found
+
+
+def _row_digit(body: Body, known: Mapping[str, int], rows: int) -> tuple[int, int] | None:
+    """(symbol of the iteration, its steps per row) that counts rows in all operands with rows."""
+    extents = (*body.ranges, *body.reduced)
+    digits = set()
+    for load in body.loads:
+        if load.buffer in known:
+            digits.add(_digit_of(load, extents, known[load.buffer], rows))
+    if len(digits) > 1:
+        raise NotRowwise(f"{body.operation.name} takes rows of operands in different orders")
+    return next(iter(digits), None)
+
+
+def _digit_of(load: Load, extents: Ints, row: int, rows: int) -> tuple[int, int]:
+    for symbol, (stride, extent) in enumerate(zip(load.strides, extents, strict=True)):
+        if not stride or extent % rows or row != stride * (extent // rows):
+            continue
+        inner = extent // rows
+        reach = load.offset + (inner - 1) * stride + _reach(load.strides, extents, symbol)
+        if load.offset >= 0 and reach < row:
+            return symbol, inner
+    raise NotRowwise(f"elements of {load.buffer} are read in another order than by rows")
+
+
+def _reach(strides: Sequence[int], extents: Sequence[int], without: int) -> int:
+    pairs = enumerate(zip(strides, extents, strict=True))
+    return sum(stride * (n - 1) for k, (stride, n) in pairs if k != without)
+
+
+def _outermost(strides: Ints, ranges: Ints, symbol: int, inner: int, what: str) -> int:
+    row = strides[symbol] * inner
+    if _reach(strides, ranges, symbol) + strides[symbol] * (inner - 1) >= row:
+        raise NotRowwise(f"{what} are not outermost")
+    return row
+
+
+# --- the same function ---------------------------------------------------------------------------
+
+
+def check_alike(large: RowTile, small: RowTile, strides: Mapping[str, int], rows: int) -> None:
+    """NotByRows unless both compute the same of every row: no number depends on how many there are.
+
+    ``strides``: of rows, in ``large`` of so many ``rows``.
+    """
+    if _signature(large) != _signature(small):
+        raise NotRowwise("what is computed depends on the number of rows")
+    for target, body in large.bodies:
+        if target not in strides and prod(body.ranges) != prod(_ranges(small, target)):
+            raise NotRowwise(f"{body.operation.name} makes rows of nothing")
+
+
+def _ranges(granule: RowTile, target: str) -> Ints:
+    found = granule.buffers.get(target)
+    return (0,) if found is None else found.sizes
+
+
+def _signature(granule: RowTile) -> list[Any]:
+    """Operations with their numbers; copies have none, and layouts decide about those."""
+    found: list[Any] = []
+    for _, body in granule.bodies:
+        operation = body.operation
+        if operation.kind is OpKind.RESTICKIFY or operation.name == "identity":
+            continue
+        numbers = tuple(o for o in body.operands if isinstance(o, ConstantLoad))
+        constants = tuple(sorted(operation.constants.items()))
+        found.append((operation.kind, operation.name, operation.dims, constants, numbers))
+    return found

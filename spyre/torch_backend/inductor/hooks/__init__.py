@@ -1,0 +1,1 @@
+"""What Inductor and Dynamo call: registration, scheduling, passes, the device's interface."""

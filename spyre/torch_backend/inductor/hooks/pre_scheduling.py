@@ -1,0 +1,77 @@
+"""What is done to ir.Operations before the scheduler sees them: dead code, layouts, restickifies,
+then names of dims and coarse tiling.
+
+Names of dims belong to the tensors a compiled function is called with; whoever compiles a graph
+says which inputs they are (`named_inputs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
+from spyre.torch_backend.inductor.base.debug import (
+    ObservedOperations,
+    PassPrinter,
+    format_operations,
+    is_observed,
+    note,
+)
+from spyre.torch_backend.inductor.base.settings import settings
+from spyre.torch_backend.inductor.passes import order
+from spyre.torch_backend.inductor.tiling.accesses import propagate_named_dims
+from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
+from spyre.torch_backend.inductor.tiling.groups import assign_dim_hints, hints_to_coarse_tile_groups
+from spyre.torch_backend.program.recording import ThreadValue
+
+PASSES_DONE = "spyre_passes_done"
+PRINTER = "spyre_printer"
+Names = Mapping[str, tuple[str | None, ...]]
+
+
+_input_names: ThreadValue[Names] = ThreadValue({})
+
+
+def named_inputs(names: Names) -> AbstractContextManager[None]:
+    """A block in which graphs that this thread lowers have these names of dims, by graph input."""
+    return _input_names.set_to(names)
+
+
+def printer_of(graph: Any) -> PassPrinter | None:
+    """Who shows the passes of a graph; None before it has had any."""
+    return getattr(graph, PRINTER, None)
+
+
+def pre_scheduling(graph: Any) -> None:
+    """Change the operations of ``graph``, a GraphLowering, in place; once, however often it gets a
+    scheduler: tiles would be tiled again.
+    """
+    if getattr(graph, PASSES_DONE, False):
+        return
+    setattr(graph, PASSES_DONE, True)
+    operations = graph.operations
+    names, printer = _input_names.value, PassPrinter(lambda: format_operations(operations))
+    setattr(graph, PRINTER, printer)
+    order.run(graph, printer)
+    printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
+    printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
+    printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))
+    note(ObservedOperations(format_operations(operations)) if is_observed() else None)
+
+
+def _groups(graph: Any) -> list[Any]:
+    """What to tile: as ``coarse_tiling_groups_fn`` says where there is one; else as hints do, and
+    with ``auto_tile`` what pays of all other operations.
+    """
+    chosen = settings()
+    if not chosen.coarse_tiling:
+        return []
+    if chosen.coarse_tiling_groups_fn is not None:
+        return list(chosen.coarse_tiling_groups_fn(graph.operations))
+    groups = hints_to_coarse_tile_groups(graph.operations)
+    if chosen.auto_tile:
+        first = 1 + max((group.path[0] for group in groups), default=-1)
+        groups += automatic_groups(graph, first)
+    return groups

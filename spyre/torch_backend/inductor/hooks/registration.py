@@ -1,0 +1,272 @@
+"""Puts the backend into Inductor, on the first use of Inductor, and says what is different about it
+while a graph on spyre is compiled.
+
+Inductor has one configuration per process. While a graph with tensors on spyre is compiled, and at
+no other time, the settings and hooks of `spyre_context` are in force; the backward graph, which is
+compiled later, enters the same context.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.inductor.base.compat import (
+    CustomGraphPass,
+    GraphLowering,
+    asks_for_symbols,
+    compile_fx_module,
+    dynamo_config,
+    inductor_config,
+    ir,
+    joint_graph,
+    register_backend_for_device,
+    register_device_op_overrides,
+    register_interface_for_device,
+    select_decomp_table,
+)
+from spyre.torch_backend.inductor.base.debug import ObservedGraph, is_observed, note
+from spyre.torch_backend.inductor.base.settings import (
+    cache_key,
+    chosen_settings,
+    mark_graph,
+    settings,
+)
+from spyre.torch_backend.inductor.dynamic.graph import DynamicGraph
+from spyre.torch_backend.inductor.hints import names_of_inputs
+from spyre.torch_backend.inductor.hooks.device_interface import SpyreInterface, SpyreOpOverrides
+from spyre.torch_backend.inductor.hooks.pre_scheduling import named_inputs, pre_scheduling
+from spyre.torch_backend.inductor.hooks.scheduling import (
+    PostFusionPasses,
+    SpyreScheduling,
+    SpyreWrapper,
+)
+from spyre.torch_backend.inductor.lowering.decompositions import (
+    decompositions,
+    eager_operators,
+    install_lowerings,
+    mark_fallbacks,
+    mark_fallbacks_in,
+)
+from spyre.torch_backend.inductor.passes import order
+from spyre.torch_backend.inductor.tiling.accesses import names_of_graph_inputs
+
+_installed = False
+
+
+def install() -> None:
+    """Register everything, once per process."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    register_interface_for_device("spyre", SpyreInterface)
+    register_device_op_overrides("spyre", SpyreOpOverrides())
+    register_backend_for_device("spyre", SpyreScheduling, SpyreWrapper)
+    install_lowerings()
+    entry = compile_fx_module()
+    entry.compile_fx = _compiling(entry)
+
+
+def _compiling(entry: Any) -> Callable[..., Any]:
+    """``compile_fx`` for spyre too; it calls itself anew with its ``config_patches`` in force."""
+    original: Callable[..., Any] = entry.compile_fx
+
+    @functools.wraps(original)
+    def compile_fx(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
+        if named.get("config_patches") or not uses_spyre(model, example_inputs):
+            return original(model, example_inputs, *args, **named)
+        inner = named.pop("inner_compile", entry.compile_fx_inner)
+        asked = settings().symbolic_sizes
+        symbolic = asks_for_symbols(example_inputs) if asked is None else asked
+        symbolic = symbolic and any(isinstance(v, torch.SymInt) for v in example_inputs)
+        table = whole_operations() if symbolic else spyre_decompositions()
+        table = named.pop("decompositions", None) or table
+        names = names_of_inputs(example_inputs)
+        mark_graph(model, dict(enumerate(names)), symbolic)
+        in_context = _symbolic if symbolic else _in_context
+        with spyre_context():
+            return original(
+                model,
+                example_inputs,
+                *args,
+                inner_compile=in_context(inner, names),
+                decompositions=table,
+                **named,
+            )
+
+    return compile_fx
+
+
+def _in_context(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
+    """Backward graphs are compiled when they are first needed, outside of `compile_fx`, maybe by
+    another thread; with the same settings.
+
+    ``names``: of the dims of the function's arguments.
+    """
+    chosen = chosen_settings()
+
+    @functools.wraps(inner)
+    def compiled(model: Any, *args: Any, **named: Any) -> Any:
+        found = names_of_graph_inputs(model, names)
+        mark_graph(model, found)
+        with inductor_config.patch(chosen), spyre_context(), named_inputs(found):
+            return inner(model, *args, **named)
+
+    return compiled
+
+
+def _symbolic(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
+    """As `_in_context` of a graph with symbols, which is compiled when its sizes are known."""
+    chosen = chosen_settings() | {"spyre.symbolic_sizes": False}
+    plain = _in_context(inner, names)
+
+    def compile_at(module: torch.fx.GraphModule, tensors: Sequence[Any]) -> Any:
+        static = dynamo_config.patch(assume_static_by_default=True)
+        with inductor_config.patch(chosen), static, torch.no_grad():
+            return compile_fx_module().compile_fx(module, tensors)
+
+    @functools.wraps(inner)
+    def compiled(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
+        if not uses_spyre(model, example_inputs):
+            return plain(model, example_inputs, *args, **named)
+        return DynamicGraph(model, compile_at)
+
+    return compiled
+
+
+class _Decompositions(dict[Any, Callable[..., Any]]):
+    """A table that caches know by the name of the function ``source`` it comes from."""
+
+    def __init__(self, table: Any, source: Callable[[], Any]) -> None:
+        super().__init__(table)
+        self.source = source
+
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        return self.source, ()
+
+
+@functools.cache
+def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Inductor's, but for operations eager mode has kernels for, which become ``spyre::run``.
+
+    Random operations are left whole: they draw what eager mode draws.
+    """
+    return _Decompositions(whole_operations() | decompositions(), spyre_decompositions)
+
+
+@functools.cache
+def whole_operations() -> dict[Any, Callable[..., Any]]:
+    """Inductor's, without those of operations eager mode has kernels for."""
+    known = eager_operators() | set(decompositions())
+    with inductor_config.patch(fallback_random=True):
+        table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
+    return _Decompositions(table, whole_operations)
+
+
+def uses_spyre(model: Any, example_inputs: Any) -> bool:
+    """Whether a graph has tensors on spyre."""
+    values = [*example_inputs]
+    if isinstance(model, torch.fx.GraphModule):
+        values += [n.meta.get("val", n.meta.get("example_value")) for n in model.graph.nodes]
+    return any(isinstance(v, torch.Tensor) and v.device.type == "spyre" for v in values)
+
+
+INDUCTOR_SETTINGS = {
+    "always_keep_tensor_constants": True,
+    "split_reductions": False,
+    "benchmark_harness": False,
+    "unroll_reductions_threshold": 1,
+    "permute_fusion": False,
+    "allow_buffer_reuse": False,
+    "inplace_buffers": False,
+    "fallback_random": True,
+    "online_softmax": False,
+    "layout_optimization": False,
+    "pattern_matcher": False,
+    "loop_ordering_after_fusion": False,
+    "pick_loop_orders": False,
+    "reorder_for_locality": False,
+    "reorder_for_peak_memory": False,
+}
+"""Settings under which one ir.Operation is one device operation, and dims keep their places."""
+
+
+class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
+    """What runs on FX graphs before they are lowered."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Change ``graph`` in place."""
+        mark_fallbacks(graph)
+        note(ObservedGraph(str(graph)) if is_observed() else None)
+
+    def uuid(self) -> str | None:
+        """Changes with all that graphs and their inputs do not say."""
+        key = cache_key()
+        return None if key is None else key + order.settings()
+
+
+class _ContextDepth(threading.local):
+    value = 0
+
+
+_depth = _ContextDepth()
+
+
+@contextmanager
+def spyre_context() -> Iterator[None]:
+    """Compile for spyre; entering it again within changes nothing."""
+    _depth.value += 1
+    try:
+        if _depth.value > 1:
+            yield
+        else:
+            with _hooks(), inductor_config.patch(_inductor_settings()):
+                yield
+    finally:
+        _depth.value -= 1
+
+
+def _inductor_settings() -> dict[str, Any]:
+    passes = {
+        "post_grad_custom_post_pass": PostGradPasses(),
+        "_post_fusion_custom_pass": PostFusionPasses(),
+    }
+    return INDUCTOR_SETTINGS | passes
+
+
+@contextmanager
+def _hooks() -> Iterator[None]:
+    """Places where Inductor asks nobody: every operation is realised, passes before scheduling.
+
+    Patterns of joint graphs are not traced, which takes seconds: ``pattern_matcher`` is off.
+    """
+    update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
+    run, trace_patterns = GraphLowering.run, joint_graph.lazy_init
+    ir.Loops.has_large_inner_fn = joint_graph.lazy_init = _always
+
+    def passes_first(graph: Any) -> None:
+        pre_scheduling(graph)
+        update(graph)
+
+    def fallbacks_marked(graph: Any, *args: Any) -> Any:
+        mark_fallbacks_in(graph.module)
+        return run(graph, *args)
+
+    GraphLowering._update_scheduler = passes_first
+    GraphLowering.run = fallbacks_marked
+    try:
+        yield
+    finally:
+        GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
+        GraphLowering.run = run
+        joint_graph.lazy_init = trace_patterns
+
+
+def _always(*_: Any, **__: Any) -> bool:
+    return True

@@ -1,0 +1,326 @@
+"""`SpyreScheduling`: bundles of scheduled operations, and the code that launches them.
+
+Runs of operations on spyre become one bundle each, nodes in the order in which the fewest bundles
+do the work: what does not run in bundles keeps its order, as random numbers and other side effects
+want
+it, and comes as early as what it needs allows. A bundle with baked addresses names its arguments by
+segments, of which tensors may use seven, one of them for the pool (hardware reference §4.6, bundle
+format reference §3.2): such runs are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from spyre.errors import UnsupportedError
+from spyre.mlir.builder.bundles import MAX_SEGMENTS
+from spyre.torch_backend.inductor.base.compat import (
+    BaseScheduling,
+    CustomSchedulerPass,
+    FusedSchedulerNode,
+    NopKernelSchedulerNode,
+    OrderedSet,
+    PythonWrapperCodegen,
+    SchedulerNode,
+    SubgraphPythonWrapperCodegen,
+    V,
+    get_fused_kernel_name,
+    get_kernel_metadata,
+    sympy_product,
+)
+from spyre.torch_backend.inductor.base.settings import cache_key, settings
+from spyre.torch_backend.inductor.dynamic.tiles import CollectedKernels, RowTile, collecting
+from spyre.torch_backend.inductor.hooks.loop_nodes import (
+    CountedLoopSchedulerNode,
+    build_loop_scheduler_nodes,
+    leaf_nodes,
+)
+from spyre.torch_backend.inductor.hooks.pre_scheduling import printer_of
+from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
+from spyre.torch_backend.inductor.kernel.planning import HostBuffer, PlannedKernel
+from spyre.torch_backend.inductor.lowering.device_ir import body_of
+from spyre.torch_backend.program.op_spec import Ints
+
+
+def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
+    """Every contiguous run of operations on spyre as one node: one bundle."""
+    found: list[Any] = []
+    run: list[Any] = []
+    for node in in_few_runs(nodes, _is_bundled):
+        if isinstance(node, NopKernelSchedulerNode) and not node.unmet_dependencies:
+            found.append(node)  # memory for a loop's results, which nothing has to wait for
+            continue
+        if _is_bundled(node):
+            run.append(node)
+            continue
+        found += [*_bundle(run), node]
+        run = []
+    return [*found, *_bundle(run)]
+
+
+def _is_bundled(node: Any) -> bool:
+    return isinstance(node, (SchedulerNode, CountedLoopSchedulerNode)) and _is_on_spyre(node)
+
+
+def _bundle(run: Sequence[Any]) -> list[Any]:
+    """One node; several where addresses are baked in and one bundle cannot name all tensors."""
+    if not run:
+        return []
+    pieces = [list(run)] if settings().bundle_symbolic_args else cut_to_segments(run, _segments)
+    return [p[0] if len(p) < 2 else FusedSchedulerNode(p[0].scheduler, p) for p in pieces]
+
+
+def _segments(nodes: Sequence[Any]) -> int:
+    return _kernel_of([leaf for node in nodes for leaf in leaf_nodes(node)]).finished().segments
+
+
+def _kernel_of(leaves: Sequence[Any]) -> SpyreKernel:
+    kernel = SpyreKernel(_GraphBuffers(), _read_outside(leaves))
+    for leaf in leaves:
+        kernel.add(leaf.node)
+    return kernel
+
+
+def _is_on_spyre(node: Any) -> bool:
+    device = node.get_device()
+    return device is not None and device.type == "spyre"
+
+
+class PostFusionPasses(CustomSchedulerPass):  # type: ignore[misc]
+    """What runs after Inductor's own fusion, which leaves spyre's nodes alone."""
+
+    def __call__(self, nodes: list[Any]) -> list[Any]:
+        """The nodes to generate code for."""
+        return spyre_fuse_nodes(build_loop_scheduler_nodes(nodes))
+
+    def uuid(self) -> str | None:
+        """Changes with all that graphs and their inputs do not say."""
+        return cache_key()
+
+
+class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
+    """Code generation for nodes on spyre."""
+
+    def group_fn(self, sizes: Iterable[Any]) -> tuple[Any, ...]:
+        """Elements of the iteration, and of what is reduced in it."""
+        return tuple(V.graph.sizevars.simplify(sympy_product(row)) for row in sizes)
+
+    def flush(self) -> None:
+        """Every node is generated at once."""
+
+    def get_backend_features(self, device: torch.device) -> Any:
+        """None of the features Inductor asks for."""
+        return OrderedSet()
+
+    def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
+        """Bundles are made by `spyre_fuse_nodes`."""
+        return False
+
+    def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
+        """Bundles are made by `spyre_fuse_nodes`."""
+        return False
+
+    def codegen_node(self, node: Any) -> None:
+        """One bundle, and its launch."""
+        leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in self._removed]
+        kernel = _kernel_of(leaves)
+        internal = {leaf.node.get_name() for leaf in leaves} - set(_read_outside(leaves))
+        V.graph.removed_buffers |= internal
+        finished = kernel.finished(printer_of(V.graph))
+        name = self._define(leaves, finished)
+        if (found := collecting()) is not None:
+            _collect(found, name, leaves, kernel, finished)
+        for leaf in leaves:
+            leaf.mark_run()
+        arguments = ", ".join(kernel.arguments)
+        V.graph.wrapper_code.writeline(f"{name}.run({arguments})")
+        self.free_buffers_in_scheduler()
+
+    @property
+    def _removed(self) -> Any:
+        return self.scheduler.removed_ops
+
+    def _define(self, leaves: Sequence[Any], finished: PlannedKernel) -> str:
+        wrapper = V.graph.wrapper_code
+        source = finished.text
+        known: str | None = wrapper.src_to_kernel.get(source)
+        if known is not None:
+            return known
+        fused = get_fused_kernel_name(leaves, "original_aten")
+        name = f"sdsc_{fused}_{wrapper.next_kernel_suffix()}"
+        wrapper.src_to_kernel[source] = name
+        origins, detailed = get_kernel_metadata(leaves, wrapper)
+        code = f"async_compile.sdsc({name!r}, {source})"
+        wrapper.define_kernel(name, code, f"{origins}\n{detailed}")
+        return name
+
+
+def _collect(
+    found: CollectedKernels,
+    name: str,
+    leaves: Sequence[Any],
+    kernel: SpyreKernel,
+    finished: PlannedKernel,
+) -> None:
+    """Hand a kernel over to whoever compiles a granule."""
+    operations = [leaf.node for leaf in leaves]
+    inside = {operation.get_name() for operation in operations}
+    every = {operation.get_name() for operation in V.graph.operations}
+    found.others = sorted(every - inside)
+    buffers = _GraphBuffers()
+    targets = [target_of(operation) for operation in operations]
+    inputs = tuple(V.graph.graph_input_names)
+    known = {target: buffers[target] for target in (*targets, *inputs)}
+    bodies = tuple(zip(targets, map(body_of, operations), strict=True))
+    outputs = tuple(V.graph.get_output_names())
+    names = tuple(kernel.arguments)
+    views = tuple(_view(output) for output in V.graph.graph_outputs)
+    found.granules.append(RowTile(name, finished, names, inputs, outputs, views, known, bodies))
+
+
+def _view(output: Any) -> tuple[Ints, Ints, int]:
+    """Host sizes, strides and offset of a graph's output in its buffer."""
+    if not hasattr(output, "maybe_get_layout") or (layout := output.maybe_get_layout()) is None:
+        return (), (), 0
+    sizes, strides = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
+    return sizes, strides, int(layout.offset)
+
+
+def _read_outside(leaves: Sequence[Any]) -> list[str]:
+    """Buffers that something else reads than these nodes; weak users only come after them."""
+    inside = {leaf.get_name() for leaf in leaves}
+    outputs = set(V.graph.get_output_names())
+    found = []
+    for leaf in leaves:
+        if (target := target_of(leaf.node)) != leaf.node.get_name():
+            found.append(target)
+            continue
+        for buffer in leaf.get_outputs():
+            users = {user.get_name() for user in buffer.users if not user.is_weak}
+            if users - inside or buffer.get_name() in outputs:
+                found.append(buffer.get_name())
+    return found
+
+
+class _GraphBuffers(dict[str, HostBuffer]):
+    """Buffers of the graph as bodies name them; scheduling renames what was mutated."""
+
+    def __missing__(self, name: str) -> HostBuffer:
+        found = self[name] = _host_buffer(name)
+        return found
+
+
+def _host_buffer(name: str) -> HostBuffer:
+    buffer = V.graph.graph_inputs.get(name) or V.graph.get_buffer(name)
+    layout = buffer.get_layout()
+    sizes, strides = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
+    return HostBuffer(sizes, strides, str(layout.dtype).removeprefix("torch."))
+
+
+def in_few_runs(nodes: Sequence[Any], is_bundled: Callable[[Any], bool]) -> list[Any]:
+    """``nodes`` in another order that their dependencies allow; theirs is one already."""
+    makers = {b.get_name(): k for k, node in enumerate(nodes) for b in node.get_outputs()}
+    needs = [
+        {makers[dep.name] for dep in node.unmet_dependencies if dep.name in makers} - {k}
+        for k, node in enumerate(nodes)
+    ]
+    bundled = [k for k, node in enumerate(nodes) if is_bundled(node)]
+    others = sorted(set(range(len(nodes))) - set(bundled))
+    done: dict[int, None] = {}
+    while bundled or others:
+        while others and needs[others[0]] <= done.keys():
+            done[others.pop(0)] = None
+        for k in bundled:
+            if needs[k] <= done.keys():
+                done[k] = None
+        bundled = [k for k in bundled if k not in done]
+    return [nodes[k] for k in done]
+
+
+def cut_to_segments(
+    run: Sequence[Any], segments: Callable[[Sequence[Any]], int], limit: int = MAX_SEGMENTS
+) -> list[list[Any]]:
+    """``run`` in pieces, each as long as fits, in order.
+
+    ``run``: scheduler nodes. ``segments``: how many the bundle of such nodes needs. A piece may
+    need fewer than a part of it, as what is read within is no argument, but never fewer than
+    tensors it reads from outside. UnsupportedError SPY967 for a node that needs too many alone.
+    """
+    rest, found = list(run), []
+    while rest:
+        count = _longest(rest, segments, limit)
+        if not count:
+            raise _too_many(rest[0], segments(rest[:1]), limit)
+        found.append(rest[:count])
+        rest = rest[count:]
+    return found
+
+
+def _longest(nodes: Sequence[Any], segments: Callable[[Sequence[Any]], int], limit: int) -> int:
+    """How many of the first ``nodes`` fit together, 0 if not even one does."""
+    if segments(nodes) <= limit:
+        return len(nodes)
+    read: set[str] = set()
+    made: set[str] = set()
+    longest = 0
+    for count, node in enumerate(nodes, 1):
+        read |= {dep.name for dep in node.read_writes.reads} - made
+        made |= set(node.get_buffer_names())
+        if len(read) > limit:
+            break
+        if segments(nodes[:count]) <= limit:
+            longest = count
+    return longest
+
+
+def _too_many(node: Any, found: int, limit: int) -> UnsupportedError:
+    return UnsupportedError(
+        "SPY967",
+        f"{node.get_name()} takes more tensors and numbers than a bundle of baked addresses can",
+        expected=f"at most {limit}, the pool of intermediate results among them",
+        found=str(found),
+        hint="leave bundle_symbolic_args (BUNDLE_SYMBOLIC_ARGS) on",
+    )
+
+
+HEADER = """
+from spyre.torch_backend.inductor.bundles.kernels import SpyreAsyncCompile
+from spyre.torch_backend.inductor.bundles.op_spec import DataFormats, LoopSpec, OpSpec, TensorArg
+from spyre.torch_backend.inductor.bundles.op_spec import sympify
+"""
+
+
+class SpyreWrapper(PythonWrapperCodegen):  # type: ignore[misc]
+    """A wrapper module whose kernels are bundles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        V.graph.sizevars._simplify_loops_impl = _leave_loops
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,
+        subgraph_name: str | None,
+        parent_wrapper: Any,
+        partition_signatures: Any = None,
+    ) -> Any:
+        """The wrapper of a graph, or of a part of it."""
+        if is_subgraph:
+            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
+        return SpyreWrapper()
+
+    def write_header(self) -> None:
+        """Imports, and where kernels are made."""
+        super().write_header()
+        self.imports.splice(HEADER, strip=True)
+        chosen = settings()
+        form = f"symbolic={chosen.bundle_symbolic_args}, unrolled={chosen.unroll_loops}"
+        self.header.writeline(f"async_compile = SpyreAsyncCompile({form})")
+
+
+def _leave_loops(index_vars: Any, sizes: Any, formulas: Any) -> Any:
+    """Dims stay as they are: tiling names them by position."""
+    return sizes, lambda x: x, lambda x: x

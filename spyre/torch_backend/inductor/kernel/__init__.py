@@ -1,0 +1,3 @@
+"""One bundle under construction: ir.Operations to device operations to specs, divided and
+placed.
+"""

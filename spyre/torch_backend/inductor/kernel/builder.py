@@ -1,0 +1,295 @@
+"""`SpyreKernel`: the device operations of one bundle, collected from scheduled ir.Operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spyre.dtypes import STICK_BYTES
+from spyre.layout import contiguous_strides
+from spyre.mlir.builder.operations import BufferAddress
+from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.inductor.base.debug import (
+    TILING_FILE,
+    TILING_REPORT,
+    PassPrinter,
+    wants_notes,
+)
+from spyre.torch_backend.inductor.base.layouts import lane_of
+from spyre.torch_backend.inductor.kernel.operands import (
+    NO_LOOPS,
+    LoopPath,
+    OperandRead,
+    argument_view,
+    first_tile,
+    loop_path,
+    other_lanes,
+    reads_of,
+    storage_order,
+    strided_view,
+)
+from spyre.torch_backend.inductor.kernel.passes import (
+    KernelLowering,
+    KernelOperations,
+    insert_bmm_padding,
+)
+from spyre.torch_backend.inductor.kernel.planning import HostBuffer, PlannedKernel, planned_kernel
+from spyre.torch_backend.inductor.lowering.device_graph import DeviceProgram
+from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load, body_of
+from spyre.torch_backend.program.emit import emit
+from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind, OpSpec, Value, float_of
+from spyre.torch_backend.program.operations import store_result
+
+MOST_SPREAD_BYTES = 1 << 30
+"""Memory for a copy of an operand with one element per stick."""
+
+
+class SpyreKernel:
+    """A bundle under construction.
+
+    ``arguments``: buffers it takes, in the order of the launch, by name. Results that nobody
+    outside reads stay in its own memory. ``paths``: the loops around every operation.
+    """
+
+    def __init__(self, buffers: Mapping[str, HostBuffer], results: Sequence[str]) -> None:
+        self.low = KernelLowering()
+        self.arguments: list[str] = []
+        self.paths: list[LoopPath] = []
+        self._buffers = buffers
+        self._results = frozenset(results)
+        self._values: dict[str, Value] = {}
+        self._programs: dict[DeviceProgram, list[Value]] = {}
+        self._tiles: set[str] = set()
+        self._whole: set[int] = set()
+        self._spread = False
+        self._lane: int | None = None
+        self._lanes: Ints = ()
+        self._path = NO_LOOPS
+        self._reports: list[str] = []
+
+    def add(self, operation: Any) -> None:
+        """The next operation, an ir.ComputedBuffer; what it mutates takes its result.
+
+        Where the cores cannot walk the operands as they lie, they are first spread to one element
+        per stick, which every view can be walked in. NotExpressible if that takes too much memory,
+        or in a loop, whose tiles are not copied.
+        """
+        body, self._path = body_of(operation), loop_path(operation)
+        self._lane = lane_of(operation.layout)
+        specs, programs = list(self.low.builder.specs), dict(self._programs)
+        try:
+            self._make(operation, body, spread=False)
+        except LoweringError:
+            if self._path:
+                raise
+            self.low.builder.specs, self._programs = specs, programs
+            del self.paths[len(specs) :]
+            self._make(operation, body, spread=True)
+        self._note_paths(self._path)
+        if report := getattr(operation, TILING_REPORT, ""):
+            self._reports.append(report)
+
+    def _note_paths(self, path: LoopPath) -> None:
+        """What was added since the last time is in these loops."""
+        self.paths += [path] * (len(self.low.builder.specs) - len(self.paths))
+
+    def _make(self, operation: Any, body: Body, spread: bool) -> None:
+        known, self._spread = len(self.low.builder.specs), spread
+        name = target_of(operation)
+        value = self._computed(body)
+        if name in self._results:
+            value = self._stored(name, value)
+        else:
+            value = self._in_storage_order(name, value)
+        self._check(self.low.builder.specs[known:])
+        self._values[name] = value
+        if getattr(operation.layout, "per_tile_fixed", False):
+            self._tiles.add(name)
+        else:
+            self._whole.add(value.region)
+
+    def _check(self, specs: Sequence[OpSpec]) -> None:
+        """NotExpressible for what cannot be an SDSC, as it is when all factors are padded."""
+        found = KernelOperations(self.low, tuple(specs), (NO_LOOPS,) * len(specs))
+        for spec in insert_bmm_padding(found).specs:
+            emit(spec, _anywhere)
+
+    def propagated(self, name: str, body: Body) -> tuple[int, tuple[int, ...]]:
+        """The lanes an operation's result and operands have if nobody chooses; nothing is tried.
+
+        Layout propagation asks this, operation by operation. No lanes of operands where the result
+        was made with another one. NotExpressible if operands would have to be spread out.
+        """
+        self._lane, self._lanes = None, ()
+        value = self._computed(body)
+        is_result = name in self._results
+        keep = self._stored if is_result else self._in_storage_order
+        self._values[name] = keep(name, value)
+        return value.lane_dim, self._lanes
+
+    def _in_storage_order(self, name: str, value: Value) -> Value:
+        """``value`` with its dims as its buffer's elements follow each other, as readers see it."""
+        strides = self._buffers[name].strides
+        if strides == contiguous_strides(value.sizes):
+            return value
+        return value.permuted(storage_order(strides))
+
+    def _stored(self, name: str, value: Value) -> Value:
+        """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
+        whole, strides = self._argument(name), self._buffers[name].strides
+        sizes = tuple(n * self._path.single_tiles(k) for k, n in enumerate(value.sizes))
+        goal = strided_view(whole, sizes, strides, 0)
+        if goal is None:
+            raise LoweringError(f"strides {strides} of {name}")
+        cut = {k: k for k, n in enumerate(value.sizes) if n != sizes[k]}
+        store_result(self.low, value, first_tile(goal, cut, self._path) if cut else goal)
+        return whole
+
+    def finished(self, printer: PassPrinter | None = None) -> PlannedKernel:
+        """The kernel: specs with work divided and memory planned; ``printer`` shows how."""
+        arguments = [self._buffers[name] for name in self.arguments]
+        operations = KernelOperations(self.low, tuple(self.low.builder.specs), tuple(self.paths))
+        found = planned_kernel(operations, arguments, self._whole, printer)
+        if not wants_notes() or not self._reports:
+            return found
+        return replace(found, notes={**found.notes, TILING_FILE: "\n".join(self._reports)})
+
+    # --- operands ------------------------------------------------------------------------------
+
+    def _argument(self, name: str) -> Value:
+        """The whole of a buffer the kernel is given, as its storage is laid out."""
+        if name not in self._values:
+            buffer = self._buffers[name]
+            whole = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
+            self._values[name] = self.low.builder.argument(whole, buffer.dtype)
+            self.arguments.append(name)
+        return self._values[name]
+
+    def _operand(self, read: OperandRead) -> Value:
+        operand, extents = read.operand, read.extents
+        if isinstance(operand, ConstantLoad):
+            return self.low.constant(operand.value, operand.dtype)
+        value = self._argument(operand.buffer)
+        if self._spread:
+            value = self._spread_out(value)
+        found = self._found(value, read, operand)
+        if self._spread:
+            found = self._gathered(found)
+        return found if found.sizes == extents else found.expanded(extents)
+
+    def _found(self, value: Value, read: OperandRead, load: Load) -> Value:
+        """Elements of ``value``; where its sticks are in the way, of a copy with others."""
+        path = NO_LOOPS if load.buffer in self._tiles else self._path
+        strides, offset = load.strides, load.offset
+        tiles = [path.single_tiles(p) if s else 1 for p, s in zip(read.axes, strides, strict=True)]
+        sizes = tuple(n * count for n, count in zip(read.sizes, tiles, strict=True))
+        found = strided_view(value, sizes, strides, offset)
+        for lane in self._other_lanes(value) if found is None else ():
+            found = strided_view(self.low.with_lane(value, lane), sizes, strides, offset)
+            if found is not None:
+                break
+        if found is None:
+            raise LoweringError(f"sizes {sizes}, strides {strides}, offset {offset}")
+        cut = {d: place for d, place in enumerate(read.axes) if tiles[d] > 1}
+        return first_tile(found, cut, path) if cut else found
+
+    def _spread_out(self, value: Value) -> Value:
+        if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
+            raise LoweringError(f"{value.numel} elements, too many for a stick each")
+        if not (rank := len(value.sizes)):
+            return value
+        # In this order fresh memory is row-major, so that any view of the elements has pitches.
+        turned = value.permuted([rank - 1, *range(rank - 1)])
+        spread = self.low.with_lane(turned, -1)
+        spread = self.low.copy(turned) if spread is turned else spread
+        return spread.permuted([*range(1, rank), 0])
+
+    def _gathered(self, value: Value) -> Value:
+        """A view of spread elements as a tensor of its own, in the default layout."""
+        lanes = [k for k, n in enumerate(value.sizes) if n > 1]
+        return self.low.with_lane(self.low.copy(value), lanes[-1] if lanes else -1)
+
+    def _other_lanes(self, value: Value) -> list[int]:
+        """Other lanes; in a loop none, for the whole tensor would be laid out anew per tile."""
+        return [] if self._path else other_lanes(value)
+
+    # --- operations ----------------------------------------------------------------------------
+
+    def _computed(self, body: Body) -> Value:
+        program = body.operation.program
+        if program is not None and program in self._programs:
+            return self._programs[program][body.operation.result]
+        reads = self._reads(body)
+        values = [self._operand(read) for read in reads]
+        pairs = zip(reads, values, strict=True)
+        self._lanes = tuple(v.lane_dim for read, v in pairs if isinstance(read.operand, Load))
+        if program is not None:
+            return self._programmed(body, program, values)
+        kind = body.operation.kind
+        if kind is OpKind.RESTICKIFY:
+            return self._restickified(values[0])
+        if kind is OpKind.REDUCTION:
+            return self._reduced(body, values[0])
+        if kind is OpKind.MATMUL:
+            return self._product(*values)
+        return self._elementwise(body, values)
+
+    def _programmed(self, body: Body, program: DeviceProgram, values: Sequence[Value]) -> Value:
+        """All results of a program are made with the first of them that is asked for."""
+        if self._path:
+            raise LoweringError(f"{program.name} in a loop")
+        self._programs[program] = program.lowered(self.low, values)
+        return self._programs[program][body.operation.result]
+
+    def _restickified(self, value: Value) -> Value:
+        """A copy; what was spread out is one already."""
+        found = value if self._lane is None else self.low.with_lane(value, self._lane)
+        return self.low.copy(value) if found is value and not self._spread else found
+
+    def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
+        name, dtype, lane = body.operation.name, body.dtype, self._lane
+        if name == "identity":
+            return self.low.broadcast(replace(values[0], dtype=dtype), body.ranges, lane)
+        if name in self.low.CONVERSIONS:
+            return self.low.converted_by(name, values[0], dtype, lane)
+        constants = body.operation.constants
+        found = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
+        return found if found.sizes == body.ranges else found.expanded(body.ranges)
+
+    def _reduced(self, body: Body, value: Value) -> Value:
+        operation = body.operation
+        found = self.low.reduce(operation.name, value, operation.dims, operation.constants)
+        scale = operation.constants.get("scaling_factor")
+        if found is value and scale is not None:  # tiles of one element
+            found = self.low.pointwise("mul", value, self.low.constant(float_of(scale), body.dtype))
+        return found
+
+    def _reads(self, body: Body) -> tuple[OperandRead, ...]:
+        """What the body reads; the dims a reduction's loops move along are those of its operand."""
+        if body.operation.kind is OpKind.REDUCTION:
+            rank = len(body.ranges)
+            places = {rank + k: dim for k, dim in enumerate(body.operation.dims)}
+            self._path = self._path.seen_as(places)
+        return reads_of(body)
+
+    def _product(self, left: Value, right: Value) -> Value:
+        rank = len(left.sizes)
+        left = self.low.left_factor(left, rank)
+        self._note_paths(self._path.seen_as({rank - 1: None, rank: rank - 1}))
+        right = self.low.right_factor(right, rank)
+        self._note_paths(self._path.seen_as({rank - 2: None, rank: rank - 2}))
+        return self.low.product(left, right)
+
+
+def target_of(operation: Any) -> str:
+    """The buffer an operation writes to: its own, or the one it mutates."""
+    layout = operation.layout
+    mutates = isinstance(layout, ir.MutationLayoutSHOULDREMOVE)
+    found: str = layout.get_buffer().get_name() if mutates else operation.get_name()
+    return found
+
+
+def _anywhere(value: Value) -> BufferAddress:
+    """Some place for a value whose operation is only tried."""
+    return BufferAddress("somewhere", value.view.offset_bytes)

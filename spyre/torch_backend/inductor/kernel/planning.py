@@ -1,0 +1,282 @@
+"""A kernel on its way from operations to specs, divided and with memory planned.
+
+What the pre-scheduling passes of the document do to ir.Operations from padding on is done here to
+the operations of one kernel, whose layouts and memory are known: a pass per method, in the order of
+`KERNEL_PASSES` (hardware reference §4). Tiles of K are whole sticks, so that tiling sees what it
+would see of padded factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spyre.torch_backend.inductor.base.debug import (
+    DIVISIONS_FILE,
+    LX_FILE,
+    SILENT,
+    Notes,
+    PassPrinter,
+    wants_notes,
+)
+from spyre.torch_backend.inductor.base.settings import Settings, settings
+from spyre.torch_backend.inductor.bundles.generation import KernelMemory
+from spyre.torch_backend.inductor.bundles.op_spec import MATMUL, LoopSpec, OpSpec, Spec, spec_text
+from spyre.torch_backend.inductor.bundles.views import LX
+from spyre.torch_backend.inductor.division.plan import (
+    DISTRIBUTION,
+    MATMUL_COST,
+    SPAN,
+    Division,
+    divide_op,
+    divisions_text,
+    with_division,
+)
+from spyre.torch_backend.inductor.kernel.operands import looped
+from spyre.torch_backend.inductor.kernel.passes import (
+    KernelOperations,
+    dedup_and_promote_constants,
+    insert_bmm_padding,
+    read_constants,
+    remove_unread,
+)
+from spyre.torch_backend.inductor.kernel.spec_writing import RegionPlace, spec_of
+from spyre.torch_backend.inductor.scratchpad.plan import Surroundings, plan_scratchpad
+from spyre.torch_backend.inductor.scratchpad.pool import plan_pool, pool_buffers, with_allocations
+from spyre.torch_backend.inductor.scratchpad.report import report_text
+from spyre.torch_backend.program.op_spec import Ints
+
+"""On the ir.Operations of a graph, before it is scheduled."""
+
+KERNEL_PASSES = (
+    "remove_unread",
+    "insert_bmm_padding",
+    "dedup_and_promote_constants",
+    "span_reduction",
+    "cost_model_matmul_division",
+    "work_distribution",
+    "scratchpad_planning",
+    "hbm_pool_planning",
+)
+"""On the operations of each bundle; division and planning of memory see them as OpSpecs."""
+
+
+class KernelPlanning:
+    """``whole``: regions that hold results of full size, whatever loops read them. ``specs``,
+    ``notes``: what has come of the kernel so far. Belongs to the thread that compiles it.
+    """
+
+    def __init__(self, operations: KernelOperations, whole: Collection[int]) -> None:
+        self.operations = operations
+        self.specs: list[Spec] = []
+        self.notes: dict[str, str] = {}
+        self._whole = whole
+        self._settings, self._wanted = settings(), wants_notes()
+        self._names: list[tuple[str, ...]] = []
+        self._undivided: list[OpSpec] = []
+        self._divisions: list[Division] = []
+        self._surroundings = Surroundings(frozenset())
+        self._in_lx: frozenset[str] = frozenset()
+
+    def run(self, printer: PassPrinter) -> None:
+        """All passes."""
+        for name in KERNEL_PASSES:
+            if name == SPAN:
+                self._write_specs()
+            printer.run(name, getattr(self, name))
+        self.specs = [_plain_in_lx(spec) for spec in self.specs]
+
+    def text(self) -> str:
+        """The operations, or the specs where they are that already."""
+        return f"{spec_text(self.specs)}\n" if self._names else str(self.operations)
+
+    def _write_specs(self) -> None:
+        places = _places(self.operations, self._whole)
+        operations = zip(self.operations.specs, self.operations.paths, strict=True)
+        pairs = [spec_of(operation, places, path) for operation, path in operations]
+        self._undivided = [numbered(spec, self._settings) for spec, _ in pairs]
+        self._names = [row for _, row in pairs]
+        self.specs = looped(self._undivided, self.operations.paths)
+        given = frozenset(place.name for place in places.values() if place.argument >= 0)
+        self._surroundings = Surroundings(given)
+
+    # --- passes on operations --------------------------------------------------------------------
+
+    def remove_unread(self) -> None:
+        """See `kernel_passes.unread`."""
+        self.operations = remove_unread(self.operations)
+
+    def insert_bmm_padding(self) -> None:
+        """See `kernel_passes.insert_bmm_padding`."""
+        self.operations = insert_bmm_padding(self.operations)
+
+    def dedup_and_promote_constants(self) -> None:
+        """See `kernel_passes.dedup_constants`."""
+        self.operations = dedup_and_promote_constants(self.operations)
+
+    # --- passes on specs -------------------------------------------------------------------------
+
+    def span_reduction(self) -> None:
+        """See `division.span`; the passes of division look at one operation after the other."""
+        self._divisions = divisions_of(self._undivided, self._settings)
+        self._divide(SPAN)
+
+    def cost_model_matmul_division(self) -> None:
+        """See `division.matmul_cost`."""
+        self._divide(MATMUL_COST)
+
+    def work_distribution(self) -> None:
+        """See `division.default`."""
+        found = self._divide(DISTRIBUTION)
+        if self._wanted:
+            self.notes[DIVISIONS_FILE] = divisions_text(found, self._divisions)
+
+    def _divide(self, name: str) -> Sequence[OpSpec]:
+        found = divided(self._undivided, self._divisions, name)
+        self.specs = looped(found, self.operations.paths)
+        return found
+
+    def scratchpad_planning(self) -> None:
+        """See `scratchpad`."""
+        chosen = self._settings
+        if not chosen.lx_planning:
+            return
+        plan = plan_scratchpad(
+            self.specs,
+            self._names,
+            surroundings=self._surroundings,
+            rule=chosen.lx_rule,
+            solver=chosen.lx_solver,
+            capacity_bytes=chosen.lx_capacity_bytes,
+        )
+        if self._wanted:
+            self.notes[LX_FILE] = report_text(plan)
+        self._in_lx = frozenset(plan.allocations)
+        self.specs = with_allocations(self.specs, self._names, plan.allocations)
+
+    def hbm_pool_planning(self) -> None:
+        """See `pool_planning`."""
+        around, in_lx = self._surroundings, self._in_lx
+        pool = plan_pool(pool_buffers(self.specs, self._names, surroundings=around, in_lx=in_lx))
+        self.specs = with_allocations(self.specs, self._names, pool.allocations)
+
+
+def _plain_in_lx(spec: Spec) -> Spec:
+    """Nothing moves in LX: its tensors need not say so, and the document's do not."""
+    if isinstance(spec, LoopSpec):
+        return replace(spec, body=[_plain_in_lx(inner) for inner in spec.body])
+    if not isinstance(spec, OpSpec):
+        return spec
+    args = [
+        replace(a, per_tile_fixed=a.per_tile_fixed and LX not in a.allocation) for a in spec.args
+    ]
+    return replace(spec, args=args)
+
+
+def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, RegionPlace]:
+    """Every region's place; numbers stand behind the tensors among the arguments."""
+    low = kernel.low
+    tensors = low.builder.arguments - len(low.constants)
+    others = (k for k in range(low.builder.arguments) if k not in low.constants)
+    numbers = dict.fromkeys(low.constants, -1)
+    numbers |= {number: tensors + k for k, number in enumerate(read_constants(kernel))}
+    numbers |= {number: k for k, number in enumerate(others)}
+    found = {}
+    for region, memory in enumerate(low.builder.regions):
+        number = numbers[memory.argument] if memory.argument >= 0 else -1
+        name = f"arg_{number}" if number >= 0 else f"tmp_{region}"
+        moves = number >= 0 or region in whole
+        found[region] = RegionPlace(name, number, memory.span_bytes, moves)
+    return found
+
+
+def divisions_of(specs: Sequence[OpSpec], chosen: Settings) -> list[Division]:
+    """How the cores share every operation; of reduced dims only K of a matmul is divided, whose
+    partial sums are added up.
+    """
+    return [_division(spec, chosen) for spec in specs]
+
+
+def divided(specs: Sequence[OpSpec], divisions: Sequence[Division], after: str) -> list[OpSpec]:
+    """``specs`` as they are after the pass ``after`` of work division."""
+    pairs = zip(specs, divisions, strict=True)
+    return [with_division(spec, division.after(after)) for spec, division in pairs]
+
+
+def numbered(spec: OpSpec, chosen: Settings) -> OpSpec:
+    """The operation, which says so where core numbers do not run along its K first."""
+    if spec.op != MATMUL or chosen.core_id_k_fast_emission:
+        return spec
+    return replace(spec, op_info={**spec.op_info, "k_fast": False})
+
+
+def _division(spec: OpSpec, chosen: Settings) -> Division:
+    division = divide_op(
+        spec, chosen.sencores, chosen.work_division, k_fast=chosen.core_id_k_fast_emission
+    )
+    if spec.op == MATMUL:
+        return division
+    kept = set().union(*(c.free_symbols for c in spec.args[-1].device_coordinates))
+    splits = {s: n if s in kept else 1 for s, n in division.splits.items()}
+    whole = [str(s) for s, n in division.splits.items() if n > 1 and s not in kept]
+    why = division.why
+    if whole:
+        why += f"\nreduced dims stay whole: {', '.join(whole)}"
+    return replace(division, splits=splits, why=why)
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuffer:
+    """A tensor a kernel is given: host extents and strides (elements), torch dtype name."""
+
+    sizes: Ints
+    strides: Ints
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedKernel:
+    """``arguments``: tensors by arg_index; ``constants``: (number, dtype) of those behind them.
+
+    ``notes``: for people, how it came to be this kernel.
+    """
+
+    specs: tuple[Spec, ...]
+    arguments: tuple[HostBuffer, ...]
+    constants: tuple[tuple[float, str], ...]
+    notes: Notes
+
+    @property
+    def segments(self) -> int:
+        """Segments a bundle of baked addresses needs: one per argument, and one for the pool."""
+        has_pool = KernelMemory.of(self.specs).pool_bytes > 0
+        return len(self.arguments) + len(self.constants) + has_pool
+
+    @property
+    def text(self) -> str:
+        """What generated code passes to ``async_compile.sdsc`` after the name."""
+        arguments = [(a.sizes, a.strides, a.dtype) for a in self.arguments]
+        more = f"arguments={arguments!r}"
+        if self.constants:
+            more += f", constants={list(self.constants)!r}"
+        if self.notes:
+            more += f", notes={dict(self.notes)!r}"
+        return f"{spec_text(self.specs)}, {more}"
+
+
+def planned_kernel(
+    operations: KernelOperations,
+    arguments: Sequence[HostBuffer],
+    whole: Collection[int] = (),
+    printer: PassPrinter | None = None,
+) -> PlannedKernel:
+    """The kernel of ``operations``, which are complete. ``whole``: regions that hold results of
+    full size, whatever loops read them. ``printer``: of the graph it belongs to; None: nobody is
+    shown its passes.
+    """
+    stages = KernelPlanning(operations, whole)
+    stages.run(SILENT if printer is None else printer.of_kernel(stages.text))
+    constants = operations.low.constants
+    read = [constants[number] for number in read_constants(stages.operations)]
+    numbers = tuple((c.number, c.dtype) for c in read)
+    return PlannedKernel(tuple(stages.specs), tuple(arguments), numbers, stages.notes)

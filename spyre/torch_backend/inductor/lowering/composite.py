@@ -1,0 +1,183 @@
+"""Aten operations composed of others in compiled code: larger tensors made of smaller ones, and
+writes to parts of tensors.
+
+The cores write no tensor in part and keep the rest; the parts are joined or chosen instead. Numbers
+of rows are compared in float32, which holds those below 2**24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.compat import operator
+from spyre.torch_backend.eager.dispatch import CONVERTED
+from spyre.torch_backend.eager.indexing import INDICES
+from spyre.torch_backend.eager.masks import is_number_of
+from spyre.torch_backend.program.indexing import MAX_ROWS
+
+
+def repeat(x: torch.Tensor, repeats: Sequence[int]) -> Any:
+    """aten::repeat: dims of repetitions in front of those they repeat, then joined with them."""
+    if not _can_enlarge(x) or 0 in repeats:
+        return NotImplemented
+    sizes = (*[1] * (len(repeats) - x.dim()), *x.shape)
+    apart = [n for size in sizes for n in (1, size)]
+    whole = [n for pair in zip(repeats, sizes, strict=True) for n in pair]
+    joined = [a * b for a, b in zip(repeats, sizes, strict=True)]
+    return x.reshape(apart).expand(whole).clone().reshape(joined)
+
+
+def constant_pad_nd(x: torch.Tensor, pad: Sequence[int], value: Any = 0) -> Any:
+    """aten::constant_pad_nd: a tensor of the number before and behind, dim by dim from the last."""
+    kept = [n + min(a, 0) + min(b, 0) for n, a, b in _padded(x, pad)]
+    if not _can_enlarge(x) or not is_number_of(value, x.dtype) or min(kept, default=1) < 1:
+        return NotImplemented
+    found = x
+    for k, (extent, before, behind) in enumerate(_padded(x, pad)):
+        dim = x.dim() - 1 - k
+        start = max(-before, 0)
+        found = found.narrow(dim, start, extent - start - max(-behind, 0))
+        pieces = [_filled(found, dim, before, value), found, _filled(found, dim, behind, value)]
+        given = [piece for piece in pieces if piece is not None]
+        found = torch.cat(given, dim) if len(given) > 1 else found
+    return found.clone() if all(n <= 0 for n in pad) else found
+
+
+def _padded(x: torch.Tensor, pad: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(extent, elements before, elements behind) from the last dim on."""
+    return list(zip(reversed(x.shape), pad[::2], pad[1::2], strict=False))
+
+
+def _filled(x: torch.Tensor, dim: int, length: int, value: Any) -> torch.Tensor | None:
+    """``length`` steps along ``dim`` of nothing but ``value``; None for no steps."""
+    if length <= 0:
+        return None
+    sizes = (*x.shape[:dim], length, *x.shape[dim + 1 :])
+    return torch.full(sizes, value, dtype=x.dtype, device=x.device)
+
+
+def _can_enlarge(x: torch.Tensor) -> bool:
+    return x.device.type == "spyre" and x.numel() > 0 and x.dtype in CONVERTED
+
+
+def enlargement_decompositions() -> dict[Any, Callable[..., Any]]:
+    """By operator overload."""
+    return {operator("repeat"): repeat, operator("constant_pad_nd"): constant_pad_nd}
+
+
+MOST_COMPARISONS = 1 << 24
+"""Pairs of row and index that are compared to find what is written; beyond that, eager mode."""
+
+
+def slice_scatter(
+    x: torch.Tensor,
+    source: torch.Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    """aten::slice_scatter without steps: what is before, the source, what is behind."""
+    if step != 1 or not _can_scatter(x, source):
+        return NotImplemented
+    dim %= x.dim()
+    extent = x.shape[dim]
+    begin, stop, _ = slice(start, end).indices(extent)
+    pieces = [x.narrow(dim, 0, begin), source, x.narrow(dim, stop, extent - stop)]
+    if stop <= begin:
+        return x.clone()
+    return torch.cat([p for p in pieces if p.shape[dim]], dim)
+
+
+def select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> Any:
+    """aten::select_scatter, as a slice of one step."""
+    if not _can_scatter(x, source):
+        return NotImplemented
+    dim, index = dim % x.dim(), index % x.shape[dim]
+    return slice_scatter(x, source.unsqueeze(dim), dim, index, index + 1)
+
+
+def index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    """aten::index_copy: every row of the result is one of the source, or the one it was."""
+    if not _can_scatter(x, source) or not _is_index(x, dim, index) or source.dim() != x.dim():
+        return NotImplemented
+    return _rows_written(x, dim % x.dim(), index, source)
+
+
+def index_put(
+    x: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> Any:
+    """aten::index_put by one index for a dim, or by one mask over the first dims."""
+    given = [k for k, index in enumerate(indices) if index is not None]
+    if accumulate or len(given) != 1 or not _can_scatter(x, values):
+        return NotImplemented
+    (dim,) = given
+    index = indices[dim]
+    assert index is not None
+    if index.dtype is torch.bool:
+        return _marked(x, dim, index, values)
+    if not _is_index(x, dim, index):
+        return NotImplemented
+    sizes = (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
+    return _rows_written(x, dim, index, values.expand(sizes))
+
+
+def _can_scatter(x: torch.Tensor, source: torch.Tensor) -> bool:
+    on_card = all(t.device.type == "spyre" and t.numel() > 0 for t in (x, source))
+    return on_card and x.dtype == source.dtype and x.dtype in CONVERTED and x.dim() > 0
+
+
+def _is_index(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
+    if index.device != x.device or index.dtype not in INDICES or index.dim() != 1:
+        return False
+    rows, count = x.shape[dim], index.shape[0]
+    return bool(0 < rows + count <= MAX_ROWS and rows * count <= MOST_COMPARISONS)
+
+
+def _marked(x: torch.Tensor, dim: int, mask: torch.Tensor, values: torch.Tensor) -> Any:
+    """One value wherever the mask over the first dims holds."""
+    if dim or values.numel() != 1 or mask.device != x.device:
+        return NotImplemented
+    mask = mask.reshape((*mask.shape, *[1] * (x.dim() - mask.dim())))
+    return torch.where(mask, values.reshape(()), x)
+
+
+def _rows_written(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    """Of rows written twice the last one counts; an index out of range writes nothing."""
+    rows, count = x.shape[dim], index.shape[0]
+    numbers = torch.arange(rows, dtype=torch.float32, device=x.device)
+    wanted = index.to(torch.float32)
+    wanted = torch.where(wanted < 0, wanted + rows, wanted)
+    if count == 1:
+        mask = (numbers == wanted).reshape([-1 if k == dim else 1 for k in range(x.dim())])
+        return torch.where(mask, source, x)
+    hits = numbers.unsqueeze(1) == wanted.unsqueeze(0)
+    order = torch.arange(1, count + 1, dtype=torch.float32, device=x.device)
+    last = torch.where(hits, order.unsqueeze(0), 0.0).amax(1)
+    places = torch.where(last > 0, last - 1, numbers + count)
+    return torch.cat([source, x], dim).index_select(dim, places.to(torch.int32))
+
+
+def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    """aten::copy: the source in the sizes and dtype of ``x``."""
+    on_card = all(t.device.type == "spyre" and t.numel() > 0 for t in (x, source))
+    if not on_card or not {x.dtype, source.dtype} <= set(CONVERTED):
+        return NotImplemented
+    return source.to(x.dtype).expand(x.shape).clone()
+
+
+def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
+    """By operator overload."""
+    return {
+        operator("copy"): copied,
+        operator("slice_scatter"): slice_scatter,
+        operator("select_scatter"): select_scatter,
+        operator("index_copy"): index_copy,
+        operator("index_put"): index_put,
+    }

@@ -1,0 +1,442 @@
+"""Decompositions of aten operations into ``spyre::run``, and its lowering.
+
+Every aten operation with an eager kernel becomes one node of the FX graph: the kernel is run under
+a recorder, which keeps its lowering as a device graph, or where that is about layouts (joins,
+gathers,
+sorting) as a `DeviceProgram`. Inductor's lowering of the node makes ir.Operations of it, one per
+device operation. What a kernel refuses for its operands stays an aten operation, which runs as an
+eager one between the bundles. ``spyre::run`` never runs by itself; ``spyre::triangle`` gives the
+masks that some operations need.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+
+from spyre.layout import contiguous_strides
+from spyre.torch_backend.compat import operator, schema_of
+from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.dispatch import CONVERTED, Kernel
+from spyre.torch_backend.eager.factories import converted
+from spyre.torch_backend.eager.functional import VARIANTS
+from spyre.torch_backend.eager.masks import is_number_of, triangle
+from spyre.torch_backend.eager.operands import Operand, ScalarOperand
+from spyre.torch_backend.eager.registry import eager_kernels
+from spyre.torch_backend.inductor.base.compat import (
+    DataDependentOutputException,
+    OpOverload,
+    lowering,
+    tree_leaves,
+    without_tracing,
+)
+from spyre.torch_backend.inductor.lowering.composite import (
+    enlargement_decompositions,
+    scatter_decompositions,
+)
+from spyre.torch_backend.inductor.lowering.device_graph import (
+    DeviceProgram,
+    GraphOperations,
+    GraphValue,
+    LayoutDependent,
+    program_results,
+)
+from spyre.torch_backend.inductor.lowering.device_ir import GraphToIr, prevent_inlining
+from spyre.torch_backend.program.op_spec import Ints, LoweringError
+from spyre.torch_backend.program.recording import NotRecorded, recorded_by
+
+_log = logging.getLogger("spyre.compile")
+
+HOST_MADE = ("arange", "eye", "linspace", "nonzero", "tril_indices", "triu_indices")
+"""Beginnings of names whose kernels work on the host."""
+
+COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
+"""Operations whose kernels are made of other aten operations."""
+FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
+"""Arguments of operations that make tensors, which their out variants do not have."""
+SCALARS = ("add", "sub", "mul", "div")
+"""Operations of a tensor and a number, which are those of two tensors to the card."""
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """By operator overload."""
+    kernels = eager_kernels()
+    found: dict[Any, Callable[..., Any]] = {}
+    for name, kernel in kernels.items():
+        op = operator(name)
+        if name in VARIANTS or name.startswith(HOST_MADE) or _writes_operands(op):
+            continue
+        if name in COMPOSITES:
+            found[op] = _composite(kernel)
+            continue
+        for functional in _functional(op):
+            if functional not in found or functional is op:
+                found[functional] = _decomposition(functional, op, kernel)
+    for name in SCALARS:
+        found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
+    found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+    found[operator("celu")] = _celu
+    found |= {operator("sort"): _sort, operator("cat"): _cat_of_some(found[operator("cat")])}
+    return found | scatter_decompositions() | enlargement_decompositions()
+
+
+def _cat_of_some(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """A join without the empty tensors among its pieces."""
+
+    def decompose(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+        kept = [t for t in tensors if t.numel()]
+        if len({t.dtype for t in tensors}) > 1 or not kept:
+            kept = list(tensors)
+        if len(kept) == 1:
+            return kept[0].clone()
+        return decomposition(kept, dim)
+
+    return decompose
+
+
+def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """A sort that may change the order of equals keeps it, as eager mode does."""
+    stable: Callable[..., Any] = operator("sort.stable")
+    return stable(x, stable=True, dim=dim, descending=descending)
+
+
+def _to_copy(x: torch.Tensor, **named: Any) -> Any:
+    """Conversions between dtypes on the card."""
+    dtype, device = named.get("dtype"), named.get("device")
+    stays = x.device.type == "spyre" and (device is None or device == x.device)
+    if not stays or dtype not in CONVERTED or x.dtype not in CONVERTED or not x.numel():
+        return NotImplemented
+    parameters = (tuple(map(int, x.shape)), name_of(dtype))
+    return _record("copy", converted, [x], parameters, _empty_like(x, named.get("memory_format")))[
+        0
+    ]
+
+
+def _celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
+    """As eager mode has it."""
+    return (
+        operator("elu")(x, alpha, 1.0, 1.0 / alpha) if x.device.type == "spyre" else NotImplemented
+    )
+
+
+def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
+    """Copies on the card, contiguous ones."""
+    contiguous = memory_format in (None, torch.contiguous_format, torch.preserve_format)
+    if x.device.type != "spyre" or x.dtype not in CONVERTED or not contiguous or not x.numel():
+        return NotImplemented
+    return _record("clone", _copied, [x], (), _empty_like(x, memory_format))[0]
+
+
+def _empty_like(x: torch.Tensor, memory_format: Any) -> torch.Tensor:
+    """A tensor with the strides a copy of ``x`` has."""
+    with without_tracing():
+        return torch.empty_like(x, memory_format=memory_format or torch.preserve_format)
+
+
+def _copied(low: Any, x: Any) -> Any:
+    return low.copy(x)
+
+
+def eager_operators() -> set[Any]:
+    """Operator overloads that eager kernels do: there is no need to take them apart further."""
+    return {functional for name in eager_kernels() for functional in _functional(operator(name))}
+
+
+def _out_arguments(op: Any) -> list[Any]:
+    return [
+        a for a in schema_of(op).arguments if a.alias_info is not None and a.alias_info.is_write
+    ]
+
+
+def _writes_operands(op: Any) -> bool:
+    return any(not argument.kwarg_only for argument in _out_arguments(op))
+
+
+def _functional(op: Any) -> Iterator[Any]:
+    """The overloads that compute the same into new tensors."""
+    outs = _out_arguments(op)
+    if not outs:
+        yield op
+        return
+    wanted = [a for a in schema_of(op).arguments if a not in outs]
+    for overload in op.overloadpacket.overloads():
+        other = getattr(op.overloadpacket, overload)
+        same = _kinds(schema_of(other).arguments) == _kinds(wanted)
+        if same and not _out_arguments(other):
+            yield other
+
+
+def _kinds(arguments: Sequence[Any]) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in arguments if a.name not in FACTORY_OPTIONS]
+
+
+def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any]:
+    targets = [argument.name for argument in _out_arguments(kernel_op)]
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
+            return NotImplemented
+        on_card = [t for t in tensors if t.device.type == "spyre"]
+        if not on_card or not all(t.numel() for t in on_card):
+            return NotImplemented
+        with without_tracing():
+            expected = op(*args, **kwargs)
+        new = {}
+        if targets:
+            results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
+            new = dict(zip(targets, results, strict=True))
+        try:
+            with recorded_by(_record):
+                return kernel(*args, **kwargs, **new)
+        except (LoweringError, LayoutDependent, NotRecorded, DataDependentOutputException):
+            return NotImplemented
+        except Exception:
+            # While a backward graph is traced, ATen loses what is raised here.
+            _log.exception("%s cannot be recorded", op)
+            raise
+
+    return decompose
+
+
+def _composite(kernel: Kernel) -> Callable[..., Any]:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        with recorded_by(_record):
+            return kernel(*args, **kwargs)
+
+    return decompose
+
+
+def _record(
+    name: str,
+    lowering: Callable[..., Any],
+    operands: Sequence[Operand],
+    parameters: tuple[Any, ...],
+    target: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """An operation as a node of the FX graph that is traced; its result as ``target`` is."""
+    tensors = [o for o in operands if isinstance(o, torch.Tensor)]
+    shapes = [tuple(int(n) for n in t.shape) for t in tensors]
+    dtypes = [name_of(t.dtype) for t in tensors]
+    given = [(o.value, o.dtype) if isinstance(o, ScalarOperand) else None for o in operands]
+
+    def graph() -> list[GraphValue]:
+        low = GraphOperations()
+        places = iter(range(len(tensors)))
+        values = [_graph_operand(low, number, places, shapes, dtypes) for number in given]
+        results = lowering(low, *values, *parameters)
+        return [results] if isinstance(results, GraphValue) else list(results)
+
+    try:
+        results = graph()
+    except LayoutDependent:
+        program = DeviceProgram(
+            name, lowering, parameters, tuple(shapes), tuple(dtypes), tuple(given)
+        )
+        graph = functools.partial(_program_graph, program)
+        results = graph()
+    call = f"{name}{parameters!r} of {', '.join(map(_described, operands))}"
+    register_call(call, graph)
+    return tuple(RUN(tensors, call, results_text(results, target)))
+
+
+def _program_graph(program: DeviceProgram) -> list[GraphValue]:
+    """Anew for every call of this text in the graph."""
+    return program_results(replace(program))
+
+
+def _graph_operand(
+    low: GraphOperations,
+    number: tuple[float, str] | None,
+    places: Iterator[int],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> GraphValue:
+    if number is not None:
+        return low.constant(*number)
+    place = next(places)
+    return low.input(place, shapes[place], dtypes[place])
+
+
+def _described(operand: Operand) -> str:
+    if isinstance(operand, ScalarOperand):
+        return f"{operand.value!r}:{operand.dtype}"
+    return f"{name_of(operand.dtype)}{list(operand.shape)}"
+
+
+LIBRARY = torch.library.Library("spyre", "DEF")
+LIBRARY.define("run(Tensor[] operands, str call, str results) -> Tensor[]")
+LIBRARY.define(
+    "triangle(SymInt rows, SymInt columns, SymInt diagonal, bool lower, Device device) -> Tensor"
+)
+
+_graphs_by_call: dict[str, Callable[[], list[GraphValue]]] = {}
+"""By call text: makes the device graph; operands are inputs in the order of the node's."""
+
+
+def register_call(text: str, graph: Callable[[], list[GraphValue]]) -> None:
+    """Remember what a call means, for the lowering of this process."""
+    _graphs_by_call[text] = graph
+
+
+def graph_of(text: str) -> list[GraphValue]:
+    """The results of a call as a device graph."""
+    return _graphs_by_call[text]()
+
+
+def results_text(results: Sequence[GraphValue], target: torch.Tensor | None) -> str:
+    """Results as the node names them: ``float16[2,3];bool[2]``, with ``@`` strides that are not
+    row-major: those of ``target``, which the one result would be written to.
+    """
+    strides = [_strides_as(target, value) for value in results]
+    return ";".join(
+        f"{v.dtype}[{_listed(v.sizes)}]" + (f"@[{_listed(row)}]" if row else "")
+        for v, row in zip(results, strides, strict=True)
+    )
+
+
+def _strides_as(target: torch.Tensor | None, value: GraphValue) -> Ints:
+    """The strides (elements) of ``target`` if ``value`` can be a dense buffer with them."""
+    if target is None or value.views or value.node.place >= 0 or value.node.number is not None:
+        return ()
+    if tuple(target.shape) != value.sizes or target.is_contiguous():
+        return ()
+    strides = tuple(int(n) for n in target.stride())
+    held = sorted((s, n) for s, n in zip(strides, value.sizes, strict=True) if n > 1)
+    dense = all(s == prod(n for _, n in held[:k]) for k, (s, _) in enumerate(held))
+    return strides if dense else ()
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def results_of(text: str) -> list[tuple[torch.dtype, Ints, Ints]]:
+    """dtype, sizes and strides of every result of a `results_text`."""
+    found = []
+    for dtype, *rows in re.findall(r"(\w+)\[([\d,]*)\](?:@\[([\d,]*)\])?", text):
+        sizes, strides = (tuple(int(n) for n in row.split(",") if n) for row in rows)
+        found.append((getattr(torch, dtype), sizes, strides or contiguous_strides(sizes)))
+    return found
+
+
+def _fake(operands: Sequence[torch.Tensor], call: str, results: str) -> list[torch.Tensor]:
+    device = operands[0].device
+    return [
+        torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+        for dtype, sizes, strides in results_of(results)
+    ]
+
+
+def _refuse(*_: Any) -> Any:
+    raise NotImplementedError("spyre::run is for Inductor; it does not run by itself")
+
+
+def _fake_triangle(
+    rows: int, columns: int, diagonal: int, lower: bool, device: torch.device
+) -> torch.Tensor:
+    return torch.empty(rows, columns, dtype=torch.bool, device=device)
+
+
+LIBRARY.impl("run", _refuse, "PrivateUse1")
+LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
+torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
+torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
+RUN = torch.ops.spyre.run.default
+
+__all__ = ["RUN", "GraphOperations", "graph_of", "register_call", "results_of", "results_text"]
+
+aten = torch.ops.aten
+
+LOWERED_BY_INDUCTOR = frozenset(
+    {
+        RUN,
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.permute.default,
+        aten.transpose.int,
+        aten.t.default,
+        aten.expand.default,
+        aten.unsqueeze.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.slice.Tensor,
+        aten.select.int,
+        aten.split.Tensor,
+        aten.split_with_sizes.default,
+        aten.unbind.int,
+        aten.alias.default,
+        aten.detach.default,
+        aten.as_strided.default,
+        aten.full.default,
+        aten.copy_.default,
+    }
+)
+"""What Inductor lowers of operations on spyre tensors; all others run eagerly, between bundles."""
+
+
+def install_lowerings() -> None:
+    """Register the lowering of ``spyre::run``, once per process."""
+    if RUN not in lowering.lowerings:
+        lowering.register_lowering(RUN, type_promotion_kind=None)(_lower_run)
+
+
+def _lower_run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
+    for box in operands:
+        box.realize()
+        prevent_inlining(box)
+    maker = GraphToIr(operands)
+    known = zip(graph_of(call), results_of(results), strict=True)
+    return [maker.result(value, strides) for value, (_, _, strides) in known]
+
+
+def mark_fallbacks_in(module: torch.nn.Module) -> None:
+    """`mark_fallbacks` of a graph and of the graphs inside of it."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            mark_fallbacks(part.graph)
+
+
+def mark_fallbacks(graph: torch.fx.Graph) -> None:
+    """Have Inductor call eager mode for every node on spyre that is not `KEPT`.
+
+    Nodes that only put others in an order have the marks of those, which are not theirs.
+    """
+    for node in graph.nodes:
+        if not isinstance(node.target, OpOverload):
+            node.meta.pop("should_fallback", None)
+        elif not _is_lowered(node) and _is_on_spyre(node):
+            if node.target not in lowering.lowerings:
+                lowering.make_fallback(node.target, warn=False, override_decomp=True)
+            node.meta["should_fallback"] = True
+
+
+def _is_lowered(node: torch.fx.Node) -> bool:
+    """Copies onto tensors where there is nothing to convert, fills with what cards hold."""
+    if node.target is aten.copy_.default:
+        target, source = (a.meta["val"] for a in node.args[:2])
+        alike = target.dtype == source.dtype and target.device == source.device
+        return alike and target.dtype in CONVERTED and target.numel() > 0
+    if node.target is aten.full.default:
+        made = node.meta["val"]
+        return made.dtype in CONVERTED and is_number_of(node.args[1], made.dtype) and made.numel()
+    return node.target in LOWERED_BY_INDUCTOR
+
+
+def _is_on_spyre(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    found = value if isinstance(value, (list, tuple)) else [value]
+    given = [a.meta.get("val") for a in node.all_input_nodes]
+    tensors = [t for t in (*found, *given) if isinstance(t, torch.Tensor)]
+    return any(t.device.type == "spyre" for t in tensors)

@@ -1,0 +1,293 @@
+"""An aten operation as a graph of device operations without layouts, or as a `DeviceProgram`.
+
+Eager lowerings are written against `Operations`; run with `GraphOperations` instead they give the
+same operations as data. Where elements lie is not known here: lowerings that are about sticks or
+memory (joins, gathers, rankings, running sums) have no device graph. Each of their results is one
+ir.ComputedBuffer, a reduction over all elements of the operands; the kernel that holds it calls the
+lowering on the operands as they lie there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from spyre.layout import contiguous_strides
+from spyre.layout.device_view import device_view
+from spyre.mlir.builder.operations import BufferAddress
+from spyre.torch_backend.program.emit import emit
+from spyre.torch_backend.program.op_spec import (
+    Ints,
+    LoweringError,
+    OpKind,
+    Value,
+    broadcast_sizes,
+    device_format,
+    float_bits,
+)
+from spyre.torch_backend.program.operations import HALF, INTEGER, WORD, Lowering
+from spyre.torch_backend.tensors.allocation import default_base
+
+Results = list[tuple[Ints, str]]
+"""Sizes and torch dtype name per result."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceProgram:
+    """One call of an eager lowering. Two calls are never equal: each has results of its own.
+
+    ``shapes`` and ``dtypes``: of its tensor operands. ``numbers``: per operand of the lowering a
+    (number, dtype), None for the next tensor.
+    """
+
+    name: str
+    lowering: Callable[..., Any]
+    parameters: tuple[Any, ...]
+    shapes: tuple[Ints, ...]
+    dtypes: tuple[str, ...]
+    numbers: tuple[tuple[float, str] | None, ...]
+
+    @property
+    def extents(self) -> Ints:
+        """Extents of an iteration that reaches every element of every operand, at least one."""
+        rank = max(map(len, self.shapes))
+        found = tuple(
+            max((s[k] for s in self.shapes if k < len(s)), default=1) for k in range(rank)
+        )
+        return found or (1,)
+
+    def lowered(self, low: Lowering, tensors: Sequence[Value]) -> list[Value]:
+        """Its results over values for its tensors, each in memory of its own."""
+        before = len(low.builder.regions)
+        rest: Iterator[Value] = iter(tensors)
+        values = [next(rest) if n is None else low.constant(*n) for n in self.numbers]
+        found = self.lowering(low, *values, *self.parameters)
+        results = [found] if isinstance(found, Value) else list(found)
+        return [
+            low.copy(value) if _is_shared(value, results[:k], before) else value
+            for k, value in enumerate(results)
+        ]
+
+    def results(self) -> Results:
+        """What it makes of contiguous operands. NotExpressible if there is no program for them."""
+        low = Lowering()
+        tensors = [
+            _contiguous_argument(low, s, d) for s, d in zip(self.shapes, self.dtypes, strict=True)
+        ]
+        found = self.lowered(low, tensors)
+        for spec in low.builder.specs:
+            emit(spec, _anywhere)
+        return [(value.sizes, value.dtype) for value in found]
+
+
+def _is_shared(value: Value, others: Sequence[Value], before: int) -> bool:
+    """True if it lies where an operand or another result does."""
+    return value.region < before or any(other.region == value.region for other in others)
+
+
+def _contiguous_argument(low: Lowering, sizes: Ints, dtype: str) -> Value:
+    base = default_base(sizes, contiguous_strides(sizes), dtype)
+    view = device_view(base.layout, base.shape, base.strides, base.shape, base.strides, 0)
+    if view is None:
+        raise LoweringError(f"the layout of a tensor of sizes {sizes}")
+    return low.builder.argument(view, dtype)
+
+
+def _anywhere(value: Value) -> BufferAddress:
+    """Some place for a value whose operation is only tried."""
+    return BufferAddress("somewhere", value.view.offset_bytes)
+
+
+class LayoutDependent(Exception):
+    """A lowering is about layouts, or about memory it shares between operations."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphNode:
+    """One device operation, an input of the graph, or a number.
+
+    ``kind``: None for inputs and numbers. ``dims``: reduced ones, of size 1 in the result.
+    ``number``: of a constant. ``place``: of an input. ``program``: that it is result number
+    ``result`` of, where its operation has no graph.
+    """
+
+    kind: OpKind | None
+    name: str
+    sizes: Ints
+    inputs: tuple[GraphValue, ...] = ()
+    dims: Ints = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
+    number: float | None = None
+    place: int = -1
+    program: DeviceProgram | None = None
+    result: int = 0
+
+
+GraphView = tuple[str, tuple[int, ...]]
+"""(how, arguments): "permute" dims, "reshape" sizes, "expand" sizes, "unsqueeze" dim."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphValue:
+    """A result, or a view of one, as lowerings see it. ``dtype``: torch dtype name."""
+
+    node: GraphNode
+    sizes: Ints
+    dtype: str
+    views: tuple[GraphView, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.sizes)
+
+    @property
+    def format(self) -> str:
+        """Format of its elements on the card."""
+        return device_format(self.dtype)
+
+    def permuted(self, order: Sequence[int]) -> GraphValue:
+        """Dims in ``order``."""
+        return self._seen("permute", order, [self.sizes[k] for k in order])
+
+    def transposed(self, a: int, b: int) -> GraphValue:
+        """Dims ``a`` and ``b`` exchanged."""
+        order = list(range(len(self.sizes)))
+        order[a], order[b] = order[b], order[a]
+        return self.permuted(order)
+
+    def unsqueezed(self, dim: int) -> GraphValue:
+        """A dim of size 1 more, in front of ``dim``."""
+        return self._seen("unsqueeze", (dim,), (*self.sizes[:dim], 1, *self.sizes[dim:]))
+
+    def expanded(self, sizes: Sequence[int]) -> GraphValue:
+        """Broadcast to ``sizes``."""
+        return self if tuple(sizes) == self.sizes else self._seen("expand", sizes, sizes)
+
+    def reshaped(self, sizes: Sequence[int]) -> GraphValue:
+        """The same elements under other sizes."""
+        return self if tuple(sizes) == self.sizes else self._seen("reshape", sizes, sizes)
+
+    def _seen(self, how: str, arguments: Sequence[int], sizes: Sequence[int]) -> GraphValue:
+        views = (*self.views, (how, tuple(arguments)))
+        return replace(self, sizes=tuple(sizes), views=views)
+
+    def __getattr__(self, name: str) -> Any:
+        raise LayoutDependent(f"{name} of a value")
+
+
+def program_results(program: DeviceProgram) -> list[GraphValue]:
+    """The results of a program without a graph, over the first inputs. NotExpressible as of
+    `DeviceProgram.results`.
+    """
+    low = GraphOperations()
+    rows = zip(program.shapes, program.dtypes, strict=True)
+    inputs = tuple(low.input(place, *row) for place, row in enumerate(rows))
+    return [
+        GraphValue(
+            GraphNode(None, program.name, sizes, inputs, program=program, result=k), sizes, dtype
+        )
+        for k, (sizes, dtype) in enumerate(program.results())
+    ]
+
+
+class GraphOperations:
+    """The operations of `spyre.torch_backend.program.operations.Operations`, as graph nodes."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise LayoutDependent(name)
+
+    def input(self, place: int, sizes: Sequence[int], dtype: str) -> GraphValue:
+        """Operand number ``place``."""
+        node = GraphNode(None, "input", tuple(sizes), place=place)
+        return GraphValue(node, node.sizes, dtype)
+
+    def constant(self, number: float, dtype: str) -> GraphValue:
+        """A number, as a value of rank 0."""
+        return GraphValue(GraphNode(None, "constant", (), number=float(number)), (), dtype)
+
+    def pointwise(
+        self,
+        name: str,
+        *inputs: GraphValue,
+        dtype: str = "",
+        constants: Mapping[str, int] | None = None,
+    ) -> GraphValue:
+        """An elementwise operation on operands of one device format, broadcast together."""
+        sizes = broadcast_sizes([v.sizes for v in inputs])
+        node = GraphNode(OpKind.POINTWISE, name, sizes, inputs, constants=constants or {})
+        return GraphValue(node, sizes, dtype or inputs[0].dtype)
+
+    def copy(self, value: GraphValue, dtype: str = "") -> GraphValue:
+        """A copy of the elements' bits; ``dtype``: another of the same device format."""
+        return self.pointwise("identity", value, dtype=dtype or value.dtype)
+
+    def broadcast(self, value: GraphValue, sizes: Ints) -> GraphValue:
+        """A copy of ``value`` broadcast to ``sizes``."""
+        return self.copy(value.expanded(sizes))
+
+    def held(self, value: GraphValue) -> GraphValue:
+        """``value`` with memory for every element."""
+        is_repeated = any(how == "expand" for how, _ in value.views)
+        return self.copy(value) if is_repeated else value
+
+    def reduce(
+        self,
+        name: str,
+        value: GraphValue,
+        dims: Sequence[int],
+        constants: Mapping[str, int] | None = None,
+    ) -> GraphValue:
+        """A reduction over ``dims``, which have size 1 in the result."""
+        sizes = tuple(1 if k in dims else n for k, n in enumerate(value.sizes))
+        if sizes == value.sizes:
+            return value
+        node = GraphNode(OpKind.REDUCTION, name, sizes, (value,), tuple(dims), constants or {})
+        return GraphValue(node, sizes, value.dtype)
+
+    def mean(self, value: GraphValue, dims: Sequence[int]) -> GraphValue:
+        """The mean over ``dims``."""
+        count = prod(value.sizes[k] for k in dims)
+        return self.reduce("mean", value, dims, {"scaling_factor": float_bits(1.0 / count)})
+
+    def matmul(self, left: GraphValue, right: GraphValue) -> GraphValue:
+        """``left[.., M, K] · right[.., K, N]`` in DL16, batch dims broadcast."""
+        batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
+        sizes = (*batch, left.sizes[-2], right.sizes[-1])
+        return GraphValue(
+            GraphNode(OpKind.MATMUL, "batchmatmul", sizes, (left, right)), sizes, left.dtype
+        )
+
+    # --- conversions -----------------------------------------------------------------------------
+
+    def convert(self, value: GraphValue, dtype: str) -> GraphValue:
+        """``value`` as another dtype; rules as in `Operations.convert`."""
+        if value.dtype == dtype:
+            return value
+        if dtype == "bool":
+            return self.nonzero(value)
+        source, target = value.format, device_format(dtype)
+        if source == target:
+            return replace(value, dtype=dtype)
+        if source == HALF:
+            value = self.pointwise("dl16tofp32", value, dtype="float32")
+        if value.format == INTEGER:
+            value = self.pointwise("int32tofp32", value, dtype="float32")
+        if target == WORD:
+            return value
+        name = "fp32toint32" if target == INTEGER else "fp32todl16"
+        return self.pointwise(name, value, dtype=dtype)
+
+    def nonzero(self, value: GraphValue) -> GraphValue:
+        """Whether every element differs from zero, as bool."""
+        if value.format == INTEGER:
+            value = self.pointwise("int32tofp32", value, dtype="float32")
+        return self.truth(self.pointwise("notequal", value, self.constant(0.0, value.dtype)))
+
+    def truth(self, value: GraphValue) -> GraphValue:
+        """1.0 and 0.0 as bool."""
+        if value.format == WORD:
+            return self.pointwise("fp32todl16", value, dtype="bool")
+        return replace(value, dtype="bool")

@@ -1,0 +1,346 @@
+"""Device operations as ir.Operations, one realised buffer each, and bodies read back as data.
+
+The buffer's body loads its operands and says the operation's name; what else the card needs is in
+its `DeviceOperation`, an attribute of the ir.ComputedBuffer. Bodies are read from the ir.Operation
+itself, with one symbol per dim of its ranges (c0, c1, …, then the reduced ones), so that their
+order is that of the ranges whatever the scheduler does to loops.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from spyre.layout import contiguous_strides
+from spyre.torch_backend.inductor.base.compat import DefaultHandler, V, ir, lowering, ops
+from spyre.torch_backend.inductor.lowering.device_graph import (
+    DeviceProgram,
+    GraphNode,
+    GraphValue,
+    GraphView,
+)
+from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind
+
+Index = Sequence[sympy.Expr]
+Loader = Callable[[Index], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOperation:
+    """What an ir.ComputedBuffer is on the card.
+
+    ``dims``: reduced dims of the operand; reduction ranges are theirs, in order. ``program``: that
+    it is result number ``result`` of; such an operation has no kind.
+    """
+
+    kind: OpKind | None
+    name: str
+    dims: Ints = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
+    program: DeviceProgram | None = None
+    result: int = 0
+
+
+DEVICE_OPERATION = "device_operation"
+
+
+def program_of(operation: Any) -> DeviceProgram | None:
+    """The device program an ir.Operation is a result of; None for a single operation."""
+    found: DeviceOperation | None = getattr(operation, DEVICE_OPERATION, None)
+    return None if found is None else found.program
+
+
+INDUCTOR_NAMES = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "realdiv": "truediv",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "exp": "exp",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "reciprocal": "reciprocal",
+    "neg": "neg",
+    "abs": "abs",
+    "sigmoid": "sigmoid",
+    "floor": "floor",
+    "relufwd": "relu",
+    "where3": "where",
+}
+"""Device operations that Inductor has a name for; the others stand as opaque elementwise ones."""
+
+
+class GraphToIr:
+    """Makes the buffers of one graph's nodes, each once per dtype it is wanted in."""
+
+    def __init__(self, operands: Sequence[Any]) -> None:
+        self._operands = operands
+        self._boxes: dict[tuple[int, str], Any] = {}
+        self._strides: dict[tuple[int, str], Ints] = {}
+        self._device = operands[0].get_device()
+
+    def box(self, value: GraphValue) -> Any:
+        """The ir.TensorBox of a value that is no number."""
+        return _viewed(self._origin(value.node, value.dtype), value.views)
+
+    def result(self, value: GraphValue, strides: Ints) -> Any:
+        """The box of a result of the graph, its buffer with these strides (host elements)."""
+        if strides != contiguous_strides(value.sizes):
+            self._strides[id(value.node), value.dtype] = strides
+        return self.box(value)
+
+    def _origin(self, node: GraphNode, dtype: str) -> Any:
+        key = (id(node), dtype)
+        if key not in self._boxes:
+            self._boxes[key] = self._made(node, dtype)
+        return self._boxes[key]
+
+    def _made(self, node: GraphNode, dtype: str) -> Any:
+        if node.place >= 0:
+            return self._operand(node, dtype)
+        if node.program is not None:
+            return self._program(node, node.program, dtype)
+        if node.kind is OpKind.REDUCTION:
+            data = self._reduction(node, dtype)
+        elif node.kind is OpKind.MATMUL:
+            data = self._matmul(node, dtype)
+        else:
+            data = self._pointwise(node, dtype)
+        assert node.kind is not None
+        operation = DeviceOperation(node.kind, node.name, node.dims, node.constants)
+        return realised_buffer(data, operation, self._strides.get((id(node), dtype)))
+
+    def _operand(self, node: GraphNode, dtype: str) -> Any:
+        """An operand; under another dtype of the same format it is a copy."""
+        box = self._operands[node.place]
+        if str(box.get_dtype()) == f"torch.{dtype}":
+            return box
+        same = GraphValue(node, node.sizes, str(box.get_dtype()).removeprefix("torch."))
+        copy = GraphNode(OpKind.POINTWISE, "identity", node.sizes, (same,))
+        return self._origin(copy, dtype)
+
+    def _loader(self, value: GraphValue, sizes: Ints) -> Loader:
+        """Loads the element of ``value`` that belongs to an index of ``sizes``."""
+        if value.node.number is not None:
+            number, dtype = value.node.number, getattr(torch, value.dtype)
+            return lambda index: ops.constant(number, dtype)
+        load = self.box(value).make_loader()
+        missing = len(sizes) - len(value.sizes)
+        return lambda index: load(
+            [
+                sympy.S.Zero if n == 1 else i
+                for n, i in zip(value.sizes, index[missing:], strict=True)
+            ]
+        )
+
+    def _pointwise(self, node: GraphNode, dtype: str) -> Any:
+        loaders = [self._loader(value, node.sizes) for value in node.inputs]
+        torch_dtype = getattr(torch, dtype)
+
+        def body(index: Index) -> Any:
+            return device_call(node.name, [load(index) for load in loaders], torch_dtype)
+
+        return ir.Pointwise(
+            device=self._device, dtype=torch_dtype, inner_fn=body, ranges=list(node.sizes)
+        )
+
+    def _reduction(self, node: GraphNode, dtype: str) -> Any:
+        (value,) = node.inputs
+        load = self._loader(value, value.sizes)
+
+        def body(index: Index, reduced: Index) -> Any:
+            at = dict(zip(node.dims, reduced, strict=True))
+            return load([at.get(k, i) for k, i in enumerate(index)])
+
+        return _new_reduction(
+            self._device, dtype, body, node, [value.sizes[k] for k in node.dims], node.name
+        )
+
+    def _program(self, node: GraphNode, program: DeviceProgram, dtype: str) -> Any:
+        """A reduction over all operands, which take their indices from the same iteration."""
+        loads = [self.box(value).make_loader() for value in node.inputs]
+        ranks = [len(value.sizes) for value in node.inputs]
+
+        def body(index: Index, reduced: Index) -> Any:
+            return tuple(load(reduced[:rank]) for load, rank in zip(loads, ranks, strict=True))
+
+        data = _new_reduction(self._device, dtype, body, node, program.extents, node.name)
+        operation = DeviceOperation(None, node.name, program=program, result=node.result)
+        return realised_buffer(data, operation, self._strides.get((id(node), dtype)))
+
+    def _matmul(self, node: GraphNode, dtype: str) -> Any:
+        left, right = node.inputs
+        batch, inner = node.sizes[:-2], left.sizes[-1]
+        load_left = self._loader(left, (*batch, *left.sizes[-2:]))
+        load_right = self._loader(right, (*batch, *right.sizes[-2:]))
+
+        def body(index: Index, reduced: Index) -> Any:
+            (k,) = reduced
+            *outer, row, column = index
+            return load_left([*outer, row, k]), load_right([*outer, k, column])
+
+        return _new_reduction(self._device, dtype, body, node, [inner], node.name)
+
+
+def _new_reduction(
+    device: torch.device, dtype: str, body: Any, node: GraphNode, extents: Sequence[int], name: str
+) -> Any:
+    """Not by Reduction.create, which takes small reductions apart."""
+    torch_dtype = getattr(torch, dtype)
+    return ir.Reduction(
+        device=device,
+        dtype=torch_dtype,
+        inner_fn=body,
+        ranges=list(node.sizes),
+        reduction_ranges=list(extents),
+        reduction_type=name,
+        src_dtype=torch_dtype,
+        reduction_hint=ir.ReductionHint.DEFAULT,
+    )
+
+
+def device_call(name: str, values: Sequence[Any], dtype: torch.dtype) -> Any:
+    """The device operation ``name`` in a body."""
+    if name == "identity":
+        return values[0]
+    if name in INDUCTOR_NAMES:
+        return getattr(ops, INDUCTOR_NAMES[name])(*values)
+    return ops.inline_asm_elementwise(
+        *values, asm=name, constraints=None, dtype=dtype, is_pure=True, pack=1
+    )
+
+
+def realised_buffer(data: Any, operation: DeviceOperation, strides: Ints | None = None) -> Any:
+    """A buffer of its own for ``data``, known to be ``operation``. ``strides``: not row-major."""
+    box = ir.TensorBox.create(data)
+    box.realize()
+    buffer = box.data.data
+    if strides is None:
+        buffer.freeze_layout()
+    else:
+        buffer.freeze_layout_with_exact_strides(list(strides))
+    prevent_inlining(box)
+    setattr(buffer, DEVICE_OPERATION, operation)
+    return box
+
+
+def prevent_inlining(box: Any) -> None:
+    """Have readers load a realised buffer: Inductor would repeat what is made of numbers only in
+    every reader's body.
+    """
+    buffer = box
+    while isinstance(buffer, (ir.MutableBox, ir.BaseView)):
+        buffer = buffer.data
+    if isinstance(buffer, ir.ComputedBuffer):
+        buffer.make_loader = functools.partial(ir.Buffer.make_loader, buffer)
+
+
+def _viewed(box: Any, views: Sequence[GraphView]) -> Any:
+    for how, arguments in views:
+        if how == "permute":
+            box = lowering.permute(box, list(arguments))
+        elif how == "unsqueeze":
+            box = lowering.unsqueeze(box, arguments[0])
+        elif how == "expand":
+            box = lowering.expand(box, list(arguments))
+        else:
+            box = lowering.view(box, list(arguments))
+    return box
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Reads a buffer at a host index, elements: Σ stride · symbol + offset.
+
+    ``strides``: per symbol of the iteration.
+    """
+
+    buffer: str
+    strides: Ints
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantLoad:
+    """A number; ``dtype``: torch dtype name."""
+
+    value: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """``ranges``: extents of the result; ``reduced``: of the reduced dims. ``dtype``: torch dtype
+    name of the result.
+    """
+
+    operation: DeviceOperation
+    operands: tuple[Load | ConstantLoad, ...]
+    ranges: Ints
+    reduced: Ints
+    dtype: str
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """Operands that are no numbers, in the order the body loads them."""
+        return tuple(operand for operand in self.operands if isinstance(operand, Load))
+
+
+class _BodyReader(DefaultHandler):  # type: ignore[misc]
+    """Collects loads and numbers in the order the body asks for them."""
+
+    def __init__(self, symbols: Sequence[sympy.Symbol]) -> None:
+        self.symbols = symbols
+        self.found: list[Load | ConstantLoad] = []
+        self.called: list[str] = []
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.called.append(name)
+
+    def load(self, name: str, index: sympy.Expr) -> Any:
+        """A buffer's element."""
+        self.found.append(_strided_load(name, index, self.symbols))
+
+    def constant(self, value: Any, dtype: torch.dtype) -> Any:
+        """A number."""
+        self.found.append(ConstantLoad(float(value), str(dtype).removeprefix("torch.")))
+
+
+def _strided_load(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> Load:
+    """The index as strides; NotExpressible for one that is not linear."""
+    terms = dict(sympy.expand(index).as_coefficients_dict())
+    offset = terms.pop(sympy.S.One, 0)
+    strides = [terms.pop(symbol, 0) for symbol in symbols]
+    if any(terms.values()):
+        raise LoweringError(f"elements {index} of {name}")
+    return Load(name, tuple(int(s) for s in strides), int(offset))
+
+
+def body_of(operation: Any) -> Body:
+    """The body of an ir.ComputedBuffer that is one device operation, or a copy.
+
+    NotExpressible for what Inductor lowered in its own way.
+    """
+    data = operation.data
+    ranges = tuple(int(n) for n in data.ranges)
+    reduced = tuple(int(n) for n in getattr(data, "reduction_ranges", ()))
+    symbols = [sympy.Symbol(f"c{k}", integer=True) for k in range(len(ranges) + len(reduced))]
+    reader = _BodyReader(symbols)
+    with V.set_ops_handler(reader):
+        if reduced:
+            data.inner_fn(symbols[: len(ranges)], symbols[len(ranges) :])
+        else:
+            data.inner_fn(symbols)
+    known = getattr(operation, DEVICE_OPERATION, None)
+    if known is None:
+        if reader.called or len(reader.found) != 1:
+            raise LoweringError(f"a body of Inductor's own, which calls {reader.called}")
+        known = DeviceOperation(OpKind.POINTWISE, "identity")
+    dtype = str(operation.get_dtype()).removeprefix("torch.")
+    return Body(known, tuple(reader.found), ranges, reduced, dtype)

@@ -1,0 +1,1 @@
+"""Observers of eager and compiled code: traces, profiles, counters, debug output."""

@@ -1,0 +1,130 @@
+"""``torch.spyre.profile``: what eager and compiled code would cost on a card.
+
+Nothing is counted or modelled while the code runs: launches only keep what was linked for them, and
+the profile is made when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from spyre.errors import LaunchError
+from spyre.hw.cost.models import Model
+from spyre.hw.cost.timeline import Overlap
+from spyre.runtime.kernel.runners import run_recorded
+from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
+from spyre.runtime.profile.trace import modelled_events
+from spyre.runtime.trace.commands import check_trace_file, write_trace
+from spyre.torch_backend.observe.watch import FIRST_PROCESS, recordings, time_axis
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from spyre.runtime.profile.profile import Profile
+    from spyre.runtime.trace.commands import TimeAxis
+
+
+class profile:
+    """``with torch.spyre.profile() as p:`` then ``print(p)``, ``p.table()``, ``p.report(path)``.
+
+    Everything the cards do in the block, on any thread and stream, is profiled; what was submitted
+    before runs first, what was submitted in it has ended when the block is left. ``machine``: a
+    machine file over the shipped one (MachineError SPY760 to SPY762); ``model``: "calibrated" or
+    "ideal"; ``overlap``: "serial", "overlapped" or "double-buffered". LaunchError SPY950 within
+    another trace, profile or counting of the process. Off it costs nothing; on, control blocks run
+    one by one. Read it when the block has been left; of a block that raises it has what had ended
+    by then.
+    """
+
+    def __init__(
+        self,
+        machine: MachineLike = None,
+        model: Model = "calibrated",
+        overlap: Overlap | str = Overlap.OVERLAPPED,
+    ) -> None:
+        self._machine = machine_of(machine)
+        self._model = model
+        self._overlap = Overlap(overlap)
+        self._recordings = recordings(run_recorded)
+        self._axis: TimeAxis | None = None
+
+    def __enter__(self) -> profile:
+        self.__dict__.pop("cards", None)
+        self._axis = None
+        self._recordings.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._recordings.end(kind, error, traceback)
+        self._axis = time_axis()
+
+    @cached_property
+    def cards(self) -> dict[int, Profile]:
+        """The profile of every card that was used, by its index."""
+        self._require_end()
+        return {
+            index: profile_of_recording(commands, self._machine, self._model, self._overlap)
+            for index, commands in self._recordings.found.items()
+        }
+
+    def of_card(self, card: int | None = None) -> Profile:
+        """The profile of a card; by default of the only one that did something, or the first."""
+        if card is not None:
+            return self.cards[card]
+        busy = [found for found in self.cards.values() if found.activities]
+        return busy[0] if busy else next(iter(self.cards.values()))
+
+    def table(self, every: bool = False, card: int | None = None) -> Table:
+        """A `rich` table, see `spyre.runtime.profile.profile.Profile.table`."""
+        return self.of_card(card).table(every)
+
+    def report(
+        self, path: Path | str, title: str = "spyre profile", card: int | None = None
+    ) -> None:
+        """Write the report as one HTML page. ProfileError SPY782."""
+        self.of_card(card).report(path, title)
+
+    def roofline(self, path: Path | str, card: int | None = None) -> None:
+        """Write the roofline as a picture. ProfileError SPY780 without matplotlib, SPY782."""
+        self.of_card(card).roofline(path)
+
+    def trace(self, path: Path | str) -> None:
+        """Write host and modelled time of all cards as a Chrome trace, as `torch.spyre.trace` does.
+
+        Modelled time begins where a card's first control block did. LaunchError SPY886.
+        """
+        target, axis = check_trace_file(path), self._require_end()
+        found = self._recordings.found
+        first = {
+            index: min((c.begin_ns for c in commands), default=axis.origin_ns)
+            for index, commands in found.items()
+        }
+        more = (
+            event
+            for index, each in self.cards.items()
+            for event in modelled_events(each, index, FIRST_PROCESS, first[index] - axis.origin_ns)
+        )
+        write_trace(target, found, axis, more)
+
+    def _require_end(self) -> TimeAxis:
+        if self._axis is None:
+            raise LaunchError(
+                "SPY783",
+                "the profile is read before its block has been left",
+                expected="with torch.spyre.profile() as p: ..., and p behind it",
+            )
+        return self._axis
+
+    def __str__(self) -> str:
+        return "\n\n".join(
+            str(found) if len(self.cards) == 1 else f"card {index}\n{found}"
+            for index, found in self.cards.items()
+        )

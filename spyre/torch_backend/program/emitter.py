@@ -1,0 +1,263 @@
+"""From a common iteration to the description the SDSC writer takes.
+
+Dims are named as the frontends do: `out` (and `in`) run along lanes, the others are mb, x, y and
+so on. A view whose innermost steps are wider than a stick gets a dim of extent 1 below them, whose
+stored extent says how wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from spyre.dtypes import STICK_BYTES
+from spyre.layout.device_view import DeviceView, Factor
+from spyre.mlir.builder.operations import Base, OperandSpec, OperationSpec
+from spyre.mlir.builder.recipes import round_up
+from spyre.mlir.operation.operation import Component
+from spyre.torch_backend.device.properties import usable_cores
+from spyre.torch_backend.program.iteration import CoreDivision, IterationDim, ScratchpadPlace
+from spyre.torch_backend.program.op_spec import LoweringError, UnevenDivision
+
+
+def divide(steps: Mapping[str, int]) -> dict[str, int]:
+    """Slices per dim, at most SENCORES together.
+
+    ``steps``: units along each dim that a core takes as a whole, the outermost dim first. Dims are
+    divided in the order given, each by its largest divisor that leaves no core twice.
+    """
+    cores = usable_cores()
+    found: dict[str, int] = {}
+    for dim, count in steps.items():
+        slices = max(n for n in range(1, min(cores, count) + 1) if count % n == 0)
+        if slices > 1:
+            found[dim] = slices
+            cores //= slices
+    return found
+
+
+LANE_NAMES = ("out", "in")
+NAMES = ("mb", "x", "y", "i", "j", "ki")
+UNIT = "kj"
+_CONSTANT_FORMAT = "IEEE_FP32"
+"""Constants are written as float32, so that rounding them to 16 bits does not show in results."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOperand:
+    """One tensor of an operation.
+
+    ``number``: its column in the iteration. ``lane``: index of the dim its sticks run along.
+    ``rows``: (index of a dim, elements memory has along it) of a tensor read through an index.
+    """
+
+    number: int
+    view: DeviceView
+    base: Base | ScratchpadPlace
+    lane: int
+    role: str = ""
+    rows: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """One operation over ``dims``.
+
+    ``multiples``: by index of every dim along lanes, what its extent is rounded up to (elements).
+    ``exact``: memory of other dims is as long as the extents say, not as the rounded ones do.
+    ``division``: decided beforehand; by default all dims are divided that may be.
+    """
+
+    dims: Sequence[IterationDim]
+    multiples: Mapping[int, int]
+    exact: bool = False
+    division: CoreDivision | None = None
+
+    @cached_property
+    def names(self) -> list[str]:
+        """A name per dim."""
+        lanes, free = iter(LANE_NAMES), iter(NAMES)
+        if len(self.dims) - len(self.multiples) > len(NAMES):
+            outer = len(self.dims) - len(self.multiples)
+            raise LoweringError(f"{outer} dims besides the stick, more than {len(NAMES)}")
+        return [next(lanes if k in self.multiples else free) for k in range(len(self.dims))]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """N_: by name, lane dims rounded up."""
+        pairs = enumerate(zip(self.names, self.dims, strict=True))
+        return {name: round_up(dim.extent, self.multiples.get(k, 1)) for k, (name, dim) in pairs}
+
+    def tensor(self, operand: TensorOperand) -> OperandSpec:
+        """An operand as a tensor of the SDSC."""
+        names, number = self.names, operand.number
+        lanes = operand.view.elements_per_stick
+        held = [k for k, dim in enumerate(self.dims) if dim.holds(number)]
+        if any(self.dims[k].factors[number].lane and k != operand.lane for k in held):
+            raise LoweringError(f"operand {number} has other sticks than the operation")
+        along = self.dims[operand.lane].factors[number]
+        if operand.lane in held and along.extent > 1 and not along.lane:
+            raise LoweringError(f"operand {number} has no sticks along those of the operation")
+        stored = self._stored(sorted(held, key=lambda k: self._rank(k, operand)), operand)
+        base, component = operand.base, Component.HBM
+        if isinstance(base, ScratchpadPlace):
+            stored, base, component = self._shares(stored), base.offset_bytes, Component.LX
+        scale: dict[str, int] = {}
+        found = list(stored)
+        if operand.lane not in held:
+            found.insert(0, names[operand.lane])
+            scale[names[operand.lane]] = -2
+        absent = [name for name in names if name not in found]
+        return OperandSpec(
+            dims=(*found, *absent),
+            stick=((names[operand.lane], lanes),),
+            base=base,
+            component=component,
+            scale=scale | dict.fromkeys(absent, -1),
+            data_format=operand.view.device_format,
+            device_dim_sizes=stored,
+            role=operand.role,
+        )
+
+    def _rank(self, dim: int, operand: TensorOperand) -> tuple[int, bool]:
+        """Pitch along a dim; one of a single step has none, and comes first."""
+        if self._steps(dim, operand) == 1:
+            return 0, dim != operand.lane
+        return self.dims[dim].factors[operand.number].pitch_bytes, dim != operand.lane
+
+    def _steps(self, dim: int, operand: TensorOperand) -> int:
+        """Sticks of the operand's lane dim, elements of any other, as memory has them."""
+        if operand.rows is not None and operand.rows[0] == dim:
+            return operand.rows[1]
+        if dim == operand.lane:
+            return -(-self.extents[self.names[dim]] // operand.view.elements_per_stick)
+        return self.dims[dim].extent if self.exact else self.extents[self.names[dim]]
+
+    def _stored(self, ordered: Sequence[int], operand: TensorOperand) -> dict[str, int]:
+        """Extent of every dim held as memory has it, innermost first."""
+        stored: dict[str, int] = {}
+        below, single, step, reached = "", STICK_BYTES, 1, STICK_BYTES
+        for k in ordered:
+            pitch = self._rank(k, operand)[0] or STICK_BYTES
+            if pitch != reached:
+                if self._is_fixed(below, operand):
+                    below, single, step = UNIT, reached, 1
+                if pitch < reached or pitch % single or (below == UNIT and UNIT in stored):
+                    raise LoweringError(f"a pitch of {pitch} bytes over steps of {single}")
+                stored[below] = pitch // single * step
+            below, count = self.names[k], self._steps(k, operand)
+            step = operand.view.elements_per_stick if k == operand.lane else 1
+            stored[below] = count * step
+            single, reached = pitch, pitch * count
+        return stored
+
+    def _shares(self, stored: Mapping[str, int]) -> dict[str, int]:
+        """Extents that one core's memory has of a tensor in LX."""
+        found = dict(stored)
+        for k, slices in (self.division or CoreDivision()).splits.items():
+            name = self.names[k]
+            if name in found and slices > 1:
+                if found[name] != self.extents[name]:
+                    held = f"{found[name]} elements in LX"
+                    raise UnevenDivision(f"{self.extents[name]} of {held}, in {slices} slices")
+                found[name] //= slices
+        return found
+
+    def _is_fixed(self, below: str, operand: TensorOperand) -> bool:
+        """True if memory cannot be made to look longer along ``below``: there is no such dim, or
+        its extent in memory says how far a restickify reads.
+        """
+        if not below:
+            return True
+        k = self.names.index(below)
+        return self.exact and k in self.multiples and k != operand.lane
+
+    def operation(
+        self,
+        name: str,
+        inputs: Sequence[OperandSpec],
+        outputs: Sequence[OperandSpec],
+        *,
+        undivided: Sequence[int] = (),
+        constants: Mapping[str, int] | None = None,
+        masks: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        unit: str = "sfp",
+        index_inputs: Sequence[OperandSpec] = (),
+    ) -> OperationSpec:
+        """The whole operation; dims but those ``undivided`` are divided over the cores.
+
+        NotDivisible when a division that was decided beforehand cuts a step of a dim.
+        """
+        extents = self.extents
+        splits = self._splits(undivided)
+        if any(UNIT in tensor.dims for tensor in (*inputs, *outputs, *index_inputs)):
+            extents[UNIT] = 1
+            inputs, outputs = [_with_unit(t) for t in inputs], [_with_unit(t) for t in outputs]
+            index_inputs = [_with_unit(t) for t in index_inputs]
+        return OperationSpec(
+            name=name,
+            extents=extents,
+            inputs=inputs,
+            outputs=outputs,
+            splits=splits,
+            core_order=self._core_order(),
+            constants=constants or {},
+            masks=masks or {},
+            data_format=inputs[0].data_format,
+            constant_format=_CONSTANT_FORMAT,
+            unit=unit,
+            index_inputs=index_inputs,
+        )
+
+    def _splits(self, undivided: Sequence[int]) -> dict[str, int]:
+        names, extents = self.names, self.extents
+        steps = {names[k]: extents[names[k]] // self.multiples.get(k, 1) for k in range(len(names))}
+        if self.division is None:
+            return divide({n: c for k, (n, c) in enumerate(steps.items()) if k not in undivided})
+        splits = {names[k]: slices for k, slices in self.division.splits.items() if slices > 1}
+        for name, slices in splits.items():
+            if steps[name] % slices:
+                raise UnevenDivision(f"{slices} slices of {steps[name]} steps")
+        return splits
+
+    def _core_order(self) -> tuple[str, ...]:
+        return () if self.division is None else tuple(self.names[k] for k in self.division.order)
+
+
+def _with_unit(tensor: OperandSpec) -> OperandSpec:
+    """All tensors hold the dim, since an output holds the dims its inputs hold."""
+    if UNIT in tensor.dims:
+        return tensor
+    sizes = {**tensor.device_dim_sizes, UNIT: 1}
+    return replace(tensor, dims=(UNIT, *tensor.dims), device_dim_sizes=sizes)
+
+
+def lane_index(dims: Sequence[IterationDim], number: int) -> int:
+    """Index of the dim that lies along the lanes of an operand; -1 where none does."""
+    return next((k for k, dim in enumerate(dims) if dim.factors[number].lane), -1)
+
+
+def unit_lane(operands: int) -> IterationDim:
+    """A lane dim of extent 1, for operands whose sticks have one element each."""
+    return IterationDim(1, (Factor(1, STICK_BYTES, True),) * operands)
+
+
+Bases = Sequence[Base | ScratchpadPlace]
+"""Where the tensors of an operation stand, the output last."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationSpace:
+    """An operation's tensors over common dims, ready to be written.
+
+    ``dims``: their roles are those of `emit_over`. ``views`` and ``bases``: of the tensors, the
+    output last. ``division``: over cores, where it is decided beforehand. ``rows``: those of a
+    gather's table.
+    """
+
+    dims: Sequence[IterationDim]
+    views: Sequence[DeviceView]
+    bases: Bases
+    division: CoreDivision | None = None
+    rows: int = 0

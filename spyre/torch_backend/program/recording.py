@@ -1,0 +1,58 @@
+"""A recorder looks at operations instead of running them: the compiler, while it decomposes aten.
+
+A recorder belongs to the thread that set it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Generic, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class ThreadValue(threading.local, Generic[T]):
+    """A value per thread, ``value`` until a thread sets another for a block. For any thread."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    @contextmanager
+    def set_to(self, value: T) -> Iterator[None]:
+        """This thread has ``value`` within the block."""
+        before, self.value = self.value, value
+        try:
+            yield
+        finally:
+            self.value = before
+
+
+Recorder = Callable[
+    [str, Callable[..., Any], Sequence[Any], tuple[Any, ...], torch.Tensor | None],
+    tuple[torch.Tensor, ...],
+]
+"""(name, lowering, operands, parameters, target) → the results, of whatever kind of tensor.
+
+``target``: what the one result would be written to, whose strides it takes.
+"""
+
+
+class NotRecorded(Exception):
+    """What would run now, on the CPU or by other aten operations, is no device operation."""
+
+
+_current: ThreadValue[Recorder | None] = ThreadValue(None)
+
+
+def current_recorder() -> Recorder | None:
+    """The recorder of the calling thread."""
+    return _current.value
+
+
+def recorded_by(recorder: Recorder) -> AbstractContextManager[None]:
+    """A block in which operations of this thread are given to ``recorder``, and none runs."""
+    return _current.set_to(recorder)

@@ -1,0 +1,1 @@
+"""How torch gets to know the device: dispatcher kernels, ``torch.spyre``, autocast, patches."""

@@ -1,0 +1,108 @@
+"""Registers the device's kernels with torch's dispatcher, once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from spyre import config
+from spyre.torch_backend.compat import CPU_KEYS, operator, skip_in_dynamo
+
+Kernel = Callable[..., Any]
+
+_libraries: list[torch.library.Library] = []
+"""Registrations end with the library that made them."""
+
+VIEWS = (
+    "view",
+    "as_strided",
+    "_reshape_alias",
+    "unfold",
+    "set_",
+    "set_.source_Storage",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Tensor",
+    "view_as_real",
+    "view_as_complex",
+)
+"""Operations that only touch sizes and strides: ATen's CPU kernels do them, on any device."""
+
+
+def register_kernels(kernels: dict[str, Kernel]) -> None:
+    """Register ``kernels``, by aten name and overload, for the device."""
+    library = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    _libraries.append(library)
+    for name, kernel in _logged(kernels).items():
+        library.impl(name, skip_in_dynamo(kernel))
+
+
+def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
+    """The kernels, or with TORCH_SPYRE_DEBUG ones that log their calls."""
+    if not config.logs_torch_operations():
+        return kernels
+    from spyre.torch_backend.observe.debug import logged, start_logging
+
+    start_logging()
+    return {name: logged(kernel, name) for name, kernel in kernels.items()}
+
+
+def register_fallback(kernel: Kernel) -> None:
+    """Register what runs where the device has no kernel."""
+    library = torch.library.Library("_", "IMPL")
+    _libraries.append(library)
+    if config.logs_torch_operations():
+        from spyre.torch_backend.observe.debug import logged
+
+        kernel = logged(kernel)
+    library.fallback(kernel, "PrivateUse1")
+
+
+def register_composites(kernels: dict[str, Kernel]) -> None:
+    """Register ``kernels``, by aten name, in front of what torch makes these operations of.
+
+    They run with gradients recorded; in inference mode, under the device's own key.
+    """
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):
+        register_under(key, kernels)
+
+
+def register_under(key: str, kernels: dict[str, Kernel]) -> None:
+    """Register ``kernels``, by aten name and overload, under a dispatch key."""
+    library = torch.library.Library("aten", "IMPL", key)
+    _libraries.append(library)
+    for name, kernel in kernels.items():
+        library.impl(name, skip_in_dynamo(kernel))
+
+
+def register_fallbacks(kernels: dict[str, Kernel]) -> None:
+    """Register what answers for all operations without a kernel, by dispatch key."""
+    library = torch.library.Library("_", "IMPL")
+    _libraries.append(library)
+    for key, kernel in kernels.items():
+        library.fallback(kernel, key)
+
+
+def register_autocast(kernels: dict[str, Kernel]) -> None:
+    """Register what autocast does to the operations in ``kernels``; all others are left alone."""
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
+    for name, kernel in kernels.items():
+        library.impl(name, kernel)
+    _libraries.extend((everything, library))
+
+
+def view_kernels() -> dict[str, Kernel]:
+    """Kernels of the operations in `VIEWS`."""
+    return {name: _metadata_kernel(name) for name in VIEWS}
+
+
+def _metadata_kernel(name: str) -> Kernel:
+    op = operator(name)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return op.redispatch(CPU_KEYS, *args, **kwargs)
+
+    return kernel

@@ -1,0 +1,1 @@
+"""Tensors and storages on a card: memory, layouts, copies."""

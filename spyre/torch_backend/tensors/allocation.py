@@ -1,0 +1,211 @@
+"""New tensors on the card: plain torch tensors made from DLPack capsules.
+
+ATen takes device type kDLExtDev for PrivateUse1 and makes an ordinary tensor with a storage of its
+own that owns nothing. The one managed-tensor struct is immortal and has no deleter: ATen would
+call it while an exception may be pending, where no Python code can run. Whoever owns the memory
+is kept alive by the storage object instead (:mod:`.buffer`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.torch_backend.compat import from_dlpack
+from spyre.torch_backend.device.cards import card_at
+from spyre.torch_backend.device.dtypes import DTYPES, name_of, warn_of_downcast
+from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, attach
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
+
+EXTENSION_DEVICE = 12
+"""kDLExtDev."""
+MAX_RANK = 64
+MAX_EXTENTS = 4096
+Extents = tuple[int, ...]
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _ManagedTensor(ctypes.Structure):
+    _fields_ = [("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+_managed = _ManagedTensor()
+_tensor = _managed.tensor
+_address = ctypes.addressof(_managed)
+_lock = threading.Lock()
+
+
+@cache
+def _device(index: int) -> _Device:
+    return _Device(EXTENSION_DEVICE, index)
+
+
+_INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_FLOAT8_E4M3FN, _FLOAT8_E5M2FNUZ = 10, 13
+_DATA_TYPES = {
+    torch.float16: _DataType(_FLOAT, 16, 1),
+    torch.bfloat16: _DataType(_BFLOAT, 16, 1),
+    torch.float32: _DataType(_FLOAT, 32, 1),
+    torch.bool: _DataType(_BOOL, 8, 1),
+    torch.int8: _DataType(_INTEGER, 8, 1),
+    torch.int16: _DataType(_INTEGER, 16, 1),
+    torch.int32: _DataType(_INTEGER, 32, 1),
+    torch.int64: _DataType(_INTEGER, 64, 1),
+    torch.uint8: _DataType(_UNSIGNED, 8, 1),
+    torch.float8_e4m3fn: _DataType(_FLOAT8_E4M3FN, 8, 1),
+    torch.float8_e5m2fnuz: _DataType(_FLOAT8_E5M2FNUZ, 8, 1),
+}
+
+
+@lru_cache(MAX_EXTENTS)
+def _extents(size: Extents) -> ctypes.Array[ctypes.c_int64]:
+    """An array for ``size``; whoever makes a tensor of it copies it."""
+    rank = len(size)
+    if rank > MAX_RANK:
+        raise RuntimeError(f"spyre tensors have at most {MAX_RANK} dims, not {rank}")
+    return (ctypes.c_int64 * rank)(*size)
+
+
+def tensor_at(
+    pointer: int, size: Extents, stride: Extents, dtype: torch.dtype, device_index: int
+) -> torch.Tensor:
+    """A tensor on ``spyre:device_index`` with a new storage whose data_ptr is ``pointer``.
+
+    ``size`` and ``stride`` in elements; the storage has the bytes they span. Any thread.
+    """
+    shape, strides = _extents(size), _extents(stride)
+    with _lock:
+        _tensor.shape = shape
+        _tensor.strides = strides
+        _tensor.ndim = len(size)
+        _tensor.data = pointer
+        _tensor.dtype = _DATA_TYPES[dtype]
+        _tensor.device = _device(device_index)
+        found: torch.Tensor = from_dlpack(_new_capsule(_address, b"dltensor", None))
+    return found
+
+
+Ints = tuple[int, ...]
+
+
+def allocate(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    device_index: int = -1,
+    layout: SpyreTensorLayout | None = None,
+) -> torch.Tensor:
+    """A tensor of anything; ``device_index`` -1: the current card.
+
+    ``layout``: default that of `default_base`. UnsupportedError SPY311 for the dtype,
+    DeviceOutOfMemory when there is no room.
+    """
+    card = card_at(device_index)
+    return allocate_on(card, tuple(size), tuple(stride), dtype, layout)
+
+
+def allocate_on(
+    card: FlexDevice,
+    size: Ints,
+    stride: Ints,
+    dtype: torch.dtype,
+    layout: SpyreTensorLayout | None = None,
+) -> torch.Tensor:
+    """As `allocate`, on ``card``."""
+    name = name_of(dtype)
+    elements = storage_elements(size, stride)
+    buffer = DeviceBuffer(card, elements * dtype.itemsize)
+    if elements:
+        base = (
+            default_base(size, stride, name)
+            if layout is None
+            else StorageLayout.of(size, stride, name, layout)
+        )
+        buffer.place(base)
+    return _tensor_over(buffer, size, stride, dtype)
+
+
+def allocate_based(card: FlexDevice, base: StorageLayout) -> tuple[torch.Tensor, DeviceBuffer]:
+    """A new tensor of exactly what ``base`` is laid out for, and its buffer."""
+    dtype = DTYPES[base.dtype]
+    buffer = DeviceBuffer(card, prod(base.shape) * dtype.itemsize)
+    buffer.place(base)
+    return _tensor_over(buffer, base.shape, base.strides, dtype), buffer
+
+
+def _tensor_over(
+    buffer: DeviceBuffer, size: Ints, stride: Ints, dtype: torch.dtype
+) -> torch.Tensor:
+    if dtype is torch.int64:
+        warn_of_downcast()
+    found = tensor_at(buffer.pointer, size, stride, dtype, buffer.card.index)
+    attach(found.untyped_storage(), buffer)
+    return found
+
+
+def allocate_raw(content: npt.NDArray[np.uint8], device_index: int = -1) -> torch.Tensor:
+    """A byte tensor whose storage holds ``content``, to be laid out by whoever reads it first."""
+    card = card_at(device_index)
+    buffer = DeviceBuffer(card, content.size)
+    if content.size:
+        buffer.hold(content)
+    return _tensor_over(buffer, (content.size,), (1,), torch.uint8)
+
+
+def storage_elements(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of the smallest storage that holds a tensor of these extents from its first on."""
+    if 0 in size:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+@lru_cache(4096)
+def default_base(size: Ints, stride: Ints, dtype: str) -> StorageLayout:
+    """The base of a new tensor's storage.
+
+    For dense tensors the dims by falling stride, in the default layout of runtime reference §1.1;
+    so a transposed tensor is laid out as the contiguous one it is a view of. Storages of tensors
+    with gaps or overlapping elements are laid out as a row.
+    """
+    order = sorted(range(len(size)), key=lambda dim: -stride[dim])
+    shape = tuple(size[dim] for dim in order)
+    if stride == contiguous_strides(size):
+        shape = size
+    elif contiguous_strides(shape) != tuple(stride[dim] for dim in order):
+        shape = (storage_elements(size, stride),)
+    layout = SpyreTensorLayout.from_host(shape, dtype)
+    return StorageLayout.of(shape, contiguous_strides(shape), dtype, layout)

@@ -1,0 +1,177 @@
+"""`DeviceBuffer`: the device memory behind one torch storage.
+
+A storage is a row of host elements to torch, and sticks on the card. The buffer knows which
+tensor it was laid out for (its *base*: shape, strides, dtype, layout); tensors that share the
+storage are views of that row. A storage that came as raw bytes (``UntypedStorage(n,
+device="spyre")``, a loaded checkpoint) has no base until the first tensor reads it: until then its
+bytes wait on the host.
+
+The buffer is an attribute of the Python object of the storage, which lives as long as the C++
+storage. Where C++ wraps a data_ptr again, it is found by that pointer; so pointers are unique, and
+valid on the host.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spyre.hw.memory.device_memory import KEEP_BYTES
+from spyre.hw.spec import STICK_BYTES, host_offset
+from spyre.layout import SpyreTensorLayout, storage_bytes
+from spyre.runtime.memory.storage import DeviceStorage, SpyreTensor
+from spyre.torch_backend.device.cards import card_at
+from spyre.torch_backend.device.memory import allocate_memory, tensor_memory
+from spyre.torch_backend.recently_used import RecentlyUsed
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
+
+Ints = tuple[int, ...]
+
+_by_pointer: weakref.WeakValueDictionary[int, DeviceBuffer] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLayout:
+    """What a storage is laid out for: host extents (elements), dtype and layout.
+
+    ``size_bytes``: memory it takes. ``layout_id``: equal for equal ones.
+    """
+
+    shape: Ints
+    strides: Ints
+    dtype: str
+    layout: SpyreTensorLayout
+    size_bytes: int
+    layout_id: int
+
+    @classmethod
+    def of(cls, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> StorageLayout:
+        """The base of these extents."""
+        size_bytes = storage_bytes(layout, shape, dtype)
+        return cls(
+            shape, strides, dtype, layout, size_bytes, _layout_id((shape, strides, dtype, layout))
+        )
+
+
+class DeviceBuffer:
+    """Memory of one storage. Whoever changes ``base`` does so on the thread that uses the tensor.
+
+    ``host_bytes``: of the storage, as torch sees it. ``pointer``: its data_ptr. ``base``: the
+    tensor on the card; None while the content is ``raw`` host bytes, or empty. ``zero_padded``:
+    what lies beyond the host elements in its sticks is known to be zero. ``layout_id``: equal for
+    buffers whose bases differ by their place only.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_anchor",
+        "_counted_bytes",
+        "base",
+        "card",
+        "host_bytes",
+        "layout_id",
+        "pointer",
+        "raw",
+        "zero_padded",
+    )
+
+    def __init__(self, card: FlexDevice, host_bytes: int) -> None:
+        self.card = card
+        self.host_bytes = host_bytes
+        self.base: SpyreTensor | None = None
+        self.raw: npt.NDArray[np.uint8] | None = None
+        self.zero_padded = False
+        self.layout_id = 0
+        self._anchor: DeviceStorage | None = None
+        self._counted_bytes = 0
+        self.pointer = 0
+
+    def place(self, base: StorageLayout) -> None:
+        """Give it new memory for ``base``; large memory may hold anything."""
+        storage = allocate_memory(self.card, base.size_bytes)
+        tensor = SpyreTensor("tensor", base.shape, base.dtype, base.layout, storage, base.strides)
+        self._take(storage, tensor.address_bytes, base.size_bytes)
+        self.base = tensor
+        self.zero_padded = base.size_bytes <= KEEP_BYTES
+        self.layout_id = base.layout_id
+
+    def hold(self, content: npt.NDArray[np.uint8]) -> None:
+        """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
+        storage = allocate_memory(self.card, STICK_BYTES)
+        address_bytes = self.card.allocator.device_address(storage.index)
+        self._take(storage, address_bytes, STICK_BYTES)
+        self.raw = content
+
+    def _take(self, storage: DeviceStorage, address_bytes: int, counted_bytes: int) -> None:
+        """The first memory gives the pointer, and is kept for it."""
+        if self._anchor is None:
+            self._anchor = storage
+            self.pointer = self.card.device.memory.pointer + host_offset(address_bytes)
+            _by_pointer[self.pointer] = self
+        tensor_memory(self.card).replace(self._counted_bytes, counted_bytes)
+        self._counted_bytes = counted_bytes
+
+    def leave_uncounted(self) -> None:
+        """Take its memory out of torch's statistics: it is a constant the backend keeps."""
+        tensor_memory(self.card).replace(self._counted_bytes, 0)
+        self._counted_bytes = 0
+
+    def __del__(self) -> None:
+        if getattr(self, "_counted_bytes", 0):
+            tensor_memory(self.card).give_back(self._counted_bytes)
+
+
+def _layout_id(signature: tuple[object, ...]) -> int:
+    found = _layout_ids.get(signature)
+    if found is None:
+        found = next(_next_layout_id)
+        _layout_ids.put(signature, found)
+    return found
+
+
+MAX_LAYOUTS = 16384
+_layout_ids: RecentlyUsed[tuple[object, ...], int] = RecentlyUsed(MAX_LAYOUTS)
+_next_layout_id = itertools.count(1)
+
+
+def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:
+    """The buffer behind a spyre tensor."""
+    return buffer_of_storage(tensor.untyped_storage())
+
+
+def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
+    """The buffer behind a storage on the card."""
+    try:
+        found: DeviceBuffer = storage._spyre_buffer
+    except AttributeError:
+        again = _by_pointer.get(storage.data_ptr())
+        found = again if again is not None else _empty_buffer(storage)
+        attach(storage, found)
+    return found
+
+
+def attach(storage: torch.UntypedStorage, buffer: DeviceBuffer) -> None:
+    """Keep ``buffer`` for as long as ``storage`` lives."""
+    storage._spyre_buffer = buffer
+
+
+def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
+    """Storages that ATen made by itself have no bytes. RuntimeError for one that is not ours."""
+    if storage.device.type != "spyre":
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, "
+            f"but found at least two devices, spyre:0 and {storage.device}!"
+        )
+    if storage.nbytes():
+        raise RuntimeError(
+            f"a spyre storage of {storage.nbytes()} bytes was not allocated by this backend"
+        )
+    return DeviceBuffer(card_at(storage.device.index or 0), 0)

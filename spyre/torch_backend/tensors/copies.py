@@ -1,0 +1,305 @@
+"""Copies between CPU tensors and the card, and by DMA within a card.
+
+Copies run on the current stream of the tensor's card. On the way down the whole storage is copied
+and viewed on the host; on the way up a tensor that is its whole storage is converted by DMA
+directly, a view is merged into its storage on the host. Copies within a card that no operation of
+the cores can express go through the host: elements keep their bits, for the copy they are integers
+of their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.layout import contiguous_strides
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.flex.job import host_like, to_device_plan, to_host_plan
+from spyre.runtime.memory.storage import SpyreTensor
+from spyre.torch_backend.device.dtypes import DTYPES, check_int64, name_of
+from spyre.torch_backend.observe.launches import ON_CARD, TO_CARD, TO_HOST, in_range, profiled
+from spyre.torch_backend.tensors.allocation import allocate_on, default_base, storage_elements
+from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, buffer_of
+
+SMALL_BYTES = 1 << 20
+"""Sources up to this size are copied on the host, so that the caller need not wait."""
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor with the elements, sizes, strides and offset of ``tensor``; waits."""
+    return view_of(host_storage(buffer_of(tensor)), tensor)
+
+
+def download(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Overwrite a CPU tensor with ``source``, broadcast and converted as torch does; waits.
+
+    A contiguous target of the same sizes and dtype gets the elements of a whole storage straight
+    from the card.
+    """
+    buffer = buffer_of(source)
+    whole = whole_target(buffer, source)
+    alike = target.dtype == source.dtype and target.size() == source.size()
+    if whole is None or buffer.base is None or not (alike and target.is_contiguous()):
+        target.copy_(to_host(source))
+        return
+    stream = buffer.card.streams.current
+    with profiled(TO_HOST):
+        stream.launch(to_host_plan(whole, host_tensor(target.detach())), [buffer.base])
+        stream.synchronize()
+
+
+def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    """The CPU tensor over ``storage`` with dtype, sizes, strides and offset of ``like``."""
+    empty = torch.empty(0, dtype=like.dtype)
+    return empty.set_(storage, like.storage_offset(), like.size(), like.stride())
+
+
+def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
+    """A copy of a whole storage on the host, in the bytes torch expects there; waits."""
+    found = start_host_storage(buffer)
+    if buffer.base is not None:
+        buffer.card.streams.current.synchronize()
+    return found
+
+
+def start_host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
+    """As `host_storage`, enqueued on the current stream: the bytes are there when it has ended."""
+    if buffer.raw is not None:
+        return _bytes_storage(buffer.raw.copy(), buffer.host_bytes)
+    if buffer.base is None:
+        return torch.UntypedStorage(buffer.host_bytes)
+    resolved = buffer.base.resolved
+    host = host_like(resolved)
+    content = host.storage.view(np.uint8)
+    if content.size < buffer.host_bytes:
+        content = np.zeros(buffer.host_bytes, np.uint8)
+        seen = content[: host.storage.nbytes].view(host.storage.dtype)
+        host = HostTensor(host.name, host.dtype_name, host.shape, host.strides, 0, seen)
+    with profiled(TO_HOST):
+        buffer.card.streams.current.launch(to_host_plan(resolved, host), [buffer.base])
+    return torch.from_numpy(content).untyped_storage()
+
+
+def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:
+    if content.size < host_bytes:
+        content = np.concatenate([content, np.zeros(host_bytes - content.size, np.uint8)])
+    return torch.from_numpy(content).untyped_storage()
+
+
+def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
+    """Overwrite ``tensor`` (on the card) with ``source`` (on the CPU), broadcast to its sizes.
+
+    Values are converted to the tensor's dtype first, as torch does. Bytes written to a storage
+    without a layout say nothing about the tensor they are part of: they wait for it. Without
+    ``non_blocking`` the source may change as soon as this returns.
+    """
+    if tensor.numel() == 0:
+        return
+    source = source.detach().resolve_conj().resolve_neg()
+    if source.dtype != tensor.dtype:
+        source = source.to(tensor.dtype)
+    source = source.expand(tensor.size())
+    buffer = buffer_of(tensor)
+    if buffer.base is None and not (buffer.raw is not None and tensor.dtype is torch.uint8):
+        lay_out_for(buffer, tensor)
+    target = whole_target(buffer, tensor)
+    if target is not None:
+        _upload(buffer, target, source, non_blocking)
+    else:
+        merged = host_storage(buffer)
+        view_of(merged, tensor).copy_(source)
+        write_storage(buffer, merged)
+
+
+def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
+    """Overwrite a whole storage; ``content`` is not looked at after this returns."""
+    base = buffer.base
+    if base is None:
+        if buffer.host_bytes:
+            buffer.raw = torch.empty(0, dtype=torch.uint8).set_(content).numpy().copy()
+        return
+    elements = storage_elements(base.shape, base.strides)
+    flat = torch.empty(0, dtype=DTYPES[base.dtype]).set_(content, 0, (elements,), (1,))
+    view = flat.as_strided(base.shape, base.strides)
+    _upload(buffer, base.resolved, view, True)
+
+
+def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
+    """Give a storage without a base one that suits ``tensor``, with what it holds."""
+    content = buffer.raw
+    name = name_of(tensor.dtype)
+    base = _base_for(buffer, tensor, name)
+    buffer.place(base)
+    buffer.raw = None
+    if content is not None:
+        write_storage(buffer, _bytes_storage(content, buffer.host_bytes))
+
+
+def _base_for(buffer: DeviceBuffer, tensor: torch.Tensor, name: str) -> StorageLayout:
+    size, stride = tuple(tensor.size()), tuple(tensor.stride())
+    elements = buffer.host_bytes // tensor.dtype.itemsize
+    if tensor.storage_offset() == 0 and storage_elements(size, stride) == elements:
+        return default_base(size, stride, name)
+    return default_base((elements,), (1,), name)
+
+
+def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | None:
+    """The base as a copy onto ``tensor`` sees it, if the tensor is all of its storage."""
+    base = buffer.base
+    if base is None or DTYPES[base.dtype] != tensor.dtype or tensor.storage_offset():
+        return None
+    size, stride = tuple(tensor.size()), tuple(tensor.stride())
+    if (size, stride) == (base.shape, base.strides):
+        return base.resolved
+    return None
+
+
+@in_range(TO_CARD)
+def _upload(
+    buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
+) -> None:
+    base = buffer.base
+    assert base is not None
+    check_int64(source)
+    wait = False
+    if not non_blocking:
+        if source.untyped_storage().nbytes() <= SMALL_BYTES:
+            source = source.clone()
+        else:
+            wait = True
+    stream = buffer.card.streams.current
+    stream.launch(to_device_plan(host_tensor(source), target), [base])
+    buffer.zero_padded = True
+    if wait:
+        stream.synchronize()
+
+
+def host_tensor(source: torch.Tensor) -> HostTensor:
+    """A CPU tensor as the runtime sees it, sharing its memory."""
+    name = name_of(source.dtype)
+    bits = _BIT_PATTERNS.get(source.dtype)
+    elements = storage_elements(tuple(source.size()), tuple(source.stride()))
+    flat = source.as_strided((elements,), (1,), source.storage_offset())
+    storage = (flat if bits is None else flat.view(bits)).numpy()
+    if bits is not None:
+        storage = storage.view(np.dtype(_UNSIGNED[storage.dtype.itemsize]))
+    return HostTensor("tensor", name, tuple(source.size()), tuple(source.stride()), 0, storage)
+
+
+_BIT_PATTERNS = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.int8,
+    torch.float8_e5m2fnuz: torch.int8,
+}
+_UNSIGNED = {1: "uint8", 2: "uint16"}
+
+__all__ = [
+    "contiguous_strides",
+    "download",
+    "from_host",
+    "host_storage",
+    "host_tensor",
+    "lay_out_for",
+    "start_host_storage",
+    "to_host",
+    "view_of",
+    "whole_target",
+    "write_storage",
+]
+
+_RAW = {8: ("SENINT8", "int8"), 16: ("SENINT16", "int16"), 32: ("IEEE_INT32", "int32")}
+
+
+def relayout(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy in default layout; enqueued, where the bits can be moved as they are."""
+    buffer = buffer_of(tensor)
+    size = tuple(tensor.size())
+    found = allocate_on(buffer.card, size, contiguous_strides(size), tensor.dtype)
+    base, target = buffer.base, buffer_of(found).base
+    if target is None:
+        return found
+    if base is None or DTYPES[base.dtype] != tensor.dtype or not _is_plain(base):
+        from_host(found, to_host(tensor))
+        return found
+    source = _raw(base)
+    host = host_like(source)
+    view = HostTensor(
+        host.name, host.dtype_name, size, tensor.stride(), tensor.storage_offset(), host.storage
+    )
+    stream = buffer.card.streams.current
+    with profiled(ON_CARD):
+        stream.launch(to_host_plan(source, host), [base])
+        stream.launch(to_device_plan(view, _raw(target)), [target])
+    return found
+
+
+def moves_bits(tensor: torch.Tensor) -> bool:
+    """True if DMA can move the elements' bits to and from the host: an ordinary layout, seen in the
+    dtype it was made for.
+    """
+    base = buffer_of(tensor).base
+    return base is not None and DTYPES[base.dtype] == tensor.dtype and _is_plain(base)
+
+
+def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Overwrite views of ``target``'s storage with tensors of the same sizes and dtype.
+
+    ``parts``: (view, source), all on one card; `moves_bits` holds for the target. Everything is
+    enqueued on the current stream: the storage comes down, the sources' elements go to their
+    places in it, and it goes up again.
+    """
+    buffer = buffer_of(target)
+    base = buffer.base
+    assert base is not None
+    raw = _raw(base)
+    host = host_like(raw)
+    stream = buffer.card.streams.current
+    stream.launch(to_host_plan(raw, host), [base])
+    for view, source in parts:
+        place = (tuple(view.size()), tuple(view.stride()), view.storage_offset())
+        seen = HostTensor(host.name, host.dtype_name, *place, host.storage)
+        found = _whole_base(source)
+        stream.launch(to_host_plan(_raw(found), seen), [found])
+    stream.launch(to_device_plan(host, raw), [base])
+    buffer.zero_padded = True
+
+
+def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
+    """`from_host`, which has to wait where the target is a part of its storage; here the elements
+    go to memory of their own first, and from there to their places, all enqueued.
+    """
+    buffer = buffer_of(target)
+    if not moves_bits(target) or whole_target(buffer, target) is not None:
+        from_host(target, source, non_blocking)
+    elif target.numel():
+        size = tuple(target.size())
+        found = allocate_on(buffer.card, size, contiguous_strides(size), target.dtype)
+        from_host(found, source, non_blocking)
+        assemble(target, [(target, found)])
+
+
+def _whole_base(source: torch.Tensor) -> SpyreTensor:
+    """The base of ``source``, if that is all of its storage, else of a copy."""
+    base = buffer_of(source).base
+    size = tuple(source.size())
+    whole = base is not None and (base.shape, base.strides) == (size, tuple(source.stride()))
+    if base is not None and whole and moves_bits(source) and not source.storage_offset():
+        return base
+    found = buffer_of(relayout(source)).base
+    assert found is not None
+    return found
+
+
+def _is_plain(base: SpyreTensor) -> bool:
+    return base.layout.element_arrangement == "STANDARD"
+
+
+def _raw(tensor: SpyreTensor) -> DeviceTensor:
+    """The tensor with its elements as integers of the same size."""
+    device_format, name = _RAW[tensor.layout.data_format.bits]
+    layout = replace(tensor.layout, device_dtype=device_format)
+    return replace(tensor.resolved, layout=layout, dtype=name)

@@ -1,0 +1,183 @@
+"""What ``torch.UntypedStorage`` does for storages on a card, and tensors over other storage.
+
+A storage is a row of host bytes to torch and sticks on the card: its C++ methods, which go through
+data_ptr, would see the sticks. The functions here take their place. Rules for threads are those of
+tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from spyre.layout import contiguous_strides
+from spyre.runtime.flex.job import device_copy_plan
+from spyre.torch_backend.compat import CPU_KEYS
+from spyre.torch_backend.observe.launches import ON_CARD, profiled
+from spyre.torch_backend.tensors.allocation import (
+    allocate_on,
+    allocate_raw,
+    storage_elements,
+    tensor_at,
+)
+from spyre.torch_backend.tensors.buffer import (
+    DeviceBuffer,
+    StorageLayout,
+    attach,
+    buffer_of,
+    buffer_of_storage,
+)
+from spyre.torch_backend.tensors.copies import host_storage, write_storage
+
+
+def new_storage(size_bytes: int, device: torch.device) -> torch.UntypedStorage:
+    """``torch.UntypedStorage(size_bytes, device="spyre")``: zeros without a layout yet."""
+    index = -1 if device.index is None else device.index
+    return allocate_raw(np.zeros(size_bytes, np.uint8), index).untyped_storage()
+
+
+def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A copy on the same card, in the same layout."""
+    source = buffer_of_storage(storage)
+    found = DeviceBuffer(source.card, source.host_bytes)
+    base = source.base
+    if base is not None:
+        found.place(StorageLayout.of(base.shape, base.strides, base.dtype, base.layout))
+        assert found.base is not None
+        plan = device_copy_plan(base.resolved, found.base.resolved)
+        with profiled(ON_CARD):
+            source.card.streams.current.launch(plan, [base, found.base])
+        found.zero_padded = source.zero_padded
+    elif source.raw is not None:
+        found.hold(source.raw.copy())
+    tensor = tensor_at(found.pointer, (found.host_bytes,), (1,), torch.uint8, source.card.index)
+    attach(tensor.untyped_storage(), found)
+    return tensor.untyped_storage()
+
+
+def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
+    """Only to the size it has: torch 2.13 cannot be given new memory for it from Python."""
+    if size_bytes != storage.nbytes():
+        raise NotImplementedError(
+            f"a spyre storage cannot be resized (from {storage.nbytes()} to {size_bytes} bytes); "
+            "tensor.resize_() works: it gives the tensor a new storage"
+        )
+    return storage
+
+
+def get_item(storage: torch.UntypedStorage, index: Any) -> Any:
+    """One byte as a number, or a slice of them as a CPU storage."""
+    return host_storage(buffer_of_storage(storage))[index]
+
+
+def set_item(storage: torch.UntypedStorage, index: Any, value: Any) -> None:
+    """Overwrite one byte, or a slice of them."""
+    buffer = buffer_of_storage(storage)
+    content = host_storage(buffer)
+    content[index] = value
+    write_storage(buffer, content)
+
+
+def fill(storage: torch.UntypedStorage, value: int) -> torch.UntypedStorage:
+    """Overwrite every byte."""
+    set_item(storage, slice(None), value)
+    return storage
+
+
+def to_list(storage: torch.UntypedStorage) -> list[int]:
+    """All bytes as numbers."""
+    found: list[int] = host_storage(buffer_of_storage(storage)).tolist()
+    return found
+
+
+def iterate(storage: torch.UntypedStorage) -> Iterator[int]:
+    """The bytes as numbers."""
+    return iter(to_list(storage))
+
+
+def text(storage: torch.UntypedStorage) -> str:
+    """As torch prints storages."""
+    values = "\n ".join(map(str, to_list(storage)))
+    kind = f"{torch.typename(storage)}(device={storage.device})"
+    return f" {values}\n[{kind} of size {storage.nbytes()}]"
+
+
+def is_shared(storage: torch.UntypedStorage) -> bool:
+    """False: memory of a simulated card belongs to its process."""
+    return False
+
+
+def cannot_share(storage: torch.UntypedStorage, *_: Any, **__: Any) -> NoReturn:
+    """What sharing with another process would need is not there."""
+    raise RuntimeError(
+        "spyre tensors cannot be shared between processes: the simulated card lives in this one. "
+        "Send tensor.cpu() instead"
+    )
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "clone": clone,
+    "resize_": resize_storage,
+    "__getitem__": get_item,
+    "__setitem__": set_item,
+    "fill_": fill,
+    "tolist": to_list,
+    "__iter__": iterate,
+    "__repr__": text,
+    "is_shared": is_shared,
+    "share_memory_": cannot_share,
+    "_share_fd_cpu_": cannot_share,
+    "_share_filename_cpu_": cannot_share,
+}
+"""By the method of ``torch.UntypedStorage`` it stands for."""
+
+aten = torch.ops.aten
+
+
+def resize_tensor(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    *,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """aten::resize_: more elements than the storage has give the tensor a new storage."""
+    stride = contiguous_strides(size)
+    offset = tensor.storage_offset()
+    needed = (storage_elements(size, stride) + offset) * tensor.dtype.itemsize
+    storage = tensor.untyped_storage()
+    if 0 not in size and needed > storage.nbytes():
+        buffer = buffer_of(tensor)
+        elements = needed // tensor.dtype.itemsize
+        shape = tuple(size) if offset == 0 else (elements,)
+        new = allocate_on(buffer.card, shape, contiguous_strides(shape), tensor.dtype)
+        if storage.nbytes():
+            _copy_bytes(host_storage(buffer), new)
+        storage = new.untyped_storage()
+    return set_storage(tensor, storage, offset, size, stride)
+
+
+def set_storage(
+    tensor: torch.Tensor,
+    storage: torch.UntypedStorage,
+    offset: int,
+    size: Sequence[int],
+    stride: Sequence[int],
+) -> torch.Tensor:
+    """``tensor`` becomes a view of ``storage``; offset, sizes and strides in elements."""
+    aten.set_.source_Storage_storage_offset.redispatch(
+        CPU_KEYS, tensor, storage, offset, list(size), list(stride)
+    )
+    return tensor
+
+
+def _copy_bytes(source: torch.UntypedStorage, target: torch.Tensor) -> None:
+    """The first bytes of ``target``'s storage become those of ``source``."""
+    buffer = buffer_of(target)
+    content = torch.empty(0, dtype=torch.uint8).set_(source).numpy()
+    whole = np.zeros(buffer.host_bytes, np.uint8)
+    count = min(content.size, whole.size)
+    whole[:count] = content[:count]
+    write_storage(buffer, torch.from_numpy(whole).untyped_storage())

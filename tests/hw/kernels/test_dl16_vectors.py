@@ -1,0 +1,190 @@
+"""Loops over vectors of DL16 codes against the same loops over the codecs of single elements."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from spyre.hw.kernels import dl16_vectors
+from spyre.hw.kernels.dl16_vectors import HOST_CODES, HOST_PACK
+from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16
+
+VECTORS = {(HOST_CODES, HOST_PACK), (HOST_CODES, None), (16, None), (32, None)}
+ALL_CODES = np.arange(1 << 16, dtype=np.uint16)
+SPECIAL = np.array([0, 0x8000, 1, 0x8001, 0x7FFE, 0xFFFE, 0x7FFF, 0xFFFF], np.uint16)
+OPERATIONS = {"fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "fdiv": np.divide}
+
+vectors = pytest.mark.parametrize("vectors", sorted(VECTORS, key=str), ids=str)
+operations = pytest.mark.parametrize("operation", OPERATIONS)
+
+
+def _compiled(function: Any) -> Any:
+    return numba.njit(error_model="numpy")(function)
+
+
+@_compiled
+def _decoded(codes, values):
+    for i in range(codes.size):
+        values[i] = decode_dl16(codes[i])
+
+
+@_compiled
+def _encoded(values, codes):
+    for i in range(values.size):
+        codes[i] = encode_dl16(values[i])
+
+
+def decoded(codes: Any) -> Any:
+    values = np.empty(codes.size, np.float32)
+    _decoded(codes, values)
+    return values
+
+
+def encoded(values: Any) -> Any:
+    codes = np.empty(values.size, np.uint16)
+    _encoded(values, codes)
+    return codes
+
+
+def encoded_of(operation: str, codes: Any) -> Any:
+    """What the operation gives for ALL_CODES and ``codes``."""
+    with np.errstate(all="ignore"):
+        return encoded(OPERATIONS[operation](decoded(ALL_CODES), decoded(codes)))
+
+
+def run(emit: Any, vectors: Any, *arrays: Any) -> Any:
+    """The loop over whole arrays; gives the last one, ``count`` is its size."""
+    loop = dl16_vectors.make(emit, *vectors)
+
+    def call(operands, count):
+        loop(operands, count)
+
+    _compiled(call)(tuple(array.ctypes.data for array in arrays), arrays[-1].size)
+    return arrays[-1]
+
+
+def partners() -> list[Any]:
+    """Second operands for ALL_CODES: specials, random ones, itself and its negative."""
+    rng = np.random.default_rng(1)
+    found = [np.full_like(ALL_CODES, code) for code in SPECIAL]
+    found += [rng.integers(0, 1 << 16, ALL_CODES.size).astype(np.uint16) for _ in range(20)]
+    return [*found, ALL_CODES.copy(), ALL_CODES ^ np.uint16(0x8000)]
+
+
+@vectors
+def test_every_code_is_decoded_alike(vectors: Any) -> None:
+    values = run(dl16_vectors.emit_decode, vectors, ALL_CODES, np.empty(1 << 16, np.float32))
+    np.testing.assert_array_equal(values.view(np.uint32), decoded(ALL_CODES).view(np.uint32))
+
+
+@vectors
+def test_every_kind_of_float_is_encoded_alike(vectors: Any) -> None:
+    around = decoded(ALL_CODES).view(np.uint32)[:, None] + np.array(
+        [-0x2001, -0x2000, -0x1FFF, -1, 0, 1, 0x1FFF, 0x2000, 0x2001], np.int64
+    )
+    spread = np.arange(0, 1 << 32, 4099)[: 1 << 20]
+    floats = np.concatenate([around.ravel(), spread]).astype(np.uint32).view(np.float32)
+    floats = floats[: floats.size // 64 * 64].copy()
+    codes = run(dl16_vectors.emit_encode, vectors, floats, np.empty(floats.size, np.uint16))
+    np.testing.assert_array_equal(codes, encoded(floats))
+
+
+@operations
+@vectors
+def test_arithmetic_is_that_of_single_elements(operation: str, vectors: Any) -> None:
+    emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, operation))
+    for codes in partners():
+        found = run(emit, vectors, ALL_CODES, codes, np.empty_like(codes))
+        np.testing.assert_array_equal(found, encoded_of(operation, codes))
+
+
+@operations
+@vectors
+def test_a_code_for_every_stick(operation: str, vectors: Any) -> None:
+    emit = partial(dl16_vectors.emit_lanes, partial(dl16_vectors.arithmetic, operation))
+    loop, pitch = dl16_vectors.make(emit, *vectors), 6
+    lanes = np.resize(np.append(SPECIAL, np.arange(0x3000, 0x4800, 7, np.uint16)), 3 << 10)
+
+    def call(operands, count):
+        loop(operands, count)
+
+    found = np.empty_like(ALL_CODES)
+    operands = ALL_CODES.ctypes.data, lanes.ctypes.data, pitch, found.ctypes.data
+    _compiled(call)(operands, found.size)
+    np.testing.assert_array_equal(found, encoded_of(operation, np.repeat(lanes[::3], 64)))
+
+
+@vectors
+def test_extremes_compare_numbers(vectors: Any) -> None:
+    values = decoded(ALL_CODES)
+    for codes in partners():
+        other = decoded(codes)
+        zeros = (values == 0) & (other == 0)
+        for comparison, choose, tie in ((">", np.maximum, np.bitwise_and),
+                                        ("<", np.minimum, np.bitwise_or)):  # fmt: skip
+            emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.extreme, comparison))
+            found = run(emit, vectors, ALL_CODES, codes, np.empty_like(codes))
+            np.testing.assert_array_equal(decoded(found), choose(values, other))
+            np.testing.assert_array_equal(found[zeros], tie(ALL_CODES, codes)[zeros])
+
+
+@vectors
+def test_signs_and_choices(vectors: Any) -> None:
+    values = decoded(ALL_CODES)
+    expected = {
+        dl16_vectors.relu: np.where(values > 0, values, np.float32(0)),
+        dl16_vectors.negative: -values,
+        dl16_vectors.absolute: np.abs(values),
+    }
+    for operation, result in expected.items():
+        emit = partial(dl16_vectors.emit_elementwise, operation)
+        found = run(emit, vectors, ALL_CODES, np.empty_like(ALL_CODES))
+        np.testing.assert_array_equal(found, encoded(result))
+    emit = partial(dl16_vectors.emit_elementwise, dl16_vectors.where)
+    yes, no = ALL_CODES[::-1].copy(), ALL_CODES ^ np.uint16(0x1234)
+    found = run(emit, vectors, ALL_CODES, yes, no, np.empty_like(no))
+    np.testing.assert_array_equal(found, np.where(values != 0, yes, no))
+
+
+@vectors
+def test_in_place(vectors: Any) -> None:
+    emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, "fadd"))
+    codes = ALL_CODES.copy()
+    expected = run(emit, vectors, ALL_CODES, ALL_CODES, np.empty_like(codes))
+    np.testing.assert_array_equal(run(emit, vectors, codes, codes, codes), expected)
+
+
+@vectors
+def test_four_runs_are_added_in_pairs(vectors: Any) -> None:
+    rng = np.random.default_rng(2)
+    runs = [rng.integers(0, 0x7000, 4096).astype(np.uint16) for _ in range(4)]
+    start = rng.standard_normal(4096).astype(np.float32)
+    a, b, c, d = map(decoded, runs)
+    expected = start + ((a + b) + (c + d))
+    found = run(dl16_vectors.emit_add_four, vectors, *runs, start.copy())
+    np.testing.assert_array_equal(found, expected)
+
+
+@vectors
+def test_runs_lie_apart(vectors: Any) -> None:
+    emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, "fmul"))
+    loop, runs, size = dl16_vectors.make_runs(emit, *vectors), 5, 128
+    rng = np.random.default_rng(3)
+    x, y, z = (
+        rng.integers(0, 1 << 16, (runs, width)).astype(np.uint16) for width in (200, 128, 400)
+    )
+    kept = z[:, size:].copy()
+
+    def call(operands, pitches, runs, count):
+        loop(operands, pitches, runs, count)
+
+    places = x.ctypes.data, y[runs - 1 :].ctypes.data, z.ctypes.data
+    _compiled(call)(places, (x.strides[0], -y.strides[0], z.strides[0]), runs, size)
+    with np.errstate(all="ignore"):
+        expected = decoded(x[:, :size].ravel()) * decoded(y[::-1].ravel())
+    np.testing.assert_array_equal(z[:, :size].ravel(), encoded(expected))
+    np.testing.assert_array_equal(z[:, size:], kept)

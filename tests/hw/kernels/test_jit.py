@@ -1,0 +1,117 @@
+"""Where compiled kernels are kept, and what happens when they cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numba
+import pytest
+
+from spyre.cache import warn_uncached
+from spyre.hw import jit
+from spyre.hw.jit import TESTED_VERSIONS
+
+KERNELS = "spyre.hw.kernels.elementwise"
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    """Every test finds the directory anew; so do the kernels that load after them."""
+    _forget_now()
+    yield
+    _forget_now()
+
+
+def _forget_now() -> None:
+    jit.cache_directory.cache_clear()
+    warn_uncached.cache_clear()
+
+
+def test_the_directory_is_keyed_by_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "cache"))
+    directory = jit.cache_directory(KERNELS)
+    assert directory is not None
+    assert Path(directory).parent == tmp_path / "cache"
+    assert Path(directory).is_dir()
+    monkeypatch.setenv("SPYRE_VECTOR_WIDTH", "8")
+    _forget_now()
+    assert jit.cache_directory(KERNELS) != directory
+
+
+def test_the_key_covers_every_module_a_kernel_imports() -> None:
+    """What Python really imports, against what the key's scan of the sources finds."""
+    for path in (Path(jit.__file__).parent / "kernels").glob("*.py"):
+        module = f"spyre.hw.kernels.{path.stem}"
+        if path.stem == "__init__":
+            continue
+        code = f"import sys, {module}; print(*(m for m in sys.modules if m.startswith('spyre')))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        loaded = {jit._source(name) for name in done.stdout.decode().split()}
+        packages = {path for path in loaded if path.name == "__init__.py"}
+        assert loaded - packages <= set(jit.imported_sources(module)), module
+
+
+def test_edits_elsewhere_compile_nothing() -> None:
+    sources = {path.name for path in jit.imported_sources(KERNELS)}
+    assert {"elementwise.py", "blocks.py", "intrinsics.py", "table.py"} <= sources
+    assert not sources & {"matmul.py", "linker.py", "core_plan.py", "families.py"}
+
+
+@pytest.mark.parametrize("place", ["file/below", "file"])
+def test_without_a_place_kernels_compile_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / place))
+    with pytest.warns(RuntimeWarning, match="compiled kernels cannot be kept"):
+        assert jit.cache_directory(KERNELS) is None
+
+    @jit.kernel
+    def twice(x):
+        return 2 * x
+
+    assert twice(21) == 42
+
+
+def test_no_home_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPYRE_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.warns(RuntimeWarning, match="Could not determine home directory"):
+        assert jit.cache_directory(KERNELS) is None
+
+
+LOAD_ALL = """
+import sys
+from spyre.hw.kernels import driver, sanitizing, pool
+from spyre.hw.table.plan import KERNEL_MODULES
+from spyre.hw.kernels.registry import entry_addresses
+from spyre.hw.kernels.transfer import run
+assert (entry_addresses(range(len(KERNEL_MODULES))) != 0).all() and run.address
+print("light" if "numba.np.npyimpl" not in sys.modules else "all")
+"""
+COMPILE_MORE = """
+import numba
+@numba.njit
+def joined(words):
+    return "-".join([w.upper() for w in words])
+assert joined(["a", "b"]) == "A-B"
+"""
+RUN = "import spyre; spyre.run('examples/softmax', device=spyre.Device(threads=2, sanitize=True))"
+
+
+def test_kept_kernels_load_without_what_numba_compiles_with() -> None:
+    """All of them, twice: the first process may have to compile."""
+    light = numba.__version__ in TESTED_VERSIONS
+    for code in (LOAD_ALL, LOAD_ALL, LOAD_ALL + RUN, LOAD_ALL + COMPILE_MORE + RUN):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.decode().split() == ["light" if light else "all"]

@@ -1,0 +1,71 @@
+"""Readings: every switch has another position, and there kernels and twin agree as well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from spyre import config
+from spyre.hw.ops import spec_choices
+from spyre.hw.ops.coverage import SPEC_NAMES
+from spyre.hw.ops.table import find_op
+from tools.docs import reading_rows, readings_of
+
+OTHERS = {
+    "GELU_FORM": "tanh",
+    "LEAKY_SLOPE": 0.25,
+    "FNMS_FORM": "-c-ab",
+    "BATCHNORM_OPERANDS": "shift-scale",
+    "VARIANCE_FLOOR": False,
+    "EXX2_LANES": "first",
+    "TOKEN_MAXIMUM": 64.0,
+    "TOKEN_CLIP": "maximum",
+    "TOPK_TIES": "highest",
+}
+SCRIPT = """
+from spyre.hw import readings
+vars(readings).update({others!r})
+from tests.hw.readings_script import compare_all
+compare_all()
+"""
+
+
+def test_every_switch_is_tested_in_another_position():
+    for name, value in OTHERS.items():
+        assert getattr(spec_choices, name) != value
+    assert {row.name for row in reading_rows() if row.value} >= set(OTHERS)
+
+
+def test_readings_name_operations_of_the_table():
+    for row in reading_rows():
+        assert row.meaning
+        assert row.ops
+        for name in row.ops:
+            assert find_op(name) is not None or name in SPEC_NAMES
+            assert row.name in readings_of(name)
+
+
+def digests(others: dict[str, object], cache: str) -> dict[str, str]:
+    """Result of every reading's operation, in a process of its own: kernels take the positions
+    when they are compiled.
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(others=others)],
+        env={**os.environ, "SPYRE_CACHE_DIR": cache},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return dict(line.split() for line in found.stdout.splitlines())
+
+
+@pytest.mark.slow
+def test_kernels_and_twin_take_the_same_position(tmp_path):
+    default = digests({}, str(config.cache_directory()))
+    other = digests(OTHERS, str(tmp_path))
+    assert set(default) == set(other) == set(OTHERS)
+    assert [name for name in OTHERS if default[name] == other[name]] == []

@@ -1,0 +1,267 @@
+"""Descriptors of copies: worked examples, text, JSON, and agreement with the transfer geometry."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from spyre.errors import LaunchError, UnsupportedError
+from spyre.layout import (
+    DataConversionInfo,
+    SpyreTensorLayout,
+    StrideInfo,
+    ZeroFill,
+    contiguous_strides,
+    conversion_info,
+    host_positions,
+    transfer_geometry,
+)
+from tests.hw.strategies import examples
+from tests.layout.conversion_reference import Array, walk
+from tests.layout.transfer_cases import (
+    ARRANGED,
+    ARRANGED_SIZES,
+    RAW,
+    Case,
+    arranged_case,
+    cases,
+    raw_case,
+    tilings,
+)
+
+
+def default_info(
+    sizes: tuple[int, ...], dtype: str = "float16", to_device: bool = True
+) -> DataConversionInfo:
+    layout = SpyreTensorLayout.from_host(sizes, dtype)
+    return conversion_info(layout, sizes, contiguous_strides(sizes), dtype, to_device)
+
+
+def info_of(case: Case, to_device: bool) -> DataConversionInfo:
+    extents = (case.sizes, case.layout_strides, case.dtype)
+    return conversion_info(case.layout, *extents, to_device, case.strides, case.offset)
+
+
+# --- examples ---------------------------------------------------------------------------------
+
+
+def test_partial_sticks_of_a_matrix_are_a_nest_of_their_own():
+    """The worked example of the runtime reference, §3: [100, 150] → [3, 100, 64]."""
+    info = default_info((100, 150))
+    assert info.nests == (
+        StrideInfo((64, 100, 2), (1, 150, 64), (1, 64, 6400), 0, 0),
+        StrideInfo((22, 100, 1), (1, 150, 64), (1, 64, 6400), 128, 12800),
+    )
+    assert info.zero_fill == (ZeroFill((42, 100, 1), (1, 64, 6400), 12822),)
+
+
+def test_partial_sticks_of_a_cube():
+    """The second worked example: [5, 7, 150], whose middle dim is the outermost on the device."""
+    first, second = default_info((5, 7, 150)).nests
+    assert first == StrideInfo((64, 5, 2, 7), (1, 1050, 64, 150), (1, 64, 320, 960), 0, 0)
+    assert second == StrideInfo((22, 5, 1, 7), (1, 1050, 64, 150), (1, 64, 320, 960), 128, 640)
+
+
+def test_shapes_are_innermost_first_and_swap_with_the_direction():
+    into, out = default_info((5, 7, 150)), default_info((5, 7, 150), to_device=False)
+    assert (into.input_shape, into.output_shape) == ((150, 7, 5), (64, 5, 3, 7))
+    assert (out.input_shape, out.output_shape) == (into.output_shape, into.input_shape)
+    assert into.formats == ("IEEE_FP16", "SEN169_FP16")
+    assert out.formats == ("SEN169_FP16", "IEEE_FP16")
+    assert out.nests == into.nests
+    assert out.zero_fill == ()
+
+
+def test_a_scalar_is_one_element():
+    info = default_info(())
+    assert info.nests == (StrideInfo((1, 1), (0, 0), (1, 64), 0, 0),)
+    assert info.zero_fill == (ZeroFill((63, 1), (1, 64), 1),)
+
+
+@pytest.mark.parametrize("sizes", [(0,), (3, 0), (2, 0, 70)])
+def test_an_empty_tensor_has_no_nests(sizes: tuple[int, ...]):
+    info = default_info(sizes)
+    assert (info.nests, info.host_range) == ((), None)
+    assert sum(prod(fill.sizes) for fill in info.zero_fill) == prod(info.output_shape)
+
+
+def test_a_transposed_host_keeps_the_device_side():
+    layout = SpyreTensorLayout.from_host((100, 150), "float16")
+    info = conversion_info(layout, (100, 150), (150, 1), "float32", True, (1, 100), 7)
+    assert info.nests[1] == StrideInfo(
+        (22, 100, 1), (100, 1, 6400), (1, 64, 6400), 7 + 12800, 12800
+    )
+    assert info.host_format == "IEEE_FP32"
+    assert info.host_range == (7, 7 + 14999)
+
+
+def test_expanded_layouts_are_read_at_their_first_copy():
+    case = raw_case("expanded")
+    assert info_of(case, True).nests[0].sizes == (64, 1, 5)
+    assert info_of(case, True).nests[0].host_strides == (1, 64, 0)
+    assert info_of(case, False).nests[0].sizes == (64, 1, 1)
+
+
+TEXT = """\
+DCI-Tensor-0: host to device, IEEE_FP16 to SEN169_FP16
+  input [150, 100], output [64, 100, 3]
+nest 0
+  sizes          [64, 100, 2]
+  host strides   [1, 150, 64] from 0
+  device strides [1, 64, 6400] from 0
+nest 1
+  sizes          [22, 100, 1]
+  host strides   [1, 150, 64] from 128
+  device strides [1, 64, 6400] from 12800
+zero fill 0
+  sizes          [42, 100, 1]
+  device strides [1, 64, 6400] from 12822"""
+
+ARRANGED_TEXT = """\
+DCI-Tensor-0: device to host, IEEE_FP32 to IEEE_FP32
+  input [32, 3, 2], output [64, 3]
+  element arrangement DL16_TO_FP32
+nest 0
+  sizes          [4, 8, 3, 2, 1]
+  host strides   [1, 8, 64, 4, 64] from 0
+  device strides [1, 4, 32, 96, 192] from 0"""
+
+
+def test_text():
+    assert str(default_info((100, 150))) == TEXT
+    case = arranged_case("float32", "IEEE_FP32", "DL16_TO_FP32", (3, 64))
+    assert str(info_of(case, False)) == ARRANGED_TEXT
+
+
+def test_json_has_the_names_of_the_reference():
+    found = json.loads(json.dumps(default_info((100, 150), to_device=False).to_json()))
+    assert found == {
+        "name": "DCI-Tensor-0",
+        "isHostToSen": False,
+        "dataformat_src": "SEN169_FP16",
+        "dataformat_dst": "IEEE_FP16",
+        "input_shape": [64, 100, 3],
+        "output_shape": [150, 100],
+        "element_arrangement": "STANDARD",
+        "stride_infos": [
+            {
+                "size_": [64, 100, 2],
+                "stride_src_": [1, 64, 6400],
+                "stride_dst_": [1, 150, 64],
+                "offset_src_": 0,
+                "offset_dst_": 0,
+            },
+            {
+                "size_": [22, 100, 1],
+                "stride_src_": [1, 64, 6400],
+                "stride_dst_": [1, 150, 64],
+                "offset_src_": 12800,
+                "offset_dst_": 128,
+            },
+        ],
+        "zero_fill": [],
+    }
+    fill = default_info((100, 150)).to_json()["zero_fill"]
+    assert fill == [{"size_": [42, 100, 1], "stride_dst_": [1, 64, 6400], "offset_dst_": 12822}]
+
+
+# --- against the geometry ---------------------------------------------------------------------
+
+
+def expected_hosts(case: Case) -> Array:
+    """Host element of every device element by the reference's rule; −1: padding."""
+    geometry = transfer_geometry(case.layout, case.sizes, case.layout_strides)
+    coordinates, valid = host_positions(geometry)
+    offsets = np.full(case.layout.device_size, case.offset, np.int64)
+    for coordinate, stride in zip(coordinates, case.strides, strict=True):
+        offsets += coordinate * stride
+    return np.where(valid, offsets, -1).reshape(-1)
+
+
+def check_against_geometry(case: Case) -> None:
+    """Every device element once on the way in, every host element once on the way out."""
+    elements = prod(case.layout.device_size)
+    into = walk(info_of(case, True), elements)
+    assert (into.times == 1).all()
+    expected = expected_hosts(case)
+    np.testing.assert_array_equal(into.host, expected)
+    out = walk(info_of(case, False), elements)
+    assert ((out.host == expected) | (out.times == 0)).all()
+    _, counts = np.unique(out.host[out.host >= 0], return_counts=True)
+    assert (counts == 1).all()
+    walked = (n for n, s in zip(case.sizes, case.strides, strict=True) if s)
+    assert counts.size == prod(walked)
+
+
+@examples(60)
+@given(case=cases(most=1500))
+def test_random_layouts(case: Case):
+    check_against_geometry(case)
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_raw_layouts(name: str):
+    check_against_geometry(raw_case(name))
+
+
+@pytest.mark.parametrize(("dtype", "device", "arrangement"), ARRANGED)
+@pytest.mark.parametrize("sizes", ARRANGED_SIZES)
+def test_arrangements(dtype: str, device: str, arrangement: str, sizes: tuple[int, ...]):
+    check_against_geometry(arranged_case(dtype, device, arrangement, sizes))
+
+
+@examples(120)
+@given(case=tilings())
+def test_several_axes_for_one_host_dim(case: Case):
+    check_against_geometry(case)
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device_size", "stride_map", "size", "found"),
+    [
+        ((2, 64), (128, 1), 192, "a step of 128"),
+        ((2, 64), (32, 1), 96, "a step of 32"),
+        ((1, 64), (-1, 2), 127, "a step of 2"),
+        ((2, 64), (1, 1), 65, "a step of 1 elements"),
+        ((2, 64, 64), (1, 64, 1), 4096, "a step of 1 elements"),
+    ],
+)
+def test_tilings_that_skip_or_repeat_elements(device_size, stride_map, size, found):
+    layout = SpyreTensorLayout(device_size, stride_map, "SEN169_FP16")
+    with pytest.raises(LaunchError, match="SPY810: Invalid tiling for dimension 0") as caught:
+        conversion_info(layout, (size,), (1,), "float16", True)
+    assert found in str(caught.value)
+
+
+def test_strides_that_do_not_divide():
+    layout = SpyreTensorLayout((2, 64), (96, 3), "SEN169_FP16")
+    with pytest.raises(LaunchError, match="Invalid device sizes and stride map for host sizes"):
+        conversion_info(layout, (64,), (2,), "float16", True)
+
+
+def test_a_host_tensor_whose_elements_share_memory_is_only_read():
+    layout = SpyreTensorLayout.from_host((5, 64), "float16")
+    extents = ((5, 64), (64, 1), "float16")
+    assert conversion_info(layout, *extents, True, (0, 1)).nests[0].host_strides == (1, 0, 0)
+    with pytest.raises(LaunchError, match="SPY811: elements along dim 0"):
+        conversion_info(layout, *extents, False, (0, 1))
+
+
+def test_ranks():
+    layout = SpyreTensorLayout.from_host((5, 64), "float16")
+    with pytest.raises(LaunchError, match="SPY322"):
+        conversion_info(layout, (5, 64), (64, 1), "float16", True, (1,))
+
+
+@pytest.mark.parametrize("arrangement", ["EXX2", "QFP8WT"])
+def test_arrangements_without_a_defined_order(arrangement: str):
+    layout = SpyreTensorLayout((1, 64), (64, 1), "SEN169_FP16", arrangement)
+    with pytest.raises(UnsupportedError, match=f"SPY323.*{arrangement}"):
+        conversion_info(layout, (64,), (1,), "float16", True)

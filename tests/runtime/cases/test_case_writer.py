@@ -1,0 +1,98 @@
+"""Written cases read back equal; nothing but a dump is ever replaced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from spyre.errors import LaunchError
+from spyre.hw.device.device import Device
+from spyre.runtime.cases.case import Case, check_dump_directory, read_case, write_case, write_dump
+from spyre.runtime.cases.replay import run_case
+from tests.conformance.cases import find_cases
+
+from .test_case import write_case as make_case
+
+
+def assert_equal(a: Case, b: Case) -> None:
+    assert a.spec == b.spec
+    for left, right in ((a.values, b.values), (a.images, b.images)):
+        assert list(left) == list(right)
+        for key, array in left.items():
+            assert array.dtype == right[key].dtype
+            assert array.tobytes() == right[key].tobytes()
+    for launch in a.spec.launches:
+        for path in (a.directory / launch.bundle).glob("*.mlir"):
+            assert path.read_bytes() == (b.directory / launch.bundle / path.name).read_bytes()
+
+
+def test_round_trip(tmp_path):
+    case = read_case(make_case(tmp_path / "a"))
+    write_case(case, tmp_path / "b")
+    again = read_case(tmp_path / "b")
+    assert_equal(case, again)
+    assert run_case(again, Device()).ok
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.shared
+def test_real_cases_round_trip(shared_dir: Path, tmp_path: Path):
+    for directory in find_cases(shared_dir / "bundles"):
+        case = read_case(directory)
+        write_case(case, tmp_path / "copy")
+        assert_equal(case, read_case(tmp_path / "copy"))
+
+
+def test_device_images_are_written(tmp_path):
+    case = read_case(make_case(tmp_path / "a"))
+    buffers = dict(case.spec.buffers)
+    buffers["t"] = msgspec.structs.replace(buffers["t"], device_image="t")
+    spec = msgspec.structs.replace(case.spec, buffers=buffers)
+    image = np.arange(256, dtype=np.uint8)
+    write_case(Case(case.directory, spec, case.values, {"t": image}), tmp_path / "b")
+    assert np.array_equal(read_case(tmp_path / "b").image("t"), image)
+
+
+def test_a_bundle_outside_of_the_case_moves_in(tmp_path):
+    case = read_case(make_case(tmp_path / "a"))
+    outside = [msgspec.structs.replace(x, bundle=f"../a/{x.bundle}") for x in case.spec.launches]
+    spec = msgspec.structs.replace(case.spec, launches=tuple(outside))
+    write_case(Case(case.directory, spec, case.values, {}), tmp_path / "b")
+    copy = read_case(tmp_path / "b")
+    assert [launch.bundle for launch in copy.spec.launches] == ["kernel_0", "kernel_1"]
+    assert run_case(copy, Device()).ok
+
+
+def test_only_a_dump_is_replaced(tmp_path):
+    case = read_case(make_case(tmp_path / "a"))
+    target = tmp_path / "dump"
+    write_dump(case, target, {"exit_code": 0})
+    write_dump(case, target, {"exit_code": 1}, {"note.txt": b"x"})
+    assert json.loads((target / "findings.json").read_text()) == {"spyre_dump": 1, "exit_code": 1}
+    assert (target / "note.txt").read_bytes() == b"x"
+    check_dump_directory(target)
+    for other in (tmp_path / "a", tmp_path):
+        with pytest.raises(LaunchError, match="SPY380"):
+            write_dump(case, other, {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "dump"]
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    case = read_case(make_case(tmp_path / "a"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LaunchError, match=r"SPY381.*cannot write"):
+        write_dump(case, tmp_path / "file" / "dump", {})
+
+
+def test_an_option_of_another_version_is_refused(tmp_path):
+    from spyre.cli.dump import with_recorded
+    from spyre.cli.options import Options
+
+    with pytest.raises(LaunchError, match=r"case\.json at \$\.run.*\n.*found: tomorrow"):
+        with_recorded(Options("x"), {"tomorrow": 1}, "case.json")
+    with pytest.raises(LaunchError, match="SPY371"):
+        with_recorded(Options("x"), {"numerics": 7}, "case.json")

@@ -1,0 +1,63 @@
+"""Operations of every family verify as they run: windows cover what engine and twin touch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spyre.mlir.builder.operations import OperationSpec, build_operation
+from spyre.mlir.operation.operation import Operation
+from spyre.runtime.compare.reference_check import ReferenceCheck
+from tests.hw.division_strategies import lookups, shuffles
+from tests.hw.harness import (
+    Fill,
+    allocations_of,
+    engine,
+    fill_window,
+    link,
+    normals,
+    small_numbers,
+    windows,
+)
+from tests.hw.packed_cases import whole_numbers
+from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
+from tests.hw.plans.test_uneven import uneven_specs
+from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+
+CHECK = ReferenceCheck(engine(), limit_points=1 << 40)
+
+SPECS = {
+    "elementwise": (elementwise_specs("sub", 2, fp32=False), normals),
+    "reduction": (reduction_specs("max", mask_bits=0xFFFE, fp32=False), normals),
+    "sum": (reduction_specs("sum", mask_bits=0, fp32=False), normals),
+    "matmul": (matmul_specs(), normals),
+    "packed matmul": (packed_matmuls("int8"), whole_numbers(-128, 128)),
+    "convolution": (convolutions(""), small_numbers),
+    "quantising": (recodings("qfp8ch", ("SEN169_FP16", "SEN143_FP8"), 1, {}), normals),
+    "windowing": (windowings("maxpoolfwd", 1, {}), normals),
+    "shorter last slices": (uneven_specs(), small_numbers),
+    "shuffle": (shuffles(), normals),
+    "lookup": (lookups(), normals),
+}
+
+
+def verify(spec: OperationSpec | Operation, fill: Fill, seed: int) -> None:
+    op = build_operation(spec) if isinstance(spec, OperationSpec) else spec
+    found = windows(op)
+    rng = np.random.default_rng(seed)
+    for window in found:
+        chosen = fill if window.operand < len(op.inputs) else small_numbers
+        fill_window(window, chosen, "dl16", rng, (CHECK.device.memory,))
+    allocations = allocations_of(found)
+    linked = link(CHECK.device, [op], allocations)
+    assert CHECK.run(linked).verified == 1
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@examples(6)
+@given(data=st.data(), seed=seeds)
+def test_family(kind: str, data: st.DataObject, seed: int) -> None:
+    strategy, fill = SPECS[kind]
+    verify(data.draw(strategy), fill, seed)

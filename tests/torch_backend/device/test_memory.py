@@ -1,0 +1,174 @@
+"""Device memory: who holds it, when it is free again, what the counters say."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+
+from spyre.errors import DeviceOutOfMemory
+from spyre.layout import SpyreTensorLayout
+from tests.torch_backend.processes import run
+
+
+@pytest.fixture(autouse=True)
+def nothing_pending():
+    gc.collect()
+    torch.spyre.synchronize()
+
+
+def allocated():
+    torch.spyre.synchronize()
+    return torch.spyre.memory_allocated()
+
+
+def test_a_tensor_holds_its_sticks():
+    before = allocated()
+    x = torch.empty(3, 65, dtype=torch.float16, device="spyre")
+    layout = SpyreTensorLayout.from_host((3, 65), "float16")
+    assert allocated() - before == layout.device_bytes == 6 * 128
+    del x
+    assert allocated() == before
+
+
+def test_views_keep_the_memory(host):
+    before = allocated()
+    x = host.to("spyre")
+    held = allocated() - before
+    view = x.t()[1:].detach()
+    del x
+    assert allocated() - before == held
+    del view
+    assert allocated() == before
+
+
+def test_tensors_without_elements_hold_nothing():
+    before = allocated()
+    x = torch.empty(0, 3, device="spyre")
+    assert allocated() == before
+    assert x.cpu().shape == (0, 3)
+    assert torch.empty(0, 3).to("spyre").sum().item() == 0
+
+
+def test_stats_have_torchs_names():
+    x = torch.ones(128, device="spyre")
+    stats = torch.spyre.memory_stats()
+    assert list(stats) == sorted(stats)
+    for kind in ("allocated_bytes", "allocation", "reserved_bytes"):
+        for value in ("current", "peak", "allocated", "freed"):
+            assert stats[f"{kind}.all.{value}"] >= 0
+    assert stats["reserved_bytes.all.current"] >= stats["allocated_bytes.all.current"] >= x.nbytes
+
+
+def test_peak():
+    torch.spyre.reset_peak_memory_stats()
+    start = torch.spyre.memory_allocated()
+    x = torch.empty(1000, 64, dtype=torch.float16, device="spyre")
+    del x
+    assert torch.spyre.max_memory_allocated() == start + 128000
+    assert torch.spyre.max_memory_reserved() >= torch.spyre.memory_reserved()
+    torch.spyre.reset_peak_memory_stats()
+    assert torch.spyre.max_memory_allocated() == torch.spyre.memory_allocated()
+
+
+def test_accumulated():
+    torch.spyre.reset_accumulated_memory_stats()
+    start = torch.spyre.memory_stats()["allocation.all.allocated"]
+    for _ in range(3):
+        torch.empty(64, dtype=torch.float16, device="spyre")
+    stats = torch.spyre.memory_stats()
+    assert stats["allocation.all.allocated"] == start + 3
+    assert stats["allocation.all.freed"] == 3
+
+
+def test_memory_info():
+    free_bytes, total_bytes = torch.spyre.mem_get_info()
+    assert torch.spyre.get_memory_info() == (free_bytes, total_bytes)
+    x = torch.empty(1 << 20, dtype=torch.float16, device="spyre")
+    assert torch.spyre.mem_get_info()[0] == free_bytes - x.nbytes
+    assert f"of {total_bytes:,} bytes" in torch.spyre.memory_summary()
+    assert "freed" not in torch.spyre.memory_summary(abbreviated=True)
+
+
+def test_accelerator_tells_the_same():
+    x = torch.ones(100, device="spyre")
+    accelerator = torch.accelerator
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "memory_stats"):
+        assert getattr(accelerator, name)() == getattr(torch.spyre, name)()
+    assert accelerator.get_memory_info() == torch.spyre.mem_get_info()
+    accelerator.reset_peak_memory_stats()
+    accelerator.reset_accumulated_memory_stats("spyre:0")
+    accelerator.empty_cache()
+    accelerator.empty_host_cache()
+    assert accelerator.max_memory_allocated() == torch.spyre.memory_allocated() >= x.nbytes
+
+
+def test_empty_cache_calls_the_pressure_hooks():
+    from spyre.runtime.flex.device import devices
+
+    called = []
+    hooks = devices().current.allocator.pressure_hooks
+    hooks.append(lambda: called.append(1))
+    try:
+        torch.spyre.empty_cache()
+    finally:
+        hooks.pop()
+    assert called == [1]
+
+
+def test_out_of_memory_names_what_there_is():
+    ooms = torch.spyre.memory_stats()["num_ooms"]
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate \d+ bytes") as caught:
+        torch.empty(1 << 36, dtype=torch.float16, device="spyre")
+    assert isinstance(caught.value, DeviceOutOfMemory)
+    assert isinstance(caught.value, RuntimeError)
+    for part in ("largest free block", "bytes are free", "SPY401"):
+        assert part in str(caught.value)
+    assert torch.spyre.memory_stats()["num_ooms"] == ooms + 1
+    assert torch.ones(2, device="spyre").sum().item() == 2
+
+
+def test_small_cards_fill_up():
+    code = """
+        held = []
+        try:
+            while True:
+                held.append(torch.empty(1 << 16, dtype=torch.float16, device="spyre"))
+        except torch.OutOfMemoryError as error:
+            print("held", len(held))
+        held.clear()
+        torch.empty(1 << 16, dtype=torch.float16, device="spyre")
+    """
+    printed = run(code, FLEX_DEVICE="MOCK", FLEX_MOCK_DEVICE_MEMORY_SIZE=str(8 << 20))
+    assert "held 56" in printed
+
+
+def test_threads_leave_nothing_behind(host):
+    before = allocated()
+    failures = []
+
+    def work():
+        try:
+            for _ in range(50):
+                assert (host.to("spyre") + 1).sum().item() == host.sum() + 24
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert allocated() == before
+
+
+def test_pointers_are_unique():
+    tensors = [torch.empty(3, device="spyre") for _ in range(20)]
+    raw = [torch.UntypedStorage(5, device="spyre") for _ in range(20)]
+    pointers = [t.data_ptr() for t in tensors] + [s.data_ptr() for s in raw]
+    assert len(set(pointers)) == 40
+    assert 0 not in pointers
+    assert tensors[3][1:].data_ptr() == tensors[3].data_ptr() + 4

@@ -1,0 +1,219 @@
+"""Streams: pools, the current one, order, errors."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from spyre.errors import LaunchError, StreamError
+from spyre.runtime.flex.device import devices
+from tests.torch_backend.processes import run
+
+
+def flex_current():
+    return devices().current.streams.current
+
+
+def test_pools_are_handed_out_round_robin():
+    low = [torch.spyre.Stream().stream_id for _ in range(33)]
+    assert set(low) == set(range(1, 33))
+    assert low[32] == low[0]
+    high = [torch.spyre.Stream(priority=-1).stream_id for _ in range(33)]
+    assert set(high) == set(range(33, 65))
+    assert torch.spyre.Stream(priority=5).stream_id == high[1]
+
+
+def test_priorities():
+    assert torch.spyre.Stream().priority == 0
+    assert torch.spyre.Stream("spyre:0", -1).priority == -1
+    assert torch.spyre.default_stream().priority == 0
+
+
+def test_identity():
+    s = torch.spyre.Stream()
+    same = torch.spyre.Stream(stream_id=s.stream_id, device_index=0)
+    assert s == same
+    assert hash(s) == hash(same)
+    assert s != torch.spyre.default_stream()
+    assert isinstance(s, torch.Stream)
+    assert s.device == torch.device("spyre:0")
+    assert f"id={s.stream_id}" in repr(s)
+    with pytest.raises(LaunchError, match="SPY872"):
+        torch.spyre.Stream(stream_id=1000)
+
+
+def test_generic_constructors_give_our_streams():
+    for s in (
+        torch.Stream(device="spyre"),
+        torch.Stream("spyre:0"),
+        torch.Stream(),
+        torch.Stream(0),
+    ):
+        assert type(s) is torch.spyre.Stream
+        assert s.stream_id > 0
+    copy = torch.Stream(stream_id=s.stream_id, device_index=0, device_type=s.device_type)
+    assert copy == s
+    plain = torch.Stream(device="cpu")
+    assert plain.device.type == "cpu"
+    assert isinstance(plain, torch.Stream)
+    assert issubclass(torch.spyre.Stream, torch.Stream)
+
+
+def test_current_stream_within_blocks():
+    default = torch.spyre.current_stream()
+    assert default == torch.spyre.default_stream()
+    a, b = torch.spyre.Stream(), torch.spyre.Stream()
+    with torch.spyre.stream(a) as entered:
+        assert entered is a
+        assert torch.spyre.current_stream() == a
+        assert flex_current().stream_id == a.stream_id
+        with b, b, torch.spyre.stream(None):
+            assert torch.accelerator.current_stream() == b
+        assert torch.spyre.current_stream() == a
+    assert torch.spyre.current_stream() == default
+
+
+def test_block_that_fails_restores_the_stream():
+    s = torch.spyre.Stream()
+    with pytest.raises(KeyError), s:
+        raise KeyError
+    assert torch.spyre.current_stream() == torch.spyre.default_stream()
+
+
+def test_set_stream():
+    s = torch.spyre.Stream()
+    torch.spyre.set_stream(s)
+    try:
+        assert torch.spyre.current_stream() == s
+    finally:
+        torch.accelerator.set_stream(torch.spyre.default_stream())
+    assert torch.spyre.current_stream() == torch.spyre.default_stream()
+
+
+def test_threads_have_their_own_current_stream():
+    seen = []
+    with torch.spyre.Stream():
+        thread = threading.Thread(target=lambda: seen.append(torch.spyre.current_stream()))
+        thread.start()
+        thread.join()
+    assert seen == [torch.spyre.default_stream()]
+
+
+def test_copies_go_to_the_current_stream(host):
+    s = torch.spyre.Stream()
+    with s:
+        x = torch.empty(4, 6, device="spyre")
+        before = s.flex.queue.last
+        x.copy_(host, non_blocking=True)
+        assert s.flex.queue.last is not before
+    s.synchronize()
+    assert s.query()
+    assert torch.equal(x.cpu(), host)
+
+
+def test_wait_stream_orders_work(host):
+    producer, consumer = torch.spyre.Stream(), torch.spyre.Stream()
+    gate = threading.Event()
+    producer.flex.add_callback(gate.wait)
+    with producer:
+        x = torch.empty(4, 6, device="spyre")
+        x.copy_(host, non_blocking=True)
+    consumer.wait_stream(producer)
+    assert not producer.query()
+    assert not consumer.query()
+    threading.Timer(0.05, gate.set).start()
+    with consumer:
+        assert torch.equal(x.cpu(), host)
+    assert producer.query()
+
+
+def test_synchronize_waits_for_all_streams():
+    s = torch.spyre.Stream()
+    done = []
+    gate = threading.Event()
+    s.flex.add_callback(gate.wait)
+    s.flex.add_callback(lambda: done.append(1))
+    threading.Timer(0.05, gate.set).start()
+    torch.spyre.synchronize()
+    assert done == [1]
+
+
+@pytest.mark.parametrize("ask", ["synchronize", "query"])
+def test_errors_are_sticky_and_raised_once(ask):
+    code = f"""
+        s = torch.spyre.Stream()
+        def fail():
+            raise ZeroDivisionError("in the stream")
+        s.flex.add_callback(fail)
+        while True:
+            try:
+                if s.{ask}():
+                    break
+            except ZeroDivisionError as error:
+                print("raised", error)
+                break
+        s.synchronize()
+        try:
+            with s:
+                torch.ones(2).to("spyre")
+        except RuntimeError as error:
+            print("refused", "SPY870" in str(error))
+        assert torch.ones(2, device="spyre").sum().item() == 2
+    """
+    printed = run(code)
+    assert "raised in the stream" in printed
+    assert "refused True" in printed
+
+
+def test_stream_errors_are_runtime_errors():
+    assert issubclass(StreamError, RuntimeError)
+
+
+def test_record_stream_does_nothing(card, host):
+    card.record_stream(torch.spyre.Stream())
+    assert torch.equal(card.cpu(), host)
+
+
+def test_memory_is_kept_for_work_that_has_not_run(host):
+    s = torch.spyre.Stream()
+    gate = threading.Event()
+    s.flex.add_callback(gate.wait)
+    with s:
+        x = torch.empty(4, 6, device="spyre")
+        x.copy_(host, non_blocking=True)
+    held = torch.spyre.memory_reserved()
+    del x
+    assert torch.spyre.memory_reserved() == held
+    gate.set()
+    s.synchronize()
+    assert torch.spyre.memory_reserved() < held
+
+
+def test_backward_follows_the_streams_of_forward(host):
+    s = torch.spyre.Stream()
+    gate = threading.Event()
+    x = torch.empty(4, 6, device="spyre", requires_grad=True)
+    s.flex.add_callback(gate.wait)
+    with s:
+        factor = torch.empty(4, 6, device="spyre")
+        factor.copy_(host, non_blocking=True)
+    threading.Timer(0.05, gate.set).start()
+    out = Scale.apply(x, factor)
+    out.backward(torch.ones(4, 6))
+    assert torch.equal(x.grad.cpu(), host)
+
+
+class Scale(torch.autograd.Function):
+    """Its backward reads what another stream writes."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(factor)
+        return torch.zeros(4, 6, requires_grad=True)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (factor,) = ctx.saved_tensors
+        return factor.cpu().to("spyre"), None

@@ -1,0 +1,86 @@
+"""Counts read off specs are those of the executed bundles."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from unittest import mock
+
+import pytest
+import torch
+from sympy import sympify
+from torch.nn import functional as F
+
+from spyre.hw.counters.execute import operation_counts
+from spyre.runtime.run import session
+from spyre.torch_backend.inductor.auto_tile.cost import spec_counts
+from spyre.torch_backend.inductor.bundles.generation import operations_of
+from tests.torch_backend.inductor.auto_tile.trials import FUNCTIONS, compiled, inputs
+from tests.torch_backend.inductor.compiled_code import run_clean
+
+OTHERS = {
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (128,), w, b), [(96, 128), (128,), (128,)]),
+    "columns": (lambda x: x.sum(0), [(512, 256)]),
+    "transposed": (lambda x, y: x + y.T, [(128, 256), (256, 128)]),
+    "k split": (lambda x, y: x @ y, [(2, 2048), (2048, 64)]),
+    "batched": (lambda x, y: torch.bmm(x, y), [(4, 64, 128), (4, 128, 64)]),
+    "odd": (lambda x: torch.exp(x) + 1, [(7, 100)]),
+}
+
+
+def executed(kernel, place):
+    """Records of a launch of the kernel's bundle."""
+    found = []
+    original = session.report_executes
+
+    def report(linked, *rest):
+        found.extend(operation_counts(linked))
+        return original(linked, *rest)
+
+    with mock.patch.object(session, "report_executes", report):
+        run_clean(kernel, place)
+    return found
+
+
+def comparable(counts, specs):
+    """Traffic on the ring follows from the numbers of cores, which specs lack, and SDSCs name
+    reductions by the dim. Sticks of one element have a dim of lanes in SDSCs, so that a number
+    added to them is broadcast there.
+    """
+    found = [asdict(replace(c, name="", ring_bytes=0, ring_byte_hops=0)) for c in counts]
+    for record, spec in zip(found, specs, strict=True):
+        if not sympify(spec.args[-1].device_coordinates[-1]).free_symbols:
+            del record["cost_class"], record["scalar_operand"]
+    return found
+
+
+def assert_same(kernel, place):
+    specs = list(operations_of(kernel.specs))
+    expected = comparable(executed(kernel, place), specs)
+    assert comparable(spec_counts(kernel.specs).operations, specs) == expected
+
+
+@pytest.mark.parametrize("auto_tile", [False, True], ids=["whole", "tiled"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_tiled_functions(name, auto_tile, tmp_path):
+    function, sizes = FUNCTIONS[name]
+    _, kernels = compiled(function, *inputs(*sizes), auto_tile=auto_tile)
+    for k, kernel in enumerate(kernels):
+        assert_same(kernel, tmp_path / str(k))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_functions(name, tmp_path):
+    function, sizes = OTHERS[name]
+    _, kernels = compiled(function, *inputs(*sizes))
+    for k, kernel in enumerate(kernels):
+        assert_same(kernel, tmp_path / str(k))
+
+
+def test_what_is_read_again():
+    """Each iteration reads the weights again."""
+    function, sizes = FUNCTIONS["mlp"]
+    _, (kernel,) = compiled(function, *inputs(*sizes), auto_tile=True)
+    operations = spec_counts(kernel.specs).operations
+    again = [(c.hbm_reread_bytes, c.hbm_read_bytes) for c in operations if c.product]
+    assert all(0 < reread < read for reread, read in again)
+    assert not any(c.hbm_reread_bytes for c in operations if not c.product)

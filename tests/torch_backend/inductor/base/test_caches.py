@@ -1,0 +1,134 @@
+"""Compiled functions from caches: hits in other processes, misses for all that counts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import spyre
+from tests.torch_backend.processes import PROLOGUE, run
+
+LINES = (
+    PROLOGUE
+    + """
+from torch._dynamo.utils import counters
+from spyre.torch_backend.inductor.hints import spyre_hint
+from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims
+
+def f(a, b, c):
+    return (a + b) * c
+
+def hinted(a, b, c):
+    with spyre_hint(slices={"A": 2}):
+        return (a + b) * c
+
+def hinted_otherwise(a, b, c):
+    with spyre_hint(slices={"A": 4}):
+        return (a + b) * c
+
+torch.manual_seed(0)
+inputs = [torch.randn(128, 64).half().to("spyre") for _ in range(3)]
+
+def show(function, *, given=None, **named):
+    torch.compiler.reset()
+    counters.clear()
+    given = inputs if given is None else given
+    result = torch.compile(function, **named)(*given)
+    assert torch.equal(result.cpu(), f(*given).cpu())
+    graph, aot = counters["inductor"], counters["aot_autograd"]
+    assert not graph["fxgraph_cache_bypass"] and not aot["autograd_cache_bypass"]
+    hits = aot["autograd_cache_hit"], graph["fxgraph_cache_hit"]
+    assert hits in ((0, 0), (1, 1)), hits
+    print("hit" if hits[0] else "miss")
+"""
+)
+
+
+def shown(lines: str, directory: Path, **environment: str) -> list[str]:
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(directory), **environment}
+    return [x for x in run(lines, LINES, **environment).splitlines() if x in ("hit", "miss")]
+
+
+VARIATIONS = """
+import os
+from spyre.torch_backend.inductor import config, program_op
+show(f)
+assert not program_op._lowerings
+show(f, options={"spyre.lx_planning": False})
+with config.patch(work_division="august"):
+    show(f)
+os.environ["SENCORES"] = "4"
+show(f)
+os.environ["DXP_LX_FRAC_AVAIL"] = "0.5"
+show(f)
+show(f)
+del os.environ["SENCORES"], os.environ["DXP_LX_FRAC_AVAIL"]
+declare_tensor_dim("A", 128)
+show(hinted)
+show(hinted_otherwise)
+show(hinted)
+for tensor in inputs:
+    name_tensor_dims(tensor, ("A", None))
+show(hinted)
+show(hinted)
+show(f)
+"""
+
+
+def test_hits_across_processes_and_misses(tmp_path):
+    assert shown("show(f); show(f)", tmp_path) == ["miss", "hit"]
+    found = shown(VARIATIONS, tmp_path)
+    settings = ["hit", "miss", "miss", "miss", "miss", "hit"]
+    hints = ["miss", "miss", "hit"]
+    names = ["miss", "hit", "miss"]
+    assert found == settings + hints + names
+
+
+TRAINING = """
+def loss(x, w):
+    return torch.softmax(x @ w, -1).square().sum()
+
+x, w = (torch.randn(64, 64).half().to("spyre") for _ in range(2))
+w.requires_grad_()
+
+def step():
+    torch.compiler.reset()
+    counters.clear()
+    torch.compile(loss)(x, w).backward()
+    print("hit" if counters["aot_autograd"]["autograd_cache_hit"] else "miss")
+    assert not counters["inductor"]["fxgraph_cache_bypass"]
+
+step()
+compiled = w.grad.cpu()
+w.grad = None
+loss(x, w).backward()
+assert torch.allclose(compiled, w.grad.cpu(), atol=2e-2, rtol=2e-2)
+"""
+
+
+def test_backward_graphs(tmp_path):
+    assert shown(TRAINING, tmp_path) == ["miss"]
+    assert shown(TRAINING, tmp_path) == ["hit"]
+
+
+KEY = """
+import os, sys
+sys.path.insert(0, os.environ["COPY"])
+from spyre.torch_backend.inductor.base.settings import cache_key
+print("key", cache_key())
+"""
+
+
+def key_of(package: Path, cache: Path) -> str:
+    return run(KEY, "", COPY=str(package), SPYRE_CACHE_DIR=str(cache)).split("key ")[1]
+
+
+def test_the_key_changes_with_every_source_file(tmp_path):
+    copy = tmp_path / "spyre"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(spyre.__file__).parent, copy, ignore=ignored)
+    before = key_of(tmp_path, tmp_path / "cache")
+    assert key_of(tmp_path, tmp_path / "cache") == before
+    path = copy / "torch_backend" / "inductor" / "tiling" / "safety.py"
+    path.write_text(path.read_text() + "\n# another line\n")
+    assert key_of(tmp_path, tmp_path / "cache") != before

@@ -1,0 +1,117 @@
+"""The rules of work division once more, as loops over every way to divide: slow and obvious."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import sympy
+
+from spyre.torch_backend.inductor.division.iteration import Iteration
+from spyre.torch_backend.inductor.division.matmul import MatmulDims
+
+PEAK, BANDWIDTH = 98.304e12 / 2 / 32 / 1e6, 204.8e3
+
+
+def divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def choices(candidates, cores):
+    return [row for row in itertools.product(*candidates) if math.prod(row) <= cores]
+
+
+def june(dims: MatmulDims, cores: int, b: int, m: int, n: int, k: int) -> float:
+    B, M, N, K = dims.sizes
+    passes = max(1.0, M / m / 8)
+    compute = B * M * N * K / (b * m * n * k) / (PEAK * min(1.0, (passes / 8) ** 0.5))
+    hbm = 2 * (B * M * K + B * K * N + B * M * N) / BANDWIDTH * max(1.0, max(m, n) / 8)
+    psum = (k - 1) * B * M * N * 1.4e-4
+    tie = 50 * math.log2(8 / passes) if passes < 8 else 0.0
+    return (compute + hbm + psum + tie) * b**1.4
+
+
+def august(dims: MatmulDims, cores: int, b: int, m: int, n: int, k: int) -> float:
+    B, M, N, K = dims.sizes
+    shared = dims.shared_weight
+    used, rows, columns = b * m * n * k, M // m, N // n
+    passes = max(1.0, rows / 8)
+    cost = B * M * N * K / used / (PEAK * min(1.0, (passes / 5) ** 0.25))
+    moved = B * M * K + (1 if shared else B) * K * N + B * M * N
+    cost += 2 * moved / BANDWIDTH * max(1.0, ((max(m, n) if shared else n) / 8) ** 0.75)
+    cost += (k - 1) * (B * M * N / (b * m * n)) * (1e-3 if shared else 1e-4)
+    cost += 10 * up(max(4, min(cores // 2, max(1, M // 32))) / m)
+    cost += 30 * up(16 / rows) + 25 * up(columns / 512) + 150 * math.log2(cores / used)
+    if shared:
+        if rows >= 16:
+            cost += 5 * up(4096 / N) * up(columns / 128)
+        return cost + 10 * up(K / N) * math.log2(n)
+    if rows >= 16:
+        cost += 20 * up(K / N) * math.log2(n)
+    return cost + 10 * math.log2(b)
+
+
+def up(ratio: float) -> float:
+    return max(0.0, math.log2(ratio))
+
+
+SCORES = {"june": june, "august": august}
+
+
+def best_matmul(dims: MatmulDims, cores: int, planner: str) -> tuple[float, tuple[int, ...]]:
+    """The least score, and the first division in the order of nested loops that has it."""
+    candidates = [divisors(dim.units) for dim in dims.dims]
+    best = (math.inf, ())
+    for row in choices(candidates, cores):
+        score = SCORES[planner](dims, cores, math.prod(row[:-3]), *row[-3:])
+        if score < best[0]:
+            best = (score, row)
+    return best
+
+
+def span_bytes(iteration: Iteration, tensor, splits) -> int:
+    """First to last byte of core 0's slice along the outermost device dim it moves along."""
+    sizes = list(tensor.within or tensor.device_size)
+    for place in range(len(sizes) - 1):
+        found = values(iteration, tensor.device_coordinates[place], splits)
+        if max(found) > min(found):
+            return (max(found) - min(found) + 1) * math.prod(sizes[place + 1 : -1]) * 128
+    return 128
+
+
+def values(iteration: Iteration, coordinate, splits) -> list[int]:
+    """All values of a device coordinate within the slice of core 0."""
+    inside = [d for d in iteration.dims if d.symbol in sympy.sympify(coordinate).free_symbols]
+    ranges = [range(min(d.elements, d.units // splits.get(d.symbol, 1) * d.unit)) for d in inside]
+    symbols = [d.symbol for d in inside]
+    function = sympy.lambdify(symbols, coordinate, modules=[{"floor": math.floor}, "math"])
+    return [int(function(*point)) for point in itertools.product(*ranges)]
+
+
+def spans_reduced(iteration: Iteration, cores: int, limit: int) -> dict:
+    """Pass 1 as §4.1 says it."""
+    found = dict.fromkeys(iteration.symbols, 1)
+    for tensor in iteration.tensors:
+        for coordinate in tensor.device_coordinates[:-1]:
+            if span_bytes(iteration, tensor, found) <= limit:
+                break
+            inside = [
+                d
+                for d in iteration.dims
+                if d.symbol in coordinate.free_symbols and not d.kept_whole
+            ]
+            options = [[n for n in divisors(d.units) if n >= found[d.symbol]] for d in inside]
+            within, above = None, None
+            for row in itertools.product(*options):
+                trial = found | {d.symbol: n for d, n in zip(inside, row, strict=True)}
+                if math.prod(trial.values()) > cores:
+                    continue
+                span = span_bytes(iteration, tensor, trial)
+                if span <= limit and (within is None or span > within[0]):
+                    within = (span, trial)
+                if span > limit and (above is None or span < above[0]):
+                    above = (span, trial)
+            found = (within or above or (0, found))[1]
+            if len(set(values(iteration, coordinate, found))) > 1:
+                break
+    return {symbol: count for symbol, count in found.items() if count > 1}
