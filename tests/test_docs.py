@@ -134,11 +134,6 @@ def test_readme_shows_what_is_printed(monkeypatch, capsys):
         assert line[: line.rfind("el") if " el " in line else None] in readme
 
 
-def test_readme_shows_the_closing_line_of_pytest():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.search(r"^\d+ passed(, \d+ \w+)* in \d+\.\d+s", readme, re.MULTILINE)
-
-
 def test_nothing_of_our_surroundings_is_named():
     for page in PAGES:
         assert not re.search(r"/work\b", page.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
 """Compiled plans on disk: found by the content of a bundle, shared by all processes of a user.
 
-An entry is a header and a pickle (docs/decisions/012-kept-plans.md). It is used only if its length
-and SHA-256 are those of the header and the header is that of this bundle and this version of the
-package; anything else is replaced. Files are written under another name and renamed.
+An entry is a header and a pickle (docs/decisions/012-program-cache.md). It is used only if its
+length and SHA-256 are those of the header and the header is that of this bundle and this version of
+the package; anything else is replaced. Files are written under another name and renamed.
 """
 
 from __future__ import annotations
