@@ -19,10 +19,10 @@ import numpy as np
 from spyre.hw.plans.core_plan import plan_operation
 from spyre.mlir.builder.operations import build_sdsc
 from spyre.mlir.builder.recipes import HostOperand, pointwise
-from spyre.mlir.program.lowering import lower
 from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc.inspection import check_sdsc
 from spyre.mlir.sdsc.reader import read_operation
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 
 EXECUTES, QUICK_EXECUTES = 5_000, 1_000

@@ -24,7 +24,7 @@ from spyre.hw.spec import REGION_BYTES, REGIONS
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction, restickify
-from spyre.mlir.program.lowering import lower
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 
 ROWS, COLUMNS = 2048, 4096

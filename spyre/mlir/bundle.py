@@ -10,102 +10,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError
+from spyre.mlir.bundle_source import MODULE_FILE, BundleSource, DirectorySource
 from spyre.mlir.operation.operation import Operation
-from spyre.mlir.program.lowering import check_module, lower
 from spyre.mlir.program.program import LoopProgram
 from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc.inspection import Inspection, inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.structs import Sdsc
+from spyre.mlir.text.lowering import check_module, lower
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.printer import print_module
 from spyre.mlir.text.syntax import ExecuteOp, Module
-
-MODULE_FILE = "bundle.mlir"
-SDSC_PATTERN = "sdsc_*.json"
-
-
-class BundleSource(Protocol):
-    """Where a bundle's files come from: a directory, or memory."""
-
-    @property
-    def directory(self) -> Path:
-        """Where messages say the files are."""
-
-    def read(self, name: str) -> bytes:
-        """Contents of a file. BundleError SPY274 when it cannot be read."""
-
-    def holds(self, name: str) -> bool:
-        """True if there is such a file."""
-
-    def sdsc_names(self) -> list[str]:
-        """Names of all SDSC files, sorted."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectorySource:
-    """The files of a directory."""
-
-    directory: Path
-
-    def read(self, name: str) -> bytes:
-        """Contents of a file. BundleError SPY274 when it cannot be read."""
-        path = self.directory / name
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            message = f"{path} cannot be read"
-            raise BundleError("SPY274", message, found=str(error.strerror)) from None
-
-    def holds(self, name: str) -> bool:
-        """False also where the host cannot have such a file, its name being too long."""
-        try:
-            return (self.directory / name).is_file()
-        except OSError:
-            return False
-
-    def sdsc_names(self) -> list[str]:
-        """Names of all SDSC files, sorted."""
-        return sorted(p.name for p in self.directory.glob(SDSC_PATTERN))
-
-
-@dataclass(frozen=True, slots=True)
-class MemorySource:
-    """Files by name; ``directory`` is where messages say they are."""
-
-    directory: Path
-    files: Mapping[str, bytes]
-
-    def read(self, name: str) -> bytes:
-        """Contents of a file. BundleError SPY274 when there is none."""
-        if name not in self.files:
-            raise BundleError("SPY274", f"{self.directory / name} cannot be read", found="no file")
-        return self.files[name]
-
-    def holds(self, name: str) -> bool:
-        """True if there is such a file."""
-        return name in self.files
-
-    def sdsc_names(self) -> list[str]:
-        """Names of all SDSC files, sorted."""
-        return sorted(name for name in self.files if fnmatch(name, SDSC_PATTERN))
-
-
-__all__ = [
-    "MODULE_FILE",
-    "SDSC_PATTERN",
-    "Bundle",
-    "BundleParts",
-    "load_bundle",
-    "read_bundle",
-    "write_bundle",
-]
 
 
 @dataclass(frozen=True)

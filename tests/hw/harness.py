@@ -35,8 +35,8 @@ from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Component, Operation, Tensor
-from spyre.mlir.program.lowering import lower
 from spyre.mlir.program.program import LoopProgram
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 
 GUARD_BYTES = 512

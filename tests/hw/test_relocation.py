@@ -37,7 +37,7 @@ from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.mlir.program.lowering import lower
+from spyre.mlir.program.affine import Operator
 from spyre.mlir.program.values import (
     AllocationAtom,
     IndexValue,
@@ -49,7 +49,7 @@ from spyre.mlir.program.values import (
     of_atom,
     scale,
 )
-from spyre.mlir.text.affine import Operator
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 from spyre.runtime.kernel.kernel import Kernel
 from tests.hw.harness import engine, map_tensors, region

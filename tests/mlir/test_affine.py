@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError
-from spyre.mlir.text.affine import (
+from spyre.mlir.program.affine import (
     AffineBinary,
     AffineConstant,
     AffineDim,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spyre.codes import diagnostic_codes
 from spyre.errors import Severity, SpyreError
-from spyre.mlir.program.lowering import RULES, check_module
+from spyre.mlir.text.lowering import RULES, check_module
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.syntax import AddIOp, ConstantOp, ExecuteOp, Function, Module
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spyre.errors import MlirSyntaxError, SourceLocation, SpyreError
-from spyre.mlir.program.lowering import check_module, lower
-from spyre.mlir.text.affine import AffineConstant, AffineDim, AffineMap, AffineSymbol
+from spyre.mlir.program.affine import AffineConstant, AffineDim, AffineMap, AffineSymbol
+from spyre.mlir.text.lowering import check_module, lower
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.printer import print_module
 from spyre.mlir.text.syntax import (

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError, LaunchError, ValidationError
-from spyre.mlir.program.lowering import lower
+from spyre.mlir.program.affine import AffineDim, AffineMap, AffineSymbol
 from spyre.mlir.program.program import LoopProgram
-from spyre.mlir.text.affine import AffineDim, AffineMap, AffineSymbol
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.syntax import (
     AddIOp,

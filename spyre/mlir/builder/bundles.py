@@ -26,7 +26,7 @@ from spyre.mlir.builder.operations import (
     build_inspected,
 )
 from spyre.mlir.bundle import BundleParts
-from spyre.mlir.text.affine import (
+from spyre.mlir.program.affine import (
     EXPRESSIONS,
     AffineConstant,
     AffineDim,

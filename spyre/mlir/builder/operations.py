@@ -26,11 +26,11 @@ from spyre.mlir.operation.operation import (
     Tensor,
     Window,
 )
+from spyre.mlir.program.affine import AffineExpr
 from spyre.mlir.sdsc.form_rules import MAX_CORES
 from spyre.mlir.sdsc.inspection import Inspection, inspect_sdsc
 from spyre.mlir.sdsc.structs import Sdsc
 from spyre.mlir.sdsc.writer import write_operation
-from spyre.mlir.text.affine import AffineExpr
 
 ROLES = ("OUTPUT", "KERNEL", "INPUT")
 """Roles given to tensors that do not name one, in order of first use; roles are not directions."""

@@ -52,7 +52,7 @@ class Parameter(Located):
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation(Located):
+class LaunchAllocation(Located):
     """Device memory held for the whole launch; one per textual occurrence, in textual order."""
 
     index: int
@@ -126,7 +126,7 @@ def print_body(body: Body, indent: str = "") -> Iterator[str]:
 
 def bind_arguments(
     parameters: Sequence[Parameter],
-    allocations: Sequence[Allocation],
+    allocations: Sequence[LaunchAllocation],
     parameter_values: Mapping[str, int],
     allocation_addresses: Sequence[int],
 ) -> Environment:
@@ -439,9 +439,6 @@ def _located(location: SourceLocation | None) -> Iterator[None]:
         raise relocate(error, LaunchError, location) from None
 
 
-__all__ = ["Allocation", "Execute", "Loop", "LoopProgram", "Parameter", "Schedule"]
-
-
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
     """A bundle's function: parameters, allocations, and loops of executes.
@@ -450,7 +447,7 @@ class LoopProgram:
     """
 
     parameters: tuple[Parameter, ...]
-    allocations: tuple[Allocation, ...]
+    allocations: tuple[LaunchAllocation, ...]
     body: Body
     executes: tuple[Execute, ...]
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import BundleError, Location, SpyreError
-from spyre.mlir.text.affine import INTEGERS, ExprArithmetic, Operator, positive
+from spyre.mlir.program.affine import INTEGERS, ExprArithmetic, Operator, positive
 
 E = TypeVar("E", bound=SpyreError)
 

@@ -3,7 +3,7 @@
 `resolve` walks the function once with the scopes MLIR has: a loop's names end with the loop, and no
 name may be defined while another of the same spelling is visible. ``lower`` refuses a module that
 breaks one of the errors here, so everything behind it can rely on them. Rules on values are in
-:mod:`spyre.mlir.program.lowering`. Source: bundle format reference §3.1 and §4.
+:mod:`spyre.mlir.text.lowering`. Source: bundle format reference §3.1 and §4.
 """
 
 from __future__ import annotations

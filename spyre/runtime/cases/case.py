@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import JsonLocation, LaunchError
-from spyre.mlir.bundle import MODULE_FILE, load_bundle
+from spyre.mlir.bundle import load_bundle
+from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.program.launch_spec import LayoutSpec, find_launch_spec
 
 CASE_FILE = "case.json"

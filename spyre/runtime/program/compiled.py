@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spyre.errors import Finding, Severity, ValidationError
-from spyre.mlir.bundle import MODULE_FILE, SDSC_PATTERN, MemorySource
+from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, MemorySource
 from spyre.mlir.operation.operation import Operation
 from spyre.mlir.program.program import LoopProgram
 from spyre.runtime.program.launch_spec import (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spyre.errors import Finding, JsonLocation, Severity, SpyreError
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.bundle import MODULE_FILE
+from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.arguments.read import read_arguments
 from spyre.runtime.arguments.specs import spec_of_arguments
 from spyre.runtime.program.compiled import BundleFiles, CompiledBundle, read_bundle_files

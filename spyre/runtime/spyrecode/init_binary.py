@@ -18,7 +18,7 @@ import msgspec
 
 from spyre.errors import BundleError, JsonLocation, SourceLocation
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.bundle import MODULE_FILE
+from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.program.compiled import (
     BundleFiles,
     CompiledBundle,

@@ -15,7 +15,7 @@ from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Operation
-from spyre.mlir.program.lowering import lower
+from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 from tests.hw.harness import (
     allocations_of,

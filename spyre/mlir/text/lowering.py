@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from spyre.errors import BundleError, Finding, Severity, ValidationError
+from spyre.mlir.program.affine import AffineMap, fold
 from spyre.mlir.program.program import (
-    Allocation,
     Body,
     Execute,
+    LaunchAllocation,
     Loop,
     LoopProgram,
     Parameter,
@@ -36,7 +37,6 @@ from spyre.mlir.program.values import (
     relocate,
 )
 from spyre.mlir.text import syntax
-from spyre.mlir.text.affine import AffineMap, fold
 from spyre.mlir.text.structure_rules import (
     STRUCTURE_RULES,
     Fault,
@@ -71,7 +71,7 @@ class _Lowering:
     values: dict[str, IndexValue] = field(default_factory=dict)
     parameters: dict[str, tuple[int, syntax.ParameterType]] = field(default_factory=dict)
     maps: dict[str, AffineMap] = field(default_factory=dict)
-    allocations: list[Allocation] = field(default_factory=list)
+    allocations: list[LaunchAllocation] = field(default_factory=list)
     terms: dict[Terms, Terms] = field(default_factory=dict)
     n_executes: int = 0
 
@@ -141,7 +141,7 @@ class _Lowering:
     def _allocate(self, op: syntax.AllocateOp) -> IndexValue:
         index = len(self.allocations)
         location = self.module.locate(op.position)
-        self.allocations.append(Allocation(index, op.size_bytes, location=location))
+        self.allocations.append(LaunchAllocation(index, op.size_bytes, location=location))
         return of_atom(AllocationAtom(index))
 
     def execute(self, op: syntax.ExecuteOp) -> Execute:
