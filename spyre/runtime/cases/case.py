@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import JsonLocation, LaunchError
-from spyre.mlir.bundle import load_bundle
 from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.program.launch_spec import LayoutSpec, find_launch_spec
 
@@ -343,6 +342,8 @@ def _bundle_names(spec: CaseFile) -> dict[str, str]:
 
 def _copy_bundle(source: Path, target: Path) -> None:
     """bundle.mlir, the SDSC files and launch_spec.json, byte for byte."""
+    from spyre.mlir.bundle import load_bundle  # loads the parser, which replaying needs not
+
     bundle = load_bundle(source)
     files = [MODULE_FILE, *bundle.sdscs, *bundle.unexecuted]
     found = find_launch_spec(source)

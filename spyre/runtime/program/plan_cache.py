@@ -50,7 +50,7 @@ _SOURCES = (
     "layout",
     "dtypes",
     "errors.py",
-    "runtime/program/launch_spec.py",
+    "runtime/program",
     "runtime/spyrecode",
 )
 """Of this package: what makes a plan, or is unpickled with it."""
