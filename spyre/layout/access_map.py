@@ -1,8 +1,186 @@
-"""Where the elements of a tensor lie in memory, as arrays of addresses."""
+"""Where elements lie: nests of axes that walk several spaces in step.
+
+A *space* is whatever positions are counted in: bytes of an operand's memory, elements of a host
+storage, coordinates along a dim. An axis is a loop that moves by a constant pitch in each of them,
+a map is a nest of axes, the outermost first. With one space it says where the pieces of a tensor
+lie, with bytes and coordinates which elements they hold, with two memories where what lies in one
+is in the other. Planners, checks, copies and launches over tiles all describe memory in this form.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop: ``extent`` steps, each moving by ``pitches[k]`` in space k."""
+
+    extent: int
+    pitches: tuple[int, ...]
+
+    def split(self, inner: int) -> tuple[Axis, Axis]:
+        """Outer and inner axis of the same walk; ``inner`` steps, a divisor of the extent."""
+        outer = tuple(inner * pitch for pitch in self.pitches)
+        return Axis(self.extent // inner, outer), Axis(inner, self.pitches)
+
+    def continues(self, inner: Axis) -> bool:
+        """True if, in every space, a step of this axis goes on where ``inner`` ends."""
+        pairs = zip(self.pitches, inner.pitches, strict=True)
+        return all(mine == its * inner.extent for mine, its in pairs)
+
+
+def drop_unit_axes(axes: Sequence[Axis]) -> list[Axis]:
+    """Axes of more than one step."""
+    return [axis for axis in axes if axis.extent > 1]
+
+
+def join_axes(axes: Sequence[Axis]) -> list[Axis]:
+    """Neighbours (outer first) that are one walk in all spaces become one axis."""
+    joined: list[Axis] = []
+    for axis in axes:
+        if joined and joined[-1].continues(axis):
+            joined[-1] = Axis(joined[-1].extent * axis.extent, axis.pitches)
+        else:
+            joined.append(axis)
+    return joined
+
+
+def sort_axes(axes: Sequence[Axis], space: int) -> list[Axis]:
+    """Outermost first by the pitch in ``space`` (usually the output's), then by the others."""
+    return sorted(axes, key=lambda a: (-abs(a.pitches[space]), tuple(-abs(p) for p in a.pitches)))
+
+
+def canonical_axes(axes: Sequence[Axis], space: int) -> list[Axis]:
+    """Without unit axes, sorted by the pitch in ``space``, neighbours joined."""
+    return join_axes(sort_axes(drop_unit_axes(axes), space))
+
+
+def pad_axes(axes: Sequence[Axis], rank: int, spaces: int) -> list[Axis]:
+    """Unit axes in front until there are ``rank``."""
+    missing = rank - len(axes)
+    return [Axis(1, (0,) * spaces)] * missing + list(axes)
+
+
+@dataclass(frozen=True)
+class AccessMap:
+    """Positions of all steps of a nest: ``first`` in each space, plus the pitches of the steps.
+
+    Questions that take positions apart (`steps_of`, `locate`, `contains`) ask that the pitches
+    nest: each is larger than all the way that the axes inside of it make.
+    """
+
+    first: tuple[int, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return prod(axis.extent for axis in self.axes)
+
+    @cached_property
+    def _extents(self) -> tuple[tuple[int, int], ...]:
+        """Lowest and highest position in each space."""
+        result = []
+        for space, start in enumerate(self.first):
+            ways = [(axis.extent - 1) * axis.pitches[space] for axis in self.axes]
+            low = start + sum(way for way in ways if way < 0)
+            result.append((low, start + sum(way for way in ways if way > 0)))
+        return tuple(result)
+
+    def lowest(self, space: int = 0) -> int:
+        """The lowest position."""
+        return self._extents[space][0]
+
+    def highest(self, space: int = 0) -> int:
+        """The highest position."""
+        return self._extents[space][1]
+
+    def offsets(self, space: int = 0) -> Int64Array:
+        """Positions of all steps, in the order of the walk."""
+        total = np.full(1, self.first[space], np.int64)
+        for axis in self.axes:
+            steps = np.arange(axis.extent, dtype=np.int64) * axis.pitches[space]
+            total = (total[:, None] + steps).ravel()
+        return total
+
+    def steps_of(
+        self, offsets: Int64Array, space: int = 0, *, beyond: bool = False
+    ) -> tuple[Int64Array, Int64Array]:
+        """Steps along every axis, [..., axis], of the pieces at or before ``offsets``; the rest.
+
+        ``beyond``: the outermost axis goes on past its extent, in both directions.
+        """
+        rest = offsets - self.first[space]
+        steps = np.zeros((*rest.shape, len(self.axes)), np.int64)
+        for k, axis in enumerate(self.axes):
+            if axis.pitches[space]:
+                steps[..., k] = rest // axis.pitches[space]
+            if k or not beyond:
+                np.clip(steps[..., k], 0, axis.extent - 1, out=steps[..., k])
+            rest = rest - steps[..., k] * axis.pitches[space]
+        return steps, rest
+
+    def locate(
+        self, offsets: Int64Array, source: int, target: int, *, beyond: bool = False
+    ) -> Int64Array:
+        """Positions in space ``target`` of what lies at ``offsets`` in space ``source``.
+
+        What is left below the innermost pitch is added unchanged.
+        """
+        steps, rest = self.steps_of(offsets, source, beyond=beyond)
+        pitches = np.array([axis.pitches[target] for axis in self.axes], np.int64)
+        located: Int64Array = steps @ pitches + (rest + self.first[target])
+        return located
+
+    def contains(self, offsets: Int64Array, size: int = 1, space: int = 0) -> npt.NDArray[np.bool_]:
+        """True where an offset lies in one of the pieces of ``size``."""
+        _, rest = self.steps_of(offsets, space)
+        inside: npt.NDArray[np.bool_] = (rest >= 0) & (rest < size)
+        return inside
+
+    def picked(self, spaces: Sequence[int]) -> AccessMap:
+        """The walk in some of the spaces, in the order given."""
+        axes = (Axis(a.extent, tuple(a.pitches[k] for k in spaces)) for a in self.axes)
+        return AccessMap(tuple(self.first[k] for k in spaces), tuple(axes))
+
+    def canonical(self, space: int) -> AccessMap:
+        """`joined`, after the axes are sorted by the pitch in ``space``: the order may change."""
+        return self._with(canonical_axes(self.axes, space))
+
+    def _with(self, axes: Sequence[Axis]) -> AccessMap:
+        return AccessMap(self.first, tuple(axes) or (Axis(1, (0,) * len(self.first)),))
+
+    def joined(self) -> AccessMap:
+        """The same walk in fewer axes: those of one step vanish, neighbours that go on join.
+
+        One axis stays at least, of one step where there is nothing to walk.
+        """
+        return self._with(join_axes(drop_unit_axes(self.axes)))
+
+    def expanded(self, place: int, inner: int) -> AccessMap:
+        """The same walk with the axis at ``place`` as two of them, see `Axis.split`."""
+        axes = self.axes
+        return AccessMap(self.first, (*axes[:place], *axes[place].split(inner), *axes[place + 1 :]))
+
+    def moved(self, step: int) -> AccessMap:
+        """What is left of the walk at ``step`` of the outermost axis."""
+        outer, *inner = self.axes
+        pairs = zip(self.first, outer.pitches, strict=True)
+        return AccessMap(tuple(start + step * pitch for start, pitch in pairs), tuple(inner))
+
+    def unrolled(self, rank: int) -> Iterator[AccessMap]:
+        """The walk in parts of at most ``rank`` axes: outermost ones are unrolled."""
+        if len(self.axes) <= rank:
+            yield self
+            return
+        for step in range(self.axes[0].extent):
+            yield from self.moved(step).unrolled(rank)

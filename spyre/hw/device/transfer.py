@@ -24,7 +24,7 @@ from spyre.hw.table import plan as tb
 from spyre.hw.table import transfer as tt
 from spyre.hw.table.pool import CHUNKS_PER_THREAD
 from spyre.layout import DataConversionInfo, SpyreTensorLayout, StrideInfo, conversion_info
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import Axis, Int64Array, drop_unit_axes
 
 _PARALLEL_BYTES = 1 << 19
 
@@ -150,6 +150,8 @@ _TILE = 16
 _UNIT_RUNS = 2048
 """Most runs of a unit, so that threads find several."""
 _FARTHEST = 1 << 56
+_HOST, _DEVICE, _TAIL = 0, 1, 2
+"""What the loops of a row walk."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,16 +170,6 @@ class TransferPlan:
     lowest: int
     highest: int
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Loop:
-    """Steps, host and device elements per step, and 1 along the axis that a tail continues."""
-
-    extent: int
-    host_step: int
-    device_step: int
-    tail_step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +264,16 @@ def _continued_axis(row: _Row, run: _Run) -> int | None:
     return axis if fits else None
 
 
-def _loops(row: _Row) -> list[_Loop]:
-    """The loops above the runs that have more than one step."""
+def _loops(row: _Row) -> list[Axis]:
+    """The loops above the runs that have more than one step.
+
+    They walk host elements, device elements, and steps along the axis that a tail continues.
+    """
     nest = row.run.nest
     more = [row.tail is not None and k == row.tail_axis for k in range(len(nest.sizes))]
     sizes = [n + extra for n, extra in zip(nest.sizes, more, strict=True)]
-    steps = zip(sizes, nest.host_strides, nest.device_strides, map(int, more), strict=True)
-    return [_Loop(*values) for values in list(steps)[1:] if values[0] > 1]
+    pitches = zip(nest.host_strides, nest.device_strides, map(int, more), strict=True)
+    return drop_unit_axes(list(map(Axis, sizes, pitches))[1:])
 
 
 def _table(
@@ -312,18 +307,18 @@ def _write_run(words: Int64Array, row: _Row, element_bytes: int) -> None:
         words[tt.TAIL_AT] = nest.sizes[row.tail_axis]
 
 
-def _write_axes(words: Int64Array, axes: Sequence[_Loop], element_bytes: int) -> None:
+def _write_axes(words: Int64Array, axes: Sequence[Axis], element_bytes: int) -> None:
     first = tt.AXES - len(axes)
     words[tt.FIRST_AXIS] = first
     words[tt.EXTENT : tt.EXTENT + tt.AXES] = 1
     for place, axis in enumerate(axes, first):
         words[tt.EXTENT + place] = axis.extent
-        words[tt.HOST_STEP + place] = axis.host_step
-        words[tt.DEVICE_STEP + place] = axis.device_step * element_bytes
-        words[tt.TAIL_STEP + place] = axis.tail_step
+        words[tt.HOST_STEP + place] = axis.pitches[_HOST]
+        words[tt.DEVICE_STEP + place] = axis.pitches[_DEVICE] * element_bytes
+        words[tt.TAIL_STEP + place] = axis.pitches[_TAIL]
 
 
-def _tiled_axes(loops: Sequence[_Loop]) -> list[_Loop]:
+def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
     """Axes by falling host step, the last two of them a tile: see `tt.AXES`.
 
     Innermost is a part of the loop nearest on the device, before it one nearest on the host.
@@ -337,21 +332,19 @@ def _tiled_axes(loops: Sequence[_Loop]) -> list[_Loop]:
             expected=f"at most {tt.MAX_LOOPS} device dims larger than 1 above the stick",
             found=f"{len(loops)} of them, extents {[loop.extent for loop in loops[::-1]]}",
         )
-    near = min(loops, key=lambda loop: loop.device_step)
+    near = min(loops, key=lambda loop: loop.pitches[_DEVICE])
     others = [loop for loop in loops if loop is not near]
-    others.sort(key=lambda loop: -abs(loop.host_step))
-    rest_of_near, inner = _split(near, _TILE)
+    others.sort(key=lambda loop: -abs(loop.pitches[_HOST]))
+    near, inner = near.split(_divisor(near, _TILE))
     if not others:
-        return [rest_of_near, _Loop(1, 0, 0, 0), inner]
-    rest_of_last, last = _split(others[-1], _UNIT_RUNS // inner.extent)
-    return [*others[:-1], rest_of_near, rest_of_last, last, inner]
+        return [near, Axis(1, (0, 0, 0)), inner]
+    last, within = others[-1].split(_divisor(others[-1], _UNIT_RUNS // inner.extent))
+    return [*others[:-1], near, last, within, inner]
 
 
-def _split(loop: _Loop, most: int) -> tuple[_Loop, _Loop]:
-    """Outer and inner loop; the inner one has the most steps up to ``most`` that divide it."""
-    steps = max(n for n in range(1, most + 1) if loop.extent % n == 0)
-    moves = (loop.host_step, loop.device_step, loop.tail_step)
-    return _Loop(loop.extent // steps, *(steps * move for move in moves)), _Loop(steps, *moves)
+def _divisor(axis: Axis, most: int) -> int:
+    """The largest number of steps up to ``most`` that divides the axis."""
+    return max(n for n in range(1, most + 1) if axis.extent % n == 0)
 
 
 def _write_formats(table: Int64Array, device: str, dtype: str, numerics: Numerics) -> None:

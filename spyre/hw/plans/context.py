@@ -6,8 +6,9 @@ and yields int64 rows of :mod:`spyre.hw.table.plan`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedErr
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops.rules import MASK_CONSTANT, decode_constant
 from spyre.hw.ops.table import OpDefinition
-from spyre.hw.plans.loop_nests import Axis, CoreGroup
+from spyre.hw.plans.core_axes import CoreGroup
 from spyre.hw.table import plan as tb
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Axis, Int64Array
 from spyre.mlir.operation.operation import Operation, Tensor
 
 _PACKED_FORMATS = {
@@ -161,19 +162,18 @@ def float_word(value: float) -> int:
         return int(np.float32(value).view(np.int32))
 
 
-def stick_axes(context: PlanContext, dims: Sequence[str], step: int) -> list[Axis]:
-    """One axis per dim of ``dims``: whole sticks along the output's stick dim, else elements.
-
-    ``step``: elements of one step along the stick dim.
+def walk_axes(
+    context: PlanContext, sticks: Mapping[str, int], dims: Sequence[str] | None = None
+) -> list[Axis]:
+    """One axis per dim (of ``dims``): whole sticks of so many elements along the dims of
+    ``sticks``, single elements along the others.
     """
     axes = []
-    for dim in dims:
-        extent = per_core(context.op, dim)
-        advance = 1
-        if dim == context.output.stick_dim:
-            extent, advance = whole_steps(context, dim, extent, step), step
-        pitches = tuple(a.step_bytes(dim, advance) for a in context.accesses)
-        axes.append(Axis(extent, pitches))
+    for dim in context.op.dims if dims is None else dims:
+        extent, step = per_core(context.op, dim), sticks.get(dim, 1)
+        if dim in sticks:
+            extent = whole_steps(context, dim, extent, step)
+        axes.append(Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses)))
     return axes
 
 
@@ -212,15 +212,15 @@ class RowWriter:
         self.words[at + tb.LANE] = lane
         self.words[at + tb.FORMAT] = code
 
-    def walk(self, axes: Sequence[Axis], operands: int) -> None:
-        """Set RANK, EXTENT, INNER and all pitches; the last axis is the innermost."""
-        outer, inner = axes[:-1], axes[-1]
+    def walk(self, walk: AccessMap) -> None:
+        """Set RANK, EXTENT, INNER and the pitches of all operands; the last axis is innermost."""
+        *outer, inner = walk.axes
         self.words[tb.RANK] = len(outer)
         self.words[tb.INNER] = inner.extent
-        self.words[tb.OPERANDS] = operands
+        self.words[tb.OPERANDS] = len(walk.first)
         for place, axis in enumerate(outer):
             self.words[tb.EXTENT + place] = axis.extent
-        for k in range(operands):
+        for k in range(len(walk.first)):
             at = tb.OPERAND + k * tb.OPERAND_WORDS
             for place, axis in enumerate(outer):
                 self.words[at + tb.PITCH + place] = axis.pitches[k]
@@ -232,12 +232,9 @@ class RowWriter:
         area[: len(values)] = np.array(values, np.float32)
 
 
-def outer_count(axes: Sequence[Axis]) -> int:
-    """Product of the extents of all axes but the innermost."""
-    total = 1
-    for axis in axes[:-1]:
-        total *= axis.extent
-    return total
+def outer_count(walk: AccessMap) -> int:
+    """Steps of all axes but the innermost."""
+    return prod(axis.extent for axis in walk.axes[:-1])
 
 
 @dataclass(frozen=True, slots=True)

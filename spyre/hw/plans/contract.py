@@ -16,7 +16,6 @@ from spyre.errors import JsonLocation, SdscError
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops.spec_choices import INTEGER_MATMUL_SCALE
 from spyre.hw.plans.context import PlanContext, RowWriter, float_word, refuse_chunks
-from spyre.hw.plans.loop_nests import canonical_axes, drop_unit_axes, merge_axes
 from spyre.hw.plans.matmul import STICK, MatmulRoles, fit_rows
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
 from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
@@ -24,7 +23,7 @@ from spyre.hw.table import matmul as mt
 from spyre.hw.table import plan as tb
 from spyre.hw.table import vectors as vt
 from spyre.hw.table.plan import CONTRACT_KIND
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import Int64Array, canonical_axes, drop_unit_axes, join_axes
 
 _FORMATS = {
     "dl16": ("SEN169_FP16",),
@@ -229,7 +228,7 @@ def _matmul_tables(
         bases += sum(line[:, 0] for line in group)
         groups.append([axis for axis in axes if axis is not None])
     batch, rows, columns = (canonical_axes(group, _C) for group in groups[:3])
-    depth = merge_axes(drop_unit_axes(groups[3]))
+    depth = join_axes(drop_unit_axes(groups[3]))
     if len(depth) > mt.AXES:
         return None
     names = MatmulRoles(roles.channel, roles.generated, roles.rows, roles.columns, roles.batch)

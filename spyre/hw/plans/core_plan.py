@@ -32,15 +32,15 @@ _IRREGULAR = "SPY523"
 _PLANNERS: dict[Family, str] = {
     Family.ELEMENTWISE: "elementwise.plan_elementwise",
     Family.REDUCTION: "reduction.plan_reduction",
-    Family.COPY: "copying.plan_copy",
-    Family.CONVERT: "converting.plan_convert",
-    Family.RESTICKIFY: "restickify.plan_restickify",
+    Family.COPY: "movement.plan_copy",
+    Family.CONVERT: "movement.plan_convert",
+    Family.RESTICKIFY: "movement.plan_restickify",
     Family.MATMUL: "matmul.plan_matmul",
     Family.TOPK: "topk.plan_topk",
     Family.CONTRACT: "contract.plan_contract",
     Family.RECODE: "recode.plan_recode",
     Family.WINDOWING: "windowing.plan_windowing",
-    Family.SHUFFLE: "shuffle.plan_shuffle",
+    Family.SHUFFLE: "movement.plan_shuffle",
 }
 """Module in :mod:`spyre.hw.plans` and function, imported when a family is first planned."""
 

@@ -19,17 +19,9 @@ from spyre.hw.plans.context import (
     check_covered,
     find_mask,
     outer_count,
-    stick_axes,
+    walk_axes,
 )
-from spyre.hw.plans.loop_nests import (
-    Axis,
-    CoreGroup,
-    drop_unit_axes,
-    fold_cores,
-    merge_axes,
-    peel,
-    sort_axes,
-)
+from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import (
@@ -42,7 +34,7 @@ from spyre.hw.table.plan import (
     MANY,
     UNARY,
 )
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Axis, Int64Array, sort_axes
 from spyre.mlir.operation.operation import Component
 
 
@@ -53,7 +45,7 @@ def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
         check_covered(context, access, context.output)
     mask = find_mask(context)
     lanes = context.output.lanes
-    axes = stick_axes(context, context.op.dims, lanes)
+    axes = walk_axes(context, {context.output.stick_dim: lanes})
     starts = context.starts
     if mask is not None:
         starts = np.vstack([starts, mask.starts(context)])
@@ -63,10 +55,9 @@ def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
             for dim, a in zip(context.op.dims, axes, strict=True)
         ]
     for group in fold_cores(context.op, starts):
-        nest = merge_axes(drop_unit_axes(_ordered(context, group, axes)))
-        nest = nest or [Axis(1, (0,) * starts.shape[0])]
-        for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
-            yield _row(context, mask, bases, rest)
+        walk = AccessMap(group.first, tuple(_ordered(context, group, axes))).joined()
+        for part in walk.unrolled(tb.MAX_RANK + 1):
+            yield _row(context, mask, part)
 
 
 def _ordered(context: PlanContext, group: CoreGroup, axes: list[Axis]) -> list[Axis]:
@@ -119,9 +110,7 @@ def _opcode(context: PlanContext, inputs: int) -> int:
     return names.index(context.spec.kernel_op)
 
 
-def _row(
-    context: PlanContext, mask: Mask | None, bases: tuple[int, ...], axes: list[Axis]
-) -> Int64Array:
+def _row(context: PlanContext, mask: Mask | None, walk: AccessMap) -> Int64Array:
     slots = _operand_slots(context)
     output = len(context.accesses) - 1
     order = [position for position, _, _ in slots] + [output]
@@ -129,32 +118,29 @@ def _row(
         order.append(output + 1)
     row = RowWriter(ELEMENTWISE_KIND)
     for k, (position, access, lane) in enumerate(slots):
-        row.operand(k, position, bases[position], lane, context.format_code(access.tensor))
+        row.operand(k, position, walk.first[position], lane, context.format_code(access.tensor))
     code = context.format_code(context.output.tensor)
-    row.operand(len(slots), output, bases[output], tb.WHOLE_STICK, code)
+    row.operand(len(slots), output, walk.first[output], tb.WHOLE_STICK, code)
     if mask is not None:
-        row.operand(len(slots) + 1, -1, bases[output + 1])
+        row.operand(len(slots) + 1, -1, walk.first[output + 1])
         mask.write(row)
-    picked = [Axis(a.extent, tuple(a.pitches[p] for p in order)) for a in axes]
-    row.walk(picked, len(order))
+    row.walk(walk.picked(order))
     row.constants([context.constant(name) for name in context.spec.constants])
-    _count_work(context, row, picked, len(slots))
+    _count_work(context, row, walk, len(slots))
     return row.words
 
 
-def _count_work(context: PlanContext, row: RowWriter, axes: list[Axis], inputs: int) -> None:
+def _count_work(context: PlanContext, row: RowWriter, walk: AccessMap, inputs: int) -> None:
     lanes = context.output.lanes
-    blocks = -(-axes[-1].extent // tb.BLOCK_STICKS)
-    units = outer_count(axes) * blocks
-    elements = outer_count(axes) * axes[-1].extent * lanes
+    blocks = -(-walk.axes[-1].extent // tb.BLOCK_STICKS)
     row.header(
         opcode=_opcode(context, inputs),
         flags=FUSE if _can_fuse(context, row, inputs) else 0,
         inputs=inputs,
         lanes=lanes,
         blocks=blocks,
-        units=units,
-        cost_ns=int(elements * context.spec.element_ns),
+        units=outer_count(walk) * blocks,
+        cost_ns=int(walk.count * lanes * context.spec.element_ns),
     )
 
 

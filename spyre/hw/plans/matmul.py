@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from spyre.errors import SdscError
 from spyre.hw.access import per_core
-from spyre.hw.plans.context import PlanContext, RowWriter, check_shared_output, whole_steps
-from spyre.hw.plans.loop_nests import (
-    Axis,
-    CoreGroup,
-    canonical_axes,
-    drop_unit_axes,
-    fold_cores,
-    merge_axes,
-    pad_axes,
-)
+from spyre.hw.plans.context import PlanContext, RowWriter, check_shared_output, walk_axes
+from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.table import matmul as mt
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import CHUNK_MATMUL_KIND, MATMUL_KIND
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import (
+    Axis,
+    Int64Array,
+    canonical_axes,
+    drop_unit_axes,
+    join_axes,
+    pad_axes,
+)
 
 STICK = 64
 _A, _B, _C = 0, 1, 2
@@ -49,7 +49,8 @@ def plan_matmul(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of a matmul."""
     _check_formats(context)
     roles = find_roles(context)
-    axes = {dim: _axis(context, roles, dim) for dim in context.op.dims}
+    sticks = {roles.reduction: STICK, roles.generated: STICK}
+    axes = dict(zip(context.op.dims, walk_axes(context, sticks), strict=True))
     for group in fold_cores(context.op, context.starts, (roles.reduction,)):
         check_shared_output(context, group, (roles.reduction,), _C)
         yield from _group_rows(context, roles, group, axes)
@@ -98,13 +99,6 @@ def _with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> 
     return tuple(dim for dim, found in members.items() if found == wanted)
 
 
-def _axis(context: PlanContext, roles: MatmulRoles, dim: str) -> Axis:
-    extent, step = per_core(context.op, dim), 1
-    if dim in (roles.reduction, roles.generated):
-        extent, step = whole_steps(context, dim, extent, STICK), STICK
-    return Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses))
-
-
 def _group_rows(
     context: PlanContext, roles: MatmulRoles, group: CoreGroup, axes: dict[str, Axis]
 ) -> Iterator[Int64Array]:
@@ -116,8 +110,8 @@ def _group_rows(
     batch = canonical_axes([*collect(roles.batch), *_private_slices(roles, group)], _C)
     rows = canonical_axes(collect(roles.rows, _B), _C)
     columns = canonical_axes(collect(roles.columns, _A), _C)
-    reduced = merge_axes(drop_unit_axes(collect((roles.reduction,))))
-    yield from fit_rows(context, roles, group.bases, batch, rows, columns, reduced)
+    reduced = join_axes(drop_unit_axes(collect((roles.reduction,))))
+    yield from fit_rows(context, roles, group.first, batch, rows, columns, reduced)
 
 
 def _private_slices(roles: MatmulRoles, group: CoreGroup) -> list[Axis]:
@@ -171,7 +165,7 @@ def _row(
     _write_axes(row, mt.REDUCED, pad_axes(reduced, mt.AXES, 3), (_A, _B))
     row.words[mt.B_ROW_PITCH] = context.accesses[_B].pitch_bytes[roles.reduction]
     row.words[mt.CORE_DEPTH] = per_core(context.op, roles.reduction) // STICK
-    counts = tuple(_product(axes) for axes in (batch, rows, columns, reduced))
+    counts = tuple(prod(a.extent for a in axes) for axes in (batch, rows, columns, reduced))
     _write_blocks(context, row, counts)
     return row.words
 
@@ -181,13 +175,6 @@ def _write_axes(row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple
         row.words[word] = axis.extent
         row.words[word + 1 : word + 1 + len(operands)] = [axis.pitches[k] for k in operands]
         word += 1 + len(operands)
-
-
-def _product(axes: Sequence[Axis]) -> int:
-    total = 1
-    for axis in axes:
-        total *= axis.extent
-    return total
 
 
 def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:

@@ -21,9 +21,9 @@ from spyre.errors import JsonLocation, SdscError, UnsupportedError
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
 from spyre.hw.plans.context import PlanContext, check_shared_output
-from spyre.hw.plans.loop_nests import Axis, CoreGroup, fold_cores
+from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.table import plan as tb
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import Axis, Int64Array
 from spyre.mlir.operation.footprint import is_local, unsplit_input_extent, window_of, window_span
 from spyre.mlir.operation.operation import Operation, Tensor
 
@@ -118,7 +118,7 @@ def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[OffsetSpace
     for group in fold_cores(op, starts, together):
         check_shared_output(context, group, reduced, len(context.accesses) - 1)
         yield OffsetSpace(
-            np.array(group.bases, np.int64) * scale, _slice_lines(group, scale), local
+            np.array(group.first, np.int64) * scale, _slice_lines(group, scale), local
         )
 
 

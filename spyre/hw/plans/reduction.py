@@ -22,20 +22,10 @@ from spyre.hw.plans.context import (
     find_mask,
     float_word,
     outer_count,
-    stick_axes,
+    walk_axes,
 )
+from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.plans.elementwise import check_sticks
-from spyre.hw.plans.loop_nests import (
-    Axis,
-    CoreGroup,
-    canonical_axes,
-    drop_unit_axes,
-    fold_cores,
-    merge_axes,
-    pad_axes,
-    peel,
-    sort_axes,
-)
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import (
@@ -50,7 +40,15 @@ from spyre.hw.table.plan import (
     RUN_REDUCED,
     ZERO_MEAN,
 )
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import (
+    AccessMap,
+    Axis,
+    Int64Array,
+    drop_unit_axes,
+    join_axes,
+    pad_axes,
+    sort_axes,
+)
 
 _IN, _OUT, _AT = 0, 1, 2
 
@@ -66,7 +64,8 @@ def plan_reduction(context: PlanContext) -> Iterator[Int64Array]:
     coordinate = mask.starts(context) if mask else np.zeros(context.starts.shape[1], np.int64)
     starts = np.vstack([context.starts, coordinate])
     axes = {}
-    for dim, axis in zip(context.op.dims, stick_axes(context, context.op.dims, lanes), strict=True):
+    sticks = {context.output.stick_dim: lanes}
+    for dim, axis in zip(context.op.dims, walk_axes(context, sticks), strict=True):
         step = lanes if dim == context.output.stick_dim else 1
         axes[dim] = Axis(axis.extent, (*axis.pitches, mask.pitch(dim, step) if mask else 0))
     for group in fold_cores(context.op, starts, reduced):
@@ -97,11 +96,12 @@ def _group_rows(
     group: CoreGroup,
     axes: dict[str, Axis],
 ) -> Iterator[Int64Array]:
-    kept_axes = [a for d, a in {**_renamed(group.axes), **axes}.items() if _dim(d) not in reduced]
-    slice_axes = [a for d, a in group.axes.items() if d in reduced]
-    local_axes = [a for d, a in axes.items() if d in reduced]
-    kept = canonical_axes(kept_axes, _OUT) or [Axis(1, (0, 0, 0))]
-    inner_axes = merge_axes(drop_unit_axes(slice_axes) + sort_axes(drop_unit_axes(local_axes), _IN))
+    of_cores_and_dims = (*group.axes.items(), *axes.items())
+    kept = [axis for dim, axis in of_cores_and_dims if dim not in reduced]
+    # work slices of a reduced dim stay outermost: their partial sums are added in this order
+    slices = [axis for dim, axis in group.axes.items() if dim in reduced]
+    local = [axis for dim, axis in axes.items() if dim in reduced]
+    inner_axes = join_axes(drop_unit_axes(slices) + sort_axes(drop_unit_axes(local), _IN))
     if len(inner_axes) > tb.REDUCED_RANK:
         raise context.refuse(
             "SPY525",
@@ -110,57 +110,42 @@ def _group_rows(
             str(len(inner_axes)),
         )
     inner = pad_axes(inner_axes, tb.REDUCED_RANK, 3)
-    for bases, rest in peel(group.bases, kept, tb.KEPT_RANK + 1):
-        yield _row(context, mask, bases, pad_axes(rest, tb.KEPT_RANK + 1, 3), inner)
-
-
-def _renamed(slice_axes: dict[str, Axis]) -> dict[str, Axis]:
-    return {f"{dim}/slice": axis for dim, axis in slice_axes.items()}
-
-
-def _dim(name: str) -> str:
-    return name.removesuffix("/slice")
+    walk = AccessMap(group.first, tuple(kept)).canonical(_OUT)
+    for part in walk.unrolled(tb.KEPT_RANK + 1):
+        padded = pad_axes(part.axes, tb.KEPT_RANK + 1, 3)
+        yield _row(context, mask, AccessMap(part.first, tuple(padded)), inner)
 
 
 def _row(
-    context: PlanContext,
-    mask: Mask | None,
-    bases: tuple[int, ...],
-    kept: list[Axis],
-    reduced: list[Axis],
+    context: PlanContext, mask: Mask | None, kept: AccessMap, reduced: list[Axis]
 ) -> Int64Array:
+    """``kept``: the axes that remain, KEPT_RANK + 1 of them; ``reduced``: REDUCED_RANK others."""
     chunked = _is_chunked(context)
     row = RowWriter(CHUNK_REDUCTION_KIND if chunked else REDUCTION_KIND)
     source, target = context.inputs[0], context.output
-    row.operand(_IN, 0, bases[_IN], tb.WHOLE_STICK, context.format_code(source.tensor))
-    row.operand(_OUT, 1, bases[_OUT], tb.WHOLE_STICK, context.format_code(target.tensor))
-    row.operand(_AT, -1, bases[_AT])
-    row.walk([*kept[:-1], *reduced, kept[-1]], 3)
+    row.operand(_IN, 0, kept.first[_IN], tb.WHOLE_STICK, context.format_code(source.tensor))
+    row.operand(_OUT, 1, kept.first[_OUT], tb.WHOLE_STICK, context.format_code(target.tensor))
+    row.operand(_AT, -1, kept.first[_AT])
+    *outer, inner = kept.axes
+    walk = AccessMap(kept.first, (*outer, *reduced, inner))
+    row.walk(walk)
     if mask is not None:
         mask.write(row)
     block = _block_sticks(context, kept)
     ending = _ending(context)
     bounds = map(float_word, ending.bounds)
     row.words[tb.CONSTANT : tb.CONSTANT + 4] = block, *bounds, _core_steps(context)
-    blocks = -(-kept[-1].extent // block)
-    units = outer_count(kept) * blocks
+    blocks = -(-inner.extent // block)
     row.header(
         opcode=REDUCTIONS.index(context.spec.kernel_op),
-        flags=_flags(context, kept[-1], reduced[-1]) | ending.flags,
+        flags=_flags(context, inner, reduced[-1]) | ending.flags,
         lanes=source.lanes,
         blocks=blocks,
-        units=units,
+        units=outer_count(kept) * blocks,
         value=float_word(ending.scale),
-        cost_ns=int(_elements(kept, reduced, source.lanes) * context.spec.element_ns),
+        cost_ns=int(source.lanes * walk.count * context.spec.element_ns),
     )
     return row.words
-
-
-def _elements(kept: list[Axis], reduced: list[Axis], lanes: int) -> int:
-    total = lanes
-    for axis in (*kept, *reduced):
-        total *= axis.extent
-    return total
 
 
 def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
@@ -193,9 +178,9 @@ def _ending(context: PlanContext) -> _Ending:
     return _Ending(values[0] if values else 1.0, flags=ZERO_MEAN if zero_mean else 0)
 
 
-def _block_sticks(context: PlanContext, kept: list[Axis]) -> int:
+def _block_sticks(context: PlanContext, kept: AccessMap) -> int:
     """Kept sticks per unit: many for long runs of memory, few enough to busy all threads."""
-    share = outer_count(kept) * kept[-1].extent // (4 * context.threads)
+    share = kept.count // (4 * context.threads)
     return max(min(share, MAX_CHUNK_STICKS if _is_chunked(context) else MAX_KEPT_STICKS), 1)
 
 

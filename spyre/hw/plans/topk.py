@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spyre.errors import SdscError
-from spyre.hw.access import TensorAccess, per_core
+from spyre.hw.access import TensorAccess
 from spyre.hw.ops.rules import topk_dims
-from spyre.hw.plans.context import PlanContext, RowWriter, outer_count, whole_steps
-from spyre.hw.plans.loop_nests import Axis, canonical_axes, fold_cores, peel
+from spyre.hw.plans.context import PlanContext, RowWriter, walk_axes
+from spyre.hw.plans.core_axes import fold_cores
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import TOPK, TOPK_KIND
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Int64Array
 
 _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
 
@@ -24,19 +24,11 @@ def plan_topk(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of a top-k."""
     source = context.inputs[0]
     reduced, kept = _find_dims(context)
-    lanes = source.lanes
-    axes = []
-    for dim in context.op.dims:
-        if dim in (reduced, kept):
-            continue
-        extent, step = per_core(context.op, dim), 1
-        if dim == source.stick_dim:
-            extent, step = whole_steps(context, dim, extent, lanes), lanes
-        axes.append(Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses)))
+    dims = [dim for dim in context.op.dims if dim not in (reduced, kept)]
+    axes = walk_axes(context, {source.stick_dim: source.lanes}, dims)
     for group in fold_cores(context.op, context.starts):
-        nest = canonical_axes([*group.axes.values(), *axes], 1) or [Axis(1, (0, 0))]
-        for bases, rest in peel(group.bases, nest, tb.MAX_RANK + 1):
-            yield _row(context, reduced, kept, bases, rest)
+        for walk in group.walk(axes, 1).unrolled(tb.MAX_RANK + 1):
+            yield _row(context, reduced, kept, walk)
 
 
 def _find_dims(context: PlanContext) -> tuple[str, str]:
@@ -88,14 +80,12 @@ def _output_format(context: PlanContext, target: TensorAccess) -> int:
     return context.format_code(target.tensor)
 
 
-def _row(
-    context: PlanContext, reduced: str, kept: str, bases: tuple[int, ...], axes: list[Axis]
-) -> Int64Array:
+def _row(context: PlanContext, reduced: str, kept: str, walk: AccessMap) -> Int64Array:
     source, target = context.inputs[0], context.output
     row = RowWriter(TOPK_KIND)
-    row.operand(0, 0, bases[0], tb.WHOLE_STICK, context.format_code(source.tensor))
-    row.operand(1, 1, bases[1], tb.WHOLE_STICK, _output_format(context, target))
-    row.walk(axes, 2)
+    row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
+    row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, _output_format(context, target))
+    row.walk(walk)
     count, k = context.op.extents[reduced], context.op.extents[kept]
     row.words[tb.CONSTANT : tb.CONSTANT + 4] = [
         count,
@@ -103,12 +93,11 @@ def _row(
         k,
         target.pitch_bytes[kept],
     ]
-    units = outer_count(axes) * axes[-1].extent
     row.header(
         opcode=TOPK.index(context.spec.kernel_op),
         lanes=source.lanes,
         value=target.pitch_bytes[target.stick_dim],
-        units=units,
-        cost_ns=units * source.lanes * count * k,
+        units=walk.count,
+        cost_ns=walk.count * source.lanes * count * k,
     )
     return row.words

@@ -1,4 +1,4 @@
-"""Loop nests over operands: axes with byte pitches, cores folded in, neighbours merged.
+"""Cores as axes of the walk over operands.
 
 Because the start addresses of the cores are affine in their work-slice indices, cores become
 ordinary axes; kernels then know nothing of cores, and threads split blocks instead. Where starts
@@ -14,24 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.errors import DeviceLocation, UnsupportedError
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Axis, Int64Array
 from spyre.mlir.operation.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """A loop: ``extent`` steps, each moving operand k by ``pitches[k]`` bytes."""
-
-    extent: int
-    pitches: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class CoreGroup:
-    """Cores whose starts are affine: base per operand, and an axis per split dim."""
+    """Cores whose starts are affine: start of the first per operand, and an axis per split dim."""
 
-    bases: tuple[int, ...]
+    first: tuple[int, ...]
     axes: dict[str, Axis]
+
+    def walk(self, axes: Sequence[Axis], operand: int) -> AccessMap:
+        """What the cores walk together, as ``operand`` (usually the output) lies."""
+        return AccessMap(self.first, (*self.axes.values(), *axes)).canonical(operand)
 
 
 def fold_cores(
@@ -128,53 +124,3 @@ def _affine_group(slices: dict[str, Int64Array], starts: Int64Array) -> CoreGrou
     if not np.array_equal(expected, starts):
         return None
     return CoreGroup(tuple(base.tolist()), axes)
-
-
-def drop_unit_axes(axes: Sequence[Axis]) -> list[Axis]:
-    """Axes of more than one step."""
-    return [axis for axis in axes if axis.extent > 1]
-
-
-def merge_axes(axes: Sequence[Axis]) -> list[Axis]:
-    """Merge neighbours (outer first) that are one contiguous walk for every operand."""
-    merged: list[Axis] = []
-    for axis in axes:
-        if merged and _continues(merged[-1], axis):
-            merged[-1] = Axis(merged[-1].extent * axis.extent, axis.pitches)
-        else:
-            merged.append(axis)
-    return merged
-
-
-def _continues(outer: Axis, inner: Axis) -> bool:
-    pairs = zip(outer.pitches, inner.pitches, strict=True)
-    return all(o == i * inner.extent for o, i in pairs)
-
-
-def sort_axes(axes: Sequence[Axis], operand: int) -> list[Axis]:
-    """Outermost first by the pitch of ``operand`` (usually the output), then by the others."""
-    return sorted(axes, key=lambda a: (-abs(a.pitches[operand]), tuple(-abs(p) for p in a.pitches)))
-
-
-def canonical_axes(axes: Sequence[Axis], operand: int) -> list[Axis]:
-    """Drop unit axes, sort by ``operand``'s pitch, merge neighbours."""
-    return merge_axes(sort_axes(drop_unit_axes(axes), operand))
-
-
-def pad_axes(axes: Sequence[Axis], rank: int, operands: int) -> list[Axis]:
-    """Put unit axes in front until there are ``rank``."""
-    missing = rank - len(axes)
-    return [Axis(1, (0,) * operands)] * missing + list(axes)
-
-
-def peel(
-    bases: Sequence[int], axes: Sequence[Axis], rank: int
-) -> Iterator[tuple[tuple[int, ...], list[Axis]]]:
-    """Unroll outermost axes until at most ``rank`` remain: (bases, axes) per table row."""
-    if len(axes) <= rank:
-        yield tuple(bases), list(axes)
-        return
-    first = axes[0]
-    for step in range(first.extent):
-        moved = [b + step * p for b, p in zip(bases, first.pitches, strict=True)]
-        yield from peel(moved, axes[1:], rank)

@@ -1,0 +1,342 @@
+"""Planners of operations that move elements: identity, shuffle, restickify and conversions.
+
+`identity` copies bits, with broadcast, gather or scatter. Indirect access (SDSC reference §6.4):
+the dims of the index tensor stand, in the value tensor, for one dim of rows; its pitch there, times
+the page size, is what one index step moves. Where the value tensor has none of them, an index picks
+a page of its paged dim, within which the iteration runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from spyre.errors import SdscError
+from spyre.hw.access import TensorAccess, per_core
+from spyre.hw.plans.context import (
+    PlanContext,
+    RowWriter,
+    check_covered,
+    outer_count,
+    walk_axes,
+)
+from spyre.hw.plans.core_axes import fold_cores
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import (
+    CONVERSIONS,
+    CONVERT_KIND,
+    COPY_KIND,
+    GATHER,
+    HALF_STAGGERED,
+    INDEX_PER_LANE,
+    RESTICKIFY_KIND,
+    SCATTER,
+    WORD_STAGGERED,
+)
+from spyre.layout.access_map import AccessMap, Axis, Int64Array, drop_unit_axes
+from spyre.mlir.operation.footprint import index_step, index_step_fault, indexed_dims
+from spyre.mlir.operation.operation import Component, Indirection
+
+_INDEX_WORD_BYTES = 4
+GROUP = 64
+"""Elements converted together."""
+
+
+# --- identity and shuffle ---------------------------------------------------------------------
+
+
+def plan_copy(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of an identity."""
+    source, target = context.inputs[0], context.output
+    if source.stick_dim != target.stick_dim or source.lanes != target.lanes:
+        raise SdscError(
+            "SPY283",
+            "identity: operands have different sticks",
+            context.location,
+            expected=f"stick {target.stick_dim!r} of {target.lanes} as in {target.tensor.name}",
+            found=f"stick {source.stick_dim!r} of {source.lanes} in {source.tensor.name}",
+        )
+    if context.op.index_tensors:
+        yield from _plan_indirect(context)
+        return
+    check_covered(context, source, target)
+    axes = walk_axes(context, {target.stick_dim: target.lanes})
+    for group in fold_cores(context.op, context.starts):
+        for walk in group.walk(axes, 1).unrolled(tb.MAX_RANK + 1):
+            yield _copy_row(context, walk).words
+
+
+def plan_shuffle(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of a copy of bits between the scratchpads of cores (SDSC reference §9).
+
+    The linker hands it over in cells, boxes that lie within one core's part on both sides
+    (:mod:`spyre.hw.plans.normalise`); each cell copies like an identity. SdscError SPY261 outside
+    of LX, SPY283, SPY287 for unequal layouts.
+    """
+    source, target = context.inputs[0], context.output
+    for access in (source, target):
+        if access.tensor.component is not Component.LX:
+            raise SdscError(
+                "SPY261",
+                f"{access.tensor.name} of a shuffle is not in LX",
+                context.location,
+                expected="lx",
+                found=access.tensor.component.value,
+            )
+    if source.is_lane != target.is_lane:
+        raise SdscError(
+            "SPY287",
+            "shuffle: one tensor keeps one value per stick, the other does not",
+            context.location,
+            expected="equal scales of the stick dim",
+        )
+    yield from plan_copy(context)
+
+
+def _copy_row(context: PlanContext, walk: AccessMap) -> RowWriter:
+    """A row over operands (input, output[, index]), the spaces of ``walk``."""
+    source, target = context.inputs[0], context.output
+    spread = source.is_lane and not target.is_lane
+    output = len(context.accesses) - 1
+    row = RowWriter(COPY_KIND)
+    row.operand(0, 0, walk.first[0], 0 if spread else tb.WHOLE_STICK)
+    row.operand(1, output, walk.first[1])
+    if len(walk.first) > 2:
+        row.operand(2, 1, walk.first[2])
+    row.walk(walk)
+    blocks = -(-walk.axes[-1].extent // tb.BLOCK_STICKS)
+    row.header(
+        lanes=target.lanes,
+        blocks=blocks,
+        units=outer_count(walk) * blocks,
+        cost_ns=int(walk.count * target.lanes * 0.1),
+    )
+    return row
+
+
+# --- gather and scatter -----------------------------------------------------------------------
+
+
+def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
+    """Gather or scatter; operands in the file's order are (input, index, output)."""
+    source, index, target = context.accesses
+    value = source if source.tensor.indirection is Indirection.VALUE else target
+    indexed = indexed_dims(context.op, value.tensor)
+    move_bytes = _index_step(context, value)
+    if value.stick_dim in indexed:
+        raise context.refuse(
+            "SPY526",
+            "indices along the stick dim of the value tensor",
+            "an index tensor over other dims",
+            f"stick dim {value.stick_dim!r} is indexed",
+        )
+    flags = GATHER if value is source else SCATTER
+    per_lane = index.tensor.holds(value.stick_dim)
+    if per_lane:
+        flags |= INDEX_PER_LANE
+    sticks, others = _indirect_axes(context, indexed, 0 if value is source else 2)
+    for group in fold_cores(context.op, context.starts):
+        # sticks stay innermost, even a single one: an index is read once per run of them
+        axes = (*drop_unit_axes([*group.axes.values(), *others]), sticks)
+        in_file_order = AccessMap(group.first, axes)
+        for walk in in_file_order.picked((0, 2, 1)).unrolled(tb.MAX_RANK + 1):
+            row = _copy_row(context, walk)
+            row.header(flags=flags, value=move_bytes)
+            row.words[tb.CONSTANT] = index.pitch_bytes[index.stick_dim] if per_lane else 0
+            yield row.words
+
+
+def _index_step(context: PlanContext, value: TensorAccess) -> int:
+    """Bytes that one step of an index moves. SdscError SPY262 where the file does not say."""
+    step = index_step(context.op, value.tensor)
+    fault = index_step_fault(context.op, value.tensor)
+    if step is None or fault:
+        raise SdscError(
+            "SPY262",
+            f"{context.op.name}: {fault}",
+            context.location,
+            expected="an indexed dim or a dim of pages, outermost or with deviceDimSizes_",
+        )
+    if step.dim == value.stick_dim and step.page % value.lanes:
+        raise context.refuse(
+            "SPY526",
+            "indices along the stick dim of the value tensor",
+            f"pages of whole sticks, {value.lanes} elements",
+            f"pages of {step.page} along {step.dim!r}",
+        )
+    return value.step_bytes(step.dim, step.page)
+
+
+def _indirect_axes(
+    context: PlanContext, indexed: Sequence[str], value: int
+) -> tuple[Axis, list[Axis]]:
+    """The axis of sticks, and all others, index levels included."""
+    others = []
+    stick_dim = context.output.stick_dim
+    for dim in context.op.dims:
+        for axis in [] if dim == stick_dim else _index_levels(context, dim):
+            # the index says where the value tensor is along these dims
+            still = dim in indexed
+            moves = tuple(0 if still and k == value else p for k, p in enumerate(axis.pitches))
+            others.append(Axis(axis.extent, moves))
+    (sticks,) = walk_axes(context, {stick_dim: context.output.lanes}, [stick_dim])
+    return sticks, others
+
+
+def _index_levels(context: PlanContext, dim: str) -> list[Axis]:
+    """A dim in elements, or in sticks of the index tensor and the words in them."""
+    index = context.accesses[1]
+    extent = per_core(context.op, dim)
+    moves = [a.pitch_bytes.get(dim, 0) if a.tensor.holds(dim) else 0 for a in context.accesses]
+    if dim != index.stick_dim or not index.tensor.holds(dim):
+        return [Axis(extent, tuple(moves))]
+    words = list(moves)
+    words[1] = _INDEX_WORD_BYTES
+    if extent <= index.lanes:
+        return [Axis(extent, tuple(words))]
+    if extent % index.lanes:
+        raise context.refuse(
+            "SPY527",
+            "an index tensor whose share per core is not whole sticks",
+            f"at most {index.lanes} indices along {dim!r}, or a multiple of it",
+            str(extent),
+        )
+    sticks = [m * index.lanes for m in moves]
+    sticks[1] = moves[1]
+    return [Axis(extent // index.lanes, tuple(sticks)), Axis(index.lanes, tuple(words))]
+
+
+# --- conversions between 16 and 32 bits -------------------------------------------------------
+
+
+def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of dl16tofp32 and fp32todl16: groups of 64 elements, one 16-bit and two 32-bit sticks.
+
+    Which side is stored in an element arrangement comes from the argument's layout; the SDSC does
+    not say (operations reference §6).
+    """
+    source, target = context.inputs[0], context.output
+    wide = target if context.spec.kernel_op == "widen" else source
+    narrow = source if wide is target else target
+    if source.stick_dim != target.stick_dim or (wide.lanes, narrow.lanes) != (32, 64):
+        raise SdscError(
+            "SPY283",
+            f"{context.op.name}: operands have the wrong sticks",
+            context.location,
+            expected="one stick dim, 64 16-bit elements against 32 32-bit elements",
+            found=f"{source.stick_dim!r} of {source.lanes} to "
+            f"{target.stick_dim!r} of {target.lanes}",
+        )
+    axes = walk_axes(context, {target.stick_dim: GROUP})
+    for group in fold_cores(context.op, context.starts):
+        for walk in group.walk(axes, 1).unrolled(tb.MAX_RANK + 1):
+            yield _convert_row(context, wide.pitch_bytes[wide.stick_dim], walk)
+
+
+def _convert_row(context: PlanContext, second_bytes: int, walk: AccessMap) -> Int64Array:
+    """``second_bytes``: from the first to the second stick of the 32-bit side."""
+    source, target = context.inputs[0], context.output
+    row = RowWriter(CONVERT_KIND)
+    row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
+    row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, context.format_code(target.tensor))
+    row.walk(walk)
+    row.header(
+        opcode=CONVERSIONS.index(context.spec.kernel_op),
+        flags=_arrangement_flags(context),
+        value=second_bytes,
+        units=walk.count,
+        cost_ns=walk.count * GROUP // 2,
+    )
+    return row.words
+
+
+def _arrangement_flags(context: PlanContext) -> int:
+    flags = 0
+    if "DL16_TO_FP32" in context.arrangements:
+        flags |= WORD_STAGGERED
+    if "FP32_TO_DL16" in context.arrangements:
+        flags |= HALF_STAGGERED
+    return flags
+
+
+# --- restickify -------------------------------------------------------------------------------
+
+
+def plan_restickify(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of a restickify: blocks of one input stick by one output stick.
+
+    Stored extents limit what is read (zero beyond) and written (nothing beyond): SDSC reference
+    §7. Equal stick dims on both sides make it a copy.
+    """
+    source, target = context.inputs[0], context.output
+    a, b = source.stick_dim, target.stick_dim
+    if a == b:
+        yield from plan_copy(context)
+        return
+    _check_stick_dims(context, a, b)
+    # besides the operands, a block walks its coordinates along a and b, which the limits are for
+    coordinates = [_coordinates(context, a, target), _coordinates(context, b, source)]
+    starts = np.vstack([context.starts, *coordinates])
+    axes = [_block_axis(context, dim, a, b, source.lanes) for dim in context.op.dims]
+    for group in fold_cores(context.op, starts):
+        for walk in group.walk(axes, 1).unrolled(tb.MAX_RANK + 1):
+            yield _restickify_row(context, walk)
+
+
+def _check_stick_dims(context: PlanContext, a: str, b: str) -> None:
+    source, target = context.inputs[0], context.output
+    held = all(x.tensor.holds(d) for x in (source, target) for d in (a, b))
+    if held and source.lanes == target.lanes:
+        return
+    raise SdscError(
+        "SPY283",
+        "ReStickifyOpHBM: both tensors must hold both stick dims, with equal elements",
+        context.location,
+        expected=f"{a!r} and {b!r} in both tensors, {source.lanes} per stick",
+        found=f"{source.tensor.name} {source.tensor.dims}, {target.tensor.name} "
+        f"{target.tensor.dims} with {target.lanes} per stick",
+    )
+
+
+def _coordinates(context: PlanContext, dim: str, limited: TensorAccess) -> Int64Array:
+    """Where each core's slice of ``dim`` begins in ``limited``, whose extent is the limit."""
+    if limited.tensor.component is Component.LX or limited.tensor.per_core_in_hbm:
+        return np.zeros(context.starts.shape[1], np.int64)
+    share = per_core(context.op, dim)
+    return np.array([core.get(dim, 0) * share for core in context.op.core_slices], np.int64)
+
+
+def _block_axis(context: PlanContext, dim: str, a: str, b: str, side: int) -> Axis:
+    extent, step = per_core(context.op, dim), 1
+    if dim in (a, b):
+        if extent % side:
+            raise SdscError(
+                "SPY282",
+                f"ReStickifyOpHBM: one core's share of stick dim {dim!r} is not whole sticks",
+                context.location,
+                expected=f"a multiple of {side} elements",
+                found=f"{extent} elements",
+            )
+        extent, step = extent // side, side
+    pitches = tuple(x.step_bytes(dim, step) for x in context.accesses)
+    return Axis(extent, (*pitches, step if dim == a else 0, step if dim == b else 0))
+
+
+def _restickify_row(context: PlanContext, walk: AccessMap) -> Int64Array:
+    source, target = context.inputs[0], context.output
+    a, b = source.stick_dim, target.stick_dim
+    row = RowWriter(RESTICKIFY_KIND)
+    for slot, tensor in enumerate((0, 1, -1, -1)):
+        row.operand(slot, tensor, walk.first[slot])
+    row.walk(walk)
+    row.words[tb.CONSTANT] = source.pitch_bytes[b]
+    row.words[tb.CONSTANT + 1] = target.pitch_bytes[a]
+    row.header(
+        lanes=source.lanes,
+        value=min(context.op.extents[b], source.stored[b]),
+        mask_end=min(context.op.extents[a], target.stored[a]),
+        units=walk.count,
+        cost_ns=walk.count * source.lanes * source.lanes // 10,
+    )
+    return row.words
