@@ -41,12 +41,10 @@ def _bundles(path: str) -> list[str]:
 def _warm_bundle(session: Session, path: str, options: Options) -> int:
     """Link the bundle for arguments that nobody fills; how many kernels it uses."""
     run = run_options(options)
-    arguments = session.arguments(path, run)
-    kernel = session.prepare(path).kernel
-    baked = not kernel.bundle.program.parameters
-    with placed(session.device, arguments, baked) as placement:
-        values = parameter_values(kernel, run)
-        linked = kernel.link(Launch(placement.tensors, placement.pool, values))
+    prepared = session.prepare(path)
+    arguments = prepared.arguments(run)
+    with placed(session.device, arguments, prepared.bundle.program) as placement:
+        linked = prepared.kernel.kernel.link(prepared.launch_of(placement, run))
         session.device.executor.warm(linked)
         return int((linked.entries != 0).sum())
 

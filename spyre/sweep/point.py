@@ -176,9 +176,8 @@ def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[ProgramCounts, 
     prepared = session.prepare(subject.directory)
     prepared.check()
     arguments = read_arguments(prepared.bundle)
-    baked = not prepared.bundle.program.parameters
-    with placed(session.device, arguments, baked) as placement:
-        linked = prepared.kernel.link(Launch(placement.tensors, placement.pool))
+    with placed(session.device, arguments, prepared.bundle.program) as placement:
+        linked = prepared.kernel.kernel.link(Launch(placement.tensors, placement.pool))
         counts = program_counts([linked])
         run = partial(session.device.executor.run, linked)
         return counts, _median_us(run, rounds)

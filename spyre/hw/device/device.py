@@ -7,8 +7,8 @@ freed from several; all else is driven from one thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from spyre.layout import DataConversionInfo, SpyreTensorLayout
 if TYPE_CHECKING:
     from spyre.hw.sanitizer.findings import CheckChoice
     from spyre.hw.sanitizer.sanitizer import Sanitizer
+
+
+T = TypeVar("T")
 
 
 class Device:
@@ -66,7 +69,18 @@ class Device:
         self.regions = RegionAllocator()
         self.leftovers = DirtyRanges()
         self.resets = 0
+        self._attached: dict[type, object] = {}
         self._poison_scratchpads()
+
+    def attached(self, kind: type[T], make: Callable[[], T]) -> T:
+        """The one object of ``kind`` that a higher layer keeps with the card, made when first asked
+        for. Card and object refer to each other and end together.
+        """
+        known = self._attached.get(kind)
+        if known is None:
+            known = self._attached.setdefault(kind, make())
+        assert isinstance(known, kind)
+        return known
 
     @property
     def allocated_bytes(self) -> tuple[int, ...]:

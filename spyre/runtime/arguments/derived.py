@@ -30,9 +30,9 @@ from spyre.mlir.operation.footprint import (
 from spyre.mlir.operation.operation import Component, Operation, Tensor
 from spyre.mlir.program.program import Execute, LoopProgram, Parameter, Schedule
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments, argument_name
-from spyre.runtime.program.compiled import KernelSource
+from spyre.runtime.program.compiled import LoweredBundle
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.program.symbols import ARGUMENT_NAME, POOL, POOL_NAME, require_no_size
+from spyre.runtime.program.symbols import POOL, owner_of, require_no_size
 
 _OWNER_BITS = 40
 _SCRATCH_OWNER = 1 << 16
@@ -63,7 +63,7 @@ class ArgumentUse:
     sized: frozenset[str] = frozenset()
 
 
-def derive_arguments(bundle: KernelSource, values: Mapping[str, int]) -> KernelArguments:
+def derive_arguments(bundle: LoweredBundle, values: Mapping[str, int]) -> KernelArguments:
     """Arguments and pool of a bundle, from its SDSCs alone.
 
     ``values``: of index parameters and runtime sizes. LaunchError SPY362 when one is missing,
@@ -77,7 +77,7 @@ def derive_arguments(bundle: KernelSource, values: Mapping[str, int]) -> KernelA
     return KernelArguments(arguments, pool_bytes, _warning(bundle, arguments), is_derived=True)
 
 
-def _warning(bundle: KernelSource, arguments: Sequence[ArgumentSpec]) -> tuple[Finding, ...]:
+def _warning(bundle: LoweredBundle, arguments: Sequence[ArgumentSpec]) -> tuple[Finding, ...]:
     shapes = ", ".join(f"{a.name} {a.role.value} {a.host_spec}" for a in arguments)
     return (
         Finding(
@@ -94,7 +94,7 @@ def _warning(bundle: KernelSource, arguments: Sequence[ArgumentSpec]) -> tuple[F
 # --- tracing operands to arguments ------------------------------------------------------------
 
 
-def uses_by_owner(bundle: KernelSource, values: Mapping[str, int]) -> dict[int, list[ArgumentUse]]:
+def uses_by_owner(bundle: LoweredBundle, values: Mapping[str, int]) -> dict[int, list[ArgumentUse]]:
     """Uses in textual order, reads of an execute first, per argument index (POOL: the pool).
 
     In a bundle without parameters the key is the segment. LaunchError SPY362 for a parameter
@@ -120,7 +120,7 @@ def _owner_parameters(
     """Argument index by owner number, and parameter values whose high bits are that number."""
     owners, given = {}, {}
     for number, parameter in enumerate(program.parameters):
-        index = _argument_index(parameter)
+        index = owner_of(parameter.name)
         if index is not None:
             owners[number] = index
             given[parameter.name] = number << _OWNER_BITS
@@ -136,13 +136,6 @@ def _owner_parameters(
                 found=", ".join(values) or "no values",
             )
     return owners, given
-
-
-def _argument_index(parameter: Parameter) -> int | None:
-    if parameter.name == POOL_NAME:
-        return POOL
-    match = ARGUMENT_NAME.fullmatch(parameter.name)
-    return int(match[1]) if match else None
 
 
 def _uses_of(
@@ -297,7 +290,7 @@ def _layout(
 
 
 def arrangement_findings(
-    bundle: KernelSource, arguments: KernelArguments, values: Mapping[str, int]
+    bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
 ) -> tuple[Finding, ...]:
     """Warnings on every execute whose arguments are tagged; LaunchErrors as of the tracing.
 

@@ -27,7 +27,7 @@ from spyre.runtime.arguments.specs import (
     with_shapes,
     with_strides,
 )
-from spyre.runtime.program.compiled import CompiledBundle, KernelSource
+from spyre.runtime.program.compiled import CompiledBundle, LoweredBundle
 from spyre.runtime.program.launch_spec import (
     DERIVED_EMITTER,
     LaunchSpec,
@@ -37,7 +37,7 @@ from spyre.runtime.program.launch_spec import (
 
 
 def read_arguments(
-    bundle: KernelSource,
+    bundle: LoweredBundle,
     values: Mapping[str, int] | None = None,
     shapes: Sequence[TensorSpec] = (),
     strides: Mapping[int, Sequence[int]] | None = None,
@@ -65,7 +65,7 @@ def read_arguments(
     return arguments
 
 
-def given_launch_spec(bundle: KernelSource) -> LaunchSpec | None:
+def given_launch_spec(bundle: LoweredBundle) -> LaunchSpec | None:
     """The launch_spec.json of the bundle; None without one, or if spyre-compile derived it."""
     if isinstance(bundle, CompiledBundle):
         return bundle.launch_spec
@@ -74,7 +74,7 @@ def given_launch_spec(bundle: KernelSource) -> LaunchSpec | None:
     return None if spec is None or spec.emitter == DERIVED_EMITTER else spec
 
 
-def _maxima(bundle: KernelSource, spec: LaunchSpec) -> dict[str, int]:
+def _maxima(bundle: LoweredBundle, spec: LaunchSpec) -> dict[str, int]:
     """The largest value of every runtime size, by the names bundle, SDSCs and launch spec use."""
     maxima = {
         kind.pytorch_sym: kind.max_value

@@ -25,7 +25,7 @@ from spyre.runtime.cases.case import (
     CaseTolerance,
 )
 from spyre.runtime.compare.outputs import Tolerance
-from spyre.runtime.program.compiled import KernelSource
+from spyre.runtime.program.compiled import LoweredBundle
 from spyre.runtime.program.launch_spec import LAUNCH_SPEC_FILE, LayoutSpec, format_launch_spec
 
 _EXACT = CaseTolerance(0.0, 0.0)
@@ -40,7 +40,7 @@ class RecordedRun:
     line that a replay needs.
     """
 
-    bundle: KernelSource
+    bundle: LoweredBundle
     arguments: KernelArguments
     inputs: Sequence[HostTensor]
     expected: Sequence[HostTensor] = ()
@@ -128,7 +128,7 @@ def _arrays(run: RecordedRun) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def launch_spec_file(bundle: KernelSource, arguments: KernelArguments) -> dict[str, bytes]:
+def launch_spec_file(bundle: LoweredBundle, arguments: KernelArguments) -> dict[str, bytes]:
     """The launch_spec.json of a bundle that has none, from what it was launched with."""
     if given_launch_spec(bundle) is not None:
         return {}

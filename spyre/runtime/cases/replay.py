@@ -45,20 +45,18 @@ from spyre.runtime.compare.outputs import (
     WriterLookup,
     compare,
 )
-from spyre.runtime.compare.reference_check import ReferenceCheck
 from spyre.runtime.compare.verification import Verification
-from spyre.runtime.flex.blocking_stream import BlockingStream, blocking_stream_of, load_source_on
+from spyre.runtime.flex.blocking_stream import BlockingStream
 from spyre.runtime.flex.device import flex_device_of
-from spyre.runtime.flex.job import JobPlan
+from spyre.runtime.flex.loaded_kernel import LoadedKernel
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch, PoolBuffer
-from spyre.runtime.kernel.runners import TimedLaunch
+from spyre.runtime.kernel.runners import ExecutedLaunch
 from spyre.runtime.program.launch_spec import LayoutSpec, Role
 from spyre.runtime.program.plan_cache import load_source
 from spyre.runtime.run.result import (
     ExecuteReport,
     PlacedArgument,
-    RanLaunch,
     RunResult,
     report_executes,
 )
@@ -69,7 +67,7 @@ from spyre.runtime.run.sanitizing import (
     take_findings,
     whole_output,
 )
-from spyre.runtime.run.session import runner_of
+from spyre.runtime.run.session import RunOptions, launch_runner
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer.run_findings import ExpectedOutput
@@ -90,7 +88,7 @@ def place_buffers(case: Case, device: Device) -> dict[str, PlacedBuffer]:
     for name, buffer in buffers.items():
         if buffer.alias_of is not None:
             placed[name] = _place_alias(name, buffer, placed[buffer.alias_of])
-    stream = blocking_stream_of(flex_device_of(device))
+    stream = flex_device_of(device).blocking
     for name, buffer in buffers.items():
         _fill_buffer(case, stream, buffer, placed[name].tensor)
     return placed
@@ -194,7 +192,7 @@ def read_output(
     dtype = np.dtype(find_host_dtype(through).storage_dtype)
     storage = np.zeros(_storage_elements(buffer.dma_sizes, buffer.dma_strides), dtype)
     extents = (tuple(buffer.dma_sizes), tuple(buffer.dma_strides))
-    stream = blocking_stream_of(flex_device_of(device))
+    stream = flex_device_of(device).blocking
     stream.to_host(tensor, HostTensor(tensor.name, through, *extents, 0, storage))
     values = _strided_view(storage, output.shape, output.stride, output.storage_offset)
     return HostTensor.from_array(output.buffer, values.copy(), through)
@@ -226,16 +224,7 @@ class LaunchedKernel:
     findings: tuple[Finding, ...]
     first_execute: int
     verification: Verification | None = None
-    launch: RanLaunch | None = None
-
-
-@dataclass(frozen=True)
-class _LaunchMode:
-    """How kernels are launched: in one go, timed, or beside the reference implementation."""
-
-    timed: bool
-    progress: Progress | None
-    check: ReferenceCheck | None
+    launch: ExecutedLaunch | None = None
 
 
 def run_case(
@@ -256,13 +245,14 @@ def run_case(
     kernels = _load_kernels(case, device)
     placed = place_buffers(case, device)
     first_record = next_record(device)
-    check = None if verify_points is None else ReferenceCheck(device, verify_points, progress)
-    mode = _LaunchMode(timed and check is None, progress, check)
+    options = RunOptions(timed=timed, progress=progress, verify=verify_points is not None)
+    if verify_points is not None:
+        options = replace(options, verify_points=verify_points)
     launched: list[LaunchedKernel] = []
     for spec in case.spec.launches:
         first = sum(len(done.reports) for done in launched)
         with observed(device):
-            launched.append(_launch_kernel(kernels[spec.bundle], spec, first, placed, mode))
+            launched.append(_launch_kernel(kernels[spec.bundle], spec, first, placed, options))
     places = tuple(output_place(case, output, placed, launched) for output in case.spec.outputs)
     found = tuple(read_output(case, output, device, placed) for output in case.spec.outputs)
     comparisons = tuple(
@@ -285,20 +275,19 @@ def _expected_outputs(case: Case, placed: Mapping[str, PlacedBuffer]) -> Iterato
 
 @dataclass(frozen=True)
 class _CheckedKernel:
-    kernel: Kernel
-    plan: JobPlan
+    kernel: LoadedKernel
     findings: tuple[Finding, ...]
 
 
 def _load_kernels(case: Case, device: Device) -> dict[str, _CheckedKernel]:
     """Every bundle of the case once, checked, its scratch memory reserved."""
-    stream = blocking_stream_of(flex_device_of(device))
+    stream = flex_device_of(device).blocking
     kernels: dict[str, _CheckedKernel] = {}
     for name in dict.fromkeys(launch.bundle for launch in case.spec.launches):
         bundle = load_source(case.directory / name)
         findings = bundle.check(raise_on_error=True)
         kernel = Kernel(bundle, device)
-        kernels[name] = _CheckedKernel(kernel, load_source_on(stream, kernel), findings)
+        kernels[name] = _CheckedKernel(stream.load(kernel), findings)
         kernel.reserve_scratch()
     return kernels
 
@@ -308,27 +297,27 @@ def _launch_kernel(
     spec: CaseLaunch,
     first_execute: int,
     placed: dict[str, PlacedBuffer],
-    mode: _LaunchMode,
+    options: RunOptions,
 ) -> LaunchedKernel:
-    kernel, launch = checked.kernel, bind_launch(spec, placed)
-    label_launch(kernel.device, first_execute, spec.bundle)
-    stream = blocking_stream_of(flex_device_of(kernel.device))
+    kernel, device = checked.kernel.kernel, checked.kernel.kernel.device
+    label_launch(device, first_execute, spec.bundle)
     label = ExecuteLabels(first_execute, spec.bundle)
-    runner = runner_of(mode.timed, mode.progress, mode.check, label)
-    detail = stream.launch(checked.plan, launch, runner)
-    linked = kernel.link(launch)
-    verification = detail if isinstance(detail, Verification) else None
-    elapsed_ns = detail.elapsed_ns if isinstance(detail, TimedLaunch) else None
+    runner = launch_runner(device, options, label)
+    launch = bind_launch(spec, placed)
+    executed = flex_device_of(device).blocking.launch(checked.kernel, launch, runner)
+    linked = executed.linked
     operations = [
         kernel.bundle.operations[execute.sdsc_filename] for execute in linked.program.executes
     ]
     reports = tuple(
         _renumbered(report, first_execute, spec.bundle)
-        for report in report_executes(linked, operations, elapsed_ns)
+        for report in report_executes(linked, operations, executed.elapsed_ns)
     )
     lookup = WriterLookup(linked)
-    ran = RanLaunch(checked.plan.name, linked, label)
-    return LaunchedKernel(lookup, reports, checked.findings, first_execute, verification, ran)
+    executed = replace(executed, label=label)
+    return LaunchedKernel(
+        lookup, reports, checked.findings, first_execute, executed.verification, executed
+    )
 
 
 def _renumbered(report: ExecuteReport, first: int, directory: str) -> ExecuteReport:

@@ -86,14 +86,11 @@ def load_bundle_program(
     session = session_of(device)
     prepared = session.prepare(bundle)
     findings = prepared.check() if options.check else ()
-    arguments = session.arguments(bundle, options)
+    arguments = prepared.arguments(options)
     tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
-    stream = session.stream
-    with placed(device, arguments, not prepared.bundle.program.parameters) as placement:
-        for spec, tensor in zip(arguments.inputs, tensors, strict=True):
-            stream.to_device(tensor, placement.tensors[spec.arg_index])
-        kernel = prepared.kernel
-        launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
+    with placed(device, arguments, prepared.bundle.program) as placement:
+        session.copy_inputs(arguments, tensors, placement)
+        kernel, launch = prepared.kernel.kernel, prepared.launch_of(placement, options)
         lookup = WriterLookup(kernel.link(launch))
         outputs = []
         for k, spec in enumerate(arguments.outputs):
@@ -101,7 +98,7 @@ def load_bundle_program(
             base = tensor_on_device.address_bytes
             writer = partial(lookup.writer_of_stick, spec.layout, base)
             place = OutputLocation(spec.layout, spec.shape, spec.strides, base, writer)
-            read = partial(stream.to_host, _wide(tensor_on_device))
+            read = partial(session.stream.to_host, _wide(tensor_on_device))
             judge = agrees[k] if agrees else None
             outputs.append(LoadedOutput(spec.name, spec.layout.device_dtype, read, place, judge))
         found = (*arguments.findings, *findings)

@@ -6,6 +6,7 @@ the work was submitted, and a new stream takes the place of one that has failed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -15,7 +16,6 @@ import numpy.typing as npt
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.arguments.read import read_arguments
-from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import (
     JobPlan,
     LaunchContext,
@@ -24,16 +24,18 @@ from spyre.runtime.flex.job import (
     to_device_plan,
     to_host_plan,
 )
+from spyre.runtime.flex.launch_plan import LaunchPlan
 from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
 from spyre.runtime.flex.stream import FlexStream
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
-from spyre.runtime.kernel.runners import Runner
-from spyre.runtime.program.compiled import CompiledBundle, KernelSource, files_of_bundle
+from spyre.runtime.kernel.runners import ExecutedLaunch, Runner, run_recorded
+from spyre.runtime.program.compiled import CompiledBundle, LoweredBundle, files_of_bundle
 from spyre.runtime.spyrecode.init_binary import format_header
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
+    from spyre.runtime.flex.device import FlexDevice
 
 
 class BlockingStream:
@@ -57,17 +59,35 @@ class BlockingStream:
         """Raw bytes → device memory."""
         self._run(bytes_to_device(content, address_bytes, name))
 
-    def load(self, plan: JobPlan) -> None:
-        """Run a plan that needs no tensors: the copy of a program binary."""
-        self._run(plan)
+    def load(self, kernel: Kernel) -> LoadedKernel:
+        """A kernel whose program is loaded on the card; its launches come bound.
 
-    def launch(self, plan: JobPlan, launch: Launch, runner: Runner | None = None) -> object:
-        """Run a kernel over tensors that were placed; what ``runner`` returned."""
-        assert isinstance(plan.program, LoadedKernel)
-        return self._wait(plan.program.bind_launch(self.device, launch, runner))
+        Of the binary only the header is copied: it is what the card is asked for, and the kernel is
+        here already.
+        """
+        header = format_header(_digest(kernel.bundle))
+        name = kernel.bundle.directory.resolve().name or "bundle"
+        arguments_of = partial(read_arguments, kernel.bundle)
+        loaded, copy = load_kernel(self.device, kernel, arguments_of, header, name)
+        self._run(copy)
+        return loaded
+
+    def launch(
+        self, kernel: LoadedKernel, launch: Launch, runner: Runner | None = None
+    ) -> ExecutedLaunch:
+        """Run a kernel over tensors that were placed; ``runner``: not plainly."""
+        runner = runner or self.device.runner or run_recorded
+        launch_plan = LaunchPlan.one_pass(kernel.kernel, launch)
+        shown = self.device.is_recorded
+        context = kernel.bind_at(
+            self.device, launch_plan, launch.addresses, (), runner, is_corrected=shown
+        )
+        executed = self._wait(context)
+        assert isinstance(executed, ExecutedLaunch)
+        return replace(executed, name=kernel.name)
 
     def _run(self, plan: JobPlan) -> None:
-        self._wait(LaunchContext(plan, self.device, ()))
+        self._wait(LaunchContext(plan, self.device))
 
     def _wait(self, context: LaunchContext) -> object:
         outcome = self._stream.submit_launch(context)
@@ -79,29 +99,7 @@ class BlockingStream:
         return outcome.detail
 
 
-def blocking_stream_of(device: FlexDevice) -> BlockingStream:
-    """The blocking stream of ``device``, made when first asked for."""
-    found: BlockingStream | None = vars(device).get("_blocking_stream")
-    if found is None:
-        found = vars(device)["_blocking_stream"] = BlockingStream(device)
-    return found
-
-
-def load_source_on(stream: BlockingStream, kernel: Kernel) -> JobPlan:
-    """The plan of a kernel whose program is loaded on the card; its launches come bound.
-
-    Of the binary only the header is copied: it is what the card is asked for, and the kernel is
-    here already.
-    """
-    header = format_header(_digest(kernel.bundle))
-    name = kernel.bundle.directory.resolve().name or "bundle"
-    arguments_of = partial(read_arguments, kernel.bundle)
-    plan, copy = load_kernel(stream.device, kernel, arguments_of, header, name)
-    stream.load(copy)
-    return plan
-
-
-def _digest(source: KernelSource) -> str:
-    if isinstance(source, CompiledBundle):
-        return source.digest
-    return files_of_bundle(cast("Bundle", source)).digest
+def _digest(bundle: LoweredBundle) -> str:
+    if isinstance(bundle, CompiledBundle):
+        return bundle.digest
+    return files_of_bundle(cast("Bundle", bundle)).digest

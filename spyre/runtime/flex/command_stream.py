@@ -11,7 +11,7 @@ from spyre.hw.memory.allocation_history import AllocationHistory
 from spyre.runtime.flex.job import ControlBlock, LaunchContext
 from spyre.runtime.flex.scheduling import WorkUnit
 from spyre.runtime.flex.work import Engine, Label, Work, label_text
-from spyre.runtime.kernel.runners import RecordedLaunch, TimedLaunch
+from spyre.runtime.kernel.runners import ExecutedLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,12 @@ def _dependencies(work: Work, place: int, iteration: int) -> tuple[str, ...]:
     return tuple(label_text(label) for label in found)
 
 
-def launch_of(command: Command) -> RecordedLaunch | TimedLaunch | None:
+def launch_of(command: Command) -> ExecutedLaunch | None:
     """The launch of a compute command; None for others, and where only copies were made.
 
     The detail of a tiled launch is that of the last tile which ran the kernel.
     """
     detail = command.detail
-    if isinstance(detail, (RecordedLaunch, TimedLaunch)) and detail.begin_ns >= command.begin_ns:
+    if isinstance(detail, ExecutedLaunch) and detail.begin_ns >= command.begin_ns:
         return detail
     return None

@@ -17,15 +17,15 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.program.program import Parameter
 from spyre.runtime.flex.job import DMA, Card, HostOperation, LaunchContext, MemoryRange
-from spyre.runtime.flex.launch_plan import state_of
-from spyre.runtime.kernel.launch import LaunchShape
+from spyre.runtime.flex.launch_plan import kernel_launch
+from spyre.runtime.kernel.launch import LaunchSignature
 from spyre.runtime.memory.storage import ProgramMemory
-from spyre.runtime.program.symbols import POOL, POOL_NAME, argument_index
+from spyre.runtime.program.symbols import owner_of
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """For launches of one shape: which words of a correction tensor are which addresses.
+    """For launches of one signature: which words of a correction tensor are which addresses.
 
     ``row``: the tensor with every address 0. ``value_words``: words of runtime sizes and indices;
     ``value_names``: what they are called.
@@ -47,56 +47,58 @@ class Correction:
 
     names: tuple[str, ...]
     indices: tuple[int | None, ...]
-    _columns: WeakKeyDictionary[LaunchShape, _Columns] = field(default_factory=WeakKeyDictionary)
+    _columns: WeakKeyDictionary[LaunchSignature, _Columns] = field(default_factory=WeakKeyDictionary)
 
     @cached_property
     def size_bytes(self) -> int:
         """Bytes of one correction tensor: whole sticks."""
         return -(-8 * len(self.names) // STICK_BYTES) * STICK_BYTES
 
-    def rows(self, shape: LaunchShape, addresses: Int64Array) -> Int64Array:
-        """The correction tensors of launches of ``shape`` at ``addresses`` [launch, address]."""
-        columns = self._columns_of(shape)
+    def rows(self, signature: LaunchSignature, addresses: Int64Array) -> Int64Array:
+        """The correction tensors of launches at ``addresses`` [launch, address]."""
+        columns = self._columns_of(signature)
         rows = np.empty((len(addresses), columns.row.size), np.int64)
         rows[:] = columns.row
         rows[:, columns.words] = addresses[:, columns.addresses]
         return rows
 
-    def addresses(self, shape: LaunchShape, bound: Int64Array, rows: Int64Array) -> Int64Array:
+    def addresses(
+        self, signature: LaunchSignature, bound: Int64Array, rows: Int64Array
+    ) -> Int64Array:
         """Addresses [launch, address] of launches whose correction tensors hold ``rows``.
 
         ``bound``: as the host bound them, for arguments that no symbol stands for.
         """
-        columns = self._columns_of(shape)
-        found = bound.copy()
-        found[:, columns.addresses] = rows[:, columns.words]
-        return found
+        columns = self._columns_of(signature)
+        addresses = bound.copy()
+        addresses[:, columns.addresses] = rows[:, columns.words]
+        return addresses
 
-    def shape(self, bound: LaunchShape, row: Int64Array) -> LaunchShape:
-        """The shape of the launch that ``row`` describes: ``bound``, unless its values differ."""
+    def signature(self, bound: LaunchSignature, row: Int64Array) -> LaunchSignature:
+        """The signature of the launch that ``row`` describes: ``bound``, unless values differ."""
         columns = self._columns_of(bound)
         words = columns.value_words
         if not words.size or (row[words] == columns.row[words]).all():
             return bound
-        found = dict(zip(columns.value_names, row[words].tolist(), strict=True))
-        return replace(bound, values={**bound.values, **found})
+        values = dict(zip(columns.value_names, row[words].tolist(), strict=True))
+        return replace(bound, values={**bound.values, **values})
 
-    def _columns_of(self, shape: LaunchShape) -> _Columns:
-        found = self._columns.get(shape)
-        if found is None:
-            found = self._columns[shape] = self._find_columns(shape)
-        return found
+    def _columns_of(self, signature: LaunchSignature) -> _Columns:
+        columns = self._columns.get(signature)
+        if columns is None:
+            columns = self._columns[signature] = self._find_columns(signature)
+        return columns
 
-    def _find_columns(self, shape: LaunchShape) -> _Columns:
+    def _find_columns(self, signature: LaunchSignature) -> _Columns:
         row = np.zeros(self.size_bytes // 8, np.int64)
         words, addresses = [], []
-        values = {self.names.index(name): name for name in shape.values if name in self.names}
+        values = {self.names.index(name): name for name in signature.values if name in self.names}
         for word, (name, index) in enumerate(zip(self.names, self.indices, strict=True)):
-            if name in shape.values:
-                row[word] = shape.values[name]
-            elif index is not None and index in shape.indices:
+            if name in signature.values:
+                row[word] = signature.values[name]
+            elif index is not None and index in signature.indices:
                 words.append(word)
-                addresses.append(shape.indices.index(index))
+                addresses.append(signature.indices.index(index))
         return _Columns(
             row,
             np.array(words, np.int64),
@@ -109,11 +111,7 @@ class Correction:
 def correction_of(parameters: Sequence[Parameter]) -> Correction:
     """The correction of a program with ``parameters``."""
     names = tuple(parameter.name for parameter in parameters)
-    return Correction(names, tuple(map(_index_of, names)))
-
-
-def _index_of(name: str) -> int | None:
-    return POOL if name == POOL_NAME else argument_index(name)
+    return Correction(names, tuple(map(owner_of, names)))
 
 
 CORRECTION = "correction"
@@ -151,9 +149,9 @@ class CorrectionMemory:
     def read(self, device: Card, memory: ProgramMemory, first: int, last: int) -> Int64Array:
         """Tensors ``first`` to ``last`` as program memory has them, [tensor, word]."""
         size_bytes = self.correction.size_bytes
-        at = memory.address_bytes + first * size_bytes
-        found = device.device.memory.view(at, (last - first) * size_bytes)
-        rows: Int64Array = found.view(np.int64).reshape(last - first, size_bytes // 8)
+        address = memory.address_bytes + first * size_bytes
+        content = device.device.memory.view(address, (last - first) * size_bytes)
+        rows: Int64Array = content.view(np.int64).reshape(last - first, size_bytes // 8)
         return rows
 
 
@@ -162,8 +160,8 @@ def correction_steps(name: str, correction: Correction) -> tuple[HostOperation, 
     size_bytes = correction.size_bytes
 
     def rows(context: LaunchContext, first: int, last: int) -> Int64Array:
-        state = state_of(context)
-        return correction.rows(state.form.shape, state.addresses(first, last))
+        launch = kernel_launch(context)
+        return correction.rows(launch.launch_plan.signature, launch.addresses(first, last))
 
     def places(context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
         return correction_places(context, iteration, size_bytes)
@@ -177,14 +175,14 @@ def correction_places(
     context: LaunchContext, iteration: int, size_bytes: int
 ) -> tuple[MemoryRange, ...]:
     """Where the correction tensor of an iteration lies."""
-    memory = state_of(context).memory
+    memory = kernel_launch(context).correction
     assert memory is not None
     resolve = context.device.allocator.virtual_address
     return (MemoryRange(CORRECTION, resolve(memory.address_bytes + iteration * size_bytes)),)
 
 
 def _copy(context: LaunchContext, first: int, last: int) -> None:
-    memory = state_of(context).memory
+    memory = kernel_launch(context).correction
     assert memory is not None
     rows = context.buffers[CORRECTION][first:last]
     address = memory.address_bytes + first * rows.shape[1] * 8

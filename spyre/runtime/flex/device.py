@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from spyre.hw.memory.regions import TENSOR_REGIONS
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import DmaEngine
+from spyre.runtime.flex.blocking_stream import BlockingStream
 from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.flex.job import JobPlan, LaunchContext, host_like, to_device_plan, to_host_plan
 from spyre.runtime.flex.scheduler import Scheduler
@@ -135,6 +137,16 @@ class FlexDevice:
 
     # --- streams ---------------------------------------------------------------------------------
 
+    @cached_property
+    def blocking(self) -> BlockingStream:
+        """A stream whose calls wait."""
+        return BlockingStream(self)
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if somebody reads the command stream of what runs now."""
+        return self.scheduler.observer is not None
+
     @property
     def default_stream(self) -> FlexStream:
         """Stream 0."""
@@ -233,10 +245,7 @@ def _reset_error() -> Exception:
 
 def flex_device_of(device: Device) -> FlexDevice:
     """The flex layer of ``device``, made when first asked for and kept in the device itself."""
-    found: FlexDevice | None = vars(device).get("_flex_device")
-    if found is None:
-        found = vars(device)["_flex_device"] = FlexDevice(device)
-    return found
+    return device.attached(FlexDevice, lambda: FlexDevice(device))
 
 
 class Devices:

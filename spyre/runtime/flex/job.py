@@ -91,11 +91,11 @@ class LaunchOutcome:
 
 
 class LaunchContext:
-    """One launch of a plan: its tensors, buffers and results.
+    """One launch of a plan: its buffers and results.
 
-    ``iterations``: tiles; ``chunk``: how many run in one go. ``buffers``: host buffers by handle,
-    int64 rows [iteration, word], made by the host operations that fill them.
-    ``state``: what the kernel's program keeps for this launch.
+    ``keep_alive``: tensors whose memory it uses. ``iterations``: tiles; ``chunk``: how many run in
+    one go. ``is_large``: worth a second thread. ``buffers``: host buffers by handle, int64 rows
+    [iteration, word], made by the host operations that fill them.
     """
 
     __slots__ = (
@@ -104,33 +104,28 @@ class LaunchContext:
         "device",
         "is_large",
         "iterations",
+        "keep_alive",
         "outcome",
         "plan",
-        "state",
-        "stream_id",
-        "tensors",
     )
 
     def __init__(
         self,
         plan: JobPlan,
         device: Card,
-        tensors: Sequence[SpyreTensor],
+        keep_alive: Sequence[object] = (),
         iterations: int = 1,
-        state: object = None,
         is_large: bool = False,
         chunk: int = 64,
     ) -> None:
         self.plan = plan
         self.device = device
-        self.tensors = tensors
+        self.keep_alive = keep_alive
         self.iterations = iterations
-        self.buffers: dict[str, npt.NDArray[np.int64]] = {}
-        self.outcome = LaunchOutcome()
-        self.state = state
-        self.stream_id = -1
         self.is_large = is_large
         self.chunk = chunk
+        self.buffers: dict[str, npt.NDArray[np.int64]] = {}
+        self.outcome = LaunchOutcome()
 
 
 class JobPlanStep(Protocol):
@@ -149,7 +144,7 @@ class JobPlanStep(Protocol):
 
 
 class ComputeProgram(Protocol):
-    """A program in program memory that compute steps run: a `KernelProgram`."""
+    """A program in program memory that compute steps run: a `LoadedKernel`."""
 
     @property
     def allocation_bytes(self) -> int:

@@ -3,7 +3,8 @@
 Program correction (pipeline RFC; runtime reference §5): the host writes the values of the
 kernel's symbols, addresses among them, into a correction tensor; DMA copies it to program memory;
 the compute step reads it there and runs the kernel with what it found. Every launch has correction
-tensors of its own, one per iteration, so that one may be prepared while another computes.
+tensors of its own, one per iteration, so that one may be prepared while another computes. Launches
+of our own programs, which nobody looks at, come bound: they need no correction.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout.access_map import Int64Array
+from spyre.lru_cache import LruCache
 from spyre.runtime.arguments.read import given_launch_spec
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.flex.correction import (
@@ -29,6 +31,7 @@ from spyre.runtime.flex.correction import (
     correction_steps,
 )
 from spyre.runtime.flex.job import (
+    NO_VALUES,
     Card,
     DeviceCompute,
     JobPlan,
@@ -36,10 +39,10 @@ from spyre.runtime.flex.job import (
     MemoryRange,
     bytes_to_device,
 )
-from spyre.runtime.flex.launch_plan import LaunchPlan, LaunchPlans, LaunchState, state_of
+from spyre.runtime.flex.launch_plan import KernelLaunch, LaunchPlan, kernel_launch
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, LaunchShape, PoolBuffer
-from spyre.runtime.kernel.runners import BoundKernel, Runner
+from spyre.runtime.kernel.launch import Launch, LaunchSignature, PoolBuffer
+from spyre.runtime.kernel.runners import Runner
 from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory, SpyreTensor
 from spyre.runtime.program.launch_spec import LaunchSpec
 from spyre.runtime.tiling.options import TilingOptions
@@ -50,6 +53,298 @@ if TYPE_CHECKING:
 
 Shapes = tuple[tuple[int | str, ...], ...]
 """Per argument its extents: numbers, and names of runtime sizes."""
+ArgumentsOf = Callable[[Mapping[str, int]], KernelArguments]
+"""What a kernel takes, for given values of its runtime sizes and index parameters."""
+MAX_PLANS = 1024
+"""Signatures of tensors a kernel remembers a launch plan for."""
+
+
+@dataclass(eq=False)
+class LoadedKernel:
+    """A kernel on a card. Launches may be bound from any thread; computing is the engine's.
+
+    ``image``: its bytes in program memory, which begin with ``header``. ``arguments_of``: what it
+    takes, for given values of its runtime sizes and index parameters. ``pool``: memory of its
+    intermediates, kept between launches.
+    """
+
+    name: str
+    kernel: Kernel
+    arguments_of: ArgumentsOf
+    image: ProgramMemory
+    header: bytes
+    pool: PoolBuffer | None = None
+    pool_memory: DeviceStorage | None = None
+    _plans: LruCache[tuple[object, ...], tuple[LaunchPlan, TilingKernel]] = field(
+        default_factory=lambda: LruCache(MAX_PLANS)
+    )
+    _tilings: dict[tuple[tuple[str, int], ...], TilingKernel] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def correction(self) -> Correction:
+        """What the correction tensor holds."""
+        return correction_of(self.kernel.bundle.program.parameters)
+
+    @cached_property
+    def _corrections(self) -> CorrectionMemory:
+        return CorrectionMemory(self.correction)
+
+    @cached_property
+    def _named_shapes(self) -> Shapes:
+        return named_shapes(given_launch_spec(self.kernel.bundle))
+
+    @property
+    def allocation_bytes(self) -> int:
+        """Bytes of program memory it holds."""
+        return self.image.size_bytes
+
+    @property
+    def expected_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Host shapes of its arguments, in launch order; LaunchError SPY366 for a runtime size."""
+        return tuple(a.shape for a in self.arguments_of(NO_VALUES).arguments)
+
+    @cached_property
+    def plan(self) -> JobPlan:
+        """The job plan: correction where there are symbols, and the compute step."""
+        compute = DeviceCompute(self)
+        if not self.correction.names:
+            return JobPlan(self.name, (compute,), self)
+        return JobPlan(self.name, (*correction_steps(self.name, self.correction), compute), self)
+
+    @cached_property
+    def bound_plan(self) -> JobPlan:
+        """The job plan of launches whose symbols the host has bound: the compute step alone."""
+        return JobPlan(self.name, (DeviceCompute(self),), self)
+
+    # --- binding ---------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        plan: JobPlan,
+        device: Card,
+        tensors: Sequence[SpyreTensor],
+        options: TilingOptions | None = None,
+        values: Mapping[str, int] = NO_VALUES,
+    ) -> KernelLaunch:
+        """A launch over ``tensors``, one per argument in launch order, checked against them.
+
+        Runtime sizes that the launch spec names are those of the tensors (SPY873 when they differ);
+        ``values``: others, and index parameters, by name.
+        """
+        if self._named_shapes:
+            values = sizes_of_tensors(self._named_shapes, tensors, values)
+        key = (
+            options,
+            tuple(values.items()) if values else (),
+            *[tensor.signature for tensor in tensors],
+        )
+        known = self._plans.get(key)
+        if known is None:
+            known = self._find_plan(device, tensors, options or TilingOptions(), values)
+            self._plans.put(key, known)
+        launch_plan, tiling = known
+        bases = tuple([tensor.resolved.address_bytes for tensor in tensors])
+        if self.pool is not None:
+            bases = (*bases, self.pool.address_bytes)
+        launch = KernelLaunch(plan, device, launch_plan, bases, tensors)
+        if launch_plan.tiles is not None:
+            self._bind_tiles(launch, tensors, tiling, values)
+        return self._corrected(launch)
+
+    def bind_at(
+        self,
+        device: Card,
+        launch_plan: LaunchPlan,
+        addresses: tuple[int, ...],
+        keep_alive: Sequence[object] = (),
+        runner: Runner | None = None,
+        is_corrected: bool = False,
+    ) -> KernelLaunch:
+        """One pass at ``addresses``, of tensors that somebody else has checked.
+
+        ``keep_alive`` lives until it has ended. ``runner``: another way to run it. It needs no
+        correction, since what the compute step runs is bound here, symbol by symbol;
+        ``is_corrected``: it has one all the same, for a command stream that shows it.
+        """
+        if not is_corrected:
+            return KernelLaunch(self.bound_plan, device, launch_plan, addresses, keep_alive, runner)
+        return self._corrected(
+            KernelLaunch(self.plan, device, launch_plan, addresses, keep_alive, runner)
+        )
+
+    def _corrected(self, launch: KernelLaunch) -> KernelLaunch:
+        if self.correction.names:
+            launch.correction = self._corrections.take(launch.device, launch.iterations)
+        return launch
+
+    def _find_plan(
+        self,
+        device: Card,
+        tensors: Sequence[SpyreTensor],
+        options: TilingOptions,
+        values: Mapping[str, int],
+    ) -> tuple[LaunchPlan, TilingKernel]:
+        """The plan of a launch; TilingError and LaunchError SPY850-SPY862 when there is none."""
+        from spyre.runtime.tiling.execute import TiledLaunch
+
+        arguments = self.arguments_of(values)
+        self._check(device, arguments, tensors)
+        launch = self._launch(arguments, tensors, values)
+        with self._lock:  # tiling kernels are made for one thread
+            tiling = self._tiling_of(arguments, launch.values)
+            if tiling.matches(launch):
+                return LaunchPlan.one_pass(self.kernel, launch), tiling
+            tiles = tiling.plan(launch, options)
+            if not tiles.is_tiled and all(tensor.map.is_identity for tensor in tiles.tensors):
+                return LaunchPlan.one_pass(self.kernel, launch), tiling
+            return LaunchPlan.over_tiles(TiledLaunch(tiling, launch, tiles)), tiling
+
+    def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
+        from spyre.runtime.tiling.execute import TilingKernel
+
+        key = tuple(sorted(values.items()))
+        if key not in self._tilings:
+            self._tilings[key] = TilingKernel(self.kernel, arguments, values)
+        return self._tilings[key]
+
+    def _launch(
+        self,
+        arguments: KernelArguments,
+        tensors: Sequence[SpyreTensor],
+        values: Mapping[str, int],
+    ) -> Launch:
+        pairs = zip(arguments.arguments, tensors, strict=True)
+        names = {parameter.name for parameter in self.kernel.bundle.program.parameters}
+        parameter_values = {name: value for name, value in values.items() if name in names}
+        memory = {a.arg_index: tensor.resolved for a, tensor in pairs}
+        return Launch(memory, self.pool, parameter_values)
+
+    def _bind_tiles(
+        self,
+        kernel_launch: KernelLaunch,
+        tensors: Sequence[SpyreTensor],
+        tiling: TilingKernel,
+        values: Mapping[str, int],
+    ) -> None:
+        """What a tiled launch needs beside its plan: a look at its addresses, temporaries."""
+        from spyre.runtime.tiling.execute import TiledLaunch, TileSteps, temporaries_of
+
+        tiles, device = kernel_launch.launch_plan.tiles, kernel_launch.device
+        assert tiles is not None
+        launch = self._launch(self.arguments_of(values), tensors, values)
+        with self._lock:
+            tiled = TiledLaunch(tiling, launch, tiles)
+        if not tiles.needs_steps:
+            return
+        storages: list[DeviceStorage] = []
+
+        def allocate(size_bytes: int) -> int:
+            storages.append(device.allocate(size_bytes))
+            return device.allocator.device_address(storages[-1].index)
+
+        temporaries = temporaries_of(tiles, tiled.steps(), allocate)
+        kernel_launch.use_steps(TileSteps(tiled, temporaries), tuple(storages))
+
+    def _check(
+        self, device: Card, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
+    ) -> None:
+        expected = arguments.arguments
+        if len(tensors) != len(expected):
+            raise LaunchError(
+                "SPY878",
+                f"{self.name} takes {len(expected)} tensors",
+                expected=", ".join(str(a.host_spec) for a in expected),
+                found=f"{len(tensors)} tensors",
+            )
+        for k, tensor in enumerate(tensors):
+            if tensor.storage.allocator is not device.allocator:
+                raise LaunchError(
+                    "SPY879",
+                    f"argument {k} must be on Spyre device {device.index}",
+                    found=repr(tensor),
+                )
+
+    def release(self, context: LaunchContext) -> None:
+        """A launch has ended: its correction tensor serves another one."""
+        memory = kernel_launch(context).correction
+        if memory is not None:
+            self._corrections.give_back(memory)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def compute(self, context: LaunchContext, first: int, last: int) -> None:
+        """Run iterations ``first`` .. ``last`` with the symbols that program memory holds."""
+        launch = kernel_launch(context)
+        self._check_image(context.device)
+        if first == last:
+            return
+        plan = launch.launch_plan
+        if launch.is_bound:
+            self._run_one(launch, plan.kernel, plan.signature, launch.bases)
+            return
+        addresses, signature = launch.addresses(first, last), plan.signature
+        if launch.correction is not None:
+            # What counts is what DMA has written, not what the host bound.
+            rows = self._corrections.read(launch.device, launch.correction, first, last)
+            addresses = self.correction.addresses(signature, addresses, rows)
+            signature = self.correction.signature(signature, rows[0])
+        if launch.steps is not None:
+            launch.steps.run(first, addresses, partial(self._run_one, launch))
+        elif last - first == 1:
+            self._run_one(launch, plan.kernel, signature, tuple(addresses[0].tolist()))
+        else:
+            self._run_tiles(launch, signature, addresses)
+
+    def _run_one(
+        self,
+        launch: KernelLaunch,
+        kernel: Kernel,
+        signature: LaunchSignature,
+        addresses: tuple[int, ...],
+    ) -> None:
+        device = launch.device.device
+        linked = kernel.link_at(signature, addresses, launch.launch_plan.names)
+        runner = launch.runner or launch.device.runner
+        if runner is None:
+            device.executor.run(linked)
+        else:
+            launch.outcome.detail = runner(device, linked)
+
+    def _run_tiles(
+        self, launch: KernelLaunch, signature: LaunchSignature, addresses: Int64Array
+    ) -> None:
+        kernel = launch.launch_plan.kernel
+        if launch.runner is not None or launch.device.runner is not None:
+            for row in addresses.tolist():
+                self._run_one(launch, kernel, signature, tuple(row))
+            return
+        batch = kernel.link_batch_at(signature, addresses)
+        launch.device.device.executor.run_batch(batch)
+
+    def _check_image(self, device: Card) -> None:
+        content = device.device.memory.view(self.image.address_bytes, STICK_BYTES)
+        if content.tobytes() != self.header:
+            raise DeviceFault(
+                "SPY881",
+                f"program memory does not hold {self.name} any more",
+                expected=f"the header of its binary at {self.image.address_bytes:#x}",
+                found=content[:16].tobytes().hex(),
+            )
+
+    def places(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
+        """Device memory one compute control block names: program, correction, arguments, pool."""
+        launch = kernel_launch(context)
+        resolve = context.device.allocator.virtual_address
+        places = [MemoryRange("program", resolve(self.image.address_bytes))]
+        if launch.correction is not None:
+            places += correction_places(context, iteration, self.correction.size_bytes)
+        addresses = launch.addresses(iteration, iteration + 1)[0].tolist()
+        pairs = zip(launch.launch_plan.names, addresses, strict=True)
+        return (*places, *(MemoryRange(name, resolve(address)) for name, address in pairs))
+
+
+# --- runtime sizes ----------------------------------------------------------------------------
 
 
 def named_shapes(spec: LaunchSpec | None) -> Shapes:
@@ -85,300 +380,7 @@ def sizes_of_tensors(
     return values
 
 
-NO_VALUES: Mapping[str, int] = {}
-MAX_FORMS = 1024
-"""Signatures of tensors a kernel remembers; the oldest goes first."""
-
-
-@dataclass(eq=False)
-class LoadedKernel:
-    """A kernel on a card. Launches may be bound from any thread; computing is the engine's.
-
-    ``image``: its bytes in program memory, which begin with ``header``. ``arguments_of``: what it
-    takes, for given values of its runtime sizes and index parameters. ``pool``: memory of its
-    intermediates, kept between launches.
-    """
-
-    name: str
-    kernel: Kernel
-    arguments_of: Callable[[Mapping[str, int]], KernelArguments]
-    image: ProgramMemory
-    header: bytes
-    pool: PoolBuffer | None = None
-    pool_memory: DeviceStorage | None = None
-    _forms: dict[tuple[object, ...], tuple[LaunchPlan, TilingKernel]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @cached_property
-    def correction(self) -> Correction:
-        """What the correction tensor holds."""
-        return correction_of(self.kernel.bundle.program.parameters)
-
-    @cached_property
-    def _corrections(self) -> CorrectionMemory:
-        return CorrectionMemory(self.correction)
-
-    @cached_property
-    def _named_shapes(self) -> Shapes:
-        return named_shapes(given_launch_spec(self.kernel.bundle))
-
-    @cached_property
-    def forms(self) -> LaunchPlans:
-        """How launches run, by what they are given."""
-        return LaunchPlans(self.kernel)
-
-    @property
-    def allocation_bytes(self) -> int:
-        """Bytes of program memory it holds."""
-        return self.image.size_bytes
-
-    @property
-    def expected_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Host shapes of its arguments, in launch order; LaunchError SPY366 for a runtime size."""
-        return tuple(a.shape for a in self.arguments_of(NO_VALUES).arguments)
-
-    @cached_property
-    def plan(self) -> JobPlan:
-        """The job plan: correction where there are symbols, and the compute step."""
-        compute = DeviceCompute(self)
-        if not self.correction.names:
-            return JobPlan(self.name, (compute,), self)
-        return JobPlan(self.name, (*correction_steps(self.name, self.correction), compute), self)
-
-    @cached_property
-    def bound_plan(self) -> JobPlan:
-        """The job plan of launches whose symbols the host has bound: the compute step alone."""
-        return JobPlan(self.name, (DeviceCompute(self),), self)
-
-    # --- binding ---------------------------------------------------------------------------------
-
-    def bind(
-        self,
-        plan: JobPlan,
-        device: Card,
-        tensors: Sequence[SpyreTensor],
-        options: TilingOptions | None = None,
-        values: Mapping[str, int] = NO_VALUES,
-    ) -> LaunchContext:
-        """A launch over ``tensors``, one per argument in launch order, checked against them.
-
-        Runtime sizes that the launch spec names are those of the tensors (SPY873 when they differ);
-        ``values``: others, and index parameters, by name.
-        """
-        if self._named_shapes:
-            values = sizes_of_tensors(self._named_shapes, tensors, values)
-        key = (
-            options,
-            tuple(values.items()) if values else (),
-            *[tensor.signature for tensor in tensors],
-        )
-        found = self._forms.get(key)
-        if found is None:
-            found = self._find_form(key, device, tensors, options, values)
-        form, tiling = found
-        bases = tuple([tensor.resolved.address_bytes for tensor in tensors])
-        if self.pool is not None:
-            bases = (*bases, self.pool.address_bytes)
-        state = LaunchState(form, bases)
-        if form.plan is not None:
-            self._bind_tiles(device, state, tensors, tiling, values)
-        return self._context(plan, device, state, tensors)
-
-    def bind_launch(
-        self, device: Card, launch: Launch, runner: Runner | None = None
-    ) -> LaunchContext:
-        """A launch of tensors that were checked and placed; ``runner``: another way to run it."""
-        state = LaunchState(self.forms.bound(launch), launch.addresses, None, runner)
-        return self._context(self.plan, device, state, ())
-
-    def bind_addresses(
-        self,
-        device: Card,
-        form: LaunchPlan,
-        addresses: Sequence[int],
-        held: Sequence[SpyreTensor],
-    ) -> LaunchContext:
-        """One pass of a known form at ``addresses``; ``held`` lives until it has ended.
-
-        It needs no correction: what the compute step runs is bound here, symbol by symbol.
-        """
-        state = LaunchState(form, tuple(addresses))
-        return LaunchContext(self.bound_plan, device, held, 1, state, form.is_large, form.chunk)
-
-    def _context(
-        self,
-        plan: JobPlan,
-        device: Card,
-        state: LaunchState,
-        tensors: Sequence[SpyreTensor],
-    ) -> LaunchContext:
-        iterations = state.form.iterations if state.steps is None else len(state.steps)
-        if self.correction.names:
-            state.memory = self._corrections.take(device, iterations)
-        is_large = state.form.is_large or iterations > 1
-        chunk = state.form.chunk
-        return LaunchContext(plan, device, tensors, iterations, state, is_large, chunk)
-
-    def _find_form(
-        self,
-        key: tuple[object, ...],
-        device: Card,
-        tensors: Sequence[SpyreTensor],
-        options: TilingOptions | None,
-        values: Mapping[str, int],
-    ) -> tuple[LaunchPlan, TilingKernel]:
-        arguments = self.arguments_of(values)
-        self._check(device, arguments, tensors)
-        launch = self._launch(arguments, tensors, values)
-        with self._lock:
-            found = self.forms.find(launch, arguments, options or TilingOptions())
-            self._forms[key] = found
-            if len(self._forms) > MAX_FORMS:
-                del self._forms[next(iter(self._forms))]
-        return found
-
-    def _launch(
-        self,
-        arguments: KernelArguments,
-        tensors: Sequence[SpyreTensor],
-        values: Mapping[str, int],
-    ) -> Launch:
-        pairs = zip(arguments.arguments, tensors, strict=True)
-        names = {parameter.name for parameter in self.kernel.bundle.program.parameters}
-        given = {name: value for name, value in values.items() if name in names}
-        return Launch({a.arg_index: tensor.resolved for a, tensor in pairs}, self.pool, given)
-
-    def _bind_tiles(
-        self,
-        device: Card,
-        state: LaunchState,
-        tensors: Sequence[SpyreTensor],
-        tiling: TilingKernel,
-        values: Mapping[str, int],
-    ) -> None:
-        """What a tiled launch needs beside its form: a look at its addresses, temporaries."""
-        from spyre.runtime.tiling.execute import StepLaunch, TiledLaunch, temporaries_of
-
-        plan = state.form.plan
-        assert plan is not None
-        launch = self._launch(self.arguments_of(values), tensors, values)
-        with self._lock:
-            tiled = TiledLaunch(tiling, launch, plan)
-        if not plan.needs_steps:
-            return
-        held: list[DeviceStorage] = []
-
-        def allocate(size_bytes: int) -> int:
-            held.append(device.allocate(size_bytes))
-            return device.allocator.device_address(held[-1].index)
-
-        temporaries = temporaries_of(plan, tiled.steps(), allocate)
-        state.steps = StepLaunch(tiled, temporaries)
-        state.held = tuple(held)
-
-    def _check(
-        self, device: Card, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
-    ) -> None:
-        expected = arguments.arguments
-        if len(tensors) != len(expected):
-            raise LaunchError(
-                "SPY878",
-                f"{self.name} takes {len(expected)} tensors",
-                expected=", ".join(str(a.host_spec) for a in expected),
-                found=f"{len(tensors)} tensors",
-            )
-        for k, tensor in enumerate(tensors):
-            if tensor.storage.allocator is not device.allocator:
-                raise LaunchError(
-                    "SPY879",
-                    f"argument {k} must be on Spyre device {device.index}",
-                    found=repr(tensor),
-                )
-
-    def release(self, context: LaunchContext) -> None:
-        """A launch has ended: its correction tensor serves another one."""
-        memory = state_of(context).memory
-        if memory is not None:
-            self._corrections.give_back(memory)
-
-    # --- running ---------------------------------------------------------------------------------
-
-    def compute(self, context: LaunchContext, first: int, last: int) -> None:
-        """Run iterations ``first`` .. ``last`` with the symbols that program memory holds."""
-        state = state_of(context)
-        self._check_image(context.device)
-        if first == last:
-            return
-        if state.is_bound:
-            self._run_one(context, state, state.form.kernel, state.form.shape, state.bases)
-            return
-        addresses, shape = state.addresses(first, last), state.form.shape
-        if state.memory is not None:
-            rows = self._corrections.read(context.device, state.memory, first, last)
-            addresses = self.correction.addresses(shape, addresses, rows)
-            shape = self.correction.shape(shape, rows[0])
-        run = partial(self._run_one, context, state)
-        if state.steps is not None:
-            state.steps.run(first, addresses, run)
-        elif last - first == 1:
-            run(state.form.kernel, shape, tuple(addresses[0].tolist()))
-        else:
-            self._run_tiles(context, state, shape, addresses)
-
-    def _run_one(
-        self,
-        context: LaunchContext,
-        state: LaunchState,
-        kernel: Kernel,
-        shape: LaunchShape,
-        addresses: tuple[int, ...],
-    ) -> None:
-        names = state.form.names
-        runner = state.runner or context.device.runner
-        if runner is not None:
-            context.outcome.detail = runner(kernel, BoundKernel(shape, addresses, names))
-            return
-        context.device.device.executor.run(kernel.link_at(shape, addresses, names))
-
-    def _run_tiles(
-        self,
-        context: LaunchContext,
-        state: LaunchState,
-        shape: LaunchShape,
-        addresses: Int64Array,
-    ) -> None:
-        kernel = state.form.kernel
-        if state.runner is not None or context.device.runner is not None:
-            for row in addresses.tolist():
-                self._run_one(context, state, kernel, shape, tuple(row))
-            return
-        batch = kernel.link_batch_at(shape, addresses)
-        context.device.device.executor.run_batch(batch)
-
-    def _check_image(self, device: Card) -> None:
-        found = device.device.memory.view(self.image.address_bytes, STICK_BYTES)
-        if found.tobytes() != self.header:
-            raise DeviceFault(
-                "SPY881",
-                f"program memory does not hold {self.name} any more",
-                expected=f"the header of its binary at {self.image.address_bytes:#x}",
-                found=found[:16].tobytes().hex(),
-            )
-
-    def places(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
-        """Device memory one compute control block names: program, correction, arguments, pool."""
-        state = state_of(context)
-        resolve = context.device.allocator.virtual_address
-        places = [MemoryRange("program", resolve(self.image.address_bytes))]
-        if state.memory is not None:
-            places += correction_places(context, iteration, self.correction.size_bytes)
-        addresses = state.addresses(iteration, iteration + 1)[0].tolist()
-        pairs = zip(state.form.names, addresses, strict=True)
-        return (*places, *(MemoryRange(name, resolve(address)) for name, address in pairs))
-
-
-ArgumentsOf = Callable[[Mapping[str, int]], KernelArguments]
-"""What a kernel takes, for given values of its runtime sizes and index parameters."""
+# --- loading ----------------------------------------------------------------------------------
 
 
 def load_kernel(
@@ -388,8 +390,8 @@ def load_kernel(
     binary: bytes,
     name: str,
     pool_bytes: int = 0,
-) -> tuple[JobPlan, JobPlan]:
-    """The plan of ``kernel``, and the one that copies ``binary`` to program memory before.
+) -> tuple[LoadedKernel, JobPlan]:
+    """``kernel`` as the card runs it, and the job that copies ``binary`` to program memory before.
 
     ``binary`` begins with a header stick that identifies it. The kernel's pool, where it has one,
     is allocated here and kept between launches.
@@ -400,6 +402,6 @@ def load_kernel(
         storage = device.allocate(pool_bytes)
         pool = PoolBuffer(device.allocator.device_address(storage.index), pool_bytes)
     header = binary[:STICK_BYTES]
-    program = LoadedKernel(name, kernel, arguments_of, memory, header, pool, storage)
+    loaded = LoadedKernel(name, kernel, arguments_of, memory, header, pool, storage)
     content = np.frombuffer(binary, np.uint8)
-    return program.plan, bytes_to_device(content, memory.address_bytes, f"binary of {name}")
+    return loaded, bytes_to_device(content, memory.address_bytes, f"binary of {name}")

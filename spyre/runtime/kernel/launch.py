@@ -22,16 +22,9 @@ from spyre.hw.linking.binding import (
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.program.program import LoopProgram, Parameter
-from spyre.runtime.program.symbols import (
-    POOL,
-    POOL_NAME,
-    argument_index,
-    require_no_size,
-)
+from spyre.runtime.program.symbols import POOL, owner_of, require_no_size
 
-"""Argument index of the pool."""
-
-_SLOTS_KEPT = 4096
+_MAX_SLOTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +49,14 @@ class Launch:
     @property
     def addresses(self) -> tuple[int, ...]:
         """Where its memory begins, bytes: arguments in their order, then the pool."""
-        found = tuple([tensor.address_bytes for tensor in self.arguments.values()])
-        return found if self.pool is None else (*found, self.pool.address_bytes)
+        addresses = tuple([tensor.address_bytes for tensor in self.arguments.values()])
+        return addresses if self.pool is None else (*addresses, self.pool.address_bytes)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of its memory for messages, in the order of ``addresses``."""
-        found = tuple([tensor.name for tensor in self.arguments.values()])
-        return found if self.pool is None else (*found, "pool")
+        names = tuple([tensor.name for tensor in self.arguments.values()])
+        return names if self.pool is None else (*names, "pool")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,14 +68,14 @@ class ArgumentSlot:
     device_dims: tuple[tuple[int, int], ...] = ()
 
 
-@lru_cache(_SLOTS_KEPT)
+@lru_cache(_MAX_SLOTS)
 def _slot(
     size_bytes: int, arrangement: str = "STANDARD", dims: tuple[tuple[int, int], ...] = ()
 ) -> ArgumentSlot:
     return ArgumentSlot(size_bytes, arrangement, dims)
 
 
-@lru_cache(_SLOTS_KEPT)
+@lru_cache(_MAX_SLOTS)
 def slot_of(layout: SpyreTensorLayout) -> ArgumentSlot:
     """The slot of a tensor with ``layout``."""
     return _slot(layout.device_bytes, layout.element_arrangement, _device_dims(layout))
@@ -94,10 +87,10 @@ def _device_dims(layout: SpyreTensorLayout) -> tuple[tuple[int, int], ...]:
     return tuple(zip(layout.device_size[:-1], strides, strict=True))
 
 
-ShapeKey = tuple[object, ...]
+SignatureKey = tuple[object, ...]
 
 
-def shape_key(launch: Launch) -> ShapeKey:
+def signature_key(launch: Launch) -> SignatureKey:
     """What two launches of one kernel have in common if they differ by addresses and names only."""
     slots = tuple([slot_of(tensor.layout) for tensor in launch.arguments.values()])
     pool = None if launch.pool is None else launch.pool.size_bytes
@@ -106,7 +99,7 @@ def shape_key(launch: Launch) -> ShapeKey:
 
 
 @dataclass(frozen=True, eq=False)
-class LaunchShape:
+class LaunchSignature:
     """Everything of a launch but its addresses: made once, launched at any addresses.
 
     ``indices``: argument index of each address, POOL for the pool. ``names``: as in the launch it
@@ -119,7 +112,7 @@ class LaunchShape:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, launch: Launch) -> LaunchShape:
+    def of(cls, launch: Launch) -> LaunchSignature:
         """The shape of ``launch``."""
         indices = (*launch.arguments, *(() if launch.pool is None else (POOL,)))
         slots = tuple([slot_of(tensor.layout) for tensor in launch.arguments.values()])
@@ -127,7 +120,7 @@ class LaunchShape:
             slots = (*slots, _slot(launch.pool.size_bytes))
         return cls(indices, slots, dict(launch.values), launch.names)
 
-    def seen_through(self, maps: Mapping[int, TileMap]) -> LaunchShape:
+    def seen_through(self, maps: Mapping[int, TileMap]) -> LaunchSignature:
         """The shape where arguments with a map are tiles: as long as they span."""
         slots = tuple(
             _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
@@ -148,62 +141,57 @@ class LaunchShape:
         return tuple(slot.size_bytes for slot in self.slots)
 
 
-@dataclass(frozen=True)
-class BoundLaunch:
-    """A binding, and per allocation of it the address of the launch it begins at (``places``).
-
-    Addresses of device_mem_allocate follow those of the shape.
-    """
-
-    binding: Binding
-    places: tuple[int, ...]
-
-
 def bind(
     program: LoopProgram,
-    shape: LaunchShape,
+    signature: LaunchSignature,
     addresses: Sequence[int],
     names: Sequence[str],
     scratch: Sequence[PoolBuffer],
     maps: Mapping[int, TileMap] | None = None,
-) -> BoundLaunch:
+) -> tuple[Binding, tuple[int, ...]]:
     """Parameters, segments and memory of a launch; LaunchError when it is incomplete.
 
-    ``addresses``, ``names``: one per slot of ``shape``; ``scratch``: memory of device_mem_allocate.
-    ``maps``: by argument index, of arguments given by the corner of a tile.
+    ``addresses``, ``names``: one per slot of ``signature``; ``scratch``: memory of
+    device_mem_allocate. ``maps``: by argument index, of arguments given by the corner of a tile.
+    Also, per allocation of the binding, which address it begins at: number of one of ``addresses``,
+    or of ``scratch`` behind them.
     """
     windows = {index: k for k, index in enumerate(maps or {})}
-    found = [*_allocations(shape, addresses, names), *_scratch_allocations(scratch)]
-    allocations = sorted(dict.fromkeys(found), key=lambda a: a.address_bytes)
-    index = {allocation: k for k, allocation in enumerate(allocations)}
-    owner = [index[allocation] for allocation in found]
-    at = {argument: k for k, argument in enumerate(shape.indices)}
-    given = [
+    memory = [*_allocations(signature, addresses, names), *_scratch_allocations(scratch)]
+    # Arguments that share memory under one name are one allocation.
+    allocations = sorted(dict.fromkeys(memory), key=lambda a: a.address_bytes)
+    number = {allocation: k for k, allocation in enumerate(allocations)}
+    owner = [number[allocation] for allocation in memory]
+    at = {argument: k for k, argument in enumerate(signature.indices)}
+    # A tile is bound at the base of its window, where no memory is: the linker maps every offset
+    # from there into the larger tensor.
+    starts = [
         window_base(windows[argument]) if argument in windows else address
-        for argument, address in zip(shape.indices, addresses, strict=True)
+        for argument, address in zip(signature.indices, addresses, strict=True)
     ]
-    named = dict(_named_addresses(program, shape, at))
-    anchors = AddressProvenance(
+    named = dict(_named_addresses(program, signature, at))
+    segments = {} if program.parameters else dict(_segments(signature, at))
+    provenance = AddressProvenance(
         {name: owner[k] for name, k in named.items()},
-        {} if program.parameters else {s: owner[k] for s, k in _segments(shape, at)},
-        tuple(owner[len(shape.slots) :]),
+        {segment: owner[k] for segment, k in segments.items()},
+        tuple(owner[len(signature.slots) :]),
         tuple(owner[at[index]] for index in windows),
     )
     binding = Binding(
-        {**shape.values, **{name: given[k] for name, k in named.items()}},
-        None if program.parameters else {s: given[k] for s, k in _segments(shape, at)},
+        {**signature.values, **{name: starts[k] for name, k in named.items()}},
+        None if program.parameters else {s: starts[k] for s, k in segments.items()},
         tuple(allocations),
         tuple(buffer.address_bytes for buffer in scratch),
-        anchors,
+        provenance,
         tuple(AddressWindow(map_, addresses[at[k]]) for k, map_ in (maps or {}).items()),
     )
-    return BoundLaunch(binding, tuple(owner.index(k) for k in range(len(allocations))))
+    return binding, tuple(owner.index(k) for k in range(len(allocations)))
 
 
 def _allocations(
-    shape: LaunchShape, addresses: Sequence[int], names: Sequence[str]
+    signature: LaunchSignature, addresses: Sequence[int], names: Sequence[str]
 ) -> Iterator[Allocation]:
-    for slot, address, name in zip(shape.slots, addresses, names, strict=True):
+    for slot, address, name in zip(signature.slots, addresses, names, strict=True):
         yield Allocation(name, address, slot.size_bytes, slot.arrangement, slot.device_dims)
 
 
@@ -218,40 +206,40 @@ def scratch_name(index: int) -> str:
 
 
 def _named_addresses(
-    program: LoopProgram, shape: LaunchShape, at: Mapping[int, int]
+    program: LoopProgram, signature: LaunchSignature, at: Mapping[int, int]
 ) -> Iterator[tuple[str, int]]:
     """Parameters whose value is the address of an argument or of the pool: name, which address."""
     for parameter in program.parameters:
-        if parameter.name not in shape.values:
-            yield parameter.name, _address_of(parameter, shape, at)
+        if parameter.name not in signature.values:
+            yield parameter.name, _address_of(parameter, signature, at)
 
 
-def _address_of(parameter: Parameter, shape: LaunchShape, at: Mapping[int, int]) -> int:
-    require_no_size(parameter, shape.values)
+def _address_of(
+    parameter: Parameter, signature: LaunchSignature, at: Mapping[int, int]
+) -> int:
+    require_no_size(parameter, signature.values)
     name = parameter.name
-    if name == POOL_NAME:
-        if POOL not in at:
-            raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
-        return at[POOL]
-    index = argument_index(name)
-    if index is None:
+    owner = owner_of(name)
+    if owner is None:
         raise LaunchError(
             "SPY362",
             f"no value for parameter %{name}",
             expected="a value by name, or a name of the form arg_K_base_addr",
         )
-    if index not in at:
-        raise LaunchError(
-            "SPY363",
-            f"the kernel needs argument {index}, and it was not given",
-            expected=f"argument {index} for %{name}",
-            found=f"arguments {sorted(k for k in at if k != POOL)}",
-        )
-    return at[index]
+    if owner in at:
+        return at[owner]
+    if owner == POOL:
+        raise LaunchError("SPY361", "the kernel needs a pool, and none was given")
+    raise LaunchError(
+        "SPY363",
+        f"the kernel needs argument {owner}, and it was not given",
+        expected=f"argument {owner} for %{name}",
+        found=f"arguments {sorted(k for k in at if k != POOL)}",
+    )
 
 
-def _segments(shape: LaunchShape, at: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     """Segments of a baked bundle: which address each begins at."""
-    first = 1 if shape.has_pool else 0
+    first = 1 if signature.has_pool else 0
     for index, k in at.items():
         yield (0 if index == POOL else index + first), k

@@ -1,81 +1,61 @@
-"""Ways to run one pass of a kernel on the compute engine: plainly, timed, or recorded."""
+"""Ways to run a linked launch on the compute engine, other than plainly."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.device.device import Device
 from spyre.hw.device.executor import Progress
 from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import LaunchShape
 
-
-@dataclass(slots=True)
-class BoundKernel:
-    """One pass of a kernel.
-
-    ``shape``: what does not change between launches; ``addresses``: where its memory begins, bytes;
-    ``names``: of that memory.
-    """
-
-    shape: LaunchShape
-    addresses: tuple[int, ...]
-    names: tuple[str, ...]
-
-
-Runner = Callable[[Kernel, BoundKernel], Any]
-"""Runs one pass of a kernel on the compute engine; its result is kept in the outcome."""
+if TYPE_CHECKING:
+    from spyre.runtime.compare.verification import Verification
 
 UNLABELLED = ExecuteLabels()
 """Executes numbered from 0, SDSC files without a directory."""
 
 
-@dataclass(frozen=True)
-class TimedLaunch:
-    """A launch that was timed: ``begin_ns`` on the host's clock, ``elapsed_ns`` per dispatch.
+@dataclass(frozen=True, eq=False)
+class ExecutedLaunch:
+    """A launch that has run: ``begin_ns`` on the host's clock, ``elapsed_ns`` per dispatch.
 
-    ``label``: how its executes are numbered and its SDSC files named.
+    ``elapsed_ns``: None where it ran in one go. ``name``: of the kernel, where it is known.
+    ``label``: how its executes are numbered and its
+    SDSC files named. ``verification``: how it agreed with the reference, where that was asked for.
     """
 
     linked: LinkedProgram
     begin_ns: int
-    elapsed_ns: npt.NDArray[np.int64]
+    elapsed_ns: npt.NDArray[np.int64] | None = None
     label: ExecuteLabels = UNLABELLED
+    name: str = ""
+    verification: Verification | None = None
 
 
-def run_timed(
-    kernel: Kernel,
-    bound: BoundKernel,
-    progress: Progress | None = None,
-    label: ExecuteLabels = UNLABELLED,
-) -> TimedLaunch:
-    """Run a launch dispatch by dispatch; its kernels are compiled or loaded before."""
-    linked = kernel.link_at(bound.shape, bound.addresses, bound.names)
-    executor = kernel.device.executor
-    executor.warm(linked)
+Runner = Callable[[Device, LinkedProgram], ExecutedLaunch]
+"""Runs a launch on the compute engine; what it returns is kept in the outcome."""
+
+
+def run_recorded(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+    """Run a launch in the compiled driver, as without a runner, and keep what was linked."""
     begin = time.perf_counter_ns()
-    return TimedLaunch(linked, begin, executor.run_timed(linked, progress), label)
+    device.executor.run(linked)
+    return ExecutedLaunch(linked, begin)
 
 
-@dataclass(frozen=True)
-class RecordedLaunch:
-    """A launch that ran in one go. Fields as of `TimedLaunch`."""
+def timed_runner(progress: Progress | None = None, label: ExecuteLabels = UNLABELLED) -> Runner:
+    """Run dispatch by dispatch; kernels are compiled or loaded before the first."""
 
-    linked: LinkedProgram
-    begin_ns: int
-    label: ExecuteLabels = UNLABELLED
+    def run_timed(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+        device.executor.warm(linked)
+        begin = time.perf_counter_ns()
+        return ExecutedLaunch(linked, begin, device.executor.run_timed(linked, progress), label)
 
-
-def run_recorded(kernel: Kernel, bound: BoundKernel) -> RecordedLaunch:
-    """Run a launch in the compiled driver, as without a runner."""
-    linked = kernel.link_at(bound.shape, bound.addresses, bound.names)
-    begin = time.perf_counter_ns()
-    kernel.device.executor.run(linked)
-    return RecordedLaunch(linked, begin)
+    return run_timed

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
 
 
-class KernelSource(Protocol):
-    """A lowered program with the operations of its SDSC files, by file name.
+class LoweredBundle(Protocol):
+    """What a launch needs of a bundle: a `Bundle` that was just read, or a `CompiledBundle`.
 
     ``directory``: where its files are, for messages. Errors as of `Bundle`.
     """

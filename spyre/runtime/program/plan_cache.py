@@ -29,7 +29,7 @@ from spyre.runtime.program.compiled import (
     PLACEHOLDER,
     BundleFiles,
     CompiledBundle,
-    KernelSource,
+    LoweredBundle,
     compile_bundle,
     compile_files,
     dump_plan,
@@ -243,7 +243,7 @@ def _build(files: BundleFiles, plans: PlanCache) -> CompiledBundle:
     return load_plan(payload, files.digest, files.directory)
 
 
-def load_source(path: str | os.PathLike[str], files: BundleFiles | None = None) -> KernelSource:
+def load_source(path: str | os.PathLike[str], files: BundleFiles | None = None) -> LoweredBundle:
     """A bundle directory's program: compiled, or as `load_bundle` reads it where the check finds
     errors, so that it may be diagnosed or run unchecked. Raises what reading raises.
 

@@ -12,10 +12,11 @@ from spyre.errors import LaunchError
 from spyre.mlir.program.program import Parameter
 from spyre.runtime.program.launch_spec import SymbolKind
 
-ARGUMENT_NAME = re.compile(r"arg_(\d+)_base_addr")
+_ARGUMENT_NAME = re.compile(r"arg_(\d+)_base_addr")
 """Name of the parameter that holds the address of argument K."""
-POOL_NAME = "pool_base_addr"
-KERNEL_SYMBOL, POOL_SYMBOL, DIMENSION_SYMBOL = "kernel", "pool", "dimension"
+_POOL_NAME = "pool_base_addr"
+POOL = -1
+"""The pool, where argument indices name memory."""
 
 
 def symbol_kinds(parameters: Sequence[Parameter]) -> tuple[SymbolKind, ...]:
@@ -28,25 +29,22 @@ def symbol_kind(parameter: Parameter) -> SymbolKind:
 
     A dimension is a runtime size or any other integer that a launch gives by name: pytorch_sym.
     """
-    if not parameter.is_size:
-        if parameter.name == POOL_NAME:
-            return SymbolKind(POOL_SYMBOL)
-        if (match := ARGUMENT_NAME.fullmatch(parameter.name)) is not None:
-            return SymbolKind(KERNEL_SYMBOL, arg_index=int(match[1]))
+    owner = None if parameter.is_size else owner_of(parameter.name)
+    if owner is not None:
+        return SymbolKind("pool") if owner == POOL else SymbolKind("kernel", arg_index=owner)
     return SymbolKind(
-        DIMENSION_SYMBOL,
+        "dimension",
         granularity=parameter.granularity,
         max_value=parameter.max_value,
         pytorch_sym=parameter.name,
     )
 
 
-POOL = -1
-
-
-def argument_index(name: str) -> int | None:
-    """K of a parameter called ``arg_K_base_addr``; None for any other."""
-    match = ARGUMENT_NAME.fullmatch(name)
+def owner_of(name: str) -> int | None:
+    """What the address in parameter ``name`` is of: argument index, POOL; None for a value."""
+    if name == _POOL_NAME:
+        return POOL
+    match = _ARGUMENT_NAME.fullmatch(name)
     return None if match is None else int(match[1])
 
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from spyre.errors import Finding
 from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.launches import ExecuteLabels
 from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
 from spyre.mlir.operation.operation import Operation
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.arguments.specs import ArgumentSpec
 from spyre.runtime.compare.outputs import OutputLocation
+from spyre.runtime.kernel.runners import ExecutedLaunch
 from spyre.runtime.compare.verification import Verification
 
 if TYPE_CHECKING:
@@ -79,15 +79,6 @@ class PlacedArgument:
 
 
 @dataclass(frozen=True, eq=False)
-class RanLaunch:
-    """A launch of a run: what was linked for it, and how its executes are numbered and named."""
-
-    name: str
-    linked: LinkedProgram
-    label: ExecuteLabels = field(default_factory=ExecuteLabels)
-
-
-@dataclass(frozen=True, eq=False)
 class RunResult:
     """Outcome of one run.
 
@@ -112,7 +103,7 @@ class RunResult:
     places: tuple[OutputLocation, ...] = field(default=(), repr=False)
     verification: Verification | None = None
     sanitizer: tuple[SanitizerFinding, ...] = ()
-    launches: tuple[RanLaunch, ...] = field(default=(), repr=False)
+    launches: tuple[ExecutedLaunch, ...] = field(default=(), repr=False)
     hbm_bytes: tuple[int, ...] = field(default=(), repr=False)
 
     def with_sanitizer(self, found: Sequence[SanitizerFinding]) -> RunResult:

@@ -8,16 +8,12 @@ so a repeated run only moves data and computes. :func:`run` is the one call for 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from spyre.errors import Finding, Severity, ValidationError
 from spyre.hw.counters.counts import Counters
@@ -29,104 +25,28 @@ from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout
+from spyre.lru_cache import LruCache
+from spyre.mlir.program.program import LoopProgram
 from spyre.runtime.arguments.host_tensor import HostTensor, TensorSpec
 from spyre.runtime.arguments.read import Inputs, prepare_inputs, read_arguments
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments
 from spyre.runtime.compare.outputs import OutputLocation, StickWriter
-from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS, Verification
-from spyre.runtime.flex.blocking_stream import BlockingStream, blocking_stream_of, load_source_on
+from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS
 from spyre.runtime.flex.device import flex_device_of
-from spyre.runtime.flex.job import JobPlan
+from spyre.runtime.flex.loaded_kernel import LoadedKernel
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch, PoolBuffer
-from spyre.runtime.kernel.runners import UNLABELLED, BoundKernel, Runner, TimedLaunch, run_timed
-from spyre.runtime.program.compiled import KernelSource, read_bundle_files
+from spyre.runtime.kernel.runners import UNLABELLED, ExecutedLaunch, Runner, timed_runner
+from spyre.runtime.program.compiled import LoweredBundle, read_bundle_files
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.program.plan_cache import load_source
-from spyre.runtime.run.result import PlacedArgument, RanLaunch, RunResult, report_executes
+from spyre.runtime.run.result import PlacedArgument, RunResult, report_executes
 from spyre.runtime.run.sanitizing import next_record, observed, take_findings, whole_output
 
 if TYPE_CHECKING:
     from spyre.runtime.compare.reference_check import ReferenceCheck
 
-Allocate = Callable[[int, int], int]
-"""(bytes, segment in a baked bundle) → device address."""
-
-
-@dataclass(frozen=True)
-class PlacedArguments:
-    """Device tensors by argument index, and the pool where there is one."""
-
-    tensors: dict[int, DeviceTensor]
-    pool: PoolBuffer | None
-
-
-@contextmanager
-def placed(device: Device, arguments: KernelArguments, baked: bool) -> Iterator[PlacedArguments]:
-    """Allocate everything, and free it again. DeviceOutOfMemory when it does not fit."""
-    flex = flex_device_of(device)
-    with ExitStack() as held:
-
-        def allocate(size_bytes: int, segment: int) -> int:
-            region = segment if baked else None
-            storage = held.enter_context(flex.allocate(max(size_bytes, STICK_BYTES), region))
-            return flex.allocator.device_address(storage.index)
-
-        yield _place(arguments, allocate)
-
-
-def _place(arguments: KernelArguments, allocate: Allocate) -> PlacedArguments:
-    size, pool = arguments.pool_bytes, None
-    if size:
-        pool = PoolBuffer(allocate(size, 0), size)
-    first = 0 if pool is None else 1
-    tensors = {
-        spec.arg_index: _device_tensor(
-            spec, allocate(spec.layout.device_bytes, spec.arg_index + first)
-        )
-        for spec in arguments.arguments
-    }
-    for spec, target in arguments.aliases:
-        tensors[spec.arg_index] = _device_tensor(spec, tensors[target].address_bytes)
-    return PlacedArguments(tensors, pool)
-
-
-def _device_tensor(spec: ArgumentSpec, address_bytes: int) -> DeviceTensor:
-    return DeviceTensor(
-        spec.name, address_bytes, spec.layout, spec.dtype_name, spec.shape, spec.strides
-    )
-
-
-def runner_of(
-    timed: bool,
-    progress: Progress | None,
-    check: ReferenceCheck | None,
-    label: ExecuteLabels = UNLABELLED,
-) -> Runner | None:
-    """How to run a launch: verified by ``check`` if there is one, else timed, else plainly.
-
-    ``label``: how a timed launch numbers its executes.
-    """
-    if check is not None:
-        return _verified(check)
-    return _timed(progress, label) if timed else None
-
-
-def _verified(check: ReferenceCheck) -> Runner:
-    def run(kernel: Kernel, bound: BoundKernel) -> Verification:
-        return check.run(kernel.link_at(bound.shape, bound.addresses, bound.names))
-
-    return run
-
-
-def _timed(progress: Progress | None, label: ExecuteLabels) -> Runner:
-    def run(kernel: Kernel, bound: BoundKernel) -> TimedLaunch:
-        return run_timed(kernel, bound, progress, label)
-
-    return run
-
-
-BundleLike = KernelSource | str | os.PathLike[str]
+BundleLike = LoweredBundle | str | os.PathLike[str]
 MAX_KERNELS = 256
 """Prepared kernels a session keeps; the one used longest ago goes first."""
 
@@ -156,18 +76,75 @@ class RunOptions:
     verify_points: int = DEFAULT_VERIFY_POINTS
 
 
+# --- arguments on the device ------------------------------------------------------------------
+
+Allocate = Callable[[int, int], int]
+"""(bytes, segment in a baked bundle) → device address."""
+
+
+@dataclass(frozen=True)
+class PlacedArguments:
+    """Device tensors by argument index, and the pool where there is one."""
+
+    tensors: dict[int, DeviceTensor]
+    pool: PoolBuffer | None
+
+
+@contextmanager
+def placed(
+    device: Device, arguments: KernelArguments, program: LoopProgram
+) -> Iterator[PlacedArguments]:
+    """Allocate everything, and free it again. DeviceOutOfMemory when it does not fit."""
+    flex = flex_device_of(device)
+    # A baked bundle's argument gets its own segment when that is free, so that addresses equal
+    # those of the files; otherwise any region does, since the kernel relocates.
+    is_baked = not program.parameters
+    with ExitStack() as storages:
+
+        def allocate(size_bytes: int, segment: int) -> int:
+            region = segment if is_baked else None
+            storage = storages.enter_context(flex.allocate(max(size_bytes, STICK_BYTES), region))
+            return flex.allocator.device_address(storage.index)
+
+        yield _place(arguments, allocate)
+
+
+def _place(arguments: KernelArguments, allocate: Allocate) -> PlacedArguments:
+    size, pool = arguments.pool_bytes, None
+    if size:
+        pool = PoolBuffer(allocate(size, 0), size)
+    first = 0 if pool is None else 1
+    tensors = {
+        spec.arg_index: _device_tensor(
+            spec, allocate(spec.layout.device_bytes, spec.arg_index + first)
+        )
+        for spec in arguments.arguments
+    }
+    for spec, target in arguments.aliases:
+        tensors[spec.arg_index] = _device_tensor(spec, tensors[target].address_bytes)
+    return PlacedArguments(tensors, pool)
+
+
+def _device_tensor(spec: ArgumentSpec, address_bytes: int) -> DeviceTensor:
+    return DeviceTensor(
+        spec.name, address_bytes, spec.layout, spec.dtype_name, spec.shape, spec.strides
+    )
+
+
+# --- sessions ---------------------------------------------------------------------------------
+
+
 @dataclass
 class PreparedBundle:
-    """A bundle on a device, with what was found out about it so far."""
+    """A bundle loaded on a card, with what was found out about it so far."""
 
-    kernel: Kernel
-    plan: JobPlan
+    kernel: LoadedKernel
     findings: tuple[Finding, ...] | None = None
 
     @property
-    def bundle(self) -> KernelSource:
+    def bundle(self) -> LoweredBundle:
         """The bundle, as read or compiled."""
-        return self.kernel.bundle
+        return self.kernel.kernel.bundle
 
     def check(self) -> tuple[Finding, ...]:
         """All findings, made once. ValidationError when one is an error."""
@@ -177,6 +154,21 @@ class PreparedBundle:
             raise ValidationError(self.findings)
         return self.findings
 
+    def arguments(self, options: RunOptions) -> KernelArguments:
+        """What the bundle takes and gives under ``options``; checks it first if they say so."""
+        if options.check:
+            self.check()
+        return read_arguments(
+            self.bundle, options.values, options.shapes, options.strides, options.aliases
+        )
+
+    def launch_of(self, placement: PlacedArguments, options: RunOptions) -> Launch:
+        """The launch over arguments that were placed."""
+        # Other values are runtime sizes that only shapes name.
+        names = {parameter.name for parameter in self.bundle.program.parameters}
+        values = {name: value for name, value in options.values.items() if name in names}
+        return Launch(placement.tensors, placement.pool, values)
+
 
 class Session:
     """A device with the kernels prepared on it. Driven from one thread at a time."""
@@ -184,8 +176,8 @@ class Session:
     def __init__(self, device: Device | None = None) -> None:
         self.device = device if device is not None else Device()
         self.flex = flex_device_of(self.device)
-        self.stream = blocking_stream_of(self.flex)
-        self._prepared: OrderedDict[object, PreparedBundle] = OrderedDict()
+        self.stream = self.flex.blocking
+        self._prepared: LruCache[object, PreparedBundle] = LruCache(MAX_KERNELS, _release)
         self._resets = self.device.resets
 
     def prepare(self, bundle: BundleLike) -> PreparedBundle:
@@ -196,33 +188,25 @@ class Session:
         if not isinstance(bundle, (str, os.PathLike)):
             return self._prepare(id(bundle), lambda: bundle)
         files = read_bundle_files(bundle)
-        place = os.path.abspath(bundle if files is None else files.directory)
-        key = place if files is None else (place, files.module_name, files.digest)
+        path = os.path.abspath(bundle if files is None else files.directory)
+        key = path if files is None else (path, files.module_name, files.digest)
         return self._prepare(key, lambda: load_source(bundle, files))
 
-    def _prepare(self, key: object, load: Callable[[], KernelSource]) -> PreparedBundle:
+    def _prepare(self, key: object, load: Callable[[], LoweredBundle]) -> PreparedBundle:
         if self._resets != self.device.resets:  # what they hold on the device is gone
             self._prepared.clear()
             self._resets = self.device.resets
-        if key not in self._prepared:
-            source = load()
-            kernel = Kernel(source, self.device)
-            self._prepared[key] = PreparedBundle(kernel, load_source_on(self.stream, kernel))
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            kernel = Kernel(load(), self.device)
+            prepared = PreparedBundle(self.stream.load(kernel))
             kernel.reserve_scratch()
-            if len(self._prepared) > MAX_KERNELS:
-                self._prepared.popitem(last=False)[1].kernel.release_scratch()
-        self._prepared.move_to_end(key)
-        return self._prepared[key]
+            self._prepared.put(key, prepared)
+        return prepared
 
     def arguments(self, bundle: BundleLike, options: RunOptions | None = None) -> KernelArguments:
         """What the bundle takes and gives under ``options``; checks it first if they say so."""
-        options = options or RunOptions()
-        prepared = self.prepare(bundle)
-        if options.check:
-            prepared.check()
-        return read_arguments(
-            prepared.bundle, options.values, options.shapes, options.strides, options.aliases
-        )
+        return self.prepare(bundle).arguments(options or RunOptions())
 
     def run(
         self, bundle: BundleLike, inputs: Inputs = None, options: RunOptions | None = None
@@ -230,83 +214,96 @@ class Session:
         """Run a bundle once; inputs, options and errors as in :func:`run`."""
         options = options or RunOptions()
         prepared = self.prepare(bundle)
+        return self.launch(prepared, prepared.arguments(options), inputs, options)
+
+    def launch(
+        self,
+        prepared: PreparedBundle,
+        arguments: KernelArguments,
+        inputs: Inputs,
+        options: RunOptions,
+    ) -> RunResult:
+        """`run` of a bundle whose ``arguments`` are known: place, copy in, launch, copy out."""
         findings = prepared.check() if options.check else ()
-        arguments = self.arguments(bundle, options)
         tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
-        baked = not prepared.bundle.program.parameters
-        with placed(self.device, arguments, baked) as placement:
-            for spec, tensor in zip(arguments.inputs, tensors, strict=True):
-                self.stream.to_device(tensor, placement.tensors[spec.arg_index])
-            first = next_record(self.device)
+        runner = launch_runner(self.device, options)
+        with placed(self.device, arguments, prepared.bundle.program) as placement:
+            self.copy_inputs(arguments, tensors, placement)
+            first_record = next_record(self.device)
             with observed(self.device):
-                launched = _launch(self.stream, prepared, placement, options)
+                launch = prepared.launch_of(placement, options)
+                executed = self.stream.launch(prepared.kernel, launch, runner)
             outputs = tuple(
                 self.stream.to_host(placement.tensors[spec.arg_index]) for spec in arguments.outputs
             )
             pure = (a.arg_index for a in arguments.outputs if a.role is Role.OUTPUT)
             expected = (whole_output(placement.tensors[index]) for index in pure)
-            found = take_findings(self.device, expected, first)
-            held = self.device.allocated_bytes
-        result = _result(launched, arguments, placement, tensors, outputs, findings)
-        return replace(result.with_sanitizer(found), hbm_bytes=held)
+            sanitizer = take_findings(self.device, expected, first_record)
+            hbm_bytes = self.device.allocated_bytes
+        result = _result(prepared, executed, arguments, placement, tensors, outputs, findings)
+        return replace(result.with_sanitizer(sanitizer), hbm_bytes=hbm_bytes)
+
+    def copy_inputs(
+        self,
+        arguments: KernelArguments,
+        tensors: Sequence[HostTensor],
+        placement: PlacedArguments,
+    ) -> None:
+        """Transfer a tensor per input argument to where it was placed."""
+        for spec, tensor in zip(arguments.inputs, tensors, strict=True):
+            self.stream.to_device(tensor, placement.tensors[spec.arg_index])
 
 
-@dataclass(frozen=True)
-class _Launched:
-    """A launch that ran."""
-
-    kernel: Kernel
-    launch: Launch
-    linked: LinkedProgram
-    name: str
-    elapsed_ns: npt.NDArray[np.int64] | None = None
-    verification: Verification | None = None
+def _release(prepared: PreparedBundle) -> None:
+    prepared.kernel.kernel.release_scratch()
 
 
-def _launch(
-    stream: BlockingStream,
-    prepared: PreparedBundle,
-    placement: PlacedArguments,
-    options: RunOptions,
-) -> _Launched:
-    kernel = prepared.kernel
-    launch = Launch(placement.tensors, placement.pool, parameter_values(kernel, options))
-    runner = runner_of(options.timed, options.progress, _twin_check(kernel, options))
-    detail = stream.launch(prepared.plan, launch, runner)
-    linked = kernel.link(launch)
-    if isinstance(detail, Verification):
-        return _Launched(kernel, launch, linked, prepared.plan.name, verification=detail)
-    elapsed = detail.elapsed_ns if isinstance(detail, TimedLaunch) else None
-    return _Launched(kernel, launch, linked, prepared.plan.name, elapsed)
+# --- ways to run a launch ---------------------------------------------------------------------
 
 
-def _twin_check(kernel: Kernel, options: RunOptions) -> ReferenceCheck | None:
-    if not options.verify:
-        return None
-    from spyre.runtime.compare.reference_check import ReferenceCheck
+def launch_runner(
+    device: Device, options: RunOptions, label: ExecuteLabels = UNLABELLED
+) -> Runner | None:
+    """How ``options`` want a launch run: beside the reference, timed, or (None) plainly.
 
-    return ReferenceCheck(kernel.device, options.verify_points, options.progress)
+    ``label``: how its executes are numbered.
+    """
+    if options.verify:
+        from spyre.runtime.compare.reference_check import ReferenceCheck
+
+        check = ReferenceCheck(device, options.verify_points, options.progress)
+        return verified_runner(check, label)
+    return timed_runner(options.progress, label) if options.timed else None
 
 
-def parameter_values(kernel: Kernel, options: RunOptions) -> dict[str, int]:
-    """Values for the bundle's parameters; others are runtime sizes of shapes."""
-    names = {parameter.name for parameter in kernel.bundle.program.parameters}
-    return {name: value for name, value in options.values.items() if name in names}
+def verified_runner(check: ReferenceCheck, label: ExecuteLabels = UNLABELLED) -> Runner:
+    """Run a launch beside the reference implementation."""
+
+    def run_verified(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+        # A verified launch takes no times: the reference runs in between.
+        return ExecutedLaunch(linked, 0, label=label, verification=check.run(linked))
+
+    return run_verified
+
+
+# --- results ----------------------------------------------------------------------------------
 
 
 def _result(
-    launched: _Launched,
+    prepared: PreparedBundle,
+    executed: ExecutedLaunch,
     arguments: KernelArguments,
     placement: PlacedArguments,
     inputs: tuple[HostTensor, ...],
     outputs: tuple[HostTensor, ...],
     findings: tuple[Finding, ...],
 ) -> RunResult:
-    program = launched.linked.program
+    linked, verification = executed.linked, executed.verification
     operations = [
-        launched.kernel.bundle.operations[execute.sdsc_filename] for execute in program.executes
+        prepared.bundle.operations[execute.sdsc_filename] for execute in linked.program.executes
     ]
-    executes = report_executes(launched.linked, operations, launched.elapsed_ns)
+    executes = report_executes(linked, operations, executed.elapsed_ns)
+    not_verified = () if verification is None else verification.findings
     addresses = {k: tensor.address_bytes for k, tensor in placement.tensors.items()}
     return RunResult(
         outputs=tuple(tensor.to_values() for tensor in outputs),
@@ -314,46 +311,40 @@ def _result(
         inputs=inputs,
         executes=executes,
         counters=reduce(add, (report.counters for report in executes), Counters()),
-        findings=(*arguments.findings, *findings, *_not_verified(launched)),
+        findings=(*arguments.findings, *findings, *not_verified),
         arguments=tuple(PlacedArgument(a, addresses[a.arg_index]) for a in arguments.arguments),
-        places=_output_places(launched, arguments, addresses),
-        verification=launched.verification,
-        launches=(RanLaunch(launched.name, launched.linked),),
+        places=_output_places(linked, arguments, addresses),
+        verification=verification,
+        launches=(executed,),
     )
 
 
-def _not_verified(launched: _Launched) -> tuple[Finding, ...]:
-    return launched.verification.findings if launched.verification is not None else ()
-
-
 def _output_places(
-    launched: _Launched, arguments: KernelArguments, addresses: Mapping[int, int]
+    linked: LinkedProgram, arguments: KernelArguments, addresses: Mapping[int, int]
 ) -> tuple[OutputLocation, ...]:
     places = []
     for spec in arguments.outputs:
         base = addresses[spec.arg_index]
-        core_map = partial(_writer_of_stick, launched.linked, spec.layout, base)
-        places.append(OutputLocation(spec.layout, spec.shape, spec.strides, base, core_map))
+        writer = partial(_writer_of_stick, linked, spec.layout, base)
+        places.append(OutputLocation(spec.layout, spec.shape, spec.strides, base, writer))
     return tuple(places)
 
 
 def _writer_of_stick(
     linked: LinkedProgram, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
 ) -> StickWriter | None:
-    """See `CoreLookup.writer_of_stick`, which only reports of differences need."""
+    """See `WriterLookup.writer_of_stick`, which only reports of differences need."""
     from spyre.runtime.compare.outputs import WriterLookup
 
     return WriterLookup(linked).writer_of_stick(layout, base_address, stick)
 
 
-def session_of(device: Device) -> Session:
-    """The session that keeps the kernels prepared on ``device``.
+# --- one call ---------------------------------------------------------------------------------
 
-    It is kept in the device itself: the two refer to each other and end together.
-    """
-    session: Session = vars(device).get("_session") or Session(device)
-    vars(device)["_session"] = session
-    return session
+
+def session_of(device: Device) -> Session:
+    """The session that keeps the kernels prepared on ``device``, made when first asked for."""
+    return device.attached(Session, lambda: Session(device))
 
 
 def run(

@@ -6,14 +6,13 @@ steps. The flex layer takes the launches of the tiles from it and runs them its 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +22,10 @@ from spyre.hw.linking.binding import TileMap
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.layout.access_map import Int64Array
+from spyre.lru_cache import LruCache
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, LaunchShape
+from spyre.runtime.kernel.launch import Launch, LaunchSignature
 from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
@@ -53,13 +53,17 @@ if TYPE_CHECKING:
 def accumulator(device: Device, operation: str, layout: SpyreTensorLayout) -> Kernel:
     """argument 0 ← argument 0 ``operation`` argument 1, both dense in ``layout``.
 
-    Kept in the device itself, to end with it; call it from the device's thread.
+    Kept with the device; call it from the device's thread.
     """
-    kernels: dict[tuple[str, str, int], Kernel] = vars(device).setdefault("_accumulators", {})
+    kernels = device.attached(_Accumulators, _Accumulators)
     key = operation, layout.device_dtype, layout.num_sticks
     if key not in kernels:
         kernels[key] = Kernel(_bundle(*key), device)
     return kernels[key]
+
+
+class _Accumulators(dict[tuple[str, str, int], Kernel]):
+    """By operation, format and sticks."""
 
 
 @lru_cache(maxsize=256)
@@ -79,12 +83,11 @@ def _bundle(operation: str, data_format: str, num_sticks: int) -> Bundle:
     return Bundle(Path(f"accumulate_{operation}"), parts.module, parts.sdscs)
 
 
-_Kept = TypeVar("_Kept")
 Temporaries = Mapping[tuple[int, TileBuffer], DeviceTensor]
 """Tile-sized tensors by place in the plan and what they are for."""
 
 MAX_PLANS = 64
-"""Plans, and sets of retargeted operations, a kernel keeps; the oldest goes first."""
+"""Plans, and sets of retargeted operations, a kernel keeps."""
 
 
 class TilingKernel:
@@ -103,8 +106,8 @@ class TilingKernel:
         self.kernel = kernel
         self.uses = operand_uses(kernel.bundle, arguments.pool_bytes > 0, values)
         self.expected = expected_tensors(arguments, self.uses)
-        self._plans: OrderedDict[object, TilePlan] = OrderedDict()
-        self._kernels: OrderedDict[object, Kernel] = OrderedDict()
+        self._plans: LruCache[object, TilePlan] = LruCache(MAX_PLANS)
+        self._kernels: LruCache[object, Kernel] = LruCache(MAX_PLANS)
 
     def matches(self, launch: Launch) -> bool:
         """True if every tensor is as the kernel was compiled for: one pass, no plan needed."""
@@ -126,19 +129,23 @@ class TilingKernel:
         tensors = [self._bound(launch, expected.arg_index) for expected in self.expected]
         actual = [ActualTensor.of(tensor) for tensor in tensors]
         key = (options, *(replace(tensor, name="") for tensor in actual))
-        if key not in self._plans:
-            _keep(self._plans, key, plan_tiles(self.expected, actual, options))
-        return self._plans[key]
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = plan_tiles(self.expected, actual, options)
+            self._plans.put(key, plan)
+        return plan
 
     def retargeted(self, maps: Mapping[int, TileMap]) -> Kernel:
         """The kernel for tiles: arguments seen through ``maps``, by index. LaunchError SPY861."""
         if not maps:
             return self.kernel
         key = tuple(sorted(maps.items()))
-        if key not in self._kernels:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             operations = retarget(self.kernel.bundle.operations, self.uses, maps)
-            _keep(self._kernels, key, self.kernel.retargeted(operations, maps))
-        return self._kernels[key]
+            kernel = self.kernel.retargeted(operations, maps)
+            self._kernels.put(key, kernel)
+        return kernel
 
     def _bound(self, launch: Launch, arg_index: int) -> DeviceTensor:
         if arg_index in launch.arguments:
@@ -149,20 +156,6 @@ class TilingKernel:
             expected=f"arguments {[e.arg_index for e in self.expected]}",
             found=f"arguments {sorted(launch.arguments)}",
         )
-
-
-def _keep(cache: OrderedDict[object, _Kept], key: object, value: _Kept) -> None:
-    cache[key] = value
-    if len(cache) > MAX_PLANS:
-        cache.popitem(last=False)
-
-
-def execute_tiles(kernel: TilingKernel, launch: Launch, plan: TilePlan) -> None:
-    """Run ``kernel`` over all tiles of ``plan`` and wait for it.
-
-    LaunchError before anything runs: SPY855, SPY861 (the tensors' layouts), SPY862 (overlap).
-    """
-    TiledLaunch(kernel, launch, plan).run()
 
 
 @dataclass(frozen=True)
@@ -228,17 +221,16 @@ class TiledLaunch:
     def run(self) -> None:
         """All steps; temporaries are freed whatever happens. Errors of linking come before any."""
         steps = list(self.steps())
-        with tile_temporaries(self.kernel.kernel.device, self.plan, steps) as temporaries:
+        device = self.kernel.kernel.device
+        with tile_temporaries(device, self.plan, steps) as temporaries:
             for compute in _one_per_kernel(steps):
                 self.kernel_of(compute).link(self.launch_of(compute, temporaries))
-            for step in steps:
-                self.run_step(step, temporaries)
+            in_order = TileSteps(self, temporaries)
+            in_order.run(0, in_order.addresses, _run_at_once)
 
-    def run_step(self, step: TileStep, temporaries: Temporaries) -> None:
-        """Run one step of `steps`, which are to run in order."""
+    def run_copy(self, step: Accumulate | CopyIn | CopyOut, temporaries: Temporaries) -> None:
+        """Run a step that is none of the kernel's."""
         match step:
-            case Compute():
-                self.kernel_of(step).launch(self.launch_of(step, temporaries))
             case Accumulate():
                 total = temporaries[step.tensor, TileBuffer.TILE]
                 result = temporaries[step.tensor, TileBuffer.RESULT]
@@ -357,13 +349,20 @@ def _check_overlap(launch: Launch, plan: TilePlan) -> None:
             )
 
 
-RunKernel = Callable[[Kernel, LaunchShape, tuple[int, ...]], None]
+RunKernel = Callable[[Kernel, LaunchSignature, tuple[int, ...]], None]
+"""Runs one pass of a kernel at addresses (bytes)."""
 
 
-class StepLaunch:
-    """One launch, step by step; its steps run in order, on the compute engine.
+def _run_at_once(
+    kernel: Kernel, signature: LaunchSignature, addresses: tuple[int, ...]
+) -> None:
+    kernel.device.executor.run(kernel.link_at(signature, addresses))
 
-    ``temporaries``: memory for `temporaries_of` the plan.
+
+class TileSteps:
+    """The steps of a tiled launch with their temporaries; they run in order.
+
+    ``addresses``: int64 [step, address], what each step binds, bytes.
     """
 
     def __init__(self, tiled: TiledLaunch, temporaries: Temporaries) -> None:
@@ -384,14 +383,11 @@ class StepLaunch:
 
     def run(self, first: int, addresses: Int64Array, run_kernel: RunKernel) -> None:
         """Run the steps from ``first`` on, one per row of ``addresses`` [step, address]."""
-        for place, row in enumerate(addresses.tolist(), first):
-            step = self._steps[place]
+        for number, row in enumerate(addresses.tolist(), first):
+            step = self._steps[number]
             if isinstance(step, Compute):
                 kernel = self._tiled.kernel_of(step)
-                shape = kernel.shape_of(self._tiled.launch_of(step, self._temporaries))
-                run_kernel(kernel, shape, tuple(row))
+                signature = kernel.signature_of(self._tiled.launch_of(step, self._temporaries))
+                run_kernel(kernel, signature, tuple(row))
             else:
-                self._tiled.run_step(step, self._temporaries)
-
-
-__all__ = ["StepLaunch", "temporaries_of"]
+                self._tiled.run_copy(step, self._temporaries)

@@ -7,7 +7,6 @@ and to retarget operands to larger tensors. All functions are pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -32,14 +31,12 @@ from spyre.mlir.operation.footprint import (
 )
 from spyre.mlir.operation.operation import Component, Operation, Tensor
 from spyre.mlir.program.program import Execute, LoopProgram, Parameter, Schedule
-from spyre.runtime.program.compiled import KernelSource
+from spyre.runtime.program.compiled import LoweredBundle
+from spyre.runtime.program.symbols import POOL, owner_of
 from spyre.runtime.tiling.device_dims import DeviceDims
 
-POOL = -1
-"""Owner of what lies in the pool; device_mem_allocate k is owner ``FIRST_SCRATCH - k``."""
-FIRST_SCRATCH = -2
-_ARGUMENT = re.compile(r"arg_(\d+)_base_addr")
-_POOL_NAME = "pool_base_addr"
+FIRST_SCRATCH = POOL - 1
+"""Memory k of device_mem_allocate is owner ``FIRST_SCRATCH - k``."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class OperandUse:
 
 
 def operand_uses(
-    bundle: KernelSource, has_pool: bool, values: Mapping[str, int] | None = None
+    bundle: LoweredBundle, has_pool: bool, values: Mapping[str, int] | None = None
 ) -> tuple[OperandUse, ...]:
     """All operands of all execute statements, in textual order.
 
@@ -92,7 +89,7 @@ class _Owners:
     """Owners numbered by address window."""
 
     def __init__(self, program: LoopProgram, has_pool: bool) -> None:
-        found = [owner_of(p) for p in program.parameters]
+        found = [owner_of(p.name) for p in program.parameters]
         known = [owner for owner in found if owner is not None]
         known += [FIRST_SCRATCH - k for k in range(len(program.allocations))]
         self.first_segment = 1 if has_pool else 0
@@ -106,7 +103,7 @@ class _Owners:
         """Values of all parameters that have one."""
         given = dict(values)
         for parameter in program.parameters:
-            owner = owner_of(parameter)
+            owner = owner_of(parameter.name)
             if owner is not None:
                 given[parameter.name] = self.base(owner)
         return given
@@ -123,14 +120,6 @@ class _Owners:
         if len(distinct) != 1:
             return None, starts
         return table.get(int(distinct[0])), offsets
-
-
-def owner_of(parameter: Parameter) -> int | None:
-    """Argument index of an address parameter, POOL for the pool's, None for other values."""
-    if parameter.name == _POOL_NAME:
-        return POOL
-    match = _ARGUMENT.fullmatch(parameter.name)
-    return int(match[1]) if match else None
 
 
 def _uses_of(

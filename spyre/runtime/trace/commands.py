@@ -24,9 +24,9 @@ from spyre.errors import LaunchError
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.memory.allocation_history import AllocationHistory
 from spyre.mlir.operation.operation import Operation
-from spyre.runtime.flex.command_stream import Command, CommandStream
+from spyre.runtime.flex.command_stream import Command, CommandStream, launch_of
 from spyre.runtime.flex.work import Engine
-from spyre.runtime.kernel.runners import TimedLaunch
+from spyre.runtime.kernel.runners import ExecutedLaunch
 from spyre.runtime.trace.events import HBM_TRACK, counter_events, hbm_counters, microseconds
 
 
@@ -40,22 +40,16 @@ class CoreSpan:
     details: Mapping[str, object]
 
 
-def timed_launch_of(command: Command) -> TimedLaunch | None:
-    """The timed launch of a command, None for others.
-
-    The detail of a tiled launch is that of the last tile which ran the kernel; a step that only
-    copies has none.
-    """
-    detail = command.detail
-    if isinstance(detail, TimedLaunch) and detail.begin_ns >= command.begin_ns:
-        return detail
-    return None
+def timed_launch_of(command: Command) -> ExecutedLaunch | None:
+    """The timed launch of a command, None for others."""
+    launch = launch_of(command)
+    return None if launch is None or launch.elapsed_ns is None else launch
 
 
 def core_spans(command: Command) -> Iterator[CoreSpan]:
     """The dispatches of a command, one behind another: the gaps between them are left out."""
     timed = timed_launch_of(command)
-    if timed is None:
+    if timed is None or timed.elapsed_ns is None:
         return
     linked, label = timed.linked, timed.label
     operations = _operations(linked)

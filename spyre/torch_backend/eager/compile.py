@@ -25,7 +25,7 @@ from spyre.torch_backend.program.operations import (
     scalar_view,
     store_result,
 )
-from spyre.torch_backend.recently_used import RecentlyUsed
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class NeedsRelayout:
 
 
 MAX_PROGRAMS = 4096
-_recipes: RecentlyUsed[tuple[object, ...], EagerProgram] = RecentlyUsed(MAX_PROGRAMS)
+_recipes: LruCache[tuple[object, ...], EagerProgram] = LruCache(MAX_PROGRAMS)
 
 
 def recipes() -> Iterator[EagerProgram]:

@@ -27,7 +27,7 @@ from spyre.torch_backend.eager.operands import Key, Operand, ScalarOperand, key_
 from spyre.torch_backend.observe.launches import TO_CARD, in_range
 from spyre.torch_backend.program.op_spec import LoweringError, device_format
 from spyre.torch_backend.program.recording import current_recorder
-from spyre.torch_backend.recently_used import RecentlyUsed
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.tensors.allocation import allocate_based
 from spyre.torch_backend.tensors.buffer import DeviceBuffer
 from spyre.torch_backend.tensors.copies import relayout
@@ -86,7 +86,7 @@ def scratch_memory(card: FlexDevice, size_bytes: int) -> SpyreTensor:
 
 
 MAX_CALLS = 16384
-_prepared: RecentlyUsed[Key, CachedCall | NeedsRelayout | LoweringError] = RecentlyUsed(MAX_CALLS)
+_prepared: LruCache[Key, CachedCall | NeedsRelayout | LoweringError] = LruCache(MAX_CALLS)
 
 
 def run(

@@ -28,7 +28,7 @@ from spyre.layout import SpyreTensorLayout, storage_bytes
 from spyre.runtime.memory.storage import DeviceStorage, SpyreTensor
 from spyre.torch_backend.device.cards import card_at
 from spyre.torch_backend.device.memory import allocate_memory, tensor_memory
-from spyre.torch_backend.recently_used import RecentlyUsed
+from spyre.lru_cache import LruCache
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
@@ -138,7 +138,7 @@ def _layout_id(signature: tuple[object, ...]) -> int:
 
 
 MAX_LAYOUTS = 16384
-_layout_ids: RecentlyUsed[tuple[object, ...], int] = RecentlyUsed(MAX_LAYOUTS)
+_layout_ids: LruCache[tuple[object, ...], int] = LruCache(MAX_LAYOUTS)
 _next_layout_id = itertools.count(1)
 
 

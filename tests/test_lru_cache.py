@@ -9,14 +9,14 @@ import weakref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.torch_backend.recently_used import RecentlyUsed
+from spyre.lru_cache import LruCache
 
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60)
 
 
 @given(steps=STEPS, limit=st.integers(2, 12))
 def test_keeps_what_was_used_last_and_no_more(steps, limit):
-    kept, used = RecentlyUsed(limit), []
+    kept, used = LruCache(limit), []
     for puts, key in steps:
         if puts:
             kept.put(key, (key, "value"))
@@ -34,7 +34,7 @@ def test_what_goes_is_freed():
     class Thing:
         pass
 
-    kept, things = RecentlyUsed(8), [Thing() for _ in range(100)]
+    kept, things = LruCache(8), [Thing() for _ in range(100)]
     alive = [weakref.ref(t) for t in things]
     for number, thing in enumerate(things):
         kept.put(number, thing)
@@ -44,14 +44,14 @@ def test_what_goes_is_freed():
 
 
 def test_the_newest_value_comes_last():
-    kept = RecentlyUsed(8)
+    kept = LruCache(8)
     for key in range(20):
         kept.put(key, str(key))
         assert list(kept.values())[-1] == str(key)
 
 
 def test_several_threads():
-    kept, errors = RecentlyUsed(16), []
+    kept, errors = LruCache(16), []
 
     def work(seed):
         for step in range(3000):
@@ -69,3 +69,13 @@ def test_several_threads():
         thread.join()
     assert not errors
     assert len(kept) <= 16
+
+
+def test_who_asks_is_told_of_what_goes():
+    gone = []
+    kept = LruCache(4, gone.append)
+    for key in range(9):
+        kept.put(key, str(key))
+    assert sorted([*gone, *kept.values()]) == [str(key) for key in range(9)]
+    kept.clear()
+    assert len(gone) < 9

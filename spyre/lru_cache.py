@@ -1,0 +1,69 @@
+"""`LruCache`: the one cache of bounded size, whose hits cost what a dict's do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class LruCache(Generic[K, V]):
+    """Keeps at least the ``limit`` / 2 entries used last, and at most ``limit``. Any thread.
+
+    Values are never None. ``evicted`` is called with every value that goes for want of room.
+    """
+
+    # An exact order of use would cost a hit a write to shared state. Two generations need none:
+    # what is used is in the young one; when that is full it becomes the old one, and what was not
+    # used since the old one was young is dropped.
+
+    def __init__(self, limit: int, evicted: Callable[[V], object] | None = None) -> None:
+        self.limit = limit
+        self._evicted = evicted
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+        # Reentrant: an evicted value may be the last owner of something whose finalizer comes back.
+        self._lock = threading.RLock()
+
+    def get(self, key: K) -> V | None:
+        """The value of ``key``, now used last; None if it is not there."""
+        value = self._young.get(key)
+        return value if value is not None else self._promoted(key)
+
+    def put(self, key: K, value: V) -> None:
+        """Keep ``value``, used last."""
+        evicted: dict[K, V] = {}
+        with self._lock:
+            self._old.pop(key, None)
+            self._young[key] = value
+            if len(self._young) >= max(self.limit // 2, 1):
+                evicted, self._old, self._young = self._old, self._young, {}
+        if self._evicted is not None:
+            for old_value in evicted.values():
+                self._evicted(old_value)
+        evicted.clear()
+
+    def _promoted(self, key: K) -> V | None:
+        with self._lock:
+            value = self._young.get(key)  # another thread may have promoted it meanwhile
+            if value is None:
+                value = self._old.get(key)
+                if value is not None:
+                    self.put(key, value)
+            return value
+
+    def clear(self) -> None:
+        """Forget everything; nothing counts as evicted."""
+        with self._lock:
+            self._young, self._old = {}, {}
+
+    def values(self) -> Iterator[V]:
+        """All values; what was put last comes last."""
+        with self._lock:
+            return iter([*self._old.values(), *self._young.values()])
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
