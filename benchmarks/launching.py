@@ -159,7 +159,7 @@ def measure(name: str, bundle: Bundle, device: Device) -> Row:
 def measure_batch(bundle: Bundle, device: Device) -> Batch:
     """TILES tiles of consecutive sticks."""
     kernel, (first,) = Kernel(bundle, device), launches(bundle, 1)
-    shape = kernel.shape_of(first)
+    shape = kernel.signature_of(first)
     rows = np.array(first.addresses, np.int64) + 128 * np.arange(TILES)[:, None]
     batch = kernel.link_batch_at(shape, rows)
     device.executor.run_batch(batch)

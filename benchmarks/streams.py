@@ -21,7 +21,7 @@ from benchmarks.results import Figure, run
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.launch_plan import LaunchState
+from spyre.runtime.flex.launch_plan import kernel_launch
 from spyre.runtime.memory.storage import SpyreTensor
 from tests.runtime.flex import kernels
 
@@ -77,9 +77,9 @@ def one_stick(directory: Path) -> list[Figure]:
 
 
 def _linked(plan: JobPlan, card: FlexDevice, tensors: list[SpyreTensor]):
-    state = plan.bind(card, tensors).state
-    assert isinstance(state, LaunchState)
-    return state.form.kernel.link_at(state.form.shape, state.bases, state.form.names)
+    launch = kernel_launch(plan.bind(card, tensors))
+    launch_plan = launch.launch_plan
+    return launch_plan.kernel.link_at(launch_plan.signature, launch.bases, launch_plan.names)
 
 
 def tiles(directory: Path) -> list[Figure]:
@@ -103,11 +103,11 @@ def tiles(directory: Path) -> list[Figure]:
 
 
 def _tiled(name: str, card: FlexDevice, plan: JobPlan, tensors: list[SpyreTensor]) -> Figure:
-    state = plan.bind(card, tensors).state
-    assert isinstance(state, LaunchState)
-    form, executor = state.form, card.device.executor
-    rows = state.addresses(0, TILES).tolist()
-    linked = [form.kernel.link_at(form.shape, tuple(row), form.names) for row in rows]
+    launch = kernel_launch(plan.bind(card, tensors))
+    launch_plan, executor = launch.launch_plan, card.device.executor
+    kernel, signature, names = launch_plan.kernel, launch_plan.signature, launch_plan.names
+    rows = launch.addresses(0, TILES).tolist()
+    linked = [kernel.link_at(signature, tuple(row), names) for row in rows]
     ratios = []
     for _ in range(PAIRS):
         card.synchronize()

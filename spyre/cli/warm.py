@@ -6,8 +6,7 @@ from spyre.cli.commands import make_device, run_options
 from spyre.cli.options import Options
 from spyre.hw.device.device import warm_driver, warm_kernels, warm_transfers
 from spyre.runtime.cases.case import case_directory, read_case
-from spyre.runtime.kernel.launch import Launch
-from spyre.runtime.run.session import Session, parameter_values, placed
+from spyre.runtime.run.session import Session, placed
 
 
 def warm(options: Options) -> int:

@@ -55,7 +55,7 @@ from spyre.runtime.kernel.kernel import Kernel
 from tests.hw.harness import engine, map_tensors, region
 from tests.mlir.sample_bundles import SAMPLES
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
-from tests.runtime.launches import TABLES, Rig, anew, assert_same, outcome
+from tests.runtime.launches import TABLES, Rig, anew, assert_same, link_batch, outcome
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 seeds = st.integers(0, 2**32)
@@ -120,7 +120,7 @@ def test_a_batch_has_the_rows_of_its_launches(name: str, seed: int, count: int):
     rng = np.random.default_rng(seed)
     kernel, rig = kernel_of(name), rig_of(name, seed)
     launches = [rig.anywhere(rng) for _ in range(count)]
-    batch = kernel.link_batch(launches)
+    batch = link_batch(kernel, launches)
     assert len(batch) == count
     (group,) = batch.groups
     rows = np.concatenate([anew(kernel, launch).host_dispatch for launch in launches])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 
 from spyre.cli.run import main
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.kernel.runners import run_timed
+from spyre.runtime.kernel.runners import timed_runner
 from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.trace.commands import write_trace
 from tests.cli.conftest import ROOT, runner_of
@@ -85,7 +84,7 @@ def test_other_numbers_are_found(traced):
 def recorded(tmp_path):
     """Of two cards: launches in tiles on two streams, and on the second card nothing but copies."""
     cards = [FlexDevice(index=k) for k in range(2)]
-    cards[0].runner = partial(run_timed)
+    cards[0].runner = timed_runner()
     plan = kernels.load(cards[0], kernels.add(tmp_path / "k", (4, 64)))
     with cards[0].recording() as first, cards[1].recording() as second:
         for card in cards:

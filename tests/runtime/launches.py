@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
 from spyre.errors import DeviceFault
 from spyre.hw.device.device import Device
-from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.linking.linked_program import BatchGroup, LinkedBatch, LinkedProgram
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -134,3 +135,14 @@ def assert_same(found: LinkedProgram, expected: LinkedProgram) -> None:
     assert (ours.parameters, ours.segments) == (theirs.parameters, theirs.segments)
     assert ours.scratch_addresses == theirs.scratch_addresses
     assert sorted(ours.allocations, key=repr) == sorted(theirs.allocations, key=repr)
+
+
+def link_batch(kernel: Kernel, launches: Sequence[Launch]) -> LinkedBatch:
+    """``launches`` one behind another, as `Executor.run_batch` takes them."""
+    groups: list[BatchGroup] = []
+    for signature, alike in groupby(launches, key=kernel.signature_of):
+        run = list(alike)
+        addresses = np.array([launch.addresses for launch in run], np.int64)
+        names = [launch.names for launch in run]
+        groups += kernel.link_batch_at(signature, addresses, names).groups
+    return LinkedBatch(groups)

@@ -28,7 +28,7 @@ from spyre.mlir.operation.footprint import (
     with_sizes,
 )
 from spyre.mlir.operation.operation import Component, Operation, Tensor
-from spyre.mlir.program.program import Execute, LoopProgram, Parameter, Schedule
+from spyre.mlir.program.program import Execute, LoopProgram, Schedule
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments, argument_name
 from spyre.runtime.program.compiled import LoweredBundle
 from spyre.runtime.program.launch_spec import Role

@@ -33,7 +33,7 @@ from spyre.runtime.compare.outputs import OutputLocation, Tolerance, WriterLooku
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.plan_cache import load_source
-from spyre.runtime.run.session import BundleLike, RunOptions, parameter_values, placed, session_of
+from spyre.runtime.run.session import BundleLike, RunOptions, placed, session_of
 
 Array = npt.NDArray[Any]
 

@@ -47,7 +47,9 @@ class Correction:
 
     names: tuple[str, ...]
     indices: tuple[int | None, ...]
-    _columns: WeakKeyDictionary[LaunchSignature, _Columns] = field(default_factory=WeakKeyDictionary)
+    _columns: WeakKeyDictionary[LaunchSignature, _Columns] = field(
+        default_factory=WeakKeyDictionary
+    )
 
     @cached_property
     def size_bytes(self) -> int:

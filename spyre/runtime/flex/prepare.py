@@ -55,10 +55,10 @@ def prepare_kernel(
     binary = found.binaries[0]
     arguments_of = partial(read_arguments, source)
     pool_bytes = 0 if found.launch_spec is None else found.launch_spec.pool_size
-    plan, copy = load_kernel(chosen, kernel, arguments_of, binary, source.name, pool_bytes)
-    _check_execution_plan(found, plan)
+    loaded, copy = load_kernel(chosen, kernel, arguments_of, binary, source.name, pool_bytes)
+    _check_execution_plan(found, loaded)
     (stream if stream is not None else chosen.streams.current).launch(copy)
-    return plan
+    return loaded.plan
 
 
 def launch_jobplan(
@@ -140,29 +140,27 @@ def _source(found: CodeDirectory) -> CompiledBundle:
     return replace(kernel, launch_spec=spec)
 
 
-def _check_execution_plan(found: CodeDirectory, plan: JobPlan) -> None:
+def _check_execution_plan(found: CodeDirectory, loaded: LoadedKernel) -> None:
     """The steps the file lists have to be those of the program, of the same sizes."""
     commands = found.code.execution
-    expected = plan.num_steps()
+    expected = loaded.plan.num_steps()
     kinds = tuple(type(command) for command in commands)
     shapes = {1: (ComputeOnDevice,), 3: (ComputeOnHost, DataTransfer, ComputeOnDevice)}
     if kinds != shapes[expected]:
         listed = ", ".join(kind.__name__ for kind in shapes[expected])
         raise _unsupported(found, ", ".join(kind.__name__ for kind in kinds), listed)
     _check_pointers(found, commands)
-    program = plan.program
-    assert isinstance(program, LoadedKernel)
+    correction = loaded.correction
     for command in commands:
         if isinstance(command, ComputeOnDevice):
             continue
         size_bytes = command.size_bytes
-        if size_bytes != program.correction.size_bytes:
+        if size_bytes != correction.size_bytes:
             raise BundleError(
                 "SPY884",
-                f"the correction tensor of {plan.name} has another size than its symbols need",
+                f"the correction tensor of {loaded.name} has another size than its symbols need",
                 _place(found),
-                expected=f"{program.correction.size_bytes} bytes for "
-                f"{len(program.correction.names)} symbols",
+                expected=f"{correction.size_bytes} bytes for {len(correction.names)} symbols",
                 found=f"{size_bytes} bytes",
             )
 

@@ -214,9 +214,7 @@ def _named_addresses(
             yield parameter.name, _address_of(parameter, signature, at)
 
 
-def _address_of(
-    parameter: Parameter, signature: LaunchSignature, at: Mapping[int, int]
-) -> int:
+def _address_of(parameter: Parameter, signature: LaunchSignature, at: Mapping[int, int]) -> int:
     require_no_size(parameter, signature.values)
     name = parameter.name
     owner = owner_of(name)

@@ -353,9 +353,7 @@ RunKernel = Callable[[Kernel, LaunchSignature, tuple[int, ...]], None]
 """Runs one pass of a kernel at addresses (bytes)."""
 
 
-def _run_at_once(
-    kernel: Kernel, signature: LaunchSignature, addresses: tuple[int, ...]
-) -> None:
+def _run_at_once(kernel: Kernel, signature: LaunchSignature, addresses: tuple[int, ...]) -> None:
     kernel.device.executor.run(kernel.link_at(signature, addresses))
 
 

@@ -30,7 +30,7 @@ from spyre.mlir.operation.footprint import (
     with_sizes,
 )
 from spyre.mlir.operation.operation import Component, Operation, Tensor
-from spyre.mlir.program.program import Execute, LoopProgram, Parameter, Schedule
+from spyre.mlir.program.program import Execute, LoopProgram, Schedule
 from spyre.runtime.program.compiled import LoweredBundle
 from spyre.runtime.program.symbols import POOL, owner_of
 from spyre.runtime.tiling.device_dims import DeviceDims

@@ -14,6 +14,7 @@ import torch
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.layout.device_view import DeviceView
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.device.dtypes import name_of
 from spyre.torch_backend.eager.operands import Operand, ScalarOperand, view_on_card
 from spyre.torch_backend.observe.debug import show_program
@@ -25,7 +26,6 @@ from spyre.torch_backend.program.operations import (
     scalar_view,
     store_result,
 )
-from spyre.lru_cache import LruCache
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
 
 if TYPE_CHECKING:

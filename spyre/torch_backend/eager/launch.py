@@ -13,6 +13,7 @@ import torch
 from spyre.dtypes import find_stored_format
 from spyre.dtypes.formats import FormatKind
 from spyre.layout import SpyreTensorLayout
+from spyre.lru_cache import LruCache
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.flex.job import to_device_plan
 from spyre.runtime.memory.storage import SpyreTensor
@@ -27,7 +28,6 @@ from spyre.torch_backend.eager.operands import Key, Operand, ScalarOperand, key_
 from spyre.torch_backend.observe.launches import TO_CARD, in_range
 from spyre.torch_backend.program.op_spec import LoweringError, device_format
 from spyre.torch_backend.program.recording import current_recorder
-from spyre.lru_cache import LruCache
 from spyre.torch_backend.tensors.allocation import allocate_based
 from spyre.torch_backend.tensors.buffer import DeviceBuffer
 from spyre.torch_backend.tensors.copies import relayout

@@ -15,7 +15,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import BundleParts
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.flex.launch_plan import LaunchPlan
-from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
+from spyre.runtime.flex.loaded_kernel import load_kernel
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.spyrecode.init_binary import format_header
@@ -49,45 +49,43 @@ class CompiledProgram:
         self.spans_bytes = tuple(spans_bytes)
         kernel = Kernel(self.bundle, card.device)
         header = format_header(hashlib.sha256(repr(identity).encode()).hexdigest())
-        plan, copy = load_kernel(card, kernel, _takes_addresses, header, name)
-        assert isinstance(plan.program, LoadedKernel)
-        self._program = plan.program
+        self._loaded, copy = load_kernel(card, kernel, _takes_addresses, header, name)
         self._is_linked = False
-        self._form = self.form_of(self.spans_bytes)
+        self._launch_plan = self.launch_plan(self.spans_bytes)
         card.streams.current.launch(copy)
         card.streams.current.synchronize()
 
-    def form_of(
+    def launch_plan(
         self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None
     ) -> LaunchPlan:
         """Launches with arguments of these spans; ``values``: of its runtime sizes, by name."""
         launch = Launch({k: _raw(k, s) for k, s in enumerate(spans_bytes)}, None, values or {})
-        return self._program.forms.bound(launch)
+        return LaunchPlan.one_pass(self._loaded.kernel, launch)
 
     def launch(
         self,
         stream: FlexStream,
         addresses: Sequence[int],
-        held: Sequence[SpyreTensor],
-        form: LaunchPlan | None = None,
+        keep_alive: Sequence[SpyreTensor],
+        plan: LaunchPlan | None = None,
     ) -> None:
-        """Enqueue it with arguments at ``addresses``; ``held`` lives until it has run.
+        """Enqueue it with arguments at ``addresses``; ``keep_alive`` lives until it has run.
 
-        ``form``: of a program with runtime sizes. What linking finds wrong is raised by the first
+        ``plan``: of a program with runtime sizes. What linking finds wrong is raised by the first
         launch without one, here.
         """
-        if form is None and not self._is_linked:
+        if plan is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
         note_launch(self, addresses)
         with profiled(self._range):
-            form = form or self._form
-            context = self._program.bind_addresses(self.card, form, addresses, held)
-            stream.submit_launch(context)
+            plan = plan or self._launch_plan
+            launch = self._loaded.bind_at(self.card, plan, tuple(addresses), keep_alive)
+            stream.submit_launch(launch)
 
     def linked_at(self, addresses: Sequence[int]) -> LinkedProgram:
         """What the driver runs for a launch with arguments at ``addresses``."""
-        return self._program.kernel.link_at(self._form.shape, tuple(addresses))
+        return self._loaded.kernel.link_at(self._launch_plan.signature, tuple(addresses))
 
 
 def _raw(number: int, span_bytes: int) -> DeviceTensor:

@@ -33,7 +33,7 @@ from spyre.runtime.program.launch_spec import LaunchArgument, LaunchSpec, Role, 
 from tests.conformance.cases import find_cases
 from tests.runtime import bundles
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def spec_of(*shapes: tuple[int | str, ...]) -> LaunchSpec:

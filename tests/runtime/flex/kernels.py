@@ -83,6 +83,6 @@ def load(device: FlexDevice, directory: Path) -> JobPlan:
     spec = given_launch_spec(bundle)
     pool_bytes = 0 if spec is None else spec.pool_size
     arguments_of = partial(read_arguments, bundle)
-    plan, copy = load_kernel(device, kernel, arguments_of, binary, directory.name, pool_bytes)
+    loaded, copy = load_kernel(device, kernel, arguments_of, binary, directory.name, pool_bytes)
     device.streams.current.launch(copy)
-    return plan
+    return loaded.plan

@@ -9,7 +9,7 @@ from spyre.errors import DeviceFault
 from spyre.hw.counters.counts import Counters
 from spyre.hw.device.executor import Executor
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.kernel.runners import run_timed
+from spyre.runtime.kernel.runners import timed_runner
 from tests.runtime.flex import kernels
 
 ONE = Counters(256, 128, 0, 0, 0, 64, 256, 128, 0, 0, 1)
@@ -52,7 +52,7 @@ def test_tiles_of_a_launch(card, plan):
 
 
 def test_launches_that_are_timed(card, plan):
-    card.runner = run_timed
+    card.runner = timed_runner()
     with card.counting() as counts, card.recording():
         card.default_stream.launch(plan, sticks(card))
     assert counts.counters == ONE

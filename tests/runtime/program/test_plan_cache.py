@@ -27,7 +27,7 @@ from spyre.runtime.arguments.read import given_launch_spec
 from spyre.runtime.program import plan_cache
 from spyre.runtime.program.compiled import (
     CompiledBundle,
-    KernelSource,
+    LoweredBundle,
     compile_bundle,
     read_bundle_files,
 )
@@ -51,7 +51,7 @@ def bundle(tmp_path: Path) -> Path:
     return bundles.abs_of_sum(tmp_path / "b")
 
 
-def same(kernel: KernelSource, fresh: KernelSource) -> None:
+def same(kernel: LoweredBundle, fresh: LoweredBundle) -> None:
     """All that a launch and its messages depend on, places included."""
     assert kernel.directory == fresh.directory
     assert str(kernel.program) == str(fresh.program)

@@ -11,6 +11,7 @@ import pytest
 import spyre
 from spyre.errors import LaunchError, ValidationError
 from spyre.hw.device.device import Device
+from spyre.hw.linking import linker
 from spyre.hw.linking.linker import Linker
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.arguments.host_tensor import HostTensor
@@ -167,10 +168,7 @@ class TestReuse:
 
             return call
 
-        monkeypatch.setattr(
-            "spyre.hw.linking.linker.plan_operation",
-            counting("plan", __import__("spyre.hw.linking.linker").hw.linker.plan_operation),
-        )
+        monkeypatch.setattr(linker, "plan_operation", counting("plan", linker.plan_operation))
         monkeypatch.setattr(Linker, "link", counting("link", Linker.link))
         monkeypatch.setattr(session_module, "load_source", counting("load", load_source))
         return counts
@@ -200,7 +198,7 @@ class TestReuse:
         monkeypatch.setattr(session_module, "MAX_KERNELS", 1)
         used = Session(Device(threads=1))
         first = used.prepare(bundles.scratch(tmp_path / "a"))
-        address = first.kernel.reserve_scratch()[0].address_bytes
+        address = first.kernel.kernel.reserve_scratch()[0].address_bytes
         used.prepare(bundles.abs_of_sum(tmp_path / "b"))
         assert used.device.allocate(128, address // SEGMENT) == address
 

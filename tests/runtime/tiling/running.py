@@ -17,7 +17,7 @@ from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch, PoolBuffer
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.device_dims import ActualTensor
-from spyre.runtime.tiling.execute import TilingKernel, execute_tiles
+from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.options import TilingOptions
@@ -100,7 +100,7 @@ def run_tiled(
     launch = launch_of(device, built, args, inputs)
     kernel = TilingKernel(Kernel(built.bundle, device), built.arguments)
     plan = kernel.plan(launch, options)
-    execute_tiles(kernel, launch, plan)
+    TiledLaunch(kernel, launch, plan).run()
     return outcome(device, args, launch, plan)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import ControlBlock
 from spyre.runtime.flex.work import Engine
-from spyre.runtime.kernel.runners import run_timed
+from spyre.runtime.kernel.runners import timed_runner
 from spyre.runtime.tiling.options import Remainder, TilingOptions
 from spyre.runtime.trace.commands import chrome_trace, write_trace
 from tests.runtime.flex import kernels
@@ -26,7 +25,7 @@ ROWS = (4, 64)
 @pytest.fixture
 def card():
     device = FlexDevice()
-    device.runner = partial(run_timed)
+    device.runner = timed_runner()
     yield device
     device.close()
 

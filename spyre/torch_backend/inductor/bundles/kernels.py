@@ -379,7 +379,7 @@ class _KernelAtSizes(InductorKernel):
         program = self.kernel.program_on(card, spans)
         key = (card.index, card.device.resets)
         if key not in self._forms:
-            self._forms = {key: program.form_of(spans, self.sizes)}
+            self._forms = {key: program.launch_plan(spans, self.sizes)}
         addresses = [m.address_bytes for m in memory]
         program.launch(card.streams.current, addresses, memory, self._forms[key])
 
