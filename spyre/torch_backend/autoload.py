@@ -139,7 +139,7 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
 
 PACKAGE = "spyre.torch_backend.inductor"
 INSTALLERS = {
-    "torch._inductor.config": f"{PACKAGE}.options",
+    "torch._inductor.config": f"{PACKAGE}.config",
     "torch._inductor.compile_fx": f"{PACKAGE}.hooks.registration",
 }
 """Modules with a function ``install``, by the module of torch they wait for."""

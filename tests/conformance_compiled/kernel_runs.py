@@ -18,8 +18,7 @@ from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.memory.storage import SpyreTensor
 from spyre.torch_backend.eager.launch import number_on_card
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
-from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
-from spyre.torch_backend.inductor.bundles.launch_spec import launch_spec_files
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ every torch config module, what is set holds in the thread that set it.
 import sys
 from collections.abc import Callable
 
-from spyre.torch_backend.compat import install_config_module
+from spyre.torch_backend.compat import add_inductor_options, install_config_module
 
 sencores: int | None = None
 """SENCORES: cores an operation may use, 1 to 32."""
@@ -52,5 +52,11 @@ bundle_symbolic_args: bool | None = None
 symbolic_sizes: bool | None = None
 """SPYRE_SYMBOLIC_SIZES: compile once for all sizes. None there too: where PyTorch is asked for
 dynamic sizes."""
+
+
+def install() -> None:
+    """Add the settings to Inductor's config, as ``spyre.name``; a second time changes nothing."""
+    add_inductor_options("spyre", sys.modules[__name__])
+
 
 install_config_module(sys.modules[__name__])

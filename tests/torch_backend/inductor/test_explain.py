@@ -10,8 +10,8 @@ from spyre.cli.run import main
 from spyre.errors import SpyreError
 from spyre.torch_backend.inductor.base.debug import PassPrinter
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
+from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES
 from spyre.torch_backend.inductor.kernel.planning import KERNEL_PASSES
-from spyre.torch_backend.inductor.passes.order import GRAPH_PASSES
 from tests.torch_backend.processes import run
 
 

@@ -30,9 +30,7 @@ from spyre.hw.spec import CORES, LX_BYTES
 from spyre.torch_backend.device.properties import usable_cores
 from spyre.torch_backend.inductor import config
 from spyre.torch_backend.inductor.base.debug import wants_notes
-from spyre.torch_backend.inductor.division.matmul import PLANNERS
 from spyre.torch_backend.inductor.hints import hints_key
-from spyre.torch_backend.inductor.scratchpad.plan import OPERATIONS, SOLVERS, lx_capacity_bytes
 
 _SWITCH_WORDS = {
     **dict.fromkeys(("1", "true", "on", "yes"), True),
@@ -40,6 +38,10 @@ _SWITCH_WORDS = {
 }
 
 
+MATMUL_PLANNERS = ("june", "august")
+LX_RULES = ("june", "august", "all")
+LX_SOLVERS = ("greedy", "first_fit", "best_fit", "optimal")
+"""Names of strategies; the tables of division and scratchpad planning have them."""
 ASKED = "asked"
 """SPYRE_SYMBOLIC_SIZES where PyTorch is to say it."""
 
@@ -73,13 +75,13 @@ def settings() -> Settings:
     a ``coarse_tiling_groups_fn`` without a name.
     """
     allow_all = _switch("allow_all_ops_in_lx_planning", environment.ALLOW_ALL_OPS_IN_LX_PLANNING)
-    rule = _choice("lx_rule", environment.LX_RULE, OPERATIONS)
+    rule = _choice("lx_rule", environment.LX_RULE, LX_RULES)
     return Settings(
         sencores=_cores(),
-        work_division=_choice("work_division", environment.WORK_DIVISION, PLANNERS),
+        work_division=_choice("work_division", environment.WORK_DIVISION, MATMUL_PLANNERS),
         core_id_k_fast_emission=_switch("core_id_k_fast_emission", environment.K_FAST_EMISSION),
         lx_planning=_switch("lx_planning", environment.LX_PLANNING),
-        lx_solver=_choice("lx_solver", environment.LX_SOLVER, SOLVERS),
+        lx_solver=_choice("lx_solver", environment.LX_SOLVER, LX_SOLVERS),
         lx_rule="all" if allow_all else rule,
         lx_capacity_bytes=_capacity_bytes(),
         coarse_tiling=_switch("coarse_tiling", environment.COARSE_TILING),
@@ -144,6 +146,25 @@ def _capacity_bytes() -> int:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
         raise _wrong_setting("lx_fraction_kept", "0 to 1", repr(value))
     return int(LX_BYTES * (1.0 - value))
+
+
+def lx_capacity_bytes() -> int:
+    """Bytes of one core's LX for plans: the backend keeps a fifth (hardware reference §2), or what
+    DXP_LX_FRAC_AVAIL says. LaunchError SPY985 if that is no fraction.
+    """
+    text = environment.LX_FRACTION_KEPT.read().strip()
+    try:
+        kept = float(text)
+    except ValueError:
+        kept = -1.0
+    if not 0.0 <= kept <= 1.0:
+        raise LaunchError(
+            "SPY985",
+            "DXP_LX_FRAC_AVAIL is no fraction",
+            expected="0 to 1, the share of the scratchpad that plans leave to the backend",
+            found=text,
+        )
+    return int(LX_BYTES * (1.0 - kept))
 
 
 def _groups_function() -> Callable[..., Any] | None:

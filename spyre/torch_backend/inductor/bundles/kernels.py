@@ -16,9 +16,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 
 from spyre.errors import UnsupportedError
 from spyre.mlir.bundle import BundleParts
+from spyre.runtime.arguments.specs import (
+    ArgumentSpec,
+    KernelArguments,
+    argument_name,
+    spec_of_arguments,
+)
+from spyre.runtime.program.launch_spec import LAUNCH_SPEC_FILE, Role, format_launch_spec
 from spyre.torch_backend.eager.launch import number_on_card, scratch_memory
 from spyre.torch_backend.eager.operands import ready_buffer
 from spyre.torch_backend.inductor.base.compat import AsyncCompile
@@ -28,7 +36,6 @@ from spyre.torch_backend.inductor.bundles.generation import (
     KernelMemory,
     generate_bundle,
 )
-from spyre.torch_backend.inductor.bundles.launch_spec import launch_spec_files
 from spyre.torch_backend.inductor.bundles.op_spec import SizeSpec, Spec, spec_text
 from spyre.torch_backend.inductor.bundles.sizes import (
     evaluated,
@@ -46,9 +53,39 @@ if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
     from spyre.runtime.flex.launch_plan import LaunchPlan
     from spyre.runtime.memory.storage import SpyreTensor
-    from spyre.torch_backend.inductor.bundles.generation import KernelMemory
-"""Text by file name."""
-"""Attribute of an operation: what automatic tiling chose for the stretch it begins, and why."""
+EMITTER = "spyre.torch_backend.inductor"
+
+
+def launch_spec_files(
+    name: str,
+    memory: KernelMemory,
+    tensors: Sequence[SpyreTensor],
+    symbolic: bool,
+    shapes: Sequence[tuple[int | str, ...]] = (),
+) -> dict[str, bytes]:
+    """The file by its name. ``tensors``: by arg_index. ``shapes``: of the first of them, where
+    names stand for sizes that only a launch knows; those have default layouts.
+    """
+    arguments = [
+        ArgumentSpec(k, argument_name(k), _role(e), t.shape, t.dtype, t.layout, t.strides)
+        for k, (e, t) in enumerate(zip(memory.arguments, tensors, strict=True))
+    ]
+    known = KernelArguments(tuple(arguments), memory.pool_bytes)
+    spec = spec_of_arguments(known, name, symbolic, EMITTER)
+    if any(isinstance(n, str) for shape in shapes for n in shape):
+        sized = zip(spec.args, [*shapes, *(a.shape for a in spec.args[len(shapes) :])], strict=True)
+        args = tuple(
+            structs.replace(a, shape=shape, layout=None) if shape != a.shape else a
+            for a, shape in sized
+        )
+        spec = structs.replace(spec, args=args)
+    return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}
+
+
+def _role(expected: ArgumentMemory) -> Role:
+    if not expected.is_output:
+        return Role.INPUT
+    return Role.INPUT_OUTPUT if expected.is_input else Role.OUTPUT
 
 
 def layouts_text(memory: KernelMemory, tensors: Sequence[SpyreTensor]) -> str:

@@ -7,11 +7,11 @@ data, so all of it may be used from several threads.
 from __future__ import annotations
 
 from spyre.torch_backend.inductor.division.plan import (
-    Division,
+    WorkDivision,
     core_order,
     core_slices,
     divide_op,
     with_division,
 )
 
-__all__ = ["Division", "core_order", "core_slices", "divide_op", "with_division"]
+__all__ = ["WorkDivision", "core_order", "core_slices", "divide_op", "with_division"]

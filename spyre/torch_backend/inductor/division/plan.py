@@ -43,7 +43,7 @@ DIVISION_PASSES = SPAN, MATMUL_COST, DISTRIBUTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class WorkDivision:
     """How cores share an operation.
 
     ``splits``: per dim, in iteration order, how many cores share it (1: not divided).
@@ -62,7 +62,7 @@ class Division:
         """Cores that are used."""
         return prod(self.splits.values())
 
-    def after(self, name: str) -> Division:
+    def after(self, name: str) -> WorkDivision:
         """The division as the pass ``name`` of `DIVISION_PASSES` left it."""
         if name == DIVISION_PASSES[-1]:
             return self
@@ -82,7 +82,7 @@ def divide_op(
     committed: Mapping[sympy.Symbol, int] | None = None,
     k_fast: bool = True,
     overflow_raises: bool = True,
-) -> Division:
+) -> WorkDivision:
     """Divide ``spec`` over at most ``cores`` cores (1 to 32).
 
     ``hints``: the division as the user wants it, dims not named undivided. ``committed``: splits
@@ -104,10 +104,10 @@ def divide_op(
     lines += check_spans(iteration, splits, raises=overflow_raises)
     splits = {symbol: splits[symbol] for symbol in iteration.symbols}
     order = order_of(iteration, splits, k_fast=k_fast)
-    return Division(splits, order, "\n".join(lines), before)
+    return WorkDivision(splits, order, "\n".join(lines), before)
 
 
-def with_division(spec: OpSpec, division: Division) -> OpSpec:
+def with_division(spec: OpSpec, division: WorkDivision) -> OpSpec:
     """``spec`` with the splits of ``division`` in its iteration space."""
     space = {s: (size, division.splits[s]) for s, (size, _) in spec.iteration_space.items()}
     return replace(spec, iteration_space=space)
@@ -284,13 +284,13 @@ def core_slices(
     return found
 
 
-def divisions_text(specs: Sequence[OpSpec], divisions: Sequence[Division]) -> str:
+def divisions_text(specs: Sequence[OpSpec], divisions: Sequence[WorkDivision]) -> str:
     """A paragraph per operation, in the order of the kernel: cores, slices per dim, why."""
     pairs = enumerate(zip(specs, divisions, strict=True))
     return "\n".join(line for k, pair in pairs for line in _division_lines(k, *pair)) + "\n"
 
 
-def _division_lines(number: int, spec: OpSpec, division: Division) -> Iterator[str]:
+def _division_lines(number: int, spec: OpSpec, division: WorkDivision) -> Iterator[str]:
     slices = ", ".join(
         f"{symbol}: {extent} in {division.splits[symbol]}"
         for symbol, (extent, _) in spec.iteration_space.items()

@@ -7,7 +7,8 @@ says which inputs they are (`named_inputs`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,12 +21,22 @@ from spyre.torch_backend.inductor.base.debug import (
     note,
 )
 from spyre.torch_backend.inductor.base.settings import settings
-from spyre.torch_backend.inductor.passes import order
+from spyre.torch_backend.inductor.passes.restickify import restickify
+from spyre.torch_backend.inductor.passes.runs import propagate_layouts, remove_dead_code
 from spyre.torch_backend.inductor.tiling.accesses import propagate_named_dims
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.groups import assign_dim_hints, hints_to_coarse_tile_groups
 from spyre.torch_backend.program.recording import ThreadValue
 
+LAYOUT_PASSES: tuple[Callable[[Any], None], ...] = (remove_dead_code, propagate_layouts, restickify)
+"""Change the graph in place; `restickify` chooses lanes and final layouts and inserts copies."""
+GRAPH_PASSES = (
+    *(change.__name__ for change in LAYOUT_PASSES),
+    "propagate_named_dims",
+    "assign_dim_hints",
+    "coarse_tile",
+)
+"""On the ir.Operations of a graph, before it is scheduled (the coarse-tiling document)."""
 PASSES_DONE = "spyre_passes_done"
 PRINTER = "spyre_printer"
 Names = Mapping[str, tuple[str | None, ...]]
@@ -54,7 +65,8 @@ def pre_scheduling(graph: Any) -> None:
     operations = graph.operations
     names, printer = _input_names.value, PassPrinter(lambda: format_operations(operations))
     setattr(graph, PRINTER, printer)
-    order.run(graph, printer)
+    for change in LAYOUT_PASSES:
+        printer.run(change.__name__, functools.partial(change, graph))
     printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
     printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))

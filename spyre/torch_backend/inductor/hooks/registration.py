@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from spyre import config
 from spyre.torch_backend.inductor.base.compat import (
     CustomGraphPass,
     GraphLowering,
@@ -53,7 +54,6 @@ from spyre.torch_backend.inductor.lowering.decompositions import (
     mark_fallbacks,
     mark_fallbacks_in,
 )
-from spyre.torch_backend.inductor.passes import order
 from spyre.torch_backend.inductor.tiling.accesses import names_of_graph_inputs
 
 _installed = False
@@ -208,7 +208,9 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
     def uuid(self) -> str | None:
         """Changes with all that graphs and their inputs do not say."""
         key = cache_key()
-        return None if key is None else key + order.settings()
+        return (
+            None if key is None else f"{key} stick optimizer {config.GLOBAL_STICK_OPTIMIZER.read()}"
+        )
 
 
 class _ContextDepth(threading.local):

@@ -27,7 +27,7 @@ from spyre.torch_backend.inductor.division.plan import (
     DISTRIBUTION,
     MATMUL_COST,
     SPAN,
-    Division,
+    WorkDivision,
     divide_op,
     divisions_text,
     with_division,
@@ -45,8 +45,6 @@ from spyre.torch_backend.inductor.scratchpad.plan import Surroundings, plan_scra
 from spyre.torch_backend.inductor.scratchpad.pool import plan_pool, pool_buffers, with_allocations
 from spyre.torch_backend.inductor.scratchpad.report import report_text
 from spyre.torch_backend.program.op_spec import Ints
-
-"""On the ir.Operations of a graph, before it is scheduled."""
 
 KERNEL_PASSES = (
     "remove_unread",
@@ -74,7 +72,7 @@ class KernelPlanning:
         self._settings, self._wanted = settings(), wants_notes()
         self._names: list[tuple[str, ...]] = []
         self._undivided: list[OpSpec] = []
-        self._divisions: list[Division] = []
+        self._divisions: list[WorkDivision] = []
         self._surroundings = Surroundings(frozenset())
         self._in_lx: frozenset[str] = frozenset()
 
@@ -190,14 +188,14 @@ def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, Re
     return found
 
 
-def divisions_of(specs: Sequence[OpSpec], chosen: Settings) -> list[Division]:
+def divisions_of(specs: Sequence[OpSpec], chosen: Settings) -> list[WorkDivision]:
     """How the cores share every operation; of reduced dims only K of a matmul is divided, whose
     partial sums are added up.
     """
     return [_division(spec, chosen) for spec in specs]
 
 
-def divided(specs: Sequence[OpSpec], divisions: Sequence[Division], after: str) -> list[OpSpec]:
+def divided(specs: Sequence[OpSpec], divisions: Sequence[WorkDivision], after: str) -> list[OpSpec]:
     """``specs`` as they are after the pass ``after`` of work division."""
     pairs = zip(specs, divisions, strict=True)
     return [with_division(spec, division.after(after)) for spec, division in pairs]
@@ -210,7 +208,7 @@ def numbered(spec: OpSpec, chosen: Settings) -> OpSpec:
     return replace(spec, op_info={**spec.op_info, "k_fast": False})
 
 
-def _division(spec: OpSpec, chosen: Settings) -> Division:
+def _division(spec: OpSpec, chosen: Settings) -> WorkDivision:
     division = divide_op(
         spec, chosen.sencores, chosen.work_division, k_fast=chosen.core_id_k_fast_emission
     )

@@ -11,11 +11,9 @@ masks that some operations need.
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -47,6 +45,7 @@ from spyre.torch_backend.inductor.lowering.device_graph import (
     GraphOperations,
     GraphValue,
     LayoutDependent,
+    of_another_call,
     program_results,
 )
 from spyre.torch_backend.inductor.lowering.device_ir import GraphToIr, prevent_inlining
@@ -229,29 +228,19 @@ def _record(
     dtypes = [name_of(t.dtype) for t in tensors]
     given = [(o.value, o.dtype) if isinstance(o, ScalarOperand) else None for o in operands]
 
-    def graph() -> list[GraphValue]:
-        low = GraphOperations()
-        places = iter(range(len(tensors)))
-        values = [_graph_operand(low, number, places, shapes, dtypes) for number in given]
-        results = lowering(low, *values, *parameters)
-        return [results] if isinstance(results, GraphValue) else list(results)
-
+    low = GraphOperations()
+    places = iter(range(len(tensors)))
+    values = [_graph_operand(low, number, places, shapes, dtypes) for number in given]
     try:
-        results = graph()
+        lowered = lowering(low, *values, *parameters)
+        results = [lowered] if isinstance(lowered, GraphValue) else list(lowered)
     except LayoutDependent:
-        program = DeviceProgram(
-            name, lowering, parameters, tuple(shapes), tuple(dtypes), tuple(given)
+        results = program_results(
+            DeviceProgram(name, lowering, parameters, tuple(shapes), tuple(dtypes), tuple(given))
         )
-        graph = functools.partial(_program_graph, program)
-        results = graph()
     call = f"{name}{parameters!r} of {', '.join(map(_described, operands))}"
-    register_call(call, graph)
+    _graphs_by_call[call] = results
     return tuple(RUN(tensors, call, results_text(results, target)))
-
-
-def _program_graph(program: DeviceProgram) -> list[GraphValue]:
-    """Anew for every call of this text in the graph."""
-    return program_results(replace(program))
 
 
 def _graph_operand(
@@ -279,18 +268,8 @@ LIBRARY.define(
     "triangle(SymInt rows, SymInt columns, SymInt diagonal, bool lower, Device device) -> Tensor"
 )
 
-_graphs_by_call: dict[str, Callable[[], list[GraphValue]]] = {}
-"""By call text: makes the device graph; operands are inputs in the order of the node's."""
-
-
-def register_call(text: str, graph: Callable[[], list[GraphValue]]) -> None:
-    """Remember what a call means, for the lowering of this process."""
-    _graphs_by_call[text] = graph
-
-
-def graph_of(text: str) -> list[GraphValue]:
-    """The results of a call as a device graph."""
-    return _graphs_by_call[text]()
+_graphs_by_call: dict[str, list[GraphValue]] = {}
+"""The results of calls as device graphs, by call text; operands are inputs in the node's order."""
 
 
 def results_text(results: Sequence[GraphValue], target: torch.Tensor | None) -> str:
@@ -353,7 +332,6 @@ torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
 torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
 RUN = torch.ops.spyre.run.default
 
-__all__ = ["RUN", "GraphOperations", "graph_of", "register_call", "results_of", "results_text"]
 
 aten = torch.ops.aten
 
@@ -397,7 +375,8 @@ def _lower_run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
         box.realize()
         prevent_inlining(box)
     maker = GraphToIr(operands)
-    known = zip(graph_of(call), results_of(results), strict=True)
+    values = of_another_call(_graphs_by_call[call])
+    known = zip(values, results_of(results), strict=True)
     return [maker.result(value, strides) for value, (_, _, strides) in known]
 
 

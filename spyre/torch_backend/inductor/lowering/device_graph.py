@@ -193,6 +193,15 @@ def program_results(program: DeviceProgram) -> list[GraphValue]:
     ]
 
 
+def of_another_call(values: Sequence[GraphValue]) -> list[GraphValue]:
+    """``values`` for one more node with the same call: a program is made anew by every node."""
+    programs = {v.node.program: replace(v.node.program) for v in values if v.node.program}
+    return [
+        replace(v, node=replace(v.node, program=programs[v.node.program])) if v.node.program else v
+        for v in values
+    ]
+
+
 class GraphOperations:
     """The operations of `spyre.torch_backend.program.operations.Operations`, as graph nodes."""
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spyre import config
 from spyre.errors import LaunchError
-from spyre.hw.spec import LX_BYTES
+from spyre.torch_backend.inductor.base.settings import lx_capacity_bytes
 from spyre.torch_backend.inductor.bundles.op_spec import Spec
 from spyre.torch_backend.inductor.scratchpad.accesses import (
     AccessTrace,
@@ -37,24 +36,6 @@ from spyre.torch_backend.inductor.scratchpad.solvers import (
     solve_greedy,
     solve_optimal,
 )
-
-
-def lx_capacity_bytes() -> int:
-    """Bytes of one core's LX for plans; LaunchError SPY985 if DXP_LX_FRAC_AVAIL is no fraction."""
-    text = config.LX_FRACTION_KEPT.read().strip()
-    try:
-        kept = float(text)
-    except ValueError:
-        kept = -1.0
-    if not 0.0 <= kept <= 1.0:
-        raise LaunchError(
-            "SPY985",
-            "DXP_LX_FRAC_AVAIL is no fraction",
-            expected="0 to 1, the share of the scratchpad that plans leave to the backend",
-            found=text,
-        )
-    return int(LX_BYTES * (1.0 - kept))
-
 
 _JUNE = frozenset({"max", "amax", "sum", "exp", "sub", "mul", "mean", "add", "rsqrt"})
 _AUGUST_ADDS = frozenset(

@@ -142,10 +142,6 @@ def keep_indices(operation: Any) -> None:
     operation.make_indexer = lambda: indexer
 
 
-"""By reduction type: the operation that joins two partial results, and its neutral element. A mean
-is a sum of elements that are divided by the count of all of them."""
-
-
 def splits_reduction(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> bool:
     """Whether a loop splits a reduced dim of the operation."""
     rank = len(operation.data.get_pointwise_size())

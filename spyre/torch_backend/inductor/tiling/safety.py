@@ -250,3 +250,5 @@ COMBINED = {
     "min": ("minimum", float("inf")),
     "prod": ("mul", 1.0),
 }
+"""By reduction type: the operation that joins two partial results, and its neutral element. A mean
+is a sum of elements that are divided by the count of all of them."""

@@ -17,8 +17,7 @@ from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle, unroll
-from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
-from spyre.torch_backend.inductor.bundles.launch_spec import launch_spec_files
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
 from spyre.torch_backend.inductor.bundles.op_spec import UnimplementedOp
 from spyre.torch_backend.tensors.buffer import buffer_of
 from tests.torch_backend.inductor.bundles.spec_cases import MATRIX, arg, loop, op, tiled_example

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES
 from spyre.torch_backend.inductor.kernel.operands import NO_LOOPS, LoopPath
 from spyre.torch_backend.inductor.kernel.passes import (
     KernelLowering,
@@ -13,7 +14,6 @@ from spyre.torch_backend.inductor.kernel.passes import (
     insert_bmm_padding,
 )
 from spyre.torch_backend.inductor.kernel.planning import KERNEL_PASSES
-from spyre.torch_backend.inductor.passes.order import GRAPH_PASSES
 from spyre.torch_backend.program.op_spec import OpKind
 from tests.torch_backend.inductor.compiled_code import compiled
 

@@ -9,9 +9,9 @@ import torch
 
 from spyre.torch_backend.inductor.base.compat import inductor_config
 from spyre.torch_backend.inductor.base.debug import format_operations
+from spyre.torch_backend.inductor.hooks import pre_scheduling
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel
 from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION
-from spyre.torch_backend.inductor.passes import order
 from spyre.torch_backend.program.op_spec import OpKind
 
 
@@ -43,8 +43,8 @@ def passes(*more, first=None):
         seen.emitted += kinds.count(OpKind.RESTICKIFY)
         return finished(kernel, printer)
 
-    chosen = order.PRE_SCHEDULING_PASSES if first is None else first
-    changed = mock.patch.object(order, "PRE_SCHEDULING_PASSES", (*chosen, *more, seen.note))
+    chosen = pre_scheduling.LAYOUT_PASSES if first is None else first
+    changed = mock.patch.object(pre_scheduling, "LAYOUT_PASSES", (*chosen, *more, seen.note))
     counting = mock.patch.object(SpyreKernel, "finished", counted)
     uncached = inductor_config.patch({"force_disable_caches": True})
     with changed, counting, uncached:

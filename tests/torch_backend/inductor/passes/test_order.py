@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, lane_of
-from spyre.torch_backend.inductor.passes import order
+from spyre.torch_backend.inductor.hooks.pre_scheduling import LAYOUT_PASSES
+from spyre.torch_backend.inductor.hooks.registration import PostGradPasses
 from spyre.torch_backend.inductor.passes.restickify import CopySource, insert_restickify
 from spyre.torch_backend.inductor.passes.runs import (
     is_computed,
@@ -24,7 +25,7 @@ def sums(a, b):
 
 
 def test_the_order():
-    names = [change.__name__ for change in order.PRE_SCHEDULING_PASSES]
+    names = [change.__name__ for change in LAYOUT_PASSES]
     assert names == ["remove_dead_code", "propagate_layouts", "restickify"]
 
 
@@ -91,4 +92,4 @@ def test_every_pass_is_written(tmp_path, monkeypatch):
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_the_search_is_part_of_cache_keys(monkeypatch, value):
     monkeypatch.setenv("GLOBAL_STICK_OPTIMIZER", value)
-    assert order.settings().endswith(value)
+    assert PostGradPasses().uuid().endswith(value)
