@@ -114,11 +114,11 @@ def test_notes_are_made_only_for_those_who_look(monkeypatch):
         """
         import os
         from spyre.torch_backend.inductor import compiled_kernel
-        made = compiled_kernel.CompiledKernel.__init__
+        made = compiled_kernel.InductorKernel.__init__
         def init(self, *args, **named):
             made(self, *args, **named)
             print("notes", dict(self.notes))
-        compiled_kernel.CompiledKernel.__init__ = init
+        compiled_kernel.InductorKernel.__init__ = init
         torch.compile(lambda a: a + 1)(torch.ones(3, device="spyre"))
         """,
         TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",

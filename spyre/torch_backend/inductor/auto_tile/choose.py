@@ -242,7 +242,7 @@ def trial_kernel(
     """What ``operations``, which follow each other, become as a bundle of their own with ``tiles``.
 
     ``results``: names of those that something else reads. SpyreError of `coarse_tile` for tiles
-    that cannot be, NotExpressible as of `SpyreKernel`.
+    that cannot be, LoweringError as of `SpyreKernel`.
     """
     copies = [_copied(op) for op in operations]
     trial = _trial_graph(graph, copies, results)

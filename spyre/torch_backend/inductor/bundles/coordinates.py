@@ -79,7 +79,7 @@ class AffineReader:
     extents: Mapping[str, int]
 
     def read(self, expression: Any) -> AffineForm:
-        """The form of an expression. NotLinear where it has none."""
+        """The form of an expression. NotAffine where it has none."""
         return self._read(plain_expression(expression))
 
     def _read(self, e: sympy.Expr) -> AffineForm:
@@ -181,7 +181,7 @@ class SymbolDigits:
     lanes: int
 
     def factors(self, extent: int) -> tuple[Factor, ...]:
-        """Its first ``extent`` elements as factors, the outermost first. NotLinear if the digits
+        """Its first ``extent`` elements as factors, the outermost first. NotAffine if the digits
         cut them unevenly.
         """
         units = [step.unit for step in self.steps if step.unit < extent] + [extent]
@@ -195,7 +195,7 @@ class SymbolDigits:
         return tuple(reversed(found))
 
     def stride_bytes(self, elements: int, count: int) -> int:
-        """Bytes that ``elements`` move it by, the same ``count`` times. NotLinear if they vary."""
+        """Bytes that ``elements`` move it by, the same ``count`` times. NotAffine if they vary."""
         fitting = [k for k, step in enumerate(self.steps) if elements % step.unit == 0]
         k = fitting[-1]
         step = self.steps[k]
@@ -219,7 +219,7 @@ def symbol_digits(
     address: AffineForm, lane: AffineTerm | None, lanes: int
 ) -> dict[str, SymbolDigits]:
     """Digits of every symbol in ``address`` (bytes). ``lane``: what counts the lanes of sticks of
-    ``lanes`` elements. NotLinear where digits mix symbols, or do not nest.
+    ``lanes`` elements. NotAffine where digits mix symbols, or do not nest.
     """
     terms: dict[str, list[tuple[_DigitRange, Fraction]]] = {}
     for term, factor in address.terms:

@@ -320,7 +320,7 @@ class DynamicKernel:
     """A kernel of generated code whose ``sizes`` are those of the tensors of each launch.
 
     Any thread may run it. ``arguments``: host extents of all tensors, in which expressions of sizes
-    stand as text, as in ``("s0", 128)``. Else as `CompiledKernel`. Errors as of `generate_bundle`.
+    stand as text, as in ``("s0", 128)``. Else as `InductorKernel`. Errors as of `generate_bundle`.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ class DynamicKernel:
     def run(self, *given: Any) -> None:
         """Enqueue it: tensors by arg_index, then all sizes in their order, or none of them.
 
-        LaunchError SPY965 for sizes that it cannot be launched with; else as `CompiledKernel.run`.
+        LaunchError SPY965 for sizes that it cannot be launched with; else as `InductorKernel.run`.
         """
         tensors = [value for value in given if isinstance(value, torch.Tensor)]
         numbers = [int(value) for value in given[len(tensors) :]]
@@ -388,7 +388,7 @@ class DynamicKernel:
 
 
 class _KernelAtSizes(InductorKernel):
-    """A `SizedKernel` over tensors of known sizes; the program is that of the kernel."""
+    """A `DynamicKernel` over tensors of known sizes; the program is that of the kernel."""
 
     def __init__(self, kernel: DynamicKernel, sizes: dict[str, int]) -> None:
         self.kernel, self.sizes = kernel, sizes

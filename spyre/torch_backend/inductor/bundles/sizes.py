@@ -41,7 +41,7 @@ Sizes = Mapping[str, int]
 
 
 def size_value(expression: Any, sizes: Mapping[str, RuntimeSize]) -> int | SizeValue:
-    """An expression of sizes as bundles have it. NotLinear for what affine maps lack."""
+    """An expression of sizes as bundles have it. NotAffine for what affine maps lack."""
     found = plain_expression(expression)
     if found.is_Integer:
         return int(found)
@@ -174,7 +174,7 @@ class DynamicWalk:
     lanes: int
 
     def stride_bytes(self, symbol: str, elements: int, count: int) -> sympy.Expr:
-        """Bytes that ``elements`` of a symbol move it by, the same ``count`` times. NotLinear if
+        """Bytes that ``elements`` of a symbol move it by, the same ``count`` times. NotAffine if
         they vary.
         """
         named = {s.name for s in self.lane.free_symbols}
@@ -193,7 +193,7 @@ class DynamicWalk:
 
 
 def dynamic_walk(arg: TensorArg, tile: Mapping[str, int]) -> DynamicWalk:
-    """How ``arg`` lies for tiles of ``tile`` elements by symbol. NotLinear where a tile is not in
+    """How ``arg`` lies for tiles of ``tile`` elements by symbol. NotAffine where a tile is not in
     one piece: its own pitches depend on sizes.
     """
     sizes, pitches = [plain_expression(n) for n in arg.within or arg.device_size], []

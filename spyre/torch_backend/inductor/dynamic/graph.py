@@ -305,7 +305,7 @@ def _outputs(module: torch.fx.GraphModule) -> list[torch.Tensor]:
 
 
 def _row_symbol(module: torch.fx.GraphModule) -> sympy.Symbol:
-    """The symbol that counts rows: of first dims only, and of nothing else. NotByRows if none."""
+    """The symbol that counts rows: of first dims only, and of nothing else. NotRowwise if none."""
     tensors = _tensors(module)
     firsts = [symbols_of(t.shape[0]) for t in tensors if t.dim()]
     candidates = dict.fromkeys(s for found in firsts for s in found)

@@ -72,7 +72,7 @@ class RowwiseKernel:
 
 
 def rowwise_kernel(granules: Mapping[int, RowTile], row_inputs: Sequence[int]) -> RowwiseKernel:
-    """The kernel of ``granules``, by their rows. NotByRows where there is none.
+    """The kernel of ``granules``, by their rows. NotRowwise where there is none.
 
     ``row_inputs``: places of the inputs whose first dim counts rows.
     """
@@ -116,7 +116,7 @@ def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
 
 
 def rows_of(granule: RowTile, row_inputs: Sequence[int], rows: int) -> dict[str, int]:
-    """`row_strides` of a granule of so many ``rows``. NotByRows also where memory is shared."""
+    """`row_strides` of a granule of so many ``rows``. NotRowwise also where memory is shared."""
     named = [granule.inputs[k] for k in row_inputs]
     if written := sorted({target for target, _ in granule.bodies} & set(granule.inputs)):
         raise NotRowwise(f"input {written[0]} is written")
@@ -136,7 +136,7 @@ def _outside(granule: RowTile, strides: Mapping[str, int]) -> list[str]:
 
 
 def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str, int]) -> RowTensor:
-    """NotByRows unless rows are the sticks that follow each other in every column of sticks."""
+    """NotRowwise unless rows are the sticks that follow each other in every column of sticks."""
     found, rows = large.buffers[name], TILE_ROWS[0]
     sizes = found.sizes
     inner = sizes[0] // rows if sizes and sizes[0] % rows == 0 else 0

@@ -78,7 +78,7 @@ def collected() -> Iterator[CollectedKernels]:
 def row_strides(granule: RowTile, inputs: Mapping[str, int], rows: int) -> dict[str, int]:
     """Elements from row to row, of every buffer that has rows; they lie outermost in it.
 
-    ``inputs``: the same of the inputs with rows. NotByRows where rows are mixed.
+    ``inputs``: the same of the inputs with rows. NotRowwise where rows are mixed.
     """
     found = dict(inputs)
     for target, body in granule.bodies:
@@ -134,7 +134,7 @@ def _outermost(strides: Ints, ranges: Ints, symbol: int, inner: int, what: str) 
 
 
 def check_alike(large: RowTile, small: RowTile, strides: Mapping[str, int], rows: int) -> None:
-    """NotByRows unless both compute the same of every row: no number depends on how many there are.
+    """NotRowwise unless both compute the same of every row: no number depends on their count.
 
     ``strides``: of rows, in ``large`` of so many ``rows``.
     """

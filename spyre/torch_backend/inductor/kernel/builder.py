@@ -72,7 +72,7 @@ class SpyreKernel:
         """The next operation, an ir.ComputedBuffer; what it mutates takes its result.
 
         Where the cores cannot walk the operands as they lie, they are first spread to one element
-        per stick, which every view can be walked in. NotExpressible if that takes too much memory,
+        per stick, which every view can be walked in. LoweringError if that takes too much memory,
         or in a loop, whose tiles are not copied.
         """
         body, self._path = body_of(operation), loop_path(operation)
@@ -110,7 +110,7 @@ class SpyreKernel:
             self._whole.add(value.region)
 
     def _check(self, specs: Sequence[OpSpec]) -> None:
-        """NotExpressible for what cannot be an SDSC, as it is when all factors are padded."""
+        """LoweringError for what cannot be an SDSC, as it is when all factors are padded."""
         found = KernelOperations(self.low, tuple(specs), (NO_LOOPS,) * len(specs))
         for spec in insert_bmm_padding(found).specs:
             emit(spec, _anywhere)
@@ -119,7 +119,7 @@ class SpyreKernel:
         """The lanes an operation's result and operands have if nobody chooses; nothing is tried.
 
         Layout propagation asks this, operation by operation. No lanes of operands where the result
-        was made with another one. NotExpressible if operands would have to be spread out.
+        was made with another one. LoweringError if operands would have to be spread out.
         """
         self._lane, self._lanes = None, ()
         value = self._computed(body)

@@ -74,7 +74,7 @@ def _operand_read(body: Body, number: int, axes: Sequence[int], extents: Ints = 
 def argument_view(name: str, sizes: Ints, strides: Ints, dtype: str) -> DeviceView:
     """The whole storage of a tensor a kernel is given, in the order of its host elements.
 
-    NotExpressible where pitches cannot describe it.
+    LoweringError where pitches cannot describe it.
     """
     base = default_base(sizes, strides, dtype)
     whole = device_view(base.layout, base.shape, base.strides, base.shape, base.strides, 0)
@@ -94,7 +94,7 @@ def strided_view(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value
 def first_tile(value: Value, places: Mapping[int, int], path: LoopPath) -> Value:
     """The first element of ``value`` along dims of which loops take one element at a time.
 
-    ``places``: by dim, its place in the iteration space. NotExpressible where the steps from tile
+    ``places``: by dim, its place in the iteration space. LoweringError where the steps from tile
     to tile differ, or are less than a stick.
     """
     dims, pitches = list(value.view.dims), dict(value.tile_pitches)

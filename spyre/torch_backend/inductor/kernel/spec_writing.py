@@ -45,7 +45,7 @@ def spec_of(
 ) -> tuple[OpSpec, tuple[str, ...]]:
     """The operation as a spec whose scratch tensors have no place yet, and its tensors' names.
 
-    ``places``: by region. ``path``: loops around it. NotExpressible for kinds that specs lack.
+    ``places``: by region. ``path``: loops around it. LoweringError for kinds that specs lack.
     """
     values, views, dims, rows = _iterated(operation, path)
     symbols = [sympy.Symbol(f"c{k}") for k in range(len(dims))]

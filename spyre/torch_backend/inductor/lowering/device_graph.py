@@ -71,7 +71,7 @@ class DeviceProgram:
         ]
 
     def results(self) -> Results:
-        """What it makes of contiguous operands. NotExpressible if there is no program for them."""
+        """What it makes of contiguous operands. LoweringError if there is no program for them."""
         low = Lowering()
         tensors = [
             _contiguous_argument(low, s, d) for s, d in zip(self.shapes, self.dtypes, strict=True)
@@ -179,7 +179,7 @@ class GraphValue:
 
 
 def program_results(program: DeviceProgram) -> list[GraphValue]:
-    """The results of a program without a graph, over the first inputs. NotExpressible as of
+    """The results of a program without a graph, over the first inputs. LoweringError as of
     `DeviceProgram.results`.
     """
     low = GraphOperations()

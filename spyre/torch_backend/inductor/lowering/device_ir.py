@@ -313,7 +313,7 @@ class _BodyReader(DefaultHandler):  # type: ignore[misc]
 
 
 def _strided_load(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> Load:
-    """The index as strides; NotExpressible for one that is not linear."""
+    """The index as strides; LoweringError for one that is not linear."""
     terms = dict(sympy.expand(index).as_coefficients_dict())
     offset = terms.pop(sympy.S.One, 0)
     strides = [terms.pop(symbol, 0) for symbol in symbols]
@@ -325,7 +325,7 @@ def _strided_load(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol])
 def body_of(operation: Any) -> Body:
     """The body of an ir.ComputedBuffer that is one device operation, or a copy.
 
-    NotExpressible for what Inductor lowered in its own way.
+    LoweringError for what Inductor lowered in its own way.
     """
     data = operation.data
     ranges = tuple(int(n) for n in data.ranges)

@@ -69,7 +69,7 @@ def in_memory(name: str) -> str:
 
 
 def stick_graph(run: OperationRun) -> StickGraph:
-    """The graph of a run whose layouts are propagated. NotExpressible for an unusual input."""
+    """The graph of a run whose layouts are propagated. LoweringError for an unusual input."""
     return _StickGraphBuilder(run).made()
 
 

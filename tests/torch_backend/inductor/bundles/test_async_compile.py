@@ -110,9 +110,9 @@ def test_several_cards():
     processes.run(
         """
         import pytest
-        from spyre.torch_backend.inductor.bundles.kernels import CompiledKernel
+        from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
         from tests.torch_backend.inductor.bundles.test_async_compile import SHAPE, negate
-        kernel = CompiledKernel("kernel", negate())
+        kernel = InductorKernel("kernel", negate())
         host = torch.ones(SHAPE).half()
         for k in (0, 1, 0):
             x, y = host.to(f"spyre:{k}"), torch.empty_like(host, device=f"spyre:{k}")
