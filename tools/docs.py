@@ -246,17 +246,13 @@ def agreement() -> str:
 
 def eager_kernels() -> str:
     """Every PyTorch operation with a kernel on the cores, by the module that has it."""
-    from spyre.torch_backend.eager.registry import KERNEL_TABLES, WIDENING_TABLES
+    from spyre.torch_backend.eager.registry import MODULES
 
-    found = [(kernels, kernels()) for kernels in KERNEL_TABLES]
-    known = {name: kernel for _, table in found for name, kernel in table.items()}
-    for widening in WIDENING_TABLES:
-        found.append((widening, widening(known)))
-        known |= found[-1][1]
     rows = []
-    for kernels, by_name in found:
-        what = (sys.modules[kernels.__module__].__doc__ or "").partition("\n")[0].rstrip(".")
-        names = sorted({name.partition(".")[0] for name in by_name})
+    for module in MODULES:
+        what = (module.__doc__ or "").partition("\n")[0].rstrip(".")
+        full = [*module.KERNELS, *getattr(module, "PROMOTIONS", ())]
+        names = sorted({name.partition(".")[0] for name in full})
         rows.append((what, " ".join(map(_code, names))))
     return table(("what", "operations, all their overloads"), rows)
 

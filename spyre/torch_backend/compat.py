@@ -98,7 +98,8 @@ def skip_in_dynamo(function: Any) -> Any:
 
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)
-    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    code = getattr(function, "func", function).__code__  # of a partial, that of its function
+    eval_frame.set_code_exec_strategy(code, strategy)
     return function
 
 

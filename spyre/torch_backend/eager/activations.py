@@ -7,21 +7,27 @@ their operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import pi, sqrt
 from typing import Any
 
 import torch
 
 from spyre.torch_backend.device.dtypes import name_of
-from spyre.torch_backend.eager.dispatch import FLOATS, Kernel, falling_back, fill
+from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    FLOAT,
+    FLOATS,
+    ArgumentClass,
+    Kernel,
+    fill,
+)
 from spyre.torch_backend.eager.operands import ScalarOperand
 from spyre.torch_backend.eager.special import erf
-from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.op_spec import LoweringFunction, Value
 from spyre.torch_backend.program.operations import Lowering
 
-Lower = Callable[..., Value]
 _F32 = "float32"
-_CHANGING_NUMBERS = ("addcmul.out", "addcdiv.out")
 
 
 class Formula:
@@ -30,21 +36,19 @@ class Formula:
     def __init__(self, low: Lowering) -> None:
         self.low = low
 
-    def __call__(self, name: str, *values: Value | float) -> Value:
+    def __call__(self, name: str, *operands: Value | float) -> Value:
         """An operation of the card, numbers as constants."""
-        found = [self.low.constant(v, _F32) if isinstance(v, (int, float)) else v for v in values]
-        return self.low.pointwise(name, *found)
+        values = [
+            self.low.constant(x, _F32) if isinstance(x, (int, float)) else x for x in operands
+        ]
+        return self.low.pointwise(name, *values)
 
 
-def in_float32(formula: Callable[..., Value]) -> Lower:
+def in_float32(formula: Callable[..., Value], low: Lowering, *args: Any) -> Value:
     """A lowering (low, *values, dtype, *numbers) of ``formula(f, *values, *numbers)``."""
-
-    def lower(low: Lowering, *rest: Any) -> Value:
-        values = [low.convert(v, _F32) for v in rest if not isinstance(v, (int, float, str))]
-        dtype, *numbers = rest[len(values) :]
-        return low.convert(formula(Formula(low), *values, *numbers), dtype)
-
-    return lower
+    values = [low.convert(v, _F32) for v in args if not isinstance(v, (int, float, str))]
+    dtype, *numbers = args[len(values) :]
+    return low.convert(formula(Formula(low), *values, *numbers), dtype)
 
 
 def sigmoid_backward(f: Formula, grad: Value, y: Value) -> Value:
@@ -114,8 +118,8 @@ def hardswish(f: Formula, x: Value) -> Value:
 
 def hardsigmoid(f: Formula, x: Value) -> Value:
     """min(max(x + 3, 0), 6) / 6; NaN stays, which the card's maximum would drop."""
-    found = f("mul", f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0), 1 / 6)
-    return f("where3", f("equal", x, x), found, x)
+    gate = f("mul", f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0), 1 / 6)
+    return f("where3", f("equal", x, x), gate, x)
 
 
 def elu(f: Formula, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
@@ -146,44 +150,46 @@ def hardtanh_backward(
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def _kernel(
-    name: str, lower: Lower, tensors: int, numbers: Mapping[str, float], label: str = ""
-) -> Kernel:
+def _run_formula(
+    label: str,
+    lowering: LoweringFunction,
+    tensors: int,
+    numbers: Mapping[str, float],
+    numbers_are_operands: bool,
+    *args: Any,
+    **named: Any,
+) -> torch.Tensor:
     """``tensors`` tensors, then ``numbers`` by name with their defaults; the target by any name.
 
-    ``label``: of the programs, default ``name``. Numbers that optimizers change from step to step
-    are operands, so that one program serves all of them.
+    ``numbers_are_operands``: of numbers that optimizers change from step to step, so that one
+    program serves all of them.
     """
-    are_operands = name in _CHANGING_NUMBERS
+    target = _target(args, named)
+    operands = list(args[:tensors])
+    positional = dict(zip(numbers, args[tensors:], strict=False))
+    values = {**numbers, **{k: v for k, v in named.items() if k in numbers}, **positional}
+    sizes = torch.broadcast_shapes(*(t.shape for t in operands))
+    parameters: tuple[Any, ...] = (name_of(target.dtype),)
+    if numbers_are_operands:
+        operands += [ScalarOperand(float(v), _F32) for v in values.values()]
+    else:
+        parameters += tuple(float(v) for v in values.values())
+    return fill(label, lowering, operands, parameters, target, sizes)
 
-    def kernel(*args: Any, **named: Any) -> torch.Tensor:
-        target = _target(args, named)
-        operands = list(args[:tensors])
-        given = zip(numbers, args[tensors:], strict=False)
-        found = {**numbers, **{k: v for k, v in named.items() if k in numbers}, **dict(given)}
-        sizes = torch.broadcast_shapes(*(t.shape for t in operands))
-        parameters: tuple[Any, ...] = (name_of(target.dtype),)
-        if are_operands:
-            operands += [ScalarOperand(float(v), _F32) for v in found.values()]
-        else:
-            parameters += tuple(float(v) for v in found.values())
-        return fill(label or name, lower, operands, parameters, target, sizes)
 
-    def takes(*args: Any, **named: Any) -> bool:
-        target = _target(args, named)
-        given = [*args[:tensors], target]
-        return all(t.dtype in FLOATS and t.device == target.device for t in given)
-
-    return falling_back(name, kernel, takes)
+def _takes_formula(tensors: int, *args: Any, **named: Any) -> bool:
+    target = _target(args, named)
+    used = [*args[:tensors], target]
+    return all(t.dtype in FLOATS and t.device == target.device for t in used)
 
 
 def _target(args: tuple[Any, ...], named: Mapping[str, Any]) -> torch.Tensor:
     """``out`` or ``grad_input``; functions without one make it."""
-    found = named.get("out", named.get("grad_input"))
-    if found is None:
+    target: torch.Tensor | None = named.get("out", named.get("grad_input"))
+    if target is None:
         sizes = torch.broadcast_shapes(*(a.shape for a in args if isinstance(a, torch.Tensor)))
         return torch.empty(sizes, dtype=args[0].dtype, device=args[0].device)
-    return found
+    return target
 
 
 def hardtanh(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
@@ -196,41 +202,55 @@ def hardtanh_(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch
     return torch.clamp_(x, min_val, max_val)
 
 
-def gelu_backward_kernel() -> Kernel:
+def _gelu_backward(
+    grad: torch.Tensor, x: torch.Tensor, *, approximate: str = "none", grad_input: torch.Tensor
+) -> torch.Tensor:
     """aten::gelu_backward.grad_input, both forms."""
-    name = "gelu_backward.grad_input"
-    plain = _kernel(name, in_float32(gelu_backward), 2, {})
-    rational = _kernel(name, in_float32(tanh_gelu_backward), 2, {}, "tanh_gelu_backward")
-
-    def kernel(grad: Any, x: Any, *, approximate: str = "none", grad_input: Any) -> Any:
-        chosen = rational if approximate == "tanh" else plain
-        return chosen(grad, x, grad_input=grad_input)
-
-    return kernel
+    label, formula = "gelu_backward.grad_input", gelu_backward
+    if approximate == "tanh":
+        label, formula = "tanh_gelu_backward", tanh_gelu_backward
+    lowering = partial(in_float32, formula)
+    return _run_formula(label, lowering, 2, {}, False, grad, x, grad_input=grad_input)
 
 
-def activation_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    formulas: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
-        "sigmoid_backward.grad_input": (sigmoid_backward, 2, {}),
-        "tanh_backward.grad_input": (tanh_backward, 2, {}),
-        "silu_backward.grad_input": (silu_backward, 2, {}),
-        "addcmul.out": (addcmul, 3, {"value": 1.0}),
-        "addcdiv.out": (addcdiv, 3, {"value": 1.0}),
-        "lerp.Scalar_out": (lerp_number, 2, {"weight": 0.0}),
-        "lerp.Tensor_out": (lerp_tensor, 3, {}),
-        "hardswish": (hardswish, 1, {}),
-        "hardsigmoid.out": (hardsigmoid, 1, {}),
-        "elu.out": (elu, 1, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}),
-    }
-    found = {
-        name: _kernel(name, in_float32(formula), tensors, numbers)
-        for name, (formula, tensors, numbers) in formulas.items()
-    }
-    bounds = {"min_val": -1.0, "max_val": 1.0}
-    found["threshold_backward.grad_input"] = _kernel(
-        "threshold_backward.grad_input", threshold_backward, 2, {"threshold": 0.0}
-    )
-    found["hardtanh_backward"] = _kernel("hardtanh_backward", hardtanh_backward, 2, bounds)
-    found["gelu_backward.grad_input"] = gelu_backward_kernel()
-    return found | {"hardtanh": hardtanh, "hardtanh_": hardtanh_}
+# --- the table -----------------------------------------------------------------------------------
+
+
+def _formula(
+    name: str,
+    lowering: LoweringFunction,
+    tensors: int,
+    numbers: Mapping[str, float],
+) -> dict[ArgumentClass, Kernel]:
+    are_operands = name in ("addcmul.out", "addcdiv.out")
+    run = partial(_run_formula, name, lowering, tensors, numbers, are_operands)
+    return {FLOAT: Kernel(run, partial(_takes_formula, tensors))}
+
+
+_FORMULAS: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
+    "sigmoid_backward.grad_input": (sigmoid_backward, 2, {}),
+    "tanh_backward.grad_input": (tanh_backward, 2, {}),
+    "silu_backward.grad_input": (silu_backward, 2, {}),
+    "addcmul.out": (addcmul, 3, {"value": 1.0}),
+    "addcdiv.out": (addcdiv, 3, {"value": 1.0}),
+    "lerp.Scalar_out": (lerp_number, 2, {"weight": 0.0}),
+    "lerp.Tensor_out": (lerp_tensor, 3, {}),
+    "hardswish": (hardswish, 1, {}),
+    "hardsigmoid.out": (hardsigmoid, 1, {}),
+    "elu.out": (elu, 1, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}),
+}
+"""Formula, how many tensors it takes, and numbers with their defaults, by aten name."""
+
+_THRESHOLD, _HARDTANH = "threshold_backward.grad_input", "hardtanh_backward"
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    **{
+        name: _formula(name, partial(in_float32, formula), tensors, numbers)
+        for name, (formula, tensors, numbers) in _FORMULAS.items()
+    },
+    _THRESHOLD: _formula(_THRESHOLD, threshold_backward, 2, {"threshold": 0.0}),
+    _HARDTANH: _formula(_HARDTANH, hardtanh_backward, 2, {"min_val": -1.0, "max_val": 1.0}),
+    "gelu_backward.grad_input": {FLOAT: Kernel(_gelu_backward, partial(_takes_formula, 2))},
+    "hardtanh": {ANY: Kernel(hardtanh)},
+    "hardtanh_": {ANY: Kernel(hardtanh_)},
+}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import FLOATS, Kernel
+from spyre.torch_backend.eager.dispatch import ANY, FLOATS, ArgumentClass, Kernel
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.eager.matmul import is_small_product, product
@@ -198,15 +198,12 @@ def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return triangle(q.shape[-2], k.shape[-2], 0, True, q.device)
 
 
-def composite_kernels() -> dict[str, Kernel]:
-    """Operations made of others, with gradients of those; by aten name."""
-    return {"scaled_dot_product_attention": scaled_dot_product_attention}
+COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
+"""Operations made of others, with gradients of those; by aten name."""
 
+_FUSED = "_scaled_dot_product_fused_attention_overrideable"
 
-def attention_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    name = "_scaled_dot_product_fused_attention_overrideable"
-    return {
-        name: fused_attention,
-        f"{name}_backward": fused_attention_backward,
-    }
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    _FUSED: {ANY: Kernel(fused_attention)},
+    f"{_FUSED}_backward": {ANY: Kernel(fused_attention_backward)},
+}

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    BOOL,
     CONVERTED,
+    FLOAT,
     FLOATS,
+    ArgumentClass,
     Kernel,
     broadcast_shape,
-    falling_back,
     fill,
+    operand,
 )
-from spyre.torch_backend.eager.dispatch import operand as operand_of
-from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.op_spec import LoweringFunction, Value
 from spyre.torch_backend.program.operations import Lowering
 
-Lower = Callable[..., Value]
 
-
-def _truths(name: str) -> Lower:
+def _of_truths(name: str, low: Lowering, a: Value, b: Value) -> Value:
     """An operation on 1.0 and 0.0."""
-
-    def lower(low: Lowering, a: Value, b: Value) -> Value:
-        return low.truth(low.pointwise(name, low.convert(a, "bool"), low.convert(b, "bool")))
-
-    return lower
+    return low.truth(low.pointwise(name, low.convert(a, "bool"), low.convert(b, "bool")))
 
 
 def negated(low: Lowering, x: Value) -> Value:
@@ -41,11 +38,8 @@ def _unequal_to_itself(low: Lowering, x: Value) -> Value:
     return low.truth(low.pointwise("notequal", x, x))
 
 
-def _equal_to(number: float) -> Lower:
-    def lower(low: Lowering, x: Value) -> Value:
-        return low.truth(low.pointwise("equal", x, low.constant(number, x.dtype)))
-
-    return lower
+def _equal_to(number: float, low: Lowering, x: Value) -> Value:
+    return low.truth(low.pointwise("equal", x, low.constant(number, x.dtype)))
 
 
 def _sign(low: Lowering, x: Value) -> Value:
@@ -54,19 +48,14 @@ def _sign(low: Lowering, x: Value) -> Value:
     return low.pointwise("sub", above, below)
 
 
-# --- kernels -------------------------------------------------------------------------------------
+# --- kernels: (label of the programs, lowering, *aten's arguments) -------------------------------
 
 
-def _pair(name: str, lower: Lower, dtypes: tuple[torch.dtype, ...]) -> Kernel:
-    def kernel(a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
-        operands = [operand_of(a, torch.bool), operand_of(b, torch.bool)]
-        return fill(name, lower, operands, (), out, broadcast_shape(*operands))
-
-    def takes(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-        fits = all(_is_truth(v) or (torch.is_tensor(v) and v.dtype in dtypes) for v in (a, b))
-        return fits and out.dtype is torch.bool
-
-    return falling_back(name, kernel, takes)
+def _binary(
+    label: str, lowering: LoweringFunction, a: Any, b: Any, *, out: torch.Tensor
+) -> torch.Tensor:
+    operands = [operand(a, torch.bool), operand(b, torch.bool)]
+    return fill(label, lowering, operands, (), out, broadcast_shape(*operands))
 
 
 def _is_truth(value: Any) -> bool:
@@ -76,58 +65,79 @@ def _is_truth(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _single(
-    name: str, lower: Lower, dtypes: tuple[torch.dtype, ...], out_dtypes: tuple[torch.dtype, ...]
-) -> Kernel:
-    def kernel(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        return fill(name, lower, [x], (), out, x.shape)
+def _takes_bools(a: Any, b: Any, *, out: torch.Tensor) -> bool:
+    return out.dtype is torch.bool and _is_truth(a) and _is_truth(b)
 
-    def takes(x: torch.Tensor, *, out: torch.Tensor) -> bool:
-        return (
-            x.dtype in dtypes
-            and out.dtype in out_dtypes
-            and (out.dtype.itemsize == 1 or x.dtype == out.dtype)
-        )
 
-    return falling_back(name, kernel, takes)
+def _takes_truths(a: Any, b: Any, *, out: torch.Tensor) -> bool:
+    """Bools, and tensors whose elements are true where they are not zero."""
+    known = all(_is_truth(v) or (torch.is_tensor(v) and v.dtype in CONVERTED) for v in (a, b))
+    return known and out.dtype is torch.bool
+
+
+def _unary(
+    label: str, lowering: LoweringFunction, x: torch.Tensor, *, out: torch.Tensor
+) -> torch.Tensor:
+    return fill(label, lowering, [x], (), out, x.shape)
+
+
+def _takes_not(x: torch.Tensor, *, out: torch.Tensor) -> bool:
+    return x.dtype in CONVERTED and out.dtype is torch.bool
+
+
+def _takes_bool(x: torch.Tensor, *, out: torch.Tensor) -> bool:
+    return x.dtype is torch.bool and out.dtype is torch.bool
+
+
+def _takes_predicate(x: torch.Tensor, *, out: torch.Tensor) -> bool:
+    return x.dtype in FLOATS and out.dtype is torch.bool
+
+
+def _takes_sign(x: torch.Tensor, *, out: torch.Tensor) -> bool:
+    return x.dtype in FLOATS and x.dtype == out.dtype
 
 
 def isnan(x: torch.Tensor) -> torch.Tensor:
     """aten::isnan. The card's 16-bit format has no NaN: what came as one is an infinity there."""
-    found = torch.empty_like(x, dtype=torch.bool)
-    return fill("isnan", _unequal_to_itself, [x], (), found)
+    return fill("isnan", _unequal_to_itself, [x], (), torch.empty_like(x, dtype=torch.bool))
 
 
 def _is_float(x: torch.Tensor) -> bool:
     return x.dtype in FLOATS
 
 
-def boolean_kernels(before: dict[str, Kernel]) -> dict[str, Kernel]:
-    """By aten name; ``before``: kernels of other dtypes, which those here precede."""
-    pairs = {"and": _truths("minimum"), "or": _truths("maximum"), "xor": _truths("notequal")}
-    found: dict[str, Kernel] = {}
-    for name, lower in pairs.items():
-        found[f"logical_{name}.out"] = _pair(f"logical_{name}.out", lower, CONVERTED)
-        full = f"bitwise_{name}.Tensor_out"
-        found[full] = _pair(full, lower, ())
-    bools = (torch.bool,)
-    found["logical_not.out"] = _single("logical_not.out", negated, CONVERTED, bools)
-    found["bitwise_not.out"] = _single("bitwise_not.out", negated, bools, bools)
-    for name, number in (("isposinf.out", float("inf")), ("isneginf.out", float("-inf"))):
-        found[name] = _single(name, _equal_to(number), FLOATS, bools)
-    for name in ("sign.out", "sgn.out"):
-        found[name] = _single(name, _sign, FLOATS, FLOATS)
-    found["isnan"] = falling_back("isnan", isnan, _is_float)
-    found["mul.out"] = _product_of_truths(pairs["and"], before["mul.out"])
-    return found
+_AND = partial(_of_truths, "minimum")
+_OPERATIONS: dict[str, LoweringFunction] = {
+    "and": _AND,
+    "or": partial(_of_truths, "maximum"),
+    "xor": partial(_of_truths, "notequal"),
+}
 
 
-def _product_of_truths(lower: Lower, otherwise: Kernel) -> Kernel:
-    def kernel(a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
-        if out.dtype is not torch.bool or not (_is_truth(a) and _is_truth(b)):
-            found: torch.Tensor = otherwise(a, b, out=out)
-            return found
-        operands = [operand_of(a, torch.bool), operand_of(b, torch.bool)]
-        return fill("logical_and.out", lower, operands, (), out, broadcast_shape(*operands))
+def _single(
+    name: str, lowering: LoweringFunction, takes: Any, kind: ArgumentClass
+) -> dict[str, dict[ArgumentClass, Kernel]]:
+    return {name: {kind: Kernel(partial(_unary, name, lowering), takes)}}
 
-    return kernel
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    **{
+        full: {ANY: Kernel(partial(_binary, full, lowering), _takes_truths)}
+        for name, lowering in _OPERATIONS.items()
+        for full in (f"logical_{name}.out",)
+    },
+    **{
+        full: {BOOL: Kernel(partial(_binary, full, lowering), _takes_bools)}
+        for name, lowering in _OPERATIONS.items()
+        for full in (f"bitwise_{name}.Tensor_out",)
+    },
+    **_single("logical_not.out", negated, _takes_not, ANY),
+    **_single("bitwise_not.out", negated, _takes_bool, BOOL),
+    **_single("isposinf.out", partial(_equal_to, float("inf")), _takes_predicate, FLOAT),
+    **_single("isneginf.out", partial(_equal_to, float("-inf")), _takes_predicate, FLOAT),
+    **_single("sign.out", _sign, _takes_sign, FLOAT),
+    **_single("sgn.out", _sign, _takes_sign, FLOAT),
+    "isnan": {FLOAT: Kernel(isnan, _is_float)},
+    # a product of bools is their conjunction
+    "mul.out": {BOOL: Kernel(partial(_binary, "logical_and.out", _AND), _takes_bools)},
+}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.device.dtypes import name_of
-from spyre.torch_backend.eager.dispatch import CONVERTED, Kernel, falling_back, fill
+from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, ArgumentClass, Kernel, fill
 from spyre.torch_backend.program.indexing import join_lane, joined, stored_elements
 from spyre.torch_backend.program.op_spec import LoweringError, Value
 from spyre.torch_backend.program.operations import Lowering
@@ -20,9 +20,9 @@ MAX_ELEMENTS = 1 << 26
 """Elements a join may need room for where it is laid out with other sticks; beyond that, DMA."""
 
 
-def join(low: Lowering, *rest: Any) -> Value:
+def join(low: Lowering, *args: Any) -> Value:
     """Pieces converted to the result's dtype, joined."""
-    *pieces, dim, dtype = rest
+    *pieces, dim, dtype = args
     return joined(low, [low.convert(p, dtype) for p in pieces], dim, dtype)
 
 
@@ -98,9 +98,7 @@ def _takes_roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()
     return counts and x.numel() > 0 and x.dim() > 0 and x.dtype in CONVERTED
 
 
-def cat_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    return {
-        "cat.out": falling_back("cat.out", cat, _takes),
-        "roll": falling_back("roll", roll, _takes_roll),
-    }
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    "cat.out": {ANY: Kernel(cat, _takes)},
+    "roll": {ANY: Kernel(roll, _takes_roll)},
+}

@@ -6,7 +6,7 @@ first element, and addresses are launch arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from spyre.torch_backend.device.dtypes import name_of
 from spyre.torch_backend.eager.operands import Operand, ScalarOperand, view_on_card
 from spyre.torch_backend.observe.debug import show_program
 from spyre.torch_backend.program.compiled import CompiledProgram
-from spyre.torch_backend.program.op_spec import LoweringError, Value
+from spyre.torch_backend.program.op_spec import LoweringError, LoweringFunction, Value
 from spyre.torch_backend.program.operations import (
     ConstantArgument,
     Lowering,
@@ -30,9 +30,6 @@ from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
-
-LoweringFunction = Callable[..., Value | Sequence[Value]]
-"""(lowering, *values, *parameters) → results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,47 +1,203 @@
-"""From aten's calling conventions to `run`: numbers, dtypes, empty tensors, targets, fallbacks.
+"""The dispatcher of eager operations: which kernel of an operation takes which arguments.
 
-Most operations are registered as their ``out`` variant only: ATen then makes the result (or takes
-the tensor to change in place) by the operation's own rules for sizes and dtypes, and calls us to
-fill it.
+Every operation has a table of kernels by class of arguments; `call` asks them in turn, and the CPU
+does what none of them takes. Most operations are registered as their ``out`` variant only: ATen
+then makes the result (or takes the tensor to change in place) by the operation's own rules for
+sizes and dtypes, and calls us to fill it.
+
+For a functional variant ATen runs the operation's shape rules on meta tensors, makes the result by
+way of the dispatcher and calls the ``out`` variant: as much work as the launch. Over plain operands
+the result is the one the program would make anyway, and its dtype is theirs; `call_functional` does
+these, and everything else goes ATen's way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.compile import LoweringFunction
+from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.operands import Operand, ScalarOperand
 from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
-from spyre.torch_backend.program.op_spec import LoweringError
+from spyre.torch_backend.program.op_spec import LoweringError, LoweringFunction
 from spyre.torch_backend.program.recording import current_recorder
 
-Kernel = Callable[..., Any]
-
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+INTEGERS = (torch.int32, torch.int64)
 COMPUTED = (*FLOATS, torch.bool)
 """dtypes the operations of the vector unit take, bool as 1.0 and 0.0."""
+CONVERTED = (*COMPUTED, *INTEGERS)
+"""dtypes that the card converts into each other."""
+
+
+class ArgumentClass(StrEnum):
+    """Classes of arguments that an operation may have a kernel for, in the order they are asked."""
+
+    ZERO_SIZE = "zero size"
+    INTEGER = "integer"
+    BOOL = "bool"
+    FLOAT = "float"
+    ANY = "any"
+
+
+ZERO_SIZE, INTEGER, BOOL, FLOAT, ANY = ArgumentClass
+
+
+def always(*_: Any, **__: Any) -> bool:
+    """For kernels that take every argument."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What runs an operation where ``takes`` is true; both are called with aten's arguments.
+
+    ``run`` raises LoweringError where no program can be written; nothing has changed then.
+    """
+
+    run: Callable[..., Any]
+    takes: Callable[..., bool] = always
+
+
+KernelTable = Mapping[str, Mapping[ArgumentClass, Kernel]]
+"""Kernels by aten name and class of arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An aten operation the card has kernels for, in the order they are asked.
+
+    ``overload``: what runs on the CPU; None where that has no kernel either. ``promoted``: the
+    arguments with integers as floats where torch promotes them, None where it does not.
+    """
+
+    name: str
+    overload: Any
+    kernels: tuple[Kernel, ...]
+    promoted: Callable[..., tuple[Any, ...] | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionalVariant:
+    """A functional variant that makes its result by the float kernel of the ``out`` variant.
+
+    ``fits``: whether arguments are plain as well: what ATen checks before it calls the ``out``
+    variant. ``tensors``: how many of its arguments are tensors.
+    """
+
+    overload: Any
+    kernel: Kernel
+    fits: Callable[..., bool]
+    tensors: int
 
 
 @dataclass(frozen=True, slots=True)
 class NewResult:
     """Given in place of ``out``: the kernel is to make its result, in ``dtype``.
 
-    What it has no program for it refuses with NotExpressible.
+    What it has no program for it refuses with LoweringError.
     """
 
     dtype: torch.dtype
 
 
-def made(target: torch.Tensor | NewResult, like: torch.Tensor) -> torch.Tensor:
-    """The target; a new tensor of the size of ``like`` where there is none yet."""
-    if isinstance(target, NewResult):
-        return torch.empty_like(like, dtype=target.dtype)
-    return target
+def call(operation: Operation, *args: Any, **kwargs: Any) -> Any:
+    """Run an operation by the first kernel that takes the arguments, else on the CPU.
+
+    The CPU also does what no program can be written for; trying has changed nothing.
+    """
+    try:
+        for kernel in operation.kernels:
+            if kernel.takes(*args, **kwargs):
+                return kernel.run(*args, **kwargs)
+    except LoweringError:
+        if current_recorder() is not None or operation.overload is None:
+            raise
+    except Exception as error:
+        error.add_note(f"in aten::{operation.name} on spyre")
+        raise
+    else:
+        if operation.promoted is not None:
+            promoted = operation.promoted(*args, **kwargs)
+            if promoted is not None:
+                return call(operation, *promoted, **kwargs)
+        if current_recorder() is not None:
+            raise LoweringError(f"{operation.name} of operands the cores do not take")
+    return cpu_fallback(operation.overload, *args, **kwargs)
+
+
+def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> Any:
+    """Run a functional variant over plain operands; else as ATen does."""
+    dtype = plain_dtype(args)
+    if dtype is not None and variant.fits(*args, **kwargs):
+        result = NewResult(dtype)
+        try:
+            if variant.kernel.takes(*args, **kwargs, out=result):
+                return variant.kernel.run(*args, **kwargs, out=result)
+        except LoweringError:
+            pass  # perhaps with another layout of the result
+        except Exception as error:
+            error.add_note(f"in {variant.overload} on spyre")
+            raise
+    if any(isinstance(value, (int, float, complex)) for value in args[: variant.tensors]):
+        return _call_with_number(variant.overload, args, kwargs)
+    return variant.overload.redispatch(COMPOSITE_KEYS, *args, **kwargs)
+
+
+def _call_with_number(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operation of a tensor with a number, which only the dispatcher can take for a tensor: what
+    ATen does for it, by way of the ``out`` variant.
+    """
+    tensor = next(value for value in args if isinstance(value, torch.Tensor))
+    dtype = torch.result_type(args[0], args[1])
+    if op is operator("div.Tensor") and not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    return op.overloadpacket.out(*args, out=torch.empty_like(tensor, dtype=dtype), **kwargs)
+
+
+def plain_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
+    """The dtype of all tensors in ``args``, if they are plain: floating, contiguous, not empty, on
+    the card. Real numbers beside them, also as CPU tensors of rank 0, do not matter to it.
+    """
+    dtype: torch.dtype | None = None
+    has_number, has_rank_0 = False, False
+    for value in args:
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, complex):
+                return None
+            continue
+        if value.is_cpu:
+            if value.dim() or value.dtype.is_complex:
+                return None
+            has_number = True
+            continue
+        if dtype is None:
+            dtype = value.dtype
+        if value.dtype is not dtype or not value.is_contiguous() or not value.numel():
+            return None
+        has_rank_0 = has_rank_0 or value.dim() == 0
+    # a number decides the dtype of a result whose tensors all have rank 0: ATen's rules apply
+    if dtype not in FLOATS or (has_number and has_rank_0):
+        return None
+    return dtype
+
+
+# --- what kernels are made of --------------------------------------------------------------------
+
+
+def is_computed(*values: Any) -> bool:
+    """True if all tensors among ``values`` have dtypes the vector unit takes."""
+    return all(v.dtype in COMPUTED for v in values if isinstance(v, torch.Tensor))
+
+
+def takes_floats(*args: Any, out: torch.Tensor, **_: Any) -> bool:
+    """Operands the vector unit takes and a floating result."""
+    return is_computed(*args) and out.dtype in FLOATS
 
 
 def operand(value: Any, dtype: torch.dtype) -> Operand:
@@ -49,18 +205,12 @@ def operand(value: Any, dtype: torch.dtype) -> Operand:
     if isinstance(value, torch.Tensor):
         if value.device.type == "spyre":
             return value
-        if value.dim() == 0:
-            return ScalarOperand(float(value), str(dtype).removeprefix("torch."))
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"spyre:0 and {value.device}!"
-        )
+        if value.dim():
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"spyre:0 and {value.device}!"
+            )
     return ScalarOperand(float(value), str(dtype).removeprefix("torch."))
-
-
-def is_computed(*values: Any) -> bool:
-    """True if all tensors among ``values`` have dtypes the vector unit takes."""
-    return all(v.dtype in COMPUTED for v in values if isinstance(v, torch.Tensor))
 
 
 def fill(
@@ -88,59 +238,26 @@ def fill(
     return target
 
 
-def overload(name: str) -> Any:
-    """The operator overload of an aten name, such as ``add.out``."""
-    packet, _, rest = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), rest or "default")
-
-
-def falling_back(name: str, kernel: Kernel, takes: Callable[..., bool]) -> Kernel:
-    """``kernel`` where ``takes(*args, **kwargs)`` says so, else the CPU.
-
-    The CPU also does what no program can be written for; trying has changed nothing.
-    """
-    op = overload(name)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if takes(*args, **kwargs):
-            try:
-                return kernel(*args, **kwargs)
-            except LoweringError:
-                if _is_to_make(kwargs):
-                    raise
-        elif _is_to_make(kwargs):
-            raise LoweringError(f"{name} of operands the cores do not take")
-        return cpu_fallback(op, *args, **kwargs)
-
-    return call
-
-
-def _is_to_make(named: dict[str, Any]) -> bool:
-    """Whether the caller knows what to do where there is no program."""
-    return isinstance(named.get("out"), NewResult) or current_recorder() is not None
-
-
-def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Sizes as numbers; to a tracer that ties the graph to them."""
-    if current_recorder() is None:
-        return tuple(tensor.shape)
-    return tuple(map(int, tensor.shape))
+def fill_number(out: torch.Tensor, sizes: Sequence[int], number: float) -> torch.Tensor:
+    """``out`` with ``sizes`` and nothing but ``number``: results over no elements."""
+    if out.shape != tuple(sizes):
+        out.resize_(sizes)
+    return out.fill_(number)
 
 
 def broadcast_shape(*operands: Operand) -> Sequence[int]:
     """The shape of a result over ``operands``.
 
-    NotExpressible when they have none; the error for users is ATen's.
+    LoweringError when they have none; the error for users is ATen's.
     """
-    shapes = {_shape_of(o) for o in operands if isinstance(o, torch.Tensor)}
+    shapes: set[tuple[int, ...]]
+    if current_recorder() is None:
+        shapes = {o.shape for o in operands if isinstance(o, torch.Tensor)}
+    else:  # sizes as numbers: to a tracer that ties the graph to them
+        shapes = {tuple(map(int, o.shape)) for o in operands if isinstance(o, torch.Tensor)}
     if len(shapes) == 1:
-        (shape,) = shapes
-        return tuple(shape)
+        return shapes.pop()
     try:
-        found: Sequence[int] = torch.broadcast_shapes(*shapes)
+        return tuple(torch.broadcast_shapes(*shapes))
     except RuntimeError:
         raise LoweringError(f"shapes {[tuple(shape) for shape in shapes]} together") from None
-    return found
-
-
-CONVERTED = (*COMPUTED, torch.int32, torch.int64)

@@ -7,6 +7,7 @@ the card, as a compiler's constants are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.device.cards import is_on_card
 from spyre.torch_backend.device.dtypes import NAMES, name_of
-from spyre.torch_backend.eager.dispatch import CONVERTED, Kernel, falling_back
+from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, Kernel
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.operands import ScalarOperand, ready_buffer, view_on_card
 from spyre.torch_backend.program.op_spec import Ints, Value
@@ -125,9 +126,9 @@ def copy_on_card(target: torch.Tensor, source: torch.Tensor) -> None:
         _copy_bits(target, source)
         return
     parameters = (tuple(target.shape), name_of(target.dtype))
-    found = run("copy", converted, [source], parameters, target)
-    if found:
-        _copy_bits(target, found[0])
+    results = run("copy", converted, [source], parameters, target)
+    if results:  # not written straight to the target
+        _copy_bits(target, results[0])
 
 
 def _copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -146,7 +147,7 @@ def fill_scalar(x: torch.Tensor, value: Any) -> torch.Tensor:
         return x
     if x.dtype in CONVERTED and not isinstance(value, complex) and _is_writable(x):
         number = torch.tensor(value, dtype=x.dtype).item()
-        if x.dtype not in (torch.int32, torch.int64) or abs(number) < 1 << 31:
+        if x.dtype not in INTEGERS or abs(number) < 1 << 31:
             run("fill", filled, [x, ScalarOperand(float(number), name_of(x.dtype))], (), x)
             return x
     upload(x, torch.tensor(value, dtype=x.dtype))
@@ -164,48 +165,42 @@ def zero(x: torch.Tensor) -> torch.Tensor:
     return fill_scalar(x, 0)
 
 
-def copy_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    return {"fill_.Scalar": fill_scalar, "zero_": zero}
-
-
-def _upload_into(out: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    if out.shape != made.shape:
-        out.resize_(made.shape)
-    if made.numel():
-        upload(out, made, non_blocking=True)
+def _upload_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
+    if out.shape != content.shape:
+        out.resize_(content.shape)
+    if content.numel():
+        upload(out, content, non_blocking=True)
     return out
 
 
-def _made_by(name: str, make: Callable[..., torch.Tensor]) -> Kernel:
+def _sequence(make: Callable[..., torch.Tensor], *args: Any, out: torch.Tensor) -> torch.Tensor:
     """``make(*args, dtype)`` on the CPU."""
-
-    def kernel(*args: Any, out: torch.Tensor) -> torch.Tensor:
-        return _upload_into(out, make(*args, dtype=out.dtype))
-
-    def takes(*args: Any, out: torch.Tensor) -> bool:
-        return out.dtype in NAMES and not any(isinstance(a, torch.Tensor) for a in args)
-
-    return falling_back(name, kernel, takes)
+    return _upload_into(out, make(*args, dtype=out.dtype))
 
 
-def _indices(name: str, make: Callable[..., torch.Tensor]) -> Kernel:
-    def kernel(row: int, col: int, offset: int = 0, **options: Any) -> torch.Tensor:
-        dtype = options.get("dtype") or torch.int64
-        made = make(row, col, offset, dtype=dtype)
-        out = torch.empty(made.shape, dtype=dtype, device=options.get("device") or "spyre")
-        return _upload_into(out, made)
-
-    return kernel
+def _takes_sequence(*args: Any, out: torch.Tensor) -> bool:
+    return out.dtype in NAMES and not any(isinstance(a, torch.Tensor) for a in args)
 
 
-def sequence_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    return {
-        "arange.start_out": _made_by("arange.start_out", torch.arange),
-        "linspace.out": _made_by("linspace.out", torch.linspace),
-        "eye.m_out": _made_by("eye.m_out", torch.eye),
-        "eye.out": _made_by("eye.out", torch.eye),
-        "tril_indices": _indices("tril_indices", torch.tril_indices),
-        "triu_indices": _indices("triu_indices", torch.triu_indices),
-    }
+def _triangle_indices(
+    make: Callable[..., torch.Tensor], row: int, col: int, offset: int = 0, **options: Any
+) -> torch.Tensor:
+    """aten::tril_indices and triu_indices."""
+    dtype = options.get("dtype") or torch.int64
+    content = make(row, col, offset, dtype=dtype)
+    device = options.get("device") or "spyre"
+    return _upload_into(torch.empty(content.shape, dtype=dtype, device=device), content)
+
+
+_EYE = {ANY: Kernel(partial(_sequence, torch.eye), _takes_sequence)}
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    "fill_.Scalar": {ANY: Kernel(fill_scalar)},
+    "zero_": {ANY: Kernel(zero)},
+    "arange.start_out": {ANY: Kernel(partial(_sequence, torch.arange), _takes_sequence)},
+    "linspace.out": {ANY: Kernel(partial(_sequence, torch.linspace), _takes_sequence)},
+    "eye.m_out": _EYE,
+    "eye.out": _EYE,
+    "tril_indices": {ANY: Kernel(partial(_triangle_indices, torch.tril_indices))},
+    "triu_indices": {ANY: Kernel(partial(_triangle_indices, torch.triu_indices))},
+}

@@ -12,7 +12,17 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import CONVERTED, FLOATS, Kernel, falling_back, fill
+from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    BOOL,
+    CONVERTED,
+    FLOAT,
+    FLOATS,
+    ZERO_SIZE,
+    ArgumentClass,
+    Kernel,
+    fill,
+)
 from spyre.torch_backend.program.indexing import (
     MAX_ROWS,
     OUT_OF_RANGE,
@@ -45,34 +55,34 @@ def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool
         index = index.unsqueezed(0)
     for _ in range(len(table.sizes) - len(index.sizes)):
         index = index.unsqueezed(len(index.sizes))
-    whole = tuple(
+    gathered_sizes = tuple(
         table.sizes[k] if k < dim or k > along else index.sizes[k] for k in range(len(table.sizes))
     )
-    return gathered(low, table, along, index, whole).reshaped(sizes)
+    return gathered(low, table, along, index, gathered_sizes).reshaped(sizes)
 
 
-def select_places(low: Lowering, table: Value, *rest: Any) -> Value:
+def select_positions(low: Lowering, table: Value, *args: Any) -> Value:
     """As `select_rows`, by several indices, whose dims of these extents are one in ``table``."""
-    *indices, dim, extents = rest
-    place: Value | None = None
+    *indices, dim, extents = args
+    position: Value | None = None
     for index, extent in zip(indices, extents, strict=True):
         step = marked_positions(low, wrapped_positions(low, index, extent), extent)
-        place = step if place is None else _next_place(low, place, step, extent)
-    assert place is not None
-    return select_rows(low, table, place, dim, False)
+        position = step if position is None else _next_position(low, position, step, extent)
+    assert position is not None
+    return select_rows(low, table, position, dim, False)
 
 
-def _next_place(low: Lowering, place: Value, step: Value, extent: int) -> Value:
-    """place · extent + step; out of range where either of them is."""
-    scaled = low.pointwise("mul", place, low.constant(extent, "float32"))
+def _next_position(low: Lowering, position: Value, step: Value, extent: int) -> Value:
+    """position · extent + step; out of range where either of them is."""
+    scaled = low.pointwise("mul", position, low.constant(extent, "float32"))
     zero = low.constant(0.0, "float32")
-    found = low.pointwise("add", scaled, step)
-    for value in (step, place):
+    result = low.pointwise("add", scaled, step)
+    for value in (step, position):
         negative = low.pointwise("lesserthan", value, zero)
         beyond = low.pointwise("greaterequal", value, low.constant(OUT_OF_RANGE, "float32"))
         wrong = low.pointwise("maximum", negative, beyond)
-        found = low.pointwise("where3", wrong, low.constant(OUT_OF_RANGE, "float32"), found)
-    return found
+        result = low.pointwise("where3", wrong, low.constant(OUT_OF_RANGE, "float32"), result)
+    return result
 
 
 def select_elements(low: Lowering, table: Value, index: Value, dim: int) -> Value:
@@ -84,16 +94,6 @@ def select_elements(low: Lowering, table: Value, index: Value, dim: int) -> Valu
 
 
 # --- kernels -------------------------------------------------------------------------------------
-
-
-def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """aten::embedding."""
-    found = weight.new_empty((*indices.shape, *weight.shape[1:]))
-    return fill("select", select_rows, [weight, indices], (0, False), found)
-
-
-def _takes_embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return takes_table(weight, 0, indices)
 
 
 def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
@@ -109,28 +109,35 @@ def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
     return bool(sizes[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * table.numel()))
 
 
-def _dim(x: torch.Tensor, dim: int) -> int:
-    return dim % x.dim() if x.dim() else 0
+def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """aten::embedding."""
+    rows = weight.new_empty((*indices.shape, *weight.shape[1:]))
+    return fill("select", select_rows, [weight, indices], (0, False), rows)
+
+
+def _takes_embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return takes_table(weight, 0, indices)
 
 
 def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-    """aten::index_select."""
-    dim = _dim(x, dim)
+    """aten::index_select; a tensor of rank 0 has one row, which is the result."""
+    if not x.dim():
+        return index_select(x.reshape(1), 0, index).reshape(())
+    dim %= x.dim()
     sizes = (*x.shape[:dim], index.numel(), *x.shape[dim + 1 :])
-    found = x.new_empty(sizes)
-    index = index.reshape(-1)
-    return fill("select", select_rows, [x, index], (dim, False), found)
+    rows = x.new_empty(sizes)
+    return fill("select", select_rows, [x, index.reshape(-1)], (dim, False), rows)
 
 
 def _takes_index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
-    return takes_table(x, _dim(x, dim), index)
+    return takes_table(x, dim % x.dim(), index) if x.dim() else takes_table(x.reshape(1), 0, index)
 
 
 def gather(
     x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
 ) -> torch.Tensor:
     """aten::gather.out."""
-    return fill("gather", select_elements, [x, index], (_dim(x, dim),), out, index.shape)
+    return fill("gather", select_elements, [x, index], (dim % x.dim(),), out, index.shape)
 
 
 def _takes_gather(
@@ -138,7 +145,7 @@ def _takes_gather(
 ) -> bool:
     if x.dtype != out.dtype or x.dim() != index.dim() or not x.dim() or not index.numel():
         return False
-    dim = _dim(x, dim)
+    dim %= x.dim()
     lane = other_lane(index.shape, dim)
     if x.dtype not in CONVERTED or index.dtype not in INDICES or x.device != index.device:
         return False
@@ -146,56 +153,44 @@ def _takes_gather(
     return bool(x.shape[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * x.numel()))
 
 
-def _indexed_dims(indices: Sequence[torch.Tensor | None]) -> tuple[int, int]:
-    """The first dim with an index and how many there are; 0 where they are not neighbours."""
-    given = [k for k, index in enumerate(indices) if index is not None]
-    together = bool(given) and given[-1] - given[0] == len(given) - 1
-    return (given[0], len(given)) if together else (0, 0)
+def _gather_of_nothing(
+    x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
+) -> torch.Tensor:
+    """By no index, or from a tensor of rank 0."""
+    if index.numel() == 0:
+        return out.resize_(index.shape) if out.shape != index.shape else out
+    elements = torch.gather(x.reshape(1), 0, index.reshape(-1)).reshape(index.shape)
+    return out.resize_(index.shape).copy_(elements)
 
 
-def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> torch.Tensor:
-    """aten::index.Tensor_out with index tensors for neighbouring dims."""
-    dim, count = _indexed_dims(indices)
+def _takes_gather_of_nothing(x: torch.Tensor, dim: int, index: torch.Tensor, **_: Any) -> bool:
+    return index.numel() == 0 or not x.dim()
+
+
+Indices = Sequence[torch.Tensor | None]
+
+
+def index(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> torch.Tensor:
+    """aten::index.Tensor_out with index tensors for any dims."""
+    x, indices, dim = _neighbours(x, indices)
     chosen = [k for k in indices if k is not None]
-    target: torch.Tensor = out
-    places = torch.broadcast_shapes(*(k.shape for k in chosen))
-    sizes = torch.Size((*x.shape[:dim], *places, *x.shape[dim + count :]))
+    count = len(chosen)
+    shape = torch.broadcast_shapes(*(k.shape for k in chosen))
+    sizes = torch.Size((*x.shape[:dim], *shape, *x.shape[dim + count :]))
     if count == 1:
-        return fill("select", select_rows, [x, chosen[0]], (dim, True), target, sizes)
+        return fill("select", select_rows, [x, chosen[0]], (dim, True), out, sizes)
     operands = [_merged(x, dim, count), *chosen]
     parameters = (dim, tuple(x.shape[dim : dim + count]))
-    return fill("select several", select_places, operands, parameters, target, sizes)
+    return fill("select several", select_positions, operands, parameters, out, sizes)
 
 
-def nonzero(x: torch.Tensor) -> torch.Tensor:
-    """aten::nonzero: the host has to know how many there are, so it finds them."""
-    return to_host(x).nonzero().to(x.device)
-
-
-def _plain_index(kernel: Kernel) -> Kernel:
-    """``kernel`` with masks as the places they mark, and indexed dims brought together in front
-    where they are no neighbours.
-    """
-
-    def call(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> Any:
-        if any(k is not None and k.dtype is torch.bool for k in indices):
-            places = [_places(k) for k in indices]
-            return call(x, [k for found in places for k in found], out=out)
-        dims = [k for k, index in enumerate(indices) if index is not None]
-        if not dims or dims[-1] - dims[0] == len(dims) - 1:
-            return kernel(x, indices, out=out)
-        rest = [k for k in range(x.dim()) if k not in dims]
-        return kernel(x.permute(*dims, *rest), [indices[k] for k in dims], out=out)
-
-    return call
-
-
-def _places(index: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
-    """An index for every dim that a mask stands for; other indices stay."""
-    if index is None or index.dtype is not torch.bool:
-        return [index]
-    found: Sequence[torch.Tensor] = index.nonzero().unbind(1)
-    return found
+def _neighbours(x: torch.Tensor, indices: Indices) -> tuple[torch.Tensor, Indices, int]:
+    """Indexed dims next to each other, in front where they were not, and the first of them."""
+    dims = [k for k, index in enumerate(indices) if index is not None]
+    if dims[-1] - dims[0] == len(dims) - 1:
+        return x, indices, dims[0]
+    others = [k for k in range(x.dim()) if k not in dims]
+    return x.permute(*dims, *others), [indices[k] for k in dims], 0
 
 
 def _merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
@@ -203,17 +198,40 @@ def _merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
     return x.reshape((*x.shape[:dim], -1, *x.shape[dim + count :]))
 
 
-def _takes_index(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *, out: Any) -> bool:
-    dim, count = _indexed_dims(indices)
+def _takes_index(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> bool:
     chosen = [k for k in indices if k is not None]
-    if not count or out.dtype != x.dtype or not x.numel():
+    if not chosen or out.dtype != x.dtype or not x.numel():
         return False
-    table = torch.empty(x.shape, dtype=x.dtype, device="meta")
     if any(k.dtype not in INDICES or k.device != x.device for k in chosen):
         return False
-    places = torch.broadcast_shapes(*(k.shape for k in chosen))
-    index = torch.empty(places, dtype=chosen[0].dtype, device="meta")
-    return takes_table(_merged(table, dim, count), dim, index)
+    table, _, dim = _neighbours(torch.empty(x.shape, dtype=x.dtype, device="meta"), indices)
+    shape = torch.broadcast_shapes(*(k.shape for k in chosen))
+    positions = torch.empty(shape, dtype=chosen[0].dtype, device="meta")
+    return takes_table(_merged(table, dim, len(chosen)), dim, positions)
+
+
+def index_by_masks(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> torch.Tensor:
+    """aten::index.Tensor_out with masks as the positions they mark."""
+    positions = [p for k in indices for p in _positions(k)]
+    selected: torch.Tensor = torch.ops.aten.index.Tensor_out(x, positions, out=out)
+    return selected
+
+
+def _has_masks(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> bool:
+    return any(k is not None and k.dtype is torch.bool for k in indices)
+
+
+def _positions(index: torch.Tensor | None) -> Indices:
+    """An index for every dim that a mask stands for; other indices stay."""
+    if index is None or index.dtype is not torch.bool:
+        return [index]
+    positions: Sequence[torch.Tensor] = index.nonzero().unbind(1)
+    return positions
+
+
+def nonzero(x: torch.Tensor) -> torch.Tensor:
+    """aten::nonzero: the host has to know how many there are, so it finds them."""
+    return to_host(x).nonzero().to(x.device)
 
 
 def isin(
@@ -227,8 +245,8 @@ def isin(
     """aten::isin.Tensor_Tensor_out: every element compared with every one wanted."""
     if out.shape != elements.shape:
         out.resize_(elements.shape)
-    found = (elements.unsqueeze(-1) == wanted.reshape(-1)).any(-1)
-    return out.copy_(~found if invert else found)
+    matches = (elements.unsqueeze(-1) == wanted.reshape(-1)).any(-1)
+    return out.copy_(~matches if invert else matches)
 
 
 def _takes_isin(elements: torch.Tensor, wanted: torch.Tensor, *, out: Any, **_: Any) -> bool:
@@ -269,15 +287,19 @@ def _takes_renorm(weight: torch.Tensor, indices: torch.Tensor, *_: Any) -> bool:
     return weight.dtype in FLOATS and weight.numel() > 0 and indices.numel() > 0
 
 
-def indexing_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    return {
-        "embedding": falling_back("embedding", embedding, _takes_embedding),
-        "index_select": falling_back("index_select", index_select, _takes_index_select),
-        "gather.out": falling_back("gather.out", gather, _takes_gather),
-        "isin.Tensor_Tensor_out": falling_back("isin.Tensor_Tensor_out", isin, _takes_isin),
-        "flip": falling_back("flip", flip, _takes_flip),
-        "index.Tensor_out": _plain_index(falling_back("index.Tensor_out", index, _takes_index)),
-        "nonzero": nonzero,
-        "embedding_renorm_": falling_back("embedding_renorm_", embedding_renorm_, _takes_renorm),
-    }
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    "embedding": {ANY: Kernel(embedding, _takes_embedding)},
+    "index_select": {ANY: Kernel(index_select, _takes_index_select)},
+    "gather.out": {
+        ZERO_SIZE: Kernel(_gather_of_nothing, _takes_gather_of_nothing),
+        ANY: Kernel(gather, _takes_gather),
+    },
+    "index.Tensor_out": {
+        BOOL: Kernel(index_by_masks, _has_masks),
+        ANY: Kernel(index, _takes_index),
+    },
+    "isin.Tensor_Tensor_out": {ANY: Kernel(isin, _takes_isin)},
+    "flip": {ANY: Kernel(flip, _takes_flip)},
+    "nonzero": {ANY: Kernel(nonzero)},
+    "embedding_renorm_": {FLOAT: Kernel(embedding_renorm_, _takes_renorm)},
+}

@@ -6,7 +6,6 @@ zeros survive the conversion to float32, so comparisons look at the sign of a di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,20 +14,23 @@ import torch
 from spyre.torch_backend.device.dtypes import name_of
 from spyre.torch_backend.eager.dispatch import (
     FLOATS,
+    INTEGER,
+    INTEGERS,
+    ArgumentClass,
     Kernel,
     broadcast_shape,
     fill,
     operand,
-    overload,
 )
-from spyre.torch_backend.eager.reductions import dims_of, kept_sizes
-from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
+from spyre.torch_backend.eager.elementwise import (
+    CLAMPS,
+    COMPARISON_OVERLOADS,
+    clamp_bounds,
+)
+from spyre.torch_backend.eager.reductions import over_all, over_dims, reduced_sizes
 from spyre.torch_backend.program.indexing import off_lanes
-from spyre.torch_backend.program.op_spec import Value, narrowed
+from spyre.torch_backend.program.op_spec import LoweringFunction, Value, narrowed
 from spyre.torch_backend.program.operations import Lowering
-
-INTEGERS = (torch.int32, torch.int64)
-Lower = Callable[..., Value]
 
 
 def plus(low: Lowering, a: Value, b: Value) -> Value:
@@ -67,46 +69,37 @@ def chosen(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
 # --- lowerings: (low, *values, dtype, …) --------------------------------------------------------
 
 
-def _arithmetic(name: str) -> Lower:
-    def lower(low: Lowering, a: Value, b: Value, dtype: str, alpha: int = 1) -> Value:
-        a, b = low.convert(a, dtype), low.convert(b, dtype)
-        if name == "mul":
-            return times(low, a, b)
-        factor = -alpha if name == "sub" else alpha
-        return plus(low, a, b if factor == 1 else times(low, b, factor))
-
-    return lower
+def _arithmetic(name: str, low: Lowering, a: Value, b: Value, dtype: str, alpha: int = 1) -> Value:
+    a, b = low.convert(a, dtype), low.convert(b, dtype)
+    if name == "mul":
+        return times(low, a, b)
+    factor = -alpha if name == "sub" else alpha
+    return plus(low, a, b if factor == 1 else times(low, b, factor))
 
 
-def _compared(name: str) -> Lower:
-    def lower(low: Lowering, a: Value, b: Value, dtype: str) -> Value:
-        a, b = low.convert(a, dtype), low.convert(b, dtype)
-        zero = low.constant(0.0, "float32")
-        if name in ("eq", "ne"):
-            difference = low.convert(minus(low, a, b), "float32")
-            kind = "equal" if name == "eq" else "notequal"
-            return low.truth(low.pointwise(kind, difference, zero))
-        found = less(low, b, a) if name in ("gt", "le") else less(low, a, b)
-        if name in ("le", "ge"):
-            found = low.pointwise("equal", found, zero)
-        return low.truth(found)
-
-    return lower
+def _compared(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    a, b = low.convert(a, dtype), low.convert(b, dtype)
+    zero = low.constant(0.0, "float32")
+    if name in ("eq", "ne"):
+        difference = low.convert(minus(low, a, b), "float32")
+        return low.truth(low.pointwise("equal" if name == "eq" else "notequal", difference, zero))
+    # a <= b is not b < a
+    result = less(low, b, a) if name in ("gt", "le") else less(low, a, b)
+    if name in ("le", "ge"):
+        result = low.pointwise("equal", result, zero)
+    return low.truth(result)
 
 
-def _extreme(name: str) -> Lower:
-    def lower(low: Lowering, a: Value, b: Value, dtype: str) -> Value:
-        a, b = low.convert(a, dtype), low.convert(b, dtype)
-        first = less(low, a, b) if name == "minimum" else less(low, b, a)
-        return chosen(low, first, a, b)
-
-    return lower
+def _extreme(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    a, b = low.convert(a, dtype), low.convert(b, dtype)
+    first = less(low, a, b) if name == "minimum" else less(low, b, a)
+    return chosen(low, first, a, b)
 
 
-def _clamped(low: Lowering, x: Value, *rest: Any) -> Value:
-    *bounds, names, dtype = rest
+def _clamped(low: Lowering, x: Value, *args: Any) -> Value:
+    *bounds, names, dtype = args
     for name, bound in zip(names, bounds, strict=True):
-        x = _extreme(name)(low, x, bound, dtype)
+        x = _extreme(name, low, x, bound, dtype)
     return x
 
 
@@ -118,10 +111,10 @@ def _magnitude(low: Lowering, x: Value) -> Value:
     return chosen(low, is_negative(low, x), times(low, x, -1), x)
 
 
-def divided(low: Lowering, x: Value, dtype: str, divisor: int, rest: bool) -> Value:
-    """⌊x / divisor⌋, or what that leaves of x, for a positive divisor.
+def divided(low: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) -> Value:
+    """⌊x / divisor⌋, or the remainder, for a positive divisor.
 
-    Two quotients in float32 leave a rest that is off by at most one divisor.
+    Two quotients in float32 leave a remainder that is off by at most one divisor.
     """
     count = low.constant(divisor, "float32")
     quotient, left = low.constant(0, dtype), low.convert(x, dtype)
@@ -133,35 +126,31 @@ def divided(low: Lowering, x: Value, dtype: str, divisor: int, rest: bool) -> Va
     quotient, left = minus(low, quotient, below), plus(low, left, times(low, below, divisor))
     missing = is_negative(low, plus(low, left, low.constant(-divisor, dtype)))
     above = low.convert(low.pointwise("equal", missing, low.constant(0.0, "float32")), dtype)
-    if rest:
+    if remainder:
         return minus(low, left, times(low, above, divisor))
     return plus(low, quotient, above)
 
 
 def _count(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
     """How many elements are true, exact up to 2^24."""
-    found = low.reduce("sum", low.convert(x, "float32"), dims)
-    return low.convert(found.reshaped(kept_sizes(x.sizes, dims, keepdim)), dtype)
+    count = low.reduce("sum", low.convert(x, "float32"), dims)
+    return low.convert(count.reshaped(reduced_sizes(x.sizes, dims, keepdim)), dtype)
 
 
-def _with_truth(name: str) -> Lower:
+def _with_truth(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """Bits of words with a bool, which is 0 or 1: a & b is the lowest bit of a where b holds."""
-
-    def lower(low: Lowering, a: Value, b: Value, dtype: str) -> Value:
-        a, b = (b, a) if a.dtype == "bool" else (a, b)
-        truth = low.convert(b, dtype)
-        both = times(low, divided(low, a, dtype, 2, True), truth)
-        if name == "and":
-            return both
-        either = plus(low, low.convert(a, dtype), truth)
-        return minus(low, either, both if name == "or" else times(low, both, 2))
-
-    return lower
+    a, b = (b, a) if a.dtype == "bool" else (a, b)
+    truth = low.convert(b, dtype)
+    both = times(low, divided(low, a, dtype, 2, True), truth)
+    if name == "and":
+        return both
+    either = plus(low, low.convert(a, dtype), truth)
+    return minus(low, either, both if name == "or" else times(low, both, 2))
 
 
 def _total(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
-    """Sums modulo 2^32, by halves."""
-    sizes = kept_sizes(x.sizes, dims, keepdim)
+    """Sums modulo 2^32, by halves: the card has no reduction of words."""
+    sizes = reduced_sizes(x.sizes, dims, keepdim)
     x = low.convert(x, dtype)
     for dim in dims:
         x = _sum_along(low, x, dim)
@@ -180,20 +169,18 @@ def _sum_along(low: Lowering, x: Value, dim: int) -> Value:
     return x if odd is None else plus(low, x, odd)
 
 
-def _outermost(name: str) -> Lower:
+def _outermost(
+    name: str, low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str
+) -> Value:
     """max and min of words, as two halves that float32 holds: the upper ones decide first."""
-
-    def lower(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
-        upper = low.convert(divided(low, x, dtype, 1 << 16, False), "float32")
-        lower_half = low.convert(divided(low, x, dtype, 1 << 16, True), "float32")
-        first = low.reduce(name, upper, dims)
-        other = low.constant(-1.0 if name == "max" else float(1 << 16), "float32")
-        among = low.pointwise("where3", low.pointwise("equal", upper, first), lower_half, other)
-        rest = low.convert(low.reduce(name, among, dims), dtype)
-        found = plus(low, times(low, low.convert(first, dtype), 1 << 16), rest)
-        return found.reshaped(kept_sizes(x.sizes, dims, keepdim))
-
-    return lower
+    upper = low.convert(divided(low, x, dtype, 1 << 16, False), "float32")
+    lower_half = low.convert(divided(low, x, dtype, 1 << 16, True), "float32")
+    first = low.reduce(name, upper, dims)
+    other = low.constant(-1.0 if name == "max" else float(1 << 16), "float32")
+    among = low.pointwise("where3", low.pointwise("equal", upper, first), lower_half, other)
+    lowest_bits = low.convert(low.reduce(name, among, dims), dtype)
+    word = plus(low, times(low, low.convert(first, dtype), 1 << 16), lowest_bits)
+    return word.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -207,88 +194,58 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and abs(value) < 1 << 31
 
 
-def _binary(name: str, lower: Lower, otherwise: Kernel) -> Kernel:
-    def kernel(a: Any, b: Any, *, out: torch.Tensor, **named: Any) -> torch.Tensor:
-        whole = all(isinstance(v, int) and abs(v) < 1 << 31 for v in named.values())
-        if not (out.dtype in INTEGERS and is_integer(a) and is_integer(b) and whole):
-            found: torch.Tensor = otherwise(*_promoted(out.dtype, a, b), out=out, **named)
-            return found
-        operands = [operand(a, out.dtype), operand(b, out.dtype)]
-        parameters = (name_of(out.dtype), *named.values())
-        return fill(f"int {name}", lower, operands, parameters, out, broadcast_shape(*operands))
-
-    return kernel
+def _binary(
+    name: str, lowering: LoweringFunction, a: Any, b: Any, *, out: torch.Tensor, **named: Any
+) -> torch.Tensor:
+    operands = [operand(a, out.dtype), operand(b, out.dtype)]
+    parameters = (name_of(out.dtype), *named.values())
+    return fill(f"int {name}", lowering, operands, parameters, out, broadcast_shape(*operands))
 
 
-def _promoted(dtype: torch.dtype, *values: Any) -> list[Any]:
-    """Integer tensors on the card as ``dtype``, if that is a float."""
-    return [
-        v.to(dtype)
-        if isinstance(v, torch.Tensor) and v.dtype in INTEGERS and dtype in FLOATS
-        and v.device.type == "spyre"
-        else v
-        for v in values
-    ]  # fmt: skip
+def _takes_binary(a: Any, b: Any, *, out: torch.Tensor, **named: Any) -> bool:
+    scale_is_word = all(isinstance(v, int) and abs(v) < 1 << 31 for v in named.values())
+    return out.dtype in INTEGERS and is_integer(a) and is_integer(b) and scale_is_word
 
 
-def _comparison(name: str, otherwise: Kernel) -> Kernel:
-    lower = _compared(name)
-
-    def kernel(a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
-        dtype = torch.result_type(a, b)
-        if not (dtype in INTEGERS and is_integer(a) and is_integer(b) and out.dtype is torch.bool):
-            found: torch.Tensor = otherwise(*_promoted(dtype, a, b), out=out)
-            return found
-        operands = [operand(a, dtype), operand(b, dtype)]
-        shape = broadcast_shape(*operands)
-        return fill(f"int {name}", lower, operands, (name_of(dtype),), out, shape)
-
-    return kernel
+def _comparison(name: str, a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
+    dtype = torch.result_type(a, b)
+    operands = [operand(a, dtype), operand(b, dtype)]
+    lowering = partial(_compared, name)
+    sizes = broadcast_shape(*operands)
+    return fill(f"int {name}", lowering, operands, (name_of(dtype),), out, sizes)
 
 
-def _unary(name: str, lower: Lower, otherwise: Kernel) -> Kernel:
-    def kernel(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        if x.dtype in INTEGERS and out.dtype == x.dtype:
-            return fill(f"int {name}", lower, [x], (), out, x.shape)
-        found: torch.Tensor = otherwise(*_promoted(out.dtype, x), out=out)
-        return found
-
-    return kernel
+def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
+    integers = is_integer(a) and is_integer(b) and torch.result_type(a, b) in INTEGERS
+    return integers and out.dtype is torch.bool
 
 
-def _clamp(name: str, otherwise: Kernel) -> Kernel:
+def _unary(
+    name: str, lowering: LoweringFunction, x: torch.Tensor, *, out: torch.Tensor
+) -> torch.Tensor:
+    return fill(f"int {name}", lowering, [x], (), out, x.shape)
+
+
+def _takes_unary(x: torch.Tensor, *, out: torch.Tensor) -> bool:
+    return x.dtype in INTEGERS and out.dtype == x.dtype
+
+
+def _clamp(
+    names: tuple[str, ...], x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any
+) -> torch.Tensor:
     """Bounds as ATen orders them: the lower one is applied first."""
-    names: tuple[str, ...] = ("maximum", "minimum")
-    if name.startswith(("clamp_min", "clamp_max")):
-        names = names[:1] if name.startswith("clamp_min") else names[1:]
-
-    def kernel(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> torch.Tensor:
-        by_name = {"maximum": named.get("min"), "minimum": named.get("max")}
-        given = {**by_name, **dict(zip(names, args, strict=False))}
-        used = [(k, given[k]) for k in names if given[k] is not None]
-        if out.dtype not in INTEGERS or not all(is_integer(v) for v in (x, *(b for _, b in used))):
-            found: torch.Tensor = otherwise(x, *args, out=out, **named)
-            return found
-        operands = [operand(x, out.dtype), *(operand(b, out.dtype) for _, b in used)]
-        parameters = (tuple(k for k, _ in used), name_of(out.dtype))
-        return fill("int clamp", _clamped, operands, parameters, out, broadcast_shape(*operands))
-
-    return kernel
+    bounds = clamp_bounds(names, args, named)
+    operands = [operand(value, out.dtype) for value in (x, *bounds.values())]
+    extremes = tuple({"min": "maximum", "max": "minimum"}[kind] for kind in bounds)
+    parameters = (extremes, name_of(out.dtype))
+    return fill("int clamp", _clamped, operands, parameters, out, broadcast_shape(*operands))
 
 
-def _promoting(otherwise: Kernel) -> Kernel:
-    """Functions of floats, of which integers have values too."""
-
-    def kernel(*args: Any, out: torch.Tensor, **named: Any) -> torch.Tensor:
-        found: torch.Tensor = otherwise(*_promoted(out.dtype, *args), out=out, **named)
-        return found
-
-    return kernel
-
-
-def on_cpu(name: str) -> Kernel:
-    """The CPU fallback of an operation."""
-    return partial(cpu_fallback, overload(name))
+def _takes_clamp(
+    names: tuple[str, ...], x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any
+) -> bool:
+    bounds = clamp_bounds(names, args, named)
+    return out.dtype in INTEGERS and all(map(is_integer, (x, *bounds.values())))
 
 
 def _divides(a: Any, b: Any) -> bool:
@@ -297,124 +254,128 @@ def _divides(a: Any, b: Any) -> bool:
     return isinstance(b, int) and not isinstance(b, bool) and 0 < b < 1 << 30
 
 
-def _remainder(otherwise: Kernel) -> Kernel:
-    def kernel(a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
-        if not _divides(a, b) or out.dtype != a.dtype:
-            found: torch.Tensor = otherwise(a, b, out=out)
-            return found
-        return fill("int rest", divided, [a], (name_of(a.dtype), b, True), out, a.shape)
-
-    return kernel
+def _remainder(a: torch.Tensor, b: int, *, out: torch.Tensor) -> torch.Tensor:
+    return fill("int rest", divided, [a], (name_of(a.dtype), b, True), out, a.shape)
 
 
-def _floor_divide(otherwise: Kernel) -> Kernel:
-    def kernel(a: Any, b: Any) -> torch.Tensor:
-        if not _divides(a, b):
-            found: torch.Tensor = otherwise(a, b)
-            return found
-        return fill("int quotient", divided, [a], (name_of(a.dtype), b, False), torch.empty_like(a))
-
-    return kernel
+def _takes_remainder(a: Any, b: Any, *, out: torch.Tensor) -> bool:
+    return _divides(a, b) and out.dtype == a.dtype
 
 
-def _counting(otherwise: Kernel) -> Kernel:
-    def kernel(
-        x: torch.Tensor,
-        dim: Any = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
-        out: torch.Tensor,
-    ) -> torch.Tensor:
-        dims = dims_of(x, dim)
-        parameters = (dims, keepdim, name_of(out.dtype))
-        sizes = kept_sizes(x.shape, dims, keepdim)
-        if x.dtype is torch.bool and out.dtype in INTEGERS and 0 < x.numel() <= 1 << 24:
-            return fill("count", _count, [x], parameters, out, sizes)
-        if x.dtype in INTEGERS and out.dtype in INTEGERS and _has_room(x):
-            return fill("int sum", _total, [x], parameters, out, sizes)
-        found: torch.Tensor = otherwise(x, dim, keepdim, dtype=dtype, out=out)
-        return found
-
-    return kernel
+def _floor_divide(a: torch.Tensor, b: int) -> torch.Tensor:
+    return fill("int quotient", divided, [a], (name_of(a.dtype), b, False), torch.empty_like(a))
 
 
-def _has_room(x: torch.Tensor) -> bool:
-    """Reductions of words lay them out with other sticks, up to one element per stick."""
-    return bool(0 < x.numel() <= 1 << 20)
+def _sum(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> torch.Tensor:
+    if x.dtype is torch.bool:
+        return over_dims("count", _count, x, *args, out=out, **named)
+    return over_dims("int sum", _total, x, *args, out=out, **named)
 
 
-def _extreme_of_all(name: str, otherwise: Kernel) -> Kernel:
-    lower = _outermost(name)
-
-    def kernel(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype not in INTEGERS or not x.numel():
-            found: torch.Tensor = otherwise(x)
-            return found
-        target = torch.empty((), dtype=x.dtype, device=x.device)
-        parameters = (dims_of(x, None), False, name_of(x.dtype))
-        return fill(f"int {name}", lower, [x], parameters, target)
-
-    return kernel
+def _takes_sum(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
+    if out.dtype not in INTEGERS or not x.numel():
+        return False
+    if x.dtype is torch.bool:
+        return bool(x.numel() <= 1 << 24)
+    # reductions of words lay them out with other sticks, up to one element per stick
+    return bool(x.dtype in INTEGERS and x.numel() <= 1 << 20)
 
 
-def _extreme_over(name: str, otherwise: Kernel) -> Kernel:
-    lower = _outermost(name)
-
-    def kernel(
-        x: torch.Tensor, dim: Any = (), keepdim: bool = False, *, out: torch.Tensor
-    ) -> torch.Tensor:
-        if x.dtype not in INTEGERS or out.dtype != x.dtype or not x.numel():
-            found: torch.Tensor = otherwise(x, dim, keepdim, out=out)
-            return found
-        dims = dims_of(x, dim)
-        sizes = kept_sizes(x.shape, dims, keepdim)
-        return fill(f"int {name}", lower, [x], (dims, keepdim, name_of(x.dtype)), out, sizes)
-
-    return kernel
+def _takes_extreme_of_all(x: torch.Tensor) -> bool:
+    return x.dtype in INTEGERS and x.numel() > 0
 
 
-def _bits(name: str, otherwise: Kernel) -> Kernel:
-    lower = _with_truth(name)
-
-    def kernel(a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
-        tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
-        given = {a.dtype, b.dtype} if tensors else set()
-        if out.dtype not in INTEGERS or given != {out.dtype, torch.bool}:
-            found: torch.Tensor = otherwise(a, b, out=out)
-            return found
-        return fill(f"int {name}", lower, [a, b], (name_of(out.dtype),), out, broadcast_shape(a, b))
-
-    return kernel
+def _takes_extreme(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
+    return x.dtype in INTEGERS and out.dtype == x.dtype and x.numel() > 0
 
 
-def integer_kernels(before: Mapping[str, Kernel]) -> dict[str, Kernel]:
-    """By aten name; ``before``: kernels of other dtypes, which those here precede."""
-    found: dict[str, Kernel] = {}
-    for name in ("add", "sub", "mul"):
-        full = f"{name}.out"
-        found[full] = _binary(name, _arithmetic(name), before[full])
-    for name in ("maximum", "minimum"):
-        full = f"{name}.out"
-        found[full] = _binary(name, _extreme(name), before[full])
-    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        for kind in ("Tensor_out", "Scalar_out"):
-            found[f"{name}.{kind}"] = _comparison(name, before[f"{name}.{kind}"])
-    for name in ("clamp", "clamp_min", "clamp_max"):
-        for kind in ("out", "Tensor_out"):
-            full = f"{name}.{kind}"
-            found[full] = _clamp(full, before[full])
-    found["neg.out"] = _unary("neg", _negative, before["neg.out"])
-    found["abs.out"] = _unary("abs", _magnitude, before["abs.out"])
-    for name in ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh"):
-        found[f"{name}.out"] = _promoting(before[f"{name}.out"])
-    for name in ("max", "min"):
-        found[name] = _extreme_of_all(name, before[name])
-        found[f"a{name}.out"] = _extreme_over(name, before[f"a{name}.out"])
-    for name in ("and", "or", "xor"):
-        full = f"bitwise_{name}.Tensor_out"
-        found[full] = _bits(name, before[full])
-    found["sum.IntList_out"] = _counting(before["sum.IntList_out"])
-    found["remainder.Tensor_out"] = _remainder(on_cpu("remainder.Tensor_out"))
-    found["floor_divide"] = _floor_divide(on_cpu("floor_divide"))
-    return found
+def _takes_bits(a: Any, b: Any, *, out: torch.Tensor) -> bool:
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return False
+    return out.dtype in INTEGERS and {a.dtype, b.dtype} == {out.dtype, torch.bool}
+
+
+# --- promotion: functions of floats, of which integers have values too ----------------------------
+
+
+def _as_floats(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """``args`` with the integer tensors on the card as ``dtype``; None if there are none, or it is
+    no float.
+    """
+    is_word = [
+        isinstance(v, torch.Tensor) and v.dtype in INTEGERS and v.device.type == "spyre"
+        for v in args
+    ]
+    if dtype not in FLOATS or not any(is_word):
+        return None
+    return tuple(v.to(dtype) if word else v for v, word in zip(args, is_word, strict=True))
+
+
+def _promoted_to_out(*args: Any, out: torch.Tensor, **_: Any) -> tuple[Any, ...] | None:
+    return _as_floats(out.dtype, args)
+
+
+def _promoted_together(a: Any, b: Any, *, out: torch.Tensor) -> tuple[Any, ...] | None:
+    return _as_floats(torch.result_type(a, b), (a, b))
+
+
+# --- the tables ----------------------------------------------------------------------------------
+
+_BINARY: dict[str, LoweringFunction] = {
+    **{name: partial(_arithmetic, name) for name in ("add", "sub", "mul")},
+    **{name: partial(_extreme, name) for name in ("maximum", "minimum")},
+}
+_COMPARISONS = {
+    f"{name}.{kind}": name
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for kind in COMPARISON_OVERLOADS
+}
+_FLOAT_FUNCTIONS = ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh")
+
+PROMOTIONS = {
+    **{f"{name}.out": _promoted_to_out for name in (*_BINARY, "neg", "abs", *_FLOAT_FUNCTIONS)},
+    **dict.fromkeys(_COMPARISONS, _promoted_together),
+}
+"""`Operation.promoted` by aten name."""
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    **{
+        f"{name}.out": {INTEGER: Kernel(partial(_binary, name, lowering), _takes_binary)}
+        for name, lowering in _BINARY.items()
+    },
+    **{
+        full: {INTEGER: Kernel(partial(_comparison, name), _takes_comparison)}
+        for full, name in _COMPARISONS.items()
+    },
+    **{
+        name: {INTEGER: Kernel(partial(_clamp, bounds), partial(_takes_clamp, bounds))}
+        for name, bounds in CLAMPS.items()
+    },
+    **{
+        f"bitwise_{name}.Tensor_out": {
+            INTEGER: Kernel(partial(_binary, name, partial(_with_truth, name)), _takes_bits)
+        }
+        for name in ("and", "or", "xor")
+    },
+    **{
+        name: {
+            INTEGER: Kernel(
+                partial(over_all, f"int {name}", partial(_outermost, name)), _takes_extreme_of_all
+            )
+        }
+        for name in ("max", "min")
+    },
+    **{
+        f"a{name}.out": {
+            INTEGER: Kernel(
+                partial(over_dims, f"int {name}", partial(_outermost, name)), _takes_extreme
+            )
+        }
+        for name in ("max", "min")
+    },
+    "neg.out": {INTEGER: Kernel(partial(_unary, "neg", _negative), _takes_unary)},
+    "abs.out": {INTEGER: Kernel(partial(_unary, "abs", _magnitude), _takes_unary)},
+    "sum.IntList_out": {INTEGER: Kernel(_sum, _takes_sum)},
+    "remainder.Tensor_out": {INTEGER: Kernel(_remainder, _takes_remainder)},
+    "floor_divide": {INTEGER: Kernel(_floor_divide, _divides)},
+}

@@ -20,13 +20,12 @@ from spyre.runtime.memory.storage import SpyreTensor
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
-    LoweringFunction,
     NeedsRelayout,
     prepare,
 )
 from spyre.torch_backend.eager.operands import Key, Operand, ScalarOperand, key_of, ready_buffer
 from spyre.torch_backend.observe.launches import TO_CARD, in_range
-from spyre.torch_backend.program.op_spec import LoweringError, device_format
+from spyre.torch_backend.program.op_spec import LoweringError, LoweringFunction, device_format
 from spyre.torch_backend.program.recording import current_recorder
 from spyre.torch_backend.tensors.allocation import allocate_based
 from spyre.torch_backend.tensors.buffer import DeviceBuffer

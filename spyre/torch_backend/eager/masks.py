@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import torch
 
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.dtypes import name_of
-from spyre.torch_backend.eager.dispatch import CONVERTED, Kernel, falling_back, fill, operand
-from spyre.torch_backend.eager.integers import INTEGERS, chosen, is_integer
+from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    CONVERTED,
+    INTEGERS,
+    ArgumentClass,
+    Kernel,
+    fill,
+    operand,
+)
+from spyre.torch_backend.eager.integers import chosen, is_integer
 from spyre.torch_backend.eager.operands import ScalarOperand
 from spyre.torch_backend.program.op_spec import Value
 from spyre.torch_backend.program.operations import Lowering
@@ -93,9 +102,9 @@ def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tenso
 
 def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
     """aten::masked_fill, Scalar and Tensor."""
-    found = x.new_empty(torch.broadcast_shapes(x.shape, mask.shape))
+    result = x.new_empty(torch.broadcast_shapes(x.shape, mask.shape))
     number = _filling(value, x.dtype)
-    return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), found)
+    return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), result)
 
 
 def _filling(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
@@ -120,8 +129,8 @@ def triangle(
     Any thread; at worst two make the same one.
     """
     if current_recorder() is not None:
-        found: torch.Tensor = torch.ops.spyre.triangle(rows, columns, diagonal, lower, device)
-        return found
+        node: torch.Tensor = torch.ops.spyre.triangle(rows, columns, diagonal, lower, device)
+        return node
     card = card_of(device)
     diagonal = max(min(diagonal, columns), -rows)
     key = (card.index, card.device.resets, rows, columns, diagonal, lower)
@@ -137,30 +146,29 @@ def triangle(
     return made
 
 
-def _triangular(name: str, lower: bool) -> Kernel:
-    def kernel(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> torch.Tensor:
-        if not x.numel():
-            return out.resize_(x.shape)
-        rows, columns = x.shape[-2:]
-        operands = [x, triangle(rows, columns, diagonal, lower, x.device)]
-        return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
-
-    def takes(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:
-        return x.dtype in CONVERTED and x.dtype == out.dtype
-
-    return falling_back(name, kernel, takes)
+def _triangular(lower: bool, x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> Any:
+    """aten::tril.out and triu.out."""
+    if not x.numel():
+        return out.resize_(x.shape)
+    rows, columns = x.shape[-2:]
+    operands = [x, triangle(rows, columns, diagonal, lower, x.device)]
+    return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
 
 
-def mask_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    found: dict[str, Kernel] = {
-        "where.self": falling_back("where.self", where, _takes_where),
-        "where.self_out": falling_back("where.self_out", where_out, _takes_where),
-        "tril.out": _triangular("tril.out", True),
-        "triu.out": _triangular("triu.out", False),
-    }
-    for kind in ("Scalar", "Tensor"):
-        for name, kernel in (("masked_fill", masked_fill), ("masked_fill_", masked_fill_)):
-            full = f"{name}.{kind}"
-            found[full] = falling_back(full, kernel, _takes_fill)
-    return found
+def _takes_triangular(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:
+    return x.dtype in CONVERTED and x.dtype == out.dtype
+
+
+_MASKED_FILL = {ANY: Kernel(masked_fill, _takes_fill)}
+_MASKED_FILL_ = {ANY: Kernel(masked_fill_, _takes_fill)}
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    "where.self": {ANY: Kernel(where, _takes_where)},
+    "where.self_out": {ANY: Kernel(where_out, _takes_where)},
+    "tril.out": {ANY: Kernel(partial(_triangular, True), _takes_triangular)},
+    "triu.out": {ANY: Kernel(partial(_triangular, False), _takes_triangular)},
+    "masked_fill.Scalar": _MASKED_FILL,
+    "masked_fill.Tensor": _MASKED_FILL,
+    "masked_fill_.Scalar": _MASKED_FILL_,
+    "masked_fill_.Tensor": _MASKED_FILL_,
+}

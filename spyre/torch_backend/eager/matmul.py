@@ -12,7 +12,16 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import FLOATS, Kernel, falling_back, fill
+from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.dispatch import (
+    FLOAT,
+    FLOATS,
+    ZERO_SIZE,
+    ArgumentClass,
+    Kernel,
+    fill,
+    fill_number,
+)
 from spyre.torch_backend.program.op_spec import Value
 from spyre.torch_backend.program.operations import Lowering
 
@@ -33,8 +42,8 @@ def product(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
     rank = len(left.sizes)
     a, b = left.unsqueezed(rank), right.unsqueezed(rank - 2)
     products = low.pointwise("mul", a, b)
-    found = low.reduce("sum", products, (rank - 1,))
-    return found.reshaped((*found.sizes[: rank - 1], found.sizes[-1]))
+    total = low.reduce("sum", products, (rank - 1,))
+    return total.reshaped((*total.sizes[: rank - 1], total.sizes[-1]))
 
 
 def added(
@@ -47,15 +56,23 @@ def added(
     alpha: float,
 ) -> Value:
     """beta · bias + alpha · left · right."""
-    found = product(low, left, right, dtype)
+    result = product(low, left, right, dtype)
     if alpha != 1:
-        found = low.pointwise("mul", found, low.constant(alpha, dtype))
+        result = low.pointwise("mul", result, low.constant(alpha, dtype))
     if beta == 0:
-        return found
+        return result
     bias = low.convert(bias, dtype)
     if beta != 1:
         bias = low.pointwise("mul", bias, low.constant(beta, dtype))
-    return low.pointwise("add", found, bias)
+    return low.pointwise("add", result, bias)
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def _matmul(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    sizes = (*left.shape[:-1], right.shape[-1])
+    return fill("matmul", product, [left, right], (name_of(out.dtype),), out, sizes)
 
 
 def _takes(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
@@ -65,33 +82,41 @@ def _takes(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
     return floats and small and all(t.numel() for t in tensors)
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _addmm(
+    bias: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    parameters = (name_of(out.dtype), float(beta), float(alpha))
+    sizes = (*left.shape[:-1], right.shape[-1])
+    return fill("addmm", added, [bias, left, right], parameters, out, sizes)
 
 
-def _product_kernel(name: str) -> Kernel:
-    def kernel(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        sizes = (*left.shape[:-1], right.shape[-1])
-        return fill("matmul", product, [left, right], (_name(out.dtype),), out, sizes)
-
-    return falling_back(name, kernel, _takes)
+def _empty_product(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    return fill_number(out, (*left.shape[:-1], right.shape[-1]), 0.0)
 
 
-def _added_kernel(name: str) -> Kernel:
-    def kernel(
-        bias: torch.Tensor,
-        left: torch.Tensor,
-        right: torch.Tensor,
-        *,
-        beta: float = 1,
-        alpha: float = 1,
-        out: torch.Tensor,
-    ) -> torch.Tensor:
-        parameters = (_name(out.dtype), float(beta), float(alpha))
-        sizes = (*left.shape[:-1], right.shape[-1])
-        return fill("addmm", added, [bias, left, right], parameters, out, sizes)
+def _empty_addmm(
+    bias: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    beta: float = 1,
+    out: torch.Tensor,
+    **_: Any,
+) -> torch.Tensor:
+    _empty_product(left, right, out=out)
+    return out.copy_(bias * beta) if beta else out
 
-    return falling_back(name, kernel, _takes)
+
+def _takes_empty(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
+    left, right = tensors[-2:]
+    floats = all(t.dtype in FLOATS for t in (left, right, out))
+    return floats and not (left.numel() and right.numel())
 
 
 def _added_vector(
@@ -99,8 +124,8 @@ def _added_vector(
 ) -> Value:
     """beta · bias + alpha · left · right of a matrix and a vector."""
     column = right.unsqueezed(1)
-    found = added(low, bias.unsqueezed(1), left, column, dtype, beta, alpha)
-    return found.reshaped(found.sizes[:1])
+    result = added(low, bias.unsqueezed(1), left, column, dtype, beta, alpha)
+    return result.reshaped(result.sizes[:1])
 
 
 def _addmv(
@@ -113,9 +138,9 @@ def _addmv(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """aten::addmv.out; a bias that counts for nothing may have no memory."""
-    given = left[:, 0] if beta == 0 else bias
-    parameters = (_name(out.dtype), float(beta), float(alpha))
-    return fill("addmv", _added_vector, [given, left, right], parameters, out, left.shape[:1])
+    bias = left[:, 0] if beta == 0 else bias
+    parameters = (name_of(out.dtype), float(beta), float(alpha))
+    return fill("addmv", _added_vector, [bias, left, right], parameters, out, left.shape[:1])
 
 
 def _takes_vector(bias: torch.Tensor, *tensors: torch.Tensor, **named: Any) -> bool:
@@ -130,16 +155,45 @@ def _inner(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
 def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """aten::dot."""
     out = torch.empty((), dtype=left.dtype, device=left.device)
-    return fill("dot", _inner, [left, right], (_name(out.dtype),), out)
+    return fill("dot", _inner, [left, right], (name_of(out.dtype),), out)
 
 
 def _takes_dot(left: torch.Tensor, right: torch.Tensor) -> bool:
     return left.dtype in FLOATS and left.dtype == right.dtype and left.numel() > 0
 
 
-def matmul_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    found = {name: _product_kernel(name) for name in ("mm.out", "bmm.out")}
-    found |= {name: _added_kernel(name) for name in ("addmm.out", "baddbmm.out")}
-    found["addmv.out"] = falling_back("addmv.out", _addmv, _takes_vector)
-    return found | {name: falling_back(name, dot, _takes_dot) for name in ("dot", "vdot")}
+# --- what ATen checks of the functional variants -----------------------------------------------
+
+
+def _is_product(left: torch.Tensor, right: torch.Tensor) -> bool:
+    agree = left.dim() == right.dim() and left.shape[:-2] == right.shape[:-2]
+    return bool(agree and left.shape[-1] == right.shape[-2])
+
+
+def is_mm(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Two matrices that go together."""
+    return left.dim() == 2 and _is_product(left, right)
+
+
+def is_bmm(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Two batches of matrices that go together."""
+    return left.dim() == 3 and _is_product(left, right)
+
+
+def is_addmm(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, **_: Any) -> bool:
+    """Two matrices and a bias that is broadcast along rows, or not at all."""
+    return is_mm(left, right) and bias.shape in (right.shape[1:], (left.shape[0], right.shape[1]))
+
+
+_PRODUCT = {ZERO_SIZE: Kernel(_empty_product, _takes_empty), FLOAT: Kernel(_matmul, _takes)}
+_SUMMED = {ZERO_SIZE: Kernel(_empty_addmm, _takes_empty), FLOAT: Kernel(_addmm, _takes)}
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    "mm.out": _PRODUCT,
+    "bmm.out": _PRODUCT,
+    "addmm.out": _SUMMED,
+    "baddbmm.out": _SUMMED,
+    "addmv.out": {FLOAT: Kernel(_addmv, _takes_vector)},
+    "dot": {FLOAT: Kernel(dot, _takes_dot)},
+    "vdot": {FLOAT: Kernel(dot, _takes_dot)},
+}

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from functools import partial
+from math import nan, prod
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import FLOATS, Kernel, falling_back, fill, made
+from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.dispatch import (
+    FLOAT,
+    FLOATS,
+    ZERO_SIZE,
+    ArgumentClass,
+    Kernel,
+    NewResult,
+    fill,
+)
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import logarithm
-from spyre.torch_backend.program.op_spec import Value
+from spyre.torch_backend.program.op_spec import LoweringFunction, Value
 from spyre.torch_backend.program.operations import Lowering
 
 _AFFINE = {"weight": 1.0, "bias": 0.0}
 """What the normalised values are multiplied by and what is added, and the numbers for neither."""
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def softmax(low: Lowering, x: Value, dim: int, dtype: str) -> Value:
@@ -51,13 +57,13 @@ def log_softmax_backward(low: Lowering, grad: Value, y: Value, dim: int, dtype: 
     return low.pointwise("sub", grad, low.pointwise("mul", low.pointwise("exp", y), total))
 
 
-def layer_norm(low: Lowering, x: Value, *rest: Any) -> tuple[Value, Value, Value]:
+def layer_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value]:
     """Normalised x, its mean and 1/√(var + eps) over the last ``count`` dims.
 
     ``kinds``: which of weight and bias the values behind x are. The result is rounded once, by the
     card's own operation. The variance is that of x - mean, not E[x²] - E[x]², which cancels.
     """
-    *weights, kinds, count, eps, dtype = rest
+    *weights, kinds, count, eps, dtype = args
     rank = len(x.sizes)
     dims = tuple(range(rank - count, rank))
     x = low.convert(x, dtype)
@@ -65,45 +71,60 @@ def layer_norm(low: Lowering, x: Value, *rest: Any) -> tuple[Value, Value, Value
     centred = low.pointwise("sub", x, mean)
     variance = low.mean(low.pointwise("mul", centred, centred), dims)
     scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, dtype)))
-    given = {kind: low.convert(w, dtype) for kind, w in zip(kinds, weights, strict=True)}
-    affine = [given.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
+    factors = {kind: low.convert(w, dtype) for kind, w in zip(kinds, weights, strict=True)}
+    affine = [factors.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
     return low.pointwise("layernormnorm", x, mean, scale, *affine), mean, scale
 
 
-def _softmax_kernel(name: str, label: str, lower: Any) -> Kernel:
-    def kernel(
-        x: torch.Tensor, dim: int, half_to_float: bool, *, out: torch.Tensor
-    ) -> torch.Tensor:
-        if x.dim() == 0:
-            return made(out, x).resize_(()).fill_(0.0 if label == "log_softmax" else 1.0)
-        return fill(label, lower, [x], (dim % x.dim(), _name(out.dtype)), out, x.shape)
-
-    def takes(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-        return x.dtype in FLOATS and out.dtype in FLOATS
-
-    return falling_back(name, kernel, takes)
+# --- kernels: (label of the programs, lowering, *aten's arguments) -------------------------------
 
 
-def _backward_kernel(name: str, label: str, lower: Any) -> Kernel:
-    def kernel(
-        grad: torch.Tensor,
-        y: torch.Tensor,
-        dim: int,
-        input_dtype: torch.dtype,
-        *,
-        out: torch.Tensor | None = None,
-        grad_input: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        target = out if out is not None else grad_input
-        assert target is not None
-        if y.dim() == 0:
-            return target.resize_(()).zero_()
-        return fill(label, lower, [grad, y], (dim % y.dim(), _name(target.dtype)), target, y.shape)
+def _softmax(
+    label: str,
+    lowering: LoweringFunction,
+    x: torch.Tensor,
+    dim: int,
+    half_to_float: bool,
+    *,
+    out: torch.Tensor | NewResult,
+) -> torch.Tensor:
+    if x.dim() == 0:
+        if isinstance(out, NewResult):
+            out = torch.empty_like(x, dtype=out.dtype)
+        return out.resize_(()).fill_(0.0 if label == "log_softmax" else 1.0)
+    return fill(label, lowering, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
-    def takes(grad: torch.Tensor, y: torch.Tensor, *_: Any, **__: Any) -> bool:
-        return grad.dtype in FLOATS and y.dtype in FLOATS
 
-    return falling_back(name, kernel, takes)
+def _takes_softmax(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
+    return x.dtype in FLOATS and out.dtype in FLOATS
+
+
+def is_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> bool:
+    """What ATen checks of the functional variants."""
+    return not half_to_float and -x.dim() <= dim < x.dim()
+
+
+def _backward(
+    label: str,
+    lowering: LoweringFunction,
+    grad: torch.Tensor,
+    y: torch.Tensor,
+    dim: int,
+    input_dtype: torch.dtype,
+    *,
+    out: torch.Tensor | None = None,
+    grad_input: torch.Tensor | None = None,
+) -> torch.Tensor:
+    target = out if out is not None else grad_input
+    assert target is not None
+    if y.dim() == 0:
+        return target.resize_(()).zero_()
+    parameters = (dim % y.dim(), name_of(target.dtype))
+    return fill(label, lowering, [grad, y], parameters, target, y.shape)
+
+
+def _takes_backward(grad: torch.Tensor, y: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return grad.dtype in FLOATS and y.dtype in FLOATS
 
 
 def native_layer_norm(
@@ -116,7 +137,7 @@ def native_layer_norm(
     """aten::native_layer_norm: the result, mean and reciprocal deviation."""
     pairs = [(k, w) for k, w in zip(_AFFINE, (weight, bias), strict=True) if w is not None]
     kinds = tuple(k for k, _ in pairs)
-    parameters = (kinds, len(normalized), float(eps), _name(x.dtype))
+    parameters = (kinds, len(normalized), float(eps), name_of(x.dtype))
     return run("layer_norm", layer_norm, [x, *(w for _, w in pairs)], parameters)
 
 
@@ -124,18 +145,34 @@ def _takes_layer_norm(x: torch.Tensor, normalized: Sequence[int], *_: Any, **__:
     return x.dtype in FLOATS and x.numel() > 0 and prod(normalized) > 0
 
 
-def normalisation_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    return {
-        "_softmax.out": _softmax_kernel("_softmax.out", "softmax", softmax),
-        "_log_softmax.out": _softmax_kernel("_log_softmax.out", "log_softmax", log_softmax),
-        "_softmax_backward_data.out": _backward_kernel(
-            "_softmax_backward_data.out", "softmax_backward", softmax_backward
-        ),
-        "_log_softmax_backward_data.out": _backward_kernel(
-            "_log_softmax_backward_data.out", "log_softmax_backward", log_softmax_backward
-        ),
-        "native_layer_norm": falling_back(
-            "native_layer_norm", native_layer_norm, _takes_layer_norm
-        ),
-    }
+def _layer_norm_of_nothing(
+    x: torch.Tensor, normalized: Sequence[int], *_: Any
+) -> tuple[torch.Tensor, ...]:
+    outer = x.dim() - len(normalized)
+    sizes = (*x.shape[:outer], *[1] * len(normalized))
+    statistics = [torch.full(sizes, value, dtype=x.dtype, device=x.device) for value in (0, nan)]
+    return torch.empty_like(x), *statistics
+
+
+def _takes_layer_norm_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return x.dtype in FLOATS and not x.numel()
+
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    "_softmax.out": {FLOAT: Kernel(partial(_softmax, "softmax", softmax), _takes_softmax)},
+    "_log_softmax.out": {
+        FLOAT: Kernel(partial(_softmax, "log_softmax", log_softmax), _takes_softmax)
+    },
+    "_softmax_backward_data.out": {
+        FLOAT: Kernel(partial(_backward, "softmax_backward", softmax_backward), _takes_backward)
+    },
+    "_log_softmax_backward_data.out": {
+        FLOAT: Kernel(
+            partial(_backward, "log_softmax_backward", log_softmax_backward), _takes_backward
+        )
+    },
+    "native_layer_norm": {
+        ZERO_SIZE: Kernel(_layer_norm_of_nothing, _takes_layer_norm_of_nothing),
+        FLOAT: Kernel(native_layer_norm, _takes_layer_norm),
+    },
+}

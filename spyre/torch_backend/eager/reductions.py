@@ -1,30 +1,40 @@
-"""Reductions over any dims: sums, means, extremes, products, variances, norms, truth; and
-cumsum.
+"""Reductions over any dims: sums, means, extremes, products, variances, norms, truth; and cumsum.
+
+Reductions of nothing need no program: their results are filled in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Sequence
+from functools import partial
+from math import inf, nan, prod
 from typing import Any
 
 import torch
 
 from spyre.torch_backend.device.dtypes import name_of
 from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    COMPUTED,
     CONVERTED,
+    FLOAT,
     FLOATS,
+    INTEGERS,
+    ZERO_SIZE,
+    ArgumentClass,
     Kernel,
-    falling_back,
     fill,
+    fill_number,
     is_computed,
+    takes_floats,
 )
 from spyre.torch_backend.eager.special import extreme, logarithm
 from spyre.torch_backend.program.indexing import other_lane, running_sum, stored_elements
-from spyre.torch_backend.program.op_spec import Ints, Value
+from spyre.torch_backend.program.op_spec import Ints, LoweringFunction, Value
 from spyre.torch_backend.program.operations import Lowering
 
-Lower = Callable[..., Value]
+MAX_CUMULATIVE_ELEMENTS = 1 << 24
+"""Elements a running sum may need room for with sticks along another dim."""
 
 
 def dims_of(tensor: torch.Tensor, dim: Any) -> Ints:
@@ -32,11 +42,11 @@ def dims_of(tensor: torch.Tensor, dim: Any) -> Ints:
     rank = tensor.dim()
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(rank))
-    given = [dim] if isinstance(dim, int) else dim
-    return tuple(sorted(d % rank for d in given)) if rank else ()
+    dims = [dim] if isinstance(dim, int) else dim
+    return tuple(sorted(d % rank for d in dims)) if rank else ()
 
 
-def kept_sizes(sizes: Sequence[int], dims: Sequence[int], keepdim: bool) -> Ints:
+def reduced_sizes(sizes: Sequence[int], dims: Sequence[int], keepdim: bool) -> Ints:
     """Sizes after a reduction."""
     if keepdim:
         return tuple(1 if k in dims else n for k, n in enumerate(sizes))
@@ -46,25 +56,19 @@ def kept_sizes(sizes: Sequence[int], dims: Sequence[int], keepdim: bool) -> Ints
 # --- lowerings: (low, x, dims, keepdim, dtype, …) -------------------------------------------------
 
 
-def _plain(name: str) -> Lower:
-    def lower(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
-        found = low.reduce(name, low.convert(x, dtype), dims)
-        return found.reshaped(kept_sizes(x.sizes, dims, keepdim))
-
-    return lower
+def _reduced(name: str, low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
+    result = low.reduce(name, low.convert(x, dtype), dims)
+    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
-def _extreme(name: str) -> Lower:
-    def lower(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
-        found = extreme(low, name, low.convert(x, dtype), dims)
-        return found.reshaped(kept_sizes(x.sizes, dims, keepdim))
-
-    return lower
+def _extreme(name: str, low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
+    result = extreme(low, name, low.convert(x, dtype), dims)
+    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
 def _mean(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
-    found = low.mean(low.convert(x, dtype), dims)
-    return found.reshaped(kept_sizes(x.sizes, dims, keepdim))
+    result = low.mean(low.convert(x, dtype), dims)
+    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
 def _variance(
@@ -74,21 +78,22 @@ def _variance(
     centred = low.pointwise("sub", x, low.mean(x, dims))
     squares = low.reduce("sum", low.pointwise("mul", centred, centred), dims)
     count = max(prod(x.sizes[k] for k in dims) - correction, 0)
-    found = low.pointwise("realdiv", squares, low.constant(count, dtype))
+    result = low.pointwise("realdiv", squares, low.constant(count, dtype))
     if root:
-        found = low.pointwise("sqrt", found)
-    return found.reshaped(kept_sizes(x.sizes, dims, keepdim))
+        result = low.pointwise("sqrt", result)
+    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
 def _norm(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str, order: float) -> Value:
     magnitude = low.pointwise("abs", low.convert(x, dtype))
-    return _norm_of(low, magnitude, dims, order, dtype).reshaped(kept_sizes(x.sizes, dims, keepdim))
+    result = _norm_of(low, magnitude, dims, order, dtype)
+    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
 def _norm_of(low: Lowering, magnitude: Value, dims: Ints, order: float, dtype: str) -> Value:
-    if order == float("inf"):
+    if order == inf:
         return extreme(low, "max", magnitude, dims)
-    if order == float("-inf"):
+    if order == -inf:
         return extreme(low, "min", magnitude, dims)
     if order == 0:
         zero = low.constant(0, dtype)
@@ -104,63 +109,105 @@ def _norm_of(low: Lowering, magnitude: Value, dims: Ints, order: float, dtype: s
     return low.pointwise("exp", low.pointwise("mul", total, inverse))
 
 
-def _truth(name: str) -> Lower:
+def _truth(name: str, low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
     """any and all: the largest and the smallest of the truth values."""
-
-    def lower(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
-        found = low.reduce(name, low.nonzero(x) if x.dtype != "bool" else x, dims)
-        return low.truth(found.reshaped(kept_sizes(x.sizes, dims, keepdim)))
-
-    return lower
+    result = low.reduce(name, low.nonzero(x) if x.dtype != "bool" else x, dims)
+    return low.truth(result.reshaped(reduced_sizes(x.sizes, dims, keepdim)))
 
 
-# --- kernels -------------------------------------------------------------------------------------
+def _cumulated(low: Lowering, x: Value, dim: int, dtype: str) -> Value:
+    """Sums in float32, or in integers, rounded to ``dtype`` at the end."""
+    inner = dtype if dtype in ("int32", "int64") else "float32"
+    return low.convert(running_sum(low, low.convert(x, inner), dim), dtype)
 
 
-def _takes(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return is_computed(x) and out.dtype in FLOATS and x.numel() > 0
+# --- kernels: (label of the programs, lowering, *aten's arguments) -------------------------------
 
 
-def _over_dims(name: str, label: str, lower: Lower) -> Kernel:
-    """(x, dim, keepdim, *, dtype, out)."""
-
-    def kernel(
-        x: torch.Tensor,
-        dim: Any = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
-        out: torch.Tensor,
-    ) -> torch.Tensor:
-        dims = dims_of(x, dim)
-        sizes = kept_sizes(x.shape, dims, keepdim)
-        return fill(label, lower, [x], (dims, keepdim, _name(out.dtype)), out, sizes)
-
-    return falling_back(name, kernel, _takes)
+def over_dims(
+    label: str,
+    lowering: LoweringFunction,
+    x: torch.Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """A reduction over ``dim``, in the dtype of the result."""
+    dims = dims_of(x, dim)
+    sizes = reduced_sizes(x.shape, dims, keepdim)
+    return fill(label, lowering, [x], (dims, keepdim, name_of(out.dtype)), out, sizes)
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _takes_reduction(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
+    return takes_floats(x, out=out) and x.numel() > 0
 
 
-def _variance_kernel(name: str, root: bool) -> Kernel:
-    def kernel(
-        x: torch.Tensor,
-        dim: Any = None,
-        *,
-        correction: float | None = None,
-        keepdim: bool = False,
-    ) -> torch.Tensor:
-        dims = dims_of(x, dim)
-        found = torch.empty(kept_sizes(x.shape, dims, keepdim), dtype=x.dtype, device=x.device)
-        given = 1.0 if correction is None else float(correction)
-        parameters = (dims, keepdim, _name(x.dtype), given, root)
-        return fill("variance", _variance, [x], parameters, found)
+def _takes_truth(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
+    return is_computed(x) and out.dtype is torch.bool and x.numel() > 0
 
-    def takes(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-        return x.dtype in FLOATS and x.numel() > 0
 
-    return falling_back(name, kernel, takes)
+def over_all(label: str, lowering: LoweringFunction, x: torch.Tensor) -> torch.Tensor:
+    """Over all dims, into a new tensor of rank 0 (max and min without dim)."""
+    result = torch.empty((), dtype=x.dtype, device=x.device)
+    return fill(label, lowering, [x], (dims_of(x, None), False, name_of(x.dtype)), result)
+
+
+def _takes_all(x: torch.Tensor) -> bool:
+    return is_computed(x) and x.numel() > 0
+
+
+def _product_of_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """aten::prod: a product over one dim."""
+    return torch.prod(x.reshape(-1), 0, dtype=dtype)
+
+
+def _fill_zero_size(
+    number: float,
+    x: torch.Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """A reduction of nothing, which gives ``number``."""
+    return fill_number(out, reduced_sizes(x.shape, dims_of(x, dim), keepdim), number)
+
+
+def _takes_zero_size(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
+    return not x.numel() and x.dtype in COMPUTED and out.dtype in FLOATS
+
+
+def _variance_kernel(
+    root: bool,
+    x: torch.Tensor,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> torch.Tensor:
+    dims = dims_of(x, dim)
+    result = torch.empty(reduced_sizes(x.shape, dims, keepdim), dtype=x.dtype, device=x.device)
+    taken = 1.0 if correction is None else float(correction)
+    parameters = (dims, keepdim, name_of(x.dtype), taken, root)
+    return fill("variance", _variance, [x], parameters, result)
+
+
+def _takes_variance(x: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return x.dtype in FLOATS and x.numel() > 0
+
+
+def _variance_of_nothing(
+    x: torch.Tensor, dim: Any = None, *, keepdim: bool = False, **_: Any
+) -> torch.Tensor:
+    sizes = reduced_sizes(x.shape, dims_of(x, dim), keepdim)
+    return torch.full(sizes, nan, dtype=x.dtype, device=x.device)
+
+
+def _takes_variance_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return x.dtype in FLOATS and not x.numel()
 
 
 def _vector_norm(
@@ -173,68 +220,36 @@ def _vector_norm(
     out: torch.Tensor,
 ) -> torch.Tensor:
     dims = dims_of(x, dim)
-    parameters = (dims, keepdim, _name(out.dtype), float(order))
-    sizes = kept_sizes(x.shape, dims, keepdim)
+    parameters = (dims, keepdim, name_of(out.dtype), float(order))
+    sizes = reduced_sizes(x.shape, dims, keepdim)
     return fill("vector_norm", _norm, [x], parameters, out, sizes)
 
 
-def _whole(name: str, label: str, lower: Lower) -> Kernel:
-    """Over all dims, into a new tensor of rank 0 (max and min without dim)."""
-
-    def kernel(x: torch.Tensor) -> torch.Tensor:
-        found = torch.empty((), dtype=x.dtype, device=x.device)
-        return fill(label, lower, [x], (dims_of(x, None), False, _name(x.dtype)), found)
-
-    def takes(x: torch.Tensor) -> bool:
-        return is_computed(x) and x.numel() > 0
-
-    return falling_back(name, kernel, takes)
-
-
-def _truth_kernel(name: str, label: str, lower: Lower) -> Kernel:
-    def kernel(
-        x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, out: torch.Tensor
-    ) -> torch.Tensor:
-        dims = dims_of(x, dim)
-        sizes = kept_sizes(x.shape, dims, keepdim)
-        return fill(label, lower, [x], (dims, keepdim, "bool"), out, sizes)
-
-    def takes(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-        return is_computed(x) and out.dtype is torch.bool and x.numel() > 0
-
-    return falling_back(name, kernel, takes)
+def _norm_of_nothing(
+    x: torch.Tensor,
+    order: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    out: torch.Tensor,
+    **_: Any,
+) -> torch.Tensor:
+    return fill_number(out, reduced_sizes(x.shape, dims_of(x, dim), keepdim), 0.0)
 
 
-def reduction_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    total, most, least = _plain("sum"), _extreme("max"), _extreme("min")
-    found = {
-        "sum.IntList_out": _over_dims("sum.IntList_out", "sum", total),
-        "mean.out": _over_dims("mean.out", "mean", _mean),
-        "amax.out": _over_dims("amax.out", "amax", most),
-        "amin.out": _over_dims("amin.out", "amin", least),
-        "prod.int_out": _over_dims("prod.int_out", "prod", _plain("prod")),
-        "max": _whole("max", "amax", most),
-        "min": _whole("min", "amin", least),
-        "var.correction": _variance_kernel("var.correction", False),
-        "std.correction": _variance_kernel("std.correction", True),
-        "linalg_vector_norm.out": falling_back("linalg_vector_norm.out", _vector_norm, _takes),
-    }
-    for name, op in (("any", "max"), ("all", "min")):
-        for kind in ("out", "dims_out", "all_out"):
-            full = f"{name}.{kind}"
-            found[full] = _truth_kernel(full, name, _truth(op))
-    return found
-
-
-MAX_CUMULATIVE_ELEMENTS = 1 << 24
-INTEGERS = (torch.int32, torch.int64)
-
-
-def cumulated(low: Lowering, x: Value, dim: int, dtype: str) -> Value:
-    """Sums in float32, or in integers, rounded to ``dtype`` at the end."""
-    inner = dtype if dtype in ("int32", "int64") else "float32"
-    return low.convert(running_sum(low, low.convert(x, inner), dim), dtype)
+def _takes_norm_of_nothing(
+    x: torch.Tensor,
+    order: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    out: torch.Tensor,
+    **_: Any,
+) -> bool:
+    """Those that are a number: others have no smallest or largest element to be."""
+    if x.numel() or out.dtype not in FLOATS:
+        return False
+    return 0 <= order < inf or 0 in reduced_sizes(x.shape, dims_of(x, dim), keepdim)
 
 
 def cumsum(
@@ -243,7 +258,7 @@ def cumsum(
     """aten::cumsum.out."""
     if x.dim() == 0:
         return out.copy_(x)
-    return fill("cumsum", cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
+    return fill("cumsum", _cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 
 def _takes_cumsum(
@@ -257,6 +272,44 @@ def _takes_cumsum(
     return stored_elements(x.shape, lane) <= MAX_CUMULATIVE_ELEMENTS
 
 
-def cumulative_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    return {"cumsum.out": falling_back("cumsum.out", cumsum, _takes_cumsum)}
+# --- the table -----------------------------------------------------------------------------------
+
+
+def _sums(label: str, lowering: LoweringFunction, of_nothing: float) -> dict[ArgumentClass, Kernel]:
+    return {
+        ZERO_SIZE: Kernel(partial(_fill_zero_size, of_nothing), _takes_zero_size),
+        FLOAT: Kernel(partial(over_dims, label, lowering), _takes_reduction),
+    }
+
+
+def _variances(root: bool) -> dict[ArgumentClass, Kernel]:
+    return {
+        ZERO_SIZE: Kernel(_variance_of_nothing, _takes_variance_of_nothing),
+        FLOAT: Kernel(partial(_variance_kernel, root), _takes_variance),
+    }
+
+
+_LARGEST, _SMALLEST = partial(_extreme, "max"), partial(_extreme, "min")
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    "sum.IntList_out": _sums("sum", partial(_reduced, "sum"), 0.0),
+    "mean.out": _sums("mean", _mean, nan),
+    "prod.int_out": _sums("prod", partial(_reduced, "prod"), 1.0),
+    "prod": {ANY: Kernel(_product_of_all)},
+    "amax.out": {FLOAT: Kernel(partial(over_dims, "amax", _LARGEST), _takes_reduction)},
+    "amin.out": {FLOAT: Kernel(partial(over_dims, "amin", _SMALLEST), _takes_reduction)},
+    "max": {FLOAT: Kernel(partial(over_all, "amax", _LARGEST), _takes_all)},
+    "min": {FLOAT: Kernel(partial(over_all, "amin", _SMALLEST), _takes_all)},
+    "var.correction": _variances(False),
+    "std.correction": _variances(True),
+    "linalg_vector_norm.out": {
+        ZERO_SIZE: Kernel(_norm_of_nothing, _takes_norm_of_nothing),
+        FLOAT: Kernel(_vector_norm, _takes_reduction),
+    },
+    **{
+        f"{name}.{kind}": {ANY: Kernel(partial(over_dims, name, lowering), _takes_truth)}
+        for name, lowering in (("any", partial(_truth, "max")), ("all", partial(_truth, "min")))
+        for kind in ("out", "dims_out", "all_out")
+    },
+    "cumsum.out": {ANY: Kernel(cumsum, _takes_cumsum)},
+}

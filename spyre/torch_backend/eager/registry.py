@@ -1,63 +1,130 @@
-"""All eager kernels, registered when the first tensor is made on the card."""
+"""All eager operations, registered when the first tensor is made on the card."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
 
-from spyre.torch_backend.eager.activations import activation_kernels
-from spyre.torch_backend.eager.attention import attention_kernels, composite_kernels
-from spyre.torch_backend.eager.boolean import boolean_kernels
-from spyre.torch_backend.eager.cat import cat_kernels
-from spyre.torch_backend.eager.dispatch import Kernel
-from spyre.torch_backend.eager.elementwise import elementwise_kernels
-from spyre.torch_backend.eager.factories import copy_kernels, sequence_kernels
-from spyre.torch_backend.eager.functional import functional_kernels
-from spyre.torch_backend.eager.indexing import indexing_kernels
-from spyre.torch_backend.eager.integers import integer_kernels
-from spyre.torch_backend.eager.masks import mask_kernels
-from spyre.torch_backend.eager.matmul import matmul_kernels
-from spyre.torch_backend.eager.normalisation import normalisation_kernels
-from spyre.torch_backend.eager.reductions import cumulative_kernels, reduction_kernels
-from spyre.torch_backend.eager.sorting import sorting_kernels
-from spyre.torch_backend.eager.zero_size import zero_size_kernels
+from spyre.torch_backend.compat import operator, schema_of
+from spyre.torch_backend.eager import (
+    activations,
+    attention,
+    boolean,
+    cat,
+    elementwise,
+    factories,
+    indexing,
+    integers,
+    masks,
+    matmul,
+    normalisation,
+    reductions,
+    sorting,
+)
+from spyre.torch_backend.eager.dispatch import (
+    FLOAT,
+    ArgumentClass,
+    FunctionalVariant,
+    Kernel,
+    Operation,
+    always,
+    call,
+    call_functional,
+)
 from spyre.torch_backend.registration.library import register_composites, register_kernels
 
+MODULES: tuple[ModuleType, ...] = (
+    attention,
+    factories,
+    elementwise,
+    reductions,
+    matmul,
+    normalisation,
+    cat,
+    indexing,
+    sorting,
+    masks,
+    activations,
+    boolean,
+    integers,
+)
+"""Modules with a table ``KERNELS``."""
+
+FUNCTIONAL_VARIANTS = {
+    "add.Tensor": "add.out",
+    "sub.Tensor": "sub.out",
+    "mul.Tensor": "mul.out",
+    "div.Tensor": "div.out",
+    "maximum": "maximum.out",
+    "minimum": "minimum.out",
+    "exp": "exp.out",
+    "sqrt": "sqrt.out",
+    "rsqrt": "rsqrt.out",
+    "reciprocal": "reciprocal.out",
+    "sigmoid": "sigmoid.out",
+    "tanh": "tanh.out",
+    "silu": "silu.out",
+    "gelu": "gelu.out",
+    "neg": "neg.out",
+    "abs": "abs.out",
+    "pow.Tensor_Scalar": "pow.Tensor_Scalar_out",
+    "_softmax": "_softmax.out",
+    "_log_softmax": "_log_softmax.out",
+    "mm": "mm.out",
+    "bmm": "bmm.out",
+    "addmm": "addmm.out",
+}
+"""Functional variants and the ``out`` variants whose kernels they share: operations whose result
+has the dtype of floating operands, and is contiguous if they are.
+"""
+
+FITS: dict[str, Callable[..., bool]] = {
+    "mm": matmul.is_mm,
+    "bmm": matmul.is_bmm,
+    "addmm": matmul.is_addmm,
+    "_softmax": normalisation.is_softmax,
+    "_log_softmax": normalisation.is_softmax,
+}
+"""What ATen checks before it calls the ``out`` variants, by functional variant."""
+
+
+@cache
+def kernel_tables() -> dict[str, dict[ArgumentClass, Kernel]]:
+    """The kernels of every operation by class of arguments, in the order they are asked."""
+    tables: dict[str, dict[ArgumentClass, Kernel]] = {}
+    for module in MODULES:
+        for name, kernels in module.KERNELS.items():
+            tables.setdefault(name, {}).update(kernels)
+    order = list(ArgumentClass)
+    return {
+        name: dict(sorted(kernels.items(), key=lambda row: order.index(row[0])))
+        for name, kernels in tables.items()
+    }
+
+
+def eager_kernels() -> dict[str, Callable[..., Any]]:
+    """What runs every operation, by aten name."""
+    tables = kernel_tables()
+    functions: dict[str, Callable[..., Any]] = {}
+    for name, kernels in tables.items():
+        promoted = integers.PROMOTIONS.get(name)
+        overload = None if name in attention.KERNELS else operator(name)
+        operation = Operation(name, overload, tuple(kernels.values()), promoted)
+        functions[name] = partial(call, operation)
+    for name, out in FUNCTIONAL_VARIANTS.items():
+        functions[name] = partial(call_functional, _functional_variant(name, tables[out][FLOAT]))
+    return functions
+
+
+def _functional_variant(name: str, kernel: Kernel) -> FunctionalVariant:
+    op = operator(name)
+    tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
+    return FunctionalVariant(op, kernel, FITS.get(name, always), tensors)
+
+
 _registered = False
-
-
-KERNEL_TABLES: tuple[Callable[[], dict[str, Kernel]], ...] = (
-    attention_kernels,
-    copy_kernels,
-    elementwise_kernels,
-    reduction_kernels,
-    matmul_kernels,
-    normalisation_kernels,
-    cat_kernels,
-    indexing_kernels,
-    sorting_kernels,
-    cumulative_kernels,
-    mask_kernels,
-    sequence_kernels,
-    activation_kernels,
-)
-"""Kernels by aten name, one table per module."""
-
-
-WIDENING_TABLES: tuple[Callable[[dict[str, Kernel]], dict[str, Kernel]], ...] = (
-    boolean_kernels,
-    integer_kernels,
-    zero_size_kernels,
-    functional_kernels,
-)
-"""More kernels, given those before them: for other dtypes, empty operands, other variants."""
-
-
-def eager_kernels() -> dict[str, Kernel]:
-    """All of them, by aten name."""
-    found = {name: kernel for kernels in KERNEL_TABLES for name, kernel in kernels().items()}
-    for kernels in WIDENING_TABLES:
-        found |= kernels(found)
-    return found
 
 
 def register() -> None:
@@ -66,4 +133,4 @@ def register() -> None:
     if not _registered:
         _registered = True
         register_kernels(eager_kernels())
-        register_composites(composite_kernels())
+        register_composites(attention.COMPOSITES)

@@ -8,12 +8,13 @@ return them as infinite too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import FLOATS, Kernel, falling_back
+from spyre.torch_backend.eager.dispatch import FLOAT, FLOATS, ArgumentClass, Kernel
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import extreme
 from spyre.torch_backend.program.indexing import largest, off_lanes, other_lane, stored_elements
@@ -116,52 +117,47 @@ def _takes_sort(
     return extent <= MAX_SORTED and takes_ranking(x, dim, extent)
 
 
-def _extreme(descending: bool) -> Kernel:
-    def kernel(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
-        return _ranked(x, dim, 0, descending, keepdim)
-
-    return kernel
+def _extreme(
+    descending: bool, x: torch.Tensor, dim: int, keepdim: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """aten::max.dim and min.dim."""
+    return _ranked(x, dim, 0, descending, keepdim)
 
 
 def _takes_extreme(x: torch.Tensor, dim: int, keepdim: bool = False) -> bool:
     return takes_ranking(x, dim, 1)
 
 
-def _given(kernel: Kernel, *names: str) -> Kernel:
-    """``kernel`` with its results in tensors that the caller gives by these names."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        targets = tuple(kwargs.pop(name) for name in names)
-        return _into(targets, kernel(*args, **kwargs))
-
-    return call
+def _run_into(
+    function: Callable[..., Any], names: tuple[str, ...], *args: Any, **named: Any
+) -> Any:
+    """``function`` with its results in tensors that the caller gives by these names."""
+    targets = tuple(named.pop(name) for name in names)
+    return _into(targets, function(*args, **named))
 
 
-def _taking(takes: Callable[..., bool], *names: str) -> Callable[..., bool]:
-    def call(*args: Any, **kwargs: Any) -> bool:
-        targets = [kwargs.pop(name) for name in names]
-        return takes(*args, **kwargs) and targets[-1].dtype == torch.int64
-
-    return call
-
-
-def _position(descending: bool) -> Kernel:
-    def kernel(
-        x: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor
-    ) -> torch.Tensor:
-        seen, along = _flat(x, dim)
-        (found,) = _ranked(seen, along, 0, descending, keepdim and dim is not None, both=False)
-        if dim is None and keepdim:
-            found = found.reshape((1,) * x.dim())
-        (made,) = _into((out,), (found,))
-        return made
-
-    return kernel
+def _takes_into(
+    takes: Callable[..., bool], names: tuple[str, ...], *args: Any, **named: Any
+) -> bool:
+    targets = [named.pop(name) for name in names]
+    return takes(*args, **named) and targets[-1].dtype == torch.int64
 
 
-def _flat(x: torch.Tensor, dim: int | None) -> tuple[torch.Tensor, int]:
-    """Without ``dim`` all elements as one row."""
-    return (x.reshape(-1), 0) if dim is None else (x, dim)
+def _position(
+    descending: bool,
+    x: torch.Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """aten::argmax.out and argmin.out; without ``dim`` all elements are one row."""
+    row, along = (x.reshape(-1), 0) if dim is None else (x, dim)
+    (position,) = _ranked(row, along, 0, descending, keepdim and dim is not None, both=False)
+    if dim is None and keepdim:
+        position = position.reshape((1,) * x.dim())
+    (result,) = _into((out,), (position,))
+    return result
 
 
 def _takes_position(
@@ -172,18 +168,32 @@ def _takes_position(
     return takes_ranking(x, dim, 1)
 
 
-def sorting_kernels() -> dict[str, Kernel]:
-    """By aten name."""
-    found: dict[str, Kernel] = {}
-    pairs: dict[str, tuple[str, Kernel, Callable[..., bool], tuple[str, ...]]] = {
-        "topk": ("topk.values", topk, _takes_topk, ("values", "indices")),
-        "sort.stable": ("sort.values_stable", sort, _takes_sort, ("values", "indices")),
-        "max.dim": ("max.dim_max", _extreme(True), _takes_extreme, ("max", "max_values")),
-        "min.dim": ("min.dim_min", _extreme(False), _takes_extreme, ("min", "min_indices")),
-    }
-    for name, (given, kernel, takes, names) in pairs.items():
-        found[name] = falling_back(name, kernel, takes)
-        found[given] = falling_back(given, _given(kernel, *names), _taking(takes, *names))
-    for name, descending in (("argmax.out", True), ("argmin.out", False)):
-        found[name] = falling_back(name, _position(descending), _takes_position)
-    return found
+_LARGEST, _SMALLEST = partial(_extreme, True), partial(_extreme, False)
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
+    "topk": (topk, _takes_topk),
+    "sort.stable": (sort, _takes_sort),
+    "max.dim": (_LARGEST, _takes_extreme),
+    "min.dim": (_SMALLEST, _takes_extreme),
+}
+_INTO: dict[str, tuple[str, tuple[str, str]]] = {
+    "topk.values": ("topk", ("values", "indices")),
+    "sort.values_stable": ("sort.stable", ("values", "indices")),
+    "max.dim_max": ("max.dim", ("max", "max_values")),
+    "min.dim_min": ("min.dim", ("min", "min_indices")),
+}
+"""Variants with given results: the function, and the names the results have."""
+
+KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+    **{name: {FLOAT: Kernel(*function)} for name, function in _FUNCTIONS.items()},
+    **{
+        name: {
+            FLOAT: Kernel(
+                partial(_run_into, _FUNCTIONS[function][0], results),
+                partial(_takes_into, _FUNCTIONS[function][1], results),
+            )
+        }
+        for name, (function, results) in _INTO.items()
+    },
+    "argmax.out": {FLOAT: Kernel(partial(_position, True), _takes_position)},
+    "argmin.out": {FLOAT: Kernel(partial(_position, False), _takes_position)},
+}

@@ -7,7 +7,7 @@ operation over values, before it is an SDSC.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
@@ -163,6 +163,10 @@ def narrowed(value: Value, dim: int, start: int, length: int) -> Value:
     dims = (*view.dims[:dim], taken, *view.dims[dim + 1 :])
     offset = view.offset_bytes + start // unit * factor.pitch_bytes
     return replace(value, view=replace(view, dims=dims, offset_bytes=offset), order=None)
+
+
+LoweringFunction = Callable[..., Value | Sequence[Value]]
+"""(lowering, *values, *parameters) → results: one aten operation as operations of the card."""
 
 
 class OpKind(StrEnum):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -45,14 +46,18 @@ class NotRecorded(Exception):
     """What would run now, on the CPU or by other aten operations, is no device operation."""
 
 
-_current: ThreadValue[Recorder | None] = ThreadValue(None)
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+current_recorder: Callable[[], Recorder | None] = _recorder.get
+"""The recorder of the calling thread; asked on every eager operation, so without a frame in Python.
+"""
 
 
-def current_recorder() -> Recorder | None:
-    """The recorder of the calling thread."""
-    return _current.value
-
-
-def recorded_by(recorder: Recorder) -> AbstractContextManager[None]:
+@contextmanager
+def recorded_by(recorder: Recorder) -> Iterator[None]:
     """A block in which operations of this thread are given to ``recorder``, and none runs."""
-    return _current.set_to(recorder)
+    token = _recorder.set(recorder)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)

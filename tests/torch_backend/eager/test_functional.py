@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spyre.torch_backend.eager.functional import VARIANTS, plain_dtype
+from spyre.torch_backend.eager.dispatch import plain_dtype
+from spyre.torch_backend.eager.registry import FUNCTIONAL_VARIANTS
 
 WRONG = {
     "add": (torch.add, (2, 3), (4,)),
@@ -95,4 +96,4 @@ def test_results_need_no_fallback_and_are_contiguous():
 def test_every_variant_is_an_operation():
     from spyre.torch_backend.compat import operator
 
-    assert all(operator(name) and operator(out) for name, out in VARIANTS.items())
+    assert all(operator(name) and operator(out) for name, out in FUNCTIONAL_VARIANTS.items())

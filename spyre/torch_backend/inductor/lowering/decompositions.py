@@ -23,12 +23,11 @@ import torch
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.device.dtypes import name_of
-from spyre.torch_backend.eager.dispatch import CONVERTED, Kernel
+from spyre.torch_backend.eager.dispatch import CONVERTED
 from spyre.torch_backend.eager.factories import converted
-from spyre.torch_backend.eager.functional import VARIANTS
 from spyre.torch_backend.eager.masks import is_number_of, triangle
 from spyre.torch_backend.eager.operands import Operand, ScalarOperand
-from spyre.torch_backend.eager.registry import eager_kernels
+from spyre.torch_backend.eager.registry import FUNCTIONAL_VARIANTS, eager_kernels
 from spyre.torch_backend.inductor.base.compat import (
     DataDependentOutputException,
     OpOverload,
@@ -72,7 +71,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     found: dict[Any, Callable[..., Any]] = {}
     for name, kernel in kernels.items():
         op = operator(name)
-        if name in VARIANTS or name.startswith(HOST_MADE) or _writes_operands(op):
+        if name in FUNCTIONAL_VARIANTS or name.startswith(HOST_MADE) or _writes_operands(op):
             continue
         if name in COMPOSITES:
             found[op] = _composite(kernel)
@@ -178,7 +177,7 @@ def _kinds(arguments: Sequence[Any]) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in arguments if a.name not in FACTORY_OPTIONS]
 
 
-def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any]:
+def _decomposition(op: Any, kernel_op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     targets = [argument.name for argument in _out_arguments(kernel_op)]
 
     def decompose(*args: Any, **kwargs: Any) -> Any:
@@ -207,7 +206,7 @@ def _decomposition(op: Any, kernel_op: Any, kernel: Kernel) -> Callable[..., Any
     return decompose
 
 
-def _composite(kernel: Kernel) -> Callable[..., Any]:
+def _composite(kernel: Callable[..., Any]) -> Callable[..., Any]:
     def decompose(*args: Any, **kwargs: Any) -> Any:
         with recorded_by(_record):
             return kernel(*args, **kwargs)
