@@ -108,7 +108,7 @@ def replay_case(
     """
     from spyre.cli.dump import replayed_options, with_recorded
     from spyre.cli.text_report import ProgressBar
-    from spyre.runtime.cases.replay import run_case
+    from spyre.runtime.run.replay import run_case
 
     case = read_case(directory)
     options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))

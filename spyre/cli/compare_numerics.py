@@ -24,7 +24,7 @@ from spyre.runtime.arguments.host_tensor import HostTensor, parse_tensor_spec
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.cases.case import case_directory, read_case
 from spyre.runtime.compare.executes import ElementLocation
-from spyre.runtime.compare.loaded_program import (
+from spyre.runtime.numerics.loaded_program import (
     LoadedProgram,
     load_bundle_program,
     load_case_program,

@@ -30,7 +30,7 @@ from spyre.runtime.compare.executes import (
     output_elements,
     writers,
 )
-from spyre.runtime.compare.loaded_program import load_bundle_program, load_case_program
+from spyre.runtime.numerics.loaded_program import load_bundle_program, load_case_program
 from spyre.runtime.numerics.comparison import (
     ExecuteDifference,
     LinkedSide,

@@ -15,7 +15,7 @@ from spyre.errors import Severity, SpyreError
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases.case import Case, read_case
-from spyre.runtime.cases.replay import bind_launch, place_buffers, run_case
+from spyre.runtime.run.replay import bind_launch, place_buffers, run_case
 from spyre.runtime.kernel.kernel import Kernel
 from tests.conformance.cases import find_cases
 from tests.sanitize_mutants.changes import CHANGES

@@ -13,7 +13,7 @@ from spyre.cli.run import main
 from spyre.errors import DeviceFault
 from spyre.hw.device.device import Device
 from spyre.runtime.cases.case import read_case
-from spyre.runtime.cases.replay import run_case
+from spyre.runtime.run.replay import run_case
 from tests.runtime.cases.test_case import buffer, write_case
 from tests.sanitizer.test_sanitizer import too_far
 

@@ -9,7 +9,7 @@ import pytest
 from spyre.errors import Severity
 from spyre.hw.device.device import Device
 from spyre.runtime.cases.case import read_case
-from spyre.runtime.cases.replay import run_case
+from spyre.runtime.run.replay import run_case
 from tests.conformance.cases import find_cases
 
 SYMPTOMS = {

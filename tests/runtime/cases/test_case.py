@@ -16,7 +16,7 @@ from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import write_bundle
 from spyre.runtime.cases.case import case_directory, read_case
-from spyre.runtime.cases.replay import run_case
+from spyre.runtime.run.replay import run_case
 from tests.runtime.bundles import NBYTES, SHAPE
 
 

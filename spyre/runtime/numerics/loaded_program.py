@@ -21,14 +21,14 @@ from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.arguments.read import Inputs, prepare_inputs
 from spyre.runtime.cases.case import Case, CaseOutput
-from spyre.runtime.cases.replay import (
+from spyre.runtime.run.replay import (
     LaunchedKernel,
     bind_launch,
     compare_with_case,
     output_place,
     place_buffers,
 )
-from spyre.runtime.cases.replay import read_output as read_case_output
+from spyre.runtime.run.replay import read_output as read_case_output
 from spyre.runtime.compare.outputs import OutputLocation, Tolerance, WriterLookup
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
