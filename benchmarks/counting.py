@@ -18,7 +18,7 @@ from benchmarks.results import Figure, run
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.kernel.runners import run_recorded
+from spyre.runtime.kernel.launch import run_recorded
 from tests.runtime.flex import kernels
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

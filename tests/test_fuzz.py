@@ -33,10 +33,10 @@ from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.table import plan as tb
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases.case import Case, read_case
-from spyre.runtime.run.replay import bind_launch, place_buffers, run_case
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import read_launch_spec
+from spyre.runtime.run.replay import bind_launch, place_buffers, run_case
 from spyre.runtime.run.session import Session
 from tests.conformance.cases import find_cases
 from tests.mutations import mutate

@@ -10,7 +10,7 @@ import numpy as np
 from examples.make import matmul_tile
 from examples.workflows.compiled_example import compiled
 from spyre import FlexDevice, launch_kernel, prepare_kernel
-from spyre.runtime.flex.work import Engine
+from spyre.runtime.flex.scheduling import Engine
 
 ROWS = 4096
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from examples.workflows.compiled_example import compiled
 from spyre import FlexDevice, launch_kernel, prepare_kernel
-from spyre.runtime.flex.work import Engine
+from spyre.runtime.flex.scheduling import Engine
 
 DURATIONS = {Engine.HOST: 1, Engine.DMA: 3, Engine.COMPUTE: 6}
 

@@ -1,4 +1,8 @@
-"""What ``spyre-run`` does: diagnose, explain, warm, or run and compare with what is expected."""
+"""What ``spyre-run`` does when it runs something: a bundle or a case, compared; or only warmed up.
+
+Every command gathers frozen results and hands them to a report; nothing is printed here but through
+:mod:`.text_report`, :mod:`.json_report` and the :mod:`.recorder`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spyre.cli.diagnose import Diagnosis, diagnose
+from spyre import config
 from spyre.cli.options import Options
 from spyre.cli.recorder import Recorder
+from spyre.cli.text_report import ProgressBar
 from spyre.errors import LaunchError, Severity, SpyreError
-from spyre.runtime.arguments.host_tensor import HostTensor, load_tensors, save_tensors
+from spyre.hw.device.device import Device, warm_driver, warm_kernels, warm_transfers
+from spyre.hw.numerics import parse_numerics
+from spyre.runtime.arguments.host_tensor import (
+    HostTensor,
+    load_tensors,
+    parse_tensor_spec,
+    save_tensors,
+)
 from spyre.runtime.arguments.specs import ArgumentSpec
 from spyre.runtime.cases.case import (
     CASE_FILE,
@@ -22,14 +34,221 @@ from spyre.runtime.cases.case import (
     with_options,
     with_tolerances,
 )
+from spyre.runtime.compare.outputs import (
+    EXACT,
+    Comparison,
+    Tolerance,
+    compare,
+    default_tolerance,
+)
+from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS
+from spyre.runtime.run.result import RunResult
+from spyre.runtime.run.session import RunOptions, Session, placed
 
 if TYPE_CHECKING:
     from spyre.cli.dump import Dump
-    from spyre.hw.device.device import Device
-    from spyre.runtime.arguments.host_tensor import HostTensor
-    from spyre.runtime.compare.outputs import Comparison, Tolerance
-    from spyre.runtime.run.result import RunResult
-    from spyre.runtime.run.session import RunOptions, Session
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run, and how each output compares (empty without ``-o``)."""
+
+    options: Options
+    result: RunResult
+    comparisons: tuple[Comparison, ...] = ()
+    numerics: str = "dl16"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if an output differs, or the sanitizer found an error."""
+        differs = not all(c.ok for c in self.comparisons)
+        errors = any(f.severity is Severity.ERROR for f in self.result.sanitizer)
+        return 1 if differs or errors else 0
+
+
+def run_and_report(options: Options) -> int:
+    """Run a bundle or case, write and print what was asked for; returns the exit code."""
+    recorder = Recorder(options)
+    try:
+        compared = _run_and_dump(options, recorder)
+    except SpyreError as error:
+        recorder.report_after(error)
+        raise
+    recorder.write_trace()
+    recorder.write_profile()
+    _print_run(compared, recorder)
+    return compared.exit_code
+
+
+def _run_and_dump(options: Options, recorder: Recorder) -> ComparedRun:
+    """Run; with ``--dump`` write what was run and what became of it, whatever that is."""
+    if options.dump is None:
+        return run_and_compare(options, recorder)
+    from spyre.cli.dump import Dump
+    from spyre.cli.json_report import error_object, run_object
+
+    dump = Dump(options.dump)
+    try:
+        compared = run_and_compare(options, recorder, dump)
+    except SpyreError as error:
+        dump.write(error_object(error))
+        raise
+    dump.write(run_object(compared))
+    return compared
+
+
+def _print_run(compared: ComparedRun, recorder: Recorder) -> None:
+    if compared.options.json:
+        from spyre.cli.json_report import print_object, run_object
+
+        print_object(run_object(compared) | recorder.json_object())
+    else:
+        from spyre.cli.text_report import print_run
+
+        print_run(compared)
+        recorder.print_commands()
+        recorder.print_profile()
+
+
+def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = None) -> ComparedRun:
+    """Run a case, or a bundle, and compare; saves the outputs if asked to. ``recorder`` watches
+    the card; ``dump`` is told what runs before it does.
+
+    A directory with a ``case.json`` is a case unless tensors are given for its one kernel.
+    SpyreErrors as of `spyre.runtime.run.session.run` and of the files.
+    """
+    directory = case_directory(options.path)
+    if directory is not None and not (options.inputs or options.expected or options.shapes):
+        compared = _replay_case(directory, options, recorder, dump)
+    else:
+        compared = _run_bundle(options, recorder, dump)
+    if options.save_output is not None:
+        save_outputs(options.save_output, compared.result.output_tensors)
+    return compared
+
+
+def make_device(options: Options) -> Device:
+    """The device the options ask for."""
+    return Device(
+        options.numerics,
+        options.threads,
+        sanitize=options.sanitize,
+        poison=options.poison,
+        core_order=options.core_order,
+    )
+
+
+def _replay_case(
+    directory: Path, options: Options, recorder: Recorder, dump: Dump | None
+) -> ComparedRun:
+    """Launch the kernels of a case in order and compare with the outputs it expects.
+
+    Options the case has recorded hold where the command line does not give them.
+    """
+    from spyre.cli.dump import replayed_options, with_recorded
+    from spyre.runtime.run.replay import run_case
+
+    case = read_case(directory)
+    options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))
+    recorder.require_times(options, directory / CASE_FILE)
+    device = make_device(options)
+    case = with_tolerances(case, partial(_override_limits, options))
+    if dump is not None:
+        recorded = replayed_options(replace(options, numerics=str(device.numerics)))
+        dump.record(with_options(case, recorded))
+    with recorder.watching(device), ProgressBar(enabled=not options.quiet) as bar:
+        replayed = run_case(
+            case,
+            device,
+            timed=True,
+            progress=bar.update,
+            verify_points=_verify_points(options) if options.verify else None,
+        )
+    return ComparedRun(options, replayed.result, replayed.comparisons, str(device.numerics))
+
+
+def _run_bundle(options: Options, recorder: Recorder, dump: Dump | None) -> ComparedRun:
+    """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
+    session = Session(make_device(options))
+    with recorder.watching(session.device), ProgressBar(enabled=not options.quiet) as bar:
+        run = replace(run_options(options), progress=bar.update)
+        prepared = session.prepare(options.path)
+        arguments = prepared.arguments(run)
+        inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
+        expected = load_expected(options.expected, arguments.outputs) if options.expected else ()
+        if dump is not None:
+            limits = [
+                _tolerance(options, a.dtype_name, a.layout.device_dtype) for a in arguments.outputs
+            ]
+            numerics = str(session.device.numerics)
+            dump.record_run(options, numerics, prepared.bundle, arguments, inputs, expected, limits)
+        result = session.launch(prepared, arguments, inputs, run)
+    comparisons = tuple(
+        _compare_output(options, result, k, tensor) for k, tensor in enumerate(expected)
+    )
+    return ComparedRun(options, result, comparisons, str(session.device.numerics))
+
+
+def run_options(options: Options) -> RunOptions:
+    """How a command line asks to run."""
+    return RunOptions(
+        seed=options.seed,
+        values=dict(options.values),
+        timed=True,
+        shapes=tuple(parse_tensor_spec(text) for text in options.shapes),
+        strides=dict(options.strides),
+        aliases=dict(options.aliases),
+        verify=options.verify,
+        verify_points=_verify_points(options),
+    )
+
+
+def _verify_points(options: Options) -> int:
+    return DEFAULT_VERIFY_POINTS if options.verify_points is None else options.verify_points
+
+
+# --- comparison with what is expected ---------------------------------------------------------
+
+
+def _compare_output(
+    options: Options, result: RunResult, k: int, expected: HostTensor
+) -> Comparison:
+    """Output ``k`` against ``expected``; MismatchError SPY602 when their shapes differ."""
+    dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
+    tolerance = _tolerance(options, dtype_name, layout.device_dtype)
+    return compare(result.outputs[k], expected.to_values(), tolerance)
+
+
+def _tolerance(options: Options, dtype_name: str, device_dtype: str) -> Tolerance:
+    """Tolerance of an output: that of its dtype, unless the options say otherwise."""
+    numerics = parse_numerics(options.numerics or config.NUMERICS.read())
+    stored = None if numerics.mode == "ieee" else device_dtype
+    return _override(options, default_tolerance(dtype_name, stored))
+
+
+def _override_limits(options: Options, limits: CaseTolerance) -> CaseTolerance:
+    """A case's limits with what the command line says instead."""
+    if options.exact:
+        return CaseTolerance(0.0, 0.0)
+    return CaseTolerance(
+        limits.atol if options.atol is None else options.atol,
+        limits.rtol if options.rtol is None else options.rtol,
+        limits.merged_nan,
+    )
+
+
+def _override(options: Options, default: Tolerance) -> Tolerance:
+    """``default`` with what the command line says instead."""
+    if options.exact:
+        return EXACT
+    return replace(
+        default,
+        rtol=default.rtol if options.rtol is None else options.rtol,
+        atol=default.atol if options.atol is None else options.atol,
+    )
+
+
+# --- tensor files -----------------------------------------------------------------------------
 
 
 def load_inputs(files: Sequence[str], arguments: Sequence[ArgumentSpec]) -> tuple[HostTensor, ...]:
@@ -69,245 +288,48 @@ def _load(
     return tuple(tensors)
 
 
-def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = None) -> ComparedRun:
-    """Run a case, or a bundle, and compare; saves the outputs if asked to. ``recorder`` watches
-    the card; ``dump`` is told what runs before it does.
+# --- warming ----------------------------------------------------------------------------------
 
-    A directory with a ``case.json`` is a case unless tensors are given for its one kernel.
-    SpyreErrors as of `spyre.runtime.run.session.run` and of the files.
+
+def warm(options: Options) -> int:
+    """Compile what ``options.path`` needs, or every kernel; the exit code.
+
+    SpyreErrors as of running the bundle, as far as they show before it runs.
     """
-    directory = case_directory(options.path)
-    if directory is not None and not (options.inputs or options.expected or options.shapes):
-        compared = replay_case(directory, options, recorder, dump)
-    else:
-        compared = run_bundle(options, recorder, dump)
-    if options.save_output is not None:
-        save_outputs(options.save_output, compared.result.output_tensors)
-    return compared
-
-
-def make_device(options: Options) -> Device:
-    """The device the options ask for."""
-    from spyre.hw.device.device import Device
-
-    return Device(
-        options.numerics,
-        options.threads,
-        sanitize=options.sanitize,
-        poison=options.poison,
-        core_order=options.core_order,
-    )
-
-
-def replay_case(
-    directory: Path, options: Options, recorder: Recorder, dump: Dump | None = None
-) -> ComparedRun:
-    """Launch the kernels of a case in order and compare with the outputs it expects.
-
-    Options the case has recorded hold where the command line does not give them.
-    """
-    from spyre.cli.dump import replayed_options, with_recorded
-    from spyre.cli.text_report import ProgressBar
-    from spyre.runtime.run.replay import run_case
-
-    case = read_case(directory)
-    options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))
-    recorder.require_times(options, directory / CASE_FILE)
     device = make_device(options)
-    case = with_tolerances(case, partial(_override_limits, options))
-    if dump is not None:
-        recorded = replayed_options(replace(options, numerics=str(device.numerics)))
-        dump.record(with_options(case, recorded))
-    with recorder.watching(device), ProgressBar(enabled=not options.quiet) as bar:
-        done = run_case(
-            case,
-            device,
-            timed=True,
-            progress=bar.update,
-            verify_points=_verify_points(options) if options.verify else None,
-        )
-    return ComparedRun(options, done.result, done.comparisons, str(device.numerics))
+    warm_transfers(device)
+    warm_driver(device)
+    if not options.path:
+        for name in warm_kernels():
+            _say(options, f"compiling or loading {name}")
+        return 0
+    session = Session(device)
+    for path in _bundles(options.path):
+        count = _warm_bundle(session, path, options)
+        _say(options, f"{path}: {count} kernels are ready")
+    return 0
 
 
-def _verify_points(options: Options) -> int:
-    from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS
-
-    return DEFAULT_VERIFY_POINTS if options.verify_points is None else options.verify_points
-
-
-def run_bundle(options: Options, recorder: Recorder, dump: Dump | None = None) -> ComparedRun:
-    """Run a bundle on the inputs given (else random ones) and compare with what is expected."""
-    from spyre.runtime.run.session import Session
-
-    session = Session(make_device(options))
-    with recorder.watching(session.device):
-        return _run_in(session, options, dump)
+def _bundles(path: str) -> list[str]:
+    """The bundle, or all bundles of a case."""
+    directory = case_directory(path)
+    if directory is None:
+        return [path]
+    launches = read_case(directory).spec.launches
+    return [str(directory / name) for name in dict.fromkeys(each.bundle for each in launches)]
 
 
-def _run_in(session: Session, options: Options, dump: Dump | None) -> ComparedRun:
-    from spyre.cli.text_report import ProgressBar
-
+def _warm_bundle(session: Session, path: str, options: Options) -> int:
+    """Link the bundle for arguments that nobody fills; how many kernels it uses."""
     run = run_options(options)
-    arguments = session.arguments(options.path, run)
-    inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
-    expected = load_expected(options.expected, arguments.outputs) if options.expected else ()
-    if dump is not None:
-        tolerances = [
-            tolerance_of(options, a.dtype_name, a.layout.device_dtype) for a in arguments.outputs
-        ]
-        dump.record_run(options, session, arguments, inputs, expected, tolerances)
-    with ProgressBar(enabled=not options.quiet) as bar:
-        result = session.run(options.path, inputs, replace(run, progress=bar.update))
-    comparisons = tuple(
-        compare_output(options, result, k, tensor) for k, tensor in enumerate(expected)
-    )
-    return ComparedRun(options, result, comparisons, str(session.device.numerics))
+    prepared = session.prepare(path)
+    arguments = prepared.arguments(run)
+    with placed(session.device, arguments, prepared.bundle.program) as placement:
+        linked = prepared.kernel.kernel.link(prepared.launch_of(placement, run))
+        session.device.executor.warm(linked)
+        return int((linked.entries != 0).sum())
 
 
-def run_options(options: Options) -> RunOptions:
-    """How a command line asks to run."""
-    from spyre.runtime.arguments.host_tensor import parse_tensor_spec
-    from spyre.runtime.run.session import RunOptions
-
-    return RunOptions(
-        seed=options.seed,
-        values=dict(options.values),
-        timed=True,
-        shapes=tuple(parse_tensor_spec(text) for text in options.shapes),
-        strides=dict(options.strides),
-        aliases=dict(options.aliases),
-        verify=options.verify,
-        verify_points=_verify_points(options),
-    )
-
-
-def compare_output(options: Options, result: RunResult, k: int, expected: HostTensor) -> Comparison:
-    """Output ``k`` against ``expected``; MismatchError SPY602 when their shapes differ."""
-    from spyre.runtime.compare.outputs import compare
-
-    dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
-    tolerance = tolerance_of(options, dtype_name, layout.device_dtype)
-    return compare(result.outputs[k], expected.to_values(), tolerance)
-
-
-def tolerance_of(options: Options, dtype_name: str, device_dtype: str) -> Tolerance:
-    """Tolerance of an output: that of its dtype, unless the options say otherwise."""
-    from spyre import config
-    from spyre.hw.numerics import parse_numerics
-    from spyre.runtime.compare.outputs import default_tolerance
-
-    numerics = parse_numerics(options.numerics or config.NUMERICS.read())
-    stored = None if numerics.mode == "ieee" else device_dtype
-    return _override(options, default_tolerance(dtype_name, stored))
-
-
-def _override_limits(options: Options, limits: CaseTolerance) -> CaseTolerance:
-    """A case's limits with what the command line says instead."""
-    if options.exact:
-        return CaseTolerance(0.0, 0.0)
-    return CaseTolerance(
-        limits.atol if options.atol is None else options.atol,
-        limits.rtol if options.rtol is None else options.rtol,
-        limits.merged_nan,
-    )
-
-
-def _override(options: Options, default: Tolerance) -> Tolerance:
-    """``default`` with what the command line says instead."""
-    from spyre.runtime.compare.outputs import EXACT
-
-    if options.exact:
-        return EXACT
-    return replace(
-        default,
-        rtol=default.rtol if options.rtol is None else options.rtol,
-        atol=default.atol if options.atol is None else options.atol,
-    )
-
-
-def execute(options: Options) -> int:
-    """Carry out a command line and print its report; returns the exit code."""
-    if options.check or options.explain:
-        diagnosis = diagnose(options)
-        _print_diagnosis(diagnosis, options)
-        return diagnosis.exit_code
-    if options.warm:
-        from spyre.cli.warm import warm
-
-        return warm(options)
-    if options.against is not None:
-        from spyre.cli.compare_numerics import run_compare_numerics
-
-        return run_compare_numerics(options)
-    if options.compare is not None:
-        from spyre.cli.compare_profiles import run_compare_profiles
-
-        return run_compare_profiles(options)
-    recorder = Recorder(options)
-    try:
-        compared = _run_and_dump(options, recorder)
-    except SpyreError as error:
-        recorder.report_after(error)
-        raise
-    recorder.write_trace()
-    recorder.write_profile()
-    _print_run(compared, recorder)
-    return compared.exit_code
-
-
-def _run_and_dump(options: Options, recorder: Recorder) -> ComparedRun:
-    """Run; with ``--dump`` write what was run and what became of it, whatever that is."""
-    if options.dump is None:
-        return run_and_compare(options, recorder)
-    from spyre.cli.dump import Dump
-    from spyre.cli.json_report import error_object, run_object
-
-    dump = Dump(options.dump)
-    try:
-        compared = run_and_compare(options, recorder, dump)
-    except SpyreError as error:
-        dump.write(error_object(error))
-        raise
-    dump.write(run_object(compared))
-    return compared
-
-
-def _print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
-    if options.json:
-        from spyre.cli.json_report import diagnosis_object, print_object
-
-        print_object(diagnosis_object(diagnosis))
-    else:
-        from spyre.cli.text_report import print_diagnosis
-
-        print_diagnosis(diagnosis, options)
-
-
-def _print_run(compared: ComparedRun, recorder: Recorder) -> None:
-    if compared.options.json:
-        from spyre.cli.json_report import print_object, run_object
-
-        print_object(run_object(compared) | recorder.json_object())
-    else:
-        from spyre.cli.text_report import print_run
-
-        print_run(compared)
-        recorder.print_commands()
-        recorder.print_profile()
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """A run, and how each output compares (empty without ``-o``)."""
-
-    options: Options
-    result: RunResult
-    comparisons: tuple[Comparison, ...] = ()
-    numerics: str = "dl16"
-
-    @property
-    def exit_code(self) -> int:
-        """1 if an output differs, or the sanitizer found an error."""
-        differs = not all(c.ok for c in self.comparisons)
-        errors = any(f.severity is Severity.ERROR for f in self.result.sanitizer)
-        return 1 if differs or errors else 0
+def _say(options: Options, text: str) -> None:
+    if not options.quiet:
+        print(text, flush=True)

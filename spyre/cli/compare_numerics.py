@@ -24,11 +24,6 @@ from spyre.runtime.arguments.host_tensor import HostTensor, parse_tensor_spec
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.cases.case import case_directory, read_case
 from spyre.runtime.compare.executes import ElementLocation
-from spyre.runtime.numerics.loaded_program import (
-    LoadedProgram,
-    load_bundle_program,
-    load_case_program,
-)
 from spyre.runtime.compare.outputs import EXACT, Tolerance, compare, default_tolerance
 from spyre.runtime.numerics.comparison import (
     ExecuteDifference,
@@ -37,6 +32,11 @@ from spyre.runtime.numerics.comparison import (
     Verdict,
     WorstElement,
     compare_numerics,
+)
+from spyre.runtime.numerics.loaded_program import (
+    LoadedProgram,
+    load_bundle_program,
+    load_case_program,
 )
 from spyre.runtime.run.session import RunOptions, session_of
 

@@ -30,6 +30,20 @@ class Diagnosis:
         return 2 if any(f.severity is Severity.ERROR for f in self.findings) else 0
 
 
+def diagnose_and_report(options: Options) -> int:
+    """Diagnose a bundle or case and print what was found; returns the exit code."""
+    diagnosis = diagnose(options)
+    if options.json:
+        from spyre.cli.json_report import diagnosis_object, print_object
+
+        print_object(diagnosis_object(diagnosis))
+    else:
+        from spyre.cli.text_report import print_diagnosis
+
+        print_diagnosis(diagnosis, options)
+    return diagnosis.exit_code
+
+
 def diagnose(options: Options) -> Diagnosis:
     """All findings of a bundle, or of every kernel of a case."""
     directory = case_directory(options.path)
@@ -40,13 +54,13 @@ def diagnose(options: Options) -> Diagnosis:
     except SpyreError as error:
         return Diagnosis(options.path, (error.finding,))
     bundles = dict.fromkeys(launch.bundle for launch in launches)
-    found = [diagnose_bundle(str(directory / name), options) for name in bundles]
+    diagnoses = [diagnose_bundle(str(directory / name), options) for name in bundles]
     explanations = tuple(
         (f"{name}/{sdsc}", text)
-        for name, diagnosis in zip(bundles, found, strict=True)
+        for name, diagnosis in zip(bundles, diagnoses, strict=True)
         for sdsc, text in diagnosis.explanations
     )
-    return Diagnosis(options.path, tuple(f for d in found for f in d.findings), explanations)
+    return Diagnosis(options.path, tuple(f for d in diagnoses for f in d.findings), explanations)
 
 
 def diagnose_bundle(path: str, options: Options) -> Diagnosis:

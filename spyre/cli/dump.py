@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spyre.runtime.arguments.specs import KernelArguments
     from spyre.runtime.cases.case import Case
     from spyre.runtime.compare.outputs import Tolerance
-    from spyre.runtime.run.session import Session
+    from spyre.runtime.program.compiled import LoweredBundle
 
 _IN_THE_CASE = ("path", "inputs", "expected", "rtol", "atol", "exact", "shapes", "strides", "seed")
 _NOT_REPLAYED = frozenset(
@@ -96,7 +96,8 @@ class Dump:
     def record_run(
         self,
         options: Options,
-        session: Session,
+        numerics: str,
+        bundle: LoweredBundle,
         arguments: KernelArguments,
         inputs: tuple[HostTensor, ...] | None,
         expected: Sequence[HostTensor],
@@ -106,16 +107,12 @@ class Dump:
         from spyre.runtime.arguments.read import prepare_inputs
         from spyre.runtime.cases.record import RecordedRun, launch_spec_file, record_case
 
-        bundle = session.prepare(options.path).bundle
         tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
-        recorded = replayed_options(replace(options, numerics=str(session.device.numerics)))
-        values = dict(options.values)
-        self.record(
-            record_case(
-                RecordedRun(bundle, arguments, tensors, expected, tolerances, values, recorded)
-            ),
-            launch_spec_file(bundle, arguments),
+        recorded = replayed_options(replace(options, numerics=numerics))
+        run = RecordedRun(
+            bundle, arguments, tensors, expected, tolerances, dict(options.values), recorded
         )
+        self.record(record_case(run), launch_spec_file(bundle, arguments))
 
     def write(self, report: Mapping[str, Any]) -> None:
         """Write the case and what became of it."""

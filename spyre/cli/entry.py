@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+from spyre.errors import SpyreError
+
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 COLLECT_AFTER = 100_000
@@ -46,7 +48,11 @@ def guarded(program: str, command: Callable[[], int], json: bool = False) -> int
     """
     _accept_any_encoding()
     try:
-        code = _run(program, command, json)
+        try:
+            code = command()
+        except SpyreError as error:
+            _print_error(program, error, json)
+            code = error.exit_code
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -64,21 +70,15 @@ def _accept_any_encoding() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _run(program: str, command: Callable[[], int], json: bool) -> int:
-    from spyre.errors import SpyreError
+def _print_error(program: str, error: SpyreError, json: bool) -> None:
+    if json:
+        from spyre.cli.json_report import error_object, print_object
 
-    try:
-        return command()
-    except SpyreError as error:
-        if json:
-            from spyre.cli.json_report import error_object, print_object
-
-            print_object(error_object(error))
-        else:
-            for finding in error.observed:
-                print(finding, file=sys.stderr)
-            print(f"{program}: {error}", file=sys.stderr)
-        return error.exit_code
+        print_object(error_object(error))
+        return
+    for finding in error.observed:
+        print(finding, file=sys.stderr)
+    print(f"{program}: {error}", file=sys.stderr)
 
 
 def _silence_stdout() -> None:

@@ -1,7 +1,7 @@
 """``spyre-run``: run a bundle on the simulated card, compare, report; or only diagnose it.
 
-The entry point. Work is done by :mod:`.commands`, printing by :mod:`.reports`; both are imported
-only when needed, so that ``--help`` starts at once. Exit codes: runtime reference §5.
+The entry point. Commands are imported only when needed, so that ``--help`` starts at once and a
+diagnosis loads no numba. Exit codes: runtime reference §5.
 """
 
 from __future__ import annotations
@@ -14,19 +14,31 @@ from spyre.cli.options import Options, parse_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line ``arguments`` (default: the process's); returns the exit code.
+    """Carry out the command line ``arguments`` (default: the process's); returns the exit code.
 
     0: all right. 1: outputs differ or the device faulted. 2: it could not run. Errors this
     package raises on purpose are printed; any other exception is a bug and propagates.
     """
     options = parse_options(arguments)
-    return guarded("spyre-run", lambda: _run(options), options.json)
+    return guarded("spyre-run", lambda: _carry_out(options), options.json)
 
 
-def _run(options: Options) -> int:
-    from spyre.cli.commands import execute
+def _carry_out(options: Options) -> int:
+    if options.check or options.explain:
+        from spyre.cli.diagnose import diagnose_and_report
 
-    return execute(options)
+        return diagnose_and_report(options)
+    if options.against is not None:
+        from spyre.cli.compare_numerics import run_compare_numerics
+
+        return run_compare_numerics(options)
+    if options.compare is not None:
+        from spyre.cli.compare_profiles import run_compare_profiles
+
+        return run_compare_profiles(options)
+    from spyre.cli.commands import run_and_report, warm
+
+    return warm(options) if options.warm else run_and_report(options)
 
 
 def process() -> NoReturn:

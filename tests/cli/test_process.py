@@ -75,7 +75,7 @@ def test_interrupt(monkeypatch, capsys):
     def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spyre.cli.commands.execute", interrupted)
+    monkeypatch.setattr("spyre.cli.commands.run_and_report", interrupted)
     assert main([SOFTMAX]) == 130
     assert capsys.readouterr().err == "spyre-run: interrupted\n"
 
@@ -84,7 +84,7 @@ def test_bugs_are_not_hidden(monkeypatch):
     def broken(options):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("spyre.cli.commands.execute", broken)
+    monkeypatch.setattr("spyre.cli.commands.run_and_report", broken)
     with pytest.raises(ZeroDivisionError):
         main([SOFTMAX])
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.runtime.cases.case import read_case
-from spyre.runtime.run.replay import run_case
 from spyre.runtime.compare.outputs import format_comparison
+from spyre.runtime.run.replay import run_case
 from tests.conformance.cases import find_cases
 
 

@@ -30,7 +30,6 @@ from spyre.runtime.compare.executes import (
     output_elements,
     writers,
 )
-from spyre.runtime.numerics.loaded_program import load_bundle_program, load_case_program
 from spyre.runtime.numerics.comparison import (
     ExecuteDifference,
     LinkedSide,
@@ -39,6 +38,7 @@ from spyre.runtime.numerics.comparison import (
     Verdict,
     compare_numerics,
 )
+from spyre.runtime.numerics.loaded_program import load_bundle_program, load_case_program
 from spyre.runtime.numerics.rounding import DL16_SMALLEST, UlpSize, differences
 from spyre.runtime.run.session import RunOptions
 from tests.conformance.cases import find_cases

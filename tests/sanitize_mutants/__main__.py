@@ -15,8 +15,8 @@ from spyre.errors import Severity, SpyreError
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases.case import Case, read_case
-from spyre.runtime.run.replay import bind_launch, place_buffers, run_case
 from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.run.replay import bind_launch, place_buffers, run_case
 from tests.conformance.cases import find_cases
 from tests.sanitize_mutants.changes import CHANGES
 from tests.sanitize_mutants.touched import find_outside

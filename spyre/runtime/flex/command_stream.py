@@ -9,9 +9,8 @@ from typing import Any
 from spyre.errors import SpyreError
 from spyre.hw.memory.allocation_history import AllocationHistory
 from spyre.runtime.flex.job import ControlBlock, LaunchContext
-from spyre.runtime.flex.scheduling import WorkUnit
-from spyre.runtime.flex.work import Engine, Label, Work, label_text
-from spyre.runtime.kernel.runners import ExecutedLaunch
+from spyre.runtime.flex.scheduling import Engine, Label, Work, WorkUnit, label_text
+from spyre.runtime.kernel.launch import ExecutedLaunch
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,13 @@ from spyre.hw.memory.regions import TENSOR_REGIONS
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import DmaEngine
-from spyre.runtime.flex.blocking_stream import BlockingStream
 from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.flex.job import JobPlan, LaunchContext, host_like, to_device_plan, to_host_plan
 from spyre.runtime.flex.scheduler import Scheduler
-from spyre.runtime.flex.scheduling import Policy
-from spyre.runtime.flex.stream import FlexStream, StreamPool, dependent_error
+from spyre.runtime.flex.scheduling import Engine, Policy, Work
+from spyre.runtime.flex.stream import BlockingStream, FlexStream, StreamPool, dependent_error
 from spyre.runtime.flex.virtual_time import VirtualTime
-from spyre.runtime.flex.work import Engine, Work
-from spyre.runtime.kernel.runners import Runner
+from spyre.runtime.kernel.launch import Runner
 from spyre.runtime.memory.allocator import (
     PROGRAM,
     AllocationDirective,

@@ -23,11 +23,10 @@ from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import DmaEngine
 from spyre.runtime.flex.scheduler import Scheduler
-from spyre.runtime.flex.work import Engine, Stage, Stages
-from spyre.runtime.kernel.runners import Runner
+from spyre.runtime.flex.scheduling import Engine, Stage, Stages
+from spyre.runtime.kernel.launch import Runner, TilingOptions
 from spyre.runtime.memory.allocator import FlexAllocator, VirtualAddress
 from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory, SpyreTensor
-from spyre.runtime.tiling.options import TilingOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ import numpy as np
 from spyre.layout.access_map import Int64Array
 from spyre.runtime.flex.job import LARGE_BYTES, Card, JobPlan, LaunchContext
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, LaunchSignature
-from spyre.runtime.kernel.runners import Runner
+from spyre.runtime.kernel.launch import Launch, LaunchSignature, Runner
 from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory
 
 if TYPE_CHECKING:

@@ -41,11 +41,9 @@ from spyre.runtime.flex.job import (
 )
 from spyre.runtime.flex.launch_plan import KernelLaunch, LaunchPlan, kernel_launch
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, LaunchSignature, PoolBuffer
-from spyre.runtime.kernel.runners import Runner
+from spyre.runtime.kernel.launch import Launch, LaunchSignature, PoolBuffer, Runner, TilingOptions
 from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory, SpyreTensor
 from spyre.runtime.program.launch_spec import LaunchSpec
-from spyre.runtime.tiling.options import TilingOptions
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice

@@ -19,6 +19,7 @@ from spyre.runtime.flex.job import NO_VALUES, ExecutionPlan, Job, JobPlan, Launc
 from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
 from spyre.runtime.flex.stream import FlexStream
 from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import TilingOptions
 from spyre.runtime.memory.storage import SpyreTensor
 from spyre.runtime.program.compiled import BundleFiles, CompiledBundle
 from spyre.runtime.program.launch_spec import DERIVED_EMITTER, SPYRE_CODE_DIRECTORY
@@ -33,7 +34,6 @@ from spyre.runtime.spyrecode.commands import (
 )
 from spyre.runtime.spyrecode.init_binary import unpack_bundle
 from spyre.runtime.spyrecode.spyrecode_file import SPYRECODE_FILE
-from spyre.runtime.tiling.options import TilingOptions
 
 CodePath = str | os.PathLike[str]
 

@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, WorkUnit
+from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, StreamQueue, Work, WorkUnit
 from spyre.runtime.flex.virtual_time import VirtualTime
-from spyre.runtime.flex.work import StreamQueue, Work
 
 THREADS = 2
 """Own threads at most: one for the cores, one that prepares or copies meanwhile."""

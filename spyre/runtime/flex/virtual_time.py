@@ -10,8 +10,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spyre.runtime.flex.scheduling import Scheduling, WorkUnit
-from spyre.runtime.flex.work import Engine, label_text
+from spyre.runtime.flex.scheduling import Engine, Scheduling, WorkUnit, label_text
 
 Take = Callable[[], WorkUnit | None]
 """The next unit that may run, with its engines taken; None if there is none."""

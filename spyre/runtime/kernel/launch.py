@@ -1,4 +1,4 @@
-"""What a launch is given, and what of it linking depends on apart from addresses.
+"""A launch: what it is given, what of it linking depends on, how it may be run, what it leaves.
 
 Parameters are matched by name (`%pool_base_addr`, `%arg_K_base_addr`); in a baked bundle argument K
 is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle reference §3.2).
@@ -6,11 +6,21 @@ is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle refe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
+from spyre import config
 from spyre.errors import LaunchError
+from spyre.hw.counters.launches import ExecuteLabels
+from spyre.hw.device.device import Device
+from spyre.hw.device.executor import Progress
 from spyre.hw.linking.binding import (
     AddressProvenance,
     AddressWindow,
@@ -19,10 +29,14 @@ from spyre.hw.linking.binding import (
     TileMap,
     window_base,
 )
+from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.program.program import LoopProgram, Parameter
 from spyre.runtime.program.symbols import POOL, owner_of, require_no_size
+
+if TYPE_CHECKING:
+    from spyre.runtime.compare.verification import Verification
 
 _MAX_SLOTS = 4096
 
@@ -241,3 +255,73 @@ def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tup
     first = 1 if signature.has_pool else 0
     for index, k in at.items():
         yield (0 if index == POOL else index + first), k
+
+
+UNLABELLED = ExecuteLabels()
+"""Executes numbered from 0, SDSC files without a directory."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutedLaunch:
+    """A launch that has run: ``begin_ns`` on the host's clock, ``elapsed_ns`` per dispatch.
+
+    ``elapsed_ns``: None where it ran in one go. ``name``: of the kernel, where it is known.
+    ``label``: how its executes are numbered and its
+    SDSC files named. ``verification``: how it agreed with the reference, where that was asked for.
+    """
+
+    linked: LinkedProgram
+    begin_ns: int
+    elapsed_ns: npt.NDArray[np.int64] | None = None
+    label: ExecuteLabels = UNLABELLED
+    name: str = ""
+    verification: Verification | None = None
+
+
+Runner = Callable[[Device, LinkedProgram], ExecutedLaunch]
+"""Runs a launch on the compute engine; what it returns is kept in the outcome."""
+
+
+def run_recorded(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+    """Run a launch in the compiled driver, as without a runner, and keep what was linked."""
+    begin = time.perf_counter_ns()
+    device.executor.run(linked)
+    return ExecutedLaunch(linked, begin)
+
+
+def timed_runner(progress: Progress | None = None, label: ExecuteLabels = UNLABELLED) -> Runner:
+    """Run dispatch by dispatch; kernels are compiled or loaded before the first."""
+
+    def run_timed(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+        device.executor.warm(linked)
+        begin = time.perf_counter_ns()
+        return ExecutedLaunch(linked, begin, device.executor.run_timed(linked, progress), label)
+
+    return run_timed
+
+
+class Remainder(StrEnum):
+    """A dim that is no multiple of its tile: refuse, or run the last tile on padded copies."""
+
+    ERROR = "error"
+    PAD = "pad"
+
+
+class Reduction(StrEnum):
+    """A tiled dim that the kernel reduces: refuse, or add up the results of its tiles."""
+
+    ERROR = "error"
+    ACCUMULATE = "accumulate"
+
+
+@dataclass(frozen=True, slots=True)
+class TilingOptions:
+    """Options of one launch; ``allow_tiled_launch`` is SPYRE_ALLOW_TILED_LAUNCH by default."""
+
+    allow_tiled_launch: bool = field(default_factory=config.tiled_launch_allowed)
+    remainder: Remainder = Remainder.ERROR
+    reduction: Reduction = Reduction.ERROR
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "remainder", Remainder(self.remainder))
+        object.__setattr__(self, "reduction", Reduction(self.reduction))

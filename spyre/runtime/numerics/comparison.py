@@ -34,8 +34,8 @@ from spyre.runtime.compare.executes import (
     output_elements,
     writers,
 )
-from spyre.runtime.numerics.loaded_program import LoadedProgram, first_executes
 from spyre.runtime.compare.outputs import Index, describe_location
+from spyre.runtime.numerics.loaded_program import LoadedProgram, first_executes
 from spyre.runtime.numerics.rounding import Differences, UlpSize, differences, explained_units
 from spyre.runtime.run.result import shape_text
 

@@ -21,6 +21,10 @@ from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.arguments.read import Inputs, prepare_inputs
 from spyre.runtime.cases.case import Case, CaseOutput
+from spyre.runtime.compare.outputs import OutputLocation, Tolerance, WriterLookup
+from spyre.runtime.kernel.kernel import Kernel
+from spyre.runtime.kernel.launch import Launch
+from spyre.runtime.program.plan_cache import load_source
 from spyre.runtime.run.replay import (
     LaunchedKernel,
     bind_launch,
@@ -29,10 +33,6 @@ from spyre.runtime.run.replay import (
     place_buffers,
 )
 from spyre.runtime.run.replay import read_output as read_case_output
-from spyre.runtime.compare.outputs import OutputLocation, Tolerance, WriterLookup
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
-from spyre.runtime.program.plan_cache import load_source
 from spyre.runtime.run.session import BundleLike, RunOptions, placed, session_of
 
 Array = npt.NDArray[Any]

@@ -26,8 +26,8 @@ from spyre.hw.memory.allocation_history import AllocationHistory
 from spyre.hw.spec import CORES, STICK_BYTES
 from spyre.layout.access_map import Int64Array
 from spyre.runtime.flex.command_stream import Command, launch_of
-from spyre.runtime.flex.work import Engine
-from spyre.runtime.kernel.runners import UNLABELLED
+from spyre.runtime.flex.scheduling import Engine
+from spyre.runtime.kernel.launch import UNLABELLED
 from spyre.runtime.profile.kernel_model import ExecuteModel, Float64Array, KernelModel
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.run.result import RunResult

@@ -46,12 +46,11 @@ from spyre.runtime.compare.outputs import (
     compare,
 )
 from spyre.runtime.compare.verification import Verification
-from spyre.runtime.flex.blocking_stream import BlockingStream
 from spyre.runtime.flex.device import flex_device_of
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
+from spyre.runtime.flex.stream import BlockingStream
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer
-from spyre.runtime.kernel.runners import ExecutedLaunch
+from spyre.runtime.kernel.launch import ExecutedLaunch, Launch, PoolBuffer
 from spyre.runtime.program.launch_spec import LayoutSpec, Role
 from spyre.runtime.program.plan_cache import load_source
 from spyre.runtime.run.result import (

@@ -21,7 +21,7 @@ from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.arguments.specs import ArgumentSpec
 from spyre.runtime.compare.outputs import OutputLocation
 from spyre.runtime.compare.verification import Verification
-from spyre.runtime.kernel.runners import ExecutedLaunch
+from spyre.runtime.kernel.launch import ExecutedLaunch
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer.findings import SanitizerFinding

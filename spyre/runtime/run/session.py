@@ -35,8 +35,14 @@ from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS
 from spyre.runtime.flex.device import flex_device_of
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer
-from spyre.runtime.kernel.runners import UNLABELLED, ExecutedLaunch, Runner, timed_runner
+from spyre.runtime.kernel.launch import (
+    UNLABELLED,
+    ExecutedLaunch,
+    Launch,
+    PoolBuffer,
+    Runner,
+    timed_runner,
+)
 from spyre.runtime.program.compiled import LoweredBundle, read_bundle_files
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.program.plan_cache import load_source

@@ -25,11 +25,10 @@ from spyre.layout.access_map import Int64Array
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, LaunchSignature
+from spyre.runtime.kernel.launch import Launch, LaunchSignature, TilingOptions
 from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
-from spyre.runtime.tiling.options import TilingOptions
 from spyre.runtime.tiling.retarget import retarget
 from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan, plan_tiles
 from spyre.runtime.tiling.tile_steps import (

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spyre.errors import LaunchError
+from spyre.runtime.kernel.launch import Reduction, Remainder, TilingOptions
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.device_dims import ActualTensor, ExpectedTensor, KernelDim
-from spyre.runtime.tiling.options import Reduction, Remainder, TilingOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.memory.allocation_history import AllocationHistory
 from spyre.mlir.operation.operation import Operation
 from spyre.runtime.flex.command_stream import Command, CommandStream, launch_of
-from spyre.runtime.flex.work import Engine
-from spyre.runtime.kernel.runners import ExecutedLaunch
+from spyre.runtime.flex.scheduling import Engine
+from spyre.runtime.kernel.launch import ExecutedLaunch
 from spyre.runtime.trace.events import HBM_TRACK, counter_events, hbm_counters, microseconds
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spyre.errors import LaunchError
 from spyre.hw.cost.models import Model
 from spyre.hw.cost.timeline import Overlap
-from spyre.runtime.kernel.runners import run_recorded
+from spyre.runtime.kernel.launch import run_recorded
 from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
 from spyre.runtime.profile.trace import modelled_events
 from spyre.runtime.trace.commands import check_trace_file, write_trace

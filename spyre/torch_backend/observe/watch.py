@@ -23,7 +23,7 @@ from spyre.torch_backend.device.cards import card_at
 if TYPE_CHECKING:
     from spyre.runtime.flex.command_stream import CommandStream
     from spyre.runtime.flex.device import FlexDevice
-    from spyre.runtime.kernel.runners import Runner
+    from spyre.runtime.kernel.launch import Runner
 
 T = TypeVar("T")
 _watched = threading.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.work import Stage
+from spyre.runtime.flex.scheduling import Stage
 
 
 class Failing:

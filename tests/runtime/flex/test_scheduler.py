@@ -13,8 +13,16 @@ import pytest
 
 from spyre.runtime.flex import scheduler as module
 from spyre.runtime.flex.scheduler import Scheduler, StreamHasFailed
-from spyre.runtime.flex.scheduling import Policy
-from spyre.runtime.flex.work import Engine, EventRecord, Stage, Stages, State, StreamQueue, Work
+from spyre.runtime.flex.scheduling import (
+    Engine,
+    EventRecord,
+    Policy,
+    Stage,
+    Stages,
+    State,
+    StreamQueue,
+    Work,
+)
 
 
 def job(function, *, corrected=False, large=False, iterations=1):

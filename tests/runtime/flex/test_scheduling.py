@@ -6,9 +6,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from spyre.runtime.flex.scheduling import Policy, Scheduling
+from spyre.runtime.flex.scheduling import (
+    Engine,
+    EventRecord,
+    Policy,
+    Scheduling,
+    Stage,
+    Stages,
+    State,
+    StreamQueue,
+    Work,
+)
 from spyre.runtime.flex.virtual_time import run_in_virtual_time
-from spyre.runtime.flex.work import Engine, EventRecord, Stage, Stages, State, StreamQueue, Work
 
 TIMES = {Engine.HOST: 2, Engine.DMA: 3, Engine.COMPUTE: 10}
 

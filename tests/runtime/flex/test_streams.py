@@ -17,8 +17,8 @@ from spyre.runtime.flex.correction import MAX_FREE, SLAB
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import Job
 from spyre.runtime.flex.prepare import Instruction, Program
+from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.flex.stream import Event
-from spyre.runtime.flex.work import Engine
 from tests.runtime.flex import kernels
 from tests.runtime.flex.faults import failing
 from tests.runtime.flex.stress import check_seed

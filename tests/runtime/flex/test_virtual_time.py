@@ -9,8 +9,8 @@ import pytest
 
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.flex.stream import Event
-from spyre.runtime.flex.work import Engine
 from tests.runtime.flex import kernels
 
 TIMES = {Engine.HOST: 1, Engine.DMA: 2, Engine.COMPUTE: 5}

@@ -16,7 +16,7 @@ from spyre.hw.cost.timeline import TaskKind
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.execute import operation_counts
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.kernel.runners import run_recorded
+from spyre.runtime.kernel.launch import run_recorded
 from spyre.runtime.profile.data import LAUNCH, activities_of, imbalance
 from spyre.runtime.profile.files import counters_object
 from spyre.runtime.profile.profile import make_profile

@@ -12,7 +12,8 @@ from spyre.hw.access import core_boxes
 from spyre.hw.linking.binding import TileMap
 from spyre.mlir.operation.footprint import footprint
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.operand_uses import POOL, OperandUse, operand_uses
+from spyre.runtime.program.symbols import POOL
+from spyre.runtime.tiling.operand_uses import OperandUse, operand_uses
 from spyre.runtime.tiling.retarget import retarget
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
