@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from benchmarks.results import Measurement, ratio
 from benchmarks.sampling import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, progress, reference, sweeps
 from spyre.hw.cost.machine import default_machine
-from spyre.hw.cost.program_counts import ProgramCounts
+from spyre.hw.cost.models import kernel_ns
+from spyre.hw.counters.launches import LaunchCounts
 from spyre.torch_backend import autoload
 from spyre.torch_backend.inductor.design_point import (
     call_seconds,
@@ -170,7 +171,7 @@ class Prepared:
     """A model in all its forms; ``counts`` and ``errors`` of those on the card."""
 
     sides: Mapping[str, Call]
-    counts: Mapping[str, ProgramCounts]
+    counts: Mapping[str, LaunchCounts]
     errors: Mapping[str, float]
 
 
@@ -225,7 +226,7 @@ def measurements(
         milliseconds = tuple(s * 1e3 for s in seconds)
         yield Measurement(f"{name}: {side}", "ms", milliseconds, compared=side != CPU)
     for side, counted in found.counts.items():
-        simulated = counted.time(default_machine()).total_ns / 1e3
+        simulated = kernel_ns(counted.operations, default_machine()).total_ns / 1e3
         yield Measurement(f"{name}: {side}: simulated", "us", (simulated,), exact=True)
         yield Measurement(f"{name}: {side}: HBM", "bytes", (counted.hbm_bytes,), exact=True)
         yield Measurement(f"{name}: {side}: launches", "", (counted.launches,), exact=True)

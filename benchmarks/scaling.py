@@ -16,7 +16,8 @@ from benchmarks.results import Measurement
 from benchmarks.sampling import sweeps
 from benchmarks.workloads import link_operations, upload
 from spyre.hw.cost.machine import default_machine
-from spyre.hw.cost.program_counts import program_counts
+from spyre.hw.cost.models import kernel_ns
+from spyre.hw.counters.launches import operation_counts
 from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.spec import REGION_BYTES
@@ -78,7 +79,7 @@ def operations(size: int, cores: int) -> dict[str, OperationSpec]:
 
 
 def _measurements(case: Case, seconds: Sequence[float]) -> Iterator[Measurement]:
-    simulated = program_counts([case.program]).time(default_machine()).total_ns / 1e3
+    simulated = kernel_ns(operation_counts(case.program.view), default_machine()).total_ns / 1e3
     labels = {"operation": case.operation, "size": case.size, "cores": case.cores}
     times = tuple(value * 1e3 for value in seconds)
     yield Measurement(f"{case.title}: host", "ms", times, labels=labels)

@@ -19,7 +19,8 @@ from benchmarks.report import Kind
 from benchmarks.results import Measurement, ratio
 from benchmarks.sampling import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, progress, reference, sweeps
 from spyre.hw.cost.machine import default_machine
-from spyre.hw.cost.program_counts import ProgramCounts
+from spyre.hw.cost.models import kernel_ns
+from spyre.hw.counters.launches import LaunchCounts
 from spyre.torch_backend.inductor.design_point import (
     ExampleTensor,
     call_seconds,
@@ -111,7 +112,7 @@ class Prepared:
     workload: str
     dim: str
     forms: Mapping[int, Call]
-    counts: Mapping[int, ProgramCounts]
+    counts: Mapping[int, LaunchCounts]
     on_cpu: Call
     rounds: int
 
@@ -150,7 +151,7 @@ def prepare(workload: Workload, dim: str, quick: bool) -> Prepared:
     tensors = example_tensors(workload.examples)
     host = [tensor.cpu().float() for tensor in tensors]
     forms: dict[int, Callable[[], float]] = {}
-    counts: dict[int, ProgramCounts] = {}
+    counts: dict[int, LaunchCounts] = {}
     for tiles in (1, *(QUICK_COUNTS if quick else COUNTS)):
         if _fits(workload, dim, tiles):
             progress.at(f"compiling {workload.name}, {dim}, {tiles} tiles")
@@ -177,7 +178,7 @@ def measurements(found: Prepared, times: Mapping[str, Sequence[float]]) -> Itera
     for tiles, counted in found.counts.items():
         of = partial(_of_form, found, tiles)
         host = times[str(tiles)]
-        simulated = counted.time(default_machine()).total_ns / 1e3
+        simulated = kernel_ns(counted.operations, default_machine()).total_ns / 1e3
         yield of(Kind.HOST, "ms", [seconds * 1e3 for seconds in host], False)
         yield of(Kind.SIMULATED, "us", [simulated], True)
         yield of(Kind.HBM, "bytes", [counted.hbm_bytes], True)

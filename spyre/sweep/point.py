@@ -23,7 +23,7 @@ from spyre.sweep.definition import AUTO_TILES, BundleSubject, FunctionSubject, S
 if TYPE_CHECKING:
     from spyre.hw.cost.machine import MachineSpec
     from spyre.hw.cost.models import Model
-    from spyre.hw.cost.program_counts import ProgramCounts
+    from spyre.hw.counters.launches import LaunchCounts
 
 
 def load_function(subject: FunctionSubject) -> Callable[..., Any]:
@@ -128,10 +128,12 @@ def _guarded(call: Callable[[], Record]) -> Record:
 
 
 def _weighed(
-    task: SweepTask, values: Mapping[str, Any], counts: ProgramCounts, host_us: float | None
+    task: SweepTask, values: Mapping[str, Any], counts: LaunchCounts, host_us: float | None
 ) -> Record:
+    from spyre.hw.cost.models import kernel_ns
+
     machine = machine_of(task, values)
-    time_of = counts.time(machine, cast("Model", task.model))
+    time_of = kernel_ns(counts.operations, machine, cast("Model", task.model))
     return {
         "modelled_us": round(time_of.total_ns / 1e3, 4),
         "bound": str(time_of.bound),
@@ -158,15 +160,15 @@ def machine_of(task: SweepTask, values: Mapping[str, Any]) -> MachineSpec:
     return machine.with_values(values, "sweep")
 
 
-def _counts(task: SweepTask) -> tuple[ProgramCounts, float | None]:
+def _counts(task: SweepTask) -> tuple[LaunchCounts, float | None]:
     if isinstance(task.subject, BundleSubject):
         return _bundle_counts(task.subject, task.host_rounds)
     return _function_counts(task.subject, dict(task.settings), task.host_rounds)
 
 
-def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[ProgramCounts, float | None]:
+def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[LaunchCounts, float | None]:
     """Counts of the linked bundle, which is not run unless its host time is asked for."""
-    from spyre.hw.cost.program_counts import program_counts
+    from spyre.hw.counters.launches import LaunchCounts
     from spyre.hw.device.device import Device
     from spyre.runtime.arguments.read import read_arguments
     from spyre.runtime.kernel.launch import Launch
@@ -178,14 +180,14 @@ def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[ProgramCounts, 
     arguments = read_arguments(prepared.bundle)
     with placed(session.device, arguments, prepared.bundle.program) as placement:
         linked = prepared.kernel.kernel.link(Launch(placement.tensors, placement.pool))
-        counts = program_counts([linked])
+        counts = LaunchCounts([linked.view])
         run = partial(session.device.executor.run, linked)
         return counts, _median_us(run, rounds)
 
 
 def _function_counts(
     subject: FunctionSubject, settings: Mapping[str, Any], rounds: int
-) -> tuple[ProgramCounts, float | None]:
+) -> tuple[LaunchCounts, float | None]:
     from spyre.torch_backend.inductor import design_point as design
 
     tiles = str(settings.get("tiles", "none"))

@@ -1,5 +1,6 @@
 """What a kernel would cost on a card: pure functions of counts and a machine.
 
-:mod:`.operation_counts` is what the models take, :mod:`.kernel_time` is the entry, :mod:`.machine`
-holds the constants. Plain Python and numpy; everything is a value and may be used from any thread.
+:mod:`.models` is the entry and takes :class:`~spyre.hw.counters.counts.OperationCounts`,
+:mod:`.machine` holds the constants, :mod:`.timeline` puts launches and copies side by side. Plain
+Python and numpy; everything is a value and may be used from any thread.
 """

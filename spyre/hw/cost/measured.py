@@ -19,7 +19,7 @@ import numpy as np
 from spyre.dtypes import STICK_BYTES
 from spyre.hw.cost.machine import MachineSpec
 from spyre.hw.cost.models import Model, kernel_ns
-from spyre.hw.counters.counts import CostClass, OperationCounts, ProductShape
+from spyre.hw.counters.counts import CostClass, Counters, OperationCounts, ProductShape
 
 FILE = "measured_kernels.csv"
 
@@ -131,12 +131,14 @@ def _operation(
         name=name,
         cost_class=cost_class,
         cores=row.cores,
-        runs=row.tiles,
-        hbm_read_bytes=read * size_bytes,
-        hbm_written_bytes=written * size_bytes,
-        lx_read_bytes=lx_read * size_bytes,
-        lx_written_bytes=lx_written * size_bytes,
-        element_operations=row.rows * row.columns,
+        counters=Counters(
+            rdmem_bytes=read * size_bytes,
+            wrmem_bytes=written * size_bytes,
+            lx_read_bytes=lx_read * size_bytes,
+            lx_written_bytes=lx_written * size_bytes,
+            element_operations=row.rows * row.columns,
+            executions=row.tiles,
+        ),
         rows=row.rows // row.tiles,
         columns=row.columns,
         transcendental=transcendental,
@@ -193,9 +195,12 @@ def _reduction(row: MeasuredKernel, _: MachineSpec) -> Counts:
             name=row.kernel,
             cost_class=CostClass.COLUMN_REDUCTION if by_column else CostClass.ROW_REDUCTION,
             cores=row.cores,
-            hbm_read_bytes=_tensor_bytes(row),
-            hbm_written_bytes=sticks.get(row.kernel, row.rows) * STICK_BYTES,
-            element_operations=row.rows * row.columns,
+            counters=Counters(
+                rdmem_bytes=_tensor_bytes(row),
+                wrmem_bytes=sticks.get(row.kernel, row.rows) * STICK_BYTES,
+                element_operations=row.rows * row.columns,
+                executions=1,
+            ),
             rows=row.rows,
             columns=row.columns,
         ),
@@ -241,11 +246,13 @@ def _matmul(row: MeasuredKernel, _: MachineSpec) -> Counts:
             name="batchmatmul",
             cost_class=CostClass.MATMUL,
             cores=row.cores,
-            runs=row.tiles,
-            hbm_read_bytes=row.rows * depth * ELEMENT_BYTES + weight * row.tiles,
-            hbm_written_bytes=_tensor_bytes(row),
+            counters=Counters(
+                rdmem_bytes=row.rows * depth * ELEMENT_BYTES + weight * row.tiles,
+                wrmem_bytes=_tensor_bytes(row),
+                multiply_adds=row.rows * depth * row.columns,
+                executions=row.tiles,
+            ),
             hbm_reread_bytes=weight * (row.tiles - 1),
-            multiply_adds=row.rows * depth * row.columns,
             rows=row.rows // row.tiles,
             columns=row.columns,
             product=ProductShape(

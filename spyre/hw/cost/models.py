@@ -164,14 +164,14 @@ def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> 
 def ideal_pt_ns(counts: OperationCounts, hw: Hardware) -> float:
     """The busiest core's pt array at its peak, nanoseconds."""
     per_ns = hw.pt_macs_per_cycle * hw.clock_ghz * hw.format_speed(counts.mac_format)
-    return counts.multiply_adds * counts.busiest / per_ns
+    return counts.counters.multiply_adds * counts.busiest / per_ns
 
 
 def sfu_ns(counts: OperationCounts, hw: Hardware) -> float:
     """The busiest core's vector units, nanoseconds; functions like exp count several times."""
     weight = hw.transcendental_cycles if counts.transcendental else 1.0
     per_ns = hw.corelets * hw.sfu_lanes * hw.clock_ghz
-    return counts.element_operations * weight * counts.busiest / per_ns
+    return counts.counters.element_operations * weight * counts.busiest / per_ns
 
 
 def lx_gbps(hw: Hardware) -> float:
@@ -181,12 +181,12 @@ def lx_gbps(hw: Hardware) -> float:
 
 def ring_ns(counts: OperationCounts, hw: Hardware) -> float:
     """The ring: bytes times links over all links, and the latency of one way, nanoseconds."""
-    if not counts.ring_bytes:
+    if not counts.counters.ring_bytes:
         return 0.0
     links = counts.cores * hw.ring_directions
     per_ns = hw.ring_bytes_per_cycle * hw.clock_ghz * links
-    hops = counts.ring_byte_hops / counts.ring_bytes
-    return counts.ring_byte_hops / per_ns + hops * hw.ring_hop_cycles / hw.clock_ghz
+    hops = counts.counters.ring_byte_hops / counts.counters.ring_bytes
+    return counts.counters.ring_byte_hops / per_ns + hops * hw.ring_hop_cycles / hw.clock_ghz
 
 
 TURNING = (CostClass.POINTWISE, CostClass.ROW_REDUCTION, CostClass.MATMUL)
@@ -269,8 +269,8 @@ def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> fl
     The smaller of the bytes read and written counts; less where operands are constants.
     """
     turning = [c for c in operations if c.cost_class in TURNING]
-    read = sum(c.hbm_read_bytes for c in turning)
-    written = sum(c.hbm_written_bytes for c in turning)
+    read = sum(c.counters.rdmem_bytes for c in turning)
+    written = sum(c.counters.wrmem_bytes for c in turning)
     if not min(read, written):
         return 0.0
     scaled = sum(
@@ -376,7 +376,7 @@ def calibrated_pt_ns(counts: OperationCounts, shape: ProductShape, cal: Calibrat
     )
     peak = cal.batched_macs_per_ns if batched else cal.pt_macs_per_ns
     filled = 1.0 + cal.pt_fill_rows / _rows_per_core(shape)
-    return counts.multiply_adds * counts.busiest / peak * filled
+    return counts.counters.multiply_adds * counts.busiest / peak * filled
 
 
 def _rows_per_core(shape: ProductShape) -> float:

@@ -18,165 +18,6 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.operation.operation import Component
 
 
-class CostClass(StrEnum):
-    """Which terms of the calibrated model an operation has."""
-
-    POINTWISE = "pointwise"
-    """Reads and writes in order: elementwise, copies, conversions, and everything without a term
-    of its own."""
-    BROADCAST = "broadcast"
-    """Elementwise, with an operand in HBM that lacks a dim the result has."""
-    ROW_REDUCTION = "row reduction"
-    """Reduces the stick dim: one value of a row is left."""
-    COLUMN_REDUCTION = "column reduction"
-    """Reduces other dims; the stick stays."""
-    TRANSPOSE = "transpose"
-    """Another dim becomes the stick dim (restickify)."""
-    CONCATENATION = "concatenation"
-    """A copy into a part of a larger tensor that is not one range of it."""
-    MATMUL = "matmul"
-    """Runs on the pt array, with :attr:`OperationCounts.product`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProductShape:
-    """One run of a matrix product ``[batch, m, k] x [batch, k, n]``: elements, and cores per dim.
-
-    ``shared``: the second operand has no batch dim, so batch and rows are one dim to the array.
-    """
-
-    m: int
-    k: int
-    n: int
-    batch: int = 1
-    m_cores: int = 1
-    n_cores: int = 1
-    k_cores: int = 1
-    batch_cores: int = 1
-    shared: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationCounts:
-    """One operation of a kernel, all its runs of one launch together.
-
-    ``runs``: executions, one per trip of the loops around it. ``hbm_read_bytes`` counts what
-    several cores read at once only once (multicast); ``hbm_reread_bytes`` is the part of it that
-    an earlier run of this operation read already. ``ring_bytes``: bytes that leave a core for
-    another one; ``ring_byte_hops``: each times the links it passes, at least 1.
-    ``element_operations``: points of the iteration space worked on by the SFU, and
-    ``transcendental`` says that each is a function like exp. ``sticks``: sticks moved between
-    cores' units and HBM or LX, both directions.
-
-    ``largest_share``: part of the work of the busiest core, 0 for an even division among
-    ``cores``. ``mac_format``: the format of a product's operands.
-
-    ``rows``: steps outside of the stick dim of one run, all cores together; ``columns``:
-    elements of the stick dim of one run, divided among ``column_cores``. ``scalar_operand``: an
-    operand is one number for all elements.
-    """
-
-    name: str
-    cost_class: CostClass
-    cores: int
-    runs: int = 1
-    hbm_read_bytes: int = 0
-    hbm_written_bytes: int = 0
-    hbm_reread_bytes: int = 0
-    lx_read_bytes: int = 0
-    lx_written_bytes: int = 0
-    ring_bytes: int = 0
-    ring_byte_hops: int = 0
-    multiply_adds: int = 0
-    element_operations: int = 0
-    transcendental: bool = False
-    largest_share: float = 0.0
-    mac_format: str = "SEN169_FP16"
-    rows: int = 0
-    columns: int = 0
-    column_cores: int = 1
-    scalar_operand: bool = False
-    product: ProductShape | None = None
-
-    @property
-    def hbm_bytes(self) -> int:
-        """Bytes over the memory interface, both directions."""
-        return self.hbm_read_bytes + self.hbm_written_bytes
-
-    @property
-    def lx_bytes(self) -> int:
-        """Bytes to and from scratchpads, all cores."""
-        return self.lx_read_bytes + self.lx_written_bytes
-
-    @property
-    def through_lx(self) -> bool:
-        """True if an operand or the result lies in LX."""
-        return self.lx_bytes > 0
-
-    @property
-    def sticks(self) -> int:
-        """Sticks moved to and from HBM (multicast once) and LX."""
-        return (self.hbm_bytes + self.lx_bytes) // STICK_BYTES
-
-    @property
-    def busiest(self) -> float:
-        """Part of the work that the busiest core has."""
-        return self.largest_share or 1.0 / self.cores
-
-    @property
-    def core_rows(self) -> float:
-        """Rows of one run that one core has: the height of its row tile."""
-        return self.rows * self.column_cores / self.cores
-
-
-Dim = TypeVar("Dim")
-
-
-def product_dims(
-    dims: Sequence[Dim], first: Collection[Dim], second: Collection[Dim], result: Collection[Dim]
-) -> dict[str, list[Dim]]:
-    """``dims`` of a product by what they are: m, n, k, batch. The others: which of them each has.
-
-    Rows (m) are dims of the first operand and the result, columns (n) of the second and the result,
-    batches of all three; what the result lacks is reduced.
-    """
-    found: dict[str, list[Dim]] = {"m": [], "n": [], "k": [], "batch": []}
-    for dim in dims:
-        if dim not in result:
-            found["k"].append(dim)
-        elif dim not in second:
-            found["m"].append(dim)
-        else:
-            found["batch" if dim in first else "n"].append(dim)
-    return found
-
-
-def product_shape(
-    dims: Mapping[str, Sequence[Dim]], extents: Mapping[Dim, int], cores: Mapping[Dim, int]
-) -> ProductShape:
-    """The shape of a product. ``dims``: of :func:`product_dims`; ``extents``: elements of each,
-    ``cores``: among how many it is divided, where it is.
-    """
-    size = {kind: prod(extents[dim] for dim in held) for kind, held in dims.items()}
-    split = {kind: prod(cores.get(dim, 1) for dim in held) for kind, held in dims.items()}
-    return ProductShape(
-        m=size["m"],
-        k=size["k"],
-        n=size["n"],
-        batch=size["batch"],
-        m_cores=split["m"],
-        n_cores=split["n"],
-        k_cores=split["k"],
-        batch_cores=split["batch"],
-    )
-
-
-def is_broadcast(operand: Collection[Dim], result: Collection[Dim]) -> bool:
-    """True if an operand lacks some dims of the result, but not all. Dims of 1 are left out."""
-    held = sum(dim in operand for dim in result)
-    return 0 < held < len(result)
-
-
 @dataclass(frozen=True, slots=True)
 class OperandTraffic:
     """Bytes all cores together move for one operand of one execute."""
@@ -236,6 +77,16 @@ class Counters:
         )
 
     @property
+    def memory_bytes(self) -> int:
+        """Bytes over the memory interface, both directions."""
+        return self.rdmem_bytes + self.wrmem_bytes
+
+    @property
+    def lx_bytes(self) -> int:
+        """Bytes cores move to and from scratchpads."""
+        return self.lx_read_bytes + self.lx_written_bytes
+
+    @property
     def sticks(self) -> int:
         """Sticks cores move to and from HBM and LX."""
         return (
@@ -244,3 +95,151 @@ class Counters:
             + self.lx_read_bytes
             + self.lx_written_bytes
         ) // STICK_BYTES
+
+
+class CostClass(StrEnum):
+    """Which terms of the calibrated model an operation has."""
+
+    POINTWISE = "pointwise"
+    """Reads and writes in order: elementwise, copies, conversions, and everything without a term
+    of its own."""
+    BROADCAST = "broadcast"
+    """Elementwise, with an operand in HBM that lacks a dim the result has."""
+    ROW_REDUCTION = "row reduction"
+    """Reduces the stick dim: one value of a row is left."""
+    COLUMN_REDUCTION = "column reduction"
+    """Reduces other dims; the stick stays."""
+    TRANSPOSE = "transpose"
+    """Another dim becomes the stick dim (restickify)."""
+    CONCATENATION = "concatenation"
+    """A copy into a part of a larger tensor that is not one range of it."""
+    MATMUL = "matmul"
+    """Runs on the pt array, with :attr:`OperationCounts.product`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductShape:
+    """One run of a matrix product ``[batch, m, k] x [batch, k, n]``: elements, and cores per dim.
+
+    ``shared``: the second operand has no batch dim, so batch and rows are one dim to the array.
+    """
+
+    m: int
+    k: int
+    n: int
+    batch: int = 1
+    m_cores: int = 1
+    n_cores: int = 1
+    k_cores: int = 1
+    batch_cores: int = 1
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationCounts:
+    """One operation of a kernel, all its runs of one launch together.
+
+    ``counters``: its work; a run is one of their executions, one per trip of the loops around it.
+    The models look at what crosses the memory interface, not at what cores move to and from HBM.
+    ``hbm_reread_bytes``: the part of what is read from HBM that an earlier run read already.
+    ``transcendental``: an element operation is a function like exp.
+
+    ``largest_share``: part of the work of the busiest core, 0 for an even division among
+    ``cores``. ``mac_format``: the format of a product's operands.
+
+    ``rows``: steps outside of the stick dim of one run, all cores together; ``columns``:
+    elements of the stick dim of one run, divided among ``column_cores``. ``scalar_operand``: an
+    operand is one number for all elements.
+    """
+
+    name: str
+    cost_class: CostClass
+    cores: int
+    counters: Counters = Counters(executions=1)
+    hbm_reread_bytes: int = 0
+    transcendental: bool = False
+    largest_share: float = 0.0
+    mac_format: str = "SEN169_FP16"
+    rows: int = 0
+    columns: int = 0
+    column_cores: int = 1
+    scalar_operand: bool = False
+    product: ProductShape | None = None
+
+    @property
+    def runs(self) -> int:
+        """Executions of the operation."""
+        return self.counters.executions
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Bytes over the memory interface, both directions."""
+        return self.counters.memory_bytes
+
+    @property
+    def lx_bytes(self) -> int:
+        """Bytes to and from scratchpads, all cores."""
+        return self.counters.lx_bytes
+
+    @property
+    def through_lx(self) -> bool:
+        """True if an operand or the result lies in LX."""
+        return self.lx_bytes > 0
+
+    @property
+    def busiest(self) -> float:
+        """Part of the work that the busiest core has."""
+        return self.largest_share or 1.0 / self.cores
+
+    @property
+    def core_rows(self) -> float:
+        """Rows of one run that one core has: the height of its row tile."""
+        return self.rows * self.column_cores / self.cores
+
+
+Dim = TypeVar("Dim")
+
+
+def product_dims(
+    dims: Sequence[Dim], first: Collection[Dim], second: Collection[Dim], result: Collection[Dim]
+) -> dict[str, list[Dim]]:
+    """``dims`` of a product by what they are: m, n, k, batch. The others: which of them each has.
+
+    Rows (m) are dims of the first operand and the result, columns (n) of the second and the result,
+    batches of all three; what the result lacks is reduced.
+    """
+    found: dict[str, list[Dim]] = {"m": [], "n": [], "k": [], "batch": []}
+    for dim in dims:
+        if dim not in result:
+            found["k"].append(dim)
+        elif dim not in second:
+            found["m"].append(dim)
+        else:
+            found["batch" if dim in first else "n"].append(dim)
+    return found
+
+
+def product_shape(
+    dims: Mapping[str, Sequence[Dim]], extents: Mapping[Dim, int], cores: Mapping[Dim, int]
+) -> ProductShape:
+    """The shape of a product. ``dims``: of :func:`product_dims`; ``extents``: elements of each,
+    ``cores``: among how many it is divided, where it is.
+    """
+    size = {kind: prod(extents[dim] for dim in held) for kind, held in dims.items()}
+    split = {kind: prod(cores.get(dim, 1) for dim in held) for kind, held in dims.items()}
+    return ProductShape(
+        m=size["m"],
+        k=size["k"],
+        n=size["n"],
+        batch=size["batch"],
+        m_cores=split["m"],
+        n_cores=split["n"],
+        k_cores=split["k"],
+        batch_cores=split["batch"],
+    )
+
+
+def is_broadcast(operand: Collection[Dim], result: Collection[Dim]) -> bool:
+    """True if an operand lacks some dims of the result, but not all. Dims of 1 are left out."""
+    held = sum(dim in operand for dim in result)
+    return 0 < held < len(result)

@@ -32,9 +32,8 @@ from spyre.hw.counters.counts import (
     product_dims,
     product_shape,
 )
-from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
 from spyre.hw.ops.table import Family
-from spyre.hw.plans.core_plan import CorePlan, shares
+from spyre.hw.plans.core_plan import CorePlan, PlanRun, shares
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.operation.footprint import RESTICKIFY, window_of, window_span
@@ -361,11 +360,6 @@ TRANSCENDENTAL = frozenset(
 """Kernel operations that take several cycles per element (which, nobody has published)."""
 
 
-def operation_counts(linked: LinkedProgram) -> tuple[OperationCounts, ...]:
-    """A record per execute statement that ran, in program order."""
-    return tuple(count_operation(runs) for runs in linked.runs if runs)
-
-
 def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
     """All executions of one statement. Runtime sizes that differ between them are averaged."""
     counters = count_execute(runs)
@@ -381,16 +375,8 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
         name=op.name,
         cost_class=kind,
         cores=int(np.count_nonzero(work)) or len(set(op.cores)),
-        runs=counters.executions,
-        hbm_read_bytes=counters.rdmem_bytes,
-        hbm_written_bytes=counters.wrmem_bytes,
+        counters=counters,
         hbm_reread_bytes=reread_bytes(runs),
-        lx_read_bytes=counters.lx_read_bytes,
-        lx_written_bytes=counters.lx_written_bytes,
-        ring_bytes=counters.ring_bytes,
-        ring_byte_hops=counters.ring_byte_hops,
-        multiply_adds=counters.multiply_adds,
-        element_operations=counters.element_operations,
         transcendental=plan.spec.kernel_op in TRANSCENDENTAL,
         largest_share=float(work.max() / work.sum()) if work.any() else 0.0,
         mac_format=op.inputs[0].data_format,

@@ -1,15 +1,15 @@
-"""Launches as they are counted and reported: how their executes are numbered, and how often each
-program ran.
-"""
+"""Launches as they are reported and counted: numbers of their executes, and the counts of many."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
-from spyre.hw.counters.counts import Counters
-from spyre.hw.linking.linked_program import LinkedProgram, OriginalAddresses
+from spyre.hw.counters.counts import Counters, OperationCounts
+from spyre.hw.counters.program import ProgramView
+from spyre.hw.counters.scratchpad import live_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +28,27 @@ class ExecuteLabels:
 
 
 class LaunchCounts:
-    """Launches that ran to their end, by what was linked for them.
+    """How often each program ran to its end, and what that comes to.
 
-    `Executor` notes on the thread that runs launches; read it when nothing runs. Counters are
+    `Executor` notes on the thread that runs launches; read it when nothing runs. Counts are
     computed when they are read, once per program.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, launched: Iterable[ProgramView] = ()) -> None:
         self._launches: dict[int, int] = {}
-        """id of the places a program was linked for → launches there and where it was moved to."""
-        self._held: dict[int, OriginalAddresses] = {}
+        """id of a view → launches; the views are kept alive in ``_views``, so ids stay theirs."""
+        self._views: dict[int, ProgramView] = {}
+        for view in launched:
+            self.note(view)
 
-    def note(self, linked: LinkedProgram, launches: int = 1) -> None:
-        """``linked`` ran, ``launches`` times."""
-        origin = linked.places.origin
-        key = id(origin)
+    def note(self, view: ProgramView, launches: int = 1) -> None:
+        """A program ran, ``launches`` times."""
+        key = id(view)
         if key in self._launches:
             self._launches[key] += launches
         else:
             self._launches[key] = launches
-            self._held[key] = origin
+            self._views[key] = view
 
     @property
     def launches(self) -> int:
@@ -57,9 +58,51 @@ class LaunchCounts:
     @property
     def counters(self) -> Counters:
         """The work of all of them."""
-        found = (
-            each.times(count)
-            for key, count in self._launches.items()
-            for each in self._held[key].counters
+        work = (s.counters.times(count) for view, count in self._counted() for s in view.statements)
+        return reduce(add, work, Counters())
+
+    @property
+    def operations(self) -> tuple[OperationCounts, ...]:
+        """What the cost models take of all launches, program by program."""
+        return tuple(
+            counts for view, count in self._counted() for counts in operation_counts(view) * count
         )
-        return reduce(add, found, Counters())
+
+    @property
+    def executes(self) -> int:
+        """Executions of all statements."""
+        return sum(operation.runs for operation in self.operations)
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Bytes over the memory interface, both directions."""
+        return sum(operation.hbm_bytes for operation in self.operations)
+
+    @property
+    def cores(self) -> int:
+        """Cores of the operation that uses the most."""
+        return max((operation.cores for operation in self.operations), default=0)
+
+    @property
+    def lx_high_water_bytes(self) -> int:
+        """End of the highest range of a scratchpad that any of them touches."""
+        return max((view.lx_accesses.highest for view in self._views.values()), default=0)
+
+    @property
+    def lx_peak_bytes(self) -> int:
+        """Most bytes of a scratchpad alive in one of them."""
+        return max(map(lx_peak_bytes, self._views.values()), default=0)
+
+    def _counted(self) -> Iterator[tuple[ProgramView, int]]:
+        for key, view in self._views.items():
+            yield view, self._launches[key]
+
+
+def operation_counts(view: ProgramView) -> tuple[OperationCounts, ...]:
+    """What the cost models take of one launch: a record per statement that ran."""
+    return tuple(s.operation_counts for s in view.statements if s.counters.executions)
+
+
+def lx_peak_bytes(view: ProgramView) -> int:
+    """Most bytes of a scratchpad alive during one execution."""
+    return int(live_bytes(view.lx_accesses, len(view.executions)).max(initial=0))

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from spyre.errors import DeviceFault, DeviceLocation
 from spyre.hw.access import per_core
 from spyre.hw.device.threads import ThreadPool
-from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.memory.device_memory import DeviceMemory
+from spyre.hw.plans.core_plan import PlanRun
 from spyre.hw.spec import device_address
 from spyre.hw.table import plan as tb
 from spyre.layout.access_map import Int64Array
@@ -62,7 +63,7 @@ class Executor:
         self._begin(linked)
         self._drive(linked, 0, len(linked.host_dispatch))
         if self.counts is not None:
-            self.counts.note(linked)
+            self.counts.note(linked.view)
 
     def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
         """Run the dispatches ``first`` to ``last`` (excluded); raises DeviceFault as `run`."""
@@ -98,7 +99,7 @@ class Executor:
         faulty = self._call(linked, rows, 0, len(rows))
         if faulty < 0:
             if self.counts is not None:
-                self.counts.note(linked, piece.last - piece.first)
+                self.counts.note(linked.view, piece.last - piece.first)
             return
         launch, dispatch = divmod(faulty, len(linked.host_dispatch))
         with _numbered(piece.first + launch):
@@ -118,7 +119,7 @@ class Executor:
             if progress is not None:
                 progress(e + 1, count)
         if self.counts is not None:
-            self.counts.note(linked)
+            self.counts.note(linked.view)
         return elapsed
 
     def _begin(self, linked: LinkedProgram) -> None:

@@ -21,7 +21,8 @@ from spyre.hw.counters.counts import Counters
 from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.linking.binding import Binding
 from spyre.hw.linking.provenance import AliasStructure, alias_rows, alias_structure
-from spyre.hw.plans.core_plan import CorePlan
+from spyre.hw.linking.view import LinkedView
+from spyre.hw.plans.core_plan import CorePlan, PlanRun
 from spyre.hw.spec import (
     HBM_BYTES,
     REGION_BITS,
@@ -33,29 +34,6 @@ from spyre.hw.table.plan import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.operation.operation import Operation
 from spyre.mlir.program.program import LoopProgram, Schedule
-
-
-@dataclass(frozen=True)
-class PlanRun:
-    """A plan and the instances of a static execute it runs for.
-
-    ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
-    all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
-    slices, where the plan's is in cells, which may lie in other cores' scratchpads. ``anchors``:
-    what each base moves with, [instance, operand], see :mod:`spyre.hw.linking.provenance`.
-    """
-
-    plan: CorePlan
-    instances: Int64Array
-    bases: Int64Array
-    pattern: Int64Array
-    divided: Operation | None
-    anchors: Int64Array
-
-    def starts(self, operand: int) -> Int64Array:
-        """Start addresses of an operand, [instance, core]."""
-        starts: Int64Array = self.bases[:, operand, None] + self.pattern[operand]
-        return starts
 
 
 @dataclass(frozen=True)
@@ -120,6 +98,7 @@ class OriginalAddresses:
     schedule: Schedule
     runs: tuple[tuple[PlanRun, ...], ...]
     binding: Binding
+    view: LinkedView
 
     @cached_property
     def host_dispatch(self) -> Int64Array:
@@ -133,13 +112,6 @@ class OriginalAddresses:
     def origin(self) -> OriginalAddresses:
         """These places."""
         return self
-
-    @cached_property
-    def counters(self) -> tuple[Counters, ...]:
-        """The work of every static execute in one launch, wherever it is moved to."""
-        from spyre.hw.counters.execute import count_execute
-
-        return tuple(map(count_execute, self.runs))
 
     @cached_property
     def bases(self) -> Int64Array:
@@ -219,7 +191,12 @@ class LinkedProgram:
     @property
     def counters(self) -> tuple[Counters, ...]:
         """The work of every static execute in one launch; counted once per linked program."""
-        return self.places.origin.counters
+        return tuple(statement.counters for statement in self.view.statements)
+
+    @property
+    def view(self) -> LinkedView:
+        """The program as observers see it: the same object wherever it is moved to."""
+        return self.places.origin.view
 
     @cached_property
     def plans(self) -> tuple[tuple[CorePlan, ...], ...]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from spyre.errors import BundleError, JsonLocation, UnsupportedError
 from spyre.hw.linking.binding import Binding
 from spyre.hw.linking.checks import CheckedExecute, check_alignment, check_hbm, check_lx
-from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, OriginalAddresses, PlanRun
+from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, OriginalAddresses
 from spyre.hw.linking.provenance import (
     FIXED,
     UNKNOWN,
@@ -24,7 +24,8 @@ from spyre.hw.linking.provenance import (
     moves_as_a_whole,
     operand_anchors,
 )
-from spyre.hw.plans.core_plan import CorePlan, plan_operation
+from spyre.hw.linking.view import LinkedStatement, LinkedView
+from spyre.hw.plans.core_plan import CorePlan, PlanRun, plan_operation
 from spyre.hw.plans.normalise import UniformOperation, check_slices, uniform_operations
 from spyre.hw.spec import (
     LX_BASE,
@@ -72,7 +73,8 @@ class Linker:
             schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
             launch = _LinkState.of(self.program, schedule, binding)
             linked = [self._link_execute(execute, launch) for execute in self.program.executes]
-        return assemble(self.program, schedule, linked, binding, launch.movable)
+        operations = [self.operations[e.sdsc_filename] for e in self.program.executes]
+        return assemble(self.program, operations, schedule, linked, binding, launch.movable)
 
     def _link_execute(self, execute: Execute, launch: _LinkState) -> list[LinkedPart]:
         """The parts of one static execute, in the order they run."""
@@ -298,12 +300,14 @@ class LinkedPart:
 
 def assemble(
     program: LoopProgram,
+    operations: Sequence[Operation],
     schedule: Schedule,
     linked: Sequence[Sequence[LinkedPart]],
     binding: Binding,
     movable: bool,
 ) -> LinkedProgram:
-    """Put all dispatches in program order; ``linked``: the parts of each static execute.
+    """Put all dispatches in program order; ``linked``: the parts of each static execute,
+    ``operations`` what its SDSC says.
 
     ``movable``: other allocation starts change nothing but symbols.
     """
@@ -319,7 +323,9 @@ def assemble(
     known = all((run.anchors != UNKNOWN).all() for group in runs for run in group)
     chained = mark_chains(stacked, dispatch)
     code = LinkedCode(stacked, program, rows, anchors, movable and known, chained)
-    return LinkedProgram(code, OriginalAddresses(dispatch, schedule, runs, binding))
+    statements = map(LinkedStatement, program.executes, operations, runs)
+    view = LinkedView(tuple(statements), schedule, dispatch, rows)
+    return LinkedProgram(code, OriginalAddresses(dispatch, schedule, runs, binding, view))
 
 
 @dataclass

@@ -77,6 +77,29 @@ class CorePlan:
     high_bytes: Int64Array
 
 
+@dataclass(frozen=True)
+class PlanRun:
+    """A plan and the instances of a static execute it runs for.
+
+    ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
+    all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
+    slices, where the plan's is in cells, which may lie in other cores' scratchpads. ``anchors``:
+    what each base moves with, [instance, operand], see :mod:`spyre.hw.linking.provenance`.
+    """
+
+    plan: CorePlan
+    instances: Int64Array
+    bases: Int64Array
+    pattern: Int64Array
+    divided: Operation | None
+    anchors: Int64Array
+
+    def starts(self, operand: int) -> Int64Array:
+        """Start addresses of an operand, [instance, core]."""
+        starts: Int64Array = self.bases[:, operand, None] + self.pattern[operand]
+        return starts
+
+
 def plan_operation(
     op: Operation,
     relative_starts: Int64Array,

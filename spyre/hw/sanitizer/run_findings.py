@@ -14,7 +14,7 @@ import numpy.typing as npt
 from spyre.errors import Severity, SourceLocation
 from spyre.hw.access import core_boxes, global_coordinate
 from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.counters.program import ProgramView
 from spyre.hw.sanitizer.check_plan import CheckPlan, RowSource
 from spyre.hw.sanitizer.findings import Check, SanitizerFinding, count_of
 from spyre.hw.sanitizer.shadow import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class CheckedLaunch:
     """A launch with its tables and what the checks wrote into ``results``."""
 
-    linked: LinkedProgram
+    program: ProgramView
     label: ExecuteLabels
     plan: CheckPlan
     results: Int64Array
@@ -99,12 +99,11 @@ def findings_of(
 def _run_finding(
     launch: CheckedLaunch, log: RecordLog, source: RowSource, kind: _FindingText, words: Int64Array
 ) -> SanitizerFinding:
-    linked = launch.linked
-    execute, variant = linked.program.executes[source.static], source.variant
+    variant = source.variant
     op = variant.op
     tensor = op.tensors[source.operand]
-    _, loops = locate_execution(linked, int(words[ct.EXECUTION]))
-    instance = int(linked.schedule.instance[int(words[ct.EXECUTION])])
+    execution = int(words[ct.EXECUTION])
+    statement, instance, loops = locate_execution(launch.program, execution)
     position = source.positions[int(words[ct.BOX])]
     address = device_address(int(words[ct.STICK]) * STICK_BYTES)
     member = int(np.searchsorted(variant.instances, instance))
@@ -117,12 +116,12 @@ def _run_finding(
         code=kind.code,
         severity=Severity.ERROR,
         message=kind.message.format(op=op.name, tensor=tensor.name),
-        sdsc=launch.label.sdsc(execute.sdsc_filename),
+        sdsc=launch.label.sdsc(statement.source),
         expected=kind.expected,
         found=f"{count_of(sticks, 'stick')} in {count_of(runs, 'execution')}",
-        source=execute.location,
-        execute=launch.label.first_execute + source.static,
-        loop_indices=tuple(loops),
+        source=statement.location,
+        execute=launch.label.first_execute + statement.index,
+        loop_indices=loops,
         core=op.cores[position],
         tensor=tensor.name,
         coordinate=global_coordinate(
@@ -198,10 +197,13 @@ def _last_execute(words: UInt32Array, log: RecordLog, first_record: int) -> _Las
         return _LastExecute()
     event, execution = log.find(word >> ct.CORE_BITS)
     assert isinstance(event, LaunchEvent)
-    static, _ = locate_execution(event.linked, execution)
-    execute, label = event.linked.program.executes[static], event.label
+    statement, _, _ = locate_execution(event.program, execution)
+    label = event.label
     return _LastExecute(
-        label.sdsc(execute.sdsc_filename), label.first_execute + static, execute.location, ""
+        label.sdsc(statement.source),
+        label.first_execute + statement.index,
+        statement.location,
+        "",
     )
 
 

@@ -61,13 +61,13 @@ class Sanitizer:
     def prepare(self, linked: LinkedProgram) -> None:
         """`arguments` is to serve a call that runs nothing of ``linked``."""
         plan = check_plan_of(linked, self.checks)
-        self._current = CheckedLaunch(linked, self.label, plan, new_results(plan), 1)
+        self._current = CheckedLaunch(linked.view, self.label, plan, new_results(plan), 1)
 
     def begin(self, linked: LinkedProgram) -> None:
         """A launch of ``linked`` follows: `arguments` serves it until the next `begin`."""
         plan = check_plan_of(linked, self.checks)
-        first = self.log.add(LaunchEvent(linked, self.label), plan.execution_count)
-        self._current = CheckedLaunch(linked, self.label, plan, new_results(plan), first)
+        first = self.log.add(LaunchEvent(linked.view, self.label), plan.execution_count)
+        self._current = CheckedLaunch(linked.view, self.label, plan, new_results(plan), first)
         self._launches.append(self._current)
         self._others += check_program(linked, self.label, self.checks)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import mmap
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
 from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.counters.program import ProgramView, StatementView
 from spyre.hw.memory.device_memory import reserve
 from spyre.hw.spec import (
     CORES,
@@ -48,7 +47,7 @@ class Upload:
 class LaunchEvent:
     """A launch: its executions have consecutive records."""
 
-    linked: LinkedProgram
+    program: ProgramView
     label: ExecuteLabels
 
 
@@ -162,9 +161,8 @@ def describe_writer(log: RecordLog, word: int) -> str:
 
 def describe_execution(event: LaunchEvent, execution: int, core: int | None) -> str:
     """One execution of a launch, e.g. ``execute 3 (add), core 5, loop indices (1, 0)``."""
-    static, loops = locate_execution(event.linked, execution)
-    name = event.linked.plans[static][0].op.name
-    parts = [f"execute {event.label.first_execute + static} ({name})"]
+    statement, _, loops = locate_execution(event.program, execution)
+    parts = [f"execute {event.label.first_execute + statement.index} ({statement.name})"]
     if core is not None:
         parts.append(f"core {core}")
     if loops:
@@ -172,8 +170,10 @@ def describe_execution(event: LaunchEvent, execution: int, core: int | None) -> 
     return ", ".join(parts)
 
 
-def locate_execution(linked: LinkedProgram, execution: int) -> tuple[int, Sequence[int]]:
-    """Execute statement and loop indices of the ``execution``-th of a launch."""
-    schedule = linked.schedule
-    static, instance = int(schedule.order[execution]), int(schedule.instance[execution])
-    return static, tuple(int(i) for i in schedule.loop_indices[static][instance])
+def locate_execution(
+    program: ProgramView, execution: int
+) -> tuple[StatementView, int, tuple[int, ...]]:
+    """Statement, instance and loop indices of the ``execution``-th of a launch."""
+    index = int(program.executions.statement[execution])
+    instance = int(program.executions.instance[execution])
+    return program.statements[index], instance, program.loop_indices(index, instance)

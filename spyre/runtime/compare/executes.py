@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from spyre.errors import DeviceLocation
 from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate, touched_bytes
-from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.linking.linker import instance_arrangements
 from spyre.hw.memory.device_memory import DeviceMemory
-from spyre.hw.plans.core_plan import CorePlan
+from spyre.hw.plans.core_plan import CorePlan, PlanRun
 from spyre.hw.reference.execution import Execution
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import arrangement_positions

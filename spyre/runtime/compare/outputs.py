@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from spyre.dtypes import canonical_dtype_name
 from spyre.errors import MismatchError
 from spyre.hw.access import covers
-from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
+from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.plans.core_plan import PlanRun
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
 from spyre.layout.access_map import Int64Array

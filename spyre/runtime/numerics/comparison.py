@@ -23,6 +23,7 @@ import numpy.typing as npt
 from spyre.dtypes import bytes_to_codes, decode_device, encode_device, find_stored_format
 from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.linking.view import shape_text
 from spyre.hw.numerics import Numerics
 from spyre.runtime.compare.executes import (
     ElementLocation,
@@ -37,7 +38,6 @@ from spyre.runtime.compare.executes import (
 from spyre.runtime.compare.outputs import Index, describe_location
 from spyre.runtime.numerics.loaded_program import LoadedProgram, first_executes
 from spyre.runtime.numerics.rounding import Differences, UlpSize, differences, explained_units
-from spyre.runtime.run.result import shape_text
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]

@@ -16,19 +16,23 @@ from operator import add
 import numpy as np
 
 from spyre.hw.cost.machine import MachineSpec
-from spyre.hw.cost.models import Bound, Model
+from spyre.hw.cost.models import Model
 from spyre.hw.cost.timeline import Overlap, Resource, Span, TaskKind, Timeline
-from spyre.hw.counters.counts import Counters, OperationCounts
-from spyre.hw.counters.execute import CORE_COLUMNS, CORE_TRAFFIC
+from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.counters.program import ProgramView
 from spyre.hw.memory.allocation_history import AllocationHistory
-from spyre.hw.spec import CORES, STICK_BYTES
 from spyre.layout.access_map import Int64Array
 from spyre.runtime.flex.command_stream import Command, launch_of
 from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.kernel.launch import UNLABELLED
-from spyre.runtime.profile.kernel_model import ExecuteModel, Float64Array, KernelModel
+from spyre.runtime.profile.kernels import (
+    CoreBalance,
+    ExecuteProfile,
+    Float64Array,
+    KernelProfile,
+    balance_of,
+)
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.run.result import RunResult
 
@@ -38,9 +42,9 @@ class Activity:
     """One control block or host operation.
 
     ``label``: its name among the others; ``after``: labels of what had to be complete before; those
-    that nothing has mean nothing. ``size_bytes``: what a copy moves. ``linked``:
-    what a launch ran, None where a compute block ran no program. ``ended_ns``: host clock when it
-    had ended, 0 where it was not recorded.
+    that nothing has mean nothing. ``size_bytes``: what a copy moves. ``program``:
+    what a launch ran, None where a compute block ran none, and ``labels`` of its executes.
+    ``ended_ns``: host clock when it had ended, 0 where it was not recorded.
     """
 
     label: str
@@ -49,8 +53,8 @@ class Activity:
     stream: int = 0
     size_bytes: int = 0
     after: tuple[str, ...] = ()
-    linked: LinkedProgram | None = None
-    launch_label: ExecuteLabels = UNLABELLED
+    program: ProgramView | None = None
+    labels: ExecuteLabels = UNLABELLED
     ended_ns: int = 0
 
 
@@ -68,7 +72,7 @@ def _of_command(command: Command, card: int) -> Activity:
         command.stream_id,
         command.block.size_bytes,
         tuple(f"{card}: {label}" for label in command.after),
-        None if launched is None else launched.linked,
+        None if launched is None else launched.linked.view,
         UNLABELLED if launched is None else launched.label,
         command.end_ns,
     )
@@ -91,8 +95,8 @@ def activities_of_result(result: RunResult) -> tuple[Activity, ...]:
                 f"launch {k}",
                 TaskKind.COMPUTE,
                 launched.name,
-                linked=launched.linked,
-                launch_label=launched.label,
+                program=launched.linked.view,
+                labels=launched.label,
             )
         )
     found += _copies(result, (Role.OUTPUT, Role.INPUT_OUTPUT), TaskKind.COPY_OUT)
@@ -111,43 +115,6 @@ def _copies(result: RunResult, roles: Sequence[Role], kind: TaskKind) -> Iterato
 def _chained(found: Sequence[Activity]) -> Iterator[Activity]:
     for k, activity in enumerate(found):
         yield replace(activity, after=(found[k - 1].label,)) if k else activity
-
-
-@dataclass(frozen=True, eq=False)
-class CoreBalance:
-    """``counts``: of every core, int64 [CORES, len(CORE_COLUMNS)]; ``busy_ns``: how long each core
-    works, [CORES]: of every execute, its part of the busiest core's time.
-    """
-
-    counts: Int64Array
-    busy_ns: Float64Array
-
-    def count(self, column: str) -> Int64Array:
-        """A column of ``counts``, [CORES]."""
-        found: Int64Array = self.counts[:, CORE_COLUMNS.index(column)]
-        return found
-
-    @property
-    def sticks(self) -> Int64Array:
-        """Sticks every core moves to and from HBM and LX, [CORES]."""
-        found: Int64Array = self.counts[:, CORE_TRAFFIC].sum(axis=1) // STICK_BYTES
-        return found
-
-    @property
-    def by_name(self) -> dict[str, Int64Array]:
-        """All counts by name, each [CORES]."""
-        return {**{name: self.count(name) for name in CORE_COLUMNS}, "sticks": self.sticks}
-
-    @property
-    def imbalance(self) -> float | None:
-        """That of the time they work, see `imbalance`."""
-        return imbalance(self.busy_ns)
-
-
-def imbalance(values: Int64Array | Float64Array) -> float | None:
-    """The most of any core over the mean of those that have some; 1 is even, None without any."""
-    used = values[values > 0]
-    return float(used.max() / used.mean()) if len(used) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,10 +176,6 @@ def hbm_occupancy(
     return HbmOccupancy(time_ns, history.allocated_bytes)
 
 
-LAUNCH = "launch"
-"""What a kernel is bound by that takes less time than it takes to give it to the cores."""
-
-
 @dataclass(frozen=True, slots=True)
 class PeakRates:
     """What a machine could do at most: bytes and multiply-adds per nanosecond, all cores."""
@@ -226,93 +189,6 @@ class PeakRates:
         hw = machine.hardware
         per_core = hw.pt_macs_per_cycle * hw.clock_ghz * hw.format_speed(data_format)
         return PeakRates(hw.hbm_peak_gbps, per_core * hw.cores)
-
-
-@dataclass(frozen=True, eq=False)
-class ExecuteProfile:
-    """An execute statement of a kernel, all its executions in all launches.
-
-    ``index``: its number, in a case among those of all kernels. ``counters``, times: of one launch.
-    """
-
-    index: int
-    sdsc: str
-    model: ExecuteModel
-    launches: int
-
-    @property
-    def counters(self) -> Counters:
-        """Work in all launches."""
-        return self.model.counters.times(self.launches)
-
-    @property
-    def counts(self) -> OperationCounts:
-        """What the cost model was given, of one launch."""
-        return self.model.counts
-
-    @property
-    def total_ns(self) -> float:
-        """All launches."""
-        return self.model.total_ns * self.launches
-
-    @property
-    def bound(self) -> Bound:
-        """What it waits for most."""
-        return self.model.time.bound
-
-
-def balance_of(executes: Iterable[ExecuteProfile]) -> CoreBalance:
-    """What each core did in all launches of ``executes``."""
-    counts = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
-    busy_ns = np.zeros(CORES)
-    for execute in executes:
-        counts += execute.model.core_counts * execute.launches
-        busy_ns += execute.model.core_shares * execute.total_ns
-    return CoreBalance(counts, busy_ns)
-
-
-@dataclass(frozen=True, eq=False)
-class KernelProfile:
-    """A kernel, and how often it was launched in the same form.
-
-    ``launch_ns``: giving it to the cores, once.
-    """
-
-    name: str
-    model: KernelModel
-    executes: tuple[ExecuteProfile, ...]
-    launches: int
-    launch_ns: float
-
-    @property
-    def total_ns(self) -> float:
-        """Time on the cores, all launches."""
-        return self.model.total_ns * self.launches
-
-    @property
-    def counters(self) -> Counters:
-        """Work in all launches."""
-        return reduce(add, (e.counters for e in self.executes), Counters())
-
-    @property
-    def bound(self) -> str:
-        """What most of its time waits for; `LAUNCH` where launching takes longer than computing."""
-        if self.launch_ns >= self.model.total_ns:
-            return LAUNCH
-        times: dict[str, float] = {}
-        for execute in self.executes:
-            times[execute.bound] = times.get(execute.bound, 0.0) + execute.total_ns
-        return max(times, key=lambda bound: times[bound], default=LAUNCH)
-
-    @property
-    def lx_peak_bytes(self) -> int:
-        """Most bytes of a core's scratchpad alive at once."""
-        return self.model.lx_peak_bytes
-
-    @property
-    def cores(self) -> int:
-        """Cores that take part."""
-        return len({core for e in self.executes for core in e.model.cores})
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from spyre.atomic_write import atomic_write, writable_target
 from spyre.errors import JsonLocation, ProfileError
 from spyre.hw.cost.timeline import Resource, TaskKind
 from spyre.hw.counters.counts import Counters
-from spyre.runtime.profile.data import CoreBalance, HbmOccupancy, KernelProfile, ProfileData
+from spyre.runtime.profile.data import HbmOccupancy, ProfileData
+from spyre.runtime.profile.kernels import CoreBalance, KernelProfile
 from spyre.runtime.profile.table import ProfileRow, execute_rows, kernel_rows, time_text
 from spyre.runtime.trace.events import hbm_counters
 from spyre.runtime.units import format_bytes
@@ -90,7 +91,7 @@ def _hbm_object(found: HbmOccupancy) -> Object:
 
 def _lx_object(kernel: KernelProfile) -> Object:
     """Bytes of a scratchpad alive in one launch, from each moment to the next."""
-    live_bytes, begin_ns = kernel.model.lx_live_bytes, kernel.model.executions.begin_ns
+    live_bytes, begin_ns = kernel.model.lx_live_bytes, kernel.model.begin_ns
     changes = np.flatnonzero(np.diff(live_bytes, prepend=-1))
     return {
         "peak_bytes": kernel.lx_peak_bytes,

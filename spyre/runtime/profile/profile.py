@@ -13,13 +13,11 @@ from spyre.hw.cost.machine import MachineSpec, default_machine, load_machine
 from spyre.hw.cost.models import Model
 from spyre.hw.cost.timeline import Overlap, Task, TaskKind, simulate
 from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.counters.program import ProgramView
 from spyre.hw.memory.allocation_history import AllocationHistory
 from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.profile.data import (
     Activity,
-    ExecuteProfile,
-    KernelProfile,
     ProfileData,
     TimelineLaunch,
     activities_of,
@@ -27,7 +25,7 @@ from spyre.runtime.profile.data import (
     hbm_occupancy,
 )
 from spyre.runtime.profile.files import profile_object
-from spyre.runtime.profile.kernel_model import KernelModel, model_kernel
+from spyre.runtime.profile.kernels import KernelModel, KernelProfile, model_kernel
 from spyre.runtime.profile.report.page import write_report
 from spyre.runtime.profile.roofline import write_roofline
 from spyre.runtime.profile.table import make_table, profile_text
@@ -109,8 +107,8 @@ def make_profile(
     for place, activity in enumerate(activities):
         after = tuple(sorted({ends[label] for label in activity.after if label in ends}))
         kernel = None
-        if activity.linked is not None:
-            kernel = kernels.place(activity.name, activity.linked, activity.launch_label)
+        if activity.program is not None:
+            kernel = kernels.number(activity.name, activity.program, activity.labels)
         time_ns = 0.0 if kernel is None else kernels.models[kernel].total_ns
         for task in _tasks(activity, after, time_ns, chosen, len(tasks)):
             tasks.append(task)
@@ -158,37 +156,30 @@ def _tasks(
 
 @dataclass
 class _KernelModels:
-    """Kernels by what was linked for them; launches that differ in addresses only are one."""
+    """Kernels by what ran; launches that differ in addresses only are one."""
 
     machine: MachineSpec
     model: Model
     models: list[KernelModel] = field(default_factory=list)
-    _places: dict[tuple[str, int, ExecuteLabels], int] = field(default_factory=dict)
-    _held: list[tuple[str, LinkedProgram, ExecuteLabels]] = field(default_factory=list)
+    _numbers: dict[tuple[str, int, ExecuteLabels], int] = field(default_factory=dict)
     _launches: list[int] = field(default_factory=list)
 
-    def place(self, name: str, linked: LinkedProgram, label: ExecuteLabels) -> int:
-        """Place of the kernel, modelled when it is first seen; counts the launch."""
-        key = (name, id(linked.places.origin), label)
-        place = self._places.setdefault(key, len(self.models))
-        if place == len(self.models):
-            self.models.append(model_kernel(linked, self.machine, self.model))
-            self._held.append((name, linked, label))
+    def number(self, name: str, program: ProgramView, labels: ExecuteLabels) -> int:
+        """Number of the kernel, modelled when it is first seen; counts the launch."""
+        # the models keep their programs alive, so an id stays that of one program
+        key = (name, id(program), labels)
+        number = self._numbers.setdefault(key, len(self.models))
+        if number == len(self.models):
+            self.models.append(model_kernel(program, self.machine, self.model))
             self._launches.append(0)
-        self._launches[place] += 1
-        return place
+        self._launches[number] += 1
+        return number
 
     def profiles(self) -> tuple[KernelProfile, ...]:
+        """The kernels with all their launches, in order of their first one."""
         launch_ns = self.machine.hardware.launch_us * 1000.0
-        rows = zip(self._held, self.models, self._launches, strict=True)
+        rows = zip(self._numbers, self.models, self._launches, strict=True)
         return tuple(
-            KernelProfile(name, model, _executes(model, label, count), count, launch_ns)
-            for (name, _, label), model, count in rows
+            KernelProfile(name, model, labels, count, launch_ns)
+            for (name, _, labels), model, count in rows
         )
-
-
-def _executes(model: KernelModel, label: ExecuteLabels, count: int) -> tuple[ExecuteProfile, ...]:
-    return tuple(
-        ExecuteProfile(label.first_execute + e.index, label.sdsc(e.sdsc), e, count)
-        for e in model.executes
-    )

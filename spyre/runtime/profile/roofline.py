@@ -15,9 +15,10 @@ from typing import Any
 
 from spyre.errors import ProfileError
 from spyre.hw.cost.models import ideal_pt_ns, sfu_ns
-from spyre.hw.counters.counts import CostClass, OperationCounts
-from spyre.runtime.profile.data import ExecuteProfile, ProfileData
+from spyre.hw.counters.counts import CostClass, Counters, OperationCounts
+from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.files import check_target, write_whole
+from spyre.runtime.profile.kernels import ExecuteProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +70,27 @@ def roofline_of(profile: ProfileData) -> Roofline:
 
 
 def _roofline_point(profile: ProfileData, execute: ExecuteProfile) -> RooflinePoint:
-    counts, model = execute.counts, execute.model
+    counts = execute.counts
     work = _work(counts)
     return RooflinePoint(
-        f"{execute.index} {model.op} ({model.shape})",
-        "pt" if counts.multiply_adds else "sfu",
+        f"{execute.index} {execute.op} ({execute.shape})",
+        "pt" if counts.counters.multiply_adds else "sfu",
         work / counts.hbm_bytes if counts.hbm_bytes else None,
-        work / model.total_ns,
+        work / execute.time.total_ns,
         execute.total_ns / profile.kernel_ns,
         str(execute.bound),
     )
 
 
 def _work(counts: OperationCounts) -> int:
-    return counts.multiply_adds or counts.element_operations
+    return counts.counters.multiply_adds or counts.counters.element_operations
 
 
 def _roofs(profile: ProfileData) -> tuple[RooflineRoof, ...]:
     """Those of the machine; that of the pt arrays in the format of the products, if there are."""
     machine = profile.machine
     hw = machine.hardware
-    formats = {e.counts.mac_format for _, e in profile.executes if e.counts.multiply_adds}
+    formats = {e.counts.mac_format for _, e in profile.executes if e.counters.multiply_adds}
     roofs = [
         RooflineRoof(f"HBM peak, {hw.hbm_peak_gbps:g} GB/s", gbps=hw.hbm_peak_gbps),
         RooflineRoof(
@@ -98,7 +99,10 @@ def _roofs(profile: ProfileData) -> tuple[RooflineRoof, ...]:
         ),
     ]
     one = OperationCounts(
-        name="", cost_class=CostClass.POINTWISE, cores=hw.cores, element_operations=1
+        name="",
+        cost_class=CostClass.POINTWISE,
+        cores=hw.cores,
+        counters=Counters(element_operations=1),
     )
     roofs.append(RooflineRoof("vector units", rate=1.0 / sfu_ns(one, hw)))
     for data_format in sorted(formats) or ["SEN169_FP16"]:
@@ -106,7 +110,7 @@ def _roofs(profile: ProfileData) -> tuple[RooflineRoof, ...]:
             name="",
             cost_class=CostClass.MATMUL,
             cores=hw.cores,
-            multiply_adds=1,
+            counters=Counters(multiply_adds=1),
             mac_format=data_format,
         )
         roofs.append(RooflineRoof(f"pt arrays, {data_format}", rate=1.0 / ideal_pt_ns(mac, hw)))

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from spyre.hw.cost.timeline import Resource, TaskKind
 from spyre.hw.counters.counts import Counters
-from spyre.runtime.profile.data import (
+from spyre.runtime.profile.data import HbmOccupancy, PeakRates, ProfileData
+from spyre.runtime.profile.kernels import (
     LAUNCH,
     CoreBalance,
     ExecuteProfile,
-    HbmOccupancy,
     KernelProfile,
-    PeakRates,
-    ProfileData,
     balance_of,
 )
 from spyre.runtime.trace.events import region_name
@@ -57,12 +55,12 @@ class ProfileRow:
     @property
     def hbm_bytes(self) -> int:
         """Bytes over the memory interface."""
-        return self.counters.rdmem_bytes + self.counters.wrmem_bytes
+        return self.counters.memory_bytes
 
     @property
     def lx_bytes(self) -> int:
         """Bytes to and from the scratchpads."""
-        return self.counters.lx_read_bytes + self.counters.lx_written_bytes
+        return self.counters.lx_bytes
 
     @property
     def hbm_gbps(self) -> float:
@@ -89,7 +87,7 @@ def rows_of(profile: ProfileData, every: bool = False) -> tuple[ProfileRow, ...]
         return kernel_rows(profile)
     kinds: dict[tuple[str, str, int], list[ExecuteProfile]] = {}
     for _, e in found:
-        kinds.setdefault((e.model.op, e.model.shape, len(e.model.cores)), []).append(e)
+        kinds.setdefault((e.op, e.shape, len(e.cores)), []).append(e)
     name = profile.kernels[0].name
     return tuple(_profile_row(profile, f"{len(same)} of", name, same) for same in kinds.values())
 
@@ -108,8 +106,8 @@ def kernel_rows(profile: ProfileData) -> tuple[ProfileRow, ...]:
 
 
 def _kernel_row(profile: ProfileData, kernel: KernelProfile) -> ProfileRow:
-    ops = list(dict.fromkeys(e.model.op for e in kernel.executes))
-    shape = kernel.executes[0].model.shape if len(kernel.executes) == 1 else ", ".join(ops[:6])
+    ops = list(dict.fromkeys(e.op for e in kernel.executes))
+    shape = kernel.executes[0].shape if len(kernel.executes) == 1 else ", ".join(ops[:6])
     return replace(
         _profile_row(profile, f"{kernel.launches}×", kernel.name, kernel.executes),
         op=ops[0] if len(ops) == 1 else f"{len(kernel.executes)} executes",
@@ -128,9 +126,9 @@ def _profile_row(
     return ProfileRow(
         label,
         kernel,
-        longest.model.op if longest is not None else "",
-        longest.model.shape if longest is not None else "",
-        len({core for e in executes for core in e.model.cores}),
+        longest.op if longest is not None else "",
+        longest.shape if longest is not None else "",
+        len({core for e in executes for core in e.cores}),
         counters.executions,
         time_ns,
         time_ns / profile.kernel_ns if profile.kernel_ns else 0.0,
@@ -159,7 +157,7 @@ def _longest(kernels: Sequence[KernelProfile]) -> str:
 
 def _mac_roof(profile: ProfileData, executes: Iterable[ExecuteProfile]) -> float:
     """The highest peak among the formats of the products."""
-    formats = {e.counts.mac_format for e in executes if e.counts.multiply_adds}
+    formats = {e.counts.mac_format for e in executes if e.counters.multiply_adds}
     return max((PeakRates.of(profile.machine, f).macs_per_ns for f in formats), default=0.0)
 
 

@@ -13,7 +13,6 @@ nanoseconds; ``time_ns`` has the length that was modelled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -21,12 +20,22 @@ from spyre.hw.cost.timeline import Resource, Span
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.execute import CORE_COLUMNS
 from spyre.layout.access_map import Int64Array
-from spyre.runtime.profile.data import KernelProfile, ProfileData, TimelineLaunch
-from spyre.runtime.profile.kernel_model import Executions, Float64Array, part_of
-from spyre.runtime.trace.commands import Track, core_track
-from spyre.runtime.trace.events import HBM_TRACK, counter_events, hbm_counters, microseconds
+from spyre.runtime.profile.data import ProfileData, TimelineLaunch
+from spyre.runtime.profile.kernels import (
+    ExecuteProfile,
+    Float64Array,
+    KernelProfile,
+    part_of,
+)
+from spyre.runtime.trace.events import (
+    HBM_TRACK,
+    TraceEvent,
+    TraceProcess,
+    Track,
+    core_track,
+    hbm_counters,
+)
 
-Event = dict[str, Any]
 PROCESSES = 100
 """Distance of a card's process with modelled time from the one with the host's."""
 RESOURCE_TRACKS = {r: Track(10 + k, f"modelled {r}") for k, r in enumerate(Resource)}
@@ -36,7 +45,7 @@ LX = "LX bytes of a core"
 
 def modelled_events(
     profile: ProfileData, card: int = 0, first_process: int = 1, begin_ns: int = 0
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     """Names of the process and its tracks, and spans. ``begin_ns``: where modelled time begins."""
     process = first_process + PROCESSES + card
     writer = _ModelledTrace(profile, process, begin_ns)
@@ -52,28 +61,21 @@ class _ModelledTrace:
 
     def __init__(self, profile: ProfileData, process: int, begin_ns: int) -> None:
         self._profile = profile
-        self._process = process
+        self._process = TraceProcess(process)
         self._begin_ns = begin_ns
         self._parts: dict[int, _KernelParts] = {}
 
-    def names(self, title: str) -> Iterator[Event]:
+    def names(self, title: str) -> Iterator[TraceEvent]:
         """Metadata."""
-        yield self._name("process_name", 0, name=title)
-        yield self._name("process_sort_index", 0, sort_index=self._process)
-        cores = sorted({c for _, e in self._profile.executes for c in e.model.cores})
+        cores = sorted({c for _, e in self._profile.executes for c in e.cores})
         used = {task.resource for task in self._profile.timeline.tasks}
         tracks = [RESOURCE_TRACKS[r] for r in Resource if r in used]
         if cores:
             tracks.append(EXECUTES)
-        for track in (*tracks, *map(core_track, cores)):
-            yield self._name("thread_name", track.number, name=track.name)
-            yield self._name("thread_sort_index", track.number, sort_index=track.number)
+        tracks += map(core_track, cores)
+        yield from self._process.names(title, self._process.number, tracks)
 
-    def _name(self, kind: str, track: int, **content: object) -> Event:
-        head = {"ph": "M", "name": kind, "pid": self._process, "tid": track, "ts": 0}
-        return {**head, "args": content}
-
-    def tasks(self) -> Iterator[Event]:
+    def tasks(self) -> Iterator[TraceEvent]:
         """What is on the timeline."""
         profile = self._profile
         rows = zip(profile.timeline.tasks, profile.timeline.spans, profile.owners, strict=True)
@@ -89,30 +91,30 @@ class _ModelledTrace:
             span_ns = (span.begin_ns, span.end_ns)
             yield self._span(name, RESOURCE_TRACKS[task.resource], span_ns, details)
 
-    def launch(self, launch: TimelineLaunch) -> Iterator[Event]:
+    def launch(self, launch: TimelineLaunch) -> Iterator[TraceEvent]:
         """Executions of a launch, on their track and those of the cores."""
         kernel = self._profile.kernels[launch.kernel]
         parts = self._parts.setdefault(launch.kernel, _KernelParts(kernel))
-        executions = kernel.model.executions
-        times = executions.end_ns - executions.begin_ns
-        placed = within(self._profile.span_of(launch), executions)
-        columns = (executions.execute, executions.instance, times, *placed)
-        for place, instance, time, begin, end in zip(*(c.tolist() for c in columns), strict=True):
-            execute = kernel.executes[place]
+        model, executions = kernel.model, kernel.model.executions
+        times = model.end_ns - model.begin_ns
+        columns = (executions.statement, executions.instance, times)
+        placed = within(self._profile.span_of(launch), model.begin_ns, model.end_ns)
+        rows = zip(*(column.tolist() for column in (*columns, *placed)), strict=True)
+        for statement, instance, time, begin, end in rows:
+            execute = kernel.execute_of(statement)
             head = {"execute": execute.index, "sdsc": execute.sdsc, "bound": str(execute.bound)}
-            name = execute.model.op
-            details = {**head, "time_ns": time, **parts.counters(place, instance)}
-            yield self._span(name, EXECUTES, (begin, end), details)
-            for core, share, own in parts.cores(place, instance):
+            details = {**head, "time_ns": time, **parts.counters(execute, instance)}
+            yield self._span(execute.op, EXECUTES, (begin, end), details)
+            for core, share, counts in parts.cores(execute, instance):
                 busy = (begin, min(begin + (end - begin) * share, end))
-                details = {**head, "time_ns": time * share, **own}
-                yield self._span(name, core_track(core), busy, details)
+                details = {**head, "time_ns": time * share, **counts}
+                yield self._span(execute.op, core_track(core), busy, details)
 
-    def memory(self) -> Iterator[Event]:
+    def memory(self) -> Iterator[TraceEvent]:
         """How much is allocated in HBM, and alive in a scratchpad."""
-        found = self._profile.hbm
-        if found is not None and self._profile.activities:
-            thin = found.thinned()
+        occupancy = self._profile.hbm
+        if occupancy is not None and self._profile.activities:
+            thin = occupancy.thinned()
             values = hbm_counters(thin.allocated_bytes)
             yield from self._counter(HBM_TRACK, thin.time_ns, values)
         times_ns, live_bytes = lx_live_bytes(self._profile)
@@ -121,24 +123,15 @@ class _ModelledTrace:
 
     def _counter(
         self, name: str, times_ns: Float64Array, values: Mapping[str, Int64Array]
-    ) -> Iterator[Event]:
+    ) -> Iterator[TraceEvent]:
         moments = self._begin_ns + np.rint(times_ns).astype(np.int64)
-        return counter_events(self._process, name, moments, values)
+        return self._process.counters(name, moments, values)
 
     def _span(
         self, name: str, track: Track, span_ns: tuple[float, float], details: Mapping[str, object]
-    ) -> Event:
-        begin, end = map(round, span_ns)
-        return {
-            "ph": "X",
-            "name": name,
-            "cat": "modelled",
-            "pid": self._process,
-            "tid": track.number,
-            "ts": microseconds(self._begin_ns + begin),
-            "dur": (end - begin) / 1000,
-            "args": details,
-        }
+    ) -> TraceEvent:
+        begin, end = (self._begin_ns + round(each) for each in span_ns)
+        return self._process.span(name, "modelled", track, (begin, end), details)
 
 
 def lx_live_bytes(profile: ProfileData) -> tuple[Float64Array, Int64Array]:
@@ -149,16 +142,17 @@ def lx_live_bytes(profile: ProfileData) -> tuple[Float64Array, Int64Array]:
     times, live = [np.zeros(1)], [np.zeros(1, np.int64)]
     for launch in sorted(profile.launches, key=lambda each: profile.span_of(each).begin_ns):
         model, span = profile.kernels[launch.kernel].model, profile.span_of(launch)
-        times += [within(span, model.executions)[0], np.array([span.end_ns])]
+        times += [within(span, model.begin_ns, model.end_ns)[0], np.array([span.end_ns])]
         live += [model.lx_live_bytes, np.zeros(1, np.int64)]
     return np.concatenate(times), np.concatenate(live)
 
 
-def within(launch: Span, executions: Executions) -> tuple[Float64Array, Float64Array]:
-    """Begins and ends in nanoseconds, none behind the launch: sums of floats may be by a bit."""
+def within(
+    launch: Span, begin_ns: Float64Array, end_ns: Float64Array
+) -> tuple[Float64Array, Float64Array]:
+    """Begins and ends of executions in a launch, none behind it: sums of floats may be by a bit."""
     begins, ends = (
-        np.minimum(each + launch.begin_ns, launch.end_ns)
-        for each in (executions.begin_ns, executions.end_ns)
+        np.minimum(each + launch.begin_ns, launch.end_ns) for each in (begin_ns, end_ns)
     )
     return begins, ends
 
@@ -167,21 +161,25 @@ class _KernelParts:
     """The counters of a kernel's executes, taken apart into executions."""
 
     def __init__(self, kernel: KernelProfile) -> None:
-        self._models = [execute.model for execute in kernel.executes]
-        self._cores = [
-            [(core, float(m.core_shares[core]), m.core_counts[core].tolist()) for core in m.cores]
-            for m in self._models
-        ]
+        self._cores = {
+            e.index: [
+                (core, float(e.core_shares[core]), e.statement.core_counts[core].tolist())
+                for core in e.cores
+            ]
+            for e in kernel.executes
+        }
 
-    def counters(self, place: int, instance: int) -> dict[str, int]:
+    def counters(self, execute: ExecuteProfile, instance: int) -> dict[str, int]:
         """Counters of one execution."""
-        found = self._models[place].counters
-        return _parts(Counters.__slots__, found.values, found.executions, instance)
+        total = execute.statement.counters
+        return _parts(Counters.__slots__, total.values, total.executions, instance)
 
-    def cores(self, place: int, instance: int) -> Iterator[tuple[int, float, dict[str, int]]]:
+    def cores(
+        self, execute: ExecuteProfile, instance: int
+    ) -> Iterator[tuple[int, float, dict[str, int]]]:
         """Core, part of the time it works, and its counts of one execution."""
-        count = self._models[place].counters.executions
-        for core, share, row in self._cores[place]:
+        count = execute.statement.counters.executions
+        for core, share, row in self._cores[execute.index]:
             yield core, share, _parts(CORE_COLUMNS, row, count, instance)
 
 

@@ -298,19 +298,16 @@ def _launch_kernel(
     placed: dict[str, PlacedBuffer],
     options: RunOptions,
 ) -> LaunchedKernel:
-    kernel, device = checked.kernel.kernel, checked.kernel.kernel.device
+    device = checked.kernel.kernel.device
     label_launch(device, first_execute, spec.bundle)
     label = ExecuteLabels(first_execute, spec.bundle)
     runner = launch_runner(device, options, label)
     launch = bind_launch(spec, placed)
     executed = flex_device_of(device).blocking.launch(checked.kernel, launch, runner)
     linked = executed.linked
-    operations = [
-        kernel.bundle.operations[execute.sdsc_filename] for execute in linked.program.executes
-    ]
     reports = tuple(
         _renumbered(report, first_execute, spec.bundle)
-        for report in report_executes(linked, operations, executed.elapsed_ns)
+        for report in report_executes(linked, executed.elapsed_ns)
     )
     lookup = WriterLookup(linked)
     executed = replace(executed, label=label)

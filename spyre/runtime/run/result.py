@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from spyre.errors import Finding
 from spyre.hw.counters.counts import Counters
-from spyre.hw.linking.linked_program import LinkedProgram, PlanRun
-from spyre.mlir.operation.operation import Operation
+from spyre.hw.counters.program import StatementView
+from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.arguments.specs import ArgumentSpec
 from spyre.runtime.compare.outputs import OutputLocation
@@ -119,40 +119,26 @@ class RunResult:
 
 
 def report_executes(
-    linked: LinkedProgram,
-    operations: Sequence[Operation],
-    elapsed_ns: npt.NDArray[np.int64] | None,
+    linked: LinkedProgram, elapsed_ns: npt.NDArray[np.int64] | None
 ) -> tuple[ExecuteReport, ...]:
-    """A report per static execute. ``operations``: that of each; ``elapsed_ns``: per dispatch."""
-    count = len(linked.program.executes)
-    times: list[int | None] = [None] * count
+    """A report per execute statement. ``elapsed_ns``: per dispatch, if it was timed."""
+    program = linked.view
+    times: list[int | None] = [None] * len(program.statements)
     if elapsed_ns is not None:
-        sums = np.zeros(count, np.int64)
-        np.add.at(sums, linked.dispatch[:, 1], elapsed_ns)
+        sums = np.zeros(len(program.statements), np.int64)
+        np.add.at(sums, [dispatch.statement for dispatch in program.dispatches], elapsed_ns)
         times = [int(t) for t in sums]
-    return tuple(_report(linked, k, operations[k], times[k]) for k in range(count))
+    return tuple(map(_report, program.statements, times))
 
 
-def shape_text(op: Operation, runs: Sequence[PlanRun] = ()) -> str:
-    """The iteration space in N_ order, in elements; of a runtime size what ``runs`` had."""
-    shown = {dim: str(op.extents[dim]) for dim in op.dims}
-    for dim in op.symbolic_dims if runs else ():
-        sizes = {run.plan.op.extents[dim] for run in runs}
-        shown[dim] = "-".join(map(str, sorted({min(sizes), max(sizes)})))
-    return ", ".join(f"{dim} {extent}" for dim, extent in shown.items())
-
-
-def _report(linked: LinkedProgram, k: int, op: Operation, host_ns: int | None) -> ExecuteReport:
-    execute = linked.program.executes[k]
-    executions = len(linked.schedule.loop_indices[k])
-    counters = linked.counters[k]
+def _report(statement: StatementView, host_ns: int | None) -> ExecuteReport:
     return ExecuteReport(
-        k,
-        execute.sdsc_filename,
-        op.name,
-        shape_text(op, linked.runs[k]),
-        len(op.cores),
-        executions,
-        counters,
+        statement.index,
+        statement.source,
+        statement.name,
+        statement.shape,
+        len(statement.cores),
+        statement.counters.executions,
+        statement.counters,
         host_ns,
     )

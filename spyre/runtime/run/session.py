@@ -304,11 +304,8 @@ def _result(
     outputs: tuple[HostTensor, ...],
     findings: tuple[Finding, ...],
 ) -> RunResult:
-    linked, verification = executed.linked, executed.verification
-    operations = [
-        prepared.bundle.operations[execute.sdsc_filename] for execute in linked.program.executes
-    ]
-    executes = report_executes(linked, operations, executed.elapsed_ns)
+    verification = executed.verification
+    executes = report_executes(executed.linked, executed.elapsed_ns)
     not_verified = () if verification is None else verification.findings
     addresses = {k: tensor.address_bytes for k, tensor in placement.tensors.items()}
     return RunResult(
@@ -319,7 +316,7 @@ def _result(
         counters=reduce(add, (report.counters for report in executes), Counters()),
         findings=(*arguments.findings, *findings, *not_verified),
         arguments=tuple(PlacedArgument(a, addresses[a.arg_index]) for a in arguments.arguments),
-        places=_output_places(linked, arguments, addresses),
+        places=_output_places(executed.linked, arguments, addresses),
         verification=verification,
         launches=(executed,),
     )

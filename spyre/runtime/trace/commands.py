@@ -14,20 +14,26 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from spyre.atomic_write import atomic_write, writable_target
 from spyre.errors import LaunchError
-from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.memory.allocation_history import AllocationHistory
-from spyre.mlir.operation.operation import Operation
 from spyre.runtime.flex.command_stream import Command, CommandStream, launch_of
 from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.kernel.launch import ExecutedLaunch
-from spyre.runtime.trace.events import HBM_TRACK, counter_events, hbm_counters, microseconds
+from spyre.runtime.trace.events import (
+    HBM_TRACK,
+    TraceEvent,
+    TraceProcess,
+    Track,
+    core_track,
+    hbm_counters,
+    microseconds,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +57,20 @@ def core_spans(command: Command) -> Iterator[CoreSpan]:
     timed = timed_launch_of(command)
     if timed is None or timed.elapsed_ns is None:
         return
-    linked, label = timed.linked, timed.label
-    operations = _operations(linked)
+    program, labels = timed.linked.view, timed.label
     ends = (np.cumsum(timed.elapsed_ns) + timed.begin_ns).tolist()
-    rows = zip(linked.dispatch[:, 1:3].tolist(), timed.elapsed_ns.tolist(), ends, strict=True)
-    for op, ((static, instance), elapsed, end) in zip(operations, rows, strict=True):
+    rows = zip(program.dispatches, timed.elapsed_ns.tolist(), ends, strict=True)
+    for dispatch, elapsed, end in rows:
+        statement = program.statements[dispatch.statement]
         details = {
             "block": command.label,
             "iteration": command.iteration,
-            "execute": label.first_execute + static,
-            "instance": instance,
-            "loop_indices": linked.schedule.loop_indices[static][instance].tolist(),
-            "sdsc": label.sdsc(linked.program.executes[static].sdsc_filename),
+            "execute": labels.first_execute + dispatch.statement,
+            "instance": dispatch.instance,
+            "loop_indices": list(program.loop_indices(dispatch.statement, dispatch.instance)),
+            "sdsc": labels.sdsc(statement.source),
         }
-        yield CoreSpan(op.name, op.cores, (end - elapsed, end), details)
+        yield CoreSpan(statement.name, dispatch.cores, (end - elapsed, end), details)
 
 
 def used_cores(command: Command) -> frozenset[int]:
@@ -72,29 +78,13 @@ def used_cores(command: Command) -> frozenset[int]:
     timed = timed_launch_of(command)
     if timed is None:
         return frozenset()
-    runs = timed.linked.places.origin.runs
-    return frozenset(core for group in runs for run in group for core in run.plan.op.cores)
-
-
-def _operations(linked: LinkedProgram) -> list[Operation]:
-    """What each dispatch runs: that of its part, see :mod:`spyre.hw.plans.normalise`."""
-    runs = [run for group in linked.places.origin.runs for run in group]
-    which = np.searchsorted(linked.run_rows, linked.dispatch[:, 0], side="right") - 1
-    return [runs[place].plan.op for place in which.tolist()]
+    return frozenset(core for s in timed.linked.view.statements for core in s.cores)
 
 
 _STREAMS = 1000
 _ENGINES = 2000
-_CORES = 3000
 _LINES = len(Engine)
 """Lines of a stream at most: it has one span per engine at a time."""
-
-
-class Track(NamedTuple):
-    """A line of the trace; they are shown in order of ``number``."""
-
-    number: int
-    name: str
 
 
 @cache
@@ -108,12 +98,6 @@ def stream_track(stream_id: int, line: int) -> Track:
 def engine_track(engine: Engine) -> Track:
     """The track of an engine."""
     return Track(_ENGINES + engine, f"engine {engine.name.lower()}")
-
-
-@cache
-def core_track(core: int) -> Track:
-    """The track of a core."""
-    return Track(_CORES + core, f"core {core}")
 
 
 def lanes_of(commands: CommandStream) -> list[Track]:
@@ -141,7 +125,6 @@ def used_tracks(commands: CommandStream, lanes: Sequence[Track]) -> Iterator[Tra
     yield from (core_track(core) for core in sorted(cores))
 
 
-CommandEvent = dict[str, Any]
 Recordings = Mapping[int, CommandStream]
 """What was recorded, by index of the card."""
 _PIECE = 4096
@@ -172,7 +155,7 @@ def _head(axis: TimeAxis | None) -> dict[str, Any]:
     return {"displayTimeUnit": "ns", **base}
 
 
-def trace_events(recordings: Recordings, axis: TimeAxis | None = None) -> Iterator[CommandEvent]:
+def trace_events(recordings: Recordings, axis: TimeAxis | None = None) -> Iterator[TraceEvent]:
     """Names of all processes and tracks, spans, and arrows to what waited for them."""
     chosen = axis or _own_axis(recordings)
     arrows = 0
@@ -196,7 +179,7 @@ def write_trace(
     path: Path | str,
     recordings: Recordings,
     axis: TimeAxis | None = None,
-    more: Iterable[CommandEvent] = (),
+    more: Iterable[TraceEvent] = (),
 ) -> None:
     """Write a trace; the file appears whole or not at all. ``more``: events of other processes.
 
@@ -220,7 +203,7 @@ def _refusal(path: Path | str, found: str) -> LaunchError:
     )
 
 
-def _encoded(head: Mapping[str, Any], events: Iterable[CommandEvent]) -> Iterator[bytes]:
+def _encoded(head: Mapping[str, Any], events: Iterable[TraceEvent]) -> Iterator[bytes]:
     """The JSON text of the trace, in pieces."""
     source = iter(events)
     separator = msgspec.json.encode(head)[:-1] + b',"traceEvents":['
@@ -239,16 +222,13 @@ class _CardTrace:
         self._commands = commands
         self._origin_ns = axis.origin_ns
         self._lanes = lanes_of(commands)
-        self._process = axis.first_process + index
+        self._process = TraceProcess(axis.first_process + index)
         self._sources: dict[str, tuple[Command, Track]] = {}
 
-    def events(self) -> Iterator[CommandEvent]:
+    def events(self) -> Iterator[TraceEvent]:
         """Everything about the card."""
-        yield self._name("process_name", 0, name=f"Spyre device {self._index}")
-        yield self._name("process_sort_index", 0, sort_index=self._index)
-        for track in used_tracks(self._commands, self._lanes):
-            yield self._name("thread_name", track.number, name=track.name)
-            yield self._name("thread_sort_index", track.number, sort_index=track.number)
+        tracks = used_tracks(self._commands, self._lanes)
+        yield from self._process.names(f"Spyre device {self._index}", self._index, tracks)
         for command, lane in zip(self._commands, self._lanes, strict=True):
             yield from self._spans(command, lane)
             yield from self._arrows(command, lane)
@@ -256,20 +236,15 @@ class _CardTrace:
         if self._commands.memory is not None and len(self._commands):
             yield from self._memory(self._commands.memory)
 
-    def _memory(self, found: AllocationHistory) -> Iterator[CommandEvent]:
+    def _memory(self, found: AllocationHistory) -> Iterator[TraceEvent]:
         """What is allocated, from the first command on."""
         first_ns = min(command.begin_ns for command in self._commands)
         clock_ns = np.maximum(np.append(first_ns, found.times_ns), first_ns)
         moments = clock_ns - self._origin_ns
-        yield from counter_events(
-            self._process, HBM_TRACK, moments, hbm_counters(found.allocated_bytes)
-        )
+        values = hbm_counters(found.allocated_bytes)
+        yield from self._process.counters(HBM_TRACK, moments, values)
 
-    def _name(self, kind: str, track: int, **content: object) -> CommandEvent:
-        head = {"ph": "M", "name": kind, "pid": self._process, "tid": track, "ts": 0}
-        return {**head, "args": content}
-
-    def _spans(self, command: Command, lane: Track) -> Iterator[CommandEvent]:
+    def _spans(self, command: Command, lane: Track) -> Iterator[TraceEvent]:
         block = command.block
         details = {
             "block": command.label,
@@ -293,28 +268,21 @@ class _CardTrace:
         name: str,
         category: str,
         track: Track,
-        span_ns: tuple[int, int],
+        clock_ns: tuple[int, int],
         details: Mapping[str, object],
-    ) -> CommandEvent:
-        return {
-            "ph": "X",
-            "name": name,
-            "cat": category,
-            "pid": self._process,
-            "tid": track.number,
-            "ts": self._microseconds(span_ns[0]),
-            "dur": (span_ns[1] - span_ns[0]) / 1000,
-            "args": details,
-        }
+    ) -> TraceEvent:
+        begin, end = (each - self._origin_ns for each in clock_ns)
+        return self._process.span(name, category, track, (begin, end), details)
 
-    def _arrows(self, command: Command, lane: Track) -> Iterator[CommandEvent]:
+    def _arrows(self, command: Command, lane: Track) -> Iterator[TraceEvent]:
         """From each recorded block that ``command`` waited for, on the tracks of the streams."""
         for label in command.after:
             if label not in self._sources:
                 continue  # it ran before the recording
             source, source_lane = self._sources[label]
             self.arrows += 1
-            head = {"name": "after", "cat": "after", "id": self.arrows, "pid": self._process}
+            head = {"name": "after", "cat": "after", "id": self.arrows}
+            head["pid"] = self._process.number
             begin, end = self._microseconds(source.begin_ns), self._microseconds(command.begin_ns)
             yield {"ph": "s", **head, "tid": source_lane.number, "ts": begin}
             yield {"ph": "f", "bp": "e", **head, "tid": lane.number, "ts": end}

@@ -1,17 +1,89 @@
-"""Events of a Chrome trace: times as Perfetto reads them, and counter tracks of quantities that
-hold from one moment to the next.
-"""
+"""Events of a Chrome trace: names, spans and counters of a process, times as Perfetto has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from math import nextafter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spyre.hw.memory.regions import PROGRAM_REGION
 from spyre.layout.access_map import Int64Array
+
+TraceEvent = dict[str, Any]
+HBM_TRACK = "HBM bytes allocated"
+_FIRST_CORE = 3000
+"""Number of core 0's track: below those of streams and engines."""
+
+
+class Track(NamedTuple):
+    """A line of the trace; they are shown in order of ``number``. Spans on one must not overlap."""
+
+    number: int
+    name: str
+
+
+@cache
+def core_track(core: int) -> Track:
+    """The track of a core."""
+    return Track(_FIRST_CORE + core, f"core {core}")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceProcess:
+    """Makes the events of a process. Its times are nanoseconds from where the trace begins."""
+
+    number: int
+
+    def names(self, title: str, place: int, tracks: Iterable[Track]) -> Iterator[TraceEvent]:
+        """What the process and its tracks are called. ``place``: where it is among the others."""
+        yield self._metadata("process_name", 0, name=title)
+        yield self._metadata("process_sort_index", 0, sort_index=place)
+        for track in tracks:
+            yield self._metadata("thread_name", track.number, name=track.name)
+            yield self._metadata("thread_sort_index", track.number, sort_index=track.number)
+
+    def _metadata(self, kind: str, track: int, **content: object) -> TraceEvent:
+        head = {"ph": "M", "name": kind, "pid": self.number, "tid": track, "ts": 0}
+        return {**head, "args": content}
+
+    def span(
+        self,
+        name: str,
+        category: str,
+        track: Track,
+        span_ns: tuple[int, int],
+        details: Mapping[str, object],
+    ) -> TraceEvent:
+        """Something with a begin and an end."""
+        begin_ns, end_ns = span_ns
+        return {
+            "ph": "X",
+            "name": name,
+            "cat": category,
+            "pid": self.number,
+            "tid": track.number,
+            "ts": microseconds(begin_ns),
+            "dur": (end_ns - begin_ns) / 1000,
+            "args": details,
+        }
+
+    def counters(
+        self, name: str, times_ns: Int64Array, values: Mapping[str, Int64Array]
+    ) -> Iterator[TraceEvent]:
+        """An event per moment with all ``values``, each a track of its own.
+
+        ``values``: [moments], like the times. Moments at which nothing changes are left out.
+        """
+        rows = np.stack(list(values.values()), axis=1)
+        changed = np.append(True, (np.diff(rows, axis=0) != 0).any(axis=1))
+        for moment, row in zip(times_ns[changed].tolist(), rows[changed].tolist(), strict=True):
+            ts = microseconds(moment)
+            head = {"ph": "C", "name": name, "pid": self.number, "tid": 0, "ts": ts}
+            yield {**head, "args": dict(zip(values, row, strict=True))}
 
 
 def microseconds(time_ns: int) -> float:
@@ -20,26 +92,8 @@ def microseconds(time_ns: int) -> float:
     It multiplies by 1000 and rounds. Past 2**42 microseconds numbers are almost a nanosecond apart
     and products half of one below 2**52: the nearest number may have a product that is rounded up.
     """
-    found = time_ns / 1000
-    return found if found * 1000 - time_ns < 0.5 else nextafter(found, 0.0)
-
-
-TraceEvent = dict[str, Any]
-HBM_TRACK = "HBM bytes allocated"
-
-
-def counter_events(
-    process: int, name: str, times_ns: Int64Array, values: Mapping[str, Int64Array]
-) -> Iterator[TraceEvent]:
-    """An event per moment (ns in the trace) with all ``values``, each a track of its own.
-
-    ``values``: [moments], like the times. Moments at which nothing changes are left out.
-    """
-    rows = np.stack(list(values.values()), axis=1)
-    changed = np.append(True, (np.diff(rows, axis=0) != 0).any(axis=1))
-    for moment, row in zip(times_ns[changed].tolist(), rows[changed].tolist(), strict=True):
-        head = {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": microseconds(moment)}
-        yield {**head, "args": dict(zip(values, row, strict=True))}
+    nearest = time_ns / 1000
+    return nearest if nearest * 1000 - time_ns < 0.5 else nextafter(nearest, 0.0)
 
 
 def hbm_counters(allocated_bytes: Int64Array) -> dict[str, Int64Array]:

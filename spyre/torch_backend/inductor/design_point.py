@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from spyre.hw.cost.program_counts import ProgramCounts, program_counts
+from spyre.hw.counters.launches import LaunchCounts
 from spyre.torch_backend import autoload
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.observe.launches import launches_noted
@@ -81,14 +81,14 @@ def forget_compiled() -> None:
     torch.compiler.reset()
 
 
-def counted_call(function: Function, tensors: Sequence[torch.Tensor]) -> ProgramCounts:
+def counted_call(function: Function, tensors: Sequence[torch.Tensor]) -> LaunchCounts:
     """What one call launches, after a first one that compiles; copies are not counted."""
     with torch.no_grad():
         function(*tensors)
         with launches_noted() as launches:
             function(*tensors)
         torch.accelerator.synchronize()
-    return program_counts(launches.linked)
+    return LaunchCounts(linked.view for linked in launches.linked)
 
 
 def call_seconds(function: Function, tensors: Sequence[torch.Tensor]) -> float:

@@ -18,7 +18,7 @@ from spyre.hw.cost.models import (
     kernel_ns,
     low_tile_factor,
 )
-from spyre.hw.counters.counts import CostClass, OperationCounts, ProductShape
+from spyre.hw.counters.counts import CostClass, Counters, OperationCounts, ProductShape
 
 MACHINE = default_machine()
 MIB = 1 << 20
@@ -26,9 +26,9 @@ NEG = OperationCounts(
     name="neg",
     cost_class=CostClass.POINTWISE,
     cores=32,
-    hbm_read_bytes=16 * MIB,
-    hbm_written_bytes=16 * MIB,
-    element_operations=8 * MIB,
+    counters=Counters(
+        rdmem_bytes=16 * MIB, wrmem_bytes=16 * MIB, element_operations=8 * MIB, executions=1
+    ),
     rows=2048,
     columns=4096,
 )
@@ -36,15 +36,20 @@ MM = OperationCounts(
     name="batchmatmul",
     cost_class=CostClass.MATMUL,
     cores=32,
-    hbm_read_bytes=16 * MIB,
-    hbm_written_bytes=8 * MIB,
-    multiply_adds=2048**3,
+    counters=Counters(
+        rdmem_bytes=16 * MIB, wrmem_bytes=8 * MIB, multiply_adds=2048**3, executions=1
+    ),
     rows=2048,
     columns=2048,
     product=ProductShape(m=2048, k=2048, n=2048, m_cores=4, n_cores=8),
 )
 
 sizes = st.integers(0, 1 << 36)
+
+
+def doing(operation: OperationCounts, **work: int) -> OperationCounts:
+    """The operation with other counters."""
+    return replace(operation, counters=replace(operation.counters, **work))
 
 
 @st.composite
@@ -65,15 +70,17 @@ def counts(draw: st.DrawFn) -> OperationCounts:
         name=kind.value,
         cost_class=kind,
         cores=draw(st.integers(1, 32)),
-        runs=draw(st.integers(1, 100)),
-        hbm_read_bytes=read,
-        hbm_written_bytes=draw(sizes),
+        counters=Counters(
+            executions=draw(st.integers(1, 100)),
+            rdmem_bytes=read,
+            wrmem_bytes=draw(sizes),
+            lx_read_bytes=draw(sizes),
+            ring_bytes=(moved := draw(sizes)),
+            ring_byte_hops=moved * draw(st.integers(1, 16)),
+            multiply_adds=draw(sizes) if kind is CostClass.MATMUL else 0,
+            element_operations=draw(sizes),
+        ),
         hbm_reread_bytes=draw(st.integers(0, read)),
-        lx_read_bytes=draw(sizes),
-        ring_bytes=(moved := draw(sizes)),
-        ring_byte_hops=moved * draw(st.integers(1, 16)),
-        multiply_adds=draw(sizes) if kind is CostClass.MATMUL else 0,
-        element_operations=draw(sizes),
         transcendental=draw(st.booleans()),
         rows=draw(st.integers(0, 20000)),
         columns=draw(st.integers(0, 20000)),
@@ -121,7 +128,7 @@ def test_the_busiest_core_counts():
 
 
 def test_functions_and_scratchpads_cost_time():
-    in_lx = replace(NEG, hbm_read_bytes=0, hbm_written_bytes=0, lx_read_bytes=16 * MIB)
+    in_lx = doing(NEG, rdmem_bytes=0, wrmem_bytes=0, lx_read_bytes=16 * MIB)
     assert kernel_ns([in_lx], MACHINE, "ideal").bound in (Bound.LX, Bound.SFU)
     slow = replace(in_lx, transcendental=True)
     assert kernel_ns([slow], MACHINE, "ideal").bound is Bound.SFU
@@ -131,22 +138,22 @@ def test_functions_and_scratchpads_cost_time():
 
 
 def test_the_ring_is_shared_by_its_links():
-    moved = replace(NEG, ring_bytes=MIB, ring_byte_hops=4 * MIB)
+    moved = doing(NEG, ring_bytes=MIB, ring_byte_hops=4 * MIB)
     terms = kernel_ns([moved], MACHINE, "ideal").terms
     assert terms.ring == pytest.approx(4 * MIB / (192 * 64) + 4 * 4 / 1.5)
 
 
 def test_turning_is_a_matter_of_the_kernel():
     """A reader and a writer in one kernel alternate; the same bytes one way do not."""
-    reader = replace(NEG, hbm_read_bytes=32 * MIB, hbm_written_bytes=0)
-    writer = replace(NEG, hbm_read_bytes=0, hbm_written_bytes=32 * MIB)
+    reader = doing(NEG, rdmem_bytes=32 * MIB, wrmem_bytes=0)
+    writer = doing(NEG, rdmem_bytes=0, wrmem_bytes=32 * MIB)
     assert kernel_ns([reader], MACHINE).terms.turnaround == 0
     both = kernel_ns([reader, writer], MACHINE).terms.turnaround
     assert both == pytest.approx(kernel_ns([NEG, NEG], MACHINE).terms.turnaround)
 
 
 def test_reading_again_is_cheaper():
-    again = replace(MM, runs=2, hbm_reread_bytes=8 * MIB)
+    again = replace(doing(MM, executions=2), hbm_reread_bytes=8 * MIB)
     first = replace(again, hbm_reread_bytes=0)
     assert kernel_ns([again], MACHINE).terms.memory < kernel_ns([first], MACHINE).terms.memory
 
@@ -182,11 +189,11 @@ def test_partial_sums_cost_the_ring():
 
 @pytest.mark.parametrize(("rows", "slower"), [(32 * 256, True), (32 * 32, False), (32 * 2, True)])
 def test_heights_of_row_tiles(rows: int, slower: bool):
-    tile = replace(NEG, runs=8, rows=rows, columns=2048)
+    tile = replace(doing(NEG, executions=8), rows=rows, columns=2048)
     factors = [factor(tile, MACHINE.calibration) for factor in (high_tile_factor, low_tile_factor)]
     assert (max(factors) > 1) is slower
     assert min(factors) == 1
-    once = replace(tile, runs=1)
+    once = doing(tile, executions=1)
     assert high_tile_factor(once, MACHINE.calibration) == 1
     assert low_tile_factor(once, MACHINE.calibration) == 1
 
@@ -194,9 +201,15 @@ def test_heights_of_row_tiles(rows: int, slower: bool):
 def softmax(rows: int, columns: int, runs: int) -> list[OperationCounts]:
     """A copy into LX, four operations there, and one out of it."""
     size_bytes, shape = rows * columns * 2, {"rows": rows // runs, "columns": columns}
-    tile = OperationCounts(name="", cost_class=CostClass.POINTWISE, cores=32, runs=runs, **shape)
-    inside = replace(tile, lx_read_bytes=size_bytes)
-    ends = [replace(tile, hbm_read_bytes=size_bytes), replace(tile, hbm_written_bytes=size_bytes)]
+    tile = OperationCounts(
+        name="",
+        cost_class=CostClass.POINTWISE,
+        cores=32,
+        counters=Counters(executions=runs),
+        **shape,
+    )
+    inside = doing(tile, lx_read_bytes=size_bytes)
+    ends = [doing(tile, rdmem_bytes=size_bytes), doing(tile, wrmem_bytes=size_bytes)]
     return [ends[0], *[inside] * 4, ends[1]]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.execute import CORE_COLUMNS, chain_hops, count_cores, count_execute
-from spyre.hw.linking.linked_program import PlanRun
+from spyre.hw.plans.core_plan import PlanRun
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Indirection, Operation

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre.hw.counters.scratchpad import is_live, lx_occupancy
+from spyre.hw.counters.launches import lx_peak_bytes
+from spyre.hw.counters.scratchpad import is_live, live_bytes
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.operation.operation import Component
@@ -16,7 +17,7 @@ COUNT = 12
 executes = st.sets(st.integers(0, COUNT - 1))
 
 
-def live_twin(written: set[int], read: set[int]) -> list[int]:
+def live_reference(written: set[int], read: set[int]) -> list[int]:
     """Backwards: needed from a read back to the write before it."""
     live, needed = [0] * COUNT, False
     for place in reversed(range(COUNT)):
@@ -28,7 +29,7 @@ def live_twin(written: set[int], read: set[int]) -> list[int]:
 @given(written=executes, read=executes)
 def test_live(written: set[int], read: set[int]):
     found = is_live(*(np.array(sorted(s), np.int64) for s in (written, read)), COUNT)
-    assert found.tolist() == live_twin(written, read)
+    assert found.tolist() == live_reference(written, read)
 
 
 def test_a_chain_in_scratchpads():
@@ -39,15 +40,16 @@ def test_a_chain_in_scratchpads():
     steps = ([x, first], [first, second], [second, second], [second, y])
     ops = [build_operation(pointwise("neg", shape, [a], b, split)) for a, b in steps]
     places = [a for op in (ops[0], ops[3]) for a in allocations_of(windows(op))]
-    found = lx_occupancy(link(engine(), ops, places, repeat=2))
+    view = link(engine(), ops, places, repeat=2).view
+    live = live_bytes(view.lx_accesses, len(view.executions))
     kib = 1024
-    assert found.live_bytes.tolist() == [4 * kib, 8 * kib, 4 * kib, 4 * kib] * 2
-    assert found.peak_bytes == 8 * kib
-    assert found.high_water_bytes == (1 << 16) + 4 * kib
+    assert live.tolist() == [4 * kib, 8 * kib, 4 * kib, 4 * kib] * 2
+    assert lx_peak_bytes(view) == 8 * kib
+    assert view.lx_accesses.highest == (1 << 16) + 4 * kib
 
 
 def test_nothing_in_scratchpads():
     x, y = (HostOperand(region(k)) for k in range(2))
     op = build_operation(pointwise("neg", (64, 64), [x], y, {"mb": 2}))
-    found = lx_occupancy(link(engine(), [op], allocations_of(windows(op))))
-    assert (found.peak_bytes, found.high_water_bytes) == (0, 0)
+    view = link(engine(), [op], allocations_of(windows(op))).view
+    assert (lx_peak_bytes(view), view.lx_accesses.highest) == (0, 0)

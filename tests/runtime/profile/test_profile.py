@@ -14,11 +14,12 @@ from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.models import kernel_ns
 from spyre.hw.cost.timeline import TaskKind
 from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.execute import operation_counts
+from spyre.hw.counters.launches import operation_counts
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.kernel.launch import run_recorded
-from spyre.runtime.profile.data import LAUNCH, activities_of, imbalance
+from spyre.runtime.profile.data import activities_of
 from spyre.runtime.profile.files import counters_object
+from spyre.runtime.profile.kernels import LAUNCH, imbalance
 from spyre.runtime.profile.profile import make_profile
 from spyre.runtime.profile.table import MAX_ROWS, ProfileRow, execute_rows, rows_of, total_row
 from spyre.runtime.spyrecode.compile import compile_directory
@@ -34,7 +35,7 @@ def result(request):
 def test_sums_are_those_of_run_and_model(result, model):
     found = spyre.profile(result, model=model)
     linked = result.launches[0].linked
-    expected = kernel_ns(operation_counts(linked), default_machine(), model)
+    expected = kernel_ns(operation_counts(linked.view), default_machine(), model)
     assert found.counters == result.counters
     assert found.compute_ns == pytest.approx(expected.total_ns)
     assert [e.bound for _, e in found.executes] == [o.bound for o in expected.operations]
@@ -46,11 +47,10 @@ def test_sums_are_those_of_run_and_model(result, model):
 def test_executions_follow_one_another(result):
     found = spyre.profile(result)
     kernel = found.kernels[0].model
-    times = kernel.executions
-    assert len(times) == result.counters.executions
-    assert times.begin_ns[0] == 0
-    assert times.begin_ns[1:].tolist() == times.end_ns[:-1].tolist()
-    assert times.end_ns[-1] == pytest.approx(kernel.total_ns)
+    assert len(kernel.executions) == result.counters.executions
+    assert kernel.begin_ns[0] == 0
+    assert kernel.begin_ns[1:].tolist() == kernel.end_ns[:-1].tolist()
+    assert kernel.end_ns[-1] == pytest.approx(kernel.total_ns)
 
 
 def test_copies_and_launches(matmul):
@@ -175,7 +175,7 @@ def test_a_recording_of_many_launches(compiled):
     found = make_profile(activities_of(commands))
     (kernel,) = found.kernels
     assert (kernel.launches, len(found.launches)) == (3, 3)
-    assert found.counters == kernel.executes[0].model.counters.times(3)
+    assert found.counters == kernel.executes[0].statement.counters.times(3)
     copy = next(
         span
         for owner, span in zip(found.owners, found.timeline.spans, strict=True)

@@ -12,7 +12,7 @@ import spyre
 from spyre.hw.cost.timeline import Span
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.execute import CORE_COLUMNS
-from spyre.runtime.profile.kernel_model import Executions, part_of
+from spyre.runtime.profile.kernels import part_of
 from spyre.runtime.profile.trace import EXECUTES, modelled_events, within
 from tests.runtime.trace.trace_reader import span_ns
 
@@ -55,10 +55,8 @@ def test_nothing_overlaps(add_loop, overlap):
 def test_executions_end_with_their_launch():
     """Sums of tenths pass 2.5 by a bit, and would be rounded up where the launch is not."""
     ends = np.cumsum(np.full(25, 0.1))
-    number = np.arange(25)
-    executions = Executions(0 * number, number, np.append(0.0, ends)[:-1], ends)
     assert round(ends[-1]) > round(2.5)
-    begins, ends = within(Span(0.0, 2.5), executions)
+    begins, ends = within(Span(0.0, 2.5), np.append(0.0, ends)[:-1], ends)
     assert ends[-1] == 2.5
     assert (begins[1:] == ends[:-1]).all()
 

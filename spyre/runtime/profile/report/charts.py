@@ -14,14 +14,8 @@ from spyre.hw.cost.timeline import Resource, TaskKind
 from spyre.hw.counters.scratchpad import LxLifetimes, lifetimes
 from spyre.hw.spec import REGIONS
 from spyre.layout.access_map import Int64Array
-from spyre.runtime.profile.data import (
-    CoreBalance,
-    HbmOccupancy,
-    KernelProfile,
-    ProfileData,
-    imbalance,
-)
-from spyre.runtime.profile.kernel_model import Float64Array
+from spyre.runtime.profile.data import HbmOccupancy, ProfileData
+from spyre.runtime.profile.kernels import CoreBalance, Float64Array, KernelProfile, imbalance
 from spyre.runtime.profile.report.html import (
     Frame,
     Markup,
@@ -188,8 +182,8 @@ def left_out(kernel: KernelProfile) -> int:
 def _lifetime_rectangles(
     kernel: KernelProfile, found: LxLifetimes, drawn: list[int], highest: int
 ) -> Iterator[Markup]:
-    executions, total_ns = kernel.model.executions, kernel.model.total_ns
-    begin, end = executions.begin_ns[found.first], executions.end_ns[found.last]
+    model, total_ns = kernel.model, kernel.model.total_ns
+    begin, end = model.begin_ns[found.first], model.end_ns[found.last]
     ranges = np.unique(np.stack([found.low, found.high], axis=1), axis=0).tolist()
     colour = {tuple(each): k % COLOURS for k, each in enumerate(ranges)}
     for k in drawn:
@@ -206,7 +200,7 @@ def _lifetime_rectangles(
             height=max(bottom - y, 1.0),
             class_=f"content colour-{colour[low, high]}",
         )
-        name = kernel.executes[int(found.writer[k])].model.op
+        name = kernel.execute_of(int(found.writer[k])).op
         if right - x > 8 * len(name) + 8 and bottom - y > 16:
             yield tag("text", name, x=float(x) + 5, y=y + 14, class_="inner")
 
@@ -215,8 +209,8 @@ def _lifetime_text(
     kernel: KernelProfile, found: LxLifetimes, k: int, begin: float, end: float
 ) -> str:
     low, high = int(found.low[k]), int(found.high[k])
-    writer = kernel.executes[int(found.writer[k])].model.op
-    reader = kernel.executes[int(found.reader[k])].model.op
+    writer = kernel.execute_of(int(found.writer[k])).op
+    reader = kernel.execute_of(int(found.reader[k])).op
     source = f"written by {writer}" if found.written[k] else f"there before, read by {writer}"
     return (
         f"{low:#x} to {high:#x} ({format_bytes(high - low)}): {source}, last used by {reader}, "

@@ -15,8 +15,9 @@ import numpy as np
 from spyre import __version__
 from spyre.hw.cost.models import Bound
 from spyre.hw.counters.counts import Counters
-from spyre.runtime.profile.data import LAUNCH, KernelProfile, ProfileData
+from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.files import write_whole
+from spyre.runtime.profile.kernels import LAUNCH, KernelProfile
 from spyre.runtime.profile.report.charts import (
     MAX_LIFETIMES,
     CoreQuantity,

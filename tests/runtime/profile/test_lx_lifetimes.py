@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spyre.hw.cost.machine import default_machine
-from spyre.hw.counters.scratchpad import LxAccesses, LxLifetimes, lifetimes, lx_occupancy
-from spyre.runtime.profile.kernel_model import model_kernel
+from spyre.hw.counters.scratchpad import LxAccesses, LxLifetimes, lifetimes, live_bytes
 
 Use = tuple[int, int, int, int]
 """Low, high, position, writes."""
@@ -60,14 +58,11 @@ def test_lifetimes(found: list[Use]):
 
 @pytest.mark.parametrize("name", ["softmax", "add_loop"])
 def test_as_full_as_the_occupancy_says(name, request):
-    linked = request.getfixturevalue(name).launches[0].linked
-    model = model_kernel(linked, default_machine(), "ideal")
-    found, expected = lifetimes(model.lx), lx_occupancy(linked)
-    live = np.zeros(len(model.executions), np.int64)
+    view = request.getfixturevalue(name).launches[0].linked.view
+    found, live = lifetimes(view.lx_accesses), np.zeros(len(view.executions), np.int64)
     for k in range(len(found)):
         live[found.first[k] : found.last[k] + 1] += found.high[k] - found.low[k]
-    assert live.tolist() == expected.live_bytes.tolist()
-    assert model.lx.highest == expected.high_water_bytes
+    assert live.tolist() == live_bytes(view.lx_accesses, len(live)).tolist()
 
 
 def test_nothing():

@@ -1,0 +1,141 @@
+"""A linked bundle as observers see it: :class:`~spyre.hw.counters.program.ProgramView` of it.
+
+Everything is worked out when it is first asked for, and once for all places the launch is moved to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from spyre.errors import SourceLocation
+from spyre.hw.counters.counts import Counters, OperationCounts
+from spyre.hw.counters.execute import count_cores, count_execute, count_operation
+from spyre.hw.counters.program import Dispatch, Executions
+from spyre.hw.counters.scratchpad import NO_ACCESSES, LxAccesses
+from spyre.hw.plans.core_plan import PlanRun
+from spyre.hw.spec import LX_BASE, LX_BYTES
+from spyre.layout.access_map import Int64Array
+from spyre.mlir.operation.operation import Component, Operation
+from spyre.mlir.program.program import Execute, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedStatement:
+    """An execute statement. ``operation``: what its SDSC says; ``runs``: what was linked for it."""
+
+    execute: Execute
+    operation: Operation
+    runs: tuple[PlanRun, ...]
+
+    @property
+    def index(self) -> int:
+        """Number of the statement in its program."""
+        return self.execute.index
+
+    @property
+    def name(self) -> str:
+        """The operation."""
+        return self.operation.name
+
+    @property
+    def shape(self) -> str:
+        """The iteration space; of a runtime size what the executions had."""
+        return shape_text(self.operation, self.runs)
+
+    @property
+    def source(self) -> str:
+        """The SDSC file."""
+        return self.execute.sdsc_filename
+
+    @property
+    def location(self) -> SourceLocation | None:
+        """The statement in bundle.mlir."""
+        return self.execute.location
+
+    @cached_property
+    def cores(self) -> tuple[int, ...]:
+        """The cores of all its parts."""
+        return tuple(sorted({core for run in self.runs for core in run.plan.op.cores}))
+
+    @cached_property
+    def counters(self) -> Counters:
+        """The work of all its executions."""
+        return count_execute(self.runs)
+
+    @cached_property
+    def core_counts(self) -> Int64Array:
+        """The same core by core, int64 [CORES, len(CORE_COLUMNS)]."""
+        return count_cores(self.runs)
+
+    @cached_property
+    def operation_counts(self) -> OperationCounts:
+        """The same with its class and shape."""
+        return count_operation(self.runs)
+
+
+def shape_text(op: Operation, runs: Sequence[PlanRun] = ()) -> str:
+    """The iteration space in N_ order, in elements; of a runtime size what ``runs`` had."""
+    extents = {dim: str(op.extents[dim]) for dim in op.dims}
+    for dim in op.symbolic_dims if runs else ():
+        sizes = {run.plan.op.extents[dim] for run in runs}
+        extents[dim] = "-".join(map(str, sorted({min(sizes), max(sizes)})))
+    return ", ".join(f"{dim} {extent}" for dim, extent in extents.items())
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedView:
+    """``dispatch``, ``run_rows``: see :class:`~spyre.hw.linking.linked_program.LinkedProgram`."""
+
+    statements: tuple[LinkedStatement, ...]
+    schedule: Schedule
+    dispatch: Int64Array
+    run_rows: Int64Array
+
+    @cached_property
+    def executions(self) -> Executions:
+        """Those that do something, the schedule has others too; parts of one are one."""
+        statement, instance = self.dispatch[:, 1], self.dispatch[:, 2]
+        span = int(instance.max(initial=0)) + 1
+        _, first = np.unique(statement * span + instance, return_index=True)
+        rows = np.sort(first)
+        return Executions(statement[rows], instance[rows])
+
+    @cached_property
+    def dispatches(self) -> tuple[Dispatch, ...]:
+        """What is run at once: an execution, or a part of one."""
+        runs = [run for statement in self.statements for run in statement.runs]
+        which = np.searchsorted(self.run_rows, self.dispatch[:, 0], side="right") - 1
+        cores = [run.plan.op.cores for run in runs]
+        rows = zip(self.dispatch[:, 1:3].tolist(), which.tolist(), strict=True)
+        return tuple(Dispatch(statement, k, cores[run]) for (statement, k), run in rows)
+
+    @cached_property
+    def lx_accesses(self) -> LxAccesses:
+        """Every use of a range of the scratchpads."""
+        uses = [use for statement in self.statements for use in self._lx_uses(statement)]
+        return LxAccesses(*np.concatenate(uses, axis=1)) if uses else NO_ACCESSES
+
+    def _lx_uses(self, statement: LinkedStatement) -> Iterator[Int64Array]:
+        if not statement.runs:
+            return
+        positions = np.flatnonzero(self.executions.statement == statement.index)
+        instance = self.executions.instance[positions]
+        position_of = np.zeros(int(instance.max(initial=0)) + 1, np.int64)
+        position_of[instance] = positions
+        for run in statement.runs:
+            for operand, access in enumerate(run.plan.accesses):
+                if access.tensor.component is not Component.LX:
+                    continue
+                starts = (run.starts(operand) - LX_BASE) % LX_BYTES
+                low, high = starts.min(axis=1), starts.max(axis=1) + access.span_bytes
+                index = np.full(len(low), statement.index)
+                writes = np.full(len(low), int(access.tensor in run.plan.op.outputs))
+                yield np.stack([low, high, position_of[run.instances], index, writes])
+
+    def loop_indices(self, statement: int, instance: int) -> tuple[int, ...]:
+        """Indices of the loops around an execution, outermost first."""
+        return tuple(self.schedule.loop_indices[statement][instance].tolist())

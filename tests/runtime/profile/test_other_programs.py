@@ -1,0 +1,194 @@
+"""A program that no bundle was linked for is counted, weighed, profiled and traced all the same.
+
+It knows nothing of SDSCs, plans or tables: it says what `ProgramView` asks for, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pytest
+
+from spyre.hw.cost.machine import default_machine
+from spyre.hw.cost.models import kernel_ns
+from spyre.hw.cost.timeline import TaskKind
+from spyre.hw.counters.counts import CostClass, Counters, OperationCounts
+from spyre.hw.counters.execute import CORE_COLUMNS
+from spyre.hw.counters.launches import ExecuteLabels, LaunchCounts, lx_peak_bytes
+from spyre.hw.counters.program import Dispatch, Executions, ProgramView, StatementView
+from spyre.hw.counters.scratchpad import LxAccesses
+from spyre.hw.sanitizer.shadow import LaunchEvent, RecordLog, describe_writer
+from spyre.hw.spec import CORES
+from spyre.hw.table import checks as ct
+from spyre.runtime.flex.command_stream import Command, CommandStream
+from spyre.runtime.flex.job import ControlBlock
+from spyre.runtime.flex.scheduling import Engine
+from spyre.runtime.kernel.launch import ExecutedLaunch
+from spyre.runtime.profile.data import Activity
+from spyre.runtime.profile.profile import make_profile
+from spyre.runtime.profile.report.page import report_page
+from spyre.runtime.profile.trace import modelled_events
+from spyre.runtime.trace.commands import trace_events
+
+KIB = 1024
+LOADS, SCALES = 0, 1
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction of a made-up engine, repeated on two cores."""
+
+    index: int
+    name: str
+    repeats: int
+    counters: Counters
+    source: str = "listing.s"
+    shape: str = "lanes 64"
+    location: None = None
+    cores: tuple[int, ...] = (3, 4)
+
+    @property
+    def core_counts(self) -> np.ndarray:
+        counts = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
+        for column, name in enumerate(CORE_COLUMNS):
+            counts[list(self.cores), column] = getattr(self.counters, name) // len(self.cores)
+        return counts
+
+    @property
+    def operation_counts(self) -> OperationCounts:
+        return OperationCounts(
+            name=self.name, cost_class=CostClass.POINTWISE, cores=2, counters=self.counters
+        )
+
+
+class Listing:
+    """Three times: load 4 KiB into the scratchpads, scale it in place."""
+
+    statements = (
+        Instruction(
+            LOADS,
+            "load",
+            3,
+            Counters(
+                hbm_read_bytes=24 * KIB,
+                rdmem_bytes=12 * KIB,
+                lx_written_bytes=24 * KIB,
+                executions=3,
+            ),
+        ),
+        Instruction(
+            SCALES,
+            "scale",
+            3,
+            Counters(
+                lx_read_bytes=24 * KIB,
+                lx_written_bytes=24 * KIB,
+                element_operations=6 * KIB,
+                executions=3,
+            ),
+        ),
+    )
+
+    @property
+    def executions(self) -> Executions:
+        return Executions(np.tile([LOADS, SCALES], 3), np.repeat([0, 1, 2], 2))
+
+    @cached_property
+    def dispatches(self) -> list[Dispatch]:
+        runs = self.executions
+        pairs = zip(runs.statement.tolist(), runs.instance.tolist(), strict=True)
+        return [Dispatch(statement, instance, (3, 4)) for statement, instance in pairs]
+
+    @property
+    def lx_accesses(self) -> LxAccesses:
+        """Written by each load; read and written by each scaling."""
+        position = np.array([0, 1, 1, 2, 3, 3, 4, 5, 5])
+        writes = np.array([1, 0, 1] * 3)
+        low = np.zeros(9, np.int64)
+        return LxAccesses(low, low + 4 * KIB, position, position % 2, writes)
+
+    def loop_indices(self, statement: int, instance: int) -> tuple[int, ...]:
+        return (instance,)
+
+
+LABELS = ExecuteLabels(10, "made_up")
+
+
+@pytest.fixture
+def listing() -> ProgramView:
+    found: ProgramView = Listing()
+    statement: StatementView = found.statements[0]
+    assert statement.name == "load"
+    return found
+
+
+def test_counted(listing):
+    counts = LaunchCounts([listing, listing])
+    counts.note(listing, 3)
+    once = listing.statements[LOADS].counters + listing.statements[SCALES].counters
+    assert (counts.launches, counts.counters) == (5, once.times(5))
+    assert counts.executes == 30
+    assert counts.hbm_bytes == 5 * 12 * KIB
+    assert (lx_peak_bytes(listing), counts.lx_high_water_bytes) == (4 * KIB, 4 * KIB)
+    assert kernel_ns(counts.operations, default_machine()).total_ns > 0
+
+
+@pytest.fixture
+def profile(listing):
+    activities = [
+        Activity("in", TaskKind.COPY_IN, "x", size_bytes=12 * KIB),
+        *(
+            Activity(f"run {k}", TaskKind.COMPUTE, "listing", 0, 0, ("in",), listing, LABELS)
+            for k in range(2)
+        ),
+    ]
+    return make_profile(activities)
+
+
+def test_profiled(profile):
+    (kernel,) = profile.kernels
+    assert (kernel.launches, kernel.cores, kernel.lx_peak_bytes) == (2, 2, 4 * KIB)
+    assert [(e.index, e.sdsc, e.op) for e in kernel.executes] == [
+        (10, "made_up/listing.s", "load"),
+        (11, "made_up/listing.s", "scale"),
+    ]
+    assert profile.counters.executions == 12
+    assert profile.per_core.count("lx_read_bytes").nonzero()[0].tolist() == [3, 4]
+    assert "scale" in str(profile)
+    assert "listing" in report_page(profile)
+    assert [row["op"] for row in profile.to_json()["executes"]] == ["load", "scale"]
+
+
+def test_modelled_trace(profile):
+    spans = [e for e in modelled_events(profile) if e["ph"] == "X" and "execute" in e["args"]]
+    executes = [s for s in spans if s["tid"] == 20]
+    assert [s["name"] for s in executes] == ["load", "scale"] * 6
+    assert sum(s["args"]["rdmem_bytes"] for s in executes) == 2 * 12 * KIB
+
+
+@dataclass(frozen=True)
+class Linked:
+    """What the engine was given: it only has to show a view."""
+
+    view: ProgramView
+
+
+def test_traced(listing):
+    """A timed launch in a recording: a span per dispatch and core."""
+    timed = ExecutedLaunch(Linked(listing), 1000, np.full(6, 50), LABELS)
+    stream = CommandStream()
+    block = ControlBlock("compute", "listing")
+    stream.add(Command((0, 0, 0), "cb 0", 0, Engine.COMPUTE, block, (), 0, 1000, 1400, timed))
+    spans = [e for e in trace_events({0: stream}) if e.get("cat") == "execute"]
+    assert [s["name"] for s in spans] == ["load", "load", "scale", "scale"] * 3
+    assert {s["args"]["sdsc"] for s in spans} == {"made_up/listing.s"}
+    assert spans[-1]["args"]["loop_indices"] == [2]
+
+
+def test_named_by_the_sanitizer(listing):
+    log = RecordLog()
+    first = log.add(LaunchEvent(listing, LABELS), 6)
+    writer = describe_writer(log, (first + 3) << ct.CORE_BITS | 4)
+    assert writer == "execute 11 (scale), core 3, loop indices (1,)"
