@@ -43,19 +43,24 @@ class Scheduler:
         ended: Callable[[Work], None] | None = None,
         dependent: Callable[[BaseException, StreamQueue], BaseException] | None = None,
     ) -> None:
+        # Guards the state and the counters below. Held for short bookkeeping only: never while a
+        # unit runs, memory is freed or somebody is called back, since all of these may submit.
         self._lock = threading.Lock()
+        # Both deques are filled and emptied without the lock: append and popleft are atomic.
         self._finished: deque[Work] = deque()
         self._inbox: deque[Work] = deque()
         self._note_end = ended
         arguments = {} if dependent is None else {"dependent": dependent}
         self._state = Scheduling(policy, self._finished.append, **arguments)
+        # A thread at rest blocks on a lock of its own, which whoever wakes it takes out of one of
+        # these lists and releases: each is woken once, and only the one that is meant.
         self._waiting: list[threading.Lock] = []
         self._idle: list[threading.Lock] = []
         self._dozing: list[threading.Lock] = []
-        self._threads = 0
-        self._running = 0
-        self._large = 0
-        self._helpers = 0
+        self._threads = 0  # own ones that live, at work or at rest
+        self._running = 0  # units that run now
+        self._large = 0  # those of them that are worth a second thread
+        self._helpers = 0  # waiting threads that look for units themselves
         self._closed = False
         self._virtual: tuple[int, VirtualTime] | None = None
         self._virtual_owner = threading.Lock()
@@ -78,16 +83,18 @@ class Scheduler:
         if stream.error is not None:
             raise StreamHasFailed(stream)
         work.stream = stream
-        with stream.lock:
+        with stream.lock:  # `last` and the inbox agree on the order
             stream.last = work
             self._inbox.append(work)
+        # Whoever runs a small unit looks at the inbox when it is done, which is soon.
         if self._running <= self._large and self._wants_thread(work.is_large):
             self._wake(work.is_large)
 
     def _wants_thread(self, at_once: bool) -> bool:
-        """Whether a thread must be called; needs no lock, for a thread that is about to sleep looks
-        at the inbox once more.
-        """
+        """Whether a thread must be called."""
+        # No lock is needed: the work is in the inbox already, and a thread that goes to sleep puts
+        # itself on the list of idle ones first and looks at the inbox then. One of the two sees the
+        # other. A dozing thread looks by itself before long; only large work is worth waking it.
         if not self._threads or self._idle:
             return True
         return bool(self._dozing) and at_once
@@ -122,7 +129,7 @@ class Scheduler:
     def _run(self, unit: WorkUnit) -> None:
         """Run a unit that was taken. Only what is no Exception (an interrupt) is raised."""
         if unit.work.is_large and self._state.pending > 1:
-            self._wake()
+            self._wake()  # a second thread may prepare or copy beside it
         observed = unit.stage != WHOLE
         begin = self._state.clock() if observed else 0
         error: BaseException | None = None
@@ -146,10 +153,9 @@ class Scheduler:
         self._report_ends()
 
     def _report_ends(self) -> None:
-        """Tell of work that ended and give up its payload, outside of the lock: memory is freed.
-
-        Then those who wait look again.
-        """
+        """Tell of work that ended and give up its payload; then those who wait look again."""
+        # Outside of the lock: freeing memory takes other locks, and may run finalizers that submit.
+        # `has_ended` comes last, so that whoever sees it finds the memory free.
         while (work := self._next_finished()) is not None:
             if self._note_end is not None:
                 self._note_end(work)
@@ -174,6 +180,8 @@ class Scheduler:
         virtual = self._virtual
         if virtual is not None and virtual[0] == threading.get_ident():
             virtual[1].run()
+        # While helpers are counted, own threads leave small units to them: a launch that is waited
+        # for at once then runs in the thread that waits, without a switch.
         self._count_helper(1)
         try:
             while not done():
@@ -184,21 +192,22 @@ class Scheduler:
                     continue
                 self._sleep_until_some_end(done)
         finally:
+            # Hand-over: what own threads left to this one, nobody may be running now.
             self._count_helper(-1)
             if self._state.pending or self._inbox:
                 self._wake()
 
     def _sleep_until_some_end(self, done: Callable[[], bool]) -> None:
-        """Sleep, but for what became ready or came in while this thread made itself known: own
-        threads may have left that to it.
-        """
+        """Sleep until some work ends, unless there is something to do after all."""
         waiter = threading.Lock()
         waiter.acquire()
         with self._lock:
             self._waiting.append(waiter)
+        # Only now that it will be woken is it safe to look for the last time: what ended before
+        # woke nobody, and what came in before own threads may have left to this thread.
         if done() or self.step():
-            return
-        self._count_helper(-1)
+            return  # the waiter stays on the list; releasing it later harms nobody
+        self._count_helper(-1)  # asleep it helps nobody
         try:
             if self._inbox:
                 self._wake()
@@ -313,13 +322,15 @@ class Scheduler:
             if self._closed:
                 self._threads -= 1
                 return None
-            # Beside a waiting thread that runs small units a second one would only be in its way.
+            # Beside a waiting thread that runs small units a second one would only contend with it
+            # for the interpreter.
             unit = self._take() if take and (self._large or not self._helpers) else None
             if unit is not None:
                 return unit
             waker = threading.Lock()
             waker.acquire()
             (self._dozing if doze else self._idle).append(waker)
+            # The other half of `_wants_thread`: who submitted before this saw no idle thread.
             if not doze and self._inbox:
                 self._idle.remove(waker)
                 waker.release()
@@ -327,6 +338,8 @@ class Scheduler:
 
     def _rested(self, waker: threading.Lock, ends: bool) -> bool:
         """A thread was not woken. True if it has slept long enough and ``ends`` now."""
+        # Its lock may have been taken off the list a moment ago: then somebody counts on it, and it
+        # has to look for work once more.
         with self._lock:
             if waker in self._dozing:
                 self._dozing.remove(waker)
@@ -343,6 +356,7 @@ class Scheduler:
 
     def _forget_threads(self) -> None:
         """After a fork there are none: the child starts its own."""
+        # Whoever held the lock in the parent does not exist in the child.
         self._lock = threading.Lock()
         self._threads = self._running = self._large = self._helpers = 0
         self._idle.clear()
@@ -371,6 +385,22 @@ class StreamHasFailed(Exception):
         self.stream = stream
 
 
+# An own thread:
+#
+#            a unit             it has run
+#   start ─▶ LOOK ────────▶ RUN ─────────▶ LOOK
+#             │ nothing, or left to a waiting thread
+#             ▼
+#            DOZE ── 0.5 ms over, or woken by large work ─▶ LOOK
+#             │ 40 times in vain
+#             ▼
+#            SLEEP ── woken ─▶ DOZE, or LOOK if there is large work
+#             │ 2 s
+#             ▼
+#            end
+#
+# Small work that comes to a sleeping thread is not taken at once: most launches are waited for by
+# whoever submitted them, and a thread that is faster than the waiting one costs it two switches.
 def _serve(reference: weakref.ref[Scheduler]) -> None:
     """Body of an own thread: run units while there are any, rest, end when idle or unneeded."""
     dozes, take = 0, True
@@ -379,17 +409,17 @@ def _serve(reference: weakref.ref[Scheduler]) -> None:
         if scheduler is None:
             return
         asleep = dozes >= DOZES
-        found = scheduler._take_or_rest(take, not asleep)
-        if found is None:
+        unit_or_waker = scheduler._take_or_rest(take, not asleep)
+        if unit_or_waker is None:
             return
-        if isinstance(found, WorkUnit):
-            scheduler._run(found)
+        if isinstance(unit_or_waker, WorkUnit):
+            scheduler._run(unit_or_waker)
             dozes, take = 0, True
             continue
-        del scheduler
-        woken = found.acquire(timeout=IDLE_SECONDS if asleep else DOZE_SECONDS)
+        del scheduler  # a thread at rest keeps no scheduler alive
+        woken = unit_or_waker.acquire(timeout=IDLE_SECONDS if asleep else DOZE_SECONDS)
         scheduler = reference()
-        if scheduler is None or (not woken and scheduler._rested(found, asleep)):
+        if scheduler is None or (not woken and scheduler._rested(unit_or_waker, asleep)):
             return
         dozes, take = (0, scheduler._has_large_work) if asleep else (dozes + 1, True)
 

@@ -76,6 +76,14 @@ NO_STAGES = Stages()
 class State(Enum):
     """Where a piece of work stands."""
 
+    #   QUEUED ──its turn, an engine is free──▶ ACTIVE ──all stages ran──▶ DONE
+    #     │                                       │
+    #     │  the stream failed, or a reset        ├──a stage raised──▶ FAILED, and its stream
+    #     └────────────────────▶ DROPPED ◀────────┘
+    #
+    # Stages that prepare may run while the work is still QUEUED. Records and waits of events go
+    # from QUEUED to DONE at once, when they come to the head of their stream.
+
     QUEUED = "queued"
     ACTIVE = "active"
     DONE = "done"
@@ -200,6 +208,8 @@ def label_text(label: Label) -> str:
     return f"{'host' if label[0] else 'cb'} {label[1]}"
 
 
+# Both policies cost one heap of ready jobs; what differs is how many of them are taken off it.
+
 WHOLE = -1
 """Stage number of a unit that is a whole job."""
 LOOK_AHEAD = 4
@@ -239,7 +249,7 @@ class WorkUnit:
                     raise
                 self._run_singly(stage)
             return
-        for stage in work.stages.all:
+        for stage in work.stages.all:  # the whole job: it holds all engines it needs
             stage.run(work.payload, 0, self.last)
 
     def _run_singly(self, stage: Stage) -> None:
@@ -291,7 +301,7 @@ class Scheduling:
         work.number = self._number
         self._number += 1
         work.stream = stream
-        if stream.error is not None:
+        if stream.error is not None:  # it failed after the work was handed in
             self.pending += 1
             self._fail_event(work, stream.error)
             self._end(work, State.DROPPED)
@@ -369,9 +379,12 @@ class Scheduling:
     def _activate(self) -> None:
         """Begin the first ready job: the turn of what is queued in its stream has come."""
         _, number, stream = heapq.heappop(self._ready)
+        # Entries of dropped work stay on the heap: a later one may be at the stream's head now.
         if not stream.work or stream.work[0].number != number:
             return
         work = stream.work[0]
+        # Its preparation has failed at the first iteration. That shows only now, since what is in
+        # front of it in the stream had to end first.
         if work.error is not None and work.limit == 0:
             self._fail_at(work, work.error)
             return
@@ -387,6 +400,7 @@ class Scheduling:
                     continue
                 unit = self._first_unit(work)
                 if unit is not None:
+                    # Whoever gets the cores goes to the end of the line.
                     if unit.stage in (WHOLE, len(work.done) - 1):
                         self._active.append(self._active.pop(place))
                     return unit
@@ -404,6 +418,8 @@ class Scheduling:
 
     def _unit_of(self, work: Work, prep_only: bool) -> WorkUnit | None:
         """The latest stage of ``work`` that can go on."""
+        # From the back, so that tiles are finished before more of them are begun: what waits
+        # between two stages stays short.
         for place in range(len(work.stages.all) - 1, -1, -1):
             stage = work.stages.all[place]
             done = work.done[place]
@@ -412,6 +428,7 @@ class Scheduling:
                 continue
             if prep_only and not stage.is_prep:
                 continue
+            # Preparation is cheap per iteration and nobody waits for its engine in between.
             chunk = available if stage.is_prep else work.chunk
             last = min(available, done + (1 if self.one_by_one else chunk))
             work.running[place] = True
@@ -449,11 +466,13 @@ class Scheduling:
         work = unit.work
         work.in_flight -= 1
         self._release(unit)
+        # A failed preparation has made as much progress as `WorkUnit.last` says: the iterations
+        # before it still run, and the error surfaces where they end.
         in_preparation = unit.stage != WHOLE and work.stages.all[unit.stage].is_prep
         if error is None or in_preparation:
             self._progress(unit)
         if work.state is State.DROPPED or work.state is State.FAILED:
-            if work.in_flight == 0:
+            if work.in_flight == 0:  # the last unit of it: only now its memory may go
                 self._ended(work)
             return
         if error is not None and in_preparation:
