@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import permutations
 
 import numpy as np
 
+from spyre.dtypes import STICK_BYTES
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout, transfer_geometry
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Axis, Int64Array
 from spyre.runtime.program.launch_spec import Role
 
 _MAX_RANK = 6
@@ -41,18 +42,32 @@ class DeviceDims:
         """Host dim along the stick, or -1: one value per stick."""
         return self.host_dims[-1]
 
+    @cached_property
+    def sticks(self) -> AccessMap:
+        """The sticks in bytes (space 0) and coordinates of whichever host dim a step walks (1)."""
+        pairs = zip(self.strides_bytes, self.multipliers[:-1], strict=True)
+        return AccessMap((0, 0), tuple(map(Axis, self.extents[:-1], pairs)))
+
     def walked_by(self, host_dim: int) -> list[int]:
         """Device dims above the stick that walk ``host_dim``, by falling multiplier."""
-        found = [k for k in range(len(self.extents) - 1) if self.host_dims[k] == host_dim]
-        return sorted(found, key=lambda k: -self.multipliers[k])
+        dims = [k for k, walked in enumerate(self.host_dims[:-1]) if walked == host_dim]
+        return sorted(dims, key=lambda k: -self.multipliers[k])
 
     def offsets_bytes(self, host_dim: int, coordinates: Int64Array) -> Int64Array:
         """Byte offset of the sticks at ``coordinates`` along ``host_dim``."""
-        rest = np.asarray(coordinates, np.int64)
-        total = np.zeros_like(rest)
+        axes = tuple(self.sticks.axes[k] for k in self.walked_by(host_dim))
+        # Nothing is clipped along the outermost dim: that a tile fits is checked elsewhere.
+        steps, _ = AccessMap((0, 0), axes).steps_of(np.asarray(coordinates), 1, beyond=True)
+        return steps @ np.array([axis.pitches[0] for axis in axes], np.int64)
+
+    def coordinates(self, host_dim: int, offsets_bytes: Int64Array) -> Int64Array:
+        """Element of ``host_dim`` at byte offsets: the inverse of `offsets_bytes`."""
+        steps, in_stick = self.sticks.steps_of(offsets_bytes, beyond=True)
+        total = np.zeros(offsets_bytes.shape, np.int64)
         for k in self.walked_by(host_dim):
-            steps, rest = np.divmod(rest, self.multipliers[k])
-            total = total + steps * self.strides_bytes[k]
+            total += steps[..., k] * self.multipliers[k]
+        if host_dim == self.stick_host_dim:
+            total += in_stick * self.extents[-1] // STICK_BYTES
         return total
 
 

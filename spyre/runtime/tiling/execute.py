@@ -262,7 +262,7 @@ class TiledLaunch:
             return
         corner = int(self.addresses_bytes[step.iteration, step.tensor])
         for box in self.boxes_of(step):
-            sanitizer.written_sticks(corner + box.tensor_sticks_bytes, temporary.name)
+            sanitizer.written_sticks(corner + box.sticks.offsets(1), temporary.name)
 
     def boxes_of(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
         """What a copy moves, from the corners of the temporary and of the tile."""

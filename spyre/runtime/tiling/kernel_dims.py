@@ -23,7 +23,6 @@ from spyre.runtime.tiling.device_dims import ExpectedTensor, KernelDim, device_d
 from spyre.runtime.tiling.operand_uses import (
     OperandUse,
     WalkedDim,
-    start_coordinates,
     walked_dims,
     whole_steps,
 )
@@ -139,7 +138,7 @@ def _walks_of(use: OperandUse, spec: ArgumentSpec) -> tuple[ArgumentWalk, ...]:
     walks = []
     for walked in walked_dims(use, device):
         host_dim = walked.host_dims[0] if walked.host_dims else -1
-        starts = start_coordinates(use, device, host_dim)
+        starts = device.coordinates(host_dim, use.offsets_bytes)
         share = core_extent(use.op, use.tensor, walked.dim)
         extent = spec.shape[host_dim] if walked.host_dims else 0
         walks.append(ArgumentWalk(use, walked, starts, share, extent))

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.dtypes import STICK_BYTES
-from spyre.hw.linking.binding import WINDOW_BITS, TileMap, window_base
+from spyre.hw.linking.binding import WINDOW_BITS, window_base
 from spyre.hw.linking.linker import check_bound
 from spyre.hw.plans.normalise import check_slices
 from spyre.hw.spec import REGION_BITS, REGION_BYTES
@@ -197,8 +196,8 @@ def whole_steps(op: Operation, tensor: Tensor, dim: str) -> int:
 
 def _by_pitch(dim: str, pitch_bytes: int, steps: int, device: DeviceDims) -> WalkedDim:
     """The device dims whose coordinates change over ``steps``."""
-    tile = TileMap(device.extents[:-1], device.strides_bytes)
-    ends = tile.coordinates(np.array([pitch_bytes, (steps - 1) * pitch_bytes], np.int64))
+    way = np.array([pitch_bytes, (steps - 1) * pitch_bytes], np.int64)
+    ends, _ = device.sticks.steps_of(way, beyond=True)
     changed = np.flatnonzero((ends != 0).any(axis=0))
     lowest = int(changed.max()) if changed.size else len(device.strides_bytes) - 1
     several = int(changed.min()) != lowest if changed.size else False
@@ -229,16 +228,3 @@ def _by_place(
         return {}
     places = {dim: device.host_dims[k] for dim, k in zip(use.tensor.dims, above, strict=True)}
     return {dim: places[dim] for dim in single if places[dim] in left}
-
-
-def start_coordinates(use: OperandUse, device: DeviceDims, host_dim: int) -> Int64Array:
-    """Element of ``host_dim`` every core starts at, [instance, core]."""
-    tile = TileMap(device.extents[:-1], device.strides_bytes)
-    coordinates = tile.coordinates(use.offsets_bytes)
-    total = np.zeros(use.offsets_bytes.shape, np.int64)
-    for k in device.walked_by(host_dim):
-        total += coordinates[..., k] * device.multipliers[k]
-    if host_dim == device.stick_host_dim:
-        inside = use.offsets_bytes % STICK_BYTES
-        total += inside * device.extents[-1] // STICK_BYTES
-    return total

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Axis
 from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan
 
 
@@ -124,39 +123,27 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class CopyBox:
-    """``nbytes`` from the start of every stick of a box of ``steps`` sticks.
+    """``nbytes`` from the start of every stick of a walk.
 
-    ``tile_bytes``/``tensor_bytes``: the first stick, from the corner of temporary and tile;
-    ``tile_strides``/``tensor_strides``: bytes per step.
+    ``sticks``: where they lie, in bytes from the corner of the temporary (space 0) and of the tile
+    in the larger tensor (space 1).
     """
 
-    steps: tuple[int, ...]
-    tile_bytes: int
-    tile_strides: tuple[int, ...]
-    tensor_bytes: int
-    tensor_strides: tuple[int, ...]
+    sticks: AccessMap
     nbytes: int
 
     def views(self, tile: Bytes, tensor: Bytes) -> tuple[Bytes, Bytes]:
         """The box in the memory of the temporary and of the tensor (from the tile's corner)."""
-        return (
-            _strided(tile[self.tile_bytes :], self.steps, self.tile_strides, self.nbytes),
-            _strided(tensor[self.tensor_bytes :], self.steps, self.tensor_strides, self.nbytes),
+        return self._view(tile, 0), self._view(tensor, 1)
+
+    def _view(self, memory: Bytes, space: int) -> Bytes:
+        axes = self.sticks.axes
+        assert self.sticks.highest(space) + self.nbytes <= memory.size, "a copy leaves its memory"
+        return np.lib.stride_tricks.as_strided(
+            memory[self.sticks.first[space] :],
+            (*[axis.extent for axis in axes], self.nbytes),
+            (*[axis.pitches[space] for axis in axes], 1),
         )
-
-    @property
-    def tensor_sticks_bytes(self) -> Int64Array:
-        """Byte offset of every stick in the tensor, from the tile's corner."""
-        total = np.full(1, self.tensor_bytes, np.int64)
-        for count, stride in zip(self.steps, self.tensor_strides, strict=True):
-            total = (total[:, None] + np.arange(count, dtype=np.int64) * stride).ravel()
-        return total
-
-
-def _strided(memory: Bytes, steps: tuple[int, ...], strides: tuple[int, ...], n: int) -> Bytes:
-    last = sum((count - 1) * stride for count, stride in zip(steps, strides, strict=True)) + n
-    assert last <= memory.size, "a copy leaves its memory"
-    return np.lib.stride_tricks.as_strided(memory, (*steps, n), (*strides, 1))
 
 
 def valid_shape(plan: TilePlan, place: int, iteration: int) -> tuple[int, ...]:
@@ -184,7 +171,7 @@ def copy_boxes(tensor: TiledTensor, valid: tuple[int, ...]) -> tuple[CopyBox, ..
             if host_dim == device.stick_host_dim and lanes:
                 partial_stick = k, lanes
     boxes = _boxes(tensor, steps, partial_stick)
-    return tuple(box for box in boxes if prod(box.steps))
+    return tuple(box for box in boxes if box.sticks.count)
 
 
 def _check_simple(tensor: TiledTensor, host_dim: int) -> None:
@@ -206,19 +193,22 @@ def _boxes(
     """One box, or, before a partial last stick along device dim k, one of whole sticks and one of
     parts.
     """
-    map_ = tensor.map
     if partial_stick is None:
-        whole = tuple(steps)
-        return [CopyBox(whole, 0, map_.tile_strides_bytes, 0, map_.strides_bytes, STICK_BYTES)]
+        return [CopyBox(_sticks(tensor, steps), STICK_BYTES)]
     k, lanes = partial_stick
     last = steps[k] - 1
-    front = tuple(last if j == k else n for j, n in enumerate(steps))
-    end = tuple(1 if j == k else n for j, n in enumerate(steps))
+    front, end = list(steps), list(steps)
+    front[k], end[k] = last, 1
     bits = tensor.expected.layout.data_format.bits
-    tile, whole_strides = map_.tile_strides_bytes, map_.strides_bytes
     return [
-        CopyBox(front, 0, tile, 0, whole_strides, STICK_BYTES),
-        CopyBox(
-            end, last * tile[k], tile, last * whole_strides[k], whole_strides, lanes * bits // 8
-        ),
+        CopyBox(_sticks(tensor, front), STICK_BYTES),
+        CopyBox(_sticks(tensor, end, k, last), lanes * bits // 8),
     ]
+
+
+def _sticks(tensor: TiledTensor, steps: list[int], along: int = 0, first: int = 0) -> AccessMap:
+    """``steps`` of every device dim, from step ``first`` of dim ``along`` on, in both memories."""
+    strides = zip(tensor.map.tile_strides_bytes, tensor.map.strides_bytes, strict=True)
+    axes = tuple(map(Axis, steps, strides))
+    start = tuple(first * pitch for pitch in axes[along].pitches) if axes else (0, 0)
+    return AccessMap(start, axes)
