@@ -17,7 +17,7 @@ from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import variants_of
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import addresses_elsewhere, element_offsets, slice_origin
-from spyre.hw.reference.shadow import ShadowTwin, visited_offsets
+from spyre.hw.reference.shadow import ShadowTwin, distinct_offsets
 from spyre.hw.reference.shuffle import computed_boxes
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.layout import SpyreTensorLayout
@@ -58,8 +58,9 @@ operations = st.one_of(
 def test_boxes_are_the_sticks_of_the_elements(op: Operation):
     """Exactly; but of irregular gaps between windows, that a box fills."""
     for k, tensor in enumerate(op.tensors):
-        for position, box in enumerate(core_boxes(op, tensor)):
-            sticks = np.unique(visited_offsets(op, k, position) // 128)
+        boxes = core_boxes(op, tensor)
+        for position, (box, offsets) in enumerate(zip(boxes, distinct_offsets(op, k), strict=True)):
+            sticks = np.unique(offsets // 128)
             found = box.offsets() // 128 if box is not None else np.zeros(0)
             assert len(np.unique(found)) == len(found)
             if k == 0 and has_gaps(op):
@@ -121,13 +122,12 @@ def test_counts(op: Operation, seed: int, written: bool):
 
 def touched(op: Operation, operands: int, starts: np.ndarray) -> list[int]:
     """Addresses of the sticks of the first ``operands`` operands."""
-    found = {
-        int(a) // 128 * 128
+    found = [
+        np.unique((offsets + start) // 128)
         for k in range(operands)
-        for position in range(len(op.cores))
-        for a in visited_offsets(op, k, position) + int(starts[k, position])
-    }
-    return sorted(found)
+        for offsets, start in zip(distinct_offsets(op, k), starts[k], strict=True)
+    ]
+    return (np.unique(np.concatenate(found)) * 128).tolist()
 
 
 # --- shuffles, lookups -------------------------------------------------------------------------

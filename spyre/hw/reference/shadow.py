@@ -9,8 +9,10 @@ scratchpads: none of these is modelled here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from spyre.hw.reference.addresses import (
     Coordinates,
@@ -99,15 +101,22 @@ def _distinct(
 ) -> Iterator[tuple[int, list[int]]]:
     """(core, sticks) per core; equal ranges once: of all cores, or of those that count as one."""
     seen = set()
-    for position in range(len(op.cores)):
+    for position, offsets in enumerate(distinct_offsets(op, operand)):
         core = position if output is None else _canonical(op, position, output)
-        offsets = visited_offsets(op, operand, position)
-        addresses: Iterable[int] = (offsets + int(starts[operand, position])).tolist()
-        sticks = sorted({address // STICK_BYTES for address in addresses})
+        sticks = np.unique((offsets + starts[operand, position]) // STICK_BYTES).tolist()
         key = (tuple(sticks), None if output is None else core)
         if sticks and key not in seen:
             seen.add(key)
             yield core, sticks
+
+
+def distinct_offsets(op: Operation, operand: int) -> Iterator[Int64Array]:
+    """For every core, bytes from its start to the elements it touches: each once, ascending."""
+    # Only what lies under a window differs from core to core: padding cuts it at the edges.
+    windowed = bool(op.windows) and operand == 0
+    offsets = np.unique(visited_offsets(op, operand, 0))
+    for position in range(len(op.cores)):
+        yield np.unique(visited_offsets(op, operand, position)) if windowed else offsets
 
 
 def visited_offsets(op: Operation, operand: int, position: int) -> Int64Array:
