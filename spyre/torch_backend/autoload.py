@@ -64,7 +64,7 @@ def _register() -> None:
 
 def _register_exceptions() -> None:
     """What torch would take apart in a way the card cannot follow, and what it has no form for."""
-    from spyre.torch_backend.fallback import cpu_operations, unsupported_layouts
+    from spyre.torch_backend.registration import cpu_operations, unsupported_layouts
     from spyre.torch_backend.registration.library import (
         register_composites,
         register_fallbacks,
@@ -104,7 +104,7 @@ _RECURRENT_CELLS = {
 
 _KERNELS = {
     "spyre.torch_backend.eager.factories": _FACTORIES,
-    "spyre.torch_backend.fallback.cpu_operations": _HOST_OPERATIONS,
+    "spyre.torch_backend.registration.cpu_operations": _HOST_OPERATIONS,
     "spyre.torch_backend.eager.recurrent_cells": _RECURRENT_CELLS,
     "spyre.torch_backend.tensors.storages": {"resize_": "resize_tensor"},
 }

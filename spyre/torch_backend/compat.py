@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.autograd import profiler as _profiler
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PRIVATE_USE_1 = 20
 """c10::DeviceType::PrivateUse1."""
@@ -117,6 +121,42 @@ def profiler_is_on() -> bool:
     """Whether a torch profiler records now."""
     found: bool = _profiler._is_profiler_enabled
     return found
+
+
+TO_CARD = "spyre::copy to card"
+TO_HOST = "spyre::copy to host"
+ON_CARD = "spyre::copy on card"
+"""Ranges of copies; a range is on the thread that enqueues."""
+_NO_RANGE = nullcontext()
+
+
+def launch_range(name: str) -> str:
+    """Name of the range of a program's launches."""
+    return f"spyre::{name}"
+
+
+def profiled(name: str) -> AbstractContextManager[Any]:
+    """A range ``name`` of the profiler, if one runs."""
+    if profiler_is_on():
+        profiler_range: AbstractContextManager[Any] = ProfilerRange(name)
+        return profiler_range
+    return _NO_RANGE
+
+
+def in_range(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """The function with a range around every call."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not profiler_is_on():
+                return function(*args, **kwargs)
+            with ProfilerRange(name):
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 # --- places where torch asks nobody -------------------------------------------------------------

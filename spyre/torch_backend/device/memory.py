@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.hw.spec import STICK_BYTES
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.errors import SpyreOutOfMemory
 
@@ -34,16 +33,16 @@ class TensorMemory:
         self._count = self._peak_count = self._total_count = 0
 
     def replace(self, before_bytes: int, after_bytes: int) -> None:
-        """Memory of a storage was ``before_bytes`` (0: it is new) and is ``after_bytes`` now."""
+        """Memory of a storage, in whole sticks, before (0: it is new) and after a change."""
         with self._lock:
             self._settle()
             if before_bytes:
-                self._bytes -= _rounded(before_bytes)
+                self._bytes -= before_bytes
                 self._count -= 1
             if after_bytes:
-                self._bytes += _rounded(after_bytes)
+                self._bytes += after_bytes
                 self._count += 1
-                self._total_bytes += _rounded(after_bytes)
+                self._total_bytes += after_bytes
                 self._total_count += 1
             self._peak_bytes = max(self._peak_bytes, self._bytes)
             self._peak_count = max(self._peak_count, self._count)
@@ -59,7 +58,7 @@ class TensorMemory:
 
     def _settle(self) -> None:
         while self._given_back:
-            self._bytes -= _rounded(self._given_back.popleft())
+            self._bytes -= self._given_back.popleft()
             self._count -= 1
 
     def counters(self) -> dict[str, int]:
@@ -99,10 +98,6 @@ def tensor_memory(card: FlexDevice) -> TensorMemory:
     """The counters of ``card``."""
     found = _memories.get(card.index)
     return found if found is not None else _memories.setdefault(card.index, TensorMemory())
-
-
-def _rounded(size_bytes: int) -> int:
-    return size_bytes + STICK_BYTES - 1 & -STICK_BYTES
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:

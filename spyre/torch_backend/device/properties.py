@@ -9,13 +9,14 @@ import torch
 
 from spyre import config
 from spyre.errors import LaunchError
-from spyre.hw.spec import CORES, LX_BYTES, STICK_BYTES
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.dtypes import NAMES
 
 
 def usable_cores() -> int:
     """SENCORES; LaunchError SPY902 unless it is a number from 1 to 32."""
+    from spyre.hw.spec import CORES
+
     text = config.SENCORES.read().strip()
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= CORES):
         raise LaunchError(
@@ -48,6 +49,7 @@ class SpyreDeviceProperties:
 
 def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
     """Properties of a card, by default the current one; LaunchError SPY883 if there is none."""
+    from spyre.hw.spec import CORES, LX_BYTES, STICK_BYTES
     from spyre.runtime.flex.device import devices
 
     card = card_of(device)

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from spyre.runtime.flex import stream as flex_event
-from spyre.runtime.flex.device import devices
 from spyre.torch_backend.compat import PRIVATE_USE_1
-from spyre.torch_backend.device.cards import card_at, card_of, index_of, made_cards
+from spyre.torch_backend.device.cards import (
+    card_at,
+    card_of,
+    current_device,
+    index_of,
+    made_cards,
+    set_device,
+)
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex.stream import Event as FlexEvent
     from spyre.runtime.flex.stream import FlexStream
 
 
@@ -33,7 +39,7 @@ class _Entered(threading.local):
 _entered = _Entered()
 
 
-class Stream(torch.Stream):  # type: ignore[misc]
+class SpyreStream(torch.Stream):  # type: ignore[misc]
     """The next stream of a card's pool: 1-32 for ``priority`` 0, 33-64 for any other.
 
     ``device``: the card, by default the current one. With ``stream_id`` (and ``device_index``) the
@@ -42,8 +48,8 @@ class Stream(torch.Stream):  # type: ignore[misc]
 
     flex: FlexStream
 
-    def __new__(cls, device: Any = None, priority: int = 0, **named: Any) -> Stream:
-        """See the class."""
+    def __new__(cls, device: Any = None, priority: int = 0, **named: Any) -> SpyreStream:
+        """A stream of the pool, or the one of ``stream_id``."""
         if "stream_id" in named:
             card = card_at(named.get("device_index", index_of(device)))
             return cls._of(card.streams.of_id(named["stream_id"]))
@@ -54,7 +60,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
         pass
 
     @classmethod
-    def _of(cls, flex: FlexStream) -> Stream:
+    def _of(cls, flex: FlexStream) -> SpyreStream:
         found = torch.Stream.__new__(
             cls,
             stream_id=flex.stream_id,
@@ -62,7 +68,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
             device_type=PRIVATE_USE_1,
         )
         found.flex = flex
-        return cast(Stream, found)
+        return cast(SpyreStream, found)
 
     @property
     def priority(self) -> int:
@@ -79,7 +85,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
 
     def record_event(self, event: Any = None) -> Any:
         """Record ``event``, or a new one, behind everything submitted until now; returns it."""
-        chosen = Event(self.device) if event is None else event
+        chosen = SpyreEvent(self.device) if event is None else event
         chosen.record(self)
         return chosen
 
@@ -94,28 +100,28 @@ class Stream(torch.Stream):  # type: ignore[misc]
         """
         self.wait_event(stream.record_event())
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> SpyreStream:
         card = card_at(self.device.index)
-        _entered.before.append((devices().current_index, card, card.streams.current))
+        _entered.before.append((current_device(), card, card.streams.current))
         set_stream(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         index, card, stream = _entered.before.pop()
         card.streams.set_current(stream)
-        devices().set_current(index)
+        set_device(index)
 
     def __repr__(self) -> str:
         return f"torch.spyre.Stream device={self.device} id={self.stream_id}"
 
 
-class Event(torch.Event):  # type: ignore[misc]
+class SpyreEvent(torch.Event):  # type: ignore[misc]
     """A point in a stream. ``enable_timing``: `elapsed_time` may be asked for.
 
     ``blocking`` makes no difference: waiting never spins. ``interprocess``: NotImplementedError.
     """
 
-    flex: flex_event.Event
+    flex: FlexEvent
     card_index: int
 
     def __new__(
@@ -125,15 +131,17 @@ class Event(torch.Event):  # type: ignore[misc]
         enable_timing: bool = False,
         blocking: bool = False,
         interprocess: bool = False,
-    ) -> Event:
-        """See the class."""
+    ) -> SpyreEvent:
+        """An event nobody has recorded."""
         if interprocess:
             raise NotImplementedError("spyre events cannot be shared between processes")
         index = index_of(None if isinstance(device, bool) else device)
-        found = torch.Event.__new__(cls, device="spyre", enable_timing=enable_timing)
-        found.flex = flex_event.Event(enable_timing)
-        found.card_index = card_at(index).index
-        return cast(Event, found)
+        from spyre.runtime.flex.stream import Event as FlexEvent
+
+        event = torch.Event.__new__(cls, device="spyre", enable_timing=enable_timing)
+        event.flex = FlexEvent(enable_timing)
+        event.card_index = card_at(index).index
+        return cast(SpyreEvent, event)
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -173,21 +181,25 @@ class Event(torch.Event):  # type: ignore[misc]
         return f"torch.spyre.{self.flex!r}"
 
 
-def current_stream(device: Any = None) -> Stream:
+Stream, Event = SpyreStream, SpyreEvent
+"""Their names in ``torch.spyre``."""
+
+
+def current_stream(device: Any = None) -> SpyreStream:
     """The calling thread's stream on a card."""
-    return Stream._of(card_of(device).streams.current)
+    return SpyreStream._of(card_of(device).streams.current)
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: Any = None) -> SpyreStream:
     """Stream 0 of a card."""
-    return Stream._of(card_of(device).streams.default)
+    return SpyreStream._of(card_of(device).streams.default)
 
 
 def set_stream(stream: Any) -> None:
     """Make ``stream``, and its card, current for the calling thread."""
     card = card_at(stream.device.index)
     card.streams.set_current(card.streams.of_id(stream.stream_id))
-    devices().set_current(card.index)
+    set_device(card.index)
 
 
 class stream:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     FLOAT,
@@ -22,7 +23,6 @@ from spyre.torch_backend.eager.dispatch import (
     Kernel,
     fill,
 )
-from spyre.torch_backend.eager.operands import ScalarOperand
 from spyre.torch_backend.eager.special import erf
 from spyre.torch_backend.program.op_spec import LoweringFunction, Value
 from spyre.torch_backend.program.operations import Lowering

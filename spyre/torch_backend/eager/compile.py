@@ -6,19 +6,18 @@ first element, and addresses are launch arguments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.layout.device_view import DeviceView
+from spyre.layout.device_view import DeviceView, device_view
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.device.dtypes import name_of
-from spyre.torch_backend.eager.operands import Operand, ScalarOperand, view_on_card
-from spyre.torch_backend.observe.debug import show_program
+from spyre.torch_backend.device.dtypes import DTYPES, name_of
 from spyre.torch_backend.program.compiled import CompiledProgram
+from spyre.torch_backend.program.debug import show_program
 from spyre.torch_backend.program.op_spec import LoweringError, LoweringFunction, Value
 from spyre.torch_backend.program.operations import (
     ConstantArgument,
@@ -30,6 +29,17 @@ from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarOperand:
+    """A Python number of an operation, as a tensor of rank 0 in ``dtype``."""
+
+    value: float
+    dtype: str
+
+
+Operand: TypeAlias = torch.Tensor | ScalarOperand
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,7 @@ class EagerProgram:
     result goes straight to the target.
     """
 
-    program: CompiledProgram
+    compiled: CompiledProgram
     constants: tuple[ConstantArgument, ...]
     results: tuple[StorageLayout, ...]
     scratch_bytes: int
@@ -66,47 +76,57 @@ class EagerProgram:
 
 @dataclass(frozen=True, slots=True)
 class CachedCall:
-    """A recipe for particular views; ``offsets_bytes``: of each operand, then of the target."""
+    """A program for particular views; ``offsets_bytes``: of each operand, then of the target."""
 
-    recipe: EagerProgram
+    program: EagerProgram
     offsets_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsRelayout:
-    """The operands with these numbers have to be laid out anew first."""
+    """The operands with these numbers have to be copied to the default layout first."""
 
     operands: tuple[int, ...]
 
 
 MAX_PROGRAMS = 4096
-_recipes: LruCache[tuple[object, ...], EagerProgram] = LruCache(MAX_PROGRAMS)
-
-
-def recipes() -> Iterator[EagerProgram]:
-    """What is kept of compiled programs, the newest last."""
-    return _recipes.values()
+_programs: LruCache[tuple[object, ...], EagerProgram] = LruCache(MAX_PROGRAMS)
 
 
 def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
-    """What a call runs. NotExpressible when even operands in default layout do not help."""
+    """What a call runs. LoweringError when even operands in the default layout do not help."""
     views = [_view(o, b) for o, b in zip(call.operands, call.buffers, strict=True)]
     missing = tuple(k for k, view in enumerate(views) if view is None)
     if missing:
         return NeedsRelayout(missing)
-    found = [view for view in views if view is not None]
+    operand_views = [view for view in views if view is not None]
     target = _target_view(call)
     try:
-        recipe = _recipe(call, found, target)
+        program = _program(call, operand_views, target)
     except LoweringError:
         odd = tuple(k for k, o in enumerate(call.operands) if _is_odd(o, call.buffers[k]))
         if not odd:
             raise
         return NeedsRelayout(odd)
-    offsets = [view.offset_bytes for view in found]
+    offsets = [view.offset_bytes for view in operand_views]
     if target is not None:
         offsets.append(target.offset_bytes)
-    return CachedCall(recipe, tuple(offsets))
+    return CachedCall(program, tuple(offsets))
+
+
+def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | None:
+    """Where its elements lie; None if pitches cannot say, or another dtype is seen in its bits."""
+    base = buffer.base
+    if base is None or DTYPES[base.dtype] != tensor.dtype:
+        return None
+    return device_view(
+        base.layout,
+        base.shape,
+        base.strides,
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.storage_offset(),
+    )
 
 
 def _view(operand: Operand, buffer: DeviceBuffer | None) -> DeviceView | None:
@@ -129,37 +149,37 @@ def _is_odd(operand: Operand, buffer: DeviceBuffer | None) -> bool:
     if buffer is None or buffer.base is None or isinstance(operand, ScalarOperand):
         return False
     size, base = tuple(operand.size()), buffer.base
-    whole = operand.storage_offset() == 0 and operand.stride() == contiguous_strides(size)
+    contiguous = operand.storage_offset() == 0 and operand.stride() == contiguous_strides(size)
     default = SpyreTensorLayout.from_host(size, base.dtype)
-    return not (whole and base.shape == size and base.layout == default)
+    return not (contiguous and base.shape == size and base.layout == default)
 
 
-def _recipe(
+def _program(
     call: EagerCall, views: Sequence[DeviceView], target: DeviceView | None
 ) -> EagerProgram:
-    key = _recipe_key(call, views, target)
-    found = _recipes.get(key)
-    if found is None:
-        found = _compile(call, views, target, key)
-        _recipes.put(key, found)
-    return found
+    key = _program_key(call, views, target)
+    program = _programs.get(key)
+    if program is None:
+        program = _compile(call, views, target, key)
+        _programs.put(key, program)
+    return program
 
 
-def _recipe_key(
+def _program_key(
     call: EagerCall, views: Sequence[DeviceView], target: DeviceView | None
 ) -> tuple[object, ...]:
     tensors = tuple(
         (replace(view, offset_bytes=0), _dtype(o), b is not None and b.zero_padded)
         for view, o, b in zip(views, call.operands, call.buffers, strict=True)
     )
-    place: object = None
+    result: object = None
     if target is not None and call.target is not None:
-        place = (
+        result = (
             replace(target, offset_bytes=0),
             name_of(call.target.dtype),
             _overlaps(call, views, target),
         )
-    return (call.name, call.parameters, call.card.index, call.card.device.resets, tensors, place)
+    return (call.name, call.parameters, call.card.index, call.card.device.resets, tensors, result)
 
 
 def _dtype(operand: Operand) -> str:
@@ -187,19 +207,19 @@ def _compile(
         low.builder.argument(view, _dtype(o), b is None or b.zero_padded)
         for view, o, b in zip(views, call.operands, call.buffers, strict=True)
     ]
-    found = call.lowering(low, *values, *call.parameters)
-    results = [found] if isinstance(found, Value) else list(found)
+    lowered = call.lowering(low, *values, *call.parameters)
+    results = [lowered] if isinstance(lowered, Value) else list(lowered)
     into_target = target is not None and _store(low, results[0], target, call, views)
-    made = []
+    layouts = []
     if not into_target:
         for value in [_fresh(low, value, k, results) for k, value in enumerate(results)]:
             low.builder.output(value)
-            made.append(_result(value))
+            layouts.append(_storage_layout(value))
     parts = low.builder.build()
     show_program(call.name, str(low.builder), parts)
     constants = tuple(low.constants[k] for k in sorted(low.constants))
     program = CompiledProgram(call.card, call.name, parts, low.builder.spans_bytes(), key)
-    return EagerProgram(program, constants, tuple(made), low.builder.scratch_bytes, into_target)
+    return EagerProgram(program, constants, tuple(layouts), low.builder.scratch_bytes, into_target)
 
 
 def _store(
@@ -208,10 +228,10 @@ def _store(
     """Have ``value`` written to the target; False if its elements have another format."""
     if value.sizes != target.sizes or value.format != target.device_format:
         return False
-    goal = low.builder.argument(target, value.dtype)
+    destination = low.builder.argument(target, value.dtype)
     is_operand = any(buffer is call.target_buffer for buffer in call.buffers)
     store_result(
-        low, value, goal, is_operand=is_operand, overlaps=any(_overlaps(call, views, target))
+        low, value, destination, is_operand=is_operand, overlaps=any(_overlaps(call, views, target))
     )
     return True
 
@@ -224,9 +244,8 @@ def _fresh(low: Lowering, value: Value, number: int, results: Sequence[Value]) -
     return low.copy(value)
 
 
-def _result(value: Value) -> StorageLayout:
+def _storage_layout(value: Value) -> StorageLayout:
     assert value.order is not None
     strides = contiguous_strides(value.sizes)
-    order = value.order
-    layout = SpyreTensorLayout.from_dim_order(value.sizes, strides, value.dtype, order)
+    layout = SpyreTensorLayout.from_dim_order(value.sizes, strides, value.dtype, value.order)
     return StorageLayout.of(value.sizes, strides, value.dtype, layout)

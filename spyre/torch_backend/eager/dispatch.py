@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
+from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.operands import Operand, ScalarOperand
 from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
 from spyre.torch_backend.program.op_spec import LoweringError, LoweringFunction
 from spyre.torch_backend.program.recording import current_recorder

@@ -15,9 +15,9 @@ import torch
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.device.cards import is_on_card
 from spyre.torch_backend.device.dtypes import NAMES, name_of
+from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, Kernel
-from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.operands import ScalarOperand, ready_buffer, view_on_card
+from spyre.torch_backend.eager.launch import ready_buffer, run
 from spyre.torch_backend.program.op_spec import Ints, Value
 from spyre.torch_backend.program.operations import Lowering
 from spyre.torch_backend.tensors.allocation import allocate

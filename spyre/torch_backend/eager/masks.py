@@ -10,6 +10,7 @@ import torch
 
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     CONVERTED,
@@ -20,7 +21,6 @@ from spyre.torch_backend.eager.dispatch import (
     operand,
 )
 from spyre.torch_backend.eager.integers import chosen, is_integer
-from spyre.torch_backend.eager.operands import ScalarOperand
 from spyre.torch_backend.program.op_spec import Value
 from spyre.torch_backend.program.operations import Lowering
 from spyre.torch_backend.program.recording import current_recorder

@@ -25,7 +25,7 @@ from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_ke
 from spyre.torch_backend.device.cards import is_on_card
 from spyre.torch_backend.device.dtypes import check_int64, name_of
 from spyre.torch_backend.device.random import cpu_generator, drawing_from_card, is_random
-from spyre.torch_backend.fallback.unsupported_layouts import refuse_layout
+from spyre.torch_backend.registration.unsupported_layouts import refuse_layout
 from spyre.torch_backend.tensors.allocation import allocate
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, buffer_of
 from spyre.torch_backend.tensors.copies import from_host, start_host_storage, view_of, write_storage

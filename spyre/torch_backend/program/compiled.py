@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +21,28 @@ from spyre.runtime.flex.loaded_kernel import load_kernel
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.spyrecode.init_binary import format_header
-from spyre.torch_backend.observe.launches import launch_range, note_launch, profiled
+from spyre.torch_backend.compat import launch_range, profiled
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
     from spyre.runtime.flex.stream import FlexStream
     from spyre.runtime.memory.storage import SpyreTensor
+
+
+LaunchWatcher = Callable[["CompiledProgram", tuple[int, ...]], object]
+"""(program, addresses of its arguments), before it is enqueued."""
+
+_launch_watcher: ContextVar[LaunchWatcher | None] = ContextVar("launch_watcher", default=None)
+
+
+@contextmanager
+def launches_reported_to(watcher: LaunchWatcher) -> Iterator[None]:
+    """A block in which ``watcher`` is told of every launch of this thread."""
+    token = _launch_watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _launch_watcher.reset(token)
 
 
 class CompiledProgram:
@@ -77,7 +95,8 @@ class CompiledProgram:
         if plan is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
-        note_launch(self, addresses)
+        if (watcher := _launch_watcher.get()) is not None:
+            watcher(self, tuple(addresses))
         with profiled(self._range):
             plan = plan or self._launch_plan
             launch = self._loaded.bind_at(self.card, plan, tuple(addresses), keep_alive)

@@ -5,32 +5,12 @@ A recorder belongs to the thread that set it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
-
-T = TypeVar("T")
-
-
-class ThreadValue(threading.local, Generic[T]):
-    """A value per thread, ``value`` until a thread sets another for a block. For any thread."""
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-    @contextmanager
-    def set_to(self, value: T) -> Iterator[None]:
-        """This thread has ``value`` within the block."""
-        before, self.value = self.value, value
-        try:
-            yield
-        finally:
-            self.value = before
-
 
 Recorder = Callable[
     [str, Callable[..., Any], Sequence[Any], tuple[Any, ...], torch.Tensor | None],

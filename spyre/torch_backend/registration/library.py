@@ -42,7 +42,7 @@ def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
     """The kernels, or with TORCH_SPYRE_DEBUG ones that log their calls."""
     if not config.logs_torch_operations():
         return kernels
-    from spyre.torch_backend.observe.debug import logged, start_logging
+    from spyre.torch_backend.registration.debug_log import logged, start_logging
 
     start_logging()
     return {name: logged(kernel, name) for name, kernel in kernels.items()}
@@ -53,7 +53,7 @@ def register_fallback(kernel: Kernel) -> None:
     library = torch.library.Library("_", "IMPL")
     _libraries.append(library)
     if config.logs_torch_operations():
-        from spyre.torch_backend.observe.debug import logged
+        from spyre.torch_backend.registration.debug_log import logged
 
         kernel = logged(kernel)
     library.fallback(kernel, "PrivateUse1")

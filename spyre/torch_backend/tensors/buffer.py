@@ -116,6 +116,7 @@ class DeviceBuffer:
             self._anchor = storage
             self.pointer = self.card.device.memory.pointer + host_offset(address_bytes)
             _by_pointer[self.pointer] = self
+        counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
         tensor_memory(self.card).replace(self._counted_bytes, counted_bytes)
         self._counted_bytes = counted_bytes
 

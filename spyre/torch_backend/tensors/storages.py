@@ -15,8 +15,7 @@ import torch
 
 from spyre.layout import contiguous_strides
 from spyre.runtime.flex.job import device_copy_plan
-from spyre.torch_backend.compat import CPU_KEYS
-from spyre.torch_backend.observe.launches import ON_CARD, profiled
+from spyre.torch_backend.compat import CPU_KEYS, ON_CARD, profiled
 from spyre.torch_backend.tensors.allocation import (
     allocate_on,
     allocate_raw,

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from spyre.errors import LaunchError
 from spyre.torch_backend import compat
-from spyre.torch_backend.observe import launches, watch
+from spyre.torch_backend.observe import watch
 from tests.runtime.trace.trace_reader import Trace
 from tests.torch_backend.processes import run
 
@@ -42,7 +42,7 @@ def test_launches_and_copies_are_ranges(pair):
         c.cpu()
         a.t().contiguous()
     found = names(prof)
-    assert found[:4] == [launches.TO_CARD, "spyre::matmul", "spyre::add", launches.TO_HOST]
+    assert found[:4] == [compat.TO_CARD, "spyre::matmul", "spyre::add", compat.TO_HOST]
     assert len(found) > 4
 
 
@@ -57,7 +57,7 @@ def test_attention_is_named():
 def test_numbers_are_copied_to_the_card(pair):
     with on_cpu() as prof:
         pair[0] * 0.123456
-    assert launches.TO_CARD in names(prof)
+    assert compat.TO_CARD in names(prof)
 
 
 def test_a_range_lies_in_the_operation_that_made_it(pair):
@@ -75,7 +75,7 @@ def test_nothing_is_recorded_without_a_profiler(pair, monkeypatch):
     def refuse(name):
         raise AssertionError(f"a range {name} without a profiler")
 
-    monkeypatch.setattr(launches, "ProfilerRange", refuse)
+    monkeypatch.setattr(compat, "ProfilerRange", refuse)
     (pair[0] + pair[1]).cpu()
     with on_cpu(), pytest.raises(AssertionError, match="without a profiler"):
         pair[0] + pair[1]

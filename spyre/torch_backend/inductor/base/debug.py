@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,8 +22,7 @@ from spyre import config
 from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base.compat import DefaultHandler, V, ir
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, lane_of
-from spyre.torch_backend.observe.debug import next_place
-from spyre.torch_backend.program.recording import ThreadValue
+from spyre.torch_backend.program.debug import next_place
 from spyre.torch_backend.tensors.allocation import default_base
 
 
@@ -40,12 +40,12 @@ class ObservedOperations:
     text: str
 
 
-_observer: ThreadValue[list[Any] | None] = ThreadValue(None)
+_observer: ContextVar[list[Any] | None] = ContextVar("observer", default=None)
 
 
 def is_observed() -> bool:
     """Whether anybody looks on in this thread."""
-    return _observer.value is not None
+    return _observer.get() is not None
 
 
 def wants_notes() -> bool:
@@ -55,16 +55,20 @@ def wants_notes() -> bool:
 
 def note(what: Any) -> None:
     """Hand ``what`` (a `Graph`, `Operations`, or a kernel) to the observer; None is nothing."""
-    if _observer.value is not None and what is not None:
-        _observer.value.append(what)
+    observer = _observer.get()
+    if observer is not None and what is not None:
+        observer.append(what)
 
 
 @contextmanager
 def observing() -> Iterator[list[Any]]:
     """What is noted in this block, in order."""
-    found: list[Any] = []
-    with _observer.set_to(found):
-        yield found
+    notes: list[Any] = []
+    token = _observer.set(notes)
+    try:
+        yield notes
+    finally:
+        _observer.reset(token)
 
 
 logger = logging.getLogger("spyre.passes")

@@ -27,8 +27,7 @@ from spyre.runtime.arguments.specs import (
     spec_of_arguments,
 )
 from spyre.runtime.program.launch_spec import LAUNCH_SPEC_FILE, Role, format_launch_spec
-from spyre.torch_backend.eager.launch import number_on_card, scratch_memory
-from spyre.torch_backend.eager.operands import ready_buffer
+from spyre.torch_backend.eager.launch import number_on_card, ready_buffer, scratch_memory
 from spyre.torch_backend.inductor.base.compat import AsyncCompile
 from spyre.torch_backend.inductor.base.debug import LAYOUTS_FILE, NO_NOTES, Notes, note
 from spyre.torch_backend.inductor.bundles.generation import (
@@ -43,8 +42,8 @@ from spyre.torch_backend.inductor.bundles.sizes import (
     smallest,
     with_values,
 )
-from spyre.torch_backend.observe.debug import show_program, shows_programs
 from spyre.torch_backend.program.compiled import CompiledProgram
+from spyre.torch_backend.program.debug import show_program, shows_programs
 from spyre.torch_backend.tensors.allocation import default_base
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, buffer_of
 from spyre.torch_backend.tensors.copies import relayout

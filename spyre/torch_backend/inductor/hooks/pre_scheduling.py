@@ -8,8 +8,10 @@ says which inputs they are (`named_inputs`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
@@ -26,7 +28,6 @@ from spyre.torch_backend.inductor.passes.runs import propagate_layouts, remove_d
 from spyre.torch_backend.inductor.tiling.accesses import propagate_named_dims
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.groups import assign_dim_hints, hints_to_coarse_tile_groups
-from spyre.torch_backend.program.recording import ThreadValue
 
 LAYOUT_PASSES: tuple[Callable[[Any], None], ...] = (remove_dead_code, propagate_layouts, restickify)
 """Change the graph in place; `restickify` chooses lanes and final layouts and inserts copies."""
@@ -42,12 +43,17 @@ PRINTER = "spyre_printer"
 Names = Mapping[str, tuple[str | None, ...]]
 
 
-_input_names: ThreadValue[Names] = ThreadValue({})
+_input_names: ContextVar[Names] = ContextVar("input_names", default=MappingProxyType({}))
 
 
-def named_inputs(names: Names) -> AbstractContextManager[None]:
+@contextmanager
+def named_inputs(names: Names) -> Iterator[None]:
     """A block in which graphs that this thread lowers have these names of dims, by graph input."""
-    return _input_names.set_to(names)
+    token = _input_names.set(names)
+    try:
+        yield
+    finally:
+        _input_names.reset(token)
 
 
 def printer_of(graph: Any) -> PassPrinter | None:
@@ -63,7 +69,7 @@ def pre_scheduling(graph: Any) -> None:
         return
     setattr(graph, PASSES_DONE, True)
     operations = graph.operations
-    names, printer = _input_names.value, PassPrinter(lambda: format_operations(operations))
+    names, printer = _input_names.get(), PassPrinter(lambda: format_operations(operations))
     setattr(graph, PRINTER, printer)
     for change in LAYOUT_PASSES:
         printer.run(change.__name__, functools.partial(change, graph))

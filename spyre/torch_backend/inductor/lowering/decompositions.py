@@ -23,10 +23,10 @@ import torch
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.dispatch import CONVERTED
 from spyre.torch_backend.eager.factories import converted
 from spyre.torch_backend.eager.masks import is_number_of, triangle
-from spyre.torch_backend.eager.operands import Operand, ScalarOperand
 from spyre.torch_backend.eager.registry import FUNCTIONAL_VARIANTS, eager_kernels
 from spyre.torch_backend.inductor.base.compat import (
     DataDependentOutputException,

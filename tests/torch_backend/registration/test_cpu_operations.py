@@ -8,7 +8,11 @@ from torch.testing import assert_close
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.device.errors import UnsupportedDtype
-from spyre.torch_backend.fallback.cpu_operations import INTO_GIVEN, THROUGH_COMPLEX, THROUGH_FLOAT64
+from spyre.torch_backend.registration.cpu_operations import (
+    INTO_GIVEN,
+    THROUGH_COMPLEX,
+    THROUGH_FLOAT64,
+)
 
 linalg, fft = torch.linalg, torch.fft
 

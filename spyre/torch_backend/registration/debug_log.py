@@ -1,0 +1,54 @@
+"""TORCH_SPYRE_DEBUG=1: operations, copies and compiled programs go to the logger ``spyre.torch``.
+
+Read once, when the device is registered; without it nothing of this is loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+logger = logging.getLogger("spyre.torch")
+
+
+def describe(value: Any) -> str:
+    """A tensor as dtype, sizes and device, anything else as it prints."""
+    if isinstance(value, torch.Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+        return f"{name}{list(value.size())}@{value.device}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(describe, value)) + "]"
+    return repr(value)
+
+
+def logged(kernel: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """``kernel`` with a line per call: the operation and what it was given.
+
+    ``name`` None: of kernels that get the operator as their first argument.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        shown, given = (name, args) if name is not None else (f"{args[0]} on the CPU", args[1:])
+        parts = [*map(describe, given), *(f"{k}={describe(v)}" for k, v in kwargs.items())]
+        logger.debug("%s(%s)", shown, ", ".join(parts))
+        return kernel(*args, **kwargs)
+
+    return call
+
+
+def log_program(name: str, listing: str) -> None:
+    """A line per operation of a program that was compiled."""
+    lines = "".join(f"\n  {line}" for line in listing.splitlines())
+    logger.debug("compiled %s:%s", name, lines)
+
+
+def start_logging() -> None:
+    """Let the lines be seen, on stderr if the program has no logging of its own."""
+    logger.setLevel(logging.DEBUG)
+    if not logging.getLogger().handlers and not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logger.addHandler(handler)
