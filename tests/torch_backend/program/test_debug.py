@@ -15,8 +15,8 @@ from tests.torch_backend import processes
 @pytest.fixture
 def compiled_anew(monkeypatch):
     """Nothing is known yet of programs compiled by other tests."""
-    monkeypatch.setattr(compile, "_recipes", type(compile._recipes)(64))
-    monkeypatch.setattr(launch, "_prepared", type(launch._prepared)(64))
+    monkeypatch.setattr(compile, "_programs", type(compile._programs)(64))
+    monkeypatch.setattr(launch, "_calls", type(launch._calls)(64))
 
 
 @pytest.fixture
