@@ -58,8 +58,8 @@ def held():
         "allocations": usage.allocations.current,
         "free by region": [region.free_bytes for region in usage.regions],
         "buffers": len(buffer._by_pointer),
-        "programs": len(compile._recipes),
-        "calls": len(launch._prepared),
+        "programs": len(compile._programs),
+        "calls": len(launch._calls),
         "layouts": len(buffer._layout_ids),
         "scalars": len(launch._scalars),
         "masks": len(masks._triangles),
@@ -139,8 +139,8 @@ def test_operations_that_fail_hold_nothing():
 @pytest.fixture
 def few_programs(monkeypatch):
     """Caches of 8 programs and 16 calls, empty at first."""
-    monkeypatch.setattr(compile, "_recipes", type(compile._recipes)(8))
-    monkeypatch.setattr(launch, "_prepared", type(launch._prepared)(16))
+    monkeypatch.setattr(compile, "_programs", type(compile._programs)(8))
+    monkeypatch.setattr(launch, "_calls", type(launch._calls)(16))
 
 
 def test_program_memory_of_dropped_programs_is_given_back(few_programs):
@@ -155,8 +155,8 @@ def test_program_memory_of_dropped_programs_is_given_back(few_programs):
     for number in range(30):
         (torch.ones(1 + number, 64, dtype=torch.float16, device="spyre") + x[0]).cpu()
         used.append(program_bytes())
-    assert len(compile._recipes) <= 8
-    assert len(launch._prepared) <= 16
+    assert len(compile._programs) <= 8
+    assert len(launch._calls) <= 16
     late = used[16:]
     assert max(late) - min(late) < 4 * (used[1] - used[0])
 
