@@ -12,9 +12,10 @@ launches run ahead of the cores by one launch, copies out fall behind by one.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 
 class Resource(StrEnum):
@@ -93,14 +94,6 @@ class Timeline:
         return sum(task.duration_ns for task in self.tasks if task.resource is resource)
 
 
-def critical_path_ns(tasks: Sequence[Task]) -> float:
-    """The longest chain of tasks that wait for each other: no timeline is shorter."""
-    ends: list[float] = []
-    for task in tasks:
-        ends.append(max((ends[k] for k in task.after), default=0.0) + task.duration_ns)
-    return max(ends, default=0.0)
-
-
 class Overlap(StrEnum):
     """Names of the policies."""
 
@@ -176,6 +169,47 @@ POLICIES: Mapping[Overlap, Callable[[Sequence[Task]], tuple[Task, ...]]] = {
 }
 
 
+Item = TypeVar("Item")
+Time = TypeVar("Time", int, float)
+
+
+class VirtualClock(Generic[Item, Time]):
+    """What runs in virtual time, and when it ends. ``now``: the time, that of the last end.
+
+    Whoever owns it says what begins; of what ends at the same time the first begun comes first.
+    """
+
+    now: Time
+
+    def __init__(self, now: Time) -> None:
+        self.now = now
+        self._begun = 0
+        self._running: list[tuple[Time, int, Time, Item]] = []
+
+    def begin(self, item: Item, duration: Time) -> Time:
+        """``item`` runs from now on; returns its end."""
+        end: Time = self.now + duration
+        heapq.heappush(self._running, (end, self._begun, self.now, item))
+        self._begun += 1
+        return end
+
+    def end(self) -> tuple[Item, Time]:
+        """Go on to the next end: what has ended then, and when it had begun."""
+        self.now, _, begin, item = heapq.heappop(self._running)
+        return item, begin
+
+    def drain(self) -> Iterator[tuple[Item, Time]]:
+        """What still runs, in the order it would end, with when it began; time stands still."""
+        while self._running:
+            _, _, begin, item = heapq.heappop(self._running)
+            yield item, begin
+
+    @property
+    def next_end(self) -> Time | None:
+        """When something ends next; None if nothing runs."""
+        return self._running[0][0] if self._running else None
+
+
 def simulate(tasks: Sequence[Task], overlap: Overlap = Overlap.OVERLAPPED) -> Timeline:
     """When each task is done under a policy. ValueError for a task that waits for a later one."""
     chosen = ordered(tasks, overlap)
@@ -197,33 +231,34 @@ class _Simulation:
                 self._waiting[k].append(number)
         self._ready: dict[Resource, list[int]] = {resource: [] for resource in Resource}
         self._free = set(Resource)
-        self._running: list[tuple[float, int]] = []
+        self._clock: VirtualClock[int, float] = VirtualClock(0.0)
         self._spans: list[Span | None] = [None] * len(tasks)
 
     def spans(self) -> tuple[Span, ...]:
         for number, missing in enumerate(self._missing):
             if not missing:
                 self._make_ready(number)
-        self._begin(0.0)
-        while self._running:
-            now = self._running[0][0]
-            while self._running and self._running[0][0] == now:
-                self._end(heapq.heappop(self._running)[1])
-            self._begin(now)
+        self._begin()
+        while self._clock.next_end is not None:
+            self._end(self._clock.end()[0])
+            # all that ends now ends before anything begins: the first submitted may be among what
+            # it makes ready
+            while self._clock.next_end == self._clock.now:
+                self._end(self._clock.end()[0])
+            self._begin()
         return tuple(span for span in self._spans if span is not None)
 
     def _make_ready(self, number: int) -> None:
         heapq.heappush(self._ready[self._tasks[number].resource], number)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self) -> None:
         """Every free resource takes the first of its ready tasks."""
         for resource, ready in self._ready.items():
             if resource in self._free and ready:
                 number = heapq.heappop(ready)
-                end = now + self._tasks[number].duration_ns
-                self._spans[number] = Span(now, end)
+                end_ns = self._clock.begin(number, self._tasks[number].duration_ns)
+                self._spans[number] = Span(self._clock.now, end_ns)
                 self._free.discard(resource)
-                heapq.heappush(self._running, (end, number))
 
     def _end(self, number: int) -> None:
         self._free.add(self._tasks[number].resource)

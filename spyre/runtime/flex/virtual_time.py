@@ -6,11 +6,11 @@ can be read from the result without a clock, and tests compare it as text.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spyre.runtime.flex.scheduling import Engine, Scheduling, WorkUnit, label_text
+from spyre.hw.cost.timeline import VirtualClock
+from spyre.runtime.flex.scheduling import Engine, WorkUnit, label_text
 
 Take = Callable[[], WorkUnit | None]
 """The next unit that may run, with its engines taken; None if there is none."""
@@ -44,9 +44,13 @@ class VirtualTime:
         self._take = take
         self._complete = complete
         self._duration = duration
-        self._running: list[tuple[int, int, int, WorkUnit]] = []
+        self._clock: VirtualClock[WorkUnit, int] = VirtualClock(0)
         self._spans: list[VirtualSpan] = []
-        self.now = 0
+
+    @property
+    def now(self) -> int:
+        """The time."""
+        return self._clock.now
 
     @property
     def spans(self) -> tuple[VirtualSpan, ...]:
@@ -58,45 +62,22 @@ class VirtualTime:
         while True:
             while (unit := self._take()) is not None:
                 self._begin(unit)
-            if not self._running:
+            if self._clock.next_end is None:
                 return
-            self.now, _, begin, unit = heapq.heappop(self._running)
+            unit, begin = self._clock.end()
             error = _error_of(unit)
             self._complete(unit, error, begin, self.now)
             if error is not None and not isinstance(error, Exception):
-                self._give_up(error)
+                for unrun, begin in self._clock.drain():
+                    self._complete(unrun, error, begin, self.now)
                 raise error
 
     def _begin(self, unit: WorkUnit) -> None:
-        end = self.now + self._duration(unit)
-        heapq.heappush(self._running, (end, len(self._spans), self.now, unit))
-        self._spans.append(_span(unit, self.now, end))
-
-    def _give_up(self, error: BaseException) -> None:
-        """What has begun and will not run has failed."""
-        while self._running:
-            _, _, begin, unit = heapq.heappop(self._running)
-            self._complete(unit, error, begin, self.now)
+        begin, end = self.now, self._clock.begin(unit, self._duration(unit))
+        self._spans.append(_span(unit, begin, end))
 
     def __str__(self) -> str:
         return "".join(f"{span}\n" for span in self.spans)
-
-
-def run_in_virtual_time(
-    state: Scheduling, duration: Callable[[WorkUnit], int]
-) -> tuple[VirtualSpan, ...]:
-    """Run everything submitted to ``state``; the spans in order of their begin, then engine.
-
-    ``duration``: how long a unit takes. Nothing else may drive ``state`` meanwhile.
-    """
-
-    def complete(unit: WorkUnit, error: BaseException | None, begin: int, end: int) -> None:
-        state.complete(unit, error)
-
-    time = VirtualTime(state.next_unit, complete, duration)
-    state.one_by_one, state.clock = True, lambda: time.now
-    time.run()
-    return time.spans
 
 
 def _error_of(unit: WorkUnit) -> BaseException | None:

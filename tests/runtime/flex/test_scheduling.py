@@ -17,7 +17,7 @@ from spyre.runtime.flex.scheduling import (
     StreamQueue,
     Work,
 )
-from spyre.runtime.flex.virtual_time import run_in_virtual_time
+from spyre.runtime.flex.virtual_time import VirtualTime
 
 TIMES = {Engine.HOST: 2, Engine.DMA: 3, Engine.COMPUTE: 10}
 
@@ -59,8 +59,13 @@ def drain(state):
 
 
 def timeline(state):
-    spans = run_in_virtual_time(state, lambda u: TIMES[u.work.stages.engines[u.stage]])
-    return "".join(f"{span}\n" for span in spans)
+    def complete(unit, error, begin, end):
+        state.complete(unit, error)
+
+    time = VirtualTime(state.next_unit, complete, lambda u: TIMES[u.work.stages.engines[u.stage]])
+    state.one_by_one, state.clock = True, lambda: time.now
+    time.run()
+    return str(time)
 
 
 def test_tiled_job_alternates_and_prepares_ahead():
