@@ -278,6 +278,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--against",
+        "--compare-numerics",
         metavar="MODE",
         help="run in this mode too, and say whether rounding explains the difference",
     )

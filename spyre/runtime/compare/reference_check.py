@@ -1,7 +1,7 @@
-"""``--verify``: every execute on the engine and on its slow twin, from equal memory.
+"""``--verify``: every execute on the engine and on the slow reference, from equal memory.
 
-The twin is :mod:`spyre.hw.reference`. Before an execute its memory gets what the device holds in
-the operands' places, so one execute's rounding does not travel into the next; afterwards the
+The reference is :mod:`spyre.hw.reference`. Before an execute its memory gets what the device holds
+in the operands' places, so one execute's rounding does not travel into the next; afterwards the
 output must agree (:mod:`spyre.hw.reference.agreement`) and nothing else may have changed.
 """
 
@@ -46,7 +46,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass
 class ReferenceCheck:
-    """Runs linked programs on ``device`` with the twin beside it.
+    """Runs linked programs on ``device`` with the reference beside it.
 
     ``limit_points``: executes with a larger iteration space run on the engine only.
     """
@@ -122,7 +122,7 @@ class ReferenceCheck:
         ]
 
     def _execution(self, step: ExecuteView) -> Execution:
-        """The twin's view of an execute."""
+        """The reference's view of an execute."""
         return Execution(
             step.op,
             self._memory,

@@ -1,4 +1,7 @@
-"""What ``--verify`` found; :mod:`.twin_check` makes it and loads the reference implementation."""
+"""What ``--verify`` found.
+
+Apart from :mod:`.reference_check`, which makes it and loads the reference implementation.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from spyre.errors import Finding
 
 DEFAULT_VERIFY_POINTS = 1 << 23
-"""Points of the iteration space up to which an execute is verified; the twin is slow."""
+"""Points of the iteration space up to which an execute is verified; the reference is slow."""
 
 
 @dataclass(frozen=True, slots=True)

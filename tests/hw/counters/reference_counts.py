@@ -1,4 +1,4 @@
-"""Twin of the counters of memory interface and ring: every element's address, by definition."""
+"""Reference for counters of memory interface and ring: every element's address, by definition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spyre.mlir.operation.operation import Component, Operation, Tensor
 RING = 32
 
 
-def memory_twin(op: Operation) -> tuple[int, int]:
+def reference_memory_bytes(op: Operation) -> tuple[int, int]:
     """Bytes of the distinct sticks of all elements all cores read and write in HBM, by operand."""
     found = [0, 0]
     for operand, tensor in enumerate(op.tensors):
@@ -59,7 +59,7 @@ def stored(op: Operation, tensor: Tensor, core: int, local: dict[str, Int64Array
     return inside
 
 
-def partial_sums_twin(op: Operation) -> tuple[int, int]:
+def reference_partial_sums(op: Operation) -> tuple[int, int]:
     """Bytes and bytes times links of cores that write to the same place, one chain each."""
     moved = hops = 0
     for operand in range(len(op.tensors) - len(op.outputs), len(op.tensors)):

@@ -15,7 +15,11 @@ from spyre.hw.plans.core_plan import PlanRun
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Indirection, Operation
-from tests.hw.counters.reference_counts import memory_twin, partial_sums_twin, shortest_chain
+from tests.hw.counters.reference_counts import (
+    reference_memory_bytes,
+    reference_partial_sums,
+    shortest_chain,
+)
 from tests.hw.device.test_overhead import count_calls
 from tests.hw.division_strategies import shuffles
 from tests.hw.harness import allocations_of, engine, link, region, windows
@@ -35,10 +39,10 @@ def operands(count: int) -> list[HostOperand]:
 
 
 def agrees(op: Operation) -> Counters:
-    """Memory interface against the twin; per-core bytes against the sums."""
+    """Memory interface against the reference; per-core bytes against the sums."""
     runs = runs_of(op)
     counted = count_execute(runs)
-    assert (counted.rdmem_bytes, counted.wrmem_bytes) == memory_twin(op)
+    assert (counted.rdmem_bytes, counted.wrmem_bytes) == reference_memory_bytes(op)
     by_core = count_cores(runs).sum(axis=0)
     assert tuple(by_core[:4]) == counted.values[:4]
     assert by_core[CORE_COLUMNS.index("ring_bytes")] == counted.ring_bytes
@@ -58,7 +62,7 @@ def test_elementwise(spec: OperationSpec):
 def test_reduction(spec: OperationSpec):
     op = build_operation(spec)
     counted = agrees(op)
-    assert (counted.ring_bytes, counted.ring_byte_hops) == partial_sums_twin(op)
+    assert (counted.ring_bytes, counted.ring_byte_hops) == reference_partial_sums(op)
 
 
 @examples(25)
@@ -93,7 +97,7 @@ def test_matmul(extents, splits, order):
     spec = matmul(m, k, n, *operands(3), splits=named)
     op = build_operation(OperationSpec(**{**vars_of(spec), "core_order": order}))
     counted = agrees(op)
-    assert (counted.ring_bytes, counted.ring_byte_hops) == partial_sums_twin(op)
+    assert (counted.ring_bytes, counted.ring_byte_hops) == reference_partial_sums(op)
     assert counted.wrmem_bytes == m * n * 2
 
 

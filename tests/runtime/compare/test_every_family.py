@@ -1,4 +1,4 @@
-"""Operations of every family verify as they run: windows cover what engine and twin touch."""
+"""Operations of every family verify as they run: windows cover what engine and reference touch."""
 
 from __future__ import annotations
 

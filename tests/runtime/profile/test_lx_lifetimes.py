@@ -1,4 +1,4 @@
-"""Lifetimes in LX against a twin that looks at every use, and against the occupancy."""
+"""Lifetimes in LX against a reference that looks at every use, and against the occupancy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifying: right programs agree, a wrong twin or engine is found, and said where."""
+"""Verifying: right programs agree, a wrong reference or engine is found, and said where."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spyre.runtime.compare import reference_check
 from spyre.runtime.run.session import RunOptions, Session
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 @pytest.mark.parametrize("name", ["softmax", "matmul", "add_loop"])
@@ -43,8 +43,8 @@ def test_places_of_all_kinds(make, tmp_path):
     assert "agree with the reference implementation" in str(result.verification)
 
 
-def wrong_twin(monkeypatch: pytest.MonkeyPatch, execute: str, change: int) -> None:
-    """A twin whose result of operation ``execute`` is off by ``change`` codes in one element."""
+def wrong_reference(monkeypatch: pytest.MonkeyPatch, execute: str, change: int) -> None:
+    """A reference whose result of ``execute`` is off by ``change`` codes in one element."""
 
     def run(op, memory, starts, *rest):
         run_reference(op, memory, starts, *rest)
@@ -57,7 +57,7 @@ def wrong_twin(monkeypatch: pytest.MonkeyPatch, execute: str, change: int) -> No
 
 
 def test_a_wrong_element_is_named(monkeypatch):
-    wrong_twin(monkeypatch, "realdiv", 2)
+    wrong_reference(monkeypatch, "realdiv", 2)
     with pytest.raises(MismatchError) as caught:
         spyre.run(EXAMPLES / "softmax", verify=True)
     finding = caught.value.finding
@@ -75,13 +75,13 @@ def test_a_wrong_element_is_named(monkeypatch):
 
 
 def test_one_ulp_is_allowed_to_computed_numbers(monkeypatch):
-    wrong_twin(monkeypatch, "realdiv", 1)
+    wrong_reference(monkeypatch, "realdiv", 1)
     assert spyre.run(EXAMPLES / "softmax", verify=True).verification is not None
 
 
 def test_a_place_in_the_scratchpad(monkeypatch):
     """Addresses count from the start of the core's LX."""
-    wrong_twin(monkeypatch, "exp", 0x4000)
+    wrong_reference(monkeypatch, "exp", 0x4000)
     with pytest.raises(MismatchError) as caught:
         spyre.run(EXAMPLES / "softmax", verify=True)
     place = caught.value.location

@@ -59,7 +59,7 @@ from tests.hw.harness import (
 from tests.hw.plans.test_uneven import uneven_specs
 from tests.hw.strategies import elementwise_specs, examples, reduction_specs
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DL16, CHUNK, IEEE = Numerics(), Numerics("dl16-chunk"), Numerics("ieee")
 TRUNC = Numerics(alu_rounding="trunc")
 

@@ -19,7 +19,7 @@ from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.run.session import placed
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def writers(lookup: WriterLookup) -> dict[int, StickWriter]:
@@ -55,7 +55,7 @@ def offsets(op, access):
 def check(directory: Path) -> int:
     bundle, device = load_bundle(directory), Device(threads=1)
     arguments = read_arguments(bundle)
-    with placed(device, arguments, not bundle.program.parameters) as placement:
+    with placed(device, arguments, bundle.program) as placement:
         kernel = Kernel(bundle, device)
         launch = Launch(placement.tensors, placement.pool)
         lookup = WriterLookup(kernel.link(launch))
@@ -92,7 +92,7 @@ def test_real_bundles(shared_dir, name):
 
 def test_a_place_nobody_writes():
     bundle, device = load_bundle(EXAMPLES / "add_loop"), Device(threads=1)
-    with placed(device, read_arguments(bundle), False) as placement:
+    with placed(device, read_arguments(bundle), bundle.program) as placement:
         kernel = Kernel(bundle, device)
         launch = Launch(placement.tensors)
         lookup = WriterLookup(kernel.link(launch))
@@ -102,7 +102,7 @@ def test_a_place_nobody_writes():
 def test_scattering_leaves_it_open():
     """Where an index decides, nobody can be named from addresses alone."""
     bundle, device = load_bundle(EXAMPLES / "add_loop"), Device(threads=1)
-    with placed(device, read_arguments(bundle), False) as placement:
+    with placed(device, read_arguments(bundle), bundle.program) as placement:
         kernel = Kernel(bundle, device)
         launch = Launch(placement.tensors)
         plan = kernel.link(launch).plans[0][0]
