@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Errors this package raises on purpose are printed; any other exception is a bug and propagates.
     """
-    given = make_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
-    return guarded("spyre-compile", lambda: _compile(given))
+    options = make_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    return guarded("spyre-compile", lambda: _compile(options))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -56,27 +56,27 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compile(given: argparse.Namespace) -> int:
-    if given.check:
-        return _diagnose(given)
+def _compile(options: argparse.Namespace) -> int:
+    if options.check:
+        return _diagnose(options)
     from spyre.runtime.spyrecode.compile import compile_directory
 
-    compiled = compile_directory(given.directory)
-    if not given.quiet:
+    compiled = compile_directory(options.directory)
+    if not options.quiet:
         _print_warnings(compiled.findings)
         size_bytes, n_symbols = compiled.code.allocation_bytes, compiled.n_symbols
         print(f"{compiled.directory}: {size_bytes} bytes of program memory, {n_symbols} symbols")
     return 0
 
 
-def _diagnose(given: argparse.Namespace) -> int:
+def _diagnose(arguments: argparse.Namespace) -> int:
     """What ``spyre-run --check`` prints."""
     from spyre.cli.diagnose import diagnose_bundle
     from spyre.cli.options import Options
     from spyre.cli.text_report import print_diagnosis
 
-    options = Options(given.directory, check=True, quiet=given.quiet)
-    diagnosis = diagnose_bundle(given.directory, options)
+    options = Options(arguments.directory, check=True, quiet=arguments.quiet)
+    diagnosis = diagnose_bundle(arguments.directory, options)
     print_diagnosis(diagnosis, options)
     return diagnosis.exit_code
 

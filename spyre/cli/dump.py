@@ -69,8 +69,8 @@ def with_recorded(options: Options, recorded: Mapping[str, Any], file: str) -> O
             JsonLocation(file, "$.run"),
             found=problem,
         )
-    own = replayed_options(options)
-    taken = {name: getattr(values, name) for name in recorded if name not in own}
+    on_command_line = replayed_options(options)
+    taken = {name: getattr(values, name) for name in recorded if name not in on_command_line}
     return replace(options, **taken)
 
 

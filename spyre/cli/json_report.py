@@ -154,7 +154,7 @@ def _output_object(tensor: HostTensor, values: npt.NDArray[Any]) -> Object:
     }
 
 
-def _comparison_object(name: str, comparison: Comparison, place: OutputLocation) -> Object:
+def _comparison_object(name: str, comparison: Comparison, location: OutputLocation) -> Object:
     from spyre.runtime.compare.outputs import describe_location
 
     worst = comparison.worst_index
@@ -170,5 +170,5 @@ def _comparison_object(name: str, comparison: Comparison, place: OutputLocation)
         "worst_index": worst,
         "worst_expected": comparison.expected_worst,
         "worst_found": comparison.found_worst,
-        "worst_place": None if worst is None else describe_location(place, worst),
+        "worst_place": None if worst is None else describe_location(location, worst),
     }

@@ -79,8 +79,8 @@ class Options:
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse a command line (default: the process's). SystemExit 2 with usage when it is wrong."""
     parser = make_parser()
-    given = sys.argv[1:] if arguments is None else arguments
-    parsed = parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in given])
+    words = sys.argv[1:] if arguments is None else arguments
+    parsed = parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in words])
     _check_combination(parser, parsed)
     return Options(
         path=parsed.path or "",

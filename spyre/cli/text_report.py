@@ -213,8 +213,8 @@ def print_run(compared: ComparedRun) -> None:
     for line in comparison_lines(compared):
         print(line)
     if options.sanitize is not None and not options.quiet:
-        found = [finding.to_finding() for finding in result.sanitizer]
-        print(f"sanitizer: {_count_findings(found)}")
+        findings = [finding.to_finding() for finding in result.sanitizer]
+        print(f"sanitizer: {_count_findings(findings)}")
     _print_verification(result, options)
 
 
@@ -261,8 +261,8 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
     for k, comparison in enumerate(compared.comparisons):
         if comparison.ok and compared.options.quiet:
             continue
-        name, place = compared.result.output_tensors[k].name, compared.result.places[k]
-        lines.append(format_comparison(comparison, name, place))
+        name, location = compared.result.output_tensors[k].name, compared.result.places[k]
+        lines.append(format_comparison(comparison, name, location))
     return lines
 
 

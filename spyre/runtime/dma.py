@@ -139,8 +139,8 @@ class DmaEngine:
     def _made(
         self, direction: DmaDirection, tensor: DeviceTensor, info: DataConversionInfo
     ) -> DmaCopy:
-        place = (tensor.address_bytes, tensor.size_bytes, tensor.name)
-        return self._finish(DmaCopy(direction, *place, info))
+        memory = (tensor.address_bytes, tensor.size_bytes, tensor.name)
+        return self._finish(DmaCopy(direction, *memory, info))
 
     def _finish(self, copy: DmaCopy) -> DmaCopy:
         if self._record is not None:

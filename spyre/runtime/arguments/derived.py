@@ -101,16 +101,16 @@ def uses_by_owner(bundle: LoweredBundle, values: Mapping[str, int]) -> dict[int,
     without value.
     """
     program = bundle.program
-    owners, given = _owner_parameters(program, values)
+    owners, parameter_values = _owner_parameters(program, values)
     scratch = [(_SCRATCH_OWNER + k) << _OWNER_BITS for k in range(len(program.allocations))]
-    schedule = program.schedule(given, scratch)
+    schedule = program.schedule(parameter_values, scratch)
     uses: dict[int, list[ArgumentUse]] = defaultdict(list)
     for execute in program.executes:
         op = bundle.operations[execute.sdsc_filename]
         for owner, use in _uses_of(op, execute, schedule):
             uses[owner].append(use)
     if program.parameters:
-        return {owners[k]: found for k, found in uses.items() if k in owners}
+        return {owners[k]: owned for k, owned in uses.items() if k in owners}
     return dict(uses)
 
 
@@ -118,14 +118,14 @@ def _owner_parameters(
     program: LoopProgram, values: Mapping[str, int]
 ) -> tuple[dict[int, int], dict[str, int]]:
     """Argument index by owner number, and parameter values whose high bits are that number."""
-    owners, given = {}, {}
+    owners, parameter_values = {}, {}
     for number, parameter in enumerate(program.parameters):
         index = owner_of(parameter.name)
         if index is not None:
             owners[number] = index
-            given[parameter.name] = number << _OWNER_BITS
+            parameter_values[parameter.name] = number << _OWNER_BITS
         elif parameter.name in values:
-            given[parameter.name] = values[parameter.name]
+            parameter_values[parameter.name] = values[parameter.name]
         else:
             require_no_size(parameter, values)
             raise LaunchError(
@@ -135,7 +135,7 @@ def _owner_parameters(
                 expected=f"a value for {parameter.name}",
                 found=", ".join(values) or "no values",
             )
-    return owners, given
+    return owners, parameter_values
 
 
 def _uses_of(
@@ -156,13 +156,15 @@ def _uses_of(
         starts = np.array(tensor.starts, np.int64)
         if tensor.symbolic:
             starts = symbols[:, [column[s] for s in tensor.starts]].ravel()
-        place = footprint(op, tensor)
+        extents = footprint(op, tensor)
         for owner in np.unique(starts >> bits):
-            own = starts[(starts >> bits) == owner] - (int(owner) << bits)
-            end = int(own.max()) + place.span_bytes
+            offsets = starts[(starts >> bits) == owner] - (int(owner) << bits)
+            end = int(offsets.max()) + extents.span_bytes
             yield (
                 int(owner),
-                ArgumentUse(execute.index, op, tensor, place, tensor not in op.outputs, end, sized),
+                ArgumentUse(
+                    execute.index, op, tensor, extents, tensor not in op.outputs, end, sized
+                ),
             )
 
 
@@ -178,14 +180,14 @@ def _by_segment(uses: Mapping[int, list[ArgumentUse]]) -> dict[int, list[Argumen
     """Baked: segment k is argument k, or k-1 when segment 0 is a pool (written before read)."""
     has_pool = 0 in uses and _looks_like_pool(uses)
     first = 1 if has_pool else 0
-    return {segment - first: found for segment, found in uses.items()}
+    return {segment - first: segment_uses for segment, segment_uses in uses.items()}
 
 
 def _looks_like_pool(uses: Mapping[int, list[ArgumentUse]]) -> bool:
     """Segment 0 holds intermediates: written first, read later, and not the only output."""
-    others = (role_of(found) for segment, found in uses.items() if segment != 0)
-    own = uses[0]
-    written_then_read = not own[0].reads and any(use.reads for use in own)
+    others = (role_of(segment_uses) for segment, segment_uses in uses.items() if segment != 0)
+    first_uses = uses[0]
+    written_then_read = not first_uses[0].reads and any(use.reads for use in first_uses)
     return written_then_read and any(role is not Role.INPUT for role in others)
 
 
@@ -232,11 +234,11 @@ def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
     The outermost one grows until it covers ``end_bytes``: tiles of it are what loops walk.
     """
     sticks = stick_elements(use.tensor)
-    held = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
-    steps = {dim: -(-use.place.stored[dim] // sticks.get(dim, 1)) for dim in held}
-    if held:
-        needed = -(-end_bytes // use.place.pitch_bytes[held[0]])
-        steps[held[0]] = max(steps[held[0]], needed)
+    dims = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
+    steps = {dim: -(-use.place.stored[dim] // sticks.get(dim, 1)) for dim in dims}
+    if dims:
+        needed = -(-end_bytes // use.place.pitch_bytes[dims[0]])
+        steps[dims[0]] = max(steps[dims[0]], needed)
     return steps
 
 
@@ -308,9 +310,9 @@ def arrangement_findings(
             operations[use.execute] = use.op
             if owner - first in known:
                 tags[use.execute][use.tensor.index] = known[owner - first]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for execute, op in sorted(operations.items(), key=lambda pair: pair[0]):
         spec = find_op(op.name)
         if spec is not None:
-            found += arrangement_faults(op, spec, tags[execute])
-    return tuple(dict.fromkeys(found))
+            findings += arrangement_faults(op, spec, tags[execute])
+    return tuple(dict.fromkeys(findings))

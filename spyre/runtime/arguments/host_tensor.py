@@ -199,14 +199,14 @@ def _is_float(dtype_name: str) -> bool:
     return "float" in dtype_name
 
 
-def _check_storage_dtype(name: str, found: np.dtype[Any], dtype_name: str) -> None:
+def _check_storage_dtype(name: str, storage_dtype: np.dtype[Any], dtype_name: str) -> None:
     row = HOST_DTYPES.get(dtype_name)
     known = row is not None or dtype_name in _HOST_ONLY_DTYPES
     expected = row.storage_dtype if row is not None else dtype_name
-    if not known or found != np.dtype(expected):
+    if not known or storage_dtype != np.dtype(expected):
         raise LaunchError(
             "SPY334",
-            f"tensor {name} cannot hold {found} as {dtype_name}",
+            f"tensor {name} cannot hold {storage_dtype} as {dtype_name}",
             expected=f"{expected} storage" if known else "a torch dtype",
         )
 
@@ -272,8 +272,8 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
 
 
 def _split_key(path: str) -> tuple[Path, str | None]:
-    head, found, key = path.rpartition(".npz:")
-    return (Path(head + ".npz"), key) if found else (Path(path), None)
+    head, separator, key = path.rpartition(".npz:")
+    return (Path(head + ".npz"), key) if separator else (Path(path), None)
 
 
 def _unknown_suffix(file: Path, known: dict[str, Any]) -> LaunchError:

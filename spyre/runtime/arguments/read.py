@@ -137,13 +137,13 @@ def _by_name(
     return [chosen[a.arg_index] for a in arguments]
 
 
-def _mismatch(arguments: Sequence[ArgumentSpec], found: str) -> LaunchError:
+def _mismatch(arguments: Sequence[ArgumentSpec], inputs: str) -> LaunchError:
     listed = ", ".join(f"{a.name} ({a.host_spec})" for a in arguments) or "none"
     return LaunchError(
         "SPY367",
         "the inputs given do not match the kernel's",
         expected=f"{len(arguments)} inputs: {listed}",
-        found=found,
+        found=inputs,
     )
 
 

@@ -178,10 +178,10 @@ def layout_for_largest(
     layout = SpyreTensorLayout.from_dim_order(largest, strides, dtype, range(rank))
     walked = [*range(1, rank), 0, rank - 1]
     steps = list(layout.stride_map)
-    for place, dim in enumerate(walked):
-        counts_sticks = dim == rank - 1 and place < rank
+    for k, dim in enumerate(walked):
+        counts_sticks = dim == rank - 1 and k < rank
         if shape[dim] <= (layout.elements_per_stick if counts_sticks else 1):
-            steps[place] = -1
+            steps[k] = -1
     return replace(layout, stride_map=tuple(steps))
 
 

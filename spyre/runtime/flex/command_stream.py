@@ -58,20 +58,20 @@ class CommandStream:
         self, unit: WorkUnit, begin_ns: int, end_ns: int, error: BaseException | None = None
     ) -> None:
         """Note a unit: one iteration of one stage. ``error``: what it raised."""
-        work, place, iteration = unit.work, unit.stage, unit.first
+        work, stage, iteration = unit.work, unit.stage, unit.first
         assert work.stream is not None
         self.add(
             Command(
-                (work.number, iteration, place),
-                label_text(work.label(place, iteration)),
+                (work.number, iteration, stage),
+                label_text(work.label(stage, iteration)),
                 work.stream.stream_id,
-                work.stages.engines[place],
-                _block(work, place, iteration),
-                _dependencies(work, place, iteration),
+                work.stages.engines[stage],
+                _block(work, stage, iteration),
+                _dependencies(work, stage, iteration),
                 iteration,
                 begin_ns,
                 end_ns,
-                _detail(work, place) if error is None else None,
+                _detail(work, stage) if error is None else None,
                 _error_name(error),
             )
         )
@@ -124,16 +124,16 @@ class CommandStream:
         return "".join(f"{command}\n" for command in self.commands)
 
 
-def _block(work: Work, place: int, iteration: int) -> ControlBlock:
+def _block(work: Work, stage: int, iteration: int) -> ControlBlock:
     context = work.payload
     if isinstance(context, LaunchContext):
-        return context.plan.steps[place].describe(context, iteration)
+        return context.plan.steps[stage].describe(context, iteration)
     return ControlBlock("host", "callback")
 
 
-def _detail(work: Work, place: int) -> Any:
+def _detail(work: Work, stage: int) -> Any:
     context = work.payload
-    compute = work.stages.engines[place] is Engine.COMPUTE
+    compute = work.stages.engines[stage] is Engine.COMPUTE
     return context.outcome.detail if compute and isinstance(context, LaunchContext) else None
 
 
@@ -143,17 +143,17 @@ def _error_name(error: BaseException | None) -> str:
     return error.code if isinstance(error, SpyreError) else type(error).__name__
 
 
-def _dependencies(work: Work, place: int, iteration: int) -> tuple[str, ...]:
+def _dependencies(work: Work, stage: int, iteration: int) -> tuple[str, ...]:
     """Labels of what one iteration of a stage waits for."""
-    found: list[Label] = []
+    labels: list[Label] = []
     stages = work.stages.all
-    if place > 0:
-        found.append(work.label(place - 1, iteration))
-    if not stages[place].is_prep and iteration > 0:
-        found.append(work.label(place, iteration - 1))
-    elif not stages[place].is_prep and (place == 0 or stages[place - 1].is_prep):
-        found += work.after
-    return tuple(label_text(label) for label in found)
+    if stage > 0:
+        labels.append(work.label(stage - 1, iteration))
+    if not stages[stage].is_prep and iteration > 0:
+        labels.append(work.label(stage, iteration - 1))
+    elif not stages[stage].is_prep and (stage == 0 or stages[stage - 1].is_prep):
+        labels += work.after
+    return tuple(label_text(label) for label in labels)
 
 
 def launch_of(command: Command) -> ExecutedLaunch | None:

@@ -55,8 +55,8 @@ class FlexDevice:
         self.device = device if device is not None else Device()
         self.index = index
         in_use = self.device.regions.in_use
-        kept = self.device.regions.capacities_bytes if in_use else None
-        self.allocator = FlexAllocator(self.device, capacities_bytes=kept)
+        capacities = self.device.regions.capacities_bytes if in_use else None
+        self.allocator = FlexAllocator(self.device, capacities_bytes=capacities)
         self.dma = DmaEngine(self.device)
         chosen = policy if policy is not None else config.SCHEDULER.read()
         self.scheduler = Scheduler(Policy(chosen), _ended, dependent_error)
@@ -187,8 +187,8 @@ class FlexDevice:
     def _watch_memory(self) -> AllocationHistory:
         regions = self.device.regions
         with regions.lock:
-            found = regions.history = AllocationHistory(regions.allocated_bytes)
-        return found
+            history = regions.history = AllocationHistory(regions.allocated_bytes)
+        return history
 
     @contextmanager
     def counting(self) -> Iterator[LaunchCounts]:
@@ -265,9 +265,9 @@ class Devices:
     def __getitem__(self, index: int) -> FlexDevice:
         """Card ``index``; -1 is the calling thread's current one. LaunchError SPY883 for others."""
         chosen = self.current_index if index == -1 else index
-        found = self.made.get(chosen)
-        if found is not None:
-            return found
+        card = self.made.get(chosen)
+        if card is not None:
+            return card
         if not 0 <= chosen < len(self.cards):
             raise LaunchError(
                 "SPY883",
@@ -276,9 +276,9 @@ class Devices:
                 found=str(index),
                 hint="AIU_WORLD_SIZE and SPYRE_DEVICES say which cards are visible",
             )
-        found = self.made.get(chosen)
-        if found is not None:
-            return found
+        card = self.made.get(chosen)
+        if card is not None:
+            return card
         with self._lock:
             if chosen not in self.made:
                 self.made[chosen] = FlexDevice(index=chosen)
@@ -350,5 +350,5 @@ def devices() -> Devices:
 
 def made_devices() -> list[FlexDevice]:
     """The cards made so far. Takes no lock, so that a forked child may ask."""
-    found = _devices
-    return [] if found is None else [found.made[k] for k in sorted(found.made)]
+    cards = _devices
+    return [] if cards is None else [cards.made[k] for k in sorted(cards.made)]

@@ -402,14 +402,14 @@ def bytes_to_device(content: npt.NDArray[np.uint8], address_bytes: int, name: st
 
 def device_copy_plan(source: DeviceTensor, target: DeviceTensor) -> JobPlan:
     """The bytes of a device tensor → one of the same size on the same card, through the host."""
-    held: list[npt.NDArray[np.uint8]] = []
+    in_flight: list[npt.NDArray[np.uint8]] = []
 
     def down(context: LaunchContext, first: int, last: int) -> None:
         dma = context.device.dma
-        held.append(dma.read_bytes(source.address_bytes, source.size_bytes, source.name))
+        in_flight.append(dma.read_bytes(source.address_bytes, source.size_bytes, source.name))
 
     def up(context: LaunchContext, first: int, last: int) -> None:
-        context.device.dma.write_bytes(target.address_bytes, held.pop(), target.name)
+        context.device.dma.write_bytes(target.address_bytes, in_flight.pop(), target.name)
 
     steps = [
         _step(copy, tensor.address_bytes, tensor.name, source.size_bytes, to_device)

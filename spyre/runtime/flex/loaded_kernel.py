@@ -352,15 +352,15 @@ def named_shapes(spec: LaunchSpec | None) -> Shapes:
 
 
 def sizes_of_tensors(
-    shapes: Shapes, tensors: Sequence[SpyreTensor], given: Mapping[str, int]
+    shapes: Shapes, tensors: Sequence[SpyreTensor], given_values: Mapping[str, int]
 ) -> dict[str, int]:
-    """``given`` values, and those of the sizes that ``shapes`` name.
+    """``given_values`` values, and those of the sizes that ``shapes`` name.
 
     LaunchError SPY873 where two of them differ. Tensors of another rank are left to the launch,
     which refuses them.
     """
-    values = dict(given)
-    source = dict.fromkeys(given, "the values of the launch")
+    values = dict(given_values)
+    source = dict.fromkeys(given_values, "the values of the launch")
     for shape, tensor in zip(shapes, tensors, strict=False):
         if len(shape) != len(tensor.shape):
             continue

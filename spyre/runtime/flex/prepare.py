@@ -48,15 +48,15 @@ def prepare_kernel(
     spyre-compile writes, BundleError SPY884 where its sizes contradict the program.
     """
     chosen = device if device is not None else devices().current
-    found = read_code_directory(_code_directory(Path(directory)))
-    source = _source(found)
+    code = read_code_directory(_code_directory(Path(directory)))
+    source = _source(code)
     kernel = Kernel(source, chosen.device)
     kernel.reserve_scratch()
-    binary = found.binaries[0]
+    binary = code.binaries[0]
     arguments_of = partial(read_arguments, source)
-    pool_bytes = 0 if found.launch_spec is None else found.launch_spec.pool_size
+    pool_bytes = 0 if code.launch_spec is None else code.launch_spec.pool_size
     loaded, copy = load_kernel(chosen, kernel, arguments_of, binary, source.name, pool_bytes)
-    _check_execution_plan(found, loaded)
+    _check_execution_plan(code, loaded)
     (stream if stream is not None else chosen.streams.current).launch(copy)
     return loaded.plan
 
@@ -108,18 +108,18 @@ def load_execution_plan(
 
 
 def _prepared(directory: CodePath, stream: FlexStream) -> JobPlan:
-    place = _code_directory(Path(directory)).resolve()
+    path = _code_directory(Path(directory)).resolve()
     try:
-        stamp = (place / SPYRECODE_FILE).stat().st_mtime_ns
+        stamp = (path / SPYRECODE_FILE).stat().st_mtime_ns
     except OSError:
         stamp = 0  # reading it says what is wrong
     device = stream.device
     assert isinstance(device, FlexDevice)
-    kept = device.prepared
-    key = (str(place), stamp, device.device.resets)
-    if key not in kept:
-        kept[key] = prepare_kernel(place, device, stream)
-    return kept[key]
+    prepared = device.prepared
+    key = (str(path), stamp, device.device.resets)
+    if key not in prepared:
+        prepared[key] = prepare_kernel(path, device, stream)
+    return prepared[key]
 
 
 def _code_directory(directory: Path) -> Path:
@@ -127,29 +127,29 @@ def _code_directory(directory: Path) -> Path:
     return inside if inside.is_dir() else directory
 
 
-def _source(found: CodeDirectory) -> CompiledBundle:
+def _source(code: CodeDirectory) -> CompiledBundle:
     """The program that the binary holds, with the directory's launch spec."""
-    if len(found.binaries) != 1:
-        raise _unsupported(found, f"{len(found.binaries)} transfers of binaries", "one")
-    path = str(found.directory / found.code.init_transfers[0].init_bin_file)
-    files = BundleFiles(found.directory, "bundle.mlir", unpack_bundle(found.binaries[0], path))
+    if len(code.binaries) != 1:
+        raise _unsupported(code, f"{len(code.binaries)} transfers of binaries", "one")
+    path = str(code.directory / code.code.init_transfers[0].init_bin_file)
+    files = BundleFiles(code.directory, "bundle.mlir", unpack_bundle(code.binaries[0], path))
     kernel = load_compiled_files(files)
-    spec = found.launch_spec
+    spec = code.launch_spec
     if spec is not None and spec.emitter == DERIVED_EMITTER:
         spec = None
     return replace(kernel, launch_spec=spec)
 
 
-def _check_execution_plan(found: CodeDirectory, loaded: LoadedKernel) -> None:
+def _check_execution_plan(code: CodeDirectory, loaded: LoadedKernel) -> None:
     """The steps the file lists have to be those of the program, of the same sizes."""
-    commands = found.code.execution
+    commands = code.code.execution
     expected = loaded.plan.num_steps()
     kinds = tuple(type(command) for command in commands)
     shapes = {1: (ComputeOnDevice,), 3: (ComputeOnHost, DataTransfer, ComputeOnDevice)}
     if kinds != shapes[expected]:
         listed = ", ".join(kind.__name__ for kind in shapes[expected])
-        raise _unsupported(found, ", ".join(kind.__name__ for kind in kinds), listed)
-    _check_pointers(found, commands)
+        raise _unsupported(code, ", ".join(kind.__name__ for kind in kinds), listed)
+    _check_pointers(code, commands)
     correction = loaded.correction
     for command in commands:
         if isinstance(command, ComputeOnDevice):
@@ -159,35 +159,35 @@ def _check_execution_plan(found: CodeDirectory, loaded: LoadedKernel) -> None:
             raise BundleError(
                 "SPY884",
                 f"the correction tensor of {loaded.name} has another size than its symbols need",
-                _place(found),
+                _place(code),
                 expected=f"{correction.size_bytes} bytes for {len(correction.names)} symbols",
                 found=f"{size_bytes} bytes",
             )
 
 
-def _check_pointers(found: CodeDirectory, commands: Sequence[ExecutionCommand]) -> None:
-    begin = found.code.init_transfers[0].dev_ptr
+def _check_pointers(code: CodeDirectory, commands: Sequence[ExecutionCommand]) -> None:
+    begin = code.code.init_transfers[0].dev_ptr
     for command in commands:
         if isinstance(command, ComputeOnDevice) and command.job_bin_ptr != begin:
             raise _unsupported(
-                found, f"job_bin_ptr {command.job_bin_ptr:#x}", f"the binary at {begin:#x}"
+                code, f"job_bin_ptr {command.job_bin_ptr:#x}", f"the binary at {begin:#x}"
             )
         if isinstance(command, DataTransfer) and command.direction is not Direction.H2D:
-            raise _unsupported(found, "a transfer to the host", "transfers to the device")
+            raise _unsupported(code, "a transfer to the host", "transfers to the device")
 
 
-def _unsupported(found: CodeDirectory, what: str, expected: str) -> UnsupportedError:
+def _unsupported(code: CodeDirectory, found: str, expected: str) -> UnsupportedError:
     return UnsupportedError(
         "SPY885",
         "an execution plan of this form is not simulated",
-        _place(found),
+        _place(code),
         expected=expected,
-        found=what,
+        found=found,
     )
 
 
-def _place(found: CodeDirectory) -> JsonLocation:
-    return JsonLocation(str(found.directory / SPYRECODE_FILE), "$.JobExecPlan")
+def _place(code: CodeDirectory) -> JsonLocation:
+    return JsonLocation(str(code.directory / SPYRECODE_FILE), "$.JobExecPlan")
 
 
 @dataclass(frozen=True, eq=False)

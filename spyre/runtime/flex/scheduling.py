@@ -175,12 +175,12 @@ class Work:
         self.after: tuple[Label, ...] = ()
         self.stream: StreamQueue | None = None
 
-    def label(self, place: int, iteration: int) -> Label:
+    def label(self, stage: int, iteration: int) -> Label:
         """What one iteration of a stage is called."""
         stages = self.stages
-        if stages.is_host[place]:
-            return (True, self.first_host + iteration * stages.host_count + stages.places[place])
-        return (False, self.first_block + iteration * stages.block_count + stages.places[place])
+        if stages.is_host[stage]:
+            return (True, self.first_host + iteration * stages.host_count + stages.places[stage])
+        return (False, self.first_block + iteration * stages.block_count + stages.places[stage])
 
 
 @dataclass(slots=True, eq=False)
@@ -394,7 +394,7 @@ class Scheduling:
     def _next_of_active(self) -> WorkUnit | None:
         """Active jobs of high priority first, then those that have waited longest for the cores."""
         for rank in (0, 1):
-            for place, work in enumerate(self._active):
+            for turn, work in enumerate(self._active):
                 assert work.stream is not None
                 if work.stream.rank != rank:
                     continue
@@ -402,7 +402,7 @@ class Scheduling:
                 if unit is not None:
                     # Whoever gets the cores goes to the end of the line.
                     if unit.stage in (WHOLE, len(work.done) - 1):
-                        self._active.append(self._active.pop(place))
+                        self._active.append(self._active.pop(turn))
                     return unit
         return None
 
@@ -420,21 +420,21 @@ class Scheduling:
         """The latest stage of ``work`` that can go on."""
         # From the back, so that tiles are finished before more of them are begun: what waits
         # between two stages stays short.
-        for place in range(len(work.stages.all) - 1, -1, -1):
-            stage = work.stages.all[place]
-            done = work.done[place]
-            available = work.limit if place == 0 else min(work.done[place - 1], work.limit)
-            if work.running[place] or done >= available or self._busy[stage.engine]:
+        for number in range(len(work.stages.all) - 1, -1, -1):
+            stage = work.stages.all[number]
+            done = work.done[number]
+            available = work.limit if number == 0 else min(work.done[number - 1], work.limit)
+            if work.running[number] or done >= available or self._busy[stage.engine]:
                 continue
             if prep_only and not stage.is_prep:
                 continue
             # Preparation is cheap per iteration and nobody waits for its engine in between.
             chunk = available if stage.is_prep else work.chunk
             last = min(available, done + (1 if self.one_by_one else chunk))
-            work.running[place] = True
+            work.running[number] = True
             work.in_flight += 1
             self._busy[stage.engine] = True
-            return WorkUnit(work, place, done, last)
+            return WorkUnit(work, number, done, last)
         return None
 
     def _look_ahead(self) -> WorkUnit | None:
@@ -453,8 +453,8 @@ class Scheduling:
         return None
 
     def _prepare(self, queue: deque[Work], first: int) -> WorkUnit | None:
-        for place in range(first, min(len(queue), first + LOOK_AHEAD)):
-            unit = self._unit_of(queue[place], prep_only=True)
+        for turn in range(first, min(len(queue), first + LOOK_AHEAD)):
+            unit = self._unit_of(queue[turn], prep_only=True)
             if unit is not None:
                 return unit
         return None

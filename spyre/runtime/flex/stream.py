@@ -280,24 +280,24 @@ class StreamPool:
         """The next stream of a pool: ``priority`` 0 the low one, anything else the high one."""
         high = priority != 0
         with self._lock:
-            place = self._next[high]
-            self._next[high] = (place + 1) % POOL_STREAMS
-            stream_id = 1 + place + (POOL_STREAMS if high else 0)
+            turn = self._next[high]
+            self._next[high] = (turn + 1) % POOL_STREAMS
+            stream_id = 1 + turn + (POOL_STREAMS if high else 0)
             if stream_id not in self._streams:
                 self._streams[stream_id] = FlexStream(self._device, stream_id, high)
             return self._streams[stream_id]
 
     def of_id(self, stream_id: int) -> FlexStream:
         """A stream that was handed out. LaunchError SPY872 for any other id."""
-        found = self._streams.get(stream_id)
-        if found is None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
             raise LaunchError(
                 "SPY872",
                 f"no flex handle for stream id {stream_id}: was the stream pool initialized?",
                 expected=f"0, or an id that was handed out: {sorted(self._streams)}",
                 found=str(stream_id),
             )
-        return found
+        return stream
 
     def handed_out(self) -> list[FlexStream]:
         """Every stream so far, by id."""

@@ -188,7 +188,9 @@ class Kernel:
             return [BatchGroup(template.linked, bases, allocation_names)]
         without_scratch = rows[:, : len(signature.slots)].tolist()
         pairs = zip(without_scratch, names or [signature.names] * len(rows), strict=True)
-        return [BatchGroup(self.link_at(signature, tuple(row), own)) for row, own in pairs]
+        return [
+            BatchGroup(self.link_at(signature, tuple(row), row_names)) for row, row_names in pairs
+        ]
 
     def _link(
         self, signature: LaunchSignature, addresses: tuple[int, ...], names: tuple[str, ...]

@@ -292,11 +292,13 @@ class FlexAllocator:
         with self._lock:
             if self._given_back or self._resets != self.device.resets:
                 self._settle()
-            place = self._expose(index)
-        if isinstance(place, int):
-            return place
+            address = self._expose(index)
+        if isinstance(address, int):
+            return address
         raise UnsupportedError(
-            "SPY808", "Interleaved not supported yet", found=f"an allocation of {len(place)} chunks"
+            "SPY808",
+            "Interleaved not supported yet",
+            found=f"an allocation of {len(address)} chunks",
         )
 
     def composite(self, index: AllocationIndex) -> CompositeAddress:
@@ -305,8 +307,8 @@ class FlexAllocator:
             return CompositeAddress(())
         with self._lock:
             self._settle()
-            place = self._expose(index)
-            addresses = (place,) if isinstance(place, int) else place
+            chunks = self._expose(index)
+            addresses = (chunks,) if isinstance(chunks, int) else chunks
             return CompositeAddress(tuple(self._chunk(address) for address in addresses))
 
     def device_virtual_address(self, address: VirtualAddress) -> int:
@@ -339,17 +341,17 @@ class FlexAllocator:
         with self._lock:
             if self._given_back or self._resets != self.device.resets:
                 self._settle()
-            place: int | tuple[int, ...]
+            chunks: int | tuple[int, ...]
             if directive is BIND:
-                place = self._regions.allocate(size_bytes)
+                chunks = self._regions.allocate(size_bytes)
             else:
-                place = self._place(size_bytes, directive)
+                chunks = self._place(size_bytes, directive)
             if self.device.poison or self.device.leftovers:
-                self._make_fresh(place, uncleared)
+                self._make_fresh(chunks, uncleared)
             self._last = index = self._last + 1
             if uncleared:
                 self._uncleared.add(index)
-            self._places[index] = place
+            self._places[index] = chunks
             rounded = size_bytes + STICK_BYTES - 1 & -STICK_BYTES
             self._accumulated_bytes += rounded
             self._bytes = now = self._bytes + rounded
@@ -382,8 +384,8 @@ class FlexAllocator:
             raise
         return tuple(addresses)
 
-    def _make_fresh(self, place: int | tuple[int, ...], uncleared: bool) -> None:
-        for address in (place,) if isinstance(place, int) else place:
+    def _make_fresh(self, chunks: int | tuple[int, ...], uncleared: bool) -> None:
+        for address in (chunks,) if isinstance(chunks, int) else chunks:
             self.device.make_fresh(address, self._regions.size_of(address), uncleared)
 
     def _settle(self) -> None:
@@ -412,24 +414,24 @@ class FlexAllocator:
             else:
                 extra[index] -= 1
             return
-        place = self._places.pop(index, None)
-        if place is None:
+        chunks = self._places.pop(index, None)
+        if chunks is None:
             raise _unknown(index)
         untouched = index not in self._exposed
         if not untouched:
             self._exposed.remove(index)
         uncleared = index in self._uncleared
         self._uncleared.discard(index)
-        for address in (place,) if isinstance(place, int) else place:
+        for address in (chunks,) if isinstance(chunks, int) else chunks:
             self._bytes -= self.device.release(address, untouched, uncleared)
 
     def _expose(self, index: int) -> int | tuple[int, ...]:
         """The place of an allocation, which from now on may be written to."""
-        place = self._places.get(index)
-        if place is None:
+        chunks = self._places.get(index)
+        if chunks is None:
             raise _unknown(index)
         self._exposed.add(index)
-        return place
+        return chunks
 
     def _is_void(self, index: int) -> bool:
         """Whether a device reset has made the handle void. Needs no lock."""

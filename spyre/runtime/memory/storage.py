@@ -47,10 +47,10 @@ class DeviceStorage:
     @property
     def index(self) -> AllocationIndex:
         """The handle, for launches. LaunchError SPY800 after `close`."""
-        held = self._held.copy()
-        if not held:
+        references = self._held.copy()
+        if not references:
             raise LaunchError("SPY800", "the storage has been closed")
-        return held[0]
+        return references[0]
 
     @property
     def allocator(self) -> FlexAllocator:

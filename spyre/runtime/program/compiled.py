@@ -94,10 +94,10 @@ def read_bundle_files(
     ``executed``: names of SDSC files that are known to be part of it, if the module was parsed.
     None when there is no module or a file cannot be read: `load_bundle` says why.
     """
-    given = os.fspath(path)
-    directory, module_name = given, MODULE_FILE
-    if not os.path.isdir(given):
-        directory, module_name = os.path.split(given)
+    text = os.fspath(path)
+    directory, module_name = text, MODULE_FILE
+    if not os.path.isdir(text):
+        directory, module_name = os.path.split(text)
     try:
         module = _read(os.path.join(directory, module_name))
         quoted = set(_QUOTED.findall(module))

@@ -142,8 +142,8 @@ def is_derived_spec(text: bytes) -> bool:
 def find_launch_spec(kernel_directory: Path | str) -> Path | None:
     """The launch_spec.json beside a kernel's bundle.mlir or in its spyreCodeDir, else None."""
     directory = Path(kernel_directory)
-    for place in (directory, directory / SPYRE_CODE_DIRECTORY):
-        if (path := place / LAUNCH_SPEC_FILE).is_file():
+    for candidate in (directory, directory / SPYRE_CODE_DIRECTORY):
+        if (path := candidate / LAUNCH_SPEC_FILE).is_file():
             return path
     return None
 
@@ -181,8 +181,8 @@ def write_launch_spec(path: Path | str, spec: LaunchSpec) -> None:
     target = Path(path)
     data = msgspec.json.format(format_launch_spec(spec).encode(), indent=1) + b"\n"
     try:
-        with atomic_write(target) as place:
-            place.write_bytes(data)
+        with atomic_write(target) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
         raise BundleError(
             "SPY301", f"cannot write {target}: {error.strerror}", JsonLocation(str(target))
@@ -217,8 +217,8 @@ def _decode(text: bytes, kind: type[Any], file: str) -> Any:
 
 def _split_path(message: str) -> tuple[str, str]:
     """msgspec's message without its `` - at `$.path` `` tail, and that path."""
-    found = re.fullmatch(r"(.*) - at `(.*)`", message, re.DOTALL)
-    return (found.group(1), found.group(2)) if found else (message, "$")
+    match = re.fullmatch(r"(.*) - at `(.*)`", message, re.DOTALL)
+    return (match.group(1), match.group(2)) if match else (message, "$")
 
 
 def _check_arguments(spec: LaunchSpec, file: str) -> None:

@@ -136,9 +136,9 @@ class PlanCache:
     def _evict(self) -> None:
         """Remove the entries used longest ago beyond the limits, and what killed writers left."""
         with suppress(OSError):
-            found = _entries(self.directory)
+            entries = _entries(self.directory)
             kept_bytes = 0
-            for count, (_, size_bytes, path) in enumerate(sorted(found, reverse=True), 1):
+            for count, (_, size_bytes, path) in enumerate(sorted(entries, reverse=True), 1):
                 kept_bytes += size_bytes
                 if count > self.max_entries or kept_bytes > self.max_bytes:
                     Path(path).unlink(missing_ok=True)
@@ -147,17 +147,17 @@ class PlanCache:
 
 def _entries(directory: Path) -> list[tuple[int, int, str]]:
     """Time of use in nanoseconds, bytes and path of all entries; abandoned files are removed."""
-    found = []
+    entries = []
     oldest = time.time() - _ABANDONED_SECONDS
     with os.scandir(directory) as files:
         for file in files:
             with suppress(FileNotFoundError):
                 status = file.stat()
                 if file.name.endswith(_SUFFIX):
-                    found.append((status.st_mtime_ns, status.st_size, file.path))
+                    entries.append((status.st_mtime_ns, status.st_size, file.path))
                 elif file.name.endswith(_TEMPORARY) and status.st_mtime < oldest:
                     os.unlink(file.path)
-    return found
+    return entries
 
 
 # --- entries ----------------------------------------------------------------------------------

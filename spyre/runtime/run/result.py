@@ -106,10 +106,10 @@ class RunResult:
     launches: tuple[ExecutedLaunch, ...] = field(default=(), repr=False)
     hbm_bytes: tuple[int, ...] = field(default=(), repr=False)
 
-    def with_sanitizer(self, found: Sequence[SanitizerFinding]) -> RunResult:
+    def with_sanitizer(self, sanitizer: Sequence[SanitizerFinding]) -> RunResult:
         """The same with what the sanitizer found."""
-        findings = (*self.findings, *(f.to_finding() for f in found))
-        return replace(self, findings=findings, sanitizer=tuple(found))
+        findings = (*self.findings, *(f.to_finding() for f in sanitizer))
+        return replace(self, findings=findings, sanitizer=tuple(sanitizer))
 
     @property
     def host_ns(self) -> int | None:

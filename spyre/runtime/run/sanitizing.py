@@ -35,8 +35,8 @@ def observed(device: Device) -> Iterator[None]:
         yield
     except SpyreError as error:
         if device.sanitizer is not None:
-            found = (finding.to_finding() for finding in device.sanitizer.take())
-            error.observed = (*error.observed, *found)
+            findings = (finding.to_finding() for finding in device.sanitizer.take())
+            error.observed = (*error.observed, *findings)
         raise
 
 
@@ -55,8 +55,8 @@ def take_findings(
 
     if Check.COVER in sanitizer.checks:
         for expected in outputs:
-            found = check_cover(expected, sanitizer.shadow, sanitizer.log, first_record)
-            sanitizer.add(found)
+            uncovered = check_cover(expected, sanitizer.shadow, sanitizer.log, first_record)
+            sanitizer.add(uncovered)
     return sanitizer.take()
 
 

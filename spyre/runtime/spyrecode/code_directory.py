@@ -60,20 +60,24 @@ def read_code_directory(directory: str | os.PathLike[str]) -> CodeDirectory:
     BundleError as of `read_spyrecode`; SPY844 for a file that is missing or another one, SPY843
     for a malformed init.txt, SPY302 and SPY303 for launch_spec.json.
     """
-    place = Path(directory)
-    with _waiting(place.absolute().parent):
-        return _read_directory(place, spyrecode_path(place))
+    path = Path(directory)
+    with _waiting(path.absolute().parent):
+        return _read_directory(path, spyrecode_path(path))
 
 
-def _read_directory(place: Path, path: Path) -> CodeDirectory:
+def _read_directory(directory: Path, path: Path) -> CodeDirectory:
     code = parse_spyrecode(_read(path, path), str(path))
-    recorded = {name: _recorded(place / name, record, path) for name, record in code.files.items()}
-    binaries = tuple(_binary(place, transfer, recorded, path) for transfer in code.init_transfers)
+    recorded = {
+        name: _recorded(directory / name, record, path) for name, record in code.files.items()
+    }
+    binaries = tuple(
+        _binary(directory, transfer, recorded, path) for transfer in code.init_transfers
+    )
     spec = recorded.get(LAUNCH_SPEC_FILE)
-    if spec is None and (place / LAUNCH_SPEC_FILE).is_file():
-        spec = _read(place / LAUNCH_SPEC_FILE, path)
-    parsed = None if spec is None else parse_launch_spec(spec, str(place / LAUNCH_SPEC_FILE))
-    return CodeDirectory(place, code, binaries, parsed)
+    if spec is None and (directory / LAUNCH_SPEC_FILE).is_file():
+        spec = _read(directory / LAUNCH_SPEC_FILE, path)
+    parsed = None if spec is None else parse_launch_spec(spec, str(directory / LAUNCH_SPEC_FILE))
+    return CodeDirectory(directory, code, binaries, parsed)
 
 
 def _binary(
@@ -92,11 +96,13 @@ def _binary(
 
 def _recorded(path: Path, expected: FileRecord, record: Path) -> bytes:
     data = _read(path, record)
-    found = file_record(data)
-    if found.size_bytes != expected.size_bytes:
-        raise _wrong_file(path, record, f"{expected.size_bytes} bytes", f"{found.size_bytes} bytes")
-    if found != expected:
-        raise _wrong_file(path, record, f"SHA-256 {expected.sha256}", found.sha256)
+    actual = file_record(data)
+    if actual.size_bytes != expected.size_bytes:
+        raise _wrong_file(
+            path, record, f"{expected.size_bytes} bytes", f"{actual.size_bytes} bytes"
+        )
+    if actual != expected:
+        raise _wrong_file(path, record, f"SHA-256 {expected.sha256}", actual.sha256)
     return data
 
 
@@ -160,12 +166,12 @@ def _make_directory(target: Path, files: Mapping[str, bytes], record: bytes) -> 
 
 def _replace_files(target: Path, files: Mapping[str, bytes], record: bytes) -> None:
     """The record goes first and comes last; in between, which is short, nothing is complete."""
-    whole = {**files, SPYRECODE_FILE: record}
-    if all(_holds(target / name, data) for name, data in whole.items()):
+    contents = {**files, SPYRECODE_FILE: record}
+    if all(_holds(target / name, data) for name, data in contents.items()):
         return
-    written = {name: target / f".{name}.{uuid.uuid4().hex}.tmp" for name in whole}
+    written = {name: target / f".{name}.{uuid.uuid4().hex}.tmp" for name in contents}
     try:
-        for name, data in whole.items():
+        for name, data in contents.items():
             _write(written[name], data)
         (target / SPYRECODE_FILE).unlink(missing_ok=True)
         _sync(target)
@@ -218,10 +224,10 @@ def _locked(directory: Path) -> Iterator[None]:
 @contextmanager
 def _waiting(directory: Path) -> Iterator[None]:
     """No compiler writes meanwhile. Where there are no locks, sizes and SHA-256 have to do."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with suppress(OSError):
             handle = os.open(directory, os.O_RDONLY)
-            held.callback(os.close, handle)
+            stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_SH)
         yield
 

@@ -144,13 +144,13 @@ class _Rules:
 
     def fits(self, command: DataTransfer, item: str) -> None:
         """SPY830: more bytes than the host buffer has."""
-        held = self.buffers[command.host_handle]
-        if command.size_bytes > held:
+        buffer_bytes = self.buffers[command.host_handle]
+        if command.size_bytes > buffer_bytes:
             raise BundleError(
                 "SPY830",
                 f"the transfer is larger than host buffer '{command.host_handle}'",
                 self.place(item, "size"),
-                expected=f"at most {held} bytes",
+                expected=f"at most {buffer_bytes} bytes",
                 found=f"{command.size_bytes}",
             )
 

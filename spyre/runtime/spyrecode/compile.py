@@ -122,8 +122,8 @@ def _launch_spec(
     kernel: CompiledBundle, files: BundleFiles
 ) -> tuple[dict[str, bytes], tuple[Finding, ...]]:
     """launch_spec.json as the bundle has it, else derived, else none; what was noticed."""
-    if (given := files.files.get(LAUNCH_SPEC_FILE)) is not None:
-        return {LAUNCH_SPEC_FILE: given}, ()
+    if (text := files.files.get(LAUNCH_SPEC_FILE)) is not None:
+        return {LAUNCH_SPEC_FILE: text}, ()
     try:
         arguments = read_arguments(kernel)
     except SpyreError as error:

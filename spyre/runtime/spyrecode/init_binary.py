@@ -184,8 +184,8 @@ def load_program(
     """
     header = check_binary(data, file)
     used = plans if plans is not None else default_cache()
-    found = None if used is None else used.get(header.digest, directory)
-    if found is not None:
-        return found
+    known = None if used is None else used.get(header.digest, directory)
+    if known is not None:
+        return known
     files = BundleFiles(directory, MODULE_FILE, unpack_bundle(data, file))
     return compile_files(files) if used is None else _build(files, used)

@@ -36,10 +36,10 @@ MAX_NUMBER = 2**63 - 1
 class JsonObject:
     """The properties of one command.
 
-    ``command``: its name, for messages. ``path``: JSON path of the properties.
+    ``name``: of the command, for messages. ``path``: JSON path of the properties.
     """
 
-    command: str
+    name: str
     properties: Mapping[str, Any]
     file: str
     path: str
@@ -94,36 +94,36 @@ def signed_number(text: str) -> int | None:
     return int(text) if _SIGNED.fullmatch(text) else None
 
 
-def missing_property(given: JsonObject, key: str) -> BundleError:
+def missing_property(command: JsonObject, key: str) -> BundleError:
     """SPY826."""
     return BundleError(
         "SPY826",
-        f"{given.command} command missing '{key}' property",
-        given.place(),
+        f"{command.name} command missing '{key}' property",
+        command.place(),
         expected=f"{key}",
-        found=", ".join(given.properties) or "no properties",
+        found=", ".join(command.properties) or "no properties",
     )
 
 
-def ambiguous_property(given: JsonObject, keys: list[str]) -> BundleError:
+def ambiguous_property(command: JsonObject, keys: list[str]) -> BundleError:
     """SPY847."""
     return BundleError(
         "SPY847",
-        f"{given.command} command says one thing in two ways that differ",
-        given.place(keys[-1]),
+        f"{command.name} command says one thing in two ways that differ",
+        command.place(keys[-1]),
         expected=f"one of {', '.join(keys)}",
-        found=", ".join(f"{key} {shown(given.properties[key])}" for key in keys),
+        found=", ".join(f"{key} {shown(command.properties[key])}" for key in keys),
     )
 
 
-def wrong_property(given: JsonObject, key: str, expected: str) -> BundleError:
+def wrong_property(command: JsonObject, key: str, expected: str) -> BundleError:
     """SPY827."""
     return BundleError(
         "SPY827",
-        f"{given.command} {key} is not what it has to be",
-        given.place(key),
+        f"{command.name} {key} is not what it has to be",
+        command.place(key),
         expected=expected,
-        found=shown(given.properties[key]),
+        found=shown(command.properties[key]),
     )
 
 
@@ -219,11 +219,11 @@ def _preparation_plan(plan: list[Any], file: str) -> tuple[PreparationCommand, .
     commands: list[PreparationCommand] = []
     for k, item in enumerate(plan):
         path = f"$.{PREPARATION_PLAN}[{k}]"
-        name, given = _command(item, file, path)
+        name, command = _command(item, file, path)
         wanted = "InitTransfer" if k else "Allocate"
         if name != wanted:
             raise _wrong_preparation(wanted, name, file, path)
-        commands.append(_init_transfer(given) if k else Allocate(given.size("size")))
+        commands.append(_init_transfer(command) if k else Allocate(command.size("size")))
     return tuple(commands)
 
 
@@ -248,10 +248,10 @@ def _execution_plan(plan: list[Any], file: str) -> tuple[ExecutionCommand, ...]:
     commands: list[ExecutionCommand] = []
     for k, item in enumerate(plan):
         path = f"$.{EXECUTION_PLAN}[{k}]"
-        name, given = _command(item, file, path)
+        name, command = _command(item, file, path)
         if name not in _EXECUTION_READERS:
             raise _unknown_command(name, file, path)
-        commands.append(_EXECUTION_READERS[name](given))
+        commands.append(_EXECUTION_READERS[name](command))
     return tuple(commands)
 
 
@@ -280,108 +280,108 @@ def _command(item: Any, file: str, path: str) -> tuple[str, JsonObject]:
     return name, JsonObject(name, properties, file, f"{path}.properties")
 
 
-def _init_transfer(given: JsonObject) -> InitTransfer:
-    name = given.text("init_bin_file", "file_path")
+def _init_transfer(command: JsonObject) -> InitTransfer:
+    name = command.text("init_bin_file", "file_path")
     pure = PurePosixPath(name)
     if not name or pure.is_absolute() or ".." in pure.parts or "\0" in name:
-        key = given.spelling("init_bin_file", "file_path")
-        raise wrong_property(given, key, "the name of a file inside the directory")
-    return InitTransfer(name, given.number("dev_ptr"), given.size("size"))
+        key = command.spelling("init_bin_file", "file_path")
+        raise wrong_property(command, key, "the name of a file inside the directory")
+    return InitTransfer(name, command.number("dev_ptr"), command.size("size"))
 
 
-def _compute_on_host(given: JsonObject) -> ComputeOnHost:
-    ohandle = given.text("ohandle")
+def _compute_on_host(command: JsonObject) -> ComputeOnHost:
+    ohandle = command.text("ohandle")
     if not ohandle:
-        raise wrong_property(given, "ohandle", "the name of a new buffer")
+        raise wrong_property(command, "ohandle", "the name of a new buffer")
     return ComputeOnHost(
-        ihandle=given.text("ihandle"),
-        ishape=_ishape(given),
+        ihandle=command.text("ihandle"),
+        ishape=_ishape(command),
         ohandle=ohandle,
-        size_bytes=given.size("size"),
-        hcm=_hcm(given, ohandle),
+        size_bytes=command.size("size"),
+        hcm=_hcm(command, ohandle),
     )
 
 
-def _ishape(given: JsonObject) -> tuple[int, ...]:
+def _ishape(command: JsonObject) -> tuple[int, ...]:
     """SPY833 when it is no array of decimal strings."""
-    value = given.properties[given.spelling("ishape")]
+    value = command.properties[command.spelling("ishape")]
     if not isinstance(value, list):
-        raise _wrong_ishape(given, "must be an array", value)
+        raise _wrong_ishape(command, "must be an array", value)
     if not all(isinstance(entry, str) for entry in value):
-        raise _wrong_ishape(given, "elements must be strings", value)
+        raise _wrong_ishape(command, "elements must be strings", value)
     numbers = [signed_number(entry) for entry in value]
     if any(number is None or number < 0 for number in numbers):
-        raise _wrong_ishape(given, "elements must be decimal numbers", value)
+        raise _wrong_ishape(command, "elements must be decimal numbers", value)
     return tuple(number for number in numbers if number is not None)
 
 
-def _wrong_ishape(given: JsonObject, what: str, value: Any) -> BundleError:
+def _wrong_ishape(command: JsonObject, what: str, value: Any) -> BundleError:
     """SPY833."""
     return BundleError(
-        "SPY833", f"{given.command} 'ishape' {what}", given.place("ishape"), found=shown(value)
+        "SPY833", f"{command.name} 'ishape' {what}", command.place("ishape"), found=shown(value)
     )
 
 
-def _hcm(given: JsonObject, ohandle: str) -> Hcm:
+def _hcm(command: JsonObject, ohandle: str) -> Hcm:
     """SPY834 when its known keys are not what they have to be."""
-    value = given.properties[given.spelling("hcm")]
+    value = command.properties[command.spelling("hcm")]
     if not isinstance(value, dict):
-        raise _wrong_hcm(given, ohandle, "hcm is not an object", value)
+        raise _wrong_hcm(command, ohandle, "hcm is not an object", value)
     others = {k: v for k, v in value.items() if k not in ("vdci", "senConstants", "symbols")}
     vdci, constants = value.get("vdci", {}), value.get("senConstants", [])
     if not isinstance(vdci, dict):
-        raise _wrong_hcm(given, ohandle, "vdci is not an object", vdci)
+        raise _wrong_hcm(command, ohandle, "vdci is not an object", vdci)
     if not isinstance(constants, list):
-        raise _wrong_hcm(given, ohandle, "senConstants is not an array", constants)
-    return Hcm(vdci, tuple(constants), _symbols(given, ohandle, value.get("symbols")), others)
+        raise _wrong_hcm(command, ohandle, "senConstants is not an array", constants)
+    return Hcm(vdci, tuple(constants), _symbols(command, ohandle, value.get("symbols")), others)
 
 
-def _symbols(given: JsonObject, ohandle: str, value: Any) -> tuple[SymbolKind, ...] | None:
+def _symbols(command: JsonObject, ohandle: str, value: Any) -> tuple[SymbolKind, ...] | None:
     if value is None:
         return None
     try:
         return msgspec.convert(value, tuple[SymbolKind, ...])
     except (msgspec.ValidationError, RecursionError) as error:
-        raise _wrong_hcm(given, ohandle, f"symbols: {error}", value) from error
+        raise _wrong_hcm(command, ohandle, f"symbols: {error}", value) from error
 
 
-def _wrong_hcm(given: JsonObject, ohandle: str, reason: str, value: Any) -> BundleError:
+def _wrong_hcm(command: JsonObject, ohandle: str, reason: str, value: Any) -> BundleError:
     """SPY834."""
     message = f"Failed to import Hcm for ohandle '{ohandle}': {reason}"
-    return BundleError("SPY834", message, given.place("hcm"), found=shown(value))
+    return BundleError("SPY834", message, command.place("hcm"), found=shown(value))
 
 
-def _data_transfer(given: JsonObject) -> DataTransfer:
-    key = "dirn" if given.holds("dirn") else given.spelling("dirn", "direction")
+def _data_transfer(command: JsonObject) -> DataTransfer:
+    key = "dirn" if command.holds("dirn") else command.spelling("dirn", "direction")
     directions = {
-        k: _DIRECTIONS.get(v) if isinstance(v := given.properties[k], str) else None
+        k: _DIRECTIONS.get(v) if isinstance(v := command.properties[k], str) else None
         for k in ("dirn", "direction")
-        if given.holds(k)
+        if command.holds(k)
     }
     direction = directions[key]
     if direction is None:
-        raise _wrong_direction(given, key)
+        raise _wrong_direction(command, key)
     if len(set(directions.values())) > 1:
-        given.spelling("dirn", "direction")
-    handle = given.text("host_handle")
-    return DataTransfer(direction, handle, given.size("size"), given.number("dev_ptr"))
+        command.spelling("dirn", "direction")
+    handle = command.text("host_handle")
+    return DataTransfer(direction, handle, command.size("size"), command.number("dev_ptr"))
 
 
-def _wrong_direction(given: JsonObject, key: str) -> BundleError:
+def _wrong_direction(command: JsonObject, key: str) -> BundleError:
     """SPY838."""
-    value = given.properties[key]
+    value = command.properties[key]
     return BundleError(
         "SPY838",
         f"Invalid DataTransfer direction: {value}",
-        given.place(key),
+        command.place(key),
         expected='"false" (host to device) or "true" (device to host)',
         found=shown(value),
     )
 
 
-def _compute_on_device(given: JsonObject) -> ComputeOnDevice:
-    name = given.text("name") if given.holds("name") else None
-    return ComputeOnDevice(given.number("job_bin_ptr"), name)
+def _compute_on_device(command: JsonObject) -> ComputeOnDevice:
+    name = command.text("name") if command.holds("name") else None
+    return ComputeOnDevice(command.number("job_bin_ptr"), name)
 
 
 _EXECUTION_READERS: dict[str, Callable[[JsonObject], ExecutionCommand]] = {
@@ -392,18 +392,18 @@ _EXECUTION_READERS: dict[str, Callable[[JsonObject], ExecutionCommand]] = {
 
 
 def _file_records(document: dict[str, Any], file: str) -> dict[str, FileRecord]:
-    records = document.get(FILES_KEY, {})
-    whole = JsonObject(FILES_KEY, document, file, "$")
-    if not isinstance(records, dict):
-        raise wrong_property(whole, FILES_KEY, "an object")
-    found = {}
-    for name, record in records.items():
+    listed = document.get(FILES_KEY, {})
+    if not isinstance(listed, dict):
+        top = JsonObject(FILES_KEY, document, file, "$")
+        raise wrong_property(top, FILES_KEY, "an object")
+    records = {}
+    for name, record in listed.items():
         if not isinstance(record, dict):
-            inside = JsonObject(FILES_KEY, records, file, f"$.{FILES_KEY}")
+            inside = JsonObject(FILES_KEY, listed, file, f"$.{FILES_KEY}")
             raise wrong_property(inside, name, "an object with size and sha256")
-        given = JsonObject(FILES_KEY, record, file, f"$.{FILES_KEY}.{name}")
-        found[name] = FileRecord(given.number("size"), given.text("sha256"))
-    return found
+        fields = JsonObject(FILES_KEY, record, file, f"$.{FILES_KEY}.{name}")
+        records[name] = FileRecord(fields.number("size"), fields.text("sha256"))
+    return records
 
 
 def format_spyrecode(code: SpyreCode) -> bytes:
@@ -446,16 +446,16 @@ def _properties(command: PreparationCommand | ExecutionCommand) -> dict[str, Any
                 "dev_ptr": str(address),
             }
         case ComputeOnDevice(address, name):
-            found = {"job_bin_ptr": str(address)}
-            return found if name is None else {**found, "name": name}
+            properties = {"job_bin_ptr": str(address)}
+            return properties if name is None else {**properties, "name": name}
 
 
 def _hcm_object(hcm: Hcm) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    hcm_object: dict[str, Any] = {
         "vdci": hcm.vdci,
         "senConstants": list(hcm.sen_constants),
         **hcm.others,
     }
     if hcm.symbols is not None:
-        found["symbols"] = msgspec.to_builtins(hcm.symbols)
-    return found
+        hcm_object["symbols"] = msgspec.to_builtins(hcm.symbols)
+    return hcm_object

@@ -80,17 +80,19 @@ def device_dims(
     LaunchError SPY322 when the layout does not fit.
     """
     geometry = transfer_geometry(layout, shape, strides)
-    found, multipliers = list(geometry.host_dims), list(geometry.multipliers)
-    order = next((o for o in _orders(layout, shape) if _fits(o, found, layout, shape)), found)
+    host_dims, multipliers = list(geometry.host_dims), list(geometry.multipliers)
+    order = next(
+        (o for o in _orders(layout, shape) if _fits(o, host_dims, layout, shape)), host_dims
+    )
     for k, host_dim in enumerate(order):
-        if found[k] >= 0 or host_dim < 0:
+        if host_dims[k] >= 0 or host_dim < 0:
             continue
-        found[k] = host_dim
-        counts_sticks = k < len(found) - 1 and host_dim == order[-1]
+        host_dims[k] = host_dim
+        counts_sticks = k < len(host_dims) - 1 and host_dim == order[-1]
         multipliers[k] = layout.elements_per_stick if counts_sticks else 1
     bits = layout.data_format.bits
     steps = tuple(stride * bits // 8 for stride in layout.device_strides[:-1])
-    return DeviceDims(tuple(found), tuple(multipliers), layout.device_size, steps)
+    return DeviceDims(tuple(host_dims), tuple(multipliers), layout.device_size, steps)
 
 
 def _orders(layout: SpyreTensorLayout, shape: tuple[int, ...]) -> Iterator[Sequence[int]]:
@@ -110,9 +112,9 @@ def _fits(
 ) -> bool:
     """True if a layout of ``order`` could walk the host dims ``known`` (-1: not known)."""
     last = len(known) - 1
-    for k, (guess, found) in enumerate(zip(order, known, strict=True)):
+    for k, (guess, host_dim) in enumerate(zip(order, known, strict=True)):
         short = guess < 0 or shape[guess] <= 1 or (k < last and layout.device_size[k] <= 1)
-        if guess != found and not (found < 0 and short):
+        if guess != host_dim and not (host_dim < 0 and short):
             return False
     return True
 

@@ -189,18 +189,18 @@ class TiledLaunch:
     @cached_property
     def addresses_bytes(self) -> Int64Array:
         """Device address of every tile's corner, [iteration, tensor of the plan]."""
-        bases = [self._tensor(place).address_bytes for place in range(len(self.plan.tensors))]
+        bases = [self._tensor(k).address_bytes for k in range(len(self.plan.tensors))]
         addresses: Int64Array = self.plan.offsets_bytes + np.array(bases, np.int64)
         return addresses
 
     def kernel_of(self, step: Compute) -> Kernel:
         """The kernel retargeted to the tensors that ``step`` binds."""
-        inside = {place for place, _ in step.temporaries}
+        inside = {k for k, _ in step.temporaries}
         return self.kernel.retargeted(
             {
                 tensor.expected.arg_index: tensor.map.merged
-                for place, tensor in enumerate(self.plan.tensors)
-                if place not in inside and _is_seen_through(tensor)
+                for k, tensor in enumerate(self.plan.tensors)
+                if k not in inside and _is_seen_through(tensor)
             }
         )
 
@@ -209,12 +209,12 @@ class TiledLaunch:
         inside = dict(step.temporaries)
         corners = self.addresses_bytes[step.iteration].tolist()
         arguments = dict(self.launch.arguments)
-        for place, tensor in enumerate(self.plan.tensors):
+        for k, tensor in enumerate(self.plan.tensors):
             index = tensor.expected.arg_index
-            if place in inside:
-                arguments[index] = (temporaries or {})[place, inside[place]]
+            if k in inside:
+                arguments[index] = (temporaries or {})[k, inside[k]]
             else:
-                arguments[index] = replace(arguments[index], address_bytes=corners[place])
+                arguments[index] = replace(arguments[index], address_bytes=corners[k])
         return replace(self.launch, arguments=arguments)
 
     def run(self) -> None:
@@ -239,9 +239,9 @@ class TiledLaunch:
                 self._copy(step, temporaries[step.tensor, TileBuffer.TILE])
 
     def _copy(self, step: CopyIn | CopyOut, temporary: DeviceTensor) -> None:
-        device, whole = self.kernel.kernel.device, self._tensor(step.tensor)
+        device, larger = self.kernel.kernel.device, self._tensor(step.tensor)
         offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
-        tile, tensor = device.bytes_of(temporary), device.bytes_of(whole)[offset:]
+        tile, tensor = device.bytes_of(temporary), device.bytes_of(larger)[offset:]
         if isinstance(step, CopyIn):
             tile[:] = 0
         for box in self.boxes_of(step):
@@ -269,8 +269,8 @@ class TiledLaunch:
         valid = valid_shape(self.plan, step.tensor, step.iteration)
         return copy_boxes(self.plan.tensors[step.tensor], valid)
 
-    def _tensor(self, place: int) -> DeviceTensor:
-        return self.launch.arguments[self.plan.tensors[place].expected.arg_index]
+    def _tensor(self, k: int) -> DeviceTensor:
+        return self.launch.arguments[self.plan.tensors[k].expected.arg_index]
 
 
 def _one_per_kernel(steps: Sequence[TileStep]) -> list[Compute]:
@@ -310,10 +310,10 @@ def temporaries_of(
 ) -> Temporaries:
     """The temporaries that ``steps`` speak of, where ``allocate(bytes)`` puts them."""
     wanted = {use for step in steps if isinstance(step, Compute) for use in step.temporaries}
-    found: dict[tuple[int, TileBuffer], DeviceTensor] = {}
-    for place, buffer in sorted(wanted):
-        expected = plan.tensors[place].expected
-        found[place, buffer] = DeviceTensor(
+    temporaries: dict[tuple[int, TileBuffer], DeviceTensor] = {}
+    for k, buffer in sorted(wanted):
+        expected = plan.tensors[k].expected
+        temporaries[k, buffer] = DeviceTensor(
             f"{buffer} of {expected.name}",
             allocate(expected.layout.device_bytes),
             expected.layout,
@@ -321,7 +321,7 @@ def temporaries_of(
             expected.shape,
             expected.strides,
         )
-    return found
+    return temporaries
 
 
 def _check_overlap(launch: Launch, plan: TilePlan) -> None:

@@ -82,10 +82,10 @@ class DimClasses:
 
     def classes(self) -> Iterator[tuple[DimNode, ...]]:
         """All classes, members in order of their first appearance."""
-        found: dict[DimNode, list[DimNode]] = {}
+        members: dict[DimNode, list[DimNode]] = {}
         for node in list(self.parents):
-            found.setdefault(self.find(node), []).append(node)
-        yield from map(tuple, found.values())
+            members.setdefault(self.find(node), []).append(node)
+        yield from map(tuple, members.values())
 
     def remark(self, members: tuple[DimNode, ...], remarks: dict[DimNode, str]) -> str:
         """The first of ``remarks`` on one of ``members``, or ''."""
@@ -186,26 +186,26 @@ def _kind(walks: tuple[ArgumentWalk, ...]) -> object:
 
 def _check_group(classes: DimClasses, group: Sequence[tuple[ArgumentWalk, ...]]) -> None:
     """Each dim must be walked whole, and all places along one at every place along the others."""
-    plain = [place for place, walk in enumerate(group[0]) if walk.is_plain]
+    plain = [k for k, walk in enumerate(group[0]) if walk.is_plain]
     if not plain:
         return
-    columns = [np.concatenate([w[place].starts.ravel() for w in group]) for place in plain]
+    columns = [np.concatenate([w[k].starts.ravel() for w in group]) for k in plain]
     counts = [len(np.unique(column)) for column in columns]
-    for place, count in zip(plain, counts, strict=True):
-        if count * group[0][place].share < group[0][place].extent:
-            _fix(classes, group, [place])
+    for k, count in zip(plain, counts, strict=True):
+        if count * group[0][k].share < group[0][k].extent:
+            _fix(classes, group, [k])
     if len(np.unique(np.stack(columns, axis=1), axis=0)) < prod(counts):
         _fix(classes, group, plain)
 
 
 def _fix(
-    classes: DimClasses, group: Sequence[tuple[ArgumentWalk, ...]], places: Sequence[int]
+    classes: DimClasses, group: Sequence[tuple[ArgumentWalk, ...]], walk_numbers: Sequence[int]
 ) -> None:
     for walks in group:
-        for place in places:
-            use = walks[place].use
+        for k in walk_numbers:
+            use = walks[k].use
             reason = f"{use.op.name} walks only a part of argument {use.owner}"
-            classes.fix(walks[place].node, reason)
+            classes.fix(walks[k].node, reason)
 
 
 @dataclass(frozen=True)
@@ -246,14 +246,14 @@ def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse], starts: 
     known = dict(starts)
     ranges = [_Range.of(use) for use in uses]
     written: list[_Range] = []
-    for place in (*ranges, *ranges):
-        if place.use.is_written:
-            written.append(place)
+    for access in (*ranges, *ranges):
+        if access.use.is_written:
+            written.append(access)
             continue
         for writer in reversed(written):
-            if writer.overlaps(place):
-                _link(classes, writer, place, known)
-                if writer.covers(place):
+            if writer.overlaps(access):
+                _link(classes, writer, access, known)
+                if writer.covers(access):
                     break
 
 
@@ -313,9 +313,9 @@ def _steps(use: OperandUse) -> dict[str, tuple[int, int]]:
 
 def _structure(use: OperandUse) -> tuple[object, ...]:
     """Steps, pitches and sticks by place; the pitch of a single step means nothing."""
-    held = _held(use)
+    dims = _held(use)
     walked = tuple((pitch if steps > 1 else 0, steps) for pitch, steps in _steps(use).values())
-    stick = tuple(held.index(d) if d in held else -1 for d in use.tensor.stick_dims)
+    stick = tuple(dims.index(d) if d in dims else -1 for d in use.tensor.stick_dims)
     return walked, stick, use.tensor.stick_sizes
 
 
@@ -431,13 +431,13 @@ def _kernel_dims(classes: DimClasses, combiner: str) -> dict[tuple[int, int], Ke
         arguments = [node for node in members if isinstance(node, ArgumentDim)]
         if arguments:
             known.append((min(arguments), arguments, members))
-    found: dict[tuple[int, int], KernelDim] = {}
+    dims: dict[tuple[int, int], KernelDim] = {}
     for index, (_, arguments, members) in enumerate(sorted(known, key=lambda row: row[0])):
         dim = _kernel_dim(classes, members, index)
         if dim.reduced_by:
             dim = replace(dim, accumulated_by=combiner)
-        found |= {(node.arg_index, node.host_dim): dim for node in arguments}
-    return found
+        dims |= {(node.arg_index, node.host_dim): dim for node in arguments}
+    return dims
 
 
 def _kernel_dim(classes: DimClasses, members: tuple[DimNode, ...], index: int) -> KernelDim:
@@ -459,7 +459,7 @@ def _unwalked_dims(
     """
     outputs = [spec for spec in specs.values() if spec.is_output]
     ranks = {len(spec.shape) for spec in outputs}
-    found: dict[tuple[int, int], KernelDim] = {}
+    dims: dict[tuple[int, int], KernelDim] = {}
     for h in range(max(ranks)) if len(ranks) == 1 else ():
         alike = [
             spec
@@ -468,5 +468,5 @@ def _unwalked_dims(
         ]
         if all(spec in alike for spec in outputs) and any(spec.is_input for spec in alike):
             dim = KernelDim(len(known) + h, f"dim{h}")
-            found |= {(spec.arg_index, h): dim for spec in alike}
-    return found
+            dims |= {(spec.arg_index, h): dim for spec in alike}
+    return dims

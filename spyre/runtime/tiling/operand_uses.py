@@ -88,8 +88,8 @@ class _Owners:
     """Owners numbered by address window."""
 
     def __init__(self, program: LoopProgram, has_pool: bool) -> None:
-        found = [owner_of(p.name) for p in program.parameters]
-        known = [owner for owner in found if owner is not None]
+        owners = [owner_of(p.name) for p in program.parameters]
+        known = [owner for owner in owners if owner is not None]
         known += [FIRST_SCRATCH - k for k in range(len(program.allocations))]
         self.first_segment = 1 if has_pool else 0
         self.windows = list(dict.fromkeys(known))
@@ -100,12 +100,12 @@ class _Owners:
 
     def parameters(self, program: LoopProgram, values: Mapping[str, int]) -> dict[str, int]:
         """Values of all parameters that have one."""
-        given = dict(values)
+        parameter_values = dict(values)
         for parameter in program.parameters:
             owner = owner_of(parameter.name)
             if owner is not None:
-                given[parameter.name] = self.base(owner)
-        return given
+                parameter_values[parameter.name] = self.base(owner)
+        return parameter_values
 
     def locate(self, tensor: Tensor, starts: Int64Array) -> tuple[int | None, Int64Array]:
         """Owner of ``starts`` and their offsets in it."""
@@ -166,21 +166,21 @@ def walked_dims(use: OperandUse, device: DeviceDims) -> list[WalkedDim]:
     """All dims of the operand that its argument has; ``device``: of that argument."""
     op, tensor = use.op, use.tensor
     pitches = footprint(op, tensor).pitch_bytes
-    held = [
+    dims = [
         d
         for d in dict.fromkeys(tensor.dims)
         if tensor.holds(d) and d not in indexed_dims(op, tensor)
     ]
-    found: dict[str, WalkedDim] = {}
-    for dim in held:
+    walked: dict[str, WalkedDim] = {}
+    for dim in dims:
         steps = whole_steps(op, tensor, dim)
         if steps > 1:
-            found[dim] = _by_pitch(dim, pitches[dim], steps, device)
+            walked[dim] = _by_pitch(dim, pitches[dim], steps, device)
         elif dim in tensor.stick_dims and device.stick_host_dim >= 0:
-            found[dim] = WalkedDim(dim, (device.stick_host_dim,))
-    places = _by_place(use, device, [d for d in held if d not in found], found)
-    found |= {dim: WalkedDim(dim, (host,)) for dim, host in places.items()}
-    return [found[dim] for dim in held if dim in found]
+            walked[dim] = WalkedDim(dim, (device.stick_host_dim,))
+    places = _by_place(use, device, [d for d in dims if d not in walked], walked)
+    walked |= {dim: WalkedDim(dim, (host,)) for dim, host in places.items()}
+    return [walked[dim] for dim in dims if dim in walked]
 
 
 def whole_steps(op: Operation, tensor: Tensor, dim: str) -> int:
@@ -210,10 +210,10 @@ def _by_pitch(dim: str, pitch_bytes: int, steps: int, device: DeviceDims) -> Wal
 
 
 def _by_place(
-    use: OperandUse, device: DeviceDims, single: list[str], found: Mapping[str, WalkedDim]
+    use: OperandUse, device: DeviceDims, single: list[str], known: Mapping[str, WalkedDim]
 ) -> dict[str, int]:
     """Host dims of dims of one step: those of the device dims left over, in order of memory."""
-    taken = {host for walked in found.values() for host in walked.host_dims}
+    taken = {host for walked in known.values() for host in walked.host_dims}
     above = range(len(device.extents) - 2, -1, -1)
     left = [
         device.host_dims[k]

@@ -39,14 +39,14 @@ def retarget(
     for use in uses:
         if maps and use.owner is None and use.tensor.component is Component.HBM:
             raise _refuse(use, "its cores or iterations lie in several arguments")
-        place = None if use.owner not in moved else _place(use, moved[use.owner])
+        placement = None if use.owner not in moved else _place(use, moved[use.owner])
         key = use.filename, use.operand
-        if wanted.setdefault(key, place) != place:
+        if wanted.setdefault(key, placement) != placement:
             raise _refuse(use, "one SDSC serves arguments of different layouts")
     changed = dict(operations)
-    for (filename, operand), place in wanted.items():
-        if place is not None:
-            changed[filename] = _with_place(changed[filename], operand, place)
+    for (filename, operand), placement in wanted.items():
+        if placement is not None:
+            changed[filename] = _with_place(changed[filename], operand, placement)
     return changed
 
 
@@ -125,23 +125,23 @@ def _place_for(use: OperandUse, pitches: Pitches) -> _Place:
     A dim is stored as long as the next one's pitch says; the outermost as it was.
     """
     tensor, sticks = use.tensor, stick_elements(use.tensor)
-    held = [dim for dim in tensor.dims if tensor.holds(dim)]
-    first = pitch = pitches.get(held[0], STICK_BYTES) if held else STICK_BYTES
+    dims = [dim for dim in tensor.dims if tensor.holds(dim)]
+    first = pitch = pitches.get(dims[0], STICK_BYTES) if dims else STICK_BYTES
     stored: dict[str, int] = {}
-    for place, dim in enumerate(held):
+    for k, dim in enumerate(dims):
         size, visited = sticks.get(dim, 1), whole_steps(use.op, tensor, dim)
-        following = [pitches[d] for d in held[place + 1 :] if d in pitches]
+        following = [pitches[d] for d in dims[k + 1 :] if d in pitches]
         steps = -(-footprint(use.op, tensor).stored[dim] // size) if dim in pitches else 1
         if following:
-            steps, rest = divmod(following[0], pitch)
-            if rest or steps < visited:
+            steps, remainder = divmod(following[0], pitch)
+            if remainder or steps < visited:
                 raise _refuse(use, f"{dim} does not fit below {following[0]} bytes per step")
         stored[dim] = steps * size
         pitch *= steps
     return _Place(stored, first)
 
 
-def _with_place(op: Operation, operand: int, place: _Place) -> Operation:
+def _with_place(op: Operation, operand: int, placement: _Place) -> Operation:
     """``op`` with the operand at place ``operand`` in a larger tensor."""
     index = op.tensors[operand].index
 
@@ -150,8 +150,8 @@ def _with_place(op: Operation, operand: int, place: _Place) -> Operation:
             return tensor
         return replace(
             tensor,
-            device_dim_sizes={**tensor.device_dim_sizes, **place.stored},
-            first_pitch_bytes=place.first_pitch_bytes,
+            device_dim_sizes={**tensor.device_dim_sizes, **placement.stored},
+            first_pitch_bytes=placement.first_pitch_bytes,
         )
 
     return _replaced(op, changed)

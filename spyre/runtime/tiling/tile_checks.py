@@ -69,7 +69,7 @@ def find_growth(
     expected: Sequence[ExpectedTensor], actual: Sequence[ActualTensor], options: TilingOptions
 ) -> dict[KernelDim, Growth]:
     """The kernel's dims that tensors exceed. LaunchError SPY850, SPY852, SPY860."""
-    found: dict[KernelDim, Growth] = {}
+    growing: dict[KernelDim, Growth] = {}
     for want, have in zip(expected, actual, strict=True):
         for h, (tile, size) in enumerate(zip(want.shape, have.shape, strict=True)):
             if size == tile:
@@ -85,8 +85,8 @@ def find_growth(
                     found=f"{size}",
                 )
             growth = Growth(tile, size, where, _order(dim, expected))
-            found.setdefault(dim, growth)
-    return found
+            growing.setdefault(dim, growth)
+    return growing
 
 
 def _check_allowed(where: str, tile: int, size: int, options: TilingOptions) -> None:
@@ -125,53 +125,53 @@ def check_kernel_dims(
     options: TilingOptions,
 ) -> None:
     """Every tensor agrees on the tiled dims, and the kernel allows them to be tiled."""
-    for dim, found in growth.items():
+    for dim, grown in growth.items():
         if dim.fixed:
             raise LaunchError(
                 "SPY858",
-                f"{found.where} cannot be tiled: {dim.fixed}",
-                expected=str(found.tile),
-                found=str(found.total),
+                f"{grown.where} cannot be tiled: {dim.fixed}",
+                expected=str(grown.tile),
+                found=str(grown.total),
             )
         for want, have in zip(expected, actual, strict=True):
-            _check_agreement(want, have, dim, found)
+            _check_agreement(want, have, dim, grown)
         if dim.reduced_by:
-            _check_reduction(dim, found, expected, options)
+            _check_reduction(dim, grown, expected, options)
         else:
-            _check_untiled_updates(dim, found, expected)
+            _check_untiled_updates(dim, grown, expected)
 
 
 def _check_agreement(
-    want: ExpectedTensor, have: ActualTensor, dim: KernelDim, found: Growth
+    want: ExpectedTensor, have: ActualTensor, dim: KernelDim, grown: Growth
 ) -> None:
-    for h, own in enumerate(want.dims):
-        if own != dim or (want.shape[h], have.shape[h]) == (found.tile, found.total):
+    for h, own_dim in enumerate(want.dims):
+        if own_dim != dim or (want.shape[h], have.shape[h]) == (grown.tile, grown.total):
             continue
         raise LaunchError(
             "SPY853",
-            f"dim {h} of {have.name} ({want.name}) and {found.where} are one dim of the kernel "
+            f"dim {h} of {have.name} ({want.name}) and {grown.where} are one dim of the kernel "
             f"({dim.name}), but disagree",
-            expected=f"{found.total} in tiles of {found.tile}",
+            expected=f"{grown.total} in tiles of {grown.tile}",
             found=f"{have.shape[h]} in tiles of {want.shape[h]}",
         )
 
 
 def _check_reduction(
-    dim: KernelDim, found: Growth, expected: Sequence[ExpectedTensor], options: TilingOptions
+    dim: KernelDim, grown: Growth, expected: Sequence[ExpectedTensor], options: TilingOptions
 ) -> None:
     if options.reduction is Reduction.ERROR:
         raise LaunchError(
             "SPY857",
-            f"{found.where} exceeds the kernel's tile, and {dim.reduced_by} reduces it",
-            expected=str(found.tile),
-            found=str(found.total),
+            f"{grown.where} exceeds the kernel's tile, and {dim.reduced_by} reduces it",
+            expected=str(grown.tile),
+            found=str(grown.total),
             hint="reduction='accumulate' adds up the results of the tiles of a sum or matmul",
         )
     outputs = [e for e in expected if e.role is not Role.INPUT]
     if not dim.accumulated_by or any(e.role is Role.INPUT_OUTPUT for e in outputs):
         raise LaunchError(
             "SPY857",
-            f"results of tiles of {found.where} cannot be accumulated",
+            f"results of tiles of {grown.where} cannot be accumulated",
             expected="a kernel of one sum or batchmatmul with an output of its own",
             found=f"reduced by {dim.reduced_by} "
             + ("in place" if dim.accumulated_by else "in a kernel that is no plain sum"),
@@ -179,15 +179,15 @@ def _check_reduction(
 
 
 def _check_untiled_updates(
-    dim: KernelDim, found: Growth, expected: Sequence[ExpectedTensor]
+    dim: KernelDim, grown: Growth, expected: Sequence[ExpectedTensor]
 ) -> None:
     """A tensor updated in place must not be updated once per tile."""
     for want in expected:
         if want.role is Role.INPUT_OUTPUT and dim not in want.dims:
             raise LaunchError(
                 "SPY858",
-                f"{found.where} cannot be tiled: the kernel updates {want.name}, which lacks "
+                f"{grown.where} cannot be tiled: the kernel updates {want.name}, which lacks "
                 f"{dim.name}, in place",
-                expected=str(found.tile),
-                found=str(found.total),
+                expected=str(grown.tile),
+                found=str(grown.total),
             )

@@ -34,14 +34,14 @@ def tile_map(expected: ExpectedTensor, actual: ActualTensor) -> TileMap:
 
     LaunchError SPY855 when the layouts do not go together, SPY859 for a tile of partial sticks.
     """
-    tile, whole = expected.device_dims, actual.device_dims
-    _check_form(expected, actual, tile, whole)
+    tile, larger = expected.device_dims, actual.device_dims
+    _check_form(expected, actual, tile, larger)
     for k in range(len(tile.extents) - 1):
-        _check_device_dim(expected, actual, tile, whole, k)
+        _check_device_dim(expected, actual, tile, larger, k)
     for host_dim, (small, large) in enumerate(zip(expected.shape, actual.shape, strict=True)):
         if large > small:
-            _check_tiled_dim(expected, actual, tile, whole, host_dim)
-    return TileMap(tile.extents[:-1], whole.strides_bytes)
+            _check_tiled_dim(expected, actual, tile, larger, host_dim)
+    return TileMap(tile.extents[:-1], larger.strides_bytes)
 
 
 def tile_offsets(actual: ActualTensor, starts: Mapping[int, Int64Array]) -> Int64Array:
@@ -49,10 +49,10 @@ def tile_offsets(actual: ActualTensor, starts: Mapping[int, Int64Array]) -> Int6
 
     One 0 for a tensor without tiled dims, which has no ``starts``.
     """
-    whole = actual.device_dims
+    larger = actual.device_dims
     total = np.zeros(1, np.int64)
     for host_dim, first in starts.items():
-        total = total + whole.offsets_bytes(host_dim, first)
+        total = total + larger.offsets_bytes(host_dim, first)
     return total
 
 
@@ -68,7 +68,7 @@ def _refuse(
 
 
 def _check_form(
-    expected: ExpectedTensor, actual: ActualTensor, tile: DeviceDims, whole: DeviceDims
+    expected: ExpectedTensor, actual: ActualTensor, tile: DeviceDims, larger: DeviceDims
 ) -> None:
     ours, theirs = expected.layout, actual.layout
     if (ours.device_dtype, ours.element_arrangement) != (
@@ -76,11 +76,11 @@ def _check_form(
         theirs.element_arrangement,
     ):
         raise _refuse(expected, actual, "another format or element arrangement")
-    if len(tile.extents) != len(whole.extents):
+    if len(tile.extents) != len(larger.extents):
         raise _refuse(expected, actual, "another number of device dims")
-    if tile.stick_host_dim != whole.stick_host_dim:
+    if tile.stick_host_dim != larger.stick_host_dim:
         raise _refuse(
-            expected, actual, f"the stick runs along {_host(whole.stick_host_dim)} instead of "
+            expected, actual, f"the stick runs along {_host(larger.stick_host_dim)} instead of "
             f"{_host(tile.stick_host_dim)}",
         )  # fmt: skip
 
@@ -90,19 +90,20 @@ def _host(host_dim: int) -> str:
 
 
 def _check_device_dim(
-    expected: ExpectedTensor, actual: ActualTensor, tile: DeviceDims, whole: DeviceDims, k: int
+    expected: ExpectedTensor, actual: ActualTensor, tile: DeviceDims, larger: DeviceDims, k: int
 ) -> None:
-    walked = tile.host_dims[k], tile.multipliers[k]
-    found = whole.host_dims[k], whole.multipliers[k]
-    if max(tile.extents[k], whole.extents[k]) > 1 and walked != found:
+    host_dim, step = tile.host_dims[k], tile.multipliers[k]
+    other_dim, other_step = larger.host_dims[k], larger.multipliers[k]
+    is_walked = max(tile.extents[k], larger.extents[k]) > 1
+    if is_walked and (host_dim, step) != (other_dim, other_step):
         raise _refuse(
-            expected, actual, f"device dim {k} walks {_host(found[0])} in steps of {found[1]} "
-            f"instead of {_host(walked[0])} in steps of {walked[1]}",
+            expected, actual, f"device dim {k} walks {_host(other_dim)} in steps of {other_step} "
+            f"instead of {_host(host_dim)} in steps of {step}",
         )  # fmt: skip
-    if whole.extents[k] < tile.extents[k]:
+    if larger.extents[k] < tile.extents[k]:
         raise _refuse(
             expected, actual,
-            f"device dim {k} has {whole.extents[k]} of the {tile.extents[k]} steps of a tile",
+            f"device dim {k} has {larger.extents[k]} of the {tile.extents[k]} steps of a tile",
         )  # fmt: skip
 
 
@@ -110,20 +111,20 @@ def _check_tiled_dim(
     expected: ExpectedTensor,
     actual: ActualTensor,
     tile: DeviceDims,
-    whole: DeviceDims,
+    larger: DeviceDims,
     host_dim: int,
 ) -> None:
     """Tiles of ``host_dim`` must be whole steps of every device dim they cross."""
     if host_dim == tile.stick_host_dim:
         _check_whole_sticks(expected, actual, host_dim)
-    walked = whole.walked_by(host_dim)
+    walked = larger.walked_by(host_dim)
     if not walked:
         raise _refuse(expected, actual, f"no device dim walks dim {host_dim}")
     size = expected.shape[host_dim]
-    for place, k in enumerate(walked):
-        step, cycle = whole.multipliers[k], whole.multipliers[k] * whole.extents[k]
+    for nesting, k in enumerate(walked):
+        step, cycle = larger.multipliers[k], larger.multipliers[k] * larger.extents[k]
         aligned = size % step == 0 or step % size == 0
-        if place > 0:
+        if nesting > 0:
             aligned = aligned and (size % cycle == 0 or cycle % size == 0)
         if not aligned or tile.extents[k] > max(1, -(-size // step)):
             raise _refuse(
@@ -206,9 +207,9 @@ class TiledTensor:
         """False for a tensor that every iteration uses whole."""
         return bool(self.walks)
 
-    def host_dim(self, place: int) -> int | None:
-        """The host dim that the tiled dim at ``place`` walks, None where it does not."""
-        return dict(self.walks).get(place)
+    def host_dim(self, tiled_dim: int) -> int | None:
+        """The host dim that the tiled dim at ``tiled_dim`` walks, None where it does not."""
+        return dict(self.walks).get(tiled_dim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,8 +254,8 @@ class TilePlan:
     def partial(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """[iteration, dim]: True where the iteration's tile of the dim is not whole."""
         last = np.array([d.count - 1 if d.is_partial else -1 for d in self.dims], np.int64)
-        found: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self.indices == last
-        return found
+        is_last: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self.indices == last
+        return is_last
 
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"
@@ -277,30 +278,30 @@ def plan_tiles(
     growth = find_growth(expected, actual, options)
     check_kernel_dims(expected, actual, growth, options)
     ordered = sorted(growth.items(), key=lambda item: item[1].order)
-    dims = tuple(_tiled_dim(dim, found) for dim, found in ordered)
+    dims = tuple(_tiled_dim(dim, grown) for dim, grown in ordered)
     tensors = tuple(
         TiledTensor(e, a, tile_map(e, a), _walks(e, dims))
         for e, a in zip(expected, actual, strict=True)
     )
     indices = _indices([dim.count for dim in dims])
     offsets_bytes = np.zeros((len(indices), len(tensors)), np.int64)
-    for place, tensor in enumerate(tensors):
+    for k, tensor in enumerate(tensors):
         starts = _starts(tensor, dims, indices)
-        offsets_bytes[:, place] = tile_offsets(tensor.actual, starts)
+        offsets_bytes[:, k] = tile_offsets(tensor.actual, starts)
     for array in (indices, offsets_bytes):
         array.setflags(write=False)
     return TilePlan(tensors, dims, indices, offsets_bytes)
 
 
-def _tiled_dim(dim: KernelDim, found: Growth) -> TiledDim:
-    tile, total = found.tile, found.total
+def _tiled_dim(dim: KernelDim, growth: Growth) -> TiledDim:
+    tile, total = growth.tile, growth.total
     return TiledDim(dim, tile, total, -(-total // tile), (total - 1) % tile + 1)
 
 
 def _walks(expected: ExpectedTensor, dims: Sequence[TiledDim]) -> tuple[tuple[int, int], ...]:
     return tuple(
-        (place, host_dim)
-        for place, tiled in enumerate(dims)
+        (k, host_dim)
+        for k, tiled in enumerate(dims)
         for host_dim, dim in enumerate(expected.dims)
         if dim == tiled.dim
     )
@@ -310,7 +311,7 @@ def _starts(
     tensor: TiledTensor, dims: Sequence[TiledDim], indices: Int64Array
 ) -> dict[int, Int64Array]:
     """First element of every iteration's tile per host dim that is tiled."""
-    return {host_dim: indices[:, place] * dims[place].tile for place, host_dim in tensor.walks}
+    return {host_dim: indices[:, k] * dims[k].tile for k, host_dim in tensor.walks}
 
 
 def _indices(counts: Sequence[int]) -> Int64Array:
@@ -329,8 +330,8 @@ def _lines(plan: TilePlan) -> Iterator[str]:
     yield f"tiled launch: {passes}" if plan.is_tiled else "launch: 1 iteration"
     for depth, dim in enumerate(plan.dims):
         yield f"{'  ' * (depth + 1)}for {_of_dim(dim)}"
-    for place, tensor in enumerate(plan.tensors):
-        yield f"  {_of_tensor(plan, tensor, plan.offsets_bytes[:, place])}"
+    for k, tensor in enumerate(plan.tensors):
+        yield f"  {_of_tensor(plan, tensor, plan.offsets_bytes[:, k])}"
 
 
 def _of_dim(dim: TiledDim) -> str:
@@ -348,10 +349,10 @@ def _of_tensor(plan: TilePlan, tensor: TiledTensor, offsets: Int64Array) -> str:
     if not tensor.is_tiled:
         return f"{head}: reused"
     steps = []
-    for place, _ in tensor.walks:
-        after = prod(plan.counts[place + 1 :])
-        step = int(offsets[after] - offsets[0]) if plan.counts[place] > 1 else 0
-        steps.append(f"{plan.dims[place].name} +{step}")
+    for k, _ in tensor.walks:
+        after = prod(plan.counts[k + 1 :])
+        step = int(offsets[after] - offsets[0]) if plan.counts[k] > 1 else 0
+        steps.append(f"{plan.dims[k].name} +{step}")
     first = ", ".join(str(int(offset)) for offset in offsets[:_SHOWN])
     dots = ", …" if len(offsets) > _SHOWN else ""
     return (

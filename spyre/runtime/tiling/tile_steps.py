@@ -78,28 +78,26 @@ def _iteration_steps(plan: TilePlan, iteration: int) -> Iterator[TileStep]:
     padded = _padded(plan, iteration)
     sums = _accumulated(plan)
     first, last = _first_and_last(plan, iteration)
-    for place in sorted(padded):
-        if plan.tensors[place].is_read:
-            yield CopyIn(iteration, place)
-    buffers = {place: TileBuffer.TILE for place in sorted(padded | sums)}
+    for tensor in sorted(padded):
+        if plan.tensors[tensor].is_read:
+            yield CopyIn(iteration, tensor)
+    buffers = {tensor: TileBuffer.TILE for tensor in sorted(padded | sums)}
     if not first:
         buffers |= dict.fromkeys(sums, TileBuffer.RESULT)
     yield Compute(iteration, tuple(buffers.items()))
-    for place in sorted(sums):
+    for tensor in sorted(sums):
         if not first:
-            yield Accumulate(iteration, place, plan.accumulation)
-    for place in sorted(padded | sums):
-        if plan.tensors[place].is_written and (last or place not in sums):
-            yield CopyOut(iteration, place)
+            yield Accumulate(iteration, tensor, plan.accumulation)
+    for tensor in sorted(padded | sums):
+        if plan.tensors[tensor].is_written and (last or tensor not in sums):
+            yield CopyOut(iteration, tensor)
 
 
 def _padded(plan: TilePlan, iteration: int) -> set[int]:
     """Tensors whose tile is not whole in ``iteration``."""
     partial = {int(dim) for dim in np.flatnonzero(plan.partial[iteration])}
     return {
-        place
-        for place, tensor in enumerate(plan.tensors)
-        if any(dim in partial for dim, _ in tensor.walks)
+        k for k, tensor in enumerate(plan.tensors) if any(dim in partial for dim, _ in tensor.walks)
     }
 
 
@@ -107,7 +105,7 @@ def _accumulated(plan: TilePlan) -> set[int]:
     """Outputs that are sums over tiles."""
     if not any(dim.is_reduction for dim in plan.dims):
         return set()
-    return {place for place, tensor in enumerate(plan.tensors) if tensor.is_written}
+    return {k for k, tensor in enumerate(plan.tensors) if tensor.is_written}
 
 
 def _first_and_last(plan: TilePlan, iteration: int) -> tuple[bool, bool]:
@@ -146,9 +144,9 @@ class CopyBox:
         )
 
 
-def valid_shape(plan: TilePlan, place: int, iteration: int) -> tuple[int, ...]:
-    """Host extents of the part of the iteration's tile of tensor ``place`` that exists."""
-    tensor = plan.tensors[place]
+def valid_shape(plan: TilePlan, number: int, iteration: int) -> tuple[int, ...]:
+    """Host extents of the part of the iteration's tile of tensor ``number`` that exists."""
+    tensor = plan.tensors[number]
     shape = list(tensor.expected.shape)
     for dim, host_dim in tensor.walks:
         if plan.partial[iteration, dim]:
