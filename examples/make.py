@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
-from spyre.mlir.bundle import BundleParts, write_bundle
+from spyre.mlir.bundle import BundleContents, write_bundle
 from spyre.mlir.operation.operation import Component
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
@@ -34,7 +34,7 @@ STICK_BYTES = 128
 Shape = tuple[int, ...]
 
 
-def softmax() -> BundleParts:
+def softmax() -> BundleContents:
     """softmax(x, dim=1) of 128x256 on 8 cores; everything between x and y stays in LX."""
     shape, splits = (128, 256), {"mb": 8}
     builder = BundleBuilder()
@@ -50,7 +50,7 @@ def softmax() -> BundleParts:
     return with_launch_spec(builder, "softmax", [shape], shape)
 
 
-def matmul_split() -> BundleParts:
+def matmul_split() -> BundleContents:
     """C = A·B, 128x256 times 256x192, rows split over 4 cores and the inner dim over 2."""
     left, right, product = (128, 256), (256, 192), (128, 192)
     builder = BundleBuilder()
@@ -60,7 +60,7 @@ def matmul_split() -> BundleParts:
     return with_launch_spec(builder, "matmul", [left, right], product)
 
 
-def matmul_tile(rows: int = 1024) -> BundleParts:
+def matmul_tile(rows: int = 1024) -> BundleContents:
     """C = A·B, ``rows``x256 times 256x128, rows split over 8 cores."""
     left, right, product = (rows, 256), (256, 128), (rows, 128)
     builder = BundleBuilder()
@@ -70,7 +70,7 @@ def matmul_tile(rows: int = 1024) -> BundleParts:
     return with_launch_spec(builder, "matmul_tile", [left, right], product)
 
 
-def add_loop() -> BundleParts:
+def add_loop() -> BundleContents:
     """y = a + b of 256x512, 64 rows per iteration of an scf.for, on 4 cores.
 
     A tile's rows lie together inside each column of sticks, so one iteration moves 64 sticks, and
@@ -113,7 +113,7 @@ def per_row(operand: HostOperand) -> HostOperand:
 
 def with_launch_spec(
     builder: BundleBuilder, name: str, inputs: list[Shape], output: Shape
-) -> BundleParts:
+) -> BundleContents:
     """The bundle with a launch_spec.json: float16 inputs, then one float16 output."""
     roles = [Role.INPUT] * len(inputs) + [Role.OUTPUT]
     arguments = tuple(

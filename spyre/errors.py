@@ -6,6 +6,7 @@ This module imports nothing of ours, so every layer may raise from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -103,6 +104,11 @@ class Finding:
 
     def __str__(self) -> str:
         return render(self)
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    """True if one of them is an error."""
+    return any(finding.severity is Severity.ERROR for finding in findings)
 
 
 def render(finding: Finding) -> str:

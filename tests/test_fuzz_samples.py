@@ -17,7 +17,7 @@ from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
-from spyre.mlir.bundle import BundleParts, load_bundle, write_bundle
+from spyre.mlir.bundle import BundleContents, load_bundle, write_bundle
 from spyre.mlir.explain import explain_operation
 from spyre.runtime.run.session import RunOptions, Session
 from tests.mlir.sample_bundles import SAMPLES
@@ -27,7 +27,7 @@ COUNT = 120
 MOST_STICKS = 1 << 16
 
 
-def uneven() -> BundleParts:
+def uneven() -> BundleContents:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(10 * 128), builder.argument(10 * 128)
     spec = pointwise("neg", (10, 64), [HostOperand(x.at())], HostOperand(y.at()), {"mb": 4})

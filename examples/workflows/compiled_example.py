@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from examples.make import EXAMPLES
-from spyre.mlir.bundle import BundleParts, write_bundle
+from spyre.mlir.bundle import BundleContents, write_bundle
 from spyre.runtime.spyrecode.compile import compile_directory
 
 
 @contextmanager
-def compiled(name: str, parts: BundleParts | None = None) -> Iterator[Path]:
+def compiled(name: str, parts: BundleContents | None = None) -> Iterator[Path]:
     """A temporary directory with a bundle, example ``name`` if not ``parts``, and its SpyreCode."""
     with TemporaryDirectory() as parent:
         directory = Path(parent) / name

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
-from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError
+from spyre.atomic_write import atomic_write
+from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError, has_errors
 from spyre.mlir.bundle_source import MODULE_FILE, BundleSource, DirectorySource
 from spyre.mlir.operation.operation import Operation
 from spyre.mlir.program.program import LoopProgram
@@ -21,7 +23,7 @@ from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc.inspection import Inspection, inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.structs import Sdsc
-from spyre.mlir.text.lowering import check_module, lower
+from spyre.mlir.text.lowering import ModuleInspection, inspect_module
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.printer import print_module
 from spyre.mlir.text.syntax import ExecuteOp, Module
@@ -32,17 +34,24 @@ class Bundle:
     """A loaded bundle: ``sdscs`` by the file name the execute statements use.
 
     ``unexecuted``: names of SDSC files in the directory that no statement executes.
+    ``extra_files``: what `write_bundle` writes beside them; nothing is read into it.
     """
 
     directory: Path
     module: Module
     sdscs: Mapping[str, Sdsc]
     unexecuted: tuple[str, ...] = ()
+    extra_files: Mapping[str, bytes] = field(default_factory=dict)
 
     @cached_property
+    def module_inspection(self) -> ModuleInspection:
+        """Findings on the module alone, and its program."""
+        return inspect_module(self.module)
+
+    @property
     def program(self) -> LoopProgram:
         """The module lowered; ValidationError when its structure is wrong."""
-        return lower(self.module)
+        return self.module_inspection.program
 
     @cached_property
     def operations(self) -> Mapping[str, Operation]:
@@ -71,8 +80,8 @@ class Bundle:
         ``raise_on_error``: ValidationError with all of them if one is an error.
         """
         sdsc_findings = (f for i in self.inspections.values() for f in i.findings)
-        findings = (*check_module(self.module), *sdsc_findings, *_cross_findings(self))
-        if raise_on_error and any(f.severity is Severity.ERROR for f in findings):
+        findings = (*self.module_inspection.findings, *sdsc_findings, *_cross_findings(self))
+        if raise_on_error and has_errors(findings):
             raise ValidationError(findings)
         return findings
 
@@ -221,45 +230,37 @@ def _shortened(ids: tuple[int, ...]) -> str:
 # --- writing ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BundleParts:
-    """What a bundle directory is made of; ``extra_files`` may hold launch_spec.json and others.
+class BundleContents(Protocol):
+    """What a bundle directory is made of; ``extra_files`` may hold launch_spec.json and others."""
 
-    ``inspections``: of the SDSCs, where they were checked when they were built.
-    """
+    @property
+    def module(self) -> Module:
+        """bundle.mlir."""
 
-    module: Module
-    sdscs: Mapping[str, Sdsc]
-    extra_files: Mapping[str, bytes] = field(default_factory=dict)
-    inspections: Mapping[str, Inspection] = field(default_factory=dict)
+    @property
+    def sdscs(self) -> Mapping[str, Sdsc]:
+        """By file name."""
 
-    def to_bundle(self, directory: Path) -> Bundle:
-        """The bundle it would be if it stood in ``directory``; what was checked stays checked."""
-        bundle = Bundle(directory, self.module, self.sdscs)
-        if self.inspections.keys() == self.sdscs.keys():
-            vars(bundle)["inspections"] = self.inspections
-        return bundle
+    @property
+    def extra_files(self) -> Mapping[str, bytes]:
+        """By file name."""
 
 
-def write_bundle(parts: BundleParts, directory: str | os.PathLike[str]) -> Path:
+def write_bundle(contents: BundleContents, directory: str | os.PathLike[str]) -> Path:
     """Writes a bundle directory (made if need be), bundle.mlir last, each file atomically.
 
     Returns the directory. Files already there under other names stay.
     """
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
-    for name, sdsc in parts.sdscs.items():
-        _write_atomically(target / name, encode_sdsc(sdsc))
-    for name, data in parts.extra_files.items():
-        _write_atomically(target / name, data)
-    _write_atomically(target / MODULE_FILE, print_module(parts.module).encode())
+    for name, sdsc in contents.sdscs.items():
+        _write(target / name, encode_sdsc(sdsc))
+    for name, data in contents.extra_files.items():
+        _write(target / name, data)
+    _write(target / MODULE_FILE, print_module(contents.module).encode())
     return target
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+def _write(path: Path, data: bytes) -> None:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

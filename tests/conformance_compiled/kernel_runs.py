@@ -13,7 +13,7 @@ import torch
 
 import spyre
 from spyre.hw.device.device import Device
-from spyre.mlir.bundle import BundleParts, load_bundle, write_bundle
+from spyre.mlir.bundle import BundleContents, load_bundle, write_bundle
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.memory.storage import SpyreTensor
 from spyre.torch_backend.eager.launch import number_on_card
@@ -99,7 +99,7 @@ class KeptBundles:
         return KeptRun(tuple(findings), outputs)
 
 
-def _parts(launched: KernelRun, symbolic: bool) -> BundleParts:
+def _parts(launched: KernelRun, symbolic: bool) -> BundleContents:
     kernel = launched.kernel
     parts = generate_bundle(kernel.name, kernel.specs, symbolic=symbolic)
     files = launch_spec_files(kernel.name, kernel.memory, launched.tensors, symbolic)

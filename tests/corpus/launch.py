@@ -12,7 +12,7 @@ from examples.make import EXAMPLES
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, identity, pointwise
-from spyre.mlir.bundle import BundleParts
+from spyre.mlir.bundle import BundleContents
 from tests.corpus.making import (
     BUNDLE,
     CorpusCase,
@@ -72,7 +72,7 @@ HUGE_SUM = (
 )
 
 
-def two_outputs() -> BundleParts:
+def two_outputs() -> BundleContents:
     builder = BundleBuilder()
     x, y, z = (HostOperand(builder.argument(32 * 128 * 2).at()) for _ in range(3))
     builder.add(pointwise("neg", (32, 128), [x], y))
@@ -80,7 +80,7 @@ def two_outputs() -> BundleParts:
     return builder.build()
 
 
-def pooled() -> BundleParts:
+def pooled() -> BundleContents:
     builder = BundleBuilder()
     x, y = (HostOperand(builder.argument(32 * 128 * 2).at()) for _ in range(2))
     total = HostOperand(builder.temporary(32 * 128 * 2).at())
@@ -89,7 +89,7 @@ def pooled() -> BundleParts:
     return builder.build()
 
 
-def copy_of(data_format: str) -> BundleParts:
+def copy_of(data_format: str) -> BundleContents:
     x, y = (HostOperand(k << 34, data_format=data_format) for k in range(2))
     return bundle_of(identity((4, 128), x, y))()
 
@@ -135,7 +135,7 @@ def case_with(**changes: Any) -> tuple[Edit, ...]:
     return write("case.json", json.dumps({**content, **changes})), arrays("values.npz", **values)
 
 
-def negation() -> BundleParts:
+def negation() -> BundleContents:
     builder = BundleBuilder()
     x, y = (HostOperand(builder.argument(32 * 128 * 2).at()) for _ in range(2))
     builder.add(pointwise("neg", (32, 128), [x], y))

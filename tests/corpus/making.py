@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spyre.mlir.builder.operations import OperationSpec, build_operation
-from spyre.mlir.bundle import BundleParts, write_bundle
+from spyre.mlir.bundle import Bundle, BundleContents, write_bundle
 from spyre.mlir.sdsc.writer import write_operation
 from spyre.mlir.text.syntax import ExecuteOp, Function, Module
 from tests.mlir.test_sdsc_bad import parent_of, put
@@ -46,7 +46,7 @@ class CorpusCase:
     name: str
     stage: Stage
     code: str
-    bundle: Callable[[], BundleParts] | None
+    bundle: Callable[[], BundleContents] | None
     edits: tuple[Edit, ...] = ()
     words: tuple[str, ...] = (BUNDLE, "--check")
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -61,16 +61,16 @@ class CorpusCase:
             edit(target)
 
 
-def bundle_of(*specs: OperationSpec) -> Callable[[], BundleParts]:
+def bundle_of(*specs: OperationSpec) -> Callable[[], BundleContents]:
     """A baked bundle that executes operations of which no rule has been checked."""
 
-    def build() -> BundleParts:
+    def build() -> BundleContents:
         sdscs = {
             f"sdsc_{k}.json": write_operation(build_operation(spec, f"{k}_{spec.name}"))
             for k, spec in enumerate(specs)
         }
         body = tuple(ExecuteOp((), name) for name in sdscs)
-        return BundleParts(Module(Function("sdsc_bundle", (), body)), sdscs)
+        return Bundle(Path("bundle"), Module(Function("sdsc_bundle", (), body)), sdscs)
 
     return build
 

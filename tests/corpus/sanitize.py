@@ -11,7 +11,7 @@ import numpy as np
 
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
-from spyre.mlir.bundle import BundleParts
+from spyre.mlir.bundle import BundleContents
 from tests.corpus.launch import buffer
 from tests.corpus.making import BUNDLE, CorpusCase, Edit, Stage, arrays, write
 from tests.sanitizer import programs
@@ -61,7 +61,7 @@ def program_cases(name: str) -> tuple[CorpusCase, CorpusCase]:
     )
 
 
-def five_tiles(pool: bool) -> BundleParts:
+def five_tiles(pool: bool) -> BundleContents:
     """|x| of 32 rows in five tiles of 8: the last one is behind the tensor that is read."""
     builder = BundleBuilder()
     x, y = (builder.argument(NBYTES) for _ in range(2))

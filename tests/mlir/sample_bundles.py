@@ -17,13 +17,13 @@ from spyre.mlir.builder.recipes import (
     reduction,
     restickify,
 )
-from spyre.mlir.bundle import BundleParts
+from spyre.mlir.bundle import BundleContents
 from spyre.mlir.operation.operation import Component, Indirection
 
 DL16_STICK = (("out", 64),)
 
 
-def add_on_two_cores(symbolic: bool) -> BundleParts:
+def add_on_two_cores(symbolic: bool) -> BundleContents:
     builder = BundleBuilder(symbolic=symbolic)
     a, b, c = (builder.argument(32 * 128 * 2) for _ in range(3))
     spec = pointwise(
@@ -33,7 +33,7 @@ def add_on_two_cores(symbolic: bool) -> BundleParts:
     return builder.build()
 
 
-def masked_sum() -> BundleParts:
+def masked_sum() -> BundleContents:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(32 * 128 * 2), builder.argument(32 * 128)
     builder.add(
@@ -42,7 +42,7 @@ def masked_sum() -> BundleParts:
     return builder.build()
 
 
-def mean_with_constant() -> BundleParts:
+def mean_with_constant() -> BundleContents:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(4 * 128 * 2), builder.argument(4 * 128)
     constants = {"scaling_factor": 0x308F}
@@ -53,7 +53,7 @@ def mean_with_constant() -> BundleParts:
     return builder.build()
 
 
-def exp_in_lx() -> BundleParts:
+def exp_in_lx() -> BundleContents:
     builder = BundleBuilder(symbolic=False)
     x = builder.argument(32 * 128 * 2)
     scratch = HostOperand(4096, component=Component.LX)
@@ -62,7 +62,7 @@ def exp_in_lx() -> BundleParts:
     return builder.build()
 
 
-def gather() -> BundleParts:
+def gather() -> BundleContents:
     builder = BundleBuilder(symbolic=False)
     index, table, rows = (builder.argument(n) for n in (128, 64 * 256, 16 * 256))
     spec = OperationSpec(
@@ -93,7 +93,7 @@ def gather() -> BundleParts:
     return builder.build()
 
 
-def split_matmul() -> BundleParts:
+def split_matmul() -> BundleContents:
     builder = BundleBuilder(symbolic=False)
     a, b, c = (builder.argument(n) for n in (64 * 256 * 2, 256 * 128 * 2, 64 * 128 * 2))
     spec = matmul(
@@ -109,14 +109,14 @@ def split_matmul() -> BundleParts:
     return builder.build()
 
 
-def padded_restickify() -> BundleParts:
+def padded_restickify() -> BundleContents:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(96 * 192 * 2), builder.argument(130 * 128 * 2)
     builder.add(restickify((96, 130), HostOperand(x.at()), HostOperand(y.at())))
     return builder.build()
 
 
-def two_loops(symbolic: bool) -> BundleParts:
+def two_loops(symbolic: bool) -> BundleContents:
     """exp into the pool, then tiles of 128 x 128 added: a coarse-tiled [512, 256]."""
     builder = BundleBuilder(symbolic=symbolic)
     x, y = builder.argument(512 * 256 * 2), builder.argument(512 * 256 * 2)
@@ -131,7 +131,7 @@ def two_loops(symbolic: bool) -> BundleParts:
     return builder.build()
 
 
-def convolution() -> BundleParts:
+def convolution() -> BundleContents:
     """3 x 3 windows, stride 2, over a padded [2, 9, 16, 64], the rows on two cores."""
     builder = BundleBuilder(symbolic=False)
     x, w, y = (builder.argument(n) for n in (2 * 9 * 16 * 128, 9 * 64 * 256, 2 * 4 * 8 * 256))
@@ -141,7 +141,7 @@ def convolution() -> BundleParts:
     return builder.build()
 
 
-def pooling() -> BundleParts:
+def pooling() -> BundleContents:
     builder = BundleBuilder(symbolic=False)
     x, y = builder.argument(8 * 8 * 128), builder.argument(4 * 4 * 128)
     windows = Windows((2, 2), (2, 2))
@@ -150,7 +150,7 @@ def pooling() -> BundleParts:
     return builder.build()
 
 
-def runtime_rows() -> BundleParts:
+def runtime_rows() -> BundleContents:
     """|a + b| over [s0, 128], s0 up to 64 in steps of 16, the sum in LX, on four cores."""
     builder = BundleBuilder()
     a, b, c = (builder.argument(64 * 128 * 2) for _ in range(3))
@@ -165,7 +165,7 @@ def runtime_rows() -> BundleParts:
     return builder.build()
 
 
-def shuffle() -> BundleParts:
+def shuffle() -> BundleContents:
     """A row-wise division of [32, 64] over 4 cores becomes two halves on two cores each."""
     builder = BundleBuilder(symbolic=False)
     source = OperandSpec(
@@ -188,7 +188,7 @@ def shuffle() -> BundleParts:
     return builder.build()
 
 
-def pages() -> BundleParts:
+def pages() -> BundleContents:
     """Four pages of 4 rows, picked from a [24, 128] table."""
     builder = BundleBuilder(symbolic=False)
     index, table, rows = (builder.argument(n) for n in (128, 24 * 256, 16 * 256))
@@ -216,7 +216,7 @@ def pages() -> BundleParts:
     return builder.build()
 
 
-SAMPLES: dict[str, Callable[[], BundleParts]] = {
+SAMPLES: dict[str, Callable[[], BundleContents]] = {
     "add": lambda: add_on_two_cores(symbolic=False),
     "symbolic_add": lambda: add_on_two_cores(symbolic=True),
     "masked_sum": masked_sum,

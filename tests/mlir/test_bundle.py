@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spyre.codes import diagnostic_codes
 from spyre.errors import BundleError, Severity, ValidationError
-from spyre.mlir.bundle import Bundle, BundleParts, load_bundle, write_bundle
+from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
 from spyre.mlir.text.syntax import ExecuteOp, Function, Module
 from tests.conftest import accepted_files
 
@@ -54,7 +55,7 @@ def test_loads_from_directory_and_from_file(directory: Path) -> None:
 def test_writing_is_the_inverse_of_loading(directory: Path, tmp_path: Path) -> None:
     bundle = load_bundle(directory)
     extra = {"launch_spec.json": b"{}"}
-    copy = write_bundle(BundleParts(bundle.module, bundle.sdscs, extra), tmp_path / "a" / "b")
+    copy = write_bundle(replace(bundle, extra_files=extra), tmp_path / "a" / "b")
     assert load_bundle(copy).sdscs == bundle.sdscs
     assert load_bundle(copy).module == bundle.module
     written = sorted(path.name for path in copy.iterdir())
@@ -138,7 +139,7 @@ def test_one_name_in_two_files(tmp_path: Path) -> None:
     (sdsc,) = SAMPLES["add"]().sdscs.values()
     body = tuple(ExecuteOp((), name) for name in ("sdsc_0.json", "sdsc_1.json"))
     module = Module(Function("f", (), body))
-    parts = BundleParts(module, {"sdsc_0.json": sdsc, "sdsc_1.json": sdsc})
+    parts = Bundle(tmp_path, module, {"sdsc_0.json": sdsc, "sdsc_1.json": sdsc})
     (warning,) = load_bundle(write_bundle(parts, tmp_path)).check()
     assert warning.code == "SPY279"
     assert warning.message == "SDSC 0_add is also the name of sdsc_0.json"

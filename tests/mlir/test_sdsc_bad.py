@@ -12,7 +12,7 @@ import pytest
 
 from spyre.codes import diagnostic_codes
 from spyre.errors import Severity, SpyreError
-from spyre.mlir.bundle import BundleParts, load_bundle, write_bundle
+from spyre.mlir.bundle import BundleContents, load_bundle, write_bundle
 
 from .sample_bundles import SAMPLES
 
@@ -21,7 +21,7 @@ CASES: dict[str, dict[str, Any]] = json.loads((FOLDER / "cases.json").read_text(
 
 
 @cache
-def sample(name: str) -> BundleParts:
+def sample(name: str) -> BundleContents:
     return SAMPLES[name]()
 
 

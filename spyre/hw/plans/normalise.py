@@ -176,7 +176,7 @@ def _moved(
 def _check_own_slices(op: Operation) -> None:
     """The checker's SPY261, for programs that were not checked, and what cannot be simulated."""
     for fault in own_slice_faults(op):
-        location = JsonLocation(op.file, fault.tensor.json_path)
+        location = JsonLocation(op.file, fault.place.json_path)
         message = f"{op.name}: {fault.message}"
         raise SdscError("SPY261", message, location, expected=fault.expected, found=fault.found)
     spec = find_op(op.name)

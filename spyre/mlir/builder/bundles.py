@@ -1,10 +1,10 @@
-"""Whole bundles from descriptions: buffers, loops and operations in, module and SDSCs out.
+"""Whole bundles from descriptions: buffers, loops and operations in, program and SDSCs out.
 
 A :class:`BundleBuilder` collects operations whose tensors stand in named buffers, in one of the
 two address modes of the bundle format reference §3.2: symbolic (launch arguments, symbol ids,
-loops kept) or baked (addresses in the JSON, loops unrolled). In a symbolic bundle constants, sums
-and argument extractions collect at the head of the function, ``affine.apply`` before the execute
-that needs it; names and order are those of the real frontends.
+loops kept) or baked (addresses in the JSON, loops unrolled). What it builds can run at once; text
+(:mod:`.emission`) and JSON are made when somebody wants the files. That files say what runs, and
+reading them gives it again, is tested over everything that is built.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from spyre.errors import BundleError
+from spyre.errors import BundleError, Finding
 from spyre.mlir.builder.operations import (
     BufferAddress,
-    BuiltSdsc,
+    BuiltOperation,
     OperationSpec,
     Resolve,
     RuntimeSize,
@@ -25,7 +28,7 @@ from spyre.mlir.builder.operations import (
     SizeValue,
     build_inspected,
 )
-from spyre.mlir.bundle import BundleParts
+from spyre.mlir.operation.operation import Operation
 from spyre.mlir.program.affine import (
     EXPRESSIONS,
     AffineConstant,
@@ -35,27 +38,30 @@ from spyre.mlir.program.affine import (
     AffineSymbol,
     fold,
 )
-from spyre.mlir.text.syntax import (
-    AddIOp,
-    ApplyOp,
-    ArgumentField,
-    ConstantOp,
-    ExecuteOp,
-    ExtractOp,
-    ForOp,
-    Function,
-    FunctionParameter,
-    InputArgType,
-    MapAlias,
-    Module,
-    Statement,
+from spyre.mlir.program.program import Body, Execute, Loop, LoopProgram, Parameter, executes
+from spyre.mlir.program.values import (
+    SYMBOLIC,
+    IndexValue,
+    LoopAtom,
+    ParameterAtom,
+    Terms,
+    add,
+    of_atom,
 )
+from spyre.mlir.sdsc.structs import Sdsc
+
+if TYPE_CHECKING:
+    from spyre.mlir.bundle import Bundle
+    from spyre.mlir.text.syntax import Module
 
 POOL = "pool"
 Strides = tuple[tuple[str, int | SizeValue], ...]
 """(loop, bytes per iteration) pairs, outermost loop first."""
 Address = tuple[str, int, Strides, tuple[SizeTerm, ...], SizeValue | None]
 """Buffer, offset in bytes, strides, terms in runtime sizes, and more bytes that depend on them."""
+LoopCount = int | SizeValue
+Loops = tuple[tuple[str, LoopCount], ...]
+"""Names and trip counts, outermost loop first."""
 
 
 @dataclass(slots=True)
@@ -75,137 +81,59 @@ class SymbolTable:
         return self.ids.setdefault(address, self.next_id - len(self.ids))
 
 
-@dataclass(slots=True)
-class SymbolEmitter:
-    """Statements of a symbolic module. ``arguments``: buffer name → arg_index; ``sizes`` become
-    parameters behind those of the arguments.
+@dataclass(frozen=True, slots=True)
+class BuiltStep:
+    """An operation in its place: the loops around it, its file, and what its symbols stand for."""
+
+    loops: Loops
+    filename: str
+    symbols: Mapping[Address | RuntimeSize, int] = field(default_factory=dict)
+
+
+def sizes_of(address: Address) -> list[RuntimeSize]:
+    """Runtime sizes an address depends on: one per term, then each further one once."""
+    _, _, strides, terms, shift = address
+    sizes = [term.size for term in terms]
+    for value in (*(step for _, step in strides), shift):
+        if isinstance(value, SizeValue):
+            sizes += [size for size in value.sizes if size not in sizes[len(terms) :]]
+    return sizes
+
+
+def address_map(address: Address) -> AffineMap:
+    """``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + (s1 ceildiv n) * b + …)``: s0 is the buffer with its
+    offset, the dims are the loops of the strides, symbol k + 1 is ``sizes_of(address)[k]``.
     """
-
-    arguments: Mapping[str, int]
-    has_pool: bool
-    sizes: Sequence[RuntimeSize] = ()
-    parameters: list[FunctionParameter] = field(default_factory=list)
-    head: list[Statement] = field(default_factory=list)
-    aliases: list[MapAlias] = field(default_factory=list)
-    _names: set[str] = field(default_factory=set)
-    _addresses: int = 0
-    _symbols: int = 0
-
-    def __post_init__(self) -> None:
-        buffers = [POOL] * self.has_pool + [f"arg_{k}" for k in self.arguments.values()]
-        for buffer in buffers:
-            self.parameters.append(FunctionParameter(f"{buffer}_base_addr", InputArgType()))
-            take = ExtractOp(buffer, ArgumentField.VALUE, f"{buffer}_base_addr")
-            self._define(take.result, take)
-        for size in self.sizes:
-            kind = InputArgType(size.granularity, size.maximum)
-            self.parameters.append(FunctionParameter(size.name, kind))
-            result = _size_value(size)
-            self._define(result, ExtractOp(result, ArgumentField.VALUE, size.name, kind))
-
-    def new_table(self) -> SymbolTable:
-        """An empty symbol table; ids go on where the last SDSC's ended."""
-        return SymbolTable(-1 - self._symbols)
-
-    def loop_names(self, loop: str, count: int | SizeValue) -> tuple[str, str, str]:
-        """Lower bound, upper bound and step of a loop, defined at the head."""
-        self._define("c0", ConstantOp("c0", 0))
-        self._define("c1", ConstantOp("c1", 1))
-        bound = loop.replace("i_", "loop_bound_")
-        if isinstance(count, int):
-            self._define(bound, ConstantOp(bound, count))
-        elif isinstance(count.expression, AffineSymbol):
-            return "c0", _size_value(count.sizes[count.expression.index]), "c1"
-        else:
-            symbols = tuple(_size_value(size) for size in count.sizes)
-            alias = self._alias(AffineMap(0, len(symbols), count.expression))
-            self._define(bound, ApplyOp(bound, alias, (), symbols))
-        return "c0", bound, "c1"
-
-    def execute(self, table: SymbolTable, filename: str) -> tuple[Statement, ...]:
-        """The applies an execute needs, and the execute itself."""
-        self._symbols += len(table.ids)
-        statements: list[Statement] = []
-        operands = [self._operand(address, statements) for address in table.ids]
-        execute = ExecuteOp(tuple(operands), filename, tuple(table.ids.values()))
-        return (*statements, execute)
-
-    def _operand(self, address: Address | RuntimeSize, statements: list[Statement]) -> str:
-        if isinstance(address, RuntimeSize):
-            return _size_value(address)
-        buffer, offset, strides, terms, shift = address
-        base = self._base(buffer, offset)
-        if not strides and not terms and shift is None:
-            return base
-        name = f"addr_{self._addresses}"
-        self._addresses += 1
-        loops = tuple(loop for loop, _ in strides)
-        sizes = [term.size for term in terms]
-        for value in (*(step for _, step in strides), shift):
-            if isinstance(value, SizeValue):
-                sizes += [size for size in value.sizes if size not in sizes[len(terms) :]]
-        symbols = (base, *map(_size_value, sizes))
-        statements.append(ApplyOp(name, self._map(strides, terms, shift, sizes), loops, symbols))
-        return name
-
-    def _base(self, buffer: str, offset: int) -> str:
-        """The value ``buffer + offset`` at the head."""
-        is_pool = buffer == POOL
-        root = POOL if is_pool else f"arg_{self.arguments[buffer]}"
-        if offset == 0:
-            return root
-        constant = f"pool_offset_{offset}" if is_pool else f"{root}_core_offset_{offset}"
-        total = f"pool_addr_{offset}" if is_pool else f"{root}_core_{offset}"
-        self._define(constant, ConstantOp(constant, offset))
-        self._define(total, AddIOp(total, root, constant))
-        return total
-
-    def _map(
-        self,
-        strides: Strides,
-        terms: tuple[SizeTerm, ...],
-        shift: SizeValue | None,
-        sizes: Sequence[RuntimeSize],
-    ) -> str:
-        """Alias of ``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + (s1 ceildiv n) * b + …)``; symbol
-        k + 1 is ``sizes[k]``, those of ``terms`` first.
-        """
-        places = {size: AffineSymbol(k) for k, size in enumerate(sizes, 1)}
-        result: AffineExpr = AffineSymbol(0)
-        for index, (_, step) in enumerate(strides):
-            factor = AffineConstant(step) if isinstance(step, int) else _seen(step, places)
-            result = result + factor * AffineDim(index)
-        for index, term in enumerate(terms, 1):
-            share = AffineSymbol(index).ceildiv(term.slices)
-            result = result + AffineConstant(term.element_bytes) * share
-        if shift is not None:
-            result = result + _seen(shift, places)
-        return self._alias(AffineMap(len(strides), 1 + len(sizes), result))
-
-    def _alias(self, map_: AffineMap) -> str:
-        """Name of a map; equal ones share one."""
-        for alias in self.aliases:
-            if alias.map == map_:
-                return alias.name
-        self.aliases.append(MapAlias(f"map_{len(self.aliases)}", map_))
-        return self.aliases[-1].name
-
-    def _define(self, name: str, statement: Statement) -> None:
-        """Adds a statement to the head unless its name exists."""
-        if name not in self._names:
-            self._names.add(name)
-            self.head.append(statement)
+    _, _, strides, terms, shift = address
+    sizes = sizes_of(address)
+    symbols = {size: AffineSymbol(k) for k, size in enumerate(sizes, 1)}
+    result: AffineExpr = AffineSymbol(0)
+    for index, (_, step) in enumerate(strides):
+        factor = AffineConstant(step) if isinstance(step, int) else _substituted(step, symbols)
+        result = result + factor * AffineDim(index)
+    for index, term in enumerate(terms, 1):
+        share = AffineSymbol(index).ceildiv(term.slices)
+        result = result + AffineConstant(term.element_bytes) * share
+    if shift is not None:
+        result = result + _substituted(shift, symbols)
+    return AffineMap(len(strides), 1 + len(sizes), result)
 
 
-def _seen(value: SizeValue, places: Mapping[RuntimeSize, AffineSymbol]) -> AffineExpr:
-    """``value`` in a map whose symbols are ``places``."""
-    symbols: list[AffineExpr] = [places[size] for size in value.sizes]
-    return fold(value.expression, [], symbols, EXPRESSIONS)
+def _substituted(value: SizeValue, symbols: Mapping[RuntimeSize, AffineSymbol]) -> AffineExpr:
+    """``value`` in a map that has other ``symbols``."""
+    operands: list[AffineExpr] = [symbols[size] for size in value.sizes]
+    return fold(value.expression, [], operands, EXPRESSIONS)
 
 
-def _size_value(size: RuntimeSize) -> str:
-    """Name of a runtime size as an integer."""
-    return f"{size.name}_value"
+StepT = TypeVar("StepT", "_Step", BuiltStep)
+
+
+def group_by_loop(
+    steps: Sequence[StepT], depth: int
+) -> Iterator[tuple[tuple[str, LoopCount] | None, list[StepT]]]:
+    """Consecutive steps in the same loop of ``depth``; no loop: (None, steps)."""
+    for loop, group in groupby(steps, lambda s: s.loops[depth] if len(s.loops) > depth else None):
+        yield loop, list(group)
 
 
 SEGMENT_BYTES = 0x4_0000_0000
@@ -233,10 +161,10 @@ class BundleBuffer:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One operation and the loops around it, outermost first."""
+    """An operation to build, and the loops around it."""
 
     spec: OperationSpec
-    loops: tuple[tuple[str, int | SizeValue], ...]
+    loops: Loops
 
 
 @dataclass(slots=True)
@@ -252,7 +180,7 @@ class BundleBuilder:
     pool_bytes: int = 0
     sizes: list[RuntimeSize] = field(default_factory=list)
     _steps: list[_Step] = field(default_factory=list)
-    _loops: list[tuple[str, int | SizeValue]] = field(default_factory=list)
+    _loops: list[tuple[str, LoopCount]] = field(default_factory=list)
     _loop_count: int = 0
 
     def argument(self, nbytes: int, name: str = "") -> BundleBuffer:
@@ -284,7 +212,7 @@ class BundleBuilder:
         return BundleBuffer(f"{POOL}_{offset}", -1, nbytes, offset)
 
     @contextmanager
-    def loop(self, count: int | SizeValue) -> Iterator[str]:
+    def loop(self, count: LoopCount) -> Iterator[str]:
         """Operations added inside are repeated ``count`` times; gives the loop's name.
 
         A count that depends on runtime sizes may come to 0 at a launch.
@@ -333,87 +261,199 @@ class BundleBuilder:
             for size in value.sizes if isinstance(value, SizeValue) else ():
                 self._check_size(spec.name, size)
 
-    def build(self) -> BundleParts:
-        """Module and SDSCs. BundleError or ValidationError when an operation cannot be built."""
-        if self.symbolic:
-            bases = {buffer.name: buffer.arg_index for buffer in self.arguments}
-            emitter = SymbolEmitter(bases, bool(self.pool_bytes), tuple(self.sizes))
-            return _build_symbolic(self._steps, emitter)
-        return _build_baked(self._steps, self.arguments, bool(self.pool_bytes))
+    def build(self) -> BuiltBundle:
+        """The bundle. BundleError or ValidationError when an operation cannot be built."""
+        return self._build_symbolic() if self.symbolic else self._build_baked()
+
+    def _build_symbolic(self) -> BuiltBundle:
+        operations: dict[str, BuiltOperation] = {}
+        steps = []
+        n_symbols = 0
+        for step in self._steps:
+            index = len(operations)
+            table = SymbolTable(-1 - n_symbols)
+            built = build_inspected(step.spec, f"{index}_{step.spec.name}", table.symbol_of)
+            operations[_filename(index)] = built
+            n_symbols += len(table.ids)
+            steps.append(BuiltStep(step.loops, _filename(index), table.ids))
+        launch = LaunchArguments(
+            {buffer.name: buffer.arg_index for buffer in self.arguments},
+            bool(self.pool_bytes),
+            tuple(self.sizes),
+        )
+        return BuiltBundle(_program(steps, launch), operations, tuple(steps), launch)
+
+    def _build_baked(self) -> BuiltBundle:
+        has_pool = bool(self.pool_bytes)
+        if len(self.arguments) + has_pool > MAX_SEGMENTS:
+            expected = f"at most {MAX_SEGMENTS} segments"
+            raise BundleError("SPY291", "too many arguments for baked addresses", expected=expected)
+        bases = {b.name: (b.arg_index + has_pool) * SEGMENT_BYTES for b in self.arguments}
+        operations: dict[str, BuiltOperation] = {}
+        for spec, iteration in _unrolled(self._steps, 0, {}):
+            index = len(operations)
+            resolve = _literal(bases | {POOL: 0}, iteration)
+            operations[_filename(index)] = build_inspected(spec, f"{index}_{spec.name}", resolve)
+        steps = tuple(BuiltStep((), name) for name in operations)
+        launch = LaunchArguments({}, False)
+        return BuiltBundle(_program(steps, launch), operations, steps, launch)
 
 
-def _parts(module: Module, built: Mapping[str, BuiltSdsc]) -> BundleParts:
-    sdscs = {name: found.sdsc for name, found in built.items()}
-    inspections = {name: found.inspection for name, found in built.items()}
-    return BundleParts(module, sdscs, inspections=inspections)
+# --- what is built ----------------------------------------------------------------------------
 
 
-Group = tuple[tuple[str, int | SizeValue] | None, list[_Step]]
+@dataclass(frozen=True, slots=True)
+class LaunchArguments:
+    """What a launch gives: addresses of the pool and of ``buffers`` (name → argument number), then
+    runtime sizes.
+    """
+
+    buffers: Mapping[str, int]
+    has_pool: bool
+    sizes: Sequence[RuntimeSize] = ()
+
+    def buffer_names(self) -> dict[str, str]:
+        """By buffer, how a module calls it: the pool comes first."""
+        pool = {POOL: POOL} if self.has_pool else {}
+        return pool | {name: f"arg_{number}" for name, number in self.buffers.items()}
 
 
-def _groups(steps: Sequence[_Step], depth: int) -> Iterator[Group]:
-    """Consecutive steps in the same loop of ``depth``; no loop: (None, steps)."""
-    for loop, group in groupby(steps, lambda s: s.loops[depth] if len(s.loops) > depth else None):
-        yield loop, list(group)
+def parameter_name(buffer: str) -> str:
+    """The parameter with the address of a buffer."""
+    return f"{buffer}_base_addr"
 
 
-# --- symbolic: launch arguments, symbol ids, loops kept ---------------------------------------
+@dataclass(frozen=True)
+class BuiltBundle:
+    """A bundle made in code: ready to run, and a directory as soon as somebody writes it.
+
+    ``built``: by the file name that executes of ``program`` use. ``directory``: how messages name
+    it. ``extra_files``: what is written beside bundle.mlir and the SDSCs.
+    """
+
+    program: LoopProgram
+    built: Mapping[str, BuiltOperation]
+    steps: Sequence[BuiltStep]
+    launch: LaunchArguments
+    directory: Path = Path()
+    extra_files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @cached_property
+    def operations(self) -> Mapping[str, Operation]:
+        """By file name. UnsupportedError at the first that is not simulated."""
+        return {name: built.simulated for name, built in self.built.items()}
+
+    @cached_property
+    def module(self) -> Module:
+        """bundle.mlir as a syntax tree."""
+        from spyre.mlir.builder.emission import emit_module
+
+        return emit_module(self.steps, self.launch)
+
+    @cached_property
+    def sdscs(self) -> Mapping[str, Sdsc]:
+        """The SDSC files."""
+        return {name: built.sdsc for name, built in self.built.items()}
+
+    def to_bundle(self) -> Bundle:
+        """What reading the directory would give, if it were written."""
+        from spyre.mlir.bundle import Bundle
+
+        return Bundle(self.directory, self.module, self.sdscs)
+
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """All findings on the files; errors as of `Bundle.check`."""
+        return self.to_bundle().check(raise_on_error)
 
 
-def _build_symbolic(steps: Sequence[_Step], emitter: SymbolEmitter) -> BundleParts:
-    sdscs: dict[str, BuiltSdsc] = {}
-    body = _symbolic_body(steps, 0, emitter, sdscs)
-    function = Function("sdsc_bundle", tuple(emitter.parameters), (*emitter.head, *body))
-    return _parts(Module(function, tuple(emitter.aliases)), sdscs)
+# --- the program ------------------------------------------------------------------------------
 
 
-def _symbolic_body(
-    steps: Sequence[_Step], depth: int, emitter: SymbolEmitter, sdscs: dict[str, BuiltSdsc]
-) -> tuple[Statement, ...]:
-    body: list[Statement] = []
-    for loop, group in _groups(steps, depth):
-        if loop is None:
-            for step in group:
-                body.extend(_symbolic_execute(step.spec, emitter, sdscs))
-        else:
-            bounds = emitter.loop_names(*loop)
-            body.append(ForOp(loop[0], *bounds, _symbolic_body(group, depth + 1, emitter, sdscs)))
-    return tuple(body)
+def _program(steps: Sequence[BuiltStep], launch: LaunchArguments) -> LoopProgram:
+    """What lowering the module gives."""
+    maker = _ProgramMaker()
+    for name, written in launch.buffer_names().items():
+        maker.buffers[name] = maker.parameter(Parameter(parameter_name(written), "input_arg"))
+    for size in launch.sizes:
+        parameter = Parameter(size.name, "input_arg", size.granularity, size.maximum)
+        maker.sizes[size] = maker.parameter(parameter)
+    body = maker.body(steps, 0, {})
+    return LoopProgram(tuple(maker.parameters), (), body, tuple(executes(body)))
 
 
-def _symbolic_execute(
-    spec: OperationSpec, emitter: SymbolEmitter, sdscs: dict[str, BuiltSdsc]
-) -> tuple[Statement, ...]:
-    index = len(sdscs)
-    table = emitter.new_table()
-    sdscs[_filename(index)] = build_inspected(spec, f"{index}_{spec.name}", table.symbol_of)
-    return emitter.execute(table, _filename(index))
+@dataclass(slots=True)
+class _ProgramMaker:
+    """What the buffers and sizes of a launch are worth, and the terms that values share."""
+
+    parameters: list[Parameter] = field(default_factory=list)
+    buffers: dict[str, IndexValue] = field(default_factory=dict)
+    sizes: dict[RuntimeSize, IndexValue] = field(default_factory=dict)
+    terms: dict[Terms, Terms] = field(default_factory=dict)
+    n_executes: int = 0
+
+    def parameter(self, parameter: Parameter) -> IndexValue:
+        """The next parameter, as a value."""
+        self.parameters.append(parameter)
+        return of_atom(ParameterAtom(len(self.parameters) - 1, parameter.name))
+
+    def body(
+        self, steps: Sequence[BuiltStep], depth: int, variables: Mapping[str, IndexValue]
+    ) -> Body:
+        """Loops and executes of ``steps``, whose outer loops have ``variables``."""
+        items: list[Loop | Execute] = []
+        for loop, group in group_by_loop(steps, depth):
+            if loop is None:
+                items += [self.execute(step, variables) for step in group]
+                continue
+            name, count = loop
+            variable = of_atom(LoopAtom(depth, name))
+            inner = self.body(group, depth + 1, {**variables, name: variable})
+            items.append(Loop(name, IndexValue(0), self.trips(count), IndexValue(1), inner))
+        return tuple(items)
+
+    def trips(self, count: LoopCount) -> IndexValue:
+        """How often a loop runs."""
+        if isinstance(count, int):
+            return IndexValue(count)
+        sizes = [self.sizes[size] for size in count.sizes]
+        return self.shared(fold(count.expression, [], sizes, SYMBOLIC))
+
+    def execute(self, step: BuiltStep, variables: Mapping[str, IndexValue]) -> Execute:
+        """An execute with the values of its symbols."""
+        values = tuple([self.value(address, variables) for address in step.symbols])
+        self.n_executes += 1
+        ids = tuple(step.symbols.values())
+        return Execute(self.n_executes - 1, step.filename, ids, values)
+
+    def value(
+        self, address: Address | RuntimeSize, variables: Mapping[str, IndexValue]
+    ) -> IndexValue:
+        """What a symbol is worth."""
+        if isinstance(address, RuntimeSize):
+            return self.sizes[address]
+        buffer, offset, strides, terms, shift = address
+        base = add(self.buffers[buffer], IndexValue(offset))
+        if not strides and not terms and shift is None:
+            return base
+        dims = [variables[loop] for loop, _ in strides]
+        symbols = [base, *(self.sizes[size] for size in sizes_of(address))]
+        return self.shared(fold(address_map(address).result, dims, symbols, SYMBOLIC))
+
+    def shared(self, value: IndexValue) -> IndexValue:
+        """``value`` with the terms object of earlier equal terms: the schedule computes values
+        that share it together.
+        """
+        return IndexValue(value.constant, self.terms.setdefault(value.terms, value.terms))
 
 
 # --- baked: literal addresses, loops unrolled -------------------------------------------------
-
-
-def _build_baked(
-    steps: Sequence[_Step], arguments: Sequence[BundleBuffer], has_pool: bool
-) -> BundleParts:
-    if len(arguments) + has_pool > MAX_SEGMENTS:
-        expected = f"at most {MAX_SEGMENTS} segments"
-        raise BundleError("SPY291", "too many arguments for baked addresses", expected=expected)
-    bases = {b.name: (b.arg_index + has_pool) * SEGMENT_BYTES for b in arguments} | {POOL: 0}
-    sdscs: dict[str, BuiltSdsc] = {}
-    for spec, iteration in _unrolled(steps, 0, {}):
-        index = len(sdscs)
-        resolve = _literal(bases, iteration)
-        sdscs[_filename(index)] = build_inspected(spec, f"{index}_{spec.name}", resolve)
-    body: tuple[Statement, ...] = tuple(ExecuteOp((), name) for name in sdscs)
-    return _parts(Module(Function("sdsc_bundle", (), body)), sdscs)
 
 
 def _unrolled(
     steps: Sequence[_Step], depth: int, iteration: Mapping[str, int]
 ) -> Iterator[tuple[OperationSpec, Mapping[str, int]]]:
     """Every operation of every iteration in program order, with its loop indices."""
-    for loop, group in _groups(steps, depth):
+    for loop, group in group_by_loop(steps, depth):
         if loop is None:
             yield from ((step.spec, iteration) for step in group)
             continue

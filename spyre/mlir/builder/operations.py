@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import NamedTuple
 
 from spyre.dtypes import FORMATS
-from spyre.errors import BundleError, Severity, ValidationError
+from spyre.errors import BundleError, ValidationError, has_errors
 from spyre.mlir.operation.footprint import footprint, indexed_dims, stick_elements
 from spyre.mlir.operation.operation import (
     Component,
@@ -27,8 +26,10 @@ from spyre.mlir.operation.operation import (
     Window,
 )
 from spyre.mlir.program.affine import AffineExpr
+from spyre.mlir.sdsc.codec import json_path
 from spyre.mlir.sdsc.form_rules import MAX_CORES
-from spyre.mlir.sdsc.inspection import Inspection, inspect_sdsc
+from spyre.mlir.sdsc.inspection import Inspection, inspect_operation
+from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.structs import Sdsc
 from spyre.mlir.sdsc.writer import write_operation
 
@@ -144,30 +145,44 @@ class OperationSpec:
 
 
 def build_sdsc(spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None) -> Sdsc:
-    """The SDSC of ``spec``, named ``0_<operation>`` by default.
-
-    BundleError SPY290 when the description contradicts itself, ValidationError when the SDSC
-    would break a rule of the format.
-    """
+    """The SDSC of ``spec``, named ``0_<operation>`` by default. Errors as of `build_inspected`."""
     return build_inspected(spec, sdsc_name, resolve).sdsc
 
 
-class BuiltSdsc(NamedTuple):
-    """An SDSC that was built, and what reading it back says."""
+@dataclass(frozen=True, slots=True)
+class BuiltOperation:
+    """An operation as it was described, and what checking it found: warnings at most."""
 
-    sdsc: Sdsc
+    described: Operation
     inspection: Inspection
+
+    @property
+    def sdsc(self) -> Sdsc:
+        """Its file."""
+        return write_operation(self.described)
+
+    @property
+    def simulated(self) -> Operation:
+        """The operation that runs. UnsupportedError when it is not simulated."""
+        if self.inspection.operation is not None:
+            return self.inspection.operation
+        return read_operation(self.sdsc, self.described.file)
 
 
 def build_inspected(
     spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None = None
-) -> BuiltSdsc:
-    """As `build_sdsc`, with the operation and the warnings found on the way."""
-    sdsc = write_operation(build_operation(spec, sdsc_name, resolve))
-    inspection = inspect_sdsc(sdsc, f"built SDSC {sdsc.name}")
-    if any(finding.severity is Severity.ERROR for finding in inspection.findings):
+) -> BuiltOperation:
+    """The operation of ``spec``, checked.
+
+    BundleError SPY290 when the description contradicts itself, ValidationError when the SDSC
+    would break a rule of the format.
+    """
+    op = build_operation(spec, sdsc_name, resolve)
+    op = replace(op, file=f"built SDSC {op.sdsc_name}")
+    inspection = inspect_operation(op)
+    if has_errors(inspection.findings):
         raise ValidationError(inspection.findings)
-    return BuiltSdsc(sdsc, inspection)
+    return BuiltOperation(op, inspection)
 
 
 def build_operation(
@@ -180,7 +195,7 @@ def build_operation(
     outline = _outline(spec, sdsc_name or f"0_{spec.name}", slices, core_slices)
     outline = replace(outline, symbolic_dims=_symbolic_dims(spec, resolve))
     placed = {
-        tensor.index: _placed(outline, tensor, operand, spec, resolve)
+        tensor.index: _as_read(outline, _placed(outline, tensor, operand, spec, resolve))
         for tensor, operand in zip(outline.tensors, _operands(spec), strict=True)
     }
     return _with_tensors(outline, placed)
@@ -256,7 +271,7 @@ def _outline(
         inputs=tensors[a:b],
         outputs=tensors[b:],
         index_tensors=tensors[:a],
-        masks={dim: tuple(ranges) for dim, ranges in spec.masks.items()},
+        masks={dim: tuple(ranges) for dim, ranges in spec.masks.items() if ranges},
         constants=dict(spec.constants),
         constant_formats=dict.fromkeys(spec.constants, spec.constant_format or spec.data_format),
         data_format=spec.data_format,
@@ -427,6 +442,26 @@ def _origin_bytes(op: Operation, tensor: Tensor, dim: str, index: int, pitch: in
     sticks, rest = divmod(origin, stick_elements(tensor).get(dim, 1))
     inside = rest * tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
     return sticks * pitch + inside
+
+
+def _as_read(op: Operation, tensor: Tensor) -> Tensor:
+    """``tensor`` as it is read from the file that is written of it: the file gives all sizes of a
+    kind or none, and nothing for what has no effect.
+    """
+    sizes, rows = tensor.device_dim_sizes, tensor.own_core_slices
+    own = tensor.own_slices or op.slices
+    return replace(
+        tensor,
+        json_path=json_path((op.sdsc_name, "dscs_", 0, op.name, "labeledDs_", tensor.index)),
+        max_dim_sizes={dim: tensor.max_dim_sizes.get(dim, -1) for dim in tensor.dims},
+        device_dim_sizes={dim: sizes.get(dim, op.extents[dim]) for dim in tensor.dims if sizes},
+        gap_elements={dim: gap for dim, gap in tensor.gap_elements.items() if gap},
+        padding={d: kind for d, kind in tensor.padding.items() if kind is not Padding.NONE},
+        own_slices={
+            dim: own.get(dim, 1) if tensor.holds(dim) else 1 for dim in tensor.dims if any(rows)
+        },
+        own_core_slices=rows if any(rows) else (),
+    )
 
 
 def _with_tensors(op: Operation, placed: Mapping[int, Tensor]) -> Operation:

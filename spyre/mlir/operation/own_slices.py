@@ -13,6 +13,7 @@ from itertools import product
 
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Component, Operation, Tensor
+from spyre.rules import Fault
 
 SHUFFLE = "shuffle"
 Slices = Mapping[str, int]
@@ -33,16 +34,6 @@ class TensorDivision:
             bool(a) == bool(b) and all(a.get(d, 0) == b.get(d, 0) for d in dims)
             for a, b in zip(self.rows, other.rows, strict=True)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SliceFault:
-    """What is wrong with a tensor's own work slices."""
-
-    tensor: Tensor
-    message: str
-    expected: str = ""
-    found: str = ""
 
 
 def division_of(op: Operation, tensor: Tensor) -> TensorDivision:
@@ -86,8 +77,8 @@ def without_equal_divisions(op: Operation) -> Operation:
     )
 
 
-def own_slice_faults(op: Operation) -> Iterator[SliceFault]:
-    """Everything that keeps ``op`` from having a defined result."""
+def own_slice_faults(op: Operation) -> Iterator[Fault[Tensor]]:
+    """Everything that keeps ``op`` from having a defined result; a fault's place is its tensor."""
     malformed = [*_malformed(op), *_not_in_lx(op)]
     yield from malformed
     if malformed or not op.outputs:
@@ -98,28 +89,28 @@ def own_slice_faults(op: Operation) -> Iterator[SliceFault]:
             yield from _written_while_read(op, tensor)
 
 
-def _malformed(op: Operation) -> Iterator[SliceFault]:
+def _malformed(op: Operation) -> Iterator[Fault[Tensor]]:
     for tensor in op.tensors:
         for dim, count in tensor.own_slices.items():
             if count < 1 or op.extents.get(dim, count) % count:
                 message = f"own slices of {tensor.name} do not divide dim {dim}"
-                yield SliceFault(tensor, message, f"a divisor of {op.extents.get(dim)}", str(count))
+                yield Fault(tensor, message, f"a divisor of {op.extents.get(dim)}", str(count))
         for core, row in zip(op.cores, tensor.own_core_slices, strict=False):
             for dim, index in row.items():
                 count = tensor.own_slices.get(dim, 1)
                 if not 0 <= index < count:
                     message = f"core {core} has a slice of {tensor.name} out of range"
-                    yield SliceFault(tensor, message, f"{dim} 0 to {count - 1}", f"{dim} {index}")
+                    yield Fault(tensor, message, f"{dim} 0 to {count - 1}", f"{dim} {index}")
 
 
-def _not_in_lx(op: Operation) -> Iterator[SliceFault]:
+def _not_in_lx(op: Operation) -> Iterator[Fault[Tensor]]:
     for tensor in op.tensors if op.name == SHUFFLE else ():
         if tensor.component is not Component.LX:
             message = f"{tensor.name} of a shuffle is not in LX"
-            yield SliceFault(tensor, message, "lx", tensor.component.value)
+            yield Fault(tensor, message, "lx", tensor.component.value)
 
 
-def _without_source(op: Operation, tensor: Tensor) -> Iterator[SliceFault]:
+def _without_source(op: Operation, tensor: Tensor) -> Iterator[Fault[Tensor]]:
     """Every element a core needs must lie with some core."""
     dims = held_dims(op, tensor)
     own, computed = division_of(op, tensor), computed_division(op)
@@ -130,7 +121,7 @@ def _without_source(op: Operation, tensor: Tensor) -> Iterator[SliceFault]:
         if row and lacking is not None:
             slice_ = ", ".join(f"{dim} {i}" for dim, i in zip(dims, lacking, strict=True))
             message = f"core {core} needs a slice of {tensor.name} that no core holds"
-            yield SliceFault(tensor, message, "every element with some core", f"slice {slice_}")
+            yield Fault(tensor, message, "every element with some core", f"slice {slice_}")
             return
 
 
@@ -144,7 +135,7 @@ def _overlapping(
     return range(low // size, (low + share - 1) // size + 1)
 
 
-def _written_while_read(op: Operation, tensor: Tensor) -> Iterator[SliceFault]:
+def _written_while_read(op: Operation, tensor: Tensor) -> Iterator[Fault[Tensor]]:
     """Cores do not wait for each other: no core may write where another may still read."""
     if tensor.component is not Component.LX:
         return
@@ -156,5 +147,5 @@ def _written_while_read(op: Operation, tensor: Tensor) -> Iterator[SliceFault]:
             if read < written + spans[1] and written < read + spans[0]:
                 message = f"{output.name} overlaps {tensor.name}, which other cores read"
                 found = f"bytes {read} and {written} of core {core}"
-                yield SliceFault(output, message, "disjoint ranges of LX", found)
+                yield Fault(output, message, "disjoint ranges of LX", found)
                 return

@@ -1,6 +1,6 @@
 """Checks on addresses: alignment, ranges of HBM and LX, spans, overlaps, symbol ids.
 
-Part of the rule table of :mod:`.sdsc_rules`. Rules: SuperDSC reference §5, §6.1, §12 (sdsc.md).
+Part of the rule table of :mod:`.inspection`. Rules: SuperDSC reference §5, §6.1, §12 (sdsc.md).
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
-from spyre.errors import Severity
 from spyre.mlir.operation.footprint import core_extent, stick_elements
 from spyre.mlir.operation.operation import Component, Operation, Tensor
-from spyre.mlir.sdsc.reading import SdscRule, SdscUnderCheck, Violation
+from spyre.mlir.sdsc.meaning_rules import OperationRule
+from spyre.mlir.sdsc.reading import RuleContext
+from spyre.rules import Fault, error, warning
 
 HBM_BYTES = 128 << 30
 LX_BYTES = 2 << 20
 MAX_SPAN_BYTES = 256 << 20
 
 
-def _alignment(subject: SdscUnderCheck) -> Iterator[Violation]:
+def _alignment(context: RuleContext) -> Iterator[Fault[str]]:
     """A warning: real compilers write such programs (coarse tiling, real-bundles.md); they run."""
-    for tensor in subject.op.tensors:
+    for tensor in context.op.tensors:
         if tensor.symbolic or not any(start % STICK_BYTES for start in tensor.starts):
             continue
-        core, start = _first(subject.op, tensor, _unaligned)
+        core, start = _first(context.op, tensor, _unaligned)
         message = f"{tensor.name} does not start on a stick on core {core}"
-        yield Violation(subject.start_path(tensor), message, "a multiple of 128", str(start))
+        yield Fault(context.start_path(tensor), message, "a multiple of 128", str(start))
 
 
 def _first(op: Operation, tensor: Tensor, is_bad: Callable[[int], bool]) -> tuple[int, int]:
@@ -47,70 +48,70 @@ def _outside(limit: int) -> Callable[[int], bool]:
     return lambda start: not 0 <= start <= limit
 
 
-def _hbm_range(subject: SdscUnderCheck) -> Iterator[Violation]:
-    for tensor in subject.op.tensors:
+def _hbm_range(context: RuleContext) -> Iterator[Fault[str]]:
+    for tensor in context.op.tensors:
         if tensor.symbolic or tensor.component is not Component.HBM:
             continue
-        limit = HBM_BYTES - subject.footprints[tensor.index].span_bytes
+        limit = HBM_BYTES - context.footprints[tensor.index].span_bytes
         if min(tensor.starts) < 0 or max(tensor.starts) > limit:
-            core, start = _first(subject.op, tensor, _outside(limit))
+            core, start = _first(context.op, tensor, _outside(limit))
             message = f"{tensor.name} lies outside device memory on core {core}"
-            path = subject.start_path(tensor)
-            yield Violation(path, message, f"an address from 0 to {limit}", str(start))
+            path = context.start_path(tensor)
+            yield Fault(path, message, f"an address from 0 to {limit}", str(start))
 
 
-def _lx_range(subject: SdscUnderCheck) -> Iterator[Violation]:
-    for tensor in subject.op.tensors:
+def _lx_range(context: RuleContext) -> Iterator[Fault[str]]:
+    for tensor in context.op.tensors:
         if tensor.component is not Component.LX or tensor.symbolic:
             continue
-        limit = LX_BYTES - subject.footprints[tensor.index].span_bytes
+        limit = LX_BYTES - context.footprints[tensor.index].span_bytes
         if min(tensor.starts) < 0 or max(tensor.starts) > limit:
-            core, start = _first(subject.op, tensor, _outside(limit))
+            core, start = _first(context.op, tensor, _outside(limit))
             message = f"{tensor.name} does not fit the scratchpad of core {core}"
             expected = f"a start from 0 to {limit} bytes"
-            yield Violation(subject.start_path(tensor), message, expected, str(start))
+            yield Fault(context.start_path(tensor), message, expected, str(start))
 
 
-def _symbol_ids(subject: SdscUnderCheck) -> Iterator[Violation]:
-    for tensor in subject.op.tensors:
+def _symbol_ids(context: RuleContext) -> Iterator[Fault[str]]:
+    for tensor in context.op.tensors:
         if not tensor.symbolic:
             continue
         if tensor.component is Component.LX:
             message = f"{tensor.name} is in LX, whose addresses are never symbolic"
-            yield Violation(subject.start_path(tensor), message, "literal addresses")
+            yield Fault(context.start_path(tensor), message, "literal addresses")
         elif max(tensor.starts) >= 0:
-            core, start = _first(subject.op, tensor, _not_negative)
+            core, start = _first(context.op, tensor, _not_negative)
             message = f"symbol id of {tensor.name} on core {core} is not negative"
-            yield Violation(subject.start_path(tensor), message, "a negative id", str(start))
+            yield Fault(context.start_path(tensor), message, "a negative id", str(start))
 
 
-def _spans(subject: SdscUnderCheck) -> Iterator[Violation]:
-    for tensor in subject.op.tensors:
-        span = subject.footprints[tensor.index].span_bytes
+def _spans(context: RuleContext) -> Iterator[Fault[str]]:
+    for tensor in context.op.tensors:
+        span = context.footprints[tensor.index].span_bytes
         if span > MAX_SPAN_BYTES:
             message = f"one core touches {span} bytes of {tensor.name}"
-            path, expected = subject.node_path(tensor), f"at most {MAX_SPAN_BYTES} bytes"
-            yield Violation(path, message, expected, str(span))
+            path, expected = context.node_path(tensor), f"at most {MAX_SPAN_BYTES} bytes"
+            yield Fault(path, message, expected, str(span))
 
 
-def _overlaps(subject: SdscUnderCheck) -> Iterator[Violation]:
+def _overlaps(context: RuleContext) -> Iterator[Fault[str]]:
     """Literal addresses only; interleaved slices of one buffer share a box and are not judged."""
-    op = subject.op
+    op = context.op
     for output in op.outputs:
         for operand in (*op.inputs, *op.index_tensors):
-            if _clash(subject, output, operand):
+            if _clash(context, output, operand):
                 message = f"output {output.name} overlaps {operand.name}"
                 expected = "disjoint addresses, or the same on every core"
                 found = f"starts {output.starts[0]} and {operand.starts[0]} on the first core"
-                yield Violation(subject.start_path(output), message, expected, found)
+                yield Fault(context.start_path(output), message, expected, found)
 
 
-def _clash(subject: SdscUnderCheck, output: Tensor, operand: Tensor) -> bool:
+def _clash(context: RuleContext, output: Tensor, operand: Tensor) -> bool:
     if output.symbolic or operand.symbolic or output.component is not operand.component:
         return False
     if output.starts == operand.starts:
         return False
-    lengths = _dense_bytes(subject, output), _dense_bytes(subject, operand)
+    lengths = _dense_bytes(context, output), _dense_bytes(context, operand)
     if 0 in lengths:
         return False
     if output.component is Component.LX:
@@ -130,24 +131,24 @@ def _boxes_meet(first: tuple[int, ...], second: tuple[int, ...], lengths: tuple[
     return any(_meet(a, b, lengths) for a in set(first) for b in set(second))
 
 
-def _dense_bytes(subject: SdscUnderCheck, tensor: Tensor) -> int:
+def _dense_bytes(context: RuleContext, tensor: Tensor) -> int:
     """Bytes one core touches of a tensor, or 0 when they are no single piece of memory."""
-    op, sticks = subject.op, stick_elements(tensor)
+    op, sticks = context.op, stick_elements(tensor)
     counts = (
         -(-core_extent(op, tensor, dim) // sticks.get(dim, 1))
         for dim in tensor.dims
         if tensor.holds(dim)
     )
     touched = STICK_BYTES * prod(counts)
-    return touched if touched == subject.footprints[tensor.index].span_bytes else 0
+    return touched if touched == context.footprints[tensor.index].span_bytes else 0
 
 
-ADDRESS_RULES: tuple[SdscRule, ...] = (
-    SdscRule("SPY227", Severity.WARNING, _alignment),
-    SdscRule("SPY228", Severity.ERROR, _hbm_range),
-    SdscRule("SPY229", Severity.ERROR, _lx_range),
-    SdscRule("SPY230", Severity.ERROR, _symbol_ids),
-    SdscRule("SPY235", Severity.ERROR, _spans),
-    SdscRule("SPY236", Severity.WARNING, _overlaps),
+ADDRESS_RULES: tuple[OperationRule, ...] = (
+    warning("SPY227", _alignment),
+    error("SPY228", _hbm_range),
+    error("SPY229", _lx_range),
+    error("SPY230", _symbol_ids),
+    error("SPY235", _spans),
+    warning("SPY236", _overlaps),
 )
 """Rules on addresses."""

@@ -1,8 +1,7 @@
 """Checks on the form of an SDSC file: what can be judged on the structs alone.
 
-The first half of the rule table of :mod:`.sdsc_rules`: counts, lists, schedules, fold managers
-and unknown keys. Each check yields a :class:`Violation` per fault. Rules: SuperDSC reference §2-§5
-and §12 (sdsc.md).
+The first half of the rule table of :mod:`.inspection`: counts, lists, schedules, fold managers
+and unknown keys. Rules: SuperDSC reference §2-§5 and §12 (sdsc.md).
 """
 
 from __future__ import annotations
@@ -11,17 +10,16 @@ from collections.abc import Iterator
 
 from msgspec import UnsetType
 
-from spyre.errors import Severity
 from spyre.mlir.sdsc.codec import json_path
 from spyre.mlir.sdsc.reading import (
     DIM_NAMES,
-    SdscRule,
-    SdscUnderCheck,
-    Violation,
+    SdscDocument,
+    coord_infos,
     runs_dsc,
     step_numbers,
 )
 from spyre.mlir.sdsc.structs import Dims, FoldManager, given
+from spyre.rules import Fault, Rule, error, warning
 
 MAX_CORES = 32
 MAX_TENSORS = 8
@@ -40,198 +38,198 @@ NESTED_DIM_KEYS = frozenset(
 _DEFAULT_STEP = (-1, 0, 0, 0)
 
 
-def _unknown_keys(subject: SdscUnderCheck) -> Iterator[Violation]:
-    for unknown in subject.sdsc.unknown:
-        yield Violation(json_path(unknown.tokens), f"unknown key {unknown.tokens[-1]}")
-    dsc = subject.dsc
-    yield from _unknown_dims(dsc.extents, f"{subject.dsc_path}.N_")
+def _unknown_keys(document: SdscDocument) -> Iterator[Fault[str]]:
+    for unknown in document.sdsc.unknown:
+        yield Fault(json_path(unknown.tokens), f"unknown key {unknown.tokens[-1]}")
+    dsc = document.dsc
+    yield from _unknown_dims(dsc.extents, f"{document.dsc_path}.N_")
     for key, stage in given(dsc.stages, {}).items():
-        path = f"{subject.dsc_path}.dataStageParam_.{key}"
+        path = f"{document.dsc_path}.dataStageParam_.{key}"
         yield from _unknown_dims(stage.steady, f"{path}.ss_")
         yield from _unknown_dims(given(stage.epilogue, {}), f"{path}.el_")
 
 
-def _unknown_dims(dims: Dims, path: str) -> Iterator[Violation]:
+def _unknown_dims(dims: Dims, path: str) -> Iterator[Fault[str]]:
     for key in dims:
         if key[:-1] not in DIM_NAMES and key not in NESTED_DIM_KEYS:
-            yield Violation(f"{path}.{key}", f"unknown key {key}")
+            yield Fault(f"{path}.{key}", f"unknown key {key}")
 
 
-def _used_cores(subject: SdscUnderCheck) -> Iterator[Violation]:
-    dsc, path = subject.dsc, f"{subject.dsc_path}.coreIdsUsed_"
+def _used_cores(document: SdscDocument) -> Iterator[Fault[str]]:
+    dsc, path = document.dsc, f"{document.dsc_path}.coreIdsUsed_"
     cores = [str(core) for core in dsc.core_ids]
     if not cores or len(set(cores)) != len(cores):
-        yield Violation(path, "core ids are not distinct", "distinct ids, at least one")
+        yield Fault(path, "core ids are not distinct", "distinct ids, at least one")
     for core in cores:
         if core not in _CORE_NAMES:
-            yield Violation(path, f"core {core} does not exist", "ids from 0 to 31", core)
+            yield Fault(path, f"core {core} does not exist", "ids from 0 to 31", core)
     counts = {
-        f"{subject.dsc_path}.numCoresUsed_": str(dsc.num_cores),
-        f"{subject.path}.numCoresUsed_": str(subject.sdsc.body.num_cores),
+        f"{document.dsc_path}.numCoresUsed_": str(dsc.num_cores),
+        f"{document.path}.numCoresUsed_": str(document.sdsc.body.num_cores),
     }
     for place, count in counts.items():
         if count != str(len(cores)):
             message = "number of cores differs from the length of coreIdsUsed_"
-            yield Violation(place, message, str(len(cores)), count)
+            yield Fault(place, message, str(len(cores)), count)
 
 
 _CORE_NAMES = frozenset(str(core) for core in range(MAX_CORES))
 
 
-def _core_to_dsc(subject: SdscUnderCheck) -> Iterator[Violation]:
-    table = subject.sdsc.body.core_to_dsc
+def _core_to_dsc(document: SdscDocument) -> Iterator[Fault[str]]:
+    table = document.sdsc.body.core_to_dsc
     if isinstance(table, UnsetType):
         return
-    path = f"{subject.path}.coreIdToDsc_"
-    count = len(given(subject.sdsc.body.dscs, ()))
-    for core in map(str, subject.dsc.core_ids):
+    path = f"{document.path}.coreIdToDsc_"
+    count = len(given(document.sdsc.body.dscs, ()))
+    for core in map(str, document.dsc.core_ids):
         index = table.get(core)
         if index is None:
-            yield Violation(path, f"core {core} has no DSC", f'an entry "{core}"')
+            yield Fault(path, f"core {core} has no DSC", f'an entry "{core}"')
         elif str(index) not in map(str, range(count)):
             expected, found = f"0 to {count - 1}", str(index)
-            yield Violation(f"{path}.{core}", f"DSC of core {core} does not exist", expected, found)
+            yield Fault(f"{path}.{core}", f"DSC of core {core} does not exist", expected, found)
 
 
-def _schedule(subject: SdscUnderCheck) -> Iterator[Violation]:
+def _schedule(document: SdscDocument) -> Iterator[Fault[str]]:
     """§9: well-formed steps that run a DSC; a core without any has the default."""
-    for core, steps in given(subject.sdsc.body.schedule, {}).items():
+    for core, steps in given(document.sdsc.body.schedule, {}).items():
         if len(steps) == 1 and steps[0] == _DEFAULT_STEP:
             continue
-        path = f"{subject.path}.coreIdToDscSchedule.{core}"
+        path = f"{document.path}.coreIdToDscSchedule.{core}"
         numbers = [step_numbers(step) for step in steps]
         for index, step in enumerate(numbers):
-            yield from _schedule_step(subject, step, f"{path}[{index}]")
+            yield from _schedule_step(document, step, f"{path}[{index}]")
         if not any(map(runs_dsc, numbers)):
-            yield Violation(path, f"core {core} never runs its DSC", "a step that does")
+            yield Fault(path, f"core {core} never runs its DSC", "a step that does")
 
 
 def _schedule_step(
-    subject: SdscUnderCheck, step: tuple[int | None, ...], path: str
-) -> Iterator[Violation]:
+    document: SdscDocument, step: tuple[int | None, ...], path: str
+) -> Iterator[Fault[str]]:
     if len(step) != 4 or None in step:
         expected = "[data op, DSC, barrier before, barrier after]"
-        yield Violation(path, "malformed schedule step", expected, str(list(step)))
+        yield Fault(path, "malformed schedule step", expected, str(list(step)))
         return
     data_op, dsc = step[0], step[1]
     if data_op == -1 and dsc == -1:
-        yield Violation(path, "the step runs nothing", "a data op or a DSC", str(list(step)))
-    elif not runs_dsc(step) and not _data_op_count(subject):
+        yield Fault(path, "the step runs nothing", "a data op or a DSC", str(list(step)))
+    elif not runs_dsc(step) and not _data_op_count(document):
         message = "the step runs a data op that does not exist"
-        yield Violation(path, message, "-1, there are none", str(data_op))
-    count = len(given(subject.sdsc.body.dscs, ()))
+        yield Fault(path, message, "-1, there are none", str(data_op))
+    count = len(given(document.sdsc.body.dscs, ()))
     if dsc is not None and dsc >= count:
-        yield Violation(path, "the step runs a DSC that does not exist", f"below {count}", str(dsc))
+        yield Fault(path, "the step runs a DSC that does not exist", f"below {count}", str(dsc))
     if any(flag not in (0, 1) for flag in step[2:]):
-        yield Violation(path, "a barrier is neither 0 nor 1", "0 or 1", str(list(step[2:])))
+        yield Fault(path, "a barrier is neither 0 nor 1", "0 or 1", str(list(step[2:])))
 
 
-def _data_op_count(subject: SdscUnderCheck) -> int:
-    body = subject.sdsc.body
+def _data_op_count(document: SdscDocument) -> int:
+    body = document.sdsc.body
     return len(given(body.data_op_dscs, ())) + len(given(body.data_dscs, ()))
 
 
-def _idle_data_ops(subject: SdscUnderCheck) -> Iterator[Violation]:
+def _idle_data_ops(document: SdscDocument) -> Iterator[Fault[str]]:
     """§9: seen in an example, data op 0 of none beside a DSC that does exist."""
-    for core, steps in given(subject.sdsc.body.schedule, {}).items():
+    for core, steps in given(document.sdsc.body.schedule, {}).items():
         for index, step in enumerate(map(step_numbers, steps)):
             names_one = len(step) == 4 and step[0] is not None and step[0] >= 0
-            if names_one and runs_dsc(step) and not _data_op_count(subject):
-                path = f"{subject.path}.coreIdToDscSchedule.{core}[{index}]"
+            if names_one and runs_dsc(step) and not _data_op_count(document):
+                path = f"{document.path}.coreIdToDscSchedule.{core}[{index}]"
                 message = "the step names a data op, and there are none"
-                yield Violation(path, message, "-1", str(step[0]))
+                yield Fault(path, message, "-1", str(step[0]))
 
 
-def _equal_schedules(subject: SdscUnderCheck) -> Iterator[Violation]:
+def _equal_schedules(document: SdscDocument) -> Iterator[Fault[str]]:
     """§9: cores that use one DSC have identical steps; barriers would never meet otherwise."""
-    table = given(subject.sdsc.body.schedule, {})
+    table = given(document.sdsc.body.schedule, {})
     default = (_DEFAULT_STEP,)
-    rows = [(core, table.get(core, default)) for core in map(str, subject.dsc.core_ids)]
+    rows = [(core, table.get(core, default)) for core in map(str, document.dsc.core_ids)]
     for core, steps in rows:
         if steps == rows[0][1]:
             continue
         numbers, first = ([list(step_numbers(s)) for s in row] for row in (steps, rows[0][1]))
         if numbers != first:
-            path = f"{subject.path}.coreIdToDscSchedule.{core}"
+            path = f"{document.path}.coreIdToDscSchedule.{core}"
             message = f"core {core} has other steps than core {rows[0][0]}"
-            yield Violation(path, message, str(first), str(numbers))
+            yield Fault(path, message, str(first), str(numbers))
 
 
-def _tensor_count(subject: SdscUnderCheck) -> Iterator[Violation]:
-    count = len(subject.dsc.tensors)
+def _tensor_count(document: SdscDocument) -> Iterator[Fault[str]]:
+    count = len(document.dsc.tensors)
     if count > MAX_TENSORS:
-        path = f"{subject.dsc_path}.labeledDs_"
-        yield Violation(path, "more tensors than the card has segments", "at most 8", str(count))
+        path = f"{document.dsc_path}.labeledDs_"
+        yield Fault(path, "more tensors than the card has segments", "at most 8", str(count))
 
 
-def _tensor_positions(subject: SdscUnderCheck) -> Iterator[Violation]:
-    for index, tensor in enumerate(subject.dsc.tensors):
+def _tensor_positions(document: SdscDocument) -> Iterator[Fault[str]]:
+    for index, tensor in enumerate(document.dsc.tensors):
         if str(tensor.index) != str(index):
-            path = f"{subject.dsc_path}.labeledDs_[{index}].ldsIdx_"
+            path = f"{document.dsc_path}.labeledDs_[{index}].ldsIdx_"
             message = f"{tensor.name} is not numbered by its position"
-            yield Violation(path, message, str(index), str(tensor.index))
+            yield Fault(path, message, str(index), str(tensor.index))
 
 
-def _fold_managers(subject: SdscUnderCheck) -> Iterator[Violation]:
-    for index, node in enumerate(subject.dsc.nodes):
-        path = f"{subject.dsc_path}.scheduleTree_[{index}]"
+def _fold_managers(document: SdscDocument) -> Iterator[Fault[str]]:
+    for index, node in enumerate(document.dsc.nodes):
+        path = f"{document.dsc_path}.scheduleTree_[{index}]"
         yield from _fold_lengths(node.starts, f"{path}.startAddressCoreCorelet_")
-        for dim, info in subject.coord_infos(index).items():
+        for dim, info in coord_infos(node).items():
             place = f"{path}.coordinates_.coordInfo.{dim}"
             yield from _fold_lengths(info.folds, f"{place}.folds")
 
 
-def _fold_lengths(manager: FoldManager, path: str) -> Iterator[Violation]:
+def _fold_lengths(manager: FoldManager, path: str) -> Iterator[Fault[str]]:
     functions, properties = len(manager.functions), len(manager.properties)
     if functions != properties:
         message = "a fold has a function and a property each"
         found = f"{functions} functions, {properties} properties"
-        yield Violation(path, message, "lists of one length", found)
+        yield Fault(path, message, "lists of one length", found)
 
 
-def _element_folds(subject: SdscUnderCheck) -> Iterator[Violation]:
+def _element_folds(document: SdscDocument) -> Iterator[Fault[str]]:
     """len(folds) = elemArr + 3: core, corelet and row fold come before the element folds."""
-    for index in range(len(subject.dsc.nodes)):
-        for dim, info in subject.coord_infos(index).items():
+    for index, node in enumerate(document.dsc.nodes):
+        for dim, info in coord_infos(node).items():
             count = len(info.folds.properties)
             if str(info.element_folds) != str(count - 3):
-                node = f"{subject.dsc_path}.scheduleTree_[{index}]"
-                path = f"{node}.coordinates_.coordInfo.{dim}.folds"
+                node_path = f"{document.dsc_path}.scheduleTree_[{index}]"
+                path = f"{node_path}.coordinates_.coordInfo.{dim}.folds"
                 expected = f"elemArr + 3 with elemArr {info.element_folds}"
                 message = f"dim {dim} has the wrong number of folds"
-                yield Violation(path, message, expected, str(count))
+                yield Fault(path, message, expected, str(count))
 
 
-def _corelets(subject: SdscUnderCheck) -> Iterator[Violation]:
-    fold = subject.sdsc.body.corelet_fold
+def _corelets(document: SdscDocument) -> Iterator[Fault[str]]:
+    fold = document.sdsc.body.corelet_fold
     if not isinstance(fold, UnsetType) and str(fold.factor) not in ("1", "2"):
-        path = f"{subject.path}.coreletFoldProp_.factor_"
-        yield Violation(path, "unusual corelet fold", "1 or 2", str(fold.factor))
-    count = given(subject.dsc.num_corelets, 1)
+        path = f"{document.path}.coreletFoldProp_.factor_"
+        yield Fault(path, "unusual corelet fold", "1 or 2", str(fold.factor))
+    count = given(document.dsc.num_corelets, 1)
     if str(count) != "1":
-        path = f"{subject.dsc_path}.numCoreletsUsed_"
-        yield Violation(path, "corelets have no effect on results here", "1", str(count))
+        path = f"{document.dsc_path}.numCoreletsUsed_"
+        yield Fault(path, "corelets have no effect on results here", "1", str(count))
 
 
-def _target(subject: SdscUnderCheck) -> Iterator[Violation]:
-    target = given(subject.sdsc.body.target, TARGETS[0])
+def _target(document: SdscDocument) -> Iterator[Fault[str]]:
+    target = given(document.sdsc.body.target, TARGETS[0])
     if target not in TARGETS:
         expected = f"one of {', '.join(TARGETS)}"
-        yield Violation(f"{subject.path}.target_", "unknown target", expected, target)
+        yield Fault(f"{document.path}.target_", "unknown target", expected, target)
 
 
-FORM_RULES: tuple[SdscRule, ...] = (
-    SdscRule("SPY205", Severity.WARNING, _unknown_keys),
-    SdscRule("SPY208", Severity.ERROR, _used_cores),
-    SdscRule("SPY209", Severity.ERROR, _core_to_dsc),
-    SdscRule("SPY213", Severity.ERROR, _schedule),
-    SdscRule("SPY216", Severity.ERROR, _tensor_count),
-    SdscRule("SPY217", Severity.ERROR, _tensor_positions),
-    SdscRule("SPY231", Severity.ERROR, _element_folds),
-    SdscRule("SPY245", Severity.ERROR, _fold_managers),
-    SdscRule("SPY246", Severity.WARNING, _corelets),
-    SdscRule("SPY249", Severity.WARNING, _target),
-    SdscRule("SPY259", Severity.ERROR, _equal_schedules),
-    SdscRule("SPY260", Severity.WARNING, _idle_data_ops),
+FORM_RULES: tuple[Rule[SdscDocument, str], ...] = (
+    warning("SPY205", _unknown_keys),
+    error("SPY208", _used_cores),
+    error("SPY209", _core_to_dsc),
+    error("SPY213", _schedule),
+    error("SPY216", _tensor_count),
+    error("SPY217", _tensor_positions),
+    error("SPY231", _element_folds),
+    error("SPY245", _fold_managers),
+    warning("SPY246", _corelets),
+    warning("SPY249", _target),
+    error("SPY259", _equal_schedules),
+    warning("SPY260", _idle_data_ops),
 )
 """Rules on the form; they need no operation."""

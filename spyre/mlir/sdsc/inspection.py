@@ -1,19 +1,19 @@
-"""Every check of an SDSC as data, and the function that applies them.
+"""Every check of an SDSC as data, and the functions that apply them.
 
 ``inspect_sdsc`` runs the rules on the form, reads the operation, and runs the rules on its
-meaning. A rule is a code, a severity and a function from the file to its faults; the code's title
-is in :mod:`spyre.codes`. Rules: SuperDSC reference §2-§9 and §12 (sdsc.md).
+meaning; ``inspect_operation`` does the last for an operation that was built. The titles of codes
+are in :mod:`spyre.codes`. Rules: SuperDSC reference §2-§9 and §12 (sdsc.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
-from spyre.mlir.operation.operation import Operation
+from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
+from spyre.mlir.operation.operation import Operation, Tensor
 from spyre.mlir.sdsc.address_rules import ADDRESS_RULES
-from spyre.mlir.sdsc.form_rules import FORM_RULES
+from spyre.mlir.sdsc.form_rules import FORM_RULES, MAX_TENSORS
 from spyre.mlir.sdsc.meaning_rules import (
     DIM_RULES,
     GRID_RULES,
@@ -21,22 +21,31 @@ from spyre.mlir.sdsc.meaning_rules import (
     SLICE_RULES,
     TENSOR_RULES,
     VALUE_RULES,
+    OperationRule,
 )
 from spyre.mlir.sdsc.reader import read_operation, require_dsc
-from spyre.mlir.sdsc.reading import SdscRule, SdscUnderCheck
+from spyre.mlir.sdsc.reading import DIM_NAMES, RuleContext, SdscDocument
 from spyre.mlir.sdsc.structs import Sdsc
+from spyre.mlir.sdsc.writer import write_operation
+from spyre.rules import Rule, SubjectT, apply_rules
 
-BASIC_RULES: tuple[SdscRule, ...] = (*GRID_RULES, *SHAPE_RULES)
-MEANING_RULES: tuple[SdscRule, ...] = (
+BASIC_RULES: tuple[OperationRule, ...] = (*GRID_RULES, *SHAPE_RULES)
+MEANING_RULES: tuple[OperationRule, ...] = (
     *SLICE_RULES,
     *DIM_RULES,
     *TENSOR_RULES,
     *ADDRESS_RULES,
     *VALUE_RULES,
 )
-RULES: tuple[SdscRule, ...] = (*FORM_RULES, *BASIC_RULES, *MEANING_RULES)
+RULES = (*FORM_RULES, *BASIC_RULES, *MEANING_RULES)
 """Every rule in the order of application: form, basic, meaning. A stage runs only when the one
 before found no error, so a rule may rely on the earlier ones."""
+
+COMPARING_RULES = frozenset(("SPY215", "SPY232", "SPY233", "SPY239", "SPY248", "SPY252"))
+"""Rules that compare parts of a file with each other. What the writer writes agrees with itself, so
+an operation that was built cannot break them."""
+LARGEST_TEXT = 10**17
+BUILT_RULES = tuple(rule for rule in MEANING_RULES if rule.code not in COMPARING_RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,52 @@ def inspect_sdsc(sdsc: Sdsc, file: str) -> Inspection:
     return _inspection(findings, operation)
 
 
+def inspect_operation(op: Operation) -> Inspection:
+    """As `inspect_sdsc` of the file that would be written of ``op``, without writing it."""
+    if not _survives_writing(op):
+        return inspect_sdsc(write_operation(op), op.file)
+    findings: list[Finding] = []
+    passed = _passes((BASIC_RULES, BUILT_RULES), RuleContext(op), findings)
+    return _inspection(findings, op if passed else None)
+
+
+def _survives_writing(op: Operation) -> bool:
+    """True if nothing is in ``op`` that the format cannot say, or that readers refuse before rules
+    do.
+    """
+    return (
+        0 < len(op.tensors) <= MAX_TENSORS
+        and DIM_NAMES.issuperset(op.dims)
+        and min(op.extents.values(), default=0) > 0
+        and not (op.symbolic_dims and (op.windows or op.masks))
+        and all(0 < last < op.core_extent(dim) for dim, last in op.last_extents.items())
+        and all(_tensor_survives(tensor) for tensor in op.tensors)
+        and _roles_agree(op)
+    )
+
+
+def _tensor_survives(tensor: Tensor) -> bool:
+    dims = set(tensor.dims)
+    texts = (*tensor.starts, *tensor.gap_elements.values())  # numbers that are written as text
+    return (
+        len(dims) == len(tensor.dims)
+        and min(tensor.stick_sizes, default=0) > 0
+        and all(abs(number) < LARGEST_TEXT for number in texts)
+        and all(dims == row.keys() for row in tensor.own_core_slices if row)
+        and dims.issuperset((*tensor.gap_elements, *tensor.padding))
+    )
+
+
+def _roles_agree(op: Operation) -> bool:
+    """True if tensors of one role have the dims and the stick that a file gives once per role."""
+    layouts: dict[str, tuple[frozenset[str], tuple[str, ...], tuple[int, ...]]] = {}
+    for tensor in op.tensors:
+        layout = (frozenset(tensor.dims), tensor.stick_dims, tensor.stick_sizes)
+        if layouts.setdefault(tensor.role, layout) != layout:
+            return False
+    return True
+
+
 def _inspection(findings: list[Finding], operation: Operation | None) -> Inspection:
     """Equal findings (of tensors that share a role) are told once."""
     return Inspection(tuple(dict.fromkeys(findings)), operation)
@@ -72,25 +127,25 @@ def _inspection(findings: list[Finding], operation: Operation | None) -> Inspect
 
 def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None:
     require_dsc(sdsc, file)
-    findings.extend(_apply(FORM_RULES, SdscUnderCheck(sdsc), file))
-    if _has_errors(findings):
+    document = SdscDocument(sdsc, file)
+    findings.extend(_apply(FORM_RULES, document, file))
+    if has_errors(findings):
         return None
     operation = read_operation(sdsc, file)
-    for rules in (BASIC_RULES, MEANING_RULES):
-        findings.extend(_apply(rules, SdscUnderCheck(sdsc, operation), file))
-        if _has_errors(findings):
-            return None
-    return operation
+    context = RuleContext(operation, document)
+    return operation if _passes((BASIC_RULES, MEANING_RULES), context, findings) else None
 
 
-def _apply(rules: Iterable[SdscRule], subject: SdscUnderCheck, file: str) -> Iterable[Finding]:
-    for rule in rules:
-        for fault in rule.check(subject):
-            place = JsonLocation(file, fault.path)
-            yield Finding(
-                rule.code, rule.severity, fault.message, place, fault.expected, fault.found
-            )
+def _passes(
+    stages: Iterable[Iterable[OperationRule]], context: RuleContext, findings: list[Finding]
+) -> bool:
+    """Collects the findings of one stage after the other; False at the first with an error."""
+    for rules in stages:
+        findings.extend(_apply(rules, context, context.op.file))
+        if has_errors(findings):
+            return False
+    return True
 
 
-def _has_errors(findings: Iterable[Finding]) -> bool:
-    return any(finding.severity is Severity.ERROR for finding in findings)
+def _apply(rules: Iterable[Rule[SubjectT, str]], subject: SubjectT, file: str) -> Iterator[Finding]:
+    return apply_rules(rules, subject, lambda path: JsonLocation(file, path))

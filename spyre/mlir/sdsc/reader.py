@@ -16,7 +16,7 @@ from msgspec import UnsetType
 
 from spyre.mlir.operation.operation import Operation, SymbolicDim, Window
 from spyre.mlir.sdsc.reading import (
-    Reading,
+    SdscDocument,
     dim_entries,
     read_core_slices,
     unknown_dim,
@@ -41,67 +41,67 @@ _WINDOW_FIELDS = {
 """Members of a window and their keys; only the first has to be there."""
 
 
-def read_extents(reading: Reading) -> dict[str, int]:
+def read_extents(document: SdscDocument) -> dict[str, int]:
     """N_ per dim, in file order. Negative means an unused dim, or a symbolic one: its maximum.
 
     SdscError SPY251 when nothing is left to iterate over.
     """
-    path = f"{reading.dsc_path}.N_"
-    entries = dim_entries(reading.dsc.extents)
-    extents = {dim: reading.integer(value, f"{path}.{dim}_") for dim, value in entries.items()}
-    for dim, size in _maxima(reading).items():
+    path = f"{document.dsc_path}.N_"
+    entries = dim_entries(document.dsc.extents)
+    extents = {dim: document.integer(value, f"{path}.{dim}_") for dim, value in entries.items()}
+    for dim, size in _maxima(document).items():
         if extents.get(dim, 0) < 0:
             extents[dim] = size
     used = {dim: extent for dim, extent in extents.items() if extent >= 0}
     if not used or 0 in used.values():
         expected = "at least one dim, every extent at least 1"
         found = ", ".join(f"{dim}={extent}" for dim, extent in used.items()) or "no dim"
-        raise reading.error("SPY251", "nothing to iterate over", path, expected, found)
+        raise document.error("SPY251", "nothing to iterate over", path, expected, found)
     return used
 
 
-def _table(reading: Reading, dims: Dims, key: str, path: str) -> dict[str, Mapping[str, Any]]:
+def _table(document: SdscDocument, dims: Dims, key: str, path: str) -> dict[str, Mapping[str, Any]]:
     """A nested table of a DataStructDims object by dim; names may carry a trailing ``_``."""
     table = dims.get(key, {})
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
         expected = "an object with an object per dim"
-        raise reading.error("SPY254", f"{key} is malformed", f"{path}.{key}", expected)
+        raise document.error("SPY254", f"{key} is malformed", f"{path}.{key}", expected)
     return {dim.removesuffix("_"): row for dim, row in table.items()}
 
 
-def _member(reading: Reading, row: Mapping[str, Any], key: str, path: str) -> int:
+def _member(document: SdscDocument, row: Mapping[str, Any], key: str, path: str) -> int:
     if key not in row:
-        raise reading.error("SPY254", f"{key} is missing", path, key, ", ".join(row) or "nothing")
-    return reading.integer(row[key], f"{path}.{key}")
+        raise document.error("SPY254", f"{key} is missing", path, key, ", ".join(row) or "nothing")
+    return document.integer(row[key], f"{path}.{key}")
 
 
 # --- windows ----------------------------------------------------------------------------------
 
 
-def read_windows(reading: Reading, extents: Mapping[str, int]) -> dict[str, Window]:
+def read_windows(document: SdscDocument, extents: Mapping[str, int]) -> dict[str, Window]:
     """Windows by spatial dim (``paddingSizes_``). SdscError SPY254, SPY222."""
-    path = f"{reading.dsc_path}.N_"
-    table = _table(reading, reading.dsc.extents, WINDOWS_KEY, path)
+    path = f"{document.dsc_path}.N_"
+    table = _table(document, document.dsc.extents, WINDOWS_KEY, path)
     windows = {}
     for dim, row in table.items():
         place = f"{path}.{WINDOWS_KEY}.{dim}"
         if dim not in extents:
-            raise unknown_dim(reading, dim, extents, place)
-        windows[dim] = _window(reading, row, extents, place)
+            raise unknown_dim(document, dim, extents, place)
+        windows[dim] = _window(document, row, extents, place)
     return windows
 
 
 def _window(
-    reading: Reading, row: Mapping[str, Any], extents: Mapping[str, int], path: str
+    document: SdscDocument, row: Mapping[str, Any], extents: Mapping[str, int], path: str
 ) -> Window:
     members = {
-        name: _member(reading, row, key, path)
+        name: _member(document, row, key, path)
         for name, key in _WINDOW_FIELDS.items()
         if key in row or name == "total"
     }
     window_dim = str(row.get(_WINDOW_DIM, "")).removesuffix("_")
     if window_dim not in extents:
-        raise unknown_dim(reading, window_dim, extents, f"{path}.{_WINDOW_DIM}")
+        raise unknown_dim(document, window_dim, extents, f"{path}.{_WINDOW_DIM}")
     return Window(window_dim, **members)
 
 
@@ -126,36 +126,38 @@ def window_table(windows: Mapping[str, Window]) -> dict[str, dict[str, Any]]:
 # --- symbolic dims ----------------------------------------------------------------------------
 
 
-def _maxima(reading: Reading) -> dict[str, int]:
-    path = f"{reading.dsc_path}.N_"
-    table = _table(reading, reading.dsc.extents, SYMBOLIC_KEY, path)
+def _maxima(document: SdscDocument) -> dict[str, int]:
+    path = f"{document.dsc_path}.N_"
+    table = _table(document, document.dsc.extents, SYMBOLIC_KEY, path)
     return {
-        dim: _member(reading, row, "maxSize_", f"{path}.{SYMBOLIC_KEY}.{dim}")
+        dim: _member(document, row, "maxSize_", f"{path}.{SYMBOLIC_KEY}.{dim}")
         for dim, row in table.items()
     }
 
 
-def read_symbolic_dims(reading: Reading, extents: Mapping[str, int]) -> dict[str, SymbolicDim]:
+def read_symbolic_dims(
+    document: SdscDocument, extents: Mapping[str, int]
+) -> dict[str, SymbolicDim]:
     """Symbolic dims by name, from ``dimToSymbolMapping_`` and ``symbolicDimInfo_``.
 
     SdscError SPY222, SPY258; UnsupportedError SPY515 for a dim of several symbols, and one that
     windows or a mask concern.
     """
-    path = f"{reading.dsc_path}.N_.{SYMBOLIC_KEY}"
-    maxima = _maxima(reading)
-    table = _table(reading, reading.dsc.extents, SYMBOLIC_KEY, f"{reading.dsc_path}.N_")
-    symbols = _dim_symbols(reading, extents)
+    path = f"{document.dsc_path}.N_.{SYMBOLIC_KEY}"
+    maxima = _maxima(document)
+    table = _table(document, document.dsc.extents, SYMBOLIC_KEY, f"{document.dsc_path}.N_")
+    symbols = _dim_symbols(document, extents)
     if maxima.keys() != symbols.keys():
         message = "a symbolic dim needs a symbol and a maximum"
         expected = f"dims {', '.join(symbols) or 'none'} of dimToSymbolMapping_"
-        raise reading.error("SPY258", message, path, expected, ", ".join(maxima) or "none")
-    _refuse_mixed(reading, symbols)
-    tags = given(reading.sdsc.body.symbol_tags, {})
+        raise document.error("SPY258", message, path, expected, ", ".join(maxima) or "none")
+    _refuse_mixed(document, symbols)
+    tags = given(document.sdsc.body.symbol_tags, {})
     return {
         dim: SymbolicDim(
             symbols[dim],
             maxima[dim],
-            _member(reading, table[dim], "granularity_", f"{path}.{dim}"),
+            _member(document, table[dim], "granularity_", f"{path}.{dim}"),
             tags.get(str(symbols[dim]), ""),
         )
         for dim in extents
@@ -163,32 +165,32 @@ def read_symbolic_dims(reading: Reading, extents: Mapping[str, int]) -> dict[str
     }
 
 
-def _refuse_mixed(reading: Reading, symbols: Mapping[str, int]) -> None:
+def _refuse_mixed(document: SdscDocument, symbols: Mapping[str, int]) -> None:
     """What the reference does not define for a size that changes."""
-    path = f"{reading.dsc_path}.N_"
-    table = _table(reading, reading.dsc.extents, WINDOWS_KEY, path)
+    path = f"{document.dsc_path}.N_"
+    table = _table(document, document.dsc.extents, WINDOWS_KEY, path)
     windowed = {str(row.get(_WINDOW_DIM, "")).removesuffix("_") for row in table.values()}
-    masked = {dim for dim, ranges in given(reading.dsc.masks, {}).items() if ranges}
+    masked = {dim for dim, ranges in given(document.dsc.masks, {}).items() if ranges}
     for dim in symbols:
         for dims, what in ((windowed | table.keys(), "under a window"), (masked, "with a mask")):
             if dim in dims:
                 message = f"symbolic dim {dim} {what} is not simulated"
-                raise reading.unsupported("SPY515", message, f"{path}.{dim}_")
+                raise document.unsupported("SPY515", message, f"{path}.{dim}_")
 
 
-def _dim_symbols(reading: Reading, extents: Mapping[str, int]) -> dict[str, int]:
+def _dim_symbols(document: SdscDocument, extents: Mapping[str, int]) -> dict[str, int]:
     """``dimToSymbolMapping_``: the one id per dim; empty lists mean no symbol."""
     symbols = {}
-    for key, ids in given(reading.dsc.dim_symbols, {}).items():
-        dim, path = key.removesuffix("_"), f"{reading.dsc_path}.dimToSymbolMapping_.{key}"
+    for key, ids in given(document.dsc.dim_symbols, {}).items():
+        dim, path = key.removesuffix("_"), f"{document.dsc_path}.dimToSymbolMapping_.{key}"
         if not ids:
             continue
         if dim not in extents:
-            raise unknown_dim(reading, dim, extents, path)
+            raise unknown_dim(document, dim, extents, path)
         if len(ids) > 1:
             message = f"dim {dim} with several symbols is not simulated"
-            raise reading.unsupported("SPY515", message, path)
-        symbols[dim] = reading.integer(ids[0], path)
+            raise document.unsupported("SPY515", message, path)
+        symbols[dim] = document.integer(ids[0], path)
     return symbols
 
 
@@ -196,7 +198,7 @@ def _dim_symbols(reading: Reading, extents: Mapping[str, int]) -> dict[str, int]
 
 
 def read_last_extents(
-    reading: Reading, extents: Mapping[str, int], slices: Mapping[str, int]
+    document: SdscDocument, extents: Mapping[str, int], slices: Mapping[str, int]
 ) -> dict[str, int]:
     """Extent of the last work slice per dim whose ``el_`` differs from ``ss_``, which has no
     meaning for a symbolic dim.
@@ -205,22 +207,22 @@ def read_last_extents(
     one: N = ss · (slices - 1) + el, 0 < el < ss.
     """
     found: dict[str, int] = {}
-    symbolic = _maxima(reading)
-    for key, stage in given(reading.dsc.stages, {}).items():
-        path = f"{reading.dsc_path}.dataStageParam_.{key}.el_"
+    symbolic = _maxima(document)
+    for key, stage in given(document.dsc.stages, {}).items():
+        path = f"{document.dsc_path}.dataStageParam_.{key}.el_"
         steady, last = dim_entries(stage.steady), dim_entries(given(stage.epilogue, stage.steady))
         for dim in last.keys() & extents.keys():
             place = f"{path}.{dim}_"
             if dim in symbolic:
                 continue
-            el = reading.integer(last[dim], place)
-            ss = reading.integer(steady.get(dim, last[dim]), f"{path}.{dim}_")
+            el = document.integer(last[dim], place)
+            ss = document.integer(steady.get(dim, last[dim]), f"{path}.{dim}_")
             if el == ss:
                 continue
             count = slices[dim]
             if not 0 < el < ss or count < 2 or extents[dim] != ss * (count - 1) + el:
                 message = f"a last step of {dim} that is no shorter last work slice"
-                raise reading.unsupported("SPY508", f"{message} is not simulated", place)
+                raise document.unsupported("SPY508", f"{message} is not simulated", place)
             found[dim] = el
     return found
 
@@ -232,33 +234,33 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
     UnsupportedError: valid, but not simulated.
     """
     require_dsc(sdsc, file)
-    reading = Reading(sdsc, file)
+    document = SdscDocument(sdsc, file)
     for error in unsupported_features(sdsc, file):
         raise error
-    op = _compute_op(reading)
-    extents = read_extents(reading)
-    slices = _slices(reading, extents)
-    inputs, index_inputs, outputs = _operand_indices(reading, op)
+    op = _compute_op(document)
+    extents = read_extents(document)
+    slices = _slices(document, extents)
+    inputs, index_inputs, outputs = _operand_indices(document, op)
     return Operation(
         name=op.name,
         file=file,
         sdsc_name=sdsc.name,
         dims=tuple(extents),
         extents=extents,
-        cores=reading.cores,
+        cores=document.cores,
         slices=slices,
-        core_slices=_core_slices(reading, extents),
-        inputs=tuple(read_tensor(reading, i) for i in inputs),
-        outputs=tuple(read_tensor(reading, i) for i in outputs),
-        index_tensors=tuple(read_tensor(reading, i) for i in index_inputs),
-        masks=_masks(reading),
-        constants=_constants(reading),
-        constant_formats={c.name: c.data_format for c in _constant_table(reading).values()},
-        data_format=_data_format(reading, op, inputs or outputs),
+        core_slices=_core_slices(document, extents),
+        inputs=tuple(read_tensor(document, i) for i in inputs),
+        outputs=tuple(read_tensor(document, i) for i in outputs),
+        index_tensors=tuple(read_tensor(document, i) for i in index_inputs),
+        masks=_masks(document),
+        constants=_constants(document),
+        constant_formats={c.name: c.data_format for c in _constant_table(document).values()},
+        data_format=_data_format(document, op, inputs or outputs),
         unit=given(op.unit, "sfp"),
-        windows=read_windows(reading, extents),
-        symbolic_dims=read_symbolic_dims(reading, extents),
-        last_extents=read_last_extents(reading, extents, slices),
+        windows=read_windows(document, extents),
+        symbolic_dims=read_symbolic_dims(document, extents),
+        last_extents=read_last_extents(document, extents, slices),
     )
 
 
@@ -267,57 +269,59 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
 
 def require_dsc(sdsc: Sdsc, file: str) -> None:
     """Raises unless there is a DSC to look at: SdscError, or UnsupportedError for data ops only."""
-    reading, body = Reading(sdsc, file), sdsc.body
+    document, body = SdscDocument(sdsc, file), sdsc.body
     if not given(body.dscs, ()):
         for error in unsupported_features(sdsc, file):
             raise error
-        raise reading.error("SPY207", "no DSC to execute", reading.path, "one entry in dscs_")
+        raise document.error("SPY207", "no DSC to execute", document.path, "one entry in dscs_")
     for index, entry in enumerate(given(body.dscs, ())):
         if len(entry) != 1:
-            raise reading.error(
+            raise document.error(
                 "SPY204",
                 "a DSC entry holds exactly one DSC",
-                f"{reading.path}.dscs_[{index}]",
+                f"{document.path}.dscs_[{index}]",
                 "an object with one key, the DSC's name",
                 f"{len(entry)} keys",
             )
 
 
-def _compute_op(reading: Reading) -> ComputeOp:
-    if not reading.dsc.compute_ops:
-        path = f"{reading.dsc_path}.computeOp_"
-        raise reading.error("SPY207", "the DSC has no compute op", path, "one entry")
-    return reading.dsc.compute_ops[0]
+def _compute_op(document: SdscDocument) -> ComputeOp:
+    if not document.dsc.compute_ops:
+        path = f"{document.dsc_path}.computeOp_"
+        raise document.error("SPY207", "the DSC has no compute op", path, "one entry")
+    return document.dsc.compute_ops[0]
 
 
-def _slices(reading: Reading, extents: Mapping[str, int]) -> dict[str, int]:
-    path = f"{reading.path}.numWkSlicesPerDim_"
-    table = given(reading.sdsc.body.slices, {})
+def _slices(document: SdscDocument, extents: Mapping[str, int]) -> dict[str, int]:
+    path = f"{document.path}.numWkSlicesPerDim_"
+    table = given(document.sdsc.body.slices, {})
     for dim in table.keys() - extents.keys():
-        raise unknown_dim(reading, dim, extents, f"{path}.{dim}")
-    return {dim: reading.integer(table.get(dim, 1), f"{path}.{dim}") for dim in extents}
+        raise unknown_dim(document, dim, extents, f"{path}.{dim}")
+    return {dim: document.integer(table.get(dim, 1), f"{path}.{dim}") for dim in extents}
 
 
-def _core_slices(reading: Reading, extents: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
+def _core_slices(
+    document: SdscDocument, extents: Mapping[str, int]
+) -> tuple[Mapping[str, int], ...]:
     """Slice index per dim, for every used core in order; all 0 when the table is absent."""
-    table = reading.sdsc.body.core_slices
-    path = f"{reading.path}.coreIdToWkSlice_"
+    table = document.sdsc.body.core_slices
+    path = f"{document.path}.coreIdToWkSlice_"
     if isinstance(table, UnsetType):
-        return tuple(dict.fromkeys(extents, 0) for _ in reading.cores)
-    return read_core_slices(reading, table, extents, path)
+        return tuple(dict.fromkeys(extents, 0) for _ in document.cores)
+    return read_core_slices(document, table, extents, path)
 
 
-def _masks(reading: Reading) -> dict[str, tuple[tuple[int, int], ...]]:
-    path = f"{reading.dsc_path}.coordinateMasking_"
+def _masks(document: SdscDocument) -> dict[str, tuple[tuple[int, int], ...]]:
+    path = f"{document.dsc_path}.coordinateMasking_"
     masks = {}
-    for dim, ranges in given(reading.dsc.masks, {}).items():
+    for dim, ranges in given(document.dsc.masks, {}).items():
         for index, entry in enumerate(ranges):
             if len(entry) != 2:
                 place, found = f"{path}.{dim}[{index}]", f"{len(entry)} numbers"
-                raise reading.error("SPY237", "malformed mask", place, "[start, count]", found)
+                raise document.error("SPY237", "malformed mask", place, "[start, count]", found)
         if ranges:
             masks[dim] = tuple(
-                (reading.integer(start, path), reading.integer(count, path))
+                (document.integer(start, path), document.integer(count, path))
                 for start, count in ranges
             )
     return masks
@@ -326,81 +330,81 @@ def _masks(reading: Reading) -> dict[str, tuple[tuple[int, int], ...]]:
 # --- constants --------------------------------------------------------------------------------
 
 
-def _constant_table(reading: Reading) -> Mapping[str, ConstantInfo]:
+def _constant_table(document: SdscDocument) -> Mapping[str, ConstantInfo]:
     """``constantInfo_``; the text "{}" means none."""
-    table = reading.dsc.constants
+    table = document.dsc.constants
     if isinstance(table, dict):
         return table
     if isinstance(table, str) and table.strip() != "{}":
-        path = f"{reading.dsc_path}.constantInfo_"
+        path = f"{document.dsc_path}.constantInfo_"
         expected = 'an object, or the text "{}"'
-        raise reading.error("SPY240", "constants cannot be read", path, expected, table[:60])
+        raise document.error("SPY240", "constants cannot be read", path, expected, table[:60])
     return {}
 
 
-def _constants(reading: Reading) -> dict[str, int]:
+def _constants(document: SdscDocument) -> dict[str, int]:
     constants: dict[str, int] = {}
-    for key, constant in _constant_table(reading).items():
-        path = f"{reading.dsc_path}.constantInfo_.{key}"
+    for key, constant in _constant_table(document).items():
+        path = f"{document.dsc_path}.constantInfo_.{key}"
         if constant.name in constants:
             message = f"constant {constant.name} is given twice"
-            raise reading.error("SPY240", message, f"{path}.name_", "distinct names")
-        constants[constant.name] = _bit_pattern(reading, constant, path)
+            raise document.error("SPY240", message, f"{path}.name_", "distinct names")
+        constants[constant.name] = _bit_pattern(document, constant, path)
     return constants
 
 
-def _bit_pattern(reading: Reading, constant: ConstantInfo, path: str) -> int:
+def _bit_pattern(document: SdscDocument, constant: ConstantInfo, path: str) -> int:
     values = list(given(constant.data.data, {}).values())
     if not values:
-        raise reading.error("SPY240", f"constant {constant.name} has no value", f"{path}.data_")
+        raise document.error("SPY240", f"constant {constant.name} has no value", f"{path}.data_")
     if any(value != values[0] for value in values):
         message = f"constant {constant.name} differs between cores: not simulated"
-        raise reading.unsupported("SPY511", message, f"{path}.data_.data_")
+        raise document.unsupported("SPY511", message, f"{path}.data_.data_")
     value = values[0]
     if isinstance(value, tuple):
         if len(value) != 1:
             expected, found = "a list of one bit pattern", f"{len(value)} entries"
             message = f"constant {constant.name} is malformed"
-            raise reading.error("SPY240", message, f"{path}.data_.data_", expected, found)
+            raise document.error("SPY240", message, f"{path}.data_.data_", expected, found)
         value = value[0]
-    return int(value) if isinstance(value, bool) else reading.integer(value, f"{path}.data_.data_")
+    return int(value) if isinstance(value, bool) else document.integer(value, f"{path}.data_.data_")
 
 
-def _data_format(reading: Reading, op: ComputeOp, operands: tuple[int, ...]) -> str:
+def _data_format(document: SdscDocument, op: ComputeOp, operands: tuple[int, ...]) -> str:
     """Execution format: the op's attribute, else that of the first operand."""
     if not isinstance(op.attributes, UnsetType):
         return op.attributes.data_format
-    return reading.dsc.tensors[operands[0]].data_format
+    return document.dsc.tensors[operands[0]].data_format
 
 
 # --- operands ---------------------------------------------------------------------------------
 
 
 def _operand_indices(
-    reading: Reading, op: ComputeOp
+    document: SdscDocument, op: ComputeOp
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Indices of inputs, index tensors and outputs.
 
     Reductions list their output among the inputs (real-bundles.md); it is not read.
     """
-    path = f"{reading.dsc_path}.computeOp_[0]"
+    path = f"{document.dsc_path}.computeOp_[0]"
     if not op.outputs:
-        raise reading.error("SPY250", "the operation has no output", f"{path}.outputLabeledDs")
-    outputs = _resolve(reading, op.outputs, f"{path}.outputLabeledDs")
+        raise document.error("SPY250", "the operation has no output", f"{path}.outputLabeledDs")
+    outputs = _resolve(document, op.outputs, f"{path}.outputLabeledDs")
     index_names = given(op.index_inputs, ())
-    index_inputs = _resolve(reading, index_names, f"{path}.indirectAccessIndexLabeledDs")
-    listed = _resolve(reading, op.inputs, f"{path}.inputLabeledDs")
+    index_inputs = _resolve(document, index_names, f"{path}.indirectAccessIndexLabeledDs")
+    listed = _resolve(document, op.inputs, f"{path}.inputLabeledDs")
     inputs = tuple(i for i in listed if i not in outputs and i not in index_inputs)
     return inputs, index_inputs, outputs
 
 
-def _resolve(reading: Reading, names: tuple[str, ...], path: str) -> tuple[int, ...]:
-    return tuple(_tensor_index(reading, name, f"{path}[{i}]") for i, name in enumerate(names))
+def _resolve(document: SdscDocument, names: tuple[str, ...], path: str) -> tuple[int, ...]:
+    return tuple(_tensor_index(document, name, f"{path}[{i}]") for i, name in enumerate(names))
 
 
-def _tensor_index(reading: Reading, name: str, path: str) -> int:
+def _tensor_index(document: SdscDocument, name: str, path: str) -> int:
     """``"Tensor0-idx0"`` → 0: the name and, after the last '-', the index of a tensor."""
-    tensors = reading.dsc.tensors
+    tensors = document.dsc.tensors
     label, _, suffix = name.rpartition("-")
     digits = suffix[3:]
     if suffix[:3] == "idx" and digits.isdecimal() and len(digits) < 4:
@@ -408,4 +412,4 @@ def _tensor_index(reading: Reading, name: str, path: str) -> int:
         if index < len(tensors) and tensors[index].name == label:
             return index
     known = ", ".join(f"{t.name}-idx{t.index}" for t in tensors)
-    raise reading.error("SPY218", f"no tensor is called {name}", path, f"one of {known}", name)
+    raise document.error("SPY218", f"no tensor is called {name}", path, f"one of {known}", name)

@@ -7,13 +7,13 @@ Rules: SuperDSC reference §2, §3, §5, §9, §11 (sdsc.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from msgspec import UNSET, UnsetType
 
-from spyre.errors import JsonLocation, SdscError, Severity, UnsupportedError
+from spyre.errors import JsonLocation, SdscError, UnsupportedError
 from spyre.mlir.operation.footprint import Footprint, footprint
 from spyre.mlir.operation.operation import Operation, Tensor
 from spyre.mlir.sdsc.codec import json_path
@@ -170,8 +170,8 @@ def unsupported_features(sdsc: Sdsc, file: str) -> Iterator[UnsupportedError]:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One SDSC being read; ``file`` names it in errors."""
+class SdscDocument:
+    """One SDSC file with what readers and rules ask of it; ``file`` names it in errors."""
 
     sdsc: Sdsc
     file: str
@@ -228,24 +228,24 @@ class Reading:
         return number
 
 
-def read_nodes(reading: Reading) -> dict[int, tuple[AllocateNode, str]]:
+def read_nodes(document: SdscDocument) -> dict[int, tuple[AllocateNode, str]]:
     """Allocate node and its JSON path per tensor index; SdscError unless all are allocations."""
     nodes: dict[int, tuple[AllocateNode, str]] = {}
-    for position, node in enumerate(reading.dsc.nodes):
-        path = f"{reading.dsc_path}.scheduleTree_[{position}]"
+    for position, node in enumerate(document.dsc.nodes):
+        path = f"{document.dsc_path}.scheduleTree_[{position}]"
         if node.node_type != "allocate":
             message = f"node {node.name} is not an allocation"
-            raise reading.error("SPY223", message, f"{path}.nodeType_", "allocate", node.node_type)
-        index = reading.integer(node.tensor_index, f"{path}.ldsIdx_")
+            raise document.error("SPY223", message, f"{path}.nodeType_", "allocate", node.node_type)
+        index = document.integer(node.tensor_index, f"{path}.ldsIdx_")
         if index in nodes:
             message = f"tensor {index} has two allocate nodes"
-            raise reading.error("SPY223", message, f"{path}.ldsIdx_", "one node per tensor")
+            raise document.error("SPY223", message, f"{path}.ldsIdx_", "one node per tensor")
         nodes[index] = node, path
     return nodes
 
 
 def read_core_slices(
-    reading: Reading,
+    document: SdscDocument,
     table: Mapping[str, Mapping[str, Number]],
     dims: Mapping[str, int],
     path: str,
@@ -256,110 +256,88 @@ def read_core_slices(
     ``may_lack``: a core without an entry has an empty row; otherwise it is an error.
     """
     rows: list[Mapping[str, int]] = []
-    for core in reading.cores:
+    for core in document.cores:
         row = table.get(str(core))
         if row is None and may_lack:
             rows.append({})
             continue
         if row is None:
             message = f"core {core} has no work slice"
-            raise reading.error("SPY210", message, path, f'an entry "{core}"', "none")
-        rows.append(_slice_row(reading, row, dims, f"{path}.{core}"))
+            raise document.error("SPY210", message, path, f'an entry "{core}"', "none")
+        rows.append(_slice_row(document, row, dims, f"{path}.{core}"))
     return tuple(rows)
 
 
 def _slice_row(
-    reading: Reading, row: Mapping[str, Number], dims: Mapping[str, int], path: str
+    document: SdscDocument, row: Mapping[str, Number], dims: Mapping[str, int], path: str
 ) -> dict[str, int]:
     if row.keys() != dims.keys():
         for dim in row.keys() - dims.keys():
-            raise unknown_dim(reading, dim, dims, f"{path}.{dim}")
+            raise unknown_dim(document, dim, dims, f"{path}.{dim}")
     return {
-        dim: value if type(value := row.get(dim, 0)) is int else reading.integer(value, path)
+        dim: value if type(value := row.get(dim, 0)) is int else document.integer(value, path)
         for dim in dims
     }
 
 
-def unknown_dim(reading: Reading, dim: str, dims: Mapping[str, int], path: str) -> SdscError:
+def unknown_dim(document: SdscDocument, dim: str, dims: Mapping[str, int], path: str) -> SdscError:
     """The error for a dim that is not one of ``dims``."""
     message = f"dim {dim} is not part of the iteration space"
-    return reading.error("SPY222", message, path, f"one of {', '.join(dims)}", dim)
+    return document.error("SPY222", message, path, f"one of {', '.join(dims)}", dim)
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One fault a rule found: its JSON path, what is wrong, what was expected and found."""
-
-    path: str
-    message: str
-    expected: str = ""
-    found: str = ""
+# --- what rules look at -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class SdscUnderCheck:
-    """What a rule looks at: the file, and for the rules on its meaning the operation."""
+class RuleContext:
+    """What a rule on the meaning looks at: an operation, and the file it was read from.
 
-    sdsc: Sdsc
-    operation: Operation | None = None
+    ``source`` is None for an operation that was built: then paths are those of the file the writer
+    would make of it, where the node of tensor k is the k-th and the DSC has the operation's name.
+    """
+
+    op: Operation
+    source: SdscDocument | None = None
+
+    @property
+    def document(self) -> SdscDocument:
+        """The file; only rules that compare it with itself may ask."""
+        assert self.source is not None
+        return self.source
 
     @cached_property
     def path(self) -> str:
         """JSON path of the SuperDsc object."""
-        return body_path(self.sdsc)
+        return json_path((self.op.sdsc_name,))
 
     @cached_property
     def dsc_path(self) -> str:
         """JSON path of the DSC."""
-        return dsc_path(self.sdsc)
-
-    @cached_property
-    def dsc(self) -> Dsc:
-        """The DSC."""
-        return self.sdsc.dsc
-
-    @property
-    def op(self) -> Operation:
-        """The operation; only rules on the meaning may ask."""
-        assert self.operation is not None
-        return self.operation
+        if self.source is not None:
+            return self.source.dsc_path
+        return json_path((self.op.sdsc_name, "dscs_", 0, self.op.name))
 
     @cached_property
     def footprints(self) -> Mapping[int, Footprint]:
         """Footprint of every operand, by tensor index."""
         return {tensor.index: footprint(self.op, tensor) for tensor in self.op.tensors}
 
-    @cached_property
-    def node_indices(self) -> Mapping[int, int]:
-        """Position of every tensor's allocate node in the schedule tree, by tensor index."""
-        return {int(node.tensor_index): i for i, node in enumerate(self.dsc.nodes)}
-
     def node_path(self, tensor: Tensor) -> str:
         """JSON path of a tensor's allocate node."""
-        return f"{self.dsc_path}.scheduleTree_[{self.node_indices[tensor.index]}]"
-
-    def coord_infos(self, node_index: int) -> Mapping[str, CoordInfo]:
-        """coordInfo of one allocate node; empty when it has none."""
-        coordinates = self.dsc.nodes[node_index].coordinates
-        if isinstance(coordinates, UnsetType):
-            return {}
-        return given(coordinates.coord_info, {})
+        if self.source is not None:
+            return self.source.nodes[tensor.index][1]
+        return f"{self.dsc_path}.scheduleTree_[{tensor.index}]"
 
     def start_path(self, tensor: Tensor) -> str:
         """JSON path of a tensor's start addresses."""
         return f"{self.node_path(tensor)}.startAddressCoreCorelet_.data_"
 
 
-Check = Callable[[SdscUnderCheck], Iterable[Violation]]
-
-
-@dataclass(frozen=True, slots=True)
-class SdscRule:
-    """One rule: its code (whose title is in :mod:`spyre.codes`), severity and check."""
-
-    code: str
-    severity: Severity
-    check: Check
+def coord_infos(node: AllocateNode) -> Mapping[str, CoordInfo]:
+    """coordInfo of an allocate node by dim; empty when it has none."""
+    coordinates = node.coordinates
+    return {} if isinstance(coordinates, UnsetType) else given(coordinates.coord_info, {})
 
 
 def show_table(values: Mapping[str, int]) -> str:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from msgspec import UNSET, UnsetType
 
 from spyre.mlir.operation.operation import Component, Indirection, Padding, Tensor
-from spyre.mlir.sdsc.reading import Reading, read_core_slices, unknown_dim
+from spyre.mlir.sdsc.reading import SdscDocument, read_core_slices, unknown_dim
 from spyre.mlir.sdsc.structs import (
     AllocateNode,
     Coordinates,
@@ -31,121 +31,125 @@ _COMPONENT = {kind.value: kind for kind in Component}
 _PADDING = {kind.value: kind for kind in Padding}
 
 
-def read_tensor(reading: Reading, index: int) -> Tensor:
+def read_tensor(document: SdscDocument, index: int) -> Tensor:
     """The operand at position ``index`` of labeledDs_."""
-    label = reading.dsc.tensors[index]
-    path = f"{reading.dsc_path}.labeledDs_[{index}]"
-    if index not in reading.nodes:
+    label = document.dsc.tensors[index]
+    path = f"{document.dsc_path}.labeledDs_[{index}]"
+    if index not in document.nodes:
         message = f"tensor {label.name} has no allocate node"
-        raise reading.error("SPY223", message, f"{reading.dsc_path}.scheduleTree_", "one node")
-    node, node_path = reading.nodes[index]
-    role = _role(reading, label, path)
+        raise document.error("SPY223", message, f"{document.dsc_path}.scheduleTree_", "one node")
+    node, node_path = document.nodes[index]
+    role = _role(document, label, path)
     return Tensor(
         index=index,
         name=label.name,
         role=label.role,
-        component=_component(reading, node, node_path),
+        component=_component(document, node, node_path),
         data_format=label.data_format,
-        word_length_bytes=reading.integer(label.word_length, f"{path}.wordLength"),
-        dims=_layout_dims(reading, node, role, node_path),
-        scale=_scale(reading, label, role, path),
+        word_length_bytes=document.integer(label.word_length, f"{path}.wordLength"),
+        dims=_layout_dims(document, node, role, node_path),
+        scale=_scale(document, label, role, path),
         stick_dims=role.stick_dims,
-        stick_sizes=_stick_sizes(reading, label.role, role),
-        starts=_starts(reading, node, node_path),
+        stick_sizes=_stick_sizes(document, label.role, role),
+        starts=_starts(document, node, node_path),
         symbolic=bool(given(node.symbolic, False)),
-        gap_elements=_gaps(reading, node, node_path),
-        device_dim_sizes=_device_sizes(reading, node, node_path),
-        max_dim_sizes=_max_dim_sizes(reading, node, role, node_path),
-        indirection=_indirection(reading, node, node_path),
-        related_tensor=_related_tensor(reading, node, node_path),
+        gap_elements=_gaps(document, node, node_path),
+        device_dim_sizes=_device_sizes(document, node, node_path),
+        max_dim_sizes=_max_dim_sizes(document, node, role, node_path),
+        indirection=_indirection(document, node, node_path),
+        related_tensor=_related_tensor(document, node, node_path),
         per_core_in_hbm=bool(given(node.non_unified_hbm, False)),
         json_path=path,
-        padding=_padding(reading, node, node_path),
-        own_slices=_own_slices(reading, node, node_path),
-        own_core_slices=_own_core_slices(reading, node, node_path),
+        padding=_padding(document, node, node_path),
+        own_slices=_own_slices(document, node, node_path),
+        own_core_slices=_own_core_slices(document, node, node_path),
     )
 
 
-def _role(reading: Reading, label: LabeledTensor, path: str) -> RoleLayout:
-    role = reading.dsc.roles.get(label.role)
+def _role(document: SdscDocument, label: LabeledTensor, path: str) -> RoleLayout:
+    role = document.dsc.roles.get(label.role)
     if role is None:
-        known = ", ".join(reading.dsc.roles)
+        known = ", ".join(document.dsc.roles)
         message = f"role {label.role} of {label.name} is not described"
-        raise reading.error("SPY219", message, f"{path}.dsType_", f"one of {known}", label.role)
+        raise document.error("SPY219", message, f"{path}.dsType_", f"one of {known}", label.role)
     return role
 
 
-def _component(reading: Reading, node: AllocateNode, path: str) -> Component:
+def _component(document: SdscDocument, node: AllocateNode, path: str) -> Component:
     component = _COMPONENT.get(node.component)
     if component is None:
         message = f"node {node.name} is in an unknown memory"
-        raise reading.error("SPY225", message, f"{path}.component_", "hbm or lx", node.component)
+        raise document.error("SPY225", message, f"{path}.component_", "hbm or lx", node.component)
     return component
 
 
 def _layout_dims(
-    reading: Reading, node: AllocateNode, role: RoleLayout, path: str
+    document: SdscDocument, node: AllocateNode, role: RoleLayout, path: str
 ) -> tuple[str, ...]:
     dims = node.layout_dims
     if len(dims) != len(role.dims) or set(dims) != set(role.dims) or len(set(dims)) != len(dims):
         message = f"node {node.name} orders other dims than its role has"
         expected = f"an order of {', '.join(role.dims)}"
         found = ", ".join(dims)
-        raise reading.error("SPY224", message, f"{path}.layoutDimOrder_", expected, found)
+        raise document.error("SPY224", message, f"{path}.layoutDimOrder_", expected, found)
     return dims
 
 
-def _scale(reading: Reading, label: LabeledTensor, role: RoleLayout, path: str) -> dict[str, int]:
+def _scale(
+    document: SdscDocument, label: LabeledTensor, role: RoleLayout, path: str
+) -> dict[str, int]:
     """Scale per dim: the file lists it in the order of the role's dims, not the node's."""
     if len(label.scale) != len(role.dims):
         message = f"{label.name} has one scale per dim of its role"
         found = f"{len(label.scale)} entries"
-        raise reading.error("SPY220", message, f"{path}.scale_", f"{len(role.dims)} entries", found)
-    numbers = (reading.integer(s, f"{path}.scale_[{i}]") for i, s in enumerate(label.scale))
+        raise document.error(
+            "SPY220", message, f"{path}.scale_", f"{len(role.dims)} entries", found
+        )
+    numbers = (document.integer(s, f"{path}.scale_[{i}]") for i, s in enumerate(label.scale))
     return dict(zip(role.dims, numbers, strict=True))
 
 
-def _stick_sizes(reading: Reading, name: str, role: RoleLayout) -> tuple[int, ...]:
-    path = f"{reading.dsc_path}.primaryDsInfo_.{name}"
-    sizes = tuple(reading.integer(size, f"{path}.stickSize_") for size in role.stick_sizes)
+def _stick_sizes(document: SdscDocument, name: str, role: RoleLayout) -> tuple[int, ...]:
+    path = f"{document.dsc_path}.primaryDsInfo_.{name}"
+    sizes = tuple(document.integer(size, f"{path}.stickSize_") for size in role.stick_sizes)
     if len(sizes) != len(role.stick_dims) or not sizes or min(sizes) < 1:
         expected = "one positive size per entry of stickDimOrder_"
         found = f"dims {list(role.stick_dims)}, sizes {list(sizes)}"
-        raise reading.error("SPY221", f"stick of role {name} is malformed", path, expected, found)
+        raise document.error("SPY221", f"stick of role {name} is malformed", path, expected, found)
     return sizes
 
 
-def _gaps(reading: Reading, node: AllocateNode, path: str) -> dict[str, int]:
+def _gaps(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
     """Gap per dim in elements; "-1" stands for all cores."""
     gaps = {}
     for dim, per_core in given(node.gaps, {}).items():
         place = f"{path}.backGapCore_.{dim}"
-        values = {reading.integer(gap, f"{place}.{core}") for core, gap in per_core.items()}
+        values = {document.integer(gap, f"{place}.{core}") for core, gap in per_core.items()}
         if dim not in node.layout_dims:
-            raise unknown_dim(reading, dim, dict.fromkeys(node.layout_dims, 1), place)
+            raise unknown_dim(document, dim, dict.fromkeys(node.layout_dims, 1), place)
         if len(values) > 1:
-            raise reading.unsupported("SPY510", f"gaps of {dim} differ between cores", place)
+            raise document.unsupported("SPY510", f"gaps of {dim} differ between cores", place)
         if values:
             gaps[dim] = values.pop()
     return gaps
 
 
-def _device_sizes(reading: Reading, node: AllocateNode, path: str) -> dict[str, int]:
+def _device_sizes(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
     """``deviceDimSizes_`` (our extension): true memory extents, in layoutDimOrder_ order."""
     return _sizes_per_dim(
-        reading, node.device_dim_sizes, node.layout_dims, f"{path}.deviceDimSizes_"
+        document, node.device_dim_sizes, node.layout_dims, f"{path}.deviceDimSizes_"
     )
 
 
 def _max_dim_sizes(
-    reading: Reading, node: AllocateNode, role: RoleLayout, path: str
+    document: SdscDocument, node: AllocateNode, role: RoleLayout, path: str
 ) -> dict[str, int]:
     """``maxDimSizes_`` follows the role's dim order (real-bundles.md)."""
-    return _sizes_per_dim(reading, node.max_dim_sizes, role.dims, f"{path}.maxDimSizes_")
+    return _sizes_per_dim(document, node.max_dim_sizes, role.dims, f"{path}.maxDimSizes_")
 
 
 def _sizes_per_dim(
-    reading: Reading,
+    document: SdscDocument,
     sizes: tuple[Number, ...] | UnsetType,
     dims: tuple[str, ...],
     path: str,
@@ -154,46 +158,46 @@ def _sizes_per_dim(
         return {}
     if len(sizes) != len(dims):
         expected, found = f"{len(dims)} entries", f"{len(sizes)} entries"
-        raise reading.error("SPY244", "one size per dim is needed", path, expected, found)
-    return {dim: reading.integer(size, path) for dim, size in zip(dims, sizes, strict=True)}
+        raise document.error("SPY244", "one size per dim is needed", path, expected, found)
+    return {dim: document.integer(size, path) for dim, size in zip(dims, sizes, strict=True)}
 
 
-def _padding(reading: Reading, node: AllocateNode, path: str) -> dict[str, Padding]:
+def _padding(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, Padding]:
     """Kind of padding per dim (§5.1); dims without any are left out."""
     kinds = {}
     for key, kind in given(node.padding, {}).items():
         dim, place = key.removesuffix("_"), f"{path}.padding_.{key}"
         if dim not in node.layout_dims:
-            raise unknown_dim(reading, dim, dict.fromkeys(node.layout_dims, 1), place)
+            raise unknown_dim(document, dim, dict.fromkeys(node.layout_dims, 1), place)
         if kind not in _PADDING:
             message = f"padding of {node.name} along {dim} is of an unknown kind"
             expected = f"one of {', '.join(_PADDING)}"
-            raise reading.error("SPY255", message, place, expected, kind)
+            raise document.error("SPY255", message, place, expected, kind)
         if _PADDING[kind] is not Padding.NONE:
             kinds[dim] = _PADDING[kind]
     return kinds
 
 
-def _indirection(reading: Reading, node: AllocateNode, path: str) -> Indirection:
+def _indirection(document: SdscDocument, node: AllocateNode, path: str) -> Indirection:
     kind = given(node.indirect_type, Indirection.NONE.value)
     if kind not in _INDIRECTION:
         message = f"node {node.name} has an unknown part in indirect access"
         expected = f"one of {', '.join(_INDIRECTION)}"
-        raise reading.error("SPY243", message, f"{path}.indirectAllocType_", expected, kind)
+        raise document.error("SPY243", message, f"{path}.indirectAllocType_", expected, kind)
     return _INDIRECTION[kind]
 
 
-def _related_tensor(reading: Reading, node: AllocateNode, path: str) -> int | None:
+def _related_tensor(document: SdscDocument, node: AllocateNode, path: str) -> int | None:
     name = given(node.related_node, "")
     if not name:
         return None
-    for index, (other, _) in reading.nodes.items():
+    for index, (other, _) in document.nodes.items():
         if other.name == name:
             return index
     message = f"node {node.name} refers to an unknown node"
-    known = ", ".join(other.name for other, _ in reading.nodes.values())
+    known = ", ".join(other.name for other, _ in document.nodes.values())
     place = f"{path}.relatedIndirectAccessAlloc_"
-    raise reading.error("SPY243", message, place, f"one of {known}", name)
+    raise document.error("SPY243", message, place, f"one of {known}", name)
 
 
 # --- per-core values --------------------------------------------------------------------------
@@ -205,54 +209,56 @@ def _fold_indices(key: str) -> tuple[int, ...] | None:
     return tuple(map(int, key[1:-1].split(","))) if _FOLD_KEY.match(key) else None
 
 
-def _starts(reading: Reading, node: AllocateNode, path: str) -> tuple[int, ...]:
+def _starts(document: SdscDocument, node: AllocateNode, path: str) -> tuple[int, ...]:
     """Start address (bytes) or symbol id for every used core, in core order (§5.1)."""
     place = f"{path}.startAddressCoreCorelet_"
-    values = _value_per_core(reading, node.starts, place)
-    if _is_shared(reading, node.starts, place):
-        return (_shared_start(reading, values, place),) * len(reading.cores)
+    values = _value_per_core(document, node.starts, place)
+    if _is_shared(document, node.starts, place):
+        return (_shared_start(document, values, place),) * len(document.cores)
     try:
-        return tuple([values[core] for core in reading.cores])
+        return tuple([values[core] for core in document.cores])
     except KeyError as error:
         core = error.args[0]
         message = f"core {core} has no start address in {node.name}"
-        raise reading.error("SPY226", message, f"{place}.data_", f'"[{core}, 0, 0]"') from None
+        raise document.error("SPY226", message, f"{place}.data_", f'"[{core}, 0, 0]"') from None
 
 
-def _is_shared(reading: Reading, manager: FoldManager, path: str) -> bool:
+def _is_shared(document: SdscDocument, manager: FoldManager, path: str) -> bool:
     """True for a Const core fold: one entry serves all cores."""
     first = manager.functions[0] if manager.functions else None
     if first is not None and first.const is not UNSET:
         return True
     if first is None or first.map is UNSET:
         message = "start addresses are neither constant nor listed per core"
-        raise reading.error("SPY245", message, f"{path}.dim_prop_func", "Const or Map first")
+        raise document.error("SPY245", message, f"{path}.dim_prop_func", "Const or Map first")
     return False
 
 
-def _shared_start(reading: Reading, values: Mapping[int, int], path: str) -> int:
+def _shared_start(document: SdscDocument, values: Mapping[int, int], path: str) -> int:
     if len(values) != 1:
         message = "a start address common to all cores is one entry"
-        raise reading.error("SPY245", message, f"{path}.data_", "1 entry", f"{len(values)} entries")
+        raise document.error(
+            "SPY245", message, f"{path}.data_", "1 entry", f"{len(values)} entries"
+        )
     return next(iter(values.values()))
 
 
-def _value_per_core(reading: Reading, manager: FoldManager, path: str) -> dict[int, int]:
+def _value_per_core(document: SdscDocument, manager: FoldManager, path: str) -> dict[int, int]:
     values: dict[int, int] = {}
     for key, value in given(manager.data, {}).items():
         indices = _fold_indices(key)
         place = f"{path}.data_"
         if indices is None or isinstance(value, tuple):
             expected = '"[core, corelet, time]": address'
-            raise reading.error("SPY245", "malformed start address", place, expected, key[:60])
+            raise document.error("SPY245", "malformed start address", place, expected, key[:60])
         if any(indices[1:]):
             message = "start addresses that vary over corelet or time are not simulated"
-            raise reading.unsupported("SPY512", message, f'{place}["{key}"]')
-        values[indices[0]] = reading.integer(value, place)
+            raise document.unsupported("SPY512", message, f'{place}["{key}"]')
+        values[indices[0]] = document.integer(value, place)
     return values
 
 
-def _own_slices(reading: Reading, node: AllocateNode, path: str) -> dict[str, int]:
+def _own_slices(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
     """Slice count per dim of a node with its own work slices: its core folds' factors (§9)."""
     coordinates = given(node.coordinates, Coordinates())
     if not given(coordinates.core_slices, {}):
@@ -260,19 +266,19 @@ def _own_slices(reading: Reading, node: AllocateNode, path: str) -> dict[str, in
     counts = {}
     for dim, info in given(coordinates.coord_info, {}).items():
         place = f"{path}.coordinates_.coordInfo.{dim}.folds.dim_prop_attr"
-        factors = [reading.integer(p.factor, place) for p in info.folds.properties[:1]]
+        factors = [document.integer(p.factor, place) for p in info.folds.properties[:1]]
         if not factors or factors[0] < 1:
-            raise reading.error("SPY245", f"core fold of {dim} is malformed", place, "at least 1")
+            raise document.error("SPY245", f"core fold of {dim} is malformed", place, "at least 1")
         counts[dim] = factors[0]
     rows = given(coordinates.core_slices, {}).values()
     for dim in node.layout_dims:
-        indices = [reading.integer(row.get(dim, 0), path) for row in rows]
+        indices = [document.integer(row.get(dim, 0), path) for row in rows]
         counts.setdefault(dim, max(indices, default=0) + 1)
     return counts
 
 
 def _own_core_slices(
-    reading: Reading, node: AllocateNode, path: str
+    document: SdscDocument, node: AllocateNode, path: str
 ) -> tuple[Mapping[str, int], ...]:
     """Work slices a node carries itself, per core; empty for a core that holds nothing (§9)."""
     table = given(given(node.coordinates, Coordinates()).core_slices, {})
@@ -280,8 +286,8 @@ def _own_core_slices(
         return ()
     dims = dict.fromkeys(node.layout_dims, 1)
     place = f"{path}.coordinates_.coreIdToWkSlice_"
-    unused = sorted(table.keys() - {str(core) for core in reading.cores})
+    unused = sorted(table.keys() - {str(core) for core in document.cores})
     if unused:
         message = f"{node.name} lies with core {unused[0]}, which takes no part in the operation"
-        raise reading.unsupported("SPY517", f"{message}: not simulated", f"{place}.{unused[0]}")
-    return read_core_slices(reading, table, dims, place, may_lack=True)
+        raise document.unsupported("SPY517", f"{message}: not simulated", f"{place}.{unused[0]}")
+    return read_core_slices(document, table, dims, place, may_lack=True)

@@ -1,10 +1,9 @@
-"""From syntax tree to :class:`~.program.LoopProgram`, and every check that bundle.mlir alone
-allows.
+"""From syntax tree to lowered program, and every check that bundle.mlir alone allows.
 
-``lower`` walks the function once, with an :class:`~.values.IndexValue` per name; ``check_module``
-applies the structure rules and, if they find no error, the rules on the values of the lowered
-program. Checks against the SDSC files belong to the bundle. Meaning of the constructs and rules:
-bundle format reference §3 and §4.
+``lower`` walks the function once, with an `IndexValue` per name; ``inspect_module`` applies the
+structure rules and, if they find no error, lowers the module and applies the rules on its values.
+Checks against the SDSC files belong to the bundle. Meaning of the constructs and rules: bundle
+format reference §3 and §4.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from spyre.errors import BundleError, Finding, Severity, ValidationError
+from spyre.errors import BundleError, Finding, ValidationError, has_errors
 from spyre.mlir.program.affine import AffineMap, fold
 from spyre.mlir.program.program import (
     Body,
@@ -39,15 +38,14 @@ from spyre.mlir.program.values import (
 from spyre.mlir.text import syntax
 from spyre.mlir.text.structure_rules import (
     STRUCTURE_RULES,
-    Fault,
-    Rule,
+    ModuleFault,
+    ModulePlace,
     Structure,
+    check_rules,
     check_structure,
-    error,
-    run,
-    warning,
 )
 from spyre.mlir.text.syntax import Module
+from spyre.rules import Fault, Rule, error, warning
 
 
 def lower(module: syntax.Module) -> LoopProgram:
@@ -55,8 +53,12 @@ def lower(module: syntax.Module) -> LoopProgram:
     rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
     """
     findings = check_structure(module)
-    if any(finding.severity is Severity.ERROR for finding in findings):
+    if has_errors(findings):
         raise ValidationError(findings)
+    return _lowered(module)
+
+
+def _lowered(module: syntax.Module) -> LoopProgram:
     lowering = _Lowering(module)
     parameters = tuple(map(lowering.parameter, module.function.parameters))
     body = lowering.body(module.function.body, 0)
@@ -161,24 +163,47 @@ class _Lowering:
         return Loop(op.variable, lower_, upper, step, body, location=location)
 
 
-def check_module(module: Module, *, strict: bool = False) -> tuple[Finding, ...]:
-    """All findings, errors and warnings, in textual order.
+# --- checks -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModuleInspection:
+    """Findings on a module in textual order; ``lowered``: its program, or why it has none."""
+
+    findings: tuple[Finding, ...]
+    lowered: LoopProgram | BundleError
+
+    @property
+    def program(self) -> LoopProgram:
+        """The lowered module; errors as of `lower`."""
+        if isinstance(self.lowered, BundleError):
+            raise self.lowered
+        return self.lowered
+
+
+def inspect_module(module: Module, *, strict: bool = False) -> ModuleInspection:
+    """Checks a module and lowers it, in one pass.
 
     ``strict`` adds the rule that loop bounds are constants (SPY156), as the older format demands.
     Time is linear in the size of the module.
     """
     findings = check_structure(module)
-    if all(finding.severity is Severity.WARNING for finding in findings):
-        findings = (*findings, *_check_values(module, strict))
-    return tuple(sorted(findings, key=_place))
+    lowered: LoopProgram | BundleError
+    if has_errors(findings):
+        lowered = ValidationError(findings)
+    else:
+        try:
+            lowered = _lowered(module)
+            rules = (*VALUE_RULES, *STRICT_RULES) if strict else VALUE_RULES
+            findings = (*findings, *check_rules(rules, lowered, module))
+        except BundleError as problem:
+            lowered, findings = problem, (*findings, problem.finding)
+    return ModuleInspection(tuple(sorted(findings, key=_place)), lowered)
 
 
-def _check_values(module: Module, strict: bool) -> tuple[Finding, ...]:
-    try:
-        program = lower(module)
-    except BundleError as problem:
-        return (problem.finding,)
-    return run((*VALUE_RULES, *STRICT_RULES) if strict else VALUE_RULES, program, module)
+def check_module(module: Module, *, strict: bool = False) -> tuple[Finding, ...]:
+    """All findings, errors and warnings, in textual order; see `inspect_module`."""
+    return inspect_module(module, strict=strict).findings
 
 
 def _place(finding: Finding) -> tuple[int, int]:
@@ -186,24 +211,24 @@ def _place(finding: Finding) -> tuple[int, int]:
     return (getattr(location, "line", 0), getattr(location, "column", 0))
 
 
-def _steps(program: LoopProgram) -> Iterator[Fault]:
+def _steps(program: LoopProgram) -> Iterator[ModuleFault]:
     for loop in loops(program.body):
         if loop.step.is_constant and loop.step.constant <= 0:
             yield Fault(
-                f"the step of loop '{loop.variable}' is not positive", loop.location,
+                loop.location, f"the step of loop '{loop.variable}' is not positive",
                 expected="a step > 0", found=f"{loop.step}",
             )  # fmt: skip
 
 
-def _trip_counts(program: LoopProgram) -> Iterator[Fault]:
+def _trip_counts(program: LoopProgram) -> Iterator[ModuleFault]:
     for loop in loops(program.body):
         if not _has_constant_bounds(loop) or loop.step.constant <= 0:
             continue
         span, step = loop.upper.constant - loop.lower.constant, loop.step.constant
         if span > 0 and span % step:
             yield Fault(
-                f"the trip count of loop '{loop.variable}' is not integral",
                 loop.location,
+                f"the trip count of loop '{loop.variable}' is not integral",
                 expected=f"upper - lower to be a multiple of {step}",
                 found=f"{span}",
                 hint="here the last iteration is run; the device may drop it",
@@ -214,28 +239,28 @@ def _has_constant_bounds(loop: Loop) -> bool:
     return loop.lower.is_constant and loop.upper.is_constant and loop.step.is_constant
 
 
-def _negative_symbols(program: LoopProgram) -> Iterator[Fault]:
+def _negative_symbols(program: LoopProgram) -> Iterator[ModuleFault]:
     for execute in program.executes:
         for id_, value in zip(execute.symbol_ids, execute.symbols, strict=True):
             if value.is_constant and value.constant < 0:
                 yield Fault(
-                    f"symbol {id_} of {execute.sdsc_filename} is negative",
                     execute.location,
+                    f"symbol {id_} of {execute.sdsc_filename} is negative",
                     expected="an address or a size ≥ 0",
                     found=f"{value}",
                 )
 
 
-def _dynamic_bounds(program: LoopProgram) -> Iterator[Fault]:
+def _dynamic_bounds(program: LoopProgram) -> Iterator[ModuleFault]:
     for loop in loops(program.body):
         if not _has_constant_bounds(loop):
             yield Fault(
-                f"a bound of loop '{loop.variable}' is not a constant", loop.location,
+                loop.location, f"a bound of loop '{loop.variable}' is not a constant",
                 expected="constants", found=f"{loop.lower} to {loop.upper} step {loop.step}",
             )  # fmt: skip
 
 
-def _rebound_ids(program: LoopProgram) -> Iterator[Fault]:
+def _rebound_ids(program: LoopProgram) -> Iterator[ModuleFault]:
     """Within one outermost loop an id may be reused; elsewhere one id should have one value."""
     first: dict[int, tuple[IndexValue, int]] = {}
     reported: set[int] = set()
@@ -246,8 +271,8 @@ def _rebound_ids(program: LoopProgram) -> Iterator[Fault]:
                 if where != group and before != value and id_ not in reported:
                     reported.add(id_)
                     yield Fault(
-                        f"symbol id {id_} has different values in different executes",
                         execute.location,
+                        f"symbol id {id_} has different values in different executes",
                         expected=f"{before}, as before",
                         found=f"{value}",
                     )
@@ -259,16 +284,16 @@ def _executes(item: Loop | Execute) -> Iterator[Execute]:
     return chain.from_iterable(map(_executes, item.body))
 
 
-VALUE_RULES: tuple[Rule[LoopProgram], ...] = (
+VALUE_RULES: tuple[Rule[LoopProgram, ModulePlace], ...] = (
     error("SPY150", _steps),
     warning("SPY151", _trip_counts),
     error("SPY152", _negative_symbols),
     warning("SPY166", _rebound_ids),
 )
-STRICT_RULES: tuple[Rule[LoopProgram], ...] = (error("SPY156", _dynamic_bounds),)
-RULES: tuple[Rule[Structure] | Rule[LoopProgram], ...] = (
+STRICT_RULES: tuple[Rule[LoopProgram, ModulePlace], ...] = (error("SPY156", _dynamic_bounds),)
+RULES: tuple[Rule[Structure, ModulePlace] | Rule[LoopProgram, ModulePlace], ...] = (
     *STRUCTURE_RULES,
     *VALUE_RULES,
     *STRICT_RULES,
 )
-"""All rules, for the docs: code, severity, title."""
+"""All rules on modules."""

@@ -511,7 +511,7 @@ def parse_module(text: str, file: str = "bundle.mlir") -> Module:
     """Parse ``text``; ``file`` is the name diagnostics show.
 
     Raises MlirSyntaxError (SPY101-SPY128) at the first place that does not follow the grammar.
-    Names are not resolved here: see ``module_rules.check_module``.
+    Names are not resolved here: see `inspect_module`.
     """
     source = SourceText.of(file, text)
     try:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from spyre.errors import Finding, Severity, SourceLocation
+from spyre.errors import Finding, SourceLocation
 from spyre.mlir.text.syntax import (
     NO_POSITION,
     AddIOp,
@@ -32,61 +31,28 @@ from spyre.mlir.text.syntax import (
     Statement,
     walk,
 )
+from spyre.rules import Fault, Rule, apply_rules, error, warning
 
 MAX_FAULTS = 100
-Subject = TypeVar("Subject")
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One violation; ``place`` is an offset of the module's text or a location."""
-
-    message: str
-    place: int | SourceLocation | None
-    expected: str = ""
-    found: str = ""
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[Subject]):
-    """``check`` yields a fault per violation of the rule in the subject it is given."""
-
-    code: str
-    severity: Severity
-    check: Callable[[Subject], Iterable[Fault]]
-
-
-def error(code: str, check: Callable[[Subject], Iterable[Fault]]) -> Rule[Subject]:
-    """A rule whose violation stops the program."""
-    return Rule(code, Severity.ERROR, check)
-
-
-def warning(code: str, check: Callable[[Subject], Iterable[Fault]]) -> Rule[Subject]:
-    """A rule whose violation is only reported."""
-    return Rule(code, Severity.WARNING, check)
-
-
-def run(rules: Sequence[Rule[Subject]], subject: Subject, module: Module) -> tuple[Finding, ...]:
-    """Findings of all rules on ``subject``, located in ``module``, in the order of the rules.
-
-    A rule is heard MAX_FAULTS times: one missing line can make ten thousand names undefined.
-    """
-    return tuple(
-        _finding(rule.code, rule.severity, fault, module)
-        for rule in rules
-        for fault in islice(rule.check(subject), MAX_FAULTS)
-    )
-
-
-def _finding(code: str, severity: Severity, fault: Fault, module: Module) -> Finding:
-    place = fault.place
-    location = module.locate(place) if isinstance(place, int) else place
-    return Finding(code, severity, fault.message, location, fault.expected, fault.found, fault.hint)
-
-
+"""A rule is heard that often: one missing line can make ten thousand names undefined."""
 MAX_LISTED = 8
 NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_$.-")
+
+ModulePlace = int | SourceLocation | None
+"""Where a module breaks a rule: an offset in its text, or a location."""
+ModuleFault = Fault[ModulePlace]
+SubjectT = TypeVar("SubjectT")
+
+
+def check_rules(
+    rules: Iterable[Rule[SubjectT, ModulePlace]], subject: SubjectT, module: Module
+) -> tuple[Finding, ...]:
+    """Findings of all rules on ``subject``, located in ``module``, in the order of the rules."""
+
+    def locate(place: ModulePlace) -> SourceLocation | None:
+        return module.locate(place) if isinstance(place, int) else place
+
+    return tuple(apply_rules(rules, subject, locate, MAX_FAULTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +60,7 @@ class NameFault:
     """A fault with the code of the rule it breaks."""
 
     code: str
-    fault: Fault
+    fault: ModuleFault
 
 
 def resolve(module: Module) -> tuple[NameFault, ...]:
@@ -254,14 +220,14 @@ class _Walk:
     def undefined(self, name: str, position: int) -> NameFault:
         """Used before its definition, or never defined."""
         if name not in self.positions:
-            return NameFault("SPY130", Fault(f"'%{name}' is not defined", position))
+            return NameFault("SPY130", Fault(position, f"'%{name}' is not defined"))
         found = f"defined{self.line(self.positions[name])}"
         message = f"'%{name}' is used before its definition"
-        return NameFault("SPY131", Fault(message, position, found=found))
+        return NameFault("SPY131", Fault(position, message, found=found))
 
     def report(self, code: str, message: str, position: int, **details: str) -> None:
         """Collect a fault."""
-        self.faults.append(NameFault(code, Fault(message, position, **details)))
+        self.faults.append(NameFault(code, Fault(position, message, **details)))
 
     def line(self, position: int) -> str:
         """`` in line N`` if the text is known."""
@@ -288,23 +254,23 @@ class Structure:
         return tuple(op for op in self.statements if isinstance(op, ExecuteOp))
 
 
-StructureCheck = Callable[[Structure], Iterator[Fault]]
+StructureCheck = Callable[[Structure], Iterator[ModuleFault]]
 
 
 def check_structure(module: Module) -> tuple[Finding, ...]:
     """Findings of all structure rules."""
     structure = Structure(module, tuple(module.walk()), resolve(module))
-    return run(STRUCTURE_RULES, structure, module)
+    return check_rules(STRUCTURE_RULES, structure, module)
 
 
 def _name_rule(code: str) -> StructureCheck:
-    def check(structure: Structure) -> Iterator[Fault]:
+    def check(structure: Structure) -> Iterator[ModuleFault]:
         return (found.fault for found in structure.name_faults if found.code == code)
 
     return check
 
 
-def _extract_types(structure: Structure) -> Iterator[Fault]:
+def _extract_types(structure: Structure) -> Iterator[ModuleFault]:
     """Only the field asked for is compared: emitters write a narrower annotation list."""
     declared = {p.name: p.type for p in structure.module.function.parameters}
     for op in structure.statements:
@@ -313,8 +279,8 @@ def _extract_types(structure: Structure) -> Iterator[Fault]:
         parameter = declared[op.argument]
         if isinstance(parameter, InputArgType) and not _agrees(op, parameter):
             yield Fault(
-                f"the type written differs from that of '%{op.argument}'",
                 op.position,
+                f"the type written differs from that of '%{op.argument}'",
                 hint="the parameter's type counts",
             )
 
@@ -327,17 +293,17 @@ def _agrees(op: ExtractOp, parameter: InputArgType) -> bool:
     return op.type.annotation(op.field) in (None, parameter.annotation(op.field))
 
 
-def _aliases_in_function(structure: Structure) -> Iterator[Fault]:
+def _aliases_in_function(structure: Structure) -> Iterator[ModuleFault]:
     for alias in structure.module.aliases:
         if alias.in_function:
             yield Fault(
-                f"map alias '#{alias.name}' is defined inside the function",
                 alias.position,
+                f"map alias '#{alias.name}' is defined inside the function",
                 expected="aliases at the top of the file",
             )
 
 
-def _operand_counts(structure: Structure) -> Iterator[Fault]:
+def _operand_counts(structure: Structure) -> Iterator[ModuleFault]:
     maps = {alias.name: alias.map for alias in structure.module.aliases}
     for op in structure.statements:
         if not isinstance(op, ApplyOp):
@@ -346,14 +312,14 @@ def _operand_counts(structure: Structure) -> Iterator[Fault]:
         given = (len(op.dims), len(op.symbols))
         if map_ is not None and given != (map_.n_dims, map_.n_symbols):
             yield Fault(
-                "operands do not fit the affine map",
                 op.position,
+                "operands do not fit the affine map",
                 expected=f"{map_.n_dims} dims in ( ) and {map_.n_symbols} symbols in [ ]",
                 found=f"{given[0]} dims and {given[1]} symbols",
             )
 
 
-def _varying_symbols(structure: Structure) -> Iterator[Fault]:
+def _varying_symbols(structure: Structure) -> Iterator[ModuleFault]:
     varying: set[str] = set()
     for op in structure.statements:
         if isinstance(op, ForOp):
@@ -366,109 +332,109 @@ def _varying_symbols(structure: Structure) -> Iterator[Fault]:
             (varying.add if depends else varying.discard)(op.result)
 
 
-def _varying_symbol(name: str, position: int) -> Fault:
+def _varying_symbol(name: str, position: int) -> ModuleFault:
     return Fault(
-        f"symbol operand '%{name}' changes with an enclosing loop",
         position,
+        f"symbol operand '%{name}' changes with an enclosing loop",
         expected="a loop-invariant value in [ ], loop variables in ( )",
     )
 
 
-def _empty_allocations(structure: Structure) -> Iterator[Fault]:
+def _empty_allocations(structure: Structure) -> Iterator[ModuleFault]:
     for op in structure.statements:
         if isinstance(op, AllocateOp) and op.size_bytes <= 0:
             yield Fault(
-                "device_mem_allocate needs a positive size", op.position,
+                op.position, "device_mem_allocate needs a positive size",
                 expected="at least 1 byte", found=f"{op.size_bytes}",
             )  # fmt: skip
 
 
-def _total_allocation(structure: Structure) -> Iterator[Fault]:
+def _total_allocation(structure: Structure) -> Iterator[ModuleFault]:
     total = 0
     for op in structure.statements:
         if isinstance(op, AllocateOp):
             total += max(op.size_bytes, 0)
             if total > MAX_ALLOCATED_BYTES:
                 yield Fault(
-                    "device_mem_allocate exceeds the memory there is", op.position,
+                    op.position, "device_mem_allocate exceeds the memory there is",
                     expected=f"at most {MAX_ALLOCATED_BYTES} bytes in total", found=f"{total}",
                 )  # fmt: skip
                 return
 
 
-def _allocations_in_loops(structure: Structure) -> Iterator[Fault]:
+def _allocations_in_loops(structure: Structure) -> Iterator[ModuleFault]:
     outermost = (op for op in structure.module.function.body if isinstance(op, ForOp))
     for loop in outermost:
         for op in walk(loop.body):
             if isinstance(op, AllocateOp):
                 yield Fault(
-                    "device_mem_allocate inside a loop",
                     op.position,
+                    "device_mem_allocate inside a loop",
                     hint="all iterations share one buffer",
                 )
 
 
-def _id_counts(structure: Structure) -> Iterator[Fault]:
+def _id_counts(structure: Structure) -> Iterator[ModuleFault]:
     for op in structure.executes:
         if len(op.operands) != len(op.symbol_ids):
             yield Fault(
-                f"operands and symbol ids of {op.sdsc_filename} differ in number",
                 op.position,
+                f"operands and symbol ids of {op.sdsc_filename} differ in number",
                 expected=f"{len(op.operands)} symbol_ids, one per operand",
                 found=f"{len(op.symbol_ids)}",
             )
 
 
-def _id_signs(structure: Structure) -> Iterator[Fault]:
+def _id_signs(structure: Structure) -> Iterator[ModuleFault]:
     for op in structure.executes:
         wrong = [id_ for id_ in op.symbol_ids if id_ >= 0]
         if wrong:
             yield Fault(
-                f"symbol id {wrong[0]} is not negative", op.position,
+                op.position, f"symbol id {wrong[0]} is not negative",
                 expected="ids -1, -2, …", found=f"{wrong[0]}",
             )  # fmt: skip
 
 
-def _duplicate_ids(structure: Structure) -> Iterator[Fault]:
+def _duplicate_ids(structure: Structure) -> Iterator[ModuleFault]:
     for op in structure.executes:
         if len(set(op.symbol_ids)) < len(op.symbol_ids):
             twice = Counter(op.symbol_ids).most_common(1)[0][0]
-            yield Fault(f"symbol id {twice} is listed twice", op.position)
+            yield Fault(op.position, f"symbol id {twice} is listed twice")
 
 
-def _unknown_attributes(structure: Structure) -> Iterator[Fault]:
+def _unknown_attributes(structure: Structure) -> Iterator[ModuleFault]:
     for op in structure.executes:
         for attribute in op.attributes:
             yield Fault(
-                f"unknown attribute '{attribute.key}'",
                 attribute.position,
+                f"unknown attribute '{attribute.key}'",
                 expected="sdsc_filename, symbol_ids",
             )
 
 
-def _file_names(structure: Structure) -> Iterator[Fault]:
+def _file_names(structure: Structure) -> Iterator[ModuleFault]:
     for op in structure.executes:
         if _UNSAFE_PATH.search(op.sdsc_filename):
             yield Fault(
-                f"'{op.sdsc_filename}' is not a file of this bundle", op.position,
+                op.position, f"'{op.sdsc_filename}' is not a file of this bundle",
                 expected="a path relative to the directory of bundle.mlir, without ..",
             )  # fmt: skip
 
 
-def _id_lists(structure: Structure) -> Iterator[Fault]:
+def _id_lists(structure: Structure) -> Iterator[ModuleFault]:
     first: dict[str, frozenset[int]] = {}
     for op in structure.executes:
         ids = frozenset(op.symbol_ids)
         before = first.setdefault(op.sdsc_filename, ids)
         if ids != before:
             yield Fault(
-                f"executes of {op.sdsc_filename} bind different symbol ids", op.position,
+                op.position, f"executes of {op.sdsc_filename} bind different symbol ids",
                 expected="the same ids wherever a file is executed",
                 found=f"different: {sorted(ids ^ before, reverse=True)[:8]}",
             )  # fmt: skip
 
 
-STRUCTURE_RULES: tuple[Rule[Structure], ...] = (
+STRUCTURE_RULES: tuple[Rule[Structure, ModulePlace], ...] = (
     error("SPY130", _name_rule("SPY130")),
     error("SPY131", _name_rule("SPY131")),
     error("SPY132", _name_rule("SPY132")),

@@ -46,7 +46,7 @@ from spyre.runtime.tiling.tile_steps import (
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer.sanitizer import Sanitizer
-    from spyre.mlir.bundle import Bundle
+    from spyre.mlir.builder.bundles import BuiltBundle
 
 
 def accumulator(device: Device, operation: str, layout: SpyreTensorLayout) -> Kernel:
@@ -66,11 +66,10 @@ class _Accumulators(dict[tuple[str, str, int], Kernel]):
 
 
 @lru_cache(maxsize=256)
-def _bundle(operation: str, data_format: str, num_sticks: int) -> Bundle:
+def _bundle(operation: str, data_format: str, num_sticks: int) -> BuiltBundle:
     """A bundle over ``num_sticks`` rows of one stick; the writers are imported when needed."""
     from spyre.mlir.builder.bundles import BundleBuilder
     from spyre.mlir.builder.recipes import HostOperand, pointwise
-    from spyre.mlir.bundle import Bundle
 
     builder = BundleBuilder()
     total, result = (builder.argument(num_sticks * 128) for _ in range(2))
@@ -78,8 +77,7 @@ def _bundle(operation: str, data_format: str, num_sticks: int) -> Bundle:
     lanes = SpyreTensorLayout((num_sticks, 1), (1, -1), data_format).elements_per_stick
     source = HostOperand(result.at(), data_format=data_format)
     builder.add(pointwise(operation, (num_sticks, lanes), [target, source], target))
-    parts = builder.build()
-    return Bundle(Path(f"accumulate_{operation}"), parts.module, parts.sdscs)
+    return replace(builder.build(), directory=Path(f"accumulate_{operation}"))
 
 
 Temporaries = Mapping[tuple[int, TileBuffer], DeviceTensor]

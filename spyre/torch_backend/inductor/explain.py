@@ -99,7 +99,7 @@ def _kernel_sections(kernel: InductorKernel | DynamicKernel) -> Iterator[str]:
         yield _text(f"{number} {spec.op}: elements by core", _core_table(spec))
     if LX_FILE in kernel.notes:
         yield f"--- scratchpads ---\n{kernel.notes[LX_FILE]}"
-    size = f"{len(kernel.bundle.sdscs)} SDSCs, pool of {kernel.memory.pool_bytes:,} bytes"
+    size = f"{len(kernel.bundle.operations)} SDSCs, pool of {kernel.memory.pool_bytes:,} bytes"
     yield f"--- bundle ---\n{size}\n"
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout.device_view import DeviceView, row_major_view
-from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.bundles import BuiltBundle, BundleBuilder
 from spyre.mlir.builder.operations import BufferAddress
-from spyre.mlir.bundle import BundleParts
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import OpSpec, Value, device_format
 
@@ -84,7 +83,7 @@ class ProgramBuilder:
         """Put a result where ``target`` says; its dims and lanes are those of the result."""
         self.specs = [spec.into(value.region, target) for spec in self.specs]
 
-    def build(self) -> BundleParts:
+    def build(self) -> BuiltBundle:
         """The bundle; scratch memory, where there is any, is its last argument."""
         bundle = BundleBuilder()
         spans = {r.argument: r.span_bytes for r in self.regions if r.argument >= 0}

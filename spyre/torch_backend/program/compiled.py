@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from spyre.errors import LaunchError
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.bundle import BundleParts
+from spyre.mlir.builder.bundles import BuiltBundle
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.flex.launch_plan import LaunchPlan
 from spyre.runtime.flex.loaded_kernel import load_kernel
@@ -56,14 +57,14 @@ class CompiledProgram:
         self,
         card: FlexDevice,
         name: str,
-        parts: BundleParts,
+        parts: BuiltBundle,
         spans_bytes: Sequence[int],
         identity: object,
     ) -> None:
         self.card = card
         self.name = name
         self._range = launch_range(name)
-        self.bundle = parts.to_bundle(Path(name))
+        self.bundle = replace(parts, directory=Path(name))
         self.spans_bytes = tuple(spans_bytes)
         kernel = Kernel(self.bundle, card.device)
         header = format_header(hashlib.sha256(repr(identity).encode()).hexdigest())

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from spyre import config
 from spyre.errors import LaunchError
-from spyre.mlir.bundle import BundleParts, write_bundle
+from spyre.mlir.builder.bundles import BuiltBundle
+from spyre.mlir.bundle import write_bundle
 from spyre.torch_backend.registration.debug_log import log_program
 
 LISTING_FILE = "operations.txt"
@@ -20,7 +21,7 @@ def shows_programs() -> bool:
     return config.logs_torch_operations() or config.keep_directory() is not None
 
 
-def show_program(name: str, listing: str, parts: BundleParts) -> None:
+def show_program(name: str, listing: str, parts: BuiltBundle) -> None:
     """Log and write a program that is about to be compiled, as the environment asks for.
 
     ``listing``: its operations, one a line. LaunchError SPY951 when SPYRE_KEEP cannot be written.
@@ -32,7 +33,7 @@ def show_program(name: str, listing: str, parts: BundleParts) -> None:
         keep_program(directory, name, listing, parts)
 
 
-def keep_program(directory: Path, name: str, listing: str, parts: BundleParts) -> Path:
+def keep_program(directory: Path, name: str, listing: str, parts: BuiltBundle) -> Path:
     """Write a program to a new directory in ``directory``, numbered and named after ``name``."""
     files = {**parts.extra_files, LISTING_FILE: f"{listing}\n".encode()}
     try:

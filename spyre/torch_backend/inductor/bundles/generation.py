@@ -14,9 +14,8 @@ import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
-from spyre.mlir.builder.bundles import POOL, SEGMENT_BYTES, BundleBuilder
+from spyre.mlir.builder.bundles import POOL, SEGMENT_BYTES, BuiltBundle, BundleBuilder
 from spyre.mlir.builder.operations import BufferAddress, RuntimeSize, SizeValue
-from spyre.mlir.bundle import BundleParts
 from spyre.torch_backend.inductor.bundles.emission import (
     LxShare,
     emit_spec,
@@ -116,7 +115,7 @@ def generate_bundle(
     symbolic: bool = True,
     unrolled: bool = False,
     pool_argument: bool = False,
-) -> BundleParts:
+) -> BuiltBundle:
     """The bundle of a kernel.
 
     ``symbolic``: addresses are launch arguments. Otherwise they are baked in: argument k in segment

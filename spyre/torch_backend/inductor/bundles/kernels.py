@@ -19,7 +19,7 @@ import torch
 from msgspec import structs
 
 from spyre.errors import UnsupportedError
-from spyre.mlir.bundle import BundleParts
+from spyre.mlir.builder.bundles import BuiltBundle
 from spyre.runtime.arguments.specs import (
     ArgumentSpec,
     KernelArguments,
@@ -152,7 +152,7 @@ class InductorKernel:
         self._is_shown = False
 
     @functools.cached_property
-    def bundle(self) -> BundleParts:
+    def bundle(self) -> BuiltBundle:
         """The bundle in the form asked for; made when somebody wants to see it."""
         if self._symbolic and not self.memory.pool_bytes:
             return self._launched
@@ -346,7 +346,7 @@ class DynamicKernel:
         self.is_shown = False
 
     @property
-    def bundle(self) -> BundleParts:
+    def bundle(self) -> BuiltBundle:
         """The bundle as `spyre-run` takes it: the runtime adds the pool."""
         if not self.memory.pool_bytes:
             return self.launched
@@ -404,7 +404,7 @@ class _KernelAtSizes(InductorKernel):
         self._is_shown = kernel.is_shown
 
     @property
-    def bundle(self) -> BundleParts:
+    def bundle(self) -> BuiltBundle:
         """That of the kernel."""
         return self.kernel.bundle
 
