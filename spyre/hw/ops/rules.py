@@ -7,8 +7,8 @@ ignored with a warning).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from math import prod
 
@@ -20,12 +20,12 @@ from spyre.errors import (
     JsonLocation,
     SdscError,
     Severity,
-    SpyreError,
     UnsupportedError,
 )
 from spyre.hw.ops.coverage import SPEC_NAMES
 from spyre.hw.ops.table import OPS, Family, OpDefinition, find_op
 from spyre.mlir.operation.operation import Operation, Tensor
+from spyre.rules import Fault, Rule, apply_rules, error, warning
 
 _COMPUTE = "$.dscs_[0].computeOp_[0]"
 _CONSTANTS = "$.dscs_[0].constantInfo_"
@@ -34,32 +34,14 @@ _SCALE_TOLERANCE = 2.0**-8
 """Relative; rounding a scale to DL16 costs 2^-10."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpFault:
-    """One violation; ``path``: JSON path of the place in the SDSC."""
-
-    path: str
-    message: str
-    expected: str = ""
-    found: str = ""
+OpSubject = tuple[Operation, OpDefinition]
+"""An operation, and its row of the op table."""
 
 
-Check = Callable[[Operation, OpDefinition], Iterator[OpFault]]
-
-
-@dataclass(frozen=True, slots=True)
-class OpRule:
-    """A rule; ``error``: what the planner raises for a violation of an ERROR rule."""
-
-    code: str
-    severity: Severity
-    check: Check
-    error: type[SpyreError] = SdscError
-
-
-def _operands(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+def _operands(subject: OpSubject) -> Iterator[Fault[str]]:
+    op, spec = subject
     if len(op.inputs) != spec.inputs or len(op.outputs) != 1:
-        yield OpFault(
+        yield Fault(
             _COMPUTE,
             f"{op.name}: wrong number of tensors",
             f"{spec.inputs} inputs and 1 output",
@@ -67,28 +49,31 @@ def _operands(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
         )
 
 
-def _constants(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+def _constants(subject: OpSubject) -> Iterator[Fault[str]]:
+    op, spec = subject
     for name in spec.constants:
         if name not in op.constants:
             found = ", ".join(op.constants) or "no constants"
-            yield OpFault(_CONSTANTS, f"{op.name} needs the constant {name!r}", name, found)
+            yield Fault(_CONSTANTS, f"{op.name} needs the constant {name!r}", name, found)
 
 
-def _unused_constants(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+def _unused_constants(subject: OpSubject) -> Iterator[Fault[str]]:
+    op, spec = subject
     known = (*spec.constants, *spec.optional_constants, MASK_CONSTANT)
     for name in op.constants:
         if name not in known:
             expected = ", ".join(known)
-            yield OpFault(_CONSTANTS, f"{op.name} does not use the constant {name}", expected, name)
+            yield Fault(_CONSTANTS, f"{op.name} does not use the constant {name}", expected, name)
 
 
-def _formats(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+def _formats(subject: OpSubject) -> Iterator[Fault[str]]:
+    op, spec = subject
     results = spec.result_formats or spec.formats
     pairs = [(tensor, spec.formats) for tensor in op.inputs]
     pairs += [(tensor, results) for tensor in op.outputs]
     for tensor, formats in pairs:
         if formats and tensor.data_format not in formats:
-            yield OpFault(
+            yield Fault(
                 tensor.json_path,
                 f"{op.name}: {tensor.name} is {tensor.data_format}, which the operation "
                 f"does not take",
@@ -105,12 +90,13 @@ def topk_dims(op: Operation) -> tuple[list[str], list[str]]:
     return reduced, kept
 
 
-def _topk_extent(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+def _topk_extent(subject: OpSubject) -> Iterator[Fault[str]]:
+    op, spec = subject
     if spec.family is not Family.TOPK or not op.inputs or not op.outputs:
         return
     reduced, kept = topk_dims(op)
     if len(reduced) == len(kept) == 1 and op.extents[kept[0]] > op.extents[reduced[0]]:
-        yield OpFault(
+        yield Fault(
             _EXTENTS,
             f"{op.name}: k exceeds the extent it selects from",
             f"at most {op.extents[reduced[0]]} along {kept[0]!r}",
@@ -126,7 +112,8 @@ def reduced_count(op: Operation) -> int:
     return prod(op.extents[d] - masked[d] for d in reduced)
 
 
-def _scale(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
+def _scale(subject: OpSubject) -> Iterator[Fault[str]]:
+    op, spec = subject
     """One over the count, of which padding may be part where no mask says otherwise."""
     names = {"scaling_factor", "exx2scale"} & set(spec.constants) & set(op.constants)
     if not op.inputs or not op.outputs:
@@ -135,7 +122,7 @@ def _scale(op: Operation, spec: OpDefinition) -> Iterator[OpFault]:
         scale = decode_constant(op.constants[name], op.constant_formats[name])
         count = reduced_count(op)
         if abs(scale * count - 1.0) > _SCALE_TOLERANCE and not _padded(op, scale, count):
-            yield OpFault(
+            yield Fault(
                 _CONSTANTS,
                 f"{op.name}: {name} is not one over the number of elements",
                 f"1/{count} = {1.0 / max(count, 1):.6g}",
@@ -154,15 +141,18 @@ def _padded(op: Operation, scale: float, count: int) -> bool:
     return False
 
 
-RULES: tuple[OpRule, ...] = (
-    OpRule("SPY280", Severity.ERROR, _operands),
-    OpRule("SPY281", Severity.ERROR, _constants),
-    OpRule("SPY522", Severity.ERROR, _formats, UnsupportedError),
-    OpRule("SPY286", Severity.ERROR, _topk_extent),
-    OpRule("SPY295", Severity.WARNING, _scale),
-    OpRule("SPY297", Severity.WARNING, _unused_constants),
+RULES: tuple[Rule[OpSubject, str], ...] = (
+    error("SPY280", _operands),
+    error("SPY281", _constants),
+    error("SPY522", _formats),
+    error("SPY286", _topk_extent),
+    warning("SPY295", _scale),
+    warning("SPY297", _unused_constants),
 )
 """Rules on one operation, in order of application."""
+
+NOT_SIMULATED = frozenset(("SPY522",))
+"""Rules whose violations are valid programs."""
 
 FATAL = frozenset(
     ("SPY520", "SPY555", *(rule.code for rule in RULES if rule.severity is Severity.ERROR))
@@ -199,14 +189,10 @@ def require_op(op: Operation) -> OpDefinition:
 
 def require_rules(op: Operation, spec: OpDefinition) -> None:
     """Raise the first violation of an ERROR rule: SdscError, or UnsupportedError for formats."""
-    for rule in RULES:
-        if rule.severity is not Severity.ERROR:
-            continue
-        for fault in rule.check(op, spec):
-            place = JsonLocation(op.file, fault.path)
-            raise rule.error(
-                rule.code, fault.message, place, expected=fault.expected, found=fault.found
-            )
+    for f in _findings(op, spec):
+        if f.severity is Severity.ERROR:
+            kind = UnsupportedError if f.code in NOT_SIMULATED else SdscError
+            raise kind(f.code, f.message, f.location, expected=f.expected, found=f.found)
 
 
 def find_faults(op: Operation) -> tuple[Finding, ...]:
@@ -216,17 +202,13 @@ def find_faults(op: Operation) -> tuple[Finding, ...]:
     except UnsupportedError as error:
         return (replace(error.finding, severity=Severity.WARNING),)
     return tuple(
-        Finding(
-            rule.code,
-            Severity.WARNING if rule.error is UnsupportedError else rule.severity,
-            fault.message,
-            JsonLocation(op.file, fault.path),
-            fault.expected,
-            fault.found,
-        )
-        for rule in RULES
-        for fault in rule.check(op, spec)
+        replace(f, severity=Severity.WARNING) if f.code in NOT_SIMULATED else f
+        for f in _findings(op, spec)
     )
+
+
+def _findings(op: Operation, spec: OpDefinition) -> Iterator[Finding]:
+    return apply_rules(RULES, (op, spec), lambda path: JsonLocation(op.file, path))
 
 
 STANDARD = "STANDARD"

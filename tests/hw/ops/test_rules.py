@@ -140,7 +140,7 @@ def test_operations_of_dl16_only(spec: OpDefinition):
     first = op.inputs[0]
     assert error.value.code == "SPY522"
     assert str(error.value).splitlines() == [
-        f"sdsc_0.json at $: error SPY522: {name}: {first.name} is IEEE_FP32, "
+        f"sdsc_0.json at {first.json_path}: error SPY522: {name}: {first.name} is IEEE_FP32, "
         "which the operation does not take",
         "  expected: SEN169_FP16",
         "  found: IEEE_FP32",
