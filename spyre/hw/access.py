@@ -1,5 +1,4 @@
-"""Where a tensor's elements lie and which of them a core touches, for planners, checks and
-sanitizer.
+"""Where a tensor's elements lie, and which of them a core touches.
 
 The rule is that of :mod:`spyre.mlir.footprint` (SDSC reference §5.2). A *pitch* is the distance in
 bytes between neighbours along a dim: of sticks for a dim in the tensor's stick, of elements for any
@@ -16,19 +15,17 @@ import numpy.typing as npt
 
 from spyre.errors import JsonLocation, UnsupportedError
 from spyre.hw.spec import STICK_BYTES
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Axis, Int64Array
 from spyre.mlir.operation.footprint import (
     RESTICKIFY,
     core_extent,
     footprint,
     implied_front,
     indexed_dims,
-    is_local,
     stick_elements,
     stored_extent,
     unsplit_input_extent,
     window_of,
-    window_span,
 )
 from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor, Window
 
@@ -118,84 +115,42 @@ def per_core(op: Operation, dim: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class BoxAxis:
-    """``steps`` along ``dim``, ``pitch_bytes`` and ``elements`` apart.
-
-    ``first``: element the first step is at, counted from the core's start; negative before it.
-    """
-
-    dim: str
-    steps: int
-    pitch_bytes: int
-    elements: int
-    first: int = 0
-
-    @property
-    def first_bytes(self) -> int:
-        """Way from the core's start to the first step."""
-        return self.first * self.pitch_bytes // self.elements
-
-
-@dataclass(frozen=True, slots=True)
 class Box:
-    """Sticks relative to a core's start; ``axes`` by falling pitch, those of one step included.
+    """What a core touches of a tensor: whole sticks, relative to the core's start.
 
-    A dim may have two axes, whose steps add up: windows with gaps between them.
+    ``walk`` steps from stick to stick, in bytes and in the coordinate along each dim of ``dims``
+    (in the core's share, of the stick's first element). Its axes are those of the dims by falling
+    pitch, with those of one step; a dim may have two of them: windows with gaps between them. It
+    starts before the core does where windows reach back into the input.
     """
 
-    axes: tuple[BoxAxis, ...]
+    walk: AccessMap
+    dims: tuple[str, ...]
 
     @property
     def sticks(self) -> int:
         """Number of sticks."""
-        count = 1
-        for axis in self.axes:
-            count *= axis.steps
-        return count
+        return self.walk.count
 
     @property
     def first_bytes(self) -> int:
         """From the core's start to the first stick; negative where windows reach back."""
-        return sum(axis.first_bytes for axis in self.axes)
-
-    @property
-    def span_bytes(self) -> int:
-        """From the first stick to the end of the last."""
-        return STICK_BYTES + sum((axis.steps - 1) * axis.pitch_bytes for axis in self.axes)
+        return self.walk.first[0]
 
     @property
     def end_bytes(self) -> int:
         """From the core's start to the end of the last stick."""
-        return self.first_bytes + self.span_bytes
+        return self.walk.highest() + STICK_BYTES
 
-    def offsets(self) -> Int64Array:
-        """Byte offset of every stick from the core's start, ascending where pitches nest."""
-        total = np.full(1, self.first_bytes, np.int64)
-        for axis in self.axes:
-            steps = np.arange(axis.steps, dtype=np.int64) * axis.pitch_bytes
-            total = (total[:, None] + steps).ravel()
-        return total
-
-    def holds(self, offset_bytes: Int64Array) -> npt.NDArray[np.bool_]:
-        """True where the byte at an offset from the core's start lies in one of the sticks.
-
-        Pitches nest, so the offset is taken apart from the largest pitch down.
-        """
-        rest = offset_bytes - self.first_bytes
-        inside = rest >= 0
-        for axis in self.axes:
-            rest -= np.clip(rest // axis.pitch_bytes, 0, axis.steps - 1) * axis.pitch_bytes
-        return inside & (rest >= 0) & (rest < STICK_BYTES)
+    @property
+    def span_bytes(self) -> int:
+        """From the first stick to the end of the last."""
+        return self.end_bytes - self.first_bytes
 
     def coordinate(self, offset_bytes: int) -> dict[str, int]:
-        """Element coordinate per dim, in the core's share, of the stick at ``offset_bytes``."""
-        found: dict[str, int] = {}
-        rest = offset_bytes - self.first_bytes
-        for axis in self.axes:
-            step = min(rest // axis.pitch_bytes, axis.steps - 1)
-            rest -= step * axis.pitch_bytes
-            found[axis.dim] = found.get(axis.dim, 0) + axis.first + step * axis.elements
-        return found
+        """Coordinate per dim, in the core's share, of the stick that holds a byte."""
+        (steps,), _ = self.walk.steps_of(np.array([offset_bytes], np.int64))
+        return dict(zip(self.dims, self.walk.at(steps.tolist())[1:], strict=True))
 
 
 _Steps = tuple[int, tuple[tuple[int, int], ...]]
@@ -203,41 +158,59 @@ _Steps = tuple[int, tuple[tuple[int, int], ...]]
 
 
 def core_boxes(op: Operation, tensor: Tensor) -> tuple[Box | None, ...]:
-    """The box of every core, in the order of ``op.cores``; None where a core touches nothing."""
+    """The box of every core, in the order of ``op.cores``; None where a core touches nothing.
+
+    The address rule of SDSC reference §5.2, restricted to what the operation visits: a restickify
+    stops at the stored extents, windows read what they cover of the stored input (operations
+    reference §7). An indexed dim of a value tensor is left out: only the index tensor knows where
+    it leads.
+    """
     pitches = footprint(op, tensor).pitch_bytes
-    sticks = stick_elements(tensor)
     skipped = indexed_dims(op, tensor)
-    dims = [d for d in tensor.dims if tensor.holds(d) and d not in skipped]
-    dims = sorted(dict.fromkeys(dims), key=lambda d: -pitches[d])
-    shared: dict[tuple[_Steps | None, ...], Box | None] = {}
+    held = dict.fromkeys(d for d in tensor.dims if tensor.holds(d) and d not in skipped)
+    dims = tuple(sorted(held, key=lambda d: -pitches[d]))
+    # shares are of one size; only here it matters which of them a core has
+    uneven = [d for d in dims if op.name == RESTICKIFY or window_of(op, tensor, d) is not None]
+    by_slices: dict[tuple[int, ...], Box | None] = {}
+    by_steps: dict[tuple[_Steps | None, ...], Box | None] = {}
     boxes = []
-    for position in range(len(op.cores)):
-        steps = tuple(_steps(op, tensor, d, position, sticks.get(d, 1)) for d in dims)
-        if steps not in shared:
-            axes = [
-                axis
-                for dim, found in zip(dims, steps, strict=True)
-                for axis in _axes(dim, found, pitches[dim], sticks.get(dim, 1))
-            ]
-            shared[steps] = None if None in steps else Box(tuple(axes))
-        boxes.append(shared[steps])
+    for position, slices in enumerate(op.core_slices):
+        key = tuple(slices.get(dim, 0) for dim in uneven)
+        if key not in by_slices:
+            steps = tuple(_steps(op, tensor, dim, position) for dim in dims)
+            if steps not in by_steps:
+                by_steps[steps] = _box(tensor, dims, steps, pitches)
+            by_slices[key] = by_steps[steps]
+        boxes.append(by_slices[key])
     return tuple(boxes)
 
 
-def _axes(dim: str, steps: _Steps | None, pitch: int, size: int) -> list[BoxAxis]:
-    """The axes of ``steps`` of ``size`` elements and ``pitch`` bytes."""
-    if steps is None:
-        return []
-    first, levels = steps
-    firsts = [first * size] + [0] * (len(levels) - 1)
-    return [
-        BoxAxis(dim, count, distance * pitch, distance * size, start)
-        for (count, distance), start in zip(levels, firsts, strict=True)
-    ]
+def _box(
+    tensor: Tensor,
+    dims: tuple[str, ...],
+    steps: Sequence[_Steps | None],
+    pitches: Mapping[str, int],
+) -> Box | None:
+    """``steps``: of each dim, None if nothing is touched along it."""
+    sticks = stick_elements(tensor)
+    first, axes = [0] * (1 + len(dims)), []
+    for place, (dim, visited) in enumerate(zip(dims, steps, strict=True), 1):
+        if visited is None:
+            return None
+        start, levels = visited
+        size = sticks.get(dim, 1)
+        first[0] += start * pitches[dim]
+        first[place] = start * size
+        for extent, distance in levels:
+            moves = [0] * len(first)
+            moves[0], moves[place] = distance * pitches[dim], distance * size
+            axes.append(Axis(extent, tuple(moves)))
+    return Box(AccessMap(tuple(first), tuple(axes)), dims)
 
 
-def _steps(op: Operation, tensor: Tensor, dim: str, position: int, size: int) -> _Steps | None:
-    """What the core at ``position`` visits along ``dim``, ``size`` elements to a step."""
+def _steps(op: Operation, tensor: Tensor, dim: str, position: int) -> _Steps | None:
+    """What the core at ``position`` visits along ``dim``."""
+    size = stick_elements(tensor).get(dim, 1)
     if (window := window_of(op, tensor, dim)) is not None:
         return _windowed(op, tensor, dim, window, position, size)
     visited = _visited(op, tensor, dim, position)
@@ -252,9 +225,9 @@ def _windowed(
     places = np.arange(op.extents.get(window.window_dim, 1), dtype=np.int64) * window.dilation
     slides = np.arange(positions, dtype=np.int64) * window.stride
     covered = (slides[:, None] + places).ravel() - implied_front(tensor, dim, window)
-    whole = covered + op.core_slices[position].get(dim, 0) * positions * window.stride
-    held = (whole >= 0) & (whole < unsplit_input_extent(tensor, dim, window))
-    return _regular(np.unique(covered[held] // size)) if held.any() else None
+    in_tensor = covered + op.core_slices[position].get(dim, 0) * positions * window.stride
+    stored = (in_tensor >= 0) & (in_tensor < unsplit_input_extent(tensor, dim, window))
+    return _regular(np.unique(covered[stored] // size)) if stored.any() else None
 
 
 def _regular(numbers: Int64Array) -> _Steps:
@@ -301,8 +274,26 @@ def covers(op: Operation, tensor: Tensor, offset_bytes: Int64Array) -> npt.NDArr
     hits = np.zeros(offset_bytes.shape, np.bool_)
     for box in {id(b): b for b in boxes if b is not None}.values():
         columns = np.flatnonzero([b is box for b in boxes])
-        hits[:, columns] = box.holds(offset_bytes[:, columns])
+        hits[:, columns] = box.walk.contains(offset_bytes[:, columns], STICK_BYTES)
     return hits
+
+
+def touched_bytes(op: Operation, tensor: Tensor, starts: Int64Array) -> tuple[int, int]:
+    """First byte and end of what all cores touch; ``starts``: a start per core, in bytes.
+
+    A core's share of an index tensor may start inside a stick, at whose end it ends.
+    """
+    inside = starts % STICK_BYTES if tensor in op.index_tensors else np.zeros_like(starts)
+    ranges = [
+        (start + box.first_bytes, start + box.end_bytes - skipped)
+        for box, start, skipped in zip(
+            core_boxes(op, tensor), starts.tolist(), inside.tolist(), strict=True
+        )
+        if box is not None
+    ]
+    if not ranges:
+        return int(starts.min()), int(starts.min())
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def is_indirect(tensor: Tensor) -> bool:
@@ -345,63 +336,3 @@ def _slice_step(op: Operation, tensor: Tensor, dim: str) -> int:
     """Elements of ``tensor`` from one work slice to the next."""
     window = window_of(op, tensor, dim)
     return core_extent(op, tensor, dim) * (1 if window is None else window.stride)
-
-
-def touched_bytes(op: Operation, access: TensorAccess, starts: Int64Array) -> tuple[int, int]:
-    """First byte and end of what all cores touch; ``starts``: a start per core.
-
-    A core's share of an index tensor may start inside a stick, at whose end it ends. Where memory
-    is shorter than the iteration (ReStickifyOpHBM), the last cores touch less than their share.
-    Along the dims an index stands for, one step counts, whatever memory holds.
-    """
-    windowed = [d for d in access.tensor.dims if window_of(op, access.tensor, d) is not None]
-    short = [d for d in _divided(op, access) if access.stored[d] < op.extents[d]]
-    if not windowed and not short:
-        inside = starts % STICK_BYTES if access.tensor in op.index_tensors else 0
-        return int(starts.min()), int((starts - inside).max()) + access.span_bytes
-    low, high = starts.copy(), starts + STICK_BYTES
-    reached = np.ones(len(starts), np.bool_)
-    for dim in access.tensor.dims:
-        if not access.tensor.holds(dim) or dim in indexed_dims(op, access.tensor):
-            continue
-        size, pitch = access.sticks.get(dim, 1), access.pitch_bytes[dim]
-        if dim in windowed:
-            first, end = _window_range(op, access, dim)
-        else:
-            first, end = np.zeros(1, np.int64), _stored_share(op, access, dim, dim in short)
-            reached &= end > 0
-        low += first // size * pitch
-        high += (np.maximum(-(-end // size), 1) - 1) * pitch
-    if not reached.any():
-        return int(starts.min()), int(starts.min())
-    return int(low[reached].min()), int(high[reached].max())
-
-
-def _divided(op: Operation, access: TensorAccess) -> list[str]:
-    """Dims along which the cores have slices of one tensor in HBM; no core has one of a table."""
-    if is_local(access.tensor):
-        return []
-    indexed = indexed_dims(op, access.tensor)
-    held = [d for d in access.tensor.dims if access.tensor.holds(d) and d not in indexed]
-    return [d for d in held if op.slices.get(d, 1) > 1]
-
-
-def _stored_share(op: Operation, access: TensorAccess, dim: str, is_short: bool) -> Int64Array:
-    """Elements of ``dim`` that each core has in memory."""
-    share = np.full(len(op.core_slices), per_core(op, dim), np.int64)
-    if not is_short:
-        return np.minimum(share, access.stored[dim])
-    origins = np.array([core.get(dim, 0) for core in op.core_slices], np.int64) * share
-    found: Int64Array = np.clip(access.stored[dim] - origins, 0, share)
-    return found
-
-
-def _window_range(op: Operation, access: TensorAccess, dim: str) -> tuple[Int64Array, Int64Array]:
-    """Per core: stored coordinates along a windowed ``dim``, counted from the core's start."""
-    window = op.windows[dim]
-    origins = [core.get(dim, 0) * per_core(op, dim) * window.stride for core in op.core_slices]
-    origin = np.array(origins, np.int64)
-    front = implied_front(access.tensor, dim, window)
-    limit = unsplit_input_extent(access.tensor, dim, window)
-    end = np.minimum(window_span(op, dim, window) - front, limit - origin)
-    return np.maximum(-front, -origin), end

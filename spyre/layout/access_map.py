@@ -104,6 +104,14 @@ class AccessMap:
         """The highest position."""
         return self._extents[space][1]
 
+    def at(self, steps: Sequence[int]) -> tuple[int, ...]:
+        """Position in every space after so many steps along each axis."""
+        moves = [(n, axis.pitches) for n, axis in zip(steps, self.axes, strict=True)]
+        return tuple(
+            start + sum(n * pitches[space] for n, pitches in moves)
+            for space, start in enumerate(self.first)
+        )
+
     def offsets(self, space: int = 0) -> Int64Array:
         """Positions of all steps, in the order of the walk."""
         total = np.full(1, self.first[space], np.int64)

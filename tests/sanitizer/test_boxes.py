@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.errors import UnsupportedError
-from spyre.hw.access import Box, BoxAxis, canonical_cores, core_boxes, global_coordinate
+from spyre.hw.access import Box, canonical_cores, core_boxes, global_coordinate
 from spyre.hw.device.device import Device
 from spyre.hw.reference.addresses import element_offsets, slice_origin
 from spyre.hw.sanitizer.check_plan import nest_words
 from spyre.hw.spec import REGION_BYTES
+from spyre.layout.access_map import AccessMap, Axis
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, reduction
 from spyre.mlir.operation.operation import Indirection, Operation
@@ -39,12 +40,13 @@ def test_boxes_are_the_sticks_of_the_elements(spec: OperationSpec):
     for tensor in op.tensors:
         for position, box in enumerate(core_boxes(op, tensor)):
             sticks = np.unique(visited_offsets(op, tensor, position) // 128)
-            found = np.unique(box.offsets() // 128) if box is not None else np.zeros(0)
+            found = np.unique(box.walk.offsets() // 128) if box is not None else np.zeros(0)
             assert np.array_equal(found, sticks), (tensor.name, position)
 
 
 def test_too_many_separate_axes():
-    box = Box(tuple(BoxAxis(f"d{k}", 2, 128 * 3 ** (11 - k), 1) for k in range(11)))
+    axes = (Axis(2, (128 * 3 ** (11 - k),)) for k in range(11))
+    box = Box(AccessMap((0,), tuple(axes)), ())
     with pytest.raises(UnsupportedError, match="SPY737"):
         nest_words(box, True)
 
@@ -59,7 +61,7 @@ def test_coordinates_lead_back(spec: OperationSpec, seed: int):
         position = int(rng.integers(len(op.cores)))
         box = core_boxes(op, tensor)[position]
         assert box is not None
-        offset = int(rng.choice(box.offsets()))
+        offset = int(rng.choice(box.walk.offsets()))
         named = dict(global_coordinate(op, tensor, box, position, offset))
         origin = slice_origin(op, position)
         local = {dim: np.array([named.get(dim, origin[dim]) - origin[dim]]) for dim in op.dims}

@@ -61,7 +61,7 @@ def test_boxes_are_the_sticks_of_the_elements(op: Operation):
         boxes = core_boxes(op, tensor)
         for position, (box, offsets) in enumerate(zip(boxes, distinct_offsets(op, k), strict=True)):
             sticks = np.unique(offsets // 128)
-            found = box.offsets() // 128 if box is not None else np.zeros(0)
+            found = box.walk.offsets() // 128 if box is not None else np.zeros(0)
             assert len(np.unique(found)) == len(found)
             if k == 0 and has_gaps(op):
                 assert set(found.tolist()) >= set(sticks.tolist())
@@ -85,7 +85,7 @@ def test_sticks_lie_at_the_coordinate_named(op: Operation, seed: int):
     box = core_boxes(op, tensor)[position]
     if box is None:
         return
-    offset = int(rng.choice(box.offsets()))
+    offset = int(rng.choice(box.walk.offsets()))
     named = dict(global_coordinate(op, tensor, box, position, offset))
     assert element_at(op, position, named) // 128 * 128 == offset
 
@@ -153,7 +153,7 @@ def test_cells_are_the_sticks_of_the_elements(op: Operation):
         for k, tensor in enumerate(variant.op.tensors):
             for position, box in enumerate(core_boxes(variant.op, tensor)):
                 assert box is not None
-                at = int(variant.starts[0, k, position]) + box.offsets()
+                at = int(variant.starts[0, k, position]) + box.walk.offsets()
                 found[k] |= set((at // 128).tolist())
     assert found == {k: elsewhere(op, k) for k in range(2)}
 

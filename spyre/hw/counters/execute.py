@@ -227,7 +227,7 @@ def _stick_numbers(run: PlanRun, operand: int) -> Int64Array:
     boxes = core_boxes(run.plan.op, run.plan.op.tensors[operand])
     distinct = {(start, id(box)): box for start, box in zip(starts, boxes, strict=True)}
     found = [
-        (start + box.offsets()) // STICK_BYTES
+        (start + box.walk.offsets()) // STICK_BYTES
         for (start, _), box in distinct.items()
         if box is not None
     ]

@@ -18,7 +18,7 @@ import numpy as np
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
 from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGION_BYTES, REGIONS
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
 
 WINDOW_BITS = 40
 """Windows are told apart by the address bits from here on, far above those of real memory."""
@@ -26,25 +26,22 @@ WINDOW_BITS = 40
 
 @dataclass(frozen=True)
 class TileMap:
-    """A mixed-radix change of strides; immutable, usable from several threads.
+    """Where what lies in a tile's memory lies in the larger tensor that the tile is cut from.
 
+    A kernel compiled for a tile computes addresses with the tile's pitches. On stick-tiled memory
+    the larger tensor has other ones ([4096, K] is [K/64, 4096, 64], runtime reference §6).
     ``extents``: device extents of the tile above the stick, outermost first. ``strides_bytes``:
-    distance of two steps of each in the larger tensor.
+    distance of two steps of each in the larger tensor. Immutable, usable from several threads.
     """
 
     extents: tuple[int, ...]
     strides_bytes: tuple[int, ...]
 
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of the tile's own memory."""
-        return STICK_BYTES * prod(self.extents)
-
-    @property
-    def span_bytes(self) -> int:
-        """Bytes of the larger tensor from the tile's corner to the end of its last stick."""
-        pairs = zip(self.extents, self.strides_bytes, strict=True)
-        return STICK_BYTES + sum((extent - 1) * stride for extent, stride in pairs)
+    @cached_property
+    def walk(self) -> AccessMap:
+        """The tile's sticks in bytes of the tile's memory and of the larger tensor's."""
+        pairs = zip(self.tile_strides_bytes, self.strides_bytes, strict=True)
+        return AccessMap((0, 0), tuple(map(Axis, self.extents, pairs)))
 
     @cached_property
     def tile_strides_bytes(self) -> tuple[int, ...]:
@@ -52,10 +49,19 @@ class TileMap:
         return tuple(STICK_BYTES * prod(self.extents[k + 1 :]) for k in range(len(self.extents)))
 
     @property
+    def tile_bytes(self) -> int:
+        """Bytes of the tile's own memory."""
+        return STICK_BYTES * self.walk.count
+
+    @property
+    def span_bytes(self) -> int:
+        """Bytes of the larger tensor from the tile's corner to the end of its last stick."""
+        return STICK_BYTES + self.walk.highest(1)
+
+    @property
     def is_identity(self) -> bool:
         """True if every offset of the tile stays where it is."""
-        pairs = zip(self.extents, self.tile_strides_bytes, self.strides_bytes, strict=True)
-        return all(extent == 1 or tile == whole for extent, tile, whole in pairs)
+        return all(axis.extent == 1 or len({*axis.pitches}) == 1 for axis in self.walk.axes)
 
     @cached_property
     def merged(self) -> TileMap:
@@ -63,33 +69,16 @@ class TileMap:
 
         Extents of 1 vanish; at least one dim stays.
         """
-        extents: list[int] = []
-        strides: list[int] = []
-        for extent, stride in zip(self.extents, self.strides_bytes, strict=True):
-            if extent == 1:
-                continue
-            if extents and strides[-1] == extent * stride:
-                extents[-1] *= extent
-                strides[-1] = stride
-            else:
-                extents.append(extent)
-                strides.append(stride)
-        return TileMap(tuple(extents or [1]), tuple(strides or [STICK_BYTES]))
+        axes = join_axes(drop_unit_axes(self.walk.axes)) or [Axis(1, (STICK_BYTES,) * 2)]
+        return TileMap(tuple(a.extent for a in axes), tuple(a.pitches[1] for a in axes))
 
     def coordinates(self, offsets_bytes: Int64Array) -> Int64Array:
         """Device coordinates above the stick, in a last axis; the outermost may leave the tile."""
-        rest = offsets_bytes // STICK_BYTES
-        found = np.empty((*offsets_bytes.shape, len(self.extents)), np.int64)
-        for k in range(len(self.extents) - 1, 0, -1):
-            rest, found[..., k] = np.divmod(rest, self.extents[k])
-        found[..., 0] = rest
-        return found
+        return self.walk.steps_of(offsets_bytes, beyond=True)[0]
 
     def apply(self, offsets_bytes: Int64Array) -> Int64Array:
         """Offsets in the tile's memory → offsets in the larger tensor's, from the tile's corner."""
-        coordinates = self.coordinates(offsets_bytes)
-        moved: Int64Array = coordinates @ np.array(self.strides_bytes, np.int64)
-        return moved + offsets_bytes % STICK_BYTES
+        return self.walk.locate(offsets_bytes, 0, 1, beyond=True)
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ def first_outside(
     for position, box in enumerate(core_boxes(op, tensor)):
         if box is None:
             continue
-        offsets = box.offsets()
+        offsets = box.walk.offsets()
         at = int(starts[position]) + offsets
         inside = np.zeros(at.shape, np.bool_)
         for a in allocations:

@@ -139,8 +139,8 @@ def plan_operation(
     contexts = [whole] if core_order is None else _one_by_one(whole, core_order)
     tables = np.vstack([row for c in contexts for row in _planner(spec.family)(c)])
     touched = [
-        touched_bytes(op, access, starts)
-        for access, starts in zip(accesses, relative_starts, strict=True)
+        touched_bytes(op, tensor, starts)
+        for tensor, starts in zip(op.tensors, relative_starts, strict=True)
     ]
     low, high = np.array(touched, np.int64).reshape(-1, 2).T
     return CorePlan(op, spec, tables, accesses, low, high)

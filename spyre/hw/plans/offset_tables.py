@@ -23,7 +23,7 @@ from spyre.hw.ops.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
 from spyre.hw.plans.context import PlanContext, check_shared_output
 from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.table import plan as tb
-from spyre.layout.access_map import Axis, Int64Array
+from spyre.layout.access_map import AccessMap, Axis, Int64Array
 from spyre.mlir.operation.footprint import is_local, unsplit_input_extent, window_of, window_span
 from spyre.mlir.operation.operation import Operation, Tensor
 
@@ -217,9 +217,18 @@ def attach(head: Int64Array, vectors: Sequence[Int64Array]) -> Int64Array:
     return rows
 
 
-_HALVES = 2
-_GROUPS = 8
-_BLOCK = _HALVES * _GROUPS * ALTERNATE_GROUP
+_BLOCK = 2 * 8 * ALTERNATE_GROUP
+_INTERLEAVED = AccessMap(
+    (0, 0),
+    (
+        Axis(1, (_BLOCK, _BLOCK)),
+        Axis(2, (8 * ALTERNATE_GROUP, ALTERNATE_GROUP)),
+        Axis(8, (ALTERNATE_GROUP, 2 * ALTERNATE_GROUP)),
+        Axis(ALTERNATE_GROUP, (1, 1)),
+    ),
+)
+"""From elements of an interleaved dim to their order in the stick: 64·h + 8·g + e stands at
+16·g + 8·h + e (operations reference §5)."""
 
 
 def element_bits(tensor: Tensor) -> int:
@@ -245,14 +254,26 @@ def coordinate_offsets(
 
     They continue periodically, also below zero: coordinate + elements per stick lies one pitch on.
     """
-    size = access.sticks.get(dim, 1)
-    sticks, within = np.divmod(coordinates, size)
-    offsets = 8 * access.pitch_bytes[dim] * sticks
-    if size > 1:
-        if is_alternating(op, access.tensor, dim):
-            within = alternate(within)
-        offsets += _position(access.tensor, dim, within) * element_bits(access.tensor)
-    return np.asarray(offsets, np.int64)
+    if is_alternating(op, access.tensor, dim):
+        coordinates = _INTERLEAVED.locate(coordinates, 0, 1, beyond=True)
+    return _bits_of_elements(access, dim).locate(coordinates, 0, 1, beyond=True)
+
+
+def _bits_of_elements(access: TensorAccess, dim: str) -> AccessMap:
+    """From elements along ``dim`` to bits: its digits in the stick by their weights, then sticks.
+
+    A packed stick lists a dim several times, the lowest digit first (SDSC reference §5.2 step 5).
+    """
+    tensor = access.tensor
+    digits: list[Axis] = []
+    elements, weight = 1, element_bits(tensor)
+    for name, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
+        if name == dim:
+            digits.insert(0, Axis(size, (elements, weight)))
+            elements *= size
+        weight *= size
+    sticks = Axis(1, (elements, 8 * access.pitch_bytes[dim]))
+    return AccessMap((0, 0), (sticks, *digits))
 
 
 def is_alternating(op: Operation, tensor: Tensor, dim: str) -> bool:
@@ -262,22 +283,3 @@ def is_alternating(op: Operation, tensor: Tensor, dim: str) -> bool:
         return False
     sizes = [n for d, n in zip(tensor.stick_dims, tensor.stick_sizes, strict=True) if d == dim]
     return element_bits(tensor) <= 8 and int(np.prod(sizes)) == _BLOCK
-
-
-def alternate(within: Int64Array) -> Int64Array:
-    """64·h + 8·g + e → 16·g + 8·h + e, for coordinates 0..127 within a block."""
-    group, element = np.divmod(within, ALTERNATE_GROUP)
-    half, place = np.divmod(group, _GROUPS)
-    return (place * _HALVES + half) * ALTERNATE_GROUP + element
-
-
-def _position(tensor: Tensor, dim: str, within: Int64Array) -> Int64Array:
-    """Share of ``dim`` in the element number in the stick: its digits by their weights (step 5)."""
-    position = np.zeros_like(within)
-    weight, rest = 1, within
-    for name, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
-        if name == dim:
-            position += weight * (rest % size)
-            rest = rest // size
-        weight *= size
-    return position

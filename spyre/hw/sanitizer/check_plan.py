@@ -6,20 +6,20 @@ differs is one base per instance. Ranges that several cores read are looked at o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
-from spyre.hw.access import Box, BoxAxis, canonical_cores, core_boxes, is_indirect
+from spyre.hw.access import Box, canonical_cores, core_boxes, is_indirect
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.linking.linked_program import LinkedProgram, Variant, variants_of
 from spyre.hw.sanitizer.findings import Check
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
 from spyre.hw.table import checks as ct
-from spyre.layout.access_map import Int64Array
+from spyre.layout.access_map import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Component, Tensor
 
@@ -104,7 +104,7 @@ def reachable(operand: OperandBoxes, allocations: Sequence[Allocation]) -> Opera
             inside = (starts >= a.address_bytes) & (starts < a.end_bytes)
             ends = np.where(inside, np.maximum(ends, a.end_bytes), ends)
     sticks = int((ends - starts).min()) // STICK_BYTES
-    box = Box((BoxAxis("", sticks, STICK_BYTES, 1),))
+    box = Box(AccessMap((0,), (Axis(sticks, (STICK_BYTES,)),)), ())
     ranges = ((0, sticks - 1),) * cores
     return OperandBoxes(operand.index, operand.tensor, starts, (box,) * cores, ranges)
 
@@ -288,8 +288,8 @@ def nest_words(box: Box, aligned: bool) -> list[int]:
 
     UnsupportedError SPY737 for more than MAX_RANK axes around the runs.
     """
-    axes = [(a.steps, a.pitch_bytes // STICK_BYTES) for a in box.axes if a.steps > 1]
-    merged = list(_merged(axes))
+    axes = join_axes(drop_unit_axes(box.walk.picked((0,)).axes))
+    merged = [(axis.extent, axis.pitches[0] // STICK_BYTES) for axis in axes]
     run, stride = 1, 1
     if merged and (aligned or merged[-1][1] == 1):
         run, stride = merged.pop()
@@ -308,20 +308,6 @@ def nest_words(box: Box, aligned: bool) -> list[int]:
     for k, (steps, pitch) in enumerate(merged):
         words[ct.STEPS + k], words[ct.PITCHES + k] = steps, pitch
     return words
-
-
-def _merged(axes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Neighbouring axes, outer first, that continue each other as one."""
-    pending: tuple[int, int] | None = None
-    for steps, pitch in axes:
-        if pending is not None and pending[1] == steps * pitch:
-            pending = (pending[0] * steps, pitch)
-            continue
-        if pending is not None:
-            yield pending
-        pending = (steps, pitch)
-    if pending is not None:
-        yield pending
 
 
 def _distinct(

@@ -233,7 +233,7 @@ def _check_bounds(site: ExecuteSite, operand: int, owners: Owners) -> Iterator[S
 
 def first_outside(box: Box, start: int, owner: Allocation) -> int:
     """Offset in bytes of the first stick of a core's box that is not wholly in ``owner``."""
-    offsets = box.offsets()
+    offsets = box.walk.offsets()
     at = start + offsets
     outside = (at < owner.address_bytes) | (at + STICK_BYTES > owner.end_bytes)
     return int(offsets[np.argmax(outside)])
@@ -254,7 +254,7 @@ def _count_outside(
     for box in {id(b): b for b in boxes if b is not None}.values():
         mine = np.array([b is box for b in boxes])
         instances, cores = np.nonzero(outside & mine)
-        offsets = box.offsets()
+        offsets = box.walk.offsets()
         step = max(1, _CHUNK // len(offsets))
         for first in range(0, len(instances), step):
             rows, columns = instances[first : first + step], cores[first : first + step]

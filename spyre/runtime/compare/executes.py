@@ -179,7 +179,7 @@ def operand_window(step: ExecuteView, operand: int) -> MemoryWindow:
 
 def _hbm_extent(step: ExecuteView, operand: int) -> tuple[int, int]:
     access, starts = step.plan.accesses[operand], step.starts[operand]
-    low, high = touched_bytes(step.op, access, starts)
+    low, high = touched_bytes(step.op, access.tensor, starts)
     if access.tensor.indirection is Indirection.VALUE:
         owners = [
             a for a in step.linked.binding.allocations if a.address_bytes <= low < a.end_bytes

@@ -97,11 +97,14 @@ def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
     """From every core's start the operand must stay within the steps of each device dim."""
     reach = np.zeros((len(use.op.cores), len(map_.extents)), np.int64)
     for core, box in enumerate(core_boxes(use.op, use.tensor)):
-        for axis in box.axes if box is not None else ():
-            step = map_.coordinates(np.array(axis.pitch_bytes, np.int64))
-            reach[core] += step * (axis.steps - 1)
-            if axis.first_bytes < 0:
-                raise _refuse(use, f"{axis.dim} begins before a core's share")
+        if box is None:
+            continue
+        for axis in box.walk.axes:
+            step = map_.coordinates(np.array(axis.pitches[0], np.int64))
+            reach[core] += step * (axis.extent - 1)
+        for dim, first in zip(box.dims, box.walk.first[1:], strict=True):
+            if first < 0:
+                raise _refuse(use, f"{dim} begins before a core's share")
     ends = map_.coordinates(use.offsets_bytes) + reach
     limits = np.array(map_.extents, np.int64)
     if (ends[..., 1:] >= limits[1:]).any():

@@ -67,8 +67,8 @@ def test_every_stick_is_where_the_map_says(seed: int) -> None:
             assert old is not None
             assert new is not None
             start = use.offsets_bytes[:, core]
-            tile = (start[:, None] + old.offsets()).ravel()
-            moved = maps[use.owner].apply(start)[:, None] + new.offsets()
+            tile = (start[:, None] + old.walk.offsets()).ravel()
+            moved = maps[use.owner].apply(start)[:, None] + new.walk.offsets()
             assert sorted(maps[use.owner].apply(tile)) == sorted(moved.ravel())
 
 
@@ -144,4 +144,4 @@ def test_dims_of_one_step_take_any_pitch() -> None:
     after = retarget(built.bundle.operations, uses_of(built), {0: TileMap((2, 1), (5 * 128, 128))})
     (op,) = after.values()
     assert footprint(op, op.inputs[0]).pitch_bytes["out"] == 5 * 128
-    assert np.diff(core_boxes(op, op.inputs[0])[0].offsets()).tolist() == [5 * 128]  # type: ignore[union-attr]
+    assert np.diff(core_boxes(op, op.inputs[0])[0].walk.offsets()).tolist() == [5 * 128]  # type: ignore[union-attr]
