@@ -19,7 +19,7 @@ from pathlib import Path
 from spyre.codes import diagnostic_codes
 from spyre.config import VARIABLES
 from spyre.dtypes import FORMATS, HOST_DTYPES
-from spyre.hw.ops import spec_choices
+from spyre.hw import spec_choices
 from spyre.hw.ops.coverage import Coverage, Status, count_line, coverage
 from spyre.hw.ops.table import OPS, Family, OpDefinition
 from spyre.hw.reference.agreement import AGREEMENTS
@@ -40,9 +40,9 @@ STICK_RULES = {
     Family.MATMUL: "A along the reduction dim, B and C along the generated dim",
     Family.SHUFFLE: "same stick dim and lanes, both in LX; slices meet between sticks",
     Family.TOPK: "a common stick dim, neither the reduced one nor k",
-    Family.CONTRACT: "DL16: A [k 64], B [n 64], C [n 64]; 8 bits: A [k 128], B [k 2, n 64]; "
+    Family.PACKED_MATMUL: "DL16: A [k 64], B [n 64], C [n 64]; 8 bits: A [k 128], B [k 2, n 64]; "
     "4 bits: A [k 16, row 2, k 8], B [k 4, n 64]; C is DL16 in all of them",
-    Family.RECODE: "a common stick dim a; packed outputs: ch [a 128], mb [a 8, o 2, a 8], "
+    Family.REQUANTIZE: "a common stick dim a; packed outputs: ch [a 128], mb [a 8, o 2, a 8], "
     "wt [o 2, a 64], csqint4 [a 16, o 2, a 8], csqint4wt [o 4, a 64]",
     Family.WINDOWING: "a common stick dim that is neither windowed nor a window",
 }
@@ -113,7 +113,7 @@ class ReadingRow:
 
 
 def reading_rows() -> Iterator[ReadingRow]:
-    """Every documented constant of :mod:`spyre.hw.ops.spec_choices`, then its conventions."""
+    """Every documented constant of :mod:`spyre.hw.spec_choices`, then its conventions."""
     tree = ast.parse(Path(spec_choices.__file__).read_text(encoding="utf-8"))
     for statement, below in pairwise(tree.body):
         name = _assigned(statement)
@@ -157,7 +157,7 @@ def readings_of(name: str) -> tuple[str, ...]:
 
 
 def readings_table() -> str:
-    """Every reading of :mod:`spyre.hw.ops.spec_choices`."""
+    """Every reading of :mod:`spyre.hw.spec_choices`."""
     rows = (
         (f"*{row.name}*", _code(row.value), ", ".join(map(_code, row.ops)), row.meaning)
         for row in reading_rows()

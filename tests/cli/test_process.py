@@ -13,7 +13,7 @@ import pytest
 from spyre.cli.run import main
 from spyre.hw.device import device
 from spyre.hw.device.executor import Executor
-from spyre.hw.table.plan import KERNEL_MODULES
+from spyre.hw.table.plan import KERNEL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOFTMAX = str(ROOT / "examples" / "softmax")
@@ -146,8 +146,8 @@ def test_warming_everything(monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(device, "entry_addresses", asked.extend)
     assert main(["--warm"]) == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [*KERNEL_MODULES]
-    assert asked == [*range(len(KERNEL_MODULES))]
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [*KERNEL_NAMES]
+    assert asked == [*range(len(KERNEL_NAMES))]
 
 
 def test_warming_a_bundle_runs_nothing(monkeypatch, capsys):

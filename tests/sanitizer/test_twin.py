@@ -13,7 +13,7 @@ from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.reference import literal_starts
-from spyre.hw.reference.shadow import ShadowTwin
+from spyre.hw.reference.shadow import ShadowReference
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.operation.operation import Component, Operation, Tensor
@@ -51,7 +51,7 @@ def shuffled(tensor: Tensor, rng: np.random.Generator) -> Tensor:
     return replace(tensor, starts=tuple(starts.tolist()))
 
 
-def upload(window: Window, rng: np.random.Generator, twin: ShadowTwin) -> None:
+def upload(window: Window, rng: np.random.Generator, twin: ShadowReference) -> None:
     """All of a window, or a part of it."""
     assert DEVICE.sanitizer is not None
     low, high = window.low // 128 * 128, window.high
@@ -78,7 +78,7 @@ def test_counts(data: st.DataObject, seed: int, repeat: int):
     op = build_operation(data.draw(specs))
     operations = [disturb(op, rng) for _ in range(2)]
     DEVICE.reset()
-    twin = ShadowTwin()
+    twin = ShadowReference()
     for window in windows(op):
         upload(window, rng, twin)
     try:

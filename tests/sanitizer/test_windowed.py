@@ -17,8 +17,8 @@ from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import variants_of
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import addresses_elsewhere, element_offsets, slice_origin
-from spyre.hw.reference.shadow import ShadowTwin, distinct_offsets
-from spyre.hw.reference.shuffle import computed_boxes
+from spyre.hw.reference.families import computed_boxes
+from spyre.hw.reference.shadow import ShadowReference, distinct_offsets
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.bundles import BundleBuilder
@@ -106,7 +106,7 @@ def test_counts(op: Operation, seed: int, written: bool):
     if has_gaps(op):
         return
     TWIN_DEVICE.reset()
-    twin, starts = ShadowTwin(), literal_starts(op)
+    twin, starts = ShadowReference(), literal_starts(op)
     rng = np.random.default_rng(seed)
     assert TWIN_DEVICE.sanitizer is not None
     for address in touched(op, len(op.tensors) - 1, starts):

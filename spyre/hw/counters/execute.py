@@ -393,7 +393,7 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
 
 def cost_class(op: Operation, family: Family, executions: int) -> CostClass:
     """Which terms of the calibrated model an operation has."""
-    if family in (Family.MATMUL, Family.CONTRACT):
+    if family in (Family.MATMUL, Family.PACKED_MATMUL):
         return CostClass.MATMUL
     if family is Family.REDUCTION:
         kept = op.outputs[0].holds(_stick_dim(op))

@@ -18,13 +18,13 @@ from spyre.errors import LaunchError
 from spyre.hw.device.executor import Executor
 from spyre.hw.device.threads import shared_pool
 from spyre.hw.device.transfer import HostView, copy_to_device, copy_to_host
-from spyre.hw.kernels.registry import entry_addresses
+from spyre.hw.linking.linked_program import entry_addresses
 from spyre.hw.memory.device_memory import KEEP_BYTES, DeviceMemory, DeviceTensor
 from spyre.hw.memory.dirty_ranges import DirtyRanges, MemoryRange
 from spyre.hw.memory.regions import RegionAllocator
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, MAX_OPERANDS
-from spyre.hw.table.plan import DISPATCH_WORDS, KERNEL_MODULES
+from spyre.hw.table.plan import DISPATCH_WORDS, KERNEL_NAMES
 from spyre.layout import DataConversionInfo, SpyreTensorLayout
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def warm_driver(device: Device) -> None:
 
 def warm_kernels() -> Iterator[str]:
     """Compile or load every kernel; names each before it is begun."""
-    for kind, module in enumerate(KERNEL_MODULES):
+    for kind, module in enumerate(KERNEL_NAMES):
         yield module
         entry_addresses((kind,))
 

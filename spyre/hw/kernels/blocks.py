@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from spyre.hw.jit import kernel
 from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
 from spyre.hw.kernels.intrinsics import (
     LARGEST,
@@ -20,6 +19,7 @@ from spyre.hw.kernels.intrinsics import (
     encode_dl16_as,
     encode_half,
 )
+from spyre.hw.kernels.jit import kernel
 from spyre.hw.table import plan as tb
 
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT

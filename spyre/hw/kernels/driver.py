@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import call_entry
+from spyre.hw.kernels.jit import kernel
 from spyre.hw.kernels.pool import run_job
 from spyre.hw.spec import REGION_BITS, REGION_SKEW_BYTES
 from spyre.hw.table import plan as tb

@@ -15,8 +15,8 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import I64, call_entry, pointer_i64
+from spyre.hw.kernels.jit import kernel
 from spyre.hw.table.pool import (
     ARGUMENTS,
     BUSY,

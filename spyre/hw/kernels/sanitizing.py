@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from spyre.hw.jit import inline, kernel
 from spyre.hw.kernels.driver import drive
+from spyre.hw.kernels.jit import inline, kernel
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, host_offset
 from spyre.hw.table import checks as ct
 

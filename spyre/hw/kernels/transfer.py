@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     call_entry,
@@ -26,6 +25,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u8,
     pointer_u16,
 )
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.table import plan as tb
 from spyre.hw.table.transfer import (
     AXES,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from spyre.hw.jit import inline
 from spyre.hw.kernels.intrinsics import (
     add_i32,
     and_i32,
@@ -21,7 +20,8 @@ from spyre.hw.kernels.intrinsics import (
     shl_i32,
     sub_i32,
 )
-from spyre.hw.ops.spec_choices import GELU_FORM
+from spyre.hw.kernels.jit import inline
+from spyre.hw.spec_choices import GELU_FORM
 
 F = np.float32
 I = np.int32  # noqa: E741

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.counters.counts import Counters
-from spyre.hw.kernels.registry import entry_addresses
 from spyre.hw.linking.binding import Binding
 from spyre.hw.linking.provenance import AliasStructure, alias_rows, alias_structure
 from spyre.hw.linking.view import LinkedView
@@ -30,10 +29,13 @@ from spyre.hw.spec import (
     STICK_BYTES,
 )
 from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS
+from spyre.hw.table.plan import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNELS
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.operation.operation import Operation
 from spyre.mlir.program.program import LoopProgram, Schedule
+
+if TYPE_CHECKING:
+    from spyre.hw.counters.counts import Counters
 
 
 @dataclass(frozen=True)
@@ -440,3 +442,25 @@ class LinkedBatch:
             low, high = max(first, begin), min(last, end)
             for at in range(low, high, step):
                 yield BatchPiece(group, begin, at, min(at + step, high))
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+_ENTRIES = tuple(KERNELS.values())
+
+
+@cache
+def _address(kind: int) -> int:
+    module, _, name = _ENTRIES[kind].rpartition(".")
+    return int(getattr(import_module(module), name).address)
+
+
+def entry_addresses(kinds: Iterable[int]) -> Int64Array:
+    """Address of the kernel of every kind in ``kinds`` (0 for kinds not asked for).
+
+    Kernels are compiled, or loaded from the disk cache, on first use.
+    """
+    addresses = np.zeros(len(_ENTRIES), np.int64)
+    for kind in kinds:
+        addresses[kind] = _address(kind)
+    return addresses

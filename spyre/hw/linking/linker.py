@@ -414,6 +414,6 @@ def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
     long = (kinds == ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > STRIP_STICKS)
     if not np.any(long[1:] & long[:-1]):
         return False
-    from spyre.hw.kernels.chaining import find_chains
+    from spyre.hw.kernels.fusion import find_chains
 
     return bool(find_chains(tables, dispatch))

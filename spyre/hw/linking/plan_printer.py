@@ -15,12 +15,12 @@ from spyre.hw.table import vectors as vt
 from spyre.hw.table.plan import (
     CHUNK_MATMUL_KIND,
     CHUNK_REDUCTION_KIND,
-    CONTRACT_KIND,
     DISPATCH_BASES,
-    KERNEL_MODULES,
+    KERNEL_NAMES,
     MATMUL_KIND,
-    RECODE_KIND,
+    PACKED_MATMUL_KIND,
     REDUCTION_KIND,
+    REQUANTIZE_KIND,
     WINDOWING_KIND,
 )
 from spyre.layout.access_map import Int64Array
@@ -30,8 +30,8 @@ _FORMATS = {
     tb.DL16_TRUNC: "dl16 trunc", tb.DL16_EVEN: "dl16 even",
 }  # fmt: skip
 _VECTORS = {
-    CONTRACT_KIND: ("batch", "rows", "columns", "k"),
-    RECODE_KIND: ("outer", "middle", "inner"),
+    PACKED_MATMUL_KIND: ("batch", "rows", "columns", "k"),
+    REQUANTIZE_KIND: ("outer", "middle", "inner"),
     WINDOWING_KIND: ("kept sticks", "window"),
 }
 
@@ -66,7 +66,7 @@ def format_linked(linked: LinkedProgram) -> str:
 
 def _format_row(row: Int64Array) -> Iterator[str]:
     kind = int(row[tb.KIND])
-    yield f"  {KERNEL_MODULES[kind]}: opcode {row[tb.OPCODE]}, flags {row[tb.FLAGS]}, " + (
+    yield f"  {KERNEL_NAMES[kind]}: opcode {row[tb.OPCODE]}, flags {row[tb.FLAGS]}, " + (
         f"{row[tb.UNITS]} units"
     )
     maskable = kind <= REDUCTION_KIND or kind == CHUNK_REDUCTION_KIND

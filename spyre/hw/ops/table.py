@@ -21,8 +21,8 @@ class Family(StrEnum):
     RESTICKIFY = "restickify"
     MATMUL = "matmul"
     TOPK = "topk"
-    CONTRACT = "contract"
-    RECODE = "recode"
+    PACKED_MATMUL = "packed_matmul"
+    REQUANTIZE = "requantize"
     WINDOWING = "windowing"
     SHUFFLE = "shuffle"
 
@@ -124,11 +124,11 @@ def _conversion(
     )
 
 
-def _contraction(
+def _packed_matmul(
     name: str, kernel_op: str, definition: str, windowed: bool = False
 ) -> OpDefinition:
     return OpDefinition(
-        name, Family.CONTRACT, kernel_op, 2, definition, (), 0.03, "pt", windowed=windowed
+        name, Family.PACKED_MATMUL, kernel_op, 2, definition, (), 0.03, "pt", windowed=windowed
     )
 
 
@@ -145,14 +145,14 @@ def _windowing(
     )
 
 
-def _recoding(
+def _requantizing(
     name: str,
     kernel_op: str,
     definition: str,
     constants: tuple[str, ...] = (),
     inputs: int = 1,
 ) -> OpDefinition:
-    return OpDefinition(name, Family.RECODE, kernel_op, inputs, definition, constants, 2.0)
+    return OpDefinition(name, Family.REQUANTIZE, kernel_op, inputs, definition, constants, 2.0)
 
 
 _QUANTIZED = "x·scaleact + shiftact to the nearest (even) integer that fits"
@@ -238,30 +238,32 @@ _ROWS = (
     OpDefinition(
         "batchmatmul", Family.MATMUL, "matmul", 2, "Σ_k A·B", (), 0.02, "pt", formats=HALF
     ),
-    _contraction("batchmatmulfp8", "fp8", "Σ_k A·B of 8-bit floats"),
-    _contraction("batchmatmulint8", "int8", "Σ_k A·B of integers, exact"),
-    _contraction("batchmatmulint4", "int4", "Σ_k A·B of integers, exact"),
-    _contraction("conv2d", "dl16", "Σ_{c,ki,kj} X[b,c,i·s+ki·d-p,…]·W[o,c,ki,kj], 0 outside", True),
-    _contraction("conv2dfp8", "fp8", "conv2d of 8-bit floats", True),
-    _contraction("conv2dint8", "int8", "conv2d of integers, exact", True),
-    _contraction("conv2dint4", "int4", "conv2d of integers, exact", True),
+    _packed_matmul("batchmatmulfp8", "fp8", "Σ_k A·B of 8-bit floats"),
+    _packed_matmul("batchmatmulint8", "int8", "Σ_k A·B of integers, exact"),
+    _packed_matmul("batchmatmulint4", "int4", "Σ_k A·B of integers, exact"),
+    _packed_matmul(
+        "conv2d", "dl16", "Σ_{c,ki,kj} X[b,c,i·s+ki·d-p,…]·W[o,c,ki,kj], 0 outside", True
+    ),
+    _packed_matmul("conv2dfp8", "fp8", "conv2d of 8-bit floats", True),
+    _packed_matmul("conv2dint8", "int8", "conv2d of integers, exact", True),
+    _packed_matmul("conv2dint4", "int4", "conv2d of integers, exact", True),
     _windowing("depthwiseconv2dnative", "channel", 2, "Σ_{ki,kj} X·W per channel", (), "pt"),
     _windowing("maxpoolfwd", "max", 1, "max over the window, padding -∞"),
     _windowing("avgpoolfwd", "sum", 1, "nmap · Σ over the window, padding 0", ("nmap",)),
     _windowing("avgpoolnmapfwd", "map", 2, "b · Σ over the window of a, padding 0"),
-    _recoding("csqint8ch", "quantize8", _QUANTIZED, _QUANTIZERS),
-    _recoding("csqint8mb", "quantize8", _QUANTIZED, _QUANTIZERS),
-    _recoding("csqint8wt", "quantize8", _QUANTIZED, _QUANTIZERS),
-    _recoding("csqint4", "quantize4", _QUANTIZED, _QUANTIZERS),
-    _recoding("csqint4wt", "quantize4", _QUANTIZED, _QUANTIZERS),
-    _recoding("qfp8ch", "to_fp8", "value conversion, at most ±448"),
-    _recoding("qfp8mb", "to_fp8", "value conversion, at most ±448"),
-    _recoding("qfp8wt", "to_fp8", "value conversion, at most ±448"),
-    _recoding("fp8todl16", "value", "value conversion"),
-    _recoding("addi32toi32", "add", "a + b modulo 2³²", inputs=2),
-    _recoding("muli32toi32", "mul", "a · b modulo 2³²", inputs=2),
-    _recoding("fp32toint32", "truncate", "towards zero, within int32, NaN 0"),
-    _recoding("int32tofp32", "from_int", "nearest binary32"),
+    _requantizing("csqint8ch", "quantize8", _QUANTIZED, _QUANTIZERS),
+    _requantizing("csqint8mb", "quantize8", _QUANTIZED, _QUANTIZERS),
+    _requantizing("csqint8wt", "quantize8", _QUANTIZED, _QUANTIZERS),
+    _requantizing("csqint4", "quantize4", _QUANTIZED, _QUANTIZERS),
+    _requantizing("csqint4wt", "quantize4", _QUANTIZED, _QUANTIZERS),
+    _requantizing("qfp8ch", "to_fp8", "value conversion, at most ±448"),
+    _requantizing("qfp8mb", "to_fp8", "value conversion, at most ±448"),
+    _requantizing("qfp8wt", "to_fp8", "value conversion, at most ±448"),
+    _requantizing("fp8todl16", "value", "value conversion"),
+    _requantizing("addi32toi32", "add", "a + b modulo 2³²", inputs=2),
+    _requantizing("muli32toi32", "mul", "a · b modulo 2³²", inputs=2),
+    _requantizing("fp32toint32", "truncate", "towards zero, within int32, NaN 0"),
+    _requantizing("int32tofp32", "from_int", "nearest binary32"),
 )
 
 OPS: dict[str, OpDefinition] = {row.name: row for row in _ROWS}

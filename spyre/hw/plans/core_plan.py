@@ -30,33 +30,31 @@ _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
 
 _PLANNERS: dict[Family, str] = {
-    Family.ELEMENTWISE: "elementwise.plan_elementwise",
-    Family.REDUCTION: "reduction.plan_reduction",
-    Family.COPY: "movement.plan_copy",
-    Family.CONVERT: "movement.plan_convert",
-    Family.RESTICKIFY: "movement.plan_restickify",
-    Family.MATMUL: "matmul.plan_matmul",
-    Family.TOPK: "topk.plan_topk",
-    Family.CONTRACT: "contract.plan_contract",
-    Family.RECODE: "recode.plan_recode",
-    Family.WINDOWING: "windowing.plan_windowing",
-    Family.SHUFFLE: "movement.plan_shuffle",
+    Family.ELEMENTWISE: "spyre.hw.plans.elementwise.plan_elementwise",
+    Family.REDUCTION: "spyre.hw.plans.reduction.plan_reduction",
+    Family.COPY: "spyre.hw.plans.movement.plan_copy",
+    Family.CONVERT: "spyre.hw.plans.movement.plan_convert",
+    Family.RESTICKIFY: "spyre.hw.plans.movement.plan_restickify",
+    Family.MATMUL: "spyre.hw.plans.matmul.plan_matmul",
+    Family.TOPK: "spyre.hw.plans.topk.plan_topk",
+    Family.PACKED_MATMUL: "spyre.hw.plans.packed_matmul.plan_packed_matmul",
+    Family.REQUANTIZE: "spyre.hw.plans.requantize.plan_requantize",
+    Family.WINDOWING: "spyre.hw.plans.windowing.plan_windowing",
+    Family.SHUFFLE: "spyre.hw.plans.movement.plan_shuffle",
 }
-"""Module in :mod:`spyre.hw.plans` and function, imported when a family is first planned."""
+"""Function of each family, imported when one of it is first planned."""
 
 
-PACKED_FAMILIES = (Family.CONTRACT, Family.RECODE)
+PACKED_FAMILIES = (Family.PACKED_MATMUL, Family.REQUANTIZE)
 """Families whose kernels read any stick; the others need plain ones (one dim, 16 or 32 bits)."""
-UNMASKED_FAMILIES = (Family.CONTRACT, Family.RECODE, Family.WINDOWING)
+UNMASKED_FAMILIES = (Family.PACKED_MATMUL, Family.REQUANTIZE, Family.WINDOWING)
 
 
 @cache
 def _planner(family: Family) -> Callable[[PlanContext], Iterator[Int64Array]]:
-    module, _, function = _PLANNERS[family].partition(".")
-    found: Callable[[PlanContext], Iterator[Int64Array]] = getattr(
-        import_module(f"spyre.hw.plans.{module}"), function
-    )
-    return found
+    module, _, name = _PLANNERS[family].rpartition(".")
+    planner: Callable[[PlanContext], Iterator[Int64Array]] = getattr(import_module(module), name)
+    return planner
 
 
 @dataclass(frozen=True, slots=True)

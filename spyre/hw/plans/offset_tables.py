@@ -19,9 +19,9 @@ import numpy as np
 from spyre.dtypes import find_stored_format
 from spyre.errors import JsonLocation, SdscError, UnsupportedError
 from spyre.hw.access import TensorAccess, per_core
-from spyre.hw.ops.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
 from spyre.hw.plans.context import PlanContext, check_shared_output
 from spyre.hw.plans.core_axes import CoreGroup, fold_cores
+from spyre.hw.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
 from spyre.hw.table import plan as tb
 from spyre.layout.access_map import AccessMap, Axis, Int64Array
 from spyre.mlir.operation.footprint import is_local, unsplit_input_extent, window_of, window_span

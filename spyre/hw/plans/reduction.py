@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.hw.access import per_core
-from spyre.hw.ops.spec_choices import TOKEN_MAXIMUM
 from spyre.hw.plans.context import (
     Mask,
     PlanContext,
@@ -27,6 +26,7 @@ from spyre.hw.plans.context import (
 from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.spec import STICK_BYTES
+from spyre.hw.spec_choices import TOKEN_MAXIMUM
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import (
     CHUNK_REDUCTION_KIND,

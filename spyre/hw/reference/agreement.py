@@ -67,9 +67,9 @@ AGREEMENTS: dict[str, Agreement] = {
     Family.CONVERT: EXACT,
     Family.RESTICKIFY: EXACT,
     Family.TOPK: EXACT,
-    Family.CONTRACT: SUMMED,
+    Family.PACKED_MATMUL: SUMMED,
     Family.WINDOWING: SUMMED,
-    Family.RECODE: EXACT,
+    Family.REQUANTIZE: EXACT,
     Family.SHUFFLE: EXACT,
 }
 """What ``--verify`` allows per family; a family that is not listed computes sums."""

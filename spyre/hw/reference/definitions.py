@@ -8,13 +8,16 @@ minimumNumber of IEEE 754-2019, alone and in reductions. Keys are the op table's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.ops import spec_choices
+from spyre.dtypes import NumericRules, decode_device, encode_device
+from spyre.hw import spec_choices
+from spyre.mlir.operation.operation import Operation
 
 Array = npt.NDArray[Any]
 
@@ -203,3 +206,40 @@ COMBINE: dict[str, np.ufunc | Maximum] = {
     "prod": np.multiply,
 }
 """How a reduction combines elements, and the partial results of cores; max and min skip NaN."""
+
+
+CHUNK = 64
+_DL16 = "SEN169_FP16"
+
+
+def add_rounded(total: Array, term: Array, rules: NumericRules) -> Array:
+    """float32 sum of two arrays, rounded to DL16."""
+    with np.errstate(all="ignore"):
+        exact = np.asarray(total + term, np.float32)
+    return decode_device(encode_device(exact, _DL16, rules), _DL16, rules)
+
+
+def add_all(terms: Iterable[Array], rules: NumericRules) -> Array:
+    """Terms in order, starting from zero, rounded after every addition."""
+    total: Array = np.zeros((), np.float32)
+    for term in terms:
+        total = add_rounded(total, term, rules)
+    return total
+
+
+def sum_in_chunks(terms: Iterable[Array], rules: NumericRules) -> Array:
+    """The total of one core: chunks of 64 consecutive terms, then their totals."""
+    return add_all((add_all(chunk, rules) for chunk in _chunks(iter(terms))), rules)
+
+
+def _chunks(terms: Iterator[Array]) -> Iterator[list[Array]]:
+    while chunk := list(islice(terms, CHUNK)):
+        yield chunk
+
+
+def constant(op: Operation, name: str) -> np.float32:
+    """A constant's bit pattern as a number: binary32, else a DL16 code (SDSC reference §8)."""
+    bits = op.constants[name]
+    if op.constant_formats[name] == "IEEE_FP32":
+        return np.float32(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
+    return np.float32(decode_device(np.array([bits & 0xFFFF], np.uint16), "SEN169_FP16")[0])

@@ -14,20 +14,28 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import NumericRules
+from spyre.hw import spec_choices
 from spyre.hw.numerics import Numerics
-from spyre.hw.ops import spec_choices
 from spyre.hw.ops.rules import require_op
 from spyre.hw.ops.table import Family, OpDefinition
 from spyre.hw.reference.addresses import (
     Int64Array,
+    addresses_elsewhere,
     is_local,
     pitches,
     slice_origin,
     stick_elements,
     stored_elements,
 )
-from spyre.hw.reference.chunks import add_all, sum_in_chunks
-from spyre.hw.reference.definitions import COMBINE, REDUCE, clip, define
+from spyre.hw.reference.definitions import (
+    COMBINE,
+    REDUCE,
+    add_all,
+    clip,
+    constant,
+    define,
+    sum_in_chunks,
+)
 from spyre.hw.reference.execution import (
     Codes,
     Execution,
@@ -35,10 +43,7 @@ from spyre.hw.reference.execution import (
     Memory,
     keeps_one_per_stick,
 )
-from spyre.hw.reference.packed import run_recode
-from spyre.hw.reference.shuffle import run_shuffle
-from spyre.hw.reference.values import constant
-from spyre.hw.reference.windows import run_contract, run_windowing
+from spyre.hw.reference.packed import run_packed_matmul, run_requantize, run_windowing
 from spyre.layout import arrangement_positions
 from spyre.mlir.operation.operation import Indirection, Operation, Tensor
 
@@ -434,8 +439,42 @@ _FAMILIES: dict[Family, Callable[[Execution, OpDefinition], None]] = {
     Family.RESTICKIFY: _restickify,
     Family.MATMUL: _matmul,
     Family.TOPK: _topk,
-    Family.CONTRACT: run_contract,
-    Family.RECODE: run_recode,
+    Family.PACKED_MATMUL: run_packed_matmul,
+    Family.REQUANTIZE: run_requantize,
     Family.WINDOWING: run_windowing,
     Family.SHUFFLE: _shuffle,
 }
+
+
+def run_shuffle(execution: Execution) -> None:
+    """Copy every element of every core's box of the output from the core that holds it.
+
+    All elements are read before any is written: cores do not wait for each other.
+    """
+    source, target = execution.op.inputs[0], execution.op.outputs[0]
+    boxes = list(computed_boxes(execution.op))
+    codes = [
+        execution.read_codes(_global_addresses(execution, 0, core, box), source)
+        for core, box in boxes
+    ]
+    for (core, box), found in zip(boxes, codes, strict=True):
+        addresses = _global_addresses(execution, execution.output, core, box)
+        execution.write_codes(addresses, found, target)
+
+
+def computed_boxes(op: Operation) -> Iterator[tuple[int, dict[str, Int64Array]]]:
+    """Position of every working core, and the global coordinates of what it writes."""
+    output = op.outputs[0]
+    slices, rows = output.own_slices or op.slices, output.own_core_slices or op.core_slices
+    for core, row in enumerate(rows):
+        if row:
+            extents = [op.extents[dim] // slices.get(dim, 1) for dim in op.dims]
+            grid = np.indices(extents, dtype=np.int64)
+            first = [row.get(dim, 0) * e for dim, e in zip(op.dims, extents, strict=True)]
+            yield core, {d: grid[k] + first[k] for k, d in enumerate(op.dims)}
+
+
+def _global_addresses(
+    execution: Execution, operand: int, core: int, box: dict[str, Int64Array]
+) -> Int64Array:
+    return addresses_elsewhere(execution.op, execution.starts, operand, core, box)

@@ -20,8 +20,7 @@ from spyre.hw.reference.addresses import (
     element_offsets,
     local_coordinates,
 )
-from spyre.hw.reference.packed import bits_of
-from spyre.hw.reference.windows import input_coordinates
+from spyre.hw.reference.packed import bits_of, input_coordinates
 from spyre.mlir.operation.operation import Component, Operation, Tensor
 
 STICK_BYTES = 128
@@ -30,7 +29,7 @@ Range = tuple[int, int]
 
 
 @dataclass
-class ShadowTwin:
+class ShadowReference:
     """Who wrote every stick: (execution, core) by stick number; LX sticks with their range too.
 
     ``counts``: sticks per (tensor, code) found so far.

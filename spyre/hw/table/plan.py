@@ -91,28 +91,29 @@ MATMUL_KIND = 5
 TOPK_KIND = 6
 CHUNK_REDUCTION_KIND = 7
 CHUNK_MATMUL_KIND = 8
-CONTRACT_KIND = 9
-RECODE_KIND = 10
+PACKED_MATMUL_KIND = 9
+REQUANTIZE_KIND = 10
 WINDOWING_KIND = 11
 CHAIN_KIND = 12
 """Several elementwise dispatches strip by strip; no table has this kind."""
 
-KERNEL_MODULES = (
-    "elementwise",
-    "reduction",
-    "copying",
-    "converting",
-    "restickify",
-    "matmul",
-    "topk",
-    "chunk_reduction",
-    "chunk_matmul",
-    "contract",
-    "recode",
-    "windowing",
-    "chain",
-)
-"""Module of each kind, in order; every one has an entry named ``run``."""
+KERNELS = {
+    "elementwise": "spyre.hw.kernels.families.elementwise.run",
+    "reduction": "spyre.hw.kernels.families.reduction.run",
+    "copying": "spyre.hw.kernels.families.copying.run",
+    "converting": "spyre.hw.kernels.families.converting.run",
+    "restickify": "spyre.hw.kernels.families.restickify.run",
+    "matmul": "spyre.hw.kernels.families.matmul.run",
+    "topk": "spyre.hw.kernels.families.topk.run",
+    "chunk_reduction": "spyre.hw.kernels.families.chunk_reduction.run",
+    "chunk_matmul": "spyre.hw.kernels.families.chunk_matmul.run",
+    "packed_matmul": "spyre.hw.kernels.families.packed_matmul.run",
+    "requantize": "spyre.hw.kernels.families.requantize.run",
+    "windowing": "spyre.hw.kernels.families.windowing.run",
+    "fusion": "spyre.hw.kernels.fusion.run",
+}
+"""Name and entry of the kernel of each kind, in order of the kinds."""
+KERNEL_NAMES = tuple(KERNELS)
 
 UNARY = (
     "copy", "abs", "neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "floor",
@@ -167,8 +168,17 @@ HALF_STAGGERED = 2
 TOPK = ("value", "index")
 TOPK_INDEX = TOPK.index("index")
 
-RECODES = ("quantize8", "quantize4", "to_fp8", "value", "add", "mul", "truncate", "from_int")
-"""Operations of the recode kernel; from "add" on they work on int32 words."""
+REQUANTIZATIONS = (
+    "quantize8",
+    "quantize4",
+    "to_fp8",
+    "value",
+    "add",
+    "mul",
+    "truncate",
+    "from_int",
+)
+"""Operations of the requantize kernel; from "add" on they work on int32 words."""
 WINDOWINGS = ("max", "sum", "map", "channel")
 """Operations of the windowing kernel: pooling, pooling with a map of factors, depthwise."""
 

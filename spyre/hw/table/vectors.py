@@ -8,15 +8,15 @@ from __future__ import annotations
 COUNTS = 16
 """First count word: how many elements the vectors of each group have."""
 
-# contract: groups batch (A, B, C), rows (A, C), columns (B, C), depth (A, B)
+# packed matmul: groups batch (A, B, C), rows (A, C), columns (B, C), depth (A, B)
 BATCHES, ROWS, COLUMNS, DEPTH = range(COUNTS, COUNTS + 4)
 ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = range(COUNTS + 4, COUNTS + 7)
 COLUMN_BLOCK = 256
 """Columns of one unit."""
 EXACT_INTEGERS = 1
-"""Contract FLAGS bit: float32 sums of one K block are exact integers and added in float64."""
+"""Packed matmul FLAGS bit: float32 sums of one K block are exact integers and added in float64."""
 
-# recode: groups outer, middle, inner, each with a vector per operand, the output last
+# requantize: groups outer, middle, inner, each with a vector per operand, the output last
 OUTER, MIDDLE, INNER = range(COUNTS, COUNTS + 3)
 MIDDLE_BLOCK = 8
 """Middle steps of one unit; whole bytes of 4-bit elements are within one."""

@@ -16,7 +16,7 @@ from spyre.hw.reference.addresses import (
     slice_origin,
     stored_elements,
 )
-from spyre.hw.reference.windows import input_coordinates
+from spyre.hw.reference.packed import input_coordinates
 from spyre.mlir.operation.operation import Component, Operation, Tensor
 
 RING = 32

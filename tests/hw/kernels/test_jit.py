@@ -11,10 +11,10 @@ import numba
 import pytest
 
 from spyre.cache import warn_uncached
-from spyre.hw import jit
-from spyre.hw.jit import TESTED_VERSIONS
+from spyre.hw.kernels import jit
+from spyre.hw.kernels.jit import TESTED_VERSIONS
 
-KERNELS = "spyre.hw.kernels.elementwise"
+KERNELS = "spyre.hw.kernels.families.elementwise"
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +45,10 @@ def test_the_directory_is_keyed_by_the_sources(
 
 def test_the_key_covers_every_module_a_kernel_imports() -> None:
     """What Python really imports, against what the key's scan of the sources finds."""
-    for path in (Path(jit.__file__).parent / "kernels").glob("*.py"):
-        module = f"spyre.hw.kernels.{path.stem}"
+    for path in Path(jit.__file__).parent.rglob("*.py"):
         if path.stem == "__init__":
             continue
+        module = ".".join(("spyre", *path.with_suffix("").relative_to(jit.PACKAGE).parts))
         code = f"import sys, {module}; print(*(m for m in sys.modules if m.startswith('spyre')))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
         loaded = {jit._source(name) for name in done.stdout.decode().split()}
@@ -58,8 +58,8 @@ def test_the_key_covers_every_module_a_kernel_imports() -> None:
 
 def test_edits_elsewhere_compile_nothing() -> None:
     sources = {path.name for path in jit.imported_sources(KERNELS)}
-    assert {"elementwise.py", "blocks.py", "intrinsics.py", "table.py"} <= sources
-    assert not sources & {"matmul.py", "linker.py", "core_plan.py", "families.py"}
+    assert {"elementwise.py", "blocks.py", "intrinsics.py", "plan.py"} <= sources
+    assert not sources & {"reduction.py", "linker.py", "core_plan.py", "families.py"}
 
 
 @pytest.mark.parametrize("place", ["file/below", "file"])
@@ -93,10 +93,10 @@ def test_no_home_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 LOAD_ALL = """
 import sys
 from spyre.hw.kernels import driver, sanitizing, pool
-from spyre.hw.table.plan import KERNEL_MODULES
-from spyre.hw.kernels.registry import entry_addresses
+from spyre.hw.table.plan import KERNEL_NAMES
+from spyre.hw.linking.linked_program import entry_addresses
 from spyre.hw.kernels.transfer import run
-assert (entry_addresses(range(len(KERNEL_MODULES))) != 0).all() and run.address
+assert (entry_addresses(range(len(KERNEL_NAMES))) != 0).all() and run.address
 print("light" if "numba.np.npyimpl" not in sys.modules else "all")
 """
 COMPILE_MORE = """

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.hw.ops.table import OPS, Family, OpDefinition
-from spyre.hw.plans.recode import _FORMATS
+from spyre.hw.plans.requantize import _FORMATS
 from spyre.mlir.builder.operations import OperationSpec
 from tests.hw.harness import (
     Fill,
@@ -74,7 +74,7 @@ CONSTANTS = {"scaleact": 0x4300, "shiftact": 0x3C00}
 """DL16 codes: 6, 0.5."""
 
 
-@pytest.mark.parametrize("spec", rows_of(Family.RECODE), ids=lambda s: s.name)
+@pytest.mark.parametrize("spec", rows_of(Family.REQUANTIZE), ids=lambda s: s.name)
 @examples(30)
 @given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
 def test_recoding(spec: OpDefinition, data: st.DataObject, seed: int, mode: str, threads: int):

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pytest
 from numba import carray
 
-from spyre.hw.jit import ENTRY_SIGNATURE
 from spyre.hw.kernels.intrinsics import pointer_i64
+from spyre.hw.kernels.jit import ENTRY_SIGNATURE
 from spyre.hw.kernels.pool import run_chunks, run_job
 from spyre.hw.table.pool import ARGUMENTS, CHUNKS, CLOSED, DONE, JOB_BITS, NEXT, UNITS, WORDS
 

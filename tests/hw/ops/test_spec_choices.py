@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from spyre import config
-from spyre.hw.ops import spec_choices
+from spyre.hw import spec_choices
 from spyre.hw.ops.coverage import SPEC_NAMES
 from spyre.hw.ops.table import find_op
 from tools.docs import reading_rows, readings_of
@@ -26,8 +26,8 @@ OTHERS = {
     "TOPK_TIES": "highest",
 }
 SCRIPT = """
-from spyre.hw import readings
-vars(readings).update({others!r})
+from spyre.hw import spec_choices
+vars(spec_choices).update({others!r})
 from tests.hw.readings_script import compare_all
 compare_all()
 """

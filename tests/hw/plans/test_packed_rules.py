@@ -16,7 +16,7 @@ from spyre.hw.plans.core_plan import CorePlan, plan_operation
 from spyre.hw.plans.offset_tables import local_offsets
 from spyre.hw.reference import literal_starts
 from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import CONTRACT_KIND, MATMUL_KIND
+from spyre.hw.table.plan import MATMUL_KIND, PACKED_MATMUL_KIND
 from spyre.mlir.builder.operations import OperationSpec
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Operation, Padding, Window
@@ -79,7 +79,7 @@ def pool(name: str = "maxpoolfwd", **splits: int) -> Operation:
     return build(spec, {d: Window(f"k{d}", 8, 2) for d in ("i", "j")})
 
 
-def recode(name: str, data_format: str, **changes) -> Operation:
+def requantized(name: str, data_format: str, **changes) -> Operation:
     constants = {"scaleact": 0x3E00, "shiftact": 0} if name.startswith("csq") else {}
     spec = OperationSpec(
         name,
@@ -105,11 +105,11 @@ def position(op: Operation, a: int, o: int) -> int:
 
 def test_positions_of_the_packings():
     """The mappings of operations reference §5, element by element of one stick."""
-    ch = recode("qfp8ch", "SEN143_FP8")
-    mb = recode("csqint8mb", "SENINT8")
-    wt = recode("qfp8wt", "SEN143_FP8")
-    int4 = recode("csqint4", "SENINT4")
-    int4_wt = recode("csqint4wt", "SENINT4")
+    ch = requantized("qfp8ch", "SEN143_FP8")
+    mb = requantized("csqint8mb", "SENINT8")
+    wt = requantized("qfp8wt", "SEN143_FP8")
+    int4 = requantized("csqint4", "SENINT4")
+    int4_wt = requantized("csqint4wt", "SENINT4")
     for h in range(2):
         for g in range(8):
             for e in range(8):
@@ -130,7 +130,7 @@ def test_a_stick_is_used_once():
     """Every element of a packed tensor has a place of its own."""
     for name in OUTPUT_STICKS:
         data_format = "SENINT4" if "int4" in name else "SENINT8" if "int8" in name else "SEN143_FP8"
-        op = recode(name, data_format)
+        op = requantized(name, data_format)
         access = make_access(op, op.outputs[0])
         offsets = np.add.outer(local_offsets(op, access, "mb"), local_offsets(op, access, "out"))
         width = 4 if "int4" in name else 8
@@ -162,12 +162,13 @@ def test_plain_convolutions_are_matmuls():
     assert kinds(conv("", 1)) == [MATMUL_KIND] * 9
     assert kinds(conv("", 1, i=3)) == [MATMUL_KIND] * 9
     assert kinds(conv("", 1, Padding.STORED_ZEROS)) == [MATMUL_KIND]
-    assert kinds(conv("int8", 1)) == [CONTRACT_KIND] * 9
+    assert kinds(conv("int8", 1)) == [PACKED_MATMUL_KIND] * 9
 
 
 def test_plans_are_shown():
-    assert "contract: opcode 0, flags 1, 1 units\n    offset vectors: batch of 1, rows of 4" in (
-        format_plan(plan(matmul("int8")))
+    assert (
+        "packed_matmul: opcode 0, flags 1, 1 units\n    offset vectors: batch of 1, rows of 4"
+        in (format_plan(plan(matmul("int8"))))
     )
     assert "window of 4" in format_plan(plan(pool()))
 
@@ -229,17 +230,17 @@ def test_sticks_of_packed_operations():
     good = matmul("int8")
     plain = replace(good.inputs[1], stick_dims=("out",), stick_sizes=(128,))
     refused(replace(good, inputs=(good.inputs[0], plain)), "SPY293")
-    refused(recode("qfp8mb", "SEN143_FP8", stick=(("out", 128),)), "SPY293")
+    refused(requantized("qfp8mb", "SEN143_FP8", stick=(("out", 128),)), "SPY293")
     refused(replace(matmul("fp8"), name="batchmatmulint8"), "SPY522", UnsupportedError)
-    refused(recode("qfp8ch", "SENINT8"), "SPY522", UnsupportedError)
-    refused(recode("csqint8mb", "SENINT8", splits={"mb": 8}), "SPY282")
+    refused(requantized("qfp8ch", "SENINT8"), "SPY522", UnsupportedError)
+    refused(requantized("csqint8mb", "SENINT8", splits={"mb": 8}), "SPY282")
 
 
 def test_plain_operations_refuse_packed_sticks():
-    op = recode("qfp8wt", "SEN143_FP8")
+    op = requantized("qfp8wt", "SEN143_FP8")
     refused(replace(op, name="neg"), "SPY522", UnsupportedError)
     refused(replace(op, name="identity"), "SPY521", UnsupportedError)
-    ch = recode("qfp8ch", "SEN143_FP8")
+    ch = requantized("qfp8ch", "SEN143_FP8")
     refused(replace(ch, name="neg"), "SPY522", UnsupportedError)
 
 
@@ -287,7 +288,7 @@ def test_divisions_that_are_not_simulated():
 
 
 def test_windows_and_masks_elsewhere():
-    op = recode("qfp8ch", "SEN143_FP8")
+    op = requantized("qfp8ch", "SEN143_FP8")
     refused(replace(op, windows={"mb": Window("k", 8)}), "SPY548", UnsupportedError)
     good = conv()
     padded = replace(good.outputs[0], padding={"i": Padding.FULL_SPAN})

@@ -187,7 +187,7 @@ def _is_reduced(kind: OpKind, dim: IterationDim) -> bool:
     return dim.role == {OpKind.REDUCTION: REDUCED, OpKind.MATMUL: K_ROLE}.get(kind, -1)
 
 
-_POINTWISE_FAMILIES = (Family.ELEMENTWISE, Family.COPY, Family.CONVERT, Family.RECODE)
+_POINTWISE_FAMILIES = (Family.ELEMENTWISE, Family.COPY, Family.CONVERT, Family.REQUANTIZE)
 _KINDS = dict.fromkeys(_POINTWISE_FAMILIES, OpKind.POINTWISE) | {
     Family.REDUCTION: OpKind.REDUCTION,
     Family.MATMUL: OpKind.MATMUL,

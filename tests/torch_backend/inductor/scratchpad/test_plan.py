@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 
 from spyre import config
 from spyre.errors import BundleError, LaunchError
+from spyre.torch_backend.inductor.base.settings import lx_capacity_bytes
 from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, OpSpec, UnimplementedOp
-from spyre.torch_backend.inductor.scratchpad.plan import (
-    SOLVERS,
-    Surroundings,
-    lx_capacity_bytes,
-    plan_scratchpad,
-)
+from spyre.torch_backend.inductor.scratchpad.plan import SOLVERS, Surroundings, plan_scratchpad
 from spyre.torch_backend.inductor.scratchpad.pool import with_allocations, with_arguments_numbered
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,

@@ -13,12 +13,12 @@ import numpy as np
 from spyre.errors import SdscError
 from spyre.hw.access import per_core
 from spyre.hw.plans.context import PlanContext, RowWriter, check_covered, float_word
-from spyre.hw.plans.contract import check_stick
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, element_bits, spaces
+from spyre.hw.plans.packed_matmul import check_stick
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.table import plan as tb
 from spyre.hw.table import vectors as vt
-from spyre.hw.table.plan import RECODE_KIND, RECODES
+from spyre.hw.table.plan import REQUANTIZATIONS, REQUANTIZE_KIND
 from spyre.layout.access_map import Int64Array
 
 _FORMATS = {
@@ -46,7 +46,7 @@ _SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
 """Stick of the output, innermost first: (0 for the input's stick dim, 1 for another; elements)."""
 
 
-def plan_recode(context: PlanContext) -> Iterator[Int64Array]:
+def plan_requantize(context: PlanContext) -> Iterator[Int64Array]:
     """Tables of an operation of this family."""
     for access in context.inputs:
         check_covered(context, access, context.output)
@@ -129,7 +129,7 @@ def _block(context: PlanContext, space: OffsetSpace) -> Int64Array:
     middle = collect([d for d in op.dims if d in sticks and d != inner])
     outer = collect([d for d in op.dims if d not in sticks], whole)
     vectors = [outer, middle, within]
-    row = RowWriter(RECODE_KIND)
+    row = RowWriter(REQUANTIZE_KIND)
     for k, access in enumerate(context.accesses):
         code = context.any_format_code(access.tensor)
         row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)
@@ -138,7 +138,7 @@ def _block(context: PlanContext, space: OffsetSpace) -> Int64Array:
     counts = [group.shape[1] for group in vectors]
     row.words[vt.COUNTS : vt.COUNTS + 3] = counts
     row.header(
-        opcode=RECODES.index(context.spec.kernel_op),
+        opcode=REQUANTIZATIONS.index(context.spec.kernel_op),
         inputs=len(context.inputs),
         units=counts[0] * -(-counts[1] // vt.MIDDLE_BLOCK),
         cost_ns=int(np.prod(counts) * context.spec.element_ns),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
+from spyre.hw.kernels.families.matmul import axis_offsets, decode_stick, store_rows
 from spyre.hw.kernels.intrinsics import (
     ROUND_ADD,
     ROUND_ODD,
@@ -19,7 +19,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_i64,
     pointer_u16,
 )
-from spyre.hw.kernels.matmul import axis_offsets, decode_stick, store_rows
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.table import matmul as mt
 from spyre.hw.table import plan as tb

@@ -1,4 +1,4 @@
-"""Which neighbouring dispatches may run strip by strip, all of them on a few units at a time.
+"""Strip-mined fusion: neighbouring dispatches run together, on a few units at a time.
 
 Elementwise dispatches that walk the same units make a *chain* where every two operands of two of
 them, one of which is written, are the same sticks unit by unit or have no stick in common: then
@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from spyre.hw.jit import kernel
+from numba import carray
+
+from spyre.hw.kernels.intrinsics import call_entry, pointer_i64
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import (
     CHAIN_LENGTH,
+    CHAIN_WORDS,
     DISPATCH_BASES,
     ELEMENTWISE_KIND,
     MAX_CHAIN,
@@ -165,3 +169,25 @@ def find_chains(tables: Any, dispatch: Any) -> bool:
             dispatch[member, CHAIN_LENGTH] = end - member
         first = end
     return any_chain
+
+
+@kernel
+def chain(words, memory, scratch, first, last):
+    """Run units ``first`` .. ``last`` of every member; a fault word, or 0."""
+    members, strip = words[0], words[1]
+    for start in range(first, last, strip):
+        end = min(start + strip, last)
+        for member in range(members):
+            at = 2 + 3 * member
+            status = call_entry(
+                words[at], words[at + 1], words[at + 2], memory, scratch, start, end
+            )
+            if status != 0:
+                return status
+    return 0
+
+
+@entry
+def run(table, bases, memory, scratch, first, last):
+    """C entry of :func:`chain`."""
+    return chain(carray(pointer_i64(table), CHAIN_WORDS), memory, scratch, first, last)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import load_one, store_sticks
 from spyre.hw.kernels.intrinsics import (
     bits_float,
@@ -18,9 +17,10 @@ from spyre.hw.kernels.intrinsics import (
     pointer_i64,
     pointer_u16,
 )
-from spyre.hw.kernels.vectors import TABLE_WORDS, read_vector, vector_word
-from spyre.hw.ops.spec_choices import WINDOW_MAX_OUTSIDE
+from spyre.hw.kernels.jit import entry, kernel
+from spyre.hw.kernels.offset_vectors import TABLE_WORDS, read_vector, vector_word
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.spec_choices import WINDOW_MAX_OUTSIDE
 from spyre.hw.table import plan as tb
 from spyre.hw.table import vectors as vt
 from spyre.hw.table.plan import WINDOWINGS

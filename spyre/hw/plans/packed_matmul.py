@@ -2,7 +2,7 @@
 
 Per region of output positions (see :mod:`.window_regions`) one table. A region of a DL16
 convolution whose lines have constant pitches is a table of the matmul kernel, anything else one of
-the contract kernel, which takes the lines as they are.
+the packed matmul kernel, which takes the lines as they are.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 
 from spyre.errors import JsonLocation, SdscError
 from spyre.hw.access import TensorAccess, per_core
-from spyre.hw.ops.spec_choices import INTEGER_MATMUL_SCALE
 from spyre.hw.plans.context import PlanContext, RowWriter, float_word, refuse_chunks
 from spyre.hw.plans.matmul import STICK, MatmulRoles, fit_rows
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
 from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
+from spyre.hw.spec_choices import INTEGER_MATMUL_SCALE
 from spyre.hw.table import matmul as mt
 from spyre.hw.table import plan as tb
 from spyre.hw.table import vectors as vt
-from spyre.hw.table.plan import CONTRACT_KIND
+from spyre.hw.table.plan import PACKED_MATMUL_KIND
 from spyre.layout.access_map import Int64Array, canonical_axes, drop_unit_axes, join_axes
 
 _FORMATS = {
@@ -145,7 +145,7 @@ class _Lines:
     depth: list[Int64Array]
 
 
-def plan_contract(context: PlanContext) -> Iterator[Int64Array]:
+def plan_packed_matmul(context: PlanContext) -> Iterator[Int64Array]:
     """Tables of a packed matmul or a convolution."""
     roles = find_packed_roles(context)
     check_packed_matmul(context, roles)
@@ -236,7 +236,7 @@ def _matmul_tables(
     return list(fit_rows(context, names, start, batch, rows, columns, depth))
 
 
-# --- the contract kernel ----------------------------------------------------------------------
+# --- the packed matmul kernel ----------------------------------------------------------------
 
 
 def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Array:
@@ -245,7 +245,7 @@ def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Arra
         combine(context, group, width)
         for group in (lines.batch, lines.rows, lines.columns, lines.depth)
     )
-    row = RowWriter(CONTRACT_KIND)
+    row = RowWriter(PACKED_MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         code = context.any_format_code(access.tensor)
         row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)

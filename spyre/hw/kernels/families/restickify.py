@@ -11,9 +11,9 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import begin, follow
 from spyre.hw.kernels.intrinsics import I16, I32, I64, pointer_i32, pointer_i64, pointer_u16
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.table import plan as tb
 

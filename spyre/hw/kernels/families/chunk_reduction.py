@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import store_sticks
+from spyre.hw.kernels.families.reduction import stage, store_pair
 from spyre.hw.kernels.intrinsics import (
     ROUND_ADD,
     ROUND_ODD,
@@ -22,7 +22,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_i64,
     pointer_u16,
 )
-from spyre.hw.kernels.reduction import stage, store_pair
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import CHUNK, MAX_CHUNK_STICKS, REDUCE_LANES, REDUCTIONS

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i32, pointer_i64, pointer_u16
-from spyre.hw.ops.spec_choices import TOPK_TIES
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.spec_choices import TOPK_TIES
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import TOPK_INDEX
 

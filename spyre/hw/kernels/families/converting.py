@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i64, pointer_u16
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import CONVERSIONS, HALF_STAGGERED, WORD_STAGGERED

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.dtypes import NIBBLE_SHIFTS, decode_device
-from spyre.hw.jit import kernel
 from spyre.hw.kernels.intrinsics import (
     LARGEST,
     ROUND_ADD,
@@ -21,6 +20,7 @@ from spyre.hw.kernels.intrinsics import (
     encode_half,
     float_bits,
 )
+from spyre.hw.kernels.jit import kernel
 from spyre.hw.table import plan as tb
 
 WORDS = tb.WORDS

@@ -1,4 +1,4 @@
-"""The recode kernel: elementwise operations between operands of any stick and format.
+"""The requantize kernel: elementwise operations between operands of any stick and format.
 
 One unit is an outer step and up to 8 middle steps, each a vector of inner elements, so that both
 4-bit elements of a byte are written by one thread. Floating point operations stage float32 values,
@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     pointer_f32,
@@ -19,22 +18,23 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u8,
     pointer_u16,
 )
-from spyre.hw.kernels.vectors import (
+from spyre.hw.kernels.jit import entry, kernel
+from spyre.hw.kernels.offset_vectors import (
     TABLE_WORDS,
     gather_values,
     read_vector,
     scatter_values,
     vector_word,
 )
-from spyre.hw.ops.spec_choices import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.spec_choices import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
 from spyre.hw.table import plan as tb
 from spyre.hw.table import vectors as vt
-from spyre.hw.table.plan import RECODES
+from spyre.hw.table.plan import REQUANTIZATIONS
 
 F = np.float32
 
-QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(RECODES))
+QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(REQUANTIZATIONS))
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 OPCODE, INPUTS, CONSTANT = tb.OPCODE, tb.INPUTS, tb.CONSTANT
@@ -80,7 +80,7 @@ def to_int(value):
 
 
 @kernel
-def recode_words(opcode, word, words, places, vectors, inner):
+def requantize_words(opcode, word, words, places, vectors, inner):
     """Integer operations and conversions on 32-bit elements."""
     last = places.size - 1
     for i in range(inner):
@@ -98,7 +98,7 @@ def recode_words(opcode, word, words, places, vectors, inner):
 
 
 @kernel
-def recode_values(table, half, word, octet, places, vectors, buffer):
+def requantize_values(table, half, word, octet, places, vectors, buffer):
     """Floating point operations of one input."""
     opcode, target = table[OPCODE], OPERAND + OPERAND_WORDS
     gather_values(half, word, octet, table[OPERAND + FORMAT], places[0], vectors[0], buffer)
@@ -113,8 +113,8 @@ def recode_values(table, half, word, octet, places, vectors, buffer):
 
 
 @kernel
-def recode(table, bases, half, word, words, octet, first, last):
-    """Run units ``first`` .. ``last`` of a recode table."""
+def requantize(table, bases, half, word, words, octet, first, last):
+    """Run units ``first`` .. ``last`` of a requantize table."""
     operands, opcode = table[INPUTS] + 1, table[OPCODE]
     outer, middle, inner = table[OUTER], table[MIDDLE], table[INNER]
     blocks = -(-middle // MIDDLE_BLOCK)
@@ -133,15 +133,15 @@ def recode(table, bases, half, word, words, octet, first, last):
                 place += vector_word(table, k * outer + step)
                 places[k] = place + vector_word(table, middle_at + k * middle + m)
             if opcode >= ADD:
-                recode_words(opcode, word, words, places, vectors, inner)
+                requantize_words(opcode, word, words, places, vectors, inner)
             else:
-                recode_values(table, half, word, octet, places, vectors, buffer)
+                requantize_values(table, half, word, octet, places, vectors, buffer)
 
 
 @entry
 def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`recode`."""
-    recode(
+    """C entry of :func:`requantize`."""
+    requantize(
         carray(pointer_i64(table), TABLE_WORDS),
         carray(pointer_i64(bases), 8),
         carray(pointer_u16(memory), HALVES),

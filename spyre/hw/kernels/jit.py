@@ -22,7 +22,7 @@ from numba.core.ccallback import CFunc
 from numba.core.runtime import rtsys
 
 from spyre import config
-from spyre.cache import digest_of_found_sources, writable_directory
+from spyre.cache import PACKAGE, digest_of_found_sources, writable_directory
 
 TESTED_VERSIONS = ("0.68.1",)
 
@@ -73,7 +73,7 @@ def _imports(module: str) -> tuple[str, ...]:
 
 
 def _source(module: str) -> Path:
-    base = Path(__file__).parents[2].joinpath(*module.split("."))
+    base = PACKAGE.parent.joinpath(*module.split("."))
     return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
 
 
@@ -134,17 +134,36 @@ def inline(function: F) -> F:
     return result
 
 
-def entry(function: F) -> Any:
-    """Compile a kernel's C entry point with :data:`ENTRY_SIGNATURE`, cached on disk."""
+class Entry:
+    """A kernel's C entry point with :data:`ENTRY_SIGNATURE`, compiled when first asked for."""
 
-    def decorate(cache: bool) -> Any:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._compiled: Any = None
+
+    @property
+    def address(self) -> int:
+        """Host address of the machine code, which stays as long as this object."""
+        if self._compiled is None:
+            # one thread compiles: the code of a second compilation would be freed with it
+            with _numba_config:
+                if self._compiled is None:
+                    self._compiled = _cached(self._function, self._compile)
+        address: int = self._compiled.address
+        return address
+
+    def _compile(self, cache: bool) -> Any:
         if not cache:
-            return numba.cfunc(ENTRY_SIGNATURE, nopython=True)(function)
+            return numba.cfunc(ENTRY_SIGNATURE, nopython=True)(self._function)
+        # numba.cfunc with its disk cache loaded lightly, see `load_lightly`
         signature = (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type)
-        compiled: Any = CFunc(function, signature, {}, {"nopython": True})
+        compiled: Any = CFunc(self._function, signature, {}, {"nopython": True})
         compiled.enable_caching()
         load_lightly(compiled._cache)
         compiled.compile()
         return compiled
 
-    return _cached(function, decorate)
+
+def entry(function: Callable[..., Any]) -> Entry:
+    """Make ``function`` a kernel's C entry point, cached on disk."""
+    return Entry(function)

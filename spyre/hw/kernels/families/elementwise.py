@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import (
     begin,
     follow,
@@ -47,6 +46,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_i64,
     pointer_u16,
 )
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import (
     absolute,
     exponential,
@@ -59,8 +59,8 @@ from spyre.hw.kernels.vector_math import (
     silu,
     softplus,
 )
-from spyre.hw.ops.spec_choices import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
 from spyre.hw.spec import HOST_BYTES, STICK_BYTES
+from spyre.hw.spec_choices import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import BINARY, FUSE, FUSED_BINARY, FUSED_UNARY, MANY, UNARY
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import begin, follow
 from spyre.hw.kernels.intrinsics import pointer_i32, pointer_i64, pointer_u16
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import GATHER, INDEX_PER_LANE

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
 from spyre.hw.kernels.intrinsics import (
     LARGEST,
@@ -23,6 +22,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
     prefetch_line,
 )
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.table import matmul as mt

@@ -1,4 +1,4 @@
-"""The contract kernel: C = Σ_k A·B over elements of any format at any offsets.
+"""The packed matmul kernel: C = Σ_k A·B over elements of any format at any offsets.
 
 One unit is a batch, a block of rows and up to 256 columns. Per 256 k, B is gathered into packed
 panels and A in chunks of rows; the microkernel accumulates in float32. Integer products are exact
@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     pointer_f32,
@@ -19,8 +18,9 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u8,
     pointer_u16,
 )
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
-from spyre.hw.kernels.vectors import (
+from spyre.hw.kernels.offset_vectors import (
     TABLE_WORDS,
     gather_values,
     read_vector,
@@ -101,8 +101,8 @@ def flush(sums, totals):
 
 
 @kernel
-def contract(table, bases, half, word, octet, first, last):
-    """Run units ``first`` .. ``last`` of a contract table."""
+def packed_matmul(table, bases, half, word, octet, first, last):
+    """Run units ``first`` .. ``last`` of a packed matmul table."""
     batches, row_count, column_count = table[BATCHES], table[ROWS], table[COLUMNS]
     depth_count, row_block = table[DEPTH], table[ROW_BLOCK]
     row_blocks, column_blocks = table[ROW_BLOCKS], table[COLUMN_BLOCKS]
@@ -167,8 +167,8 @@ def contract(table, bases, half, word, octet, first, last):
 
 @entry
 def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`contract`."""
-    contract(
+    """C entry of :func:`packed_matmul`."""
+    packed_matmul(
         carray(pointer_i64(table), TABLE_WORDS),
         carray(pointer_i64(bases), 8),
         carray(pointer_u16(memory), HALVES),

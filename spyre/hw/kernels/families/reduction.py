@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.jit import entry, kernel
 from spyre.hw.kernels.blocks import load_sticks, mask_lanes, mask_sticks, store_sticks
 from spyre.hw.kernels.dl16_vectors import add_four
 from spyre.hw.kernels.intrinsics import (
@@ -27,9 +26,10 @@ from spyre.hw.kernels.intrinsics import (
     pointer_i64,
     pointer_u16,
 )
+from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import absolute
-from spyre.hw.ops.spec_choices import EXX2_LANES, TOKEN_CLIP
 from spyre.hw.spec import HOST_BYTES
+from spyre.hw.spec_choices import EXX2_LANES, TOKEN_CLIP
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import (
     CLIP,

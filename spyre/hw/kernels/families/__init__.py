@@ -1,0 +1,1 @@
+"""One module per family of operations, with an entry for each kernel."""
