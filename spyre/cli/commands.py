@@ -128,7 +128,6 @@ def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = No
 
 
 def make_device(options: Options) -> Device:
-    """The device the options ask for."""
     return Device(
         options.numerics,
         options.threads,
@@ -190,7 +189,6 @@ def _run_bundle(options: Options, recorder: Recorder, dump: Dump | None) -> Comp
 
 
 def run_options(options: Options) -> RunOptions:
-    """How a command line asks to run."""
     return RunOptions(
         seed=options.seed,
         values=dict(options.values),

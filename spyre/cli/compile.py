@@ -35,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The argument parser."""
     parser = argparse.ArgumentParser(
         prog="spyre-compile",
         description=DESCRIPTION,

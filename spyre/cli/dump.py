@@ -90,7 +90,6 @@ class Dump:
             check_dump_directory(Path(self.directory))
 
     def record(self, case: Case, extra_files: Mapping[str, bytes] | None = None) -> None:
-        """What is about to run."""
         self._case, self._extra_files = case, extra_files or {}
 
     def record_run(

@@ -26,7 +26,6 @@ Object = dict[str, Any]
 
 
 def print_object(content: Object) -> None:
-    """Print one JSON object on stdout."""
     text = msgspec.json.format(msgspec.json.encode(content), indent=1)
     sys.stdout.write(text.decode() + "\n")
 

@@ -182,7 +182,6 @@ def _check_profiling(
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The argument parser."""
     parser = argparse.ArgumentParser(
         prog="spyre-run",
         description=DESCRIPTION,

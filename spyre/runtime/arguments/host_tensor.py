@@ -51,7 +51,6 @@ class TensorSpec:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     def __str__(self) -> str:
@@ -114,7 +113,6 @@ class HostTensor:
 
     @property
     def spec(self) -> TensorSpec:
-        """Name, shape and dtype."""
         return TensorSpec(self.name, self.shape, self.dtype_name)
 
 

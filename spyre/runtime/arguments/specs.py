@@ -47,7 +47,6 @@ class ArgumentSpec:
 
     @property
     def is_output(self) -> bool:
-        """True if the kernel writes it."""
         return self.role is not Role.INPUT
 
     @property
@@ -140,7 +139,6 @@ def spec_of_arguments(
 
 
 def argument_name(arg_index: int) -> str:
-    """The name of argument ``arg_index``."""
     return f"arg_{arg_index}"
 
 

@@ -77,7 +77,6 @@ class CommandStream:
         )
 
     def add(self, command: Command) -> None:
-        """Note a command that has ended."""
         self._dispatched.append(command)
 
     @property
@@ -97,7 +96,6 @@ class CommandStream:
 
     @property
     def host_operations(self) -> list[Command]:
-        """Commands the host does."""
         return [c for c in self.commands if c.engine is Engine.HOST]
 
     @property

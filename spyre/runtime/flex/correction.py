@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,11 +17,14 @@ import numpy as np
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.program.program import Parameter
-from spyre.runtime.flex.job import DMA, Card, HostOperation, LaunchContext, MemoryRange
+from spyre.runtime.flex.job import DMA, HostOperation, LaunchContext, MemoryRange
 from spyre.runtime.flex.launch_plan import kernel_launch
 from spyre.runtime.kernel.launch import LaunchSignature
 from spyre.runtime.memory.storage import ProgramMemory
 from spyre.runtime.program.symbols import owner_of
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,6 @@ class Correction:
 
 
 def correction_of(parameters: Sequence[Parameter]) -> Correction:
-    """The correction of a program with ``parameters``."""
     names = tuple(parameter.name for parameter in parameters)
     return Correction(names, tuple(map(owner_of, names)))
 
@@ -131,7 +134,7 @@ class CorrectionMemory:
         self.correction = correction
         self._free: list[ProgramMemory] = []
 
-    def take(self, device: Card, iterations: int) -> ProgramMemory:
+    def take(self, device: FlexDevice, iterations: int) -> ProgramMemory:
         """Memory for the tensors of a launch, one behind the other."""
         size_bytes = self.correction.size_bytes
         if iterations > 1:
@@ -148,7 +151,7 @@ class CorrectionMemory:
         if memory.size_bytes == self.correction.size_bytes and len(self._free) < MAX_FREE:
             self._free.append(memory)
 
-    def read(self, device: Card, memory: ProgramMemory, first: int, last: int) -> Int64Array:
+    def read(self, device: FlexDevice, memory: ProgramMemory, first: int, last: int) -> Int64Array:
         """Tensors ``first`` to ``last`` as program memory has them, [tensor, word]."""
         size_bytes = self.correction.size_bytes
         address = memory.address_bytes + first * size_bytes

@@ -276,9 +276,6 @@ class Devices:
                 found=str(index),
                 hint="AIU_WORLD_SIZE and SPYRE_DEVICES say which cards are visible",
             )
-        card = self.made.get(chosen)
-        if card is not None:
-            return card
         with self._lock:
             if chosen not in self.made:
                 self.made[chosen] = FlexDevice(index=chosen)
@@ -300,7 +297,6 @@ class Devices:
 
     @property
     def current_index(self) -> int:
-        """The calling thread's card."""
         index: int = getattr(self._local, "index", 0)
         return index
 

@@ -11,22 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.hw.device.device import Device
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.dma import DmaEngine
-from spyre.runtime.flex.scheduler import Scheduler
 from spyre.runtime.flex.scheduling import Engine, Stage, Stages
-from spyre.runtime.kernel.launch import Runner, TilingOptions
-from spyre.runtime.memory.allocator import FlexAllocator, VirtualAddress
-from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory, SpyreTensor
+from spyre.runtime.kernel.launch import TilingOptions
+from spyre.runtime.memory.allocator import VirtualAddress
+from spyre.runtime.memory.storage import SpyreTensor
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex.loaded_kernel import LoadedKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +58,6 @@ class ControlBlock:
         size = f", {self.size_bytes} bytes" if self.size_bytes else ""
         places = f": {', '.join(map(str, self.places))}" if self.places else ""
         return f"{self.kind} {self.name}{size}{places}"
-
-
-class Card(Protocol):
-    """A card. The attributes are those of `FlexDevice`."""
-
-    device: Device
-    index: int
-    allocator: FlexAllocator
-    dma: DmaEngine
-    scheduler: Scheduler
-    is_blocking: bool
-    runner: Runner | None
-
-    def allocate(self, size_bytes: int, region: int | None = None) -> DeviceStorage:
-        """Fresh device memory that is freed with its last reference."""
-
-    def allocate_program(self, size_bytes: int) -> ProgramMemory:
-        """Fresh program memory (segment 7)."""
 
 
 NO_VALUES: Mapping[str, int] = {}
@@ -111,7 +94,7 @@ class LaunchContext:
     def __init__(
         self,
         plan: JobPlan,
-        device: Card,
+        device: FlexDevice,
         keep_alive: Sequence[object] = (),
         iterations: int = 1,
         is_large: bool = False,
@@ -127,52 +110,6 @@ class LaunchContext:
         self.outcome = LaunchOutcome()
 
 
-class JobPlanStep(Protocol):
-    """One step of a plan."""
-
-    @property
-    def step_type(self) -> str:
-        """H2D, D2H, Compute or HostCompute (runtime reference §5)."""
-
-    @property
-    def stage(self) -> Stage:
-        """What the scheduler runs; its payload is a `LaunchContext`."""
-
-    def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
-        """What one iteration of it is, for the command stream."""
-
-
-class ComputeProgram(Protocol):
-    """A program in program memory that compute steps run: a `LoadedKernel`."""
-
-    @property
-    def allocation_bytes(self) -> int:
-        """Bytes of program memory it holds."""
-
-    @property
-    def expected_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Host shapes it was compiled for, in launch order."""
-
-    def bind(
-        self,
-        plan: JobPlan,
-        device: Card,
-        tensors: Sequence[SpyreTensor],
-        options: TilingOptions | None,
-        values: Mapping[str, int],
-    ) -> LaunchContext:
-        """A launch of ``plan`` over ``tensors``."""
-
-    def compute(self, context: LaunchContext, first: int, last: int) -> None:
-        """Run iterations ``first`` .. ``last``."""
-
-    def places(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
-        """Device memory one compute control block names."""
-
-    def release(self, context: LaunchContext) -> None:
-        """The launch has ended."""
-
-
 @dataclass(frozen=True)
 class JobPlan:
     """The steps of a job, in order.
@@ -182,7 +119,7 @@ class JobPlan:
 
     name: str
     steps: tuple[JobPlanStep, ...]
-    program: ComputeProgram | None = None
+    program: LoadedKernel | None = None
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -195,7 +132,7 @@ class JobPlan:
 
     def bind(
         self,
-        device: Card,
+        device: FlexDevice,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
@@ -211,7 +148,6 @@ class JobPlan:
         return sum(sizes) > LARGE_BYTES
 
     def num_steps(self) -> int:
-        """Number of steps."""
         return len(self.steps)
 
     def get_step_type(self, index: int) -> str:
@@ -226,7 +162,6 @@ class JobPlan:
         return self.steps[index].step_type
 
     def job_allocation_size(self) -> int:
-        """Bytes of program memory the job holds."""
         return 0 if self.program is None else self.program.allocation_bytes
 
     @property
@@ -256,7 +191,6 @@ class HostOperation:
 
     @property
     def step_type(self) -> str:
-        """HostCompute."""
         return "HostCompute"
 
     @property
@@ -293,16 +227,13 @@ class DMA:
 
     @property
     def step_type(self) -> str:
-        """H2D or D2H."""
         return "H2D" if self.to_device else "D2H"
 
     @property
     def stage(self) -> Stage:
-        """The copy."""
         return Stage(Engine.DMA, self.copy, is_prep=self.is_prep)
 
     def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
-        """One DMA control block."""
         kind = "dma to device" if self.to_device else "dma from device"
         return ControlBlock(
             kind, self.label or context.plan.name, self.places(context, iteration), self.size_bytes
@@ -313,22 +244,24 @@ class DMA:
 class DeviceCompute:
     """A run of the program in program memory, iteration by iteration."""
 
-    program: ComputeProgram
+    program: LoadedKernel
 
     @property
     def step_type(self) -> str:
-        """Compute."""
         return "Compute"
 
     @property
     def stage(self) -> Stage:
-        """The run."""
         return Stage(Engine.COMPUTE, self.program.compute)
 
     def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
-        """One compute control block."""
         places = self.program.places(context, iteration)
         return ControlBlock("compute", context.plan.name, places, 0)
+
+
+JobPlanStep = HostOperation | DMA | DeviceCompute
+"""A step says its type (runtime reference §5), the stage the scheduler runs for it, and what one
+iteration of it is in the command stream."""
 
 
 @dataclass(eq=False)

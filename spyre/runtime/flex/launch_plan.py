@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spyre.layout.access_map import Int64Array
-from spyre.runtime.flex.job import LARGE_BYTES, Card, JobPlan, LaunchContext
+from spyre.runtime.flex.job import LARGE_BYTES, JobPlan, LaunchContext
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch, LaunchSignature, Runner
 from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory
 
 if TYPE_CHECKING:
+    from spyre.runtime.flex.device import FlexDevice
     from spyre.runtime.tiling.execute import TiledLaunch, TileSteps
     from spyre.runtime.tiling.tile_plan import TilePlan
 
@@ -71,12 +72,10 @@ class LaunchPlan:
 
     @cached_property
     def chunk(self) -> int:
-        """Iterations that run in one go."""
         return min(max(CHUNK_BYTES * self.iterations // max(self.size_bytes, 1), 1), 4096)
 
     @property
     def iterations(self) -> int:
-        """Passes over the kernel."""
         return 1 if self.offsets_bytes is None else len(self.offsets_bytes)
 
     def addresses(self, bases: Sequence[int], first: int, last: int) -> Int64Array:
@@ -101,7 +100,7 @@ class KernelLaunch(LaunchContext):
     def __init__(
         self,
         plan: JobPlan,
-        device: Card,
+        device: FlexDevice,
         launch_plan: LaunchPlan,
         bases: tuple[int, ...],
         keep_alive: Sequence[object] = (),

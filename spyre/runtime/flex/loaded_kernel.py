@@ -32,7 +32,6 @@ from spyre.runtime.flex.correction import (
 )
 from spyre.runtime.flex.job import (
     NO_VALUES,
-    Card,
     DeviceCompute,
     JobPlan,
     LaunchContext,
@@ -81,7 +80,6 @@ class LoadedKernel:
 
     @cached_property
     def correction(self) -> Correction:
-        """What the correction tensor holds."""
         return correction_of(self.kernel.bundle.program.parameters)
 
     @cached_property
@@ -94,7 +92,6 @@ class LoadedKernel:
 
     @property
     def allocation_bytes(self) -> int:
-        """Bytes of program memory it holds."""
         return self.image.size_bytes
 
     @property
@@ -120,7 +117,7 @@ class LoadedKernel:
     def bind(
         self,
         plan: JobPlan,
-        device: Card,
+        device: FlexDevice,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
@@ -152,7 +149,7 @@ class LoadedKernel:
 
     def bind_at(
         self,
-        device: Card,
+        device: FlexDevice,
         launch_plan: LaunchPlan,
         addresses: tuple[int, ...],
         keep_alive: Sequence[object] = (),
@@ -178,7 +175,7 @@ class LoadedKernel:
 
     def _find_plan(
         self,
-        device: Card,
+        device: FlexDevice,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions,
         values: Mapping[str, int],
@@ -245,7 +242,7 @@ class LoadedKernel:
         kernel_launch.use_steps(TileSteps(tiled, temporaries), tuple(storages))
 
     def _check(
-        self, device: Card, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
+        self, device: FlexDevice, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
     ) -> None:
         expected = arguments.arguments
         if len(tensors) != len(expected):
@@ -320,7 +317,7 @@ class LoadedKernel:
         batch = kernel.link_batch_at(signature, addresses)
         launch.device.device.executor.run_batch(batch)
 
-    def _check_image(self, device: Card) -> None:
+    def _check_image(self, device: FlexDevice) -> None:
         content = device.device.memory.view(self.image.address_bytes, STICK_BYTES)
         if content.tobytes() != self.header:
             raise DeviceFault(

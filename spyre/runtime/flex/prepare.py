@@ -205,7 +205,6 @@ class Program:
         self.instructions = [Instruction(job.job_plan) for job in jobs]
 
     def add_instruction(self, instruction: Instruction) -> None:
-        """Append an instruction."""
         self.instructions.append(instruction)
 
     def remove_instruction(self, instruction: Instruction) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.arguments.read import read_arguments
 from spyre.runtime.flex.job import (
     NO_VALUES,
-    Card,
     Job,
     JobPlan,
     LaunchContext,
@@ -51,15 +50,6 @@ if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
 
 
-class EventStream(Protocol):
-    """What an event needs of a stream: `FlexStream` is one."""
-
-    device: Card
-
-    def submit(self, work: Work) -> None:
-        """Append work."""
-
-
 class Event:
     """A point in a stream. Usable from any thread.
 
@@ -69,15 +59,15 @@ class Event:
     def __init__(self, enable_timing: bool = False) -> None:
         self.enable_timing = enable_timing
         self._record: EventRecord | None = None
-        self._stream: EventStream | None = None
+        self._stream: FlexStream | None = None
 
-    def record(self, stream: EventStream) -> None:
+    def record(self, stream: FlexStream) -> None:
         """Complete once everything submitted to ``stream`` until now has completed."""
         record = EventRecord()
         stream.submit(Work(event=record))
         self._record, self._stream = record, stream
 
-    def wait(self, stream: EventStream) -> None:
+    def wait(self, stream: FlexStream) -> None:
         """What ``stream`` gets from now on waits for the event; the host does not.
 
         A failure of the recorded stream fails ``stream`` too.
@@ -134,7 +124,7 @@ class FlexStream:
     ``stream_id``: 0 the default, 1-32 low priority, 33-64 high priority (runtime reference §7).
     """
 
-    def __init__(self, device: Card, stream_id: int, is_high_priority: bool = False) -> None:
+    def __init__(self, device: FlexDevice, stream_id: int, is_high_priority: bool = False) -> None:
         self.device = device
         self.stream_id = stream_id
         self._queue = StreamQueue(stream_id, 0 if is_high_priority else 1)
@@ -235,7 +225,6 @@ class FlexStream:
 
     @property
     def queue(self) -> StreamQueue:
-        """Its queue, for the scheduler."""
         return self._queue
 
     def __repr__(self) -> str:
@@ -268,7 +257,7 @@ POOL_STREAMS = 32
 class StreamPool:
     """Streams of one card. Usable from any thread."""
 
-    def __init__(self, device: Card) -> None:
+    def __init__(self, device: FlexDevice) -> None:
         self._device = device
         self._lock = threading.Lock()
         self._next = {False: 0, True: 0}

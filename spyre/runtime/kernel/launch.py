@@ -91,7 +91,6 @@ def _slot(
 
 @lru_cache(_MAX_SLOTS)
 def slot_of(layout: SpyreTensorLayout) -> ArgumentSlot:
-    """The slot of a tensor with ``layout``."""
     return _slot(layout.device_bytes, layout.element_arrangement, _device_dims(layout))
 
 
@@ -127,7 +126,6 @@ class LaunchSignature:
 
     @classmethod
     def of(cls, launch: Launch) -> LaunchSignature:
-        """The shape of ``launch``."""
         indices = (*launch.arguments, *(() if launch.pool is None else (POOL,)))
         slots = tuple([slot_of(tensor.layout) for tensor in launch.arguments.values()])
         if launch.pool is not None:

@@ -62,7 +62,6 @@ class CompositeAddress:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all chunks."""
         return sum(chunk.size_bytes for chunk in self.chunks)
 
 
@@ -150,7 +149,6 @@ class MemoryStatistics:
 
     @property
     def reserved_bytes(self) -> int:
-        """Capacity of the tensor regions."""
         return sum(region.capacity_bytes for region in self._tensor_regions)
 
     @property

@@ -54,12 +54,10 @@ class DeviceStorage:
 
     @property
     def allocator(self) -> FlexAllocator:
-        """Who the allocation belongs to."""
         return self._allocator
 
     @property
     def closed(self) -> bool:
-        """Whether the reference has been given back."""
         return not self._held
 
     def share(self) -> DeviceStorage:
@@ -114,7 +112,6 @@ class SpyreAllocator:
         storage.close()
 
     def memory_stats(self) -> MemoryStatistics:
-        """Statistics of the card's memory."""
         return self.flex.statistics()
 
     def empty_cache(self) -> None:
@@ -136,7 +133,6 @@ class ProgramMemory:
 
     @classmethod
     def whole(cls, storage: DeviceStorage) -> ProgramMemory:
-        """All of an allocation."""
         address_bytes = storage.allocator.device_address(storage.index)
         return cls(storage, address_bytes, storage.size_bytes)
 
@@ -179,7 +175,6 @@ class SpyreTensor:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes it occupies on the device."""
         return self.layout.device_bytes
 
     @cached_property

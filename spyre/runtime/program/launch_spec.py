@@ -43,7 +43,6 @@ class LayoutSpec(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, layout: SpyreTensorLayout) -> LayoutSpec:
-        """The file's form of a layout."""
         return cls(
             layout.device_size, layout.stride_map, layout.device_dtype, layout.element_arrangement
         )
@@ -70,12 +69,10 @@ class LaunchArgument(msgspec.Struct, frozen=True):
 
     @property
     def is_input(self) -> bool:
-        """True if the kernel reads the argument."""
         return self.role is not Role.OUTPUT
 
     @property
     def is_output(self) -> bool:
-        """True if the kernel writes the argument."""
         return self.role is not Role.INPUT
 
 

@@ -164,7 +164,6 @@ def _entries(directory: Path) -> list[tuple[int, int, str]]:
 
 
 def format_entry(payload: bytes, digest: str) -> bytes:
-    """The bytes of an entry."""
     check = hashlib.sha256(payload).digest()
     key, files = bytes.fromhex(version_key()), bytes.fromhex(digest)
     return _HEADER.pack(MAGIC, key, files, check, len(payload)) + payload

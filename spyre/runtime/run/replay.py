@@ -210,7 +210,6 @@ class CaseRun:
 
     @property
     def ok(self) -> bool:
-        """True if every output is right."""
         return all(comparison.ok for comparison in self.comparisons)
 
 

@@ -46,27 +46,22 @@ class ExecuteReport:
 
     @property
     def hbm_read_bytes(self) -> int:
-        """Bytes read from HBM."""
         return self.counters.hbm_read_bytes
 
     @property
     def hbm_written_bytes(self) -> int:
-        """Bytes written to HBM."""
         return self.counters.hbm_written_bytes
 
     @property
     def lx_read_bytes(self) -> int:
-        """Bytes read from the scratchpads."""
         return self.counters.lx_read_bytes
 
     @property
     def lx_written_bytes(self) -> int:
-        """Bytes written to the scratchpads."""
         return self.counters.lx_written_bytes
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds of the pt array."""
         return self.counters.multiply_adds
 
 
@@ -107,7 +102,6 @@ class RunResult:
     hbm_bytes: tuple[int, ...] = field(default=(), repr=False)
 
     def with_sanitizer(self, sanitizer: Sequence[SanitizerFinding]) -> RunResult:
-        """The same with what the sanitizer found."""
         findings = (*self.findings, *(f.to_finding() for f in sanitizer))
         return replace(self, findings=findings, sanitizer=tuple(sanitizer))
 

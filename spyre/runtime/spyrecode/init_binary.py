@@ -12,20 +12,14 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation, SourceLocation
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.program.compiled import (
-    BundleFiles,
-    CompiledBundle,
-    compile_files,
     digest_of_files,
 )
-from spyre.runtime.program.plan_cache import PlanCache, _build, default_cache
 
 INIT_BINARY_FILE = "init_binary.bin"
 MAGIC = b"SPYREPRG"
@@ -172,20 +166,3 @@ def format_init_text(data: bytes) -> bytes:
         for k in range(0, len(data), STICK_BYTES)
     )
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-def load_program(
-    data: bytes, directory: Path, plans: PlanCache | None = None, file: str = INIT_BINARY_FILE
-) -> CompiledBundle:
-    """The compiled kernel of a program binary, as it stands in program memory.
-
-    ``directory``: where messages say the bundle is; ``file``: how they name the binary.
-    BundleError SPY840, SPY841 for bytes that are no whole program, else as `compile_bundle`.
-    """
-    header = check_binary(data, file)
-    used = plans if plans is not None else default_cache()
-    known = None if used is None else used.get(header.digest, directory)
-    if known is not None:
-        return known
-    files = BundleFiles(directory, MODULE_FILE, unpack_bundle(data, file))
-    return compile_files(files) if used is None else _build(files, used)

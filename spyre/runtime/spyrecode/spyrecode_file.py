@@ -66,7 +66,6 @@ class JsonObject:
         return present[0]
 
     def text(self, *keys: str) -> str:
-        """A string property."""
         key = self.spelling(*keys)
         value = self.properties[key]
         if not isinstance(value, str):

@@ -154,7 +154,6 @@ class ExpectedTensor:
 
     @property
     def device_dims(self) -> DeviceDims:
-        """Host dims of the layout's dims."""
         return device_dims(self.layout, self.shape, self.strides)
 
 
@@ -175,5 +174,4 @@ class ActualTensor:
 
     @property
     def device_dims(self) -> DeviceDims:
-        """Host dims of the layout's dims."""
         return device_dims(self.layout, self.shape, self.strides)

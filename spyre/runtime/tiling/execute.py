@@ -367,7 +367,6 @@ class TileSteps:
         self.addresses = np.array([self._addresses(step) for step in self._steps], np.int64)
 
     def __len__(self) -> int:
-        """Number of steps."""
         return len(self._steps)
 
     def _addresses(self, step: TileStep) -> tuple[int, ...]:

@@ -112,7 +112,6 @@ class ArgumentWalk:
 
     @property
     def node(self) -> ExecuteDim:
-        """The dim of the execute statement."""
         return ExecuteDim(self.use.execute, self.walked.dim)
 
     @property
@@ -218,7 +217,6 @@ class _Range:
 
     @classmethod
     def of(cls, use: OperandUse) -> _Range:
-        """The range of ``use``."""
         span = footprint(use.op, use.tensor).span_bytes
         low, high = int(use.offsets_bytes.min()), int(use.offsets_bytes.max()) + span
         return cls(use, low, high)
@@ -306,7 +304,6 @@ def _held(use: OperandUse) -> list[str]:
 
 
 def _steps(use: OperandUse) -> dict[str, tuple[int, int]]:
-    """Pitch in bytes and steps of every dim held."""
     pitches = footprint(use.op, use.tensor).pitch_bytes
     return {dim: (pitches[dim], whole_steps(use.op, use.tensor, dim)) for dim in _held(use)}
 

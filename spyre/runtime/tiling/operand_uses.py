@@ -56,12 +56,10 @@ class OperandUse:
 
     @property
     def tensor(self) -> Tensor:
-        """The operand's description."""
         return self.op.tensors[self.operand]
 
     @property
     def is_written(self) -> bool:
-        """True for outputs."""
         return self.operand >= len(self.op.inputs) + len(self.op.index_tensors)
 
 

@@ -170,12 +170,10 @@ class TiledDim:
 
     @property
     def is_reduction(self) -> bool:
-        """True if results of its tiles are accumulated."""
         return bool(self.dim.reduced_by)
 
     @property
     def is_partial(self) -> bool:
-        """True if the last tile is not whole."""
         return self.valid_last < self.tile
 
 
@@ -232,12 +230,10 @@ class TilePlan:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Tiles per dim."""
         return tuple(dim.count for dim in self.dims)
 
     @property
     def iterations(self) -> int:
-        """Passes over the kernel."""
         return len(self.indices)
 
     @property

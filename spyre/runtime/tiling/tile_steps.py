@@ -69,7 +69,6 @@ TileStep = CopyIn | Compute | Accumulate | CopyOut
 
 
 def tile_steps(plan: TilePlan) -> Iterator[TileStep]:
-    """All steps of ``plan`` in order."""
     for iteration in range(plan.iterations):
         yield from _iteration_steps(plan, iteration)
 

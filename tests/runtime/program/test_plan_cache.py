@@ -32,7 +32,6 @@ from spyre.runtime.program.compiled import (
     read_bundle_files,
 )
 from spyre.runtime.program.plan_cache import PlanCache, default_cache, load_compiled, load_source
-from spyre.runtime.spyrecode.init_binary import load_program, pack_bundle
 from tests.corpus.table import CASES
 from tests.runtime import bundles
 
@@ -172,32 +171,6 @@ def test_names_with_escapes_are_not_kept(bundle: Path, plans: PlanCache) -> None
     module.write_text(module.read_text().replace("sdsc_1.json", "sdsc\\5F1.json"))
     same(load_compiled(bundle, plans), load_bundle(bundle))
     assert plans.statistics == PlanCache(plans.directory).statistics
-
-
-class TestPrograms:
-    def test_a_binary_is_its_bundle(self, bundle: Path, plans: PlanCache) -> None:
-        files = read_bundle_files(bundle)
-        assert files is not None
-        binary = pack_bundle(files.files)
-        for memory in (binary, binary + bytes(999)):
-            same(load_program(memory, bundle, plans), load_bundle(bundle))
-        assert load_program(binary, bundle, plans) == load_compiled(bundle, plans)
-        assert (plans.statistics.stored, plans.statistics.misses) == (1, 1)
-
-    def test_damage_is_found_though_the_plan_is_kept(self, bundle: Path, plans: PlanCache) -> None:
-        files = read_bundle_files(bundle)
-        assert files is not None
-        binary = bytearray(pack_bundle(files.files))
-        load_program(bytes(binary), bundle, plans)
-        binary[200] ^= 4
-        with pytest.raises(SpyreError, match=r"segment 7 at .*SPY840"):
-            load_program(bytes(binary), bundle, plans, "segment 7")
-
-    def test_without_a_cache(self, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("SPYRE_PLAN_CACHE", "0")
-        files = read_bundle_files(bundle)
-        assert files is not None
-        assert load_program(pack_bundle(files.files), bundle) == compile_bundle(bundle)
 
 
 class TestDamage:

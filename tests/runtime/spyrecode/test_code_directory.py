@@ -13,8 +13,9 @@ import pytest
 
 from spyre.errors import BundleError, SpyreError
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.program.compiled import compile_bundle
+from spyre.runtime.program.compiled import BundleFiles, compile_bundle
 from spyre.runtime.program.launch_spec import DERIVED_EMITTER
+from spyre.runtime.program.plan_cache import load_compiled_files
 from spyre.runtime.spyrecode import code_directory
 from spyre.runtime.spyrecode.code_directory import read_code_directory
 from spyre.runtime.spyrecode.commands import (
@@ -28,7 +29,6 @@ from spyre.runtime.spyrecode.commands import (
 from spyre.runtime.spyrecode.compile import compile_directory
 from spyre.runtime.spyrecode.init_binary import (
     format_init_text,
-    load_program,
     read_header,
     unpack_bundle,
 )
@@ -299,5 +299,6 @@ def test_the_corpus(case: CorpusCase, tmp_path: Path) -> None:
         read = read_code_directory(compiled.directory)
         assert read.code.findings == ()
         digest = read_header(read.binaries[0]).digest
-        assert load_program(read.binaries[0], directory).digest == digest
-        assert load_program(read.binaries[0], directory).check() == load_bundle(directory).check()
+        files = BundleFiles(directory, "bundle.mlir", unpack_bundle(read.binaries[0]))
+        assert files.digest == digest
+        assert load_compiled_files(files).check() == load_bundle(directory).check()
