@@ -96,21 +96,21 @@ _memories: dict[int, TensorMemory] = {}
 
 def tensor_memory(card: FlexDevice) -> TensorMemory:
     """The counters of ``card``."""
-    found = _memories.get(card.index)
-    return found if found is not None else _memories.setdefault(card.index, TensorMemory())
+    memory = _memories.get(card.index)
+    return memory if memory is not None else _memories.setdefault(card.index, TensorMemory())
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     """Counters of a card under torch's names, such as ``allocated_bytes.all.peak``; bytes."""
     card = card_of(device)
     reserved = card.allocator.statistics().allocated_bytes
-    found = tensor_memory(card).counters() | {
+    stats = tensor_memory(card).counters() | {
         "reserved_bytes.all.current": reserved.current,
         "reserved_bytes.all.peak": reserved.peak,
         "reserved_bytes.all.allocated": reserved.accumulated,
         "reserved_bytes.all.freed": reserved.accumulated - reserved.current,
     }
-    return OrderedDict(sorted(found.items()))
+    return OrderedDict(sorted(stats.items()))
 
 
 def memory_allocated(device: Any = None) -> int:
@@ -147,8 +147,8 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Free bytes, and all bytes there are for tensors, of a card."""
-    found = card_of(device).allocator.statistics()
-    return found.free_bytes, found.reserved_bytes
+    statistics = card_of(device).allocator.statistics()
+    return statistics.free_bytes, statistics.reserved_bytes
 
 
 get_memory_info = mem_get_info
@@ -196,12 +196,12 @@ def allocate_memory(card: FlexDevice, size_bytes: int) -> DeviceStorage:
 
 
 def _out_of_memory(card: FlexDevice, size_bytes: int, error: DeviceOutOfMemory) -> SpyreOutOfMemory:
-    found = card.allocator.statistics()
+    statistics = card.allocator.statistics()
     return SpyreOutOfMemory(
         error.code,
         f"spyre:{card.index} out of memory. Tried to allocate {size_bytes} bytes",
-        expected=f"at most {found.largest_free_bytes} bytes, the largest free block",
-        found=f"{found.free_bytes} of {found.reserved_bytes} bytes are free, "
-        f"{found.allocated_bytes.current} allocated",
+        expected=f"at most {statistics.largest_free_bytes} bytes, the largest free block",
+        found=f"{statistics.free_bytes} of {statistics.reserved_bytes} bytes are free, "
+        f"{statistics.allocated_bytes.current} allocated",
         hint="delete tensors that are no longer needed, or use smaller batches",
     )

@@ -56,14 +56,14 @@ def drawing_from_card(device_index: int) -> Iterator[None]:
     """Within, torch's default CPU generator goes on from where a card's is, and the card's from
     there: for operations that take no generator. Other threads must not draw from the former.
     """
-    own, card = torch.default_generator, cpu_generator(device_index)
-    before = own.get_state()
-    own.set_state(card.get_state())
+    default, card = torch.default_generator, cpu_generator(device_index)
+    before = default.get_state()
+    default.set_state(card.get_state())
     try:
         yield
     finally:
-        card.set_state(own.get_state())
-        own.set_state(before)
+        card.set_state(default.get_state())
+        default.set_state(before)
 
 
 def is_random(op: Any) -> bool:
@@ -124,9 +124,9 @@ class SpyreGenerator(CpuGenerator):  # type: ignore[misc]
 
     def __new__(cls, device: Any = "spyre") -> SpyreGenerator:
         """A generator for ``device``, seeded as torch seeds new ones."""
-        found = CpuGenerator.__new__(cls, "cpu")
-        found.card_index = card_of(device).index
-        return cast(SpyreGenerator, found)
+        generator = CpuGenerator.__new__(cls, "cpu")
+        generator.card_index = card_of(device).index
+        return cast(SpyreGenerator, generator)
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -138,6 +138,6 @@ class SpyreGenerator(CpuGenerator):  # type: ignore[misc]
 
     def clone_state(self) -> SpyreGenerator:
         """Another generator for the same card that goes on from the same state."""
-        found = SpyreGenerator(self.device)
-        found.set_state(self.get_state())
-        return found
+        clone = SpyreGenerator(self.device)
+        clone.set_state(self.get_state())
+        return clone

@@ -17,12 +17,12 @@ from spyre.torch_backend.program.op_spec import Value
 from spyre.torch_backend.program.operations import Lowering
 
 
-def attention(low: Lowering, q: Value, k: Value, v: Value, *rest: Any) -> Value:
+def attention(low: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
     """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0.
 
     ``rest``: masks as values, then their kinds ("add" or "keep"), scale and dtype.
     """
-    *masks, kinds, scale, dtype = rest
+    *masks, kinds, scale, dtype = args
     q, k, v = (low.convert(x, dtype) for x in (q, k, v))
     groups = q.sizes[-3] // k.sizes[-3]
     q5, k5, v5 = _grouped(q, groups), k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
@@ -31,8 +31,8 @@ def attention(low: Lowering, q: Value, k: Value, v: Value, *rest: Any) -> Value:
     scores = low.pointwise("mul", scores, low.constant(scale, dtype))
     for kind, mask in zip(kinds, masks, strict=True):
         scores = _masked(low, scores, _mask_view(mask, q, groups), kind, dtype)
-    found = product(low, _safe_softmax(low, scores, dtype), v5, dtype)
-    return found.reshaped((*q.sizes[:-1], v.sizes[-1]))
+    output = product(low, _safe_softmax(low, scores, dtype), v5, dtype)
+    return output.reshaped((*q.sizes[:-1], v.sizes[-1]))
 
 
 def _grouped(x: Value, groups: int) -> Value:
@@ -86,11 +86,11 @@ def scaled_dot_product_attention(
     """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
     if fits(q, k, v, dropout_p):
         fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
-        found: torch.Tensor = fused(q, k, v, attn_mask, 0.0, is_causal, False, scale=scale)[0]
-        return found
+        output: torch.Tensor = fused(q, k, v, attn_mask, 0.0, is_causal, False, scale=scale)[0]
+        return output
     math = torch.ops.aten._scaled_dot_product_attention_math
-    given = (attn_mask, dropout_p, is_causal)
-    plain: torch.Tensor = math(q, k, v, *given, scale=scale, enable_gqa=enable_gqa)[0]
+    arguments = (attn_mask, dropout_p, is_causal)
+    plain: torch.Tensor = math(q, k, v, *arguments, scale=scale, enable_gqa=enable_gqa)[0]
     return plain
 
 
@@ -126,11 +126,11 @@ def fused_attention(
         operands.append(causal_mask(q, k))
         kinds.append("keep")
     parameters = (tuple(kinds), _scale_of(q, scale), str(q.dtype).removeprefix("torch."))
-    (found,) = run("attention", attention, operands, parameters)
-    nothing = torch.empty(0, dtype=torch.float32, device=q.device)
+    (output,) = run("attention", attention, operands, parameters)
+    empty = torch.empty(0, dtype=torch.float32, device=q.device)
     counts = torch.empty(0, dtype=torch.int64)
     lengths = (q.shape[-2], k.shape[-2])
-    return (found, nothing, counts, counts, *lengths, counts, counts, nothing)
+    return (output, empty, counts, counts, *lengths, counts, counts, empty)
 
 
 def fused_attention_backward(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import partial
 from typing import Any
 
 import torch
 
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.dtypes import name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
@@ -30,7 +30,7 @@ MAX_TRIANGLES = 32
 """Triangles that stay on the card."""
 MAX_TRIANGLE_ELEMENTS = 1 << 20
 """Larger ones do not."""
-_triangles: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
+_triangles: LruCache[tuple[object, ...], torch.Tensor] = LruCache(MAX_TRIANGLES)
 
 
 def select(low: Lowering, condition: Value, a: Value, b: Value, dtype: str) -> Value:
@@ -134,16 +134,14 @@ def triangle(
     card = card_of(device)
     diagonal = max(min(diagonal, columns), -rows)
     key = (card.index, card.device.resets, rows, columns, diagonal, lower)
-    if key in _triangles:
-        return _triangles[key]
-    ones = torch.ones(rows, columns, dtype=torch.bool)
-    made = (ones.tril(diagonal) if lower else ones.triu(diagonal)).to(device)
-    if rows * columns <= MAX_TRIANGLE_ELEMENTS:
-        buffer_of(made).leave_uncounted()
-        _triangles[key] = made
-    if len(_triangles) > MAX_TRIANGLES:
-        _triangles.popitem(last=False)
-    return made
+    mask = _triangles.get(key)
+    if mask is None:
+        ones = torch.ones(rows, columns, dtype=torch.bool)
+        mask = (ones.tril(diagonal) if lower else ones.triu(diagonal)).to(device)
+        if rows * columns <= MAX_TRIANGLE_ELEMENTS:
+            buffer_of(mask).leave_uncounted()
+            _triangles.put(key, mask)
+    return mask
 
 
 def _triangular(lower: bool, x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> Any:

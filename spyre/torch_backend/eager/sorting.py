@@ -37,30 +37,30 @@ def ranked(
     ``both``: values and positions, else positions only. ``keeps``: the dim stays in the results.
     ``count`` 0: the one that max and min choose, to which NaN is first in both orders.
     """
-    given, x = x, off_lanes(low, x, dim)
+    unranked, x = x, off_lanes(low, x, dim)
     if x.dtype == "float32":
         last = low.constant(inf if count or descending else -inf, x.dtype)
         x = low.pointwise("where3", low.pointwise("equal", x, x), x, last)
     if not descending:
         x = low.pointwise("neg", x)
-    found = [largest(low, x, dim, count or 1, indices=True)]
+    results = [largest(low, x, dim, count or 1, indices=True)]
     if both and not count:
-        found.insert(0, extreme(low, "max" if descending else "min", given, (dim,)))
+        results.insert(0, extreme(low, "max" if descending else "min", unranked, (dim,)))
     elif both:
         values = largest(low, x, dim, count, indices=False)
-        found.insert(0, values if descending else low.pointwise("neg", values))
+        results.insert(0, values if descending else low.pointwise("neg", values))
     if not keeps:
         sizes = tuple(n for k, n in enumerate(x.sizes) if k != dim)
-        found = [value.reshaped(sizes) for value in found]
-    return tuple(found)
+        results = [value.reshaped(sizes) for value in results]
+    return tuple(results)
 
 
 def _ranked(
     x: torch.Tensor, dim: int, count: int, descending: bool, keeps: bool = True, both: bool = True
 ) -> tuple[torch.Tensor, ...]:
     if x.dim() == 0:
-        place = torch.zeros((), dtype=torch.int64, device=x.device)
-        return (x.clone(), place) if both else (place,)
+        position = torch.zeros((), dtype=torch.int64, device=x.device)
+        return (x.clone(), position) if both else (position,)
     return run("ranked", ranked, [x], (dim % x.dim(), count, descending, keeps, both))
 
 
@@ -76,13 +76,13 @@ def takes_ranking(x: torch.Tensor, dim: int, count: int) -> bool:
     return stored_elements(x.shape, lane) <= MAX_ELEMENTS and steps <= MAX_STEPS
 
 
-def _into(targets: Any, found: tuple[torch.Tensor, ...]) -> Any:
+def _into(targets: Any, results: tuple[torch.Tensor, ...]) -> Any:
     if current_recorder() is not None:
-        return found
-    for target, result in zip(targets, found, strict=True):
-        if target.shape != result.shape:
-            target.resize_(result.shape)
-        target.copy_(result)
+        return results
+    for target, source in zip(targets, results, strict=True):
+        if target.shape != source.shape:
+            target.resize_(source.shape)
+        target.copy_(source)
     return targets
 
 

@@ -146,9 +146,9 @@ class FallbackCall:
         with self._randomness(len(args), host_kwargs):
             result = self.op(*host_args, **host_kwargs)
         _check_results(result)
-        found = self._up(result)
+        results = self._up(result)
         self._write_back()
-        return found
+        return results
 
     # --- down ------------------------------------------------------------------------------------
 
@@ -180,39 +180,39 @@ class FallbackCall:
         return host
 
     def _part(self, tensor: torch.Tensor, key: int, name: str) -> torch.Tensor:
-        place = (key, *_place(tensor))
-        found = self.parts.get(place)
-        if found is None:
-            found = self.parts[place] = self._part_copy(tensor, name)
-        return found.view_as(found)
+        key_of_view = (key, *_place(tensor))
+        part = self.parts.get(key_of_view)
+        if part is None:
+            part = self.parts[key_of_view] = self._part_copy(tensor, name)
+        return part.view_as(part)
 
     def _part_copy(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         if name in self.signature.outputs:
             return torch.empty_like(tensor, device="cpu")
         with torch.no_grad():
-            held = tensor.clone()
-        return view_of(self._start(held), held)
+            elements = tensor.clone()
+        return view_of(self._start(elements), elements)
 
     def _storage(self, tensor: torch.Tensor, key: int, name: str) -> torch.UntypedStorage:
-        found = self.storages.get(key)
-        if found is None:
+        copy = self.storages.get(key)
+        if copy is None:
             self.parents[key] = tensor
             if name in self.signature.outputs:
-                found = self._output_storage(tensor)
+                copy = self._output_storage(tensor)
             else:
-                found = self._start(tensor)
-            self.storages[key] = found
-        return found
+                copy = self._start(tensor)
+            self.storages[key] = copy
+        return copy
 
     def _output_storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         """One the CPU may resize, with what surrounds the elements that will be written."""
         size_bytes = tensor.untyped_storage().nbytes()
-        found = torch.UntypedStorage(size_bytes)
+        storage = torch.UntypedStorage(size_bytes)
         if size_bytes and tensor.numel() * tensor.element_size() != size_bytes:
             content = self._start(tensor)
             buffer_of(tensor).card.streams.current.synchronize()
-            found.copy_(content)
-        return found
+            storage.copy_(content)
+        return storage
 
     def _start(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         buffer = buffer_of(tensor)
@@ -243,19 +243,19 @@ class FallbackCall:
 
     def _wrap_numbers(self, host_args: list[Any]) -> None:
         names, tensors = self.signature.names, self.signature.tensors
-        for place, value in enumerate(host_args):
-            if isinstance(value, NUMBERS) and names[place] in tensors:
-                host_args[place] = number_tensor(value, [*_tensors(host_args)])
+        for position, value in enumerate(host_args):
+            if isinstance(value, NUMBERS) and names[position] in tensors:
+                host_args[position] = number_tensor(value, [*_tensors(host_args)])
 
     def _randomness(self, count: int, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
         """The card's random numbers, for operations that draw some and were given no generator."""
         signature = self.signature
         if not signature.is_random:
             return nullcontext()
-        place = signature.generator
-        if place is None:
+        position = signature.generator
+        if position is None:
             return drawing_from_card(self.device_index)
-        if count <= place and kwargs.get("generator") is None:
+        if count <= position and kwargs.get("generator") is None:
             kwargs["generator"] = cpu_generator(self.device_index)
         return nullcontext()
 
@@ -299,9 +299,9 @@ class FallbackCall:
         """
         if host.size() == tensor.size() and host.stride() == tensor.stride():
             return True
-        storage, own = host.untyped_storage(), tensor.untyped_storage()
-        if storage.nbytes() == own.nbytes() and storage._cdata == self._host_key(tensor):
-            set_storage(tensor, own, host.storage_offset(), host.size(), host.stride())
+        storage, card_storage = host.untyped_storage(), tensor.untyped_storage()
+        if storage.nbytes() == card_storage.nbytes() and storage._cdata == self._host_key(tensor):
+            set_storage(tensor, card_storage, host.storage_offset(), host.size(), host.stride())
             return True
         new = to_card(host, self.device_index)
         set_storage(tensor, new.untyped_storage(), 0, new.size(), new.stride())
@@ -309,19 +309,19 @@ class FallbackCall:
 
     def _host_key(self, tensor: torch.Tensor) -> int | None:
         """Identity of the copy of a tensor's storage; None if only a part was copied."""
-        found = self.storages.get(storage_key(tensor))
-        return None if found is None else found._cdata
+        copy = self.storages.get(storage_key(tensor))
+        return None if copy is None else copy._cdata
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     """The tensors among values and the lists in them."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
+            tensors += _tensors(value)
+    return tensors
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -350,9 +350,9 @@ def _check_results(result: Any) -> None:
 
 def _view(parent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A view of an argument stays a view of it."""
-    found = allocate((0,), (1,), like.dtype, parent.device.index)
-    place = (like.storage_offset(), like.size(), like.stride())
-    return set_storage(found, parent.untyped_storage(), *place)
+    view = allocate((0,), (1,), like.dtype, parent.device.index)
+    extents = (like.storage_offset(), like.size(), like.stride())
+    return set_storage(view, parent.untyped_storage(), *extents)
 
 
 def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:
@@ -361,6 +361,6 @@ def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:
     size, stride = tuple(host.size()), tuple(host.stride())
     if stride != contiguous_strides(size) and not is_dense(host):
         stride = tuple(torch.empty_like(host, device="meta").stride())
-    found = allocate(size, stride, host.dtype, device_index)
-    from_host(found, host, non_blocking=True)
-    return found
+    copy = allocate(size, stride, host.dtype, device_index)
+    from_host(copy, host, non_blocking=True)
+    return copy

@@ -6,19 +6,19 @@ the profile is made when it is first asked for.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from spyre.errors import LaunchError
 from spyre.hw.cost.models import Model
 from spyre.hw.cost.timeline import Overlap
+from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.kernel.launch import run_recorded
 from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
 from spyre.runtime.profile.trace import modelled_events
 from spyre.runtime.trace.commands import check_trace_file, write_trace
-from spyre.torch_backend.observe.watch import FIRST_PROCESS, recordings, time_axis
+from spyre.torch_backend.observe.watch import FIRST_PROCESS, CardObserver, recorded, time_axis
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spyre.runtime.trace.commands import TimeAxis
 
 
-class profile:
+class profile(CardObserver[CommandStream]):
     """``with torch.spyre.profile() as p:`` then ``print(p)``, ``p.table()``, ``p.report(path)``.
 
     Everything the cards do in the block, on any thread and stream, is profiled; what was submitted
@@ -45,25 +45,19 @@ class profile:
         model: Model = "calibrated",
         overlap: Overlap | str = Overlap.OVERLAPPED,
     ) -> None:
+        super().__init__(partial(recorded, run_recorded))
         self._machine = machine_of(machine)
         self._model = model
         self._overlap = Overlap(overlap)
-        self._recordings = recordings(run_recorded)
         self._axis: TimeAxis | None = None
 
-    def __enter__(self) -> profile:
+    def __enter__(self) -> Self:
         self.__dict__.pop("cards", None)
         self._axis = None
-        self._recordings.begin()
-        return self
+        return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._recordings.end(kind, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         self._axis = time_axis()
 
     @cached_property
@@ -72,14 +66,14 @@ class profile:
         self._require_end()
         return {
             index: profile_of_recording(commands, self._machine, self._model, self._overlap)
-            for index, commands in self._recordings.found.items()
+            for index, commands in self.observations.items()
         }
 
     def of_card(self, card: int | None = None) -> Profile:
         """The profile of a card; by default of the only one that did something, or the first."""
         if card is not None:
             return self.cards[card]
-        busy = [found for found in self.cards.values() if found.activities]
+        busy = [each for each in self.cards.values() if each.activities]
         return busy[0] if busy else next(iter(self.cards.values()))
 
     def table(self, every: bool = False, card: int | None = None) -> Table:
@@ -102,17 +96,16 @@ class profile:
         Modelled time begins where a card's first control block did. LaunchError SPY886.
         """
         target, axis = check_trace_file(path), self._require_end()
-        found = self._recordings.found
         first = {
             index: min((c.begin_ns for c in commands), default=axis.origin_ns)
-            for index, commands in found.items()
+            for index, commands in self.observations.items()
         }
         more = (
             event
             for index, each in self.cards.items()
             for event in modelled_events(each, index, FIRST_PROCESS, first[index] - axis.origin_ns)
         )
-        write_trace(target, found, axis, more)
+        write_trace(target, self.observations, axis, more)
 
     def _require_end(self) -> TimeAxis:
         if self._axis is None:
@@ -125,6 +118,6 @@ class profile:
 
     def __str__(self) -> str:
         return "\n\n".join(
-            str(found) if len(self.cards) == 1 else f"card {index}\n{found}"
-            for index, found in self.cards.items()
+            str(each) if len(self.cards) == 1 else f"card {index}\n{each}"
+            for index, each in self.cards.items()
         )

@@ -1,4 +1,4 @@
-"""Observing all cards: ``torch.spyre.trace``, and what ``.profile`` and ``.counting`` share.
+"""Observing all cards: ``torch.spyre.trace`` and ``.counting``; ``.profile`` is another observer.
 
 One of them at a time in a process; the block may use the cards from any thread.
 """
@@ -9,74 +9,76 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from spyre.errors import LaunchError
-from spyre.runtime.flex.device import devices
+from spyre.hw.counters.counts import Counters
+from spyre.hw.counters.launches import LaunchCounts
+from spyre.runtime.flex.command_stream import CommandStream
+from spyre.runtime.flex.device import FlexDevice, devices
 from spyre.runtime.trace.commands import TimeAxis, check_trace_file, write_trace
 from spyre.torch_backend.compat import TRACE_BASE_STEP_S
 from spyre.torch_backend.device.cards import card_at
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.command_stream import CommandStream
-    from spyre.runtime.flex.device import FlexDevice
     from spyre.runtime.kernel.launch import Runner
 
 T = TypeVar("T")
-_watched = threading.Lock()
+_observed = threading.Lock()
 
 
-class WatchedCards(Generic[T]):
-    """What ``enter`` gives for all cards that are used until `end`, by index: ``found``.
+class CardObserver(Generic[T]):
+    """What ``enter`` gives for all cards that are used in a ``with`` block, by index, in order of
+    the cards when the block has been left: ``observations``.
 
-    When it has ended, that is in order of the cards.
+    What was submitted before the block runs first; what was submitted in it, on any thread and
+    stream, has ended when the block is left. LaunchError SPY950 within another one of the process.
     """
 
     def __init__(self, enter: Callable[[FlexDevice], AbstractContextManager[T]]) -> None:
-        self.found: dict[int, T] = {}
+        self.observations: dict[int, T] = {}
         self._enter = enter
         self._stack = ExitStack()
 
-    def begin(self) -> None:
-        """Watch from now on. LaunchError SPY950 where cards of the process are being watched."""
-        if not _watched.acquire(blocking=False):
+    def __enter__(self) -> Self:
+        if not _observed.acquire(blocking=False):
             raise _nested()
         try:
-            self.found.clear()
+            self.observations.clear()
             card_at(-1)
-            devices().watch(self._watch)
+            devices().watch(self._observe)
         except BaseException:
-            self.end(None, None, None)
+            self._end(None, None, None)
             raise
+        return self
 
-    def _watch(self, card: FlexDevice) -> None:
-        self.found[card.index] = self._stack.enter_context(self._enter(card))
+    def _observe(self, card: FlexDevice) -> None:
+        self.observations[card.index] = self._stack.enter_context(self._enter(card))
 
-    def end(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Wait for what was submitted, and watch no more. The arguments are those of __exit__."""
+        self._end(kind, error, traceback)
+
+    def _end(self, *error: Any) -> None:
         try:
             devices().watch(None)
-            self._stack.__exit__(kind, error, traceback)
+            self._stack.__exit__(*error)
         finally:
-            self.found = dict(sorted(self.found.items()))
-            _watched.release()
-
-
-def recordings(runner: Runner | None = None) -> WatchedCards[CommandStream]:
-    """The command streams of all cards. ``runner``: how launches run meanwhile, if not plainly."""
-    return WatchedCards(partial(_recorded, runner))
+            self.observations = dict(sorted(self.observations.items()))
+            _observed.release()
 
 
 @contextmanager
-def _recorded(runner: Runner | None, card: FlexDevice) -> Iterator[CommandStream]:
+def recorded(runner: Runner | None, card: FlexDevice) -> Iterator[CommandStream]:
+    """The command stream of a card; ``runner``: how launches run meanwhile, if not plainly."""
     before = card.runner
     try:
         with card.recording() as commands:
@@ -115,7 +117,7 @@ def _epoch_offset_ns() -> int:
     return min(readings)[1]
 
 
-class trace:
+class trace(CardObserver[CommandStream]):
     """``with torch.spyre.trace("out.json"):`` writes what all cards do in the block, for Perfetto.
 
     A process per card with tracks for streams and engines; times and process numbers are such that
@@ -127,20 +129,38 @@ class trace:
     """
 
     def __init__(self, path: Path | str) -> None:
+        super().__init__(partial(recorded, None))
         self._path = check_trace_file(path)
-        self._recordings = recordings()
 
-    def __enter__(self) -> trace:
-        self._recordings.begin()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         try:
-            self._recordings.end(kind, error, traceback)
+            super().__exit__(*error)
         finally:
-            write_trace(self._path, self._recordings.found, time_axis())
+            write_trace(self._path, self.observations, time_axis())
+
+
+class counting(CardObserver[LaunchCounts]):
+    """``with torch.spyre.counting() as c:`` then ``c.counters``, ``c.launches``.
+
+    Counts what all cards run in the block, on any thread and stream, as `CardObserver` says.
+    Launches run as without it. ``cards``: by index. LaunchError SPY950 within a trace or profile of
+    the process.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(FlexDevice.counting)
+
+    @property
+    def cards(self) -> dict[int, LaunchCounts]:
+        """What each card ran."""
+        return self.observations
+
+    @property
+    def launches(self) -> int:
+        """Programs that ran to their end, on all cards."""
+        return sum(each.launches for each in self.cards.values())
+
+    @property
+    def counters(self) -> Counters:
+        """Their work, computed when it is asked for."""
+        return reduce(add, (each.counters for each in self.cards.values()), Counters())

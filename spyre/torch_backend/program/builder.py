@@ -106,9 +106,9 @@ class ProgramBuilder:
 
     def spans_bytes(self) -> list[int]:
         """Bytes each launch argument walks, after `build`."""
-        found = sorted((r.argument, r.span_bytes) for r in self.regions if r.argument >= 0)
+        spans = sorted((r.argument, r.span_bytes) for r in self.regions if r.argument >= 0)
         scratch = [self.scratch_bytes] if self.scratch_bytes else []
-        return [span for _, span in found] + scratch
+        return [span for _, span in spans] + scratch
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.specs))
@@ -142,9 +142,9 @@ def place_scratch(
 
 
 def _lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int) -> int:
-    place = 0
+    offset_bytes = 0
     for begin, end in taken:
-        if begin - place >= size_bytes:
-            return place
-        place = max(place, end)
-    return place
+        if begin - offset_bytes >= size_bytes:
+            return offset_bytes
+        offset_bytes = max(offset_bytes, end)
+    return offset_bytes

@@ -283,8 +283,8 @@ def _topk_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     rank = len(source.sizes)
     sizes = [*source.sizes, spec.output.sizes[along]]
     order = [rank if k == along else k for k in range(rank)]
-    kept = spec.output.unsqueezed(rank).permuted([*order, along])
-    views = [source.unsqueezed(rank).expanded(sizes).view, kept.expanded(sizes).view]
+    ranked = spec.output.unsqueezed(rank).permuted([*order, along])
+    views = [source.unsqueezed(rank).expanded(sizes).view, ranked.expanded(sizes).view]
     roles = [1 if k == along else 2 if k == rank else 0 for k in range(rank + 1)]
     return IterationSpace(
         common_iteration(views, roles), views, [place(source), place(spec.output)]
@@ -307,9 +307,9 @@ def _topk(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
 def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
     """The reduced dim and k where they are of extent 1."""
     row, none = Factor(1, STICK_BYTES), Factor(1, 0)
-    found = {dim.role for dim in dims}
+    present = {dim.role for dim in dims}
     pairs = {1: (row, none), 2: (none, row)}
-    return [IterationDim(1, pair, role) for role, pair in pairs.items() if role not in found]
+    return [IterationDim(1, pair, role) for role, pair in pairs.items() if role not in present]
 
 
 _SPACES: dict[OpKind, Callable[[OpSpec, PlaceOf], IterationSpace]] = {

@@ -28,13 +28,13 @@ def divide(steps: Mapping[str, int]) -> dict[str, int]:
     divided in the order given, each by its largest divisor that leaves no core twice.
     """
     cores = usable_cores()
-    found: dict[str, int] = {}
+    slices_by_dim: dict[str, int] = {}
     for dim, count in steps.items():
         slices = max(n for n in range(1, min(cores, count) + 1) if count % n == 0)
         if slices > 1:
-            found[dim] = slices
+            slices_by_dim[dim] = slices
             cores //= slices
-    return found
+    return slices_by_dim
 
 
 LANE_NAMES = ("out", "in")
@@ -83,7 +83,7 @@ class Emitter:
             raise LoweringError(f"{outer} dims besides the stick, more than {len(NAMES)}")
         return [next(lanes if k in self.multiples else free) for k in range(len(self.dims))]
 
-    @property
+    @cached_property
     def extents(self) -> dict[str, int]:
         """N_: by name, lane dims rounded up."""
         pairs = enumerate(zip(self.names, self.dims, strict=True))
@@ -93,24 +93,24 @@ class Emitter:
         """An operand as a tensor of the SDSC."""
         names, number = self.names, operand.number
         lanes = operand.view.elements_per_stick
-        held = [k for k, dim in enumerate(self.dims) if dim.holds(number)]
-        if any(self.dims[k].factors[number].lane and k != operand.lane for k in held):
+        walked = [k for k, dim in enumerate(self.dims) if dim.holds(number)]
+        if any(self.dims[k].factors[number].lane and k != operand.lane for k in walked):
             raise LoweringError(f"operand {number} has other sticks than the operation")
         along = self.dims[operand.lane].factors[number]
-        if operand.lane in held and along.extent > 1 and not along.lane:
+        if operand.lane in walked and along.extent > 1 and not along.lane:
             raise LoweringError(f"operand {number} has no sticks along those of the operation")
-        stored = self._stored(sorted(held, key=lambda k: self._rank(k, operand)), operand)
+        stored = self._stored(sorted(walked, key=lambda k: self._rank(k, operand)), operand)
         base, component = operand.base, Component.HBM
         if isinstance(base, ScratchpadPlace):
             stored, base, component = self._shares(stored), base.offset_bytes, Component.LX
         scale: dict[str, int] = {}
-        found = list(stored)
-        if operand.lane not in held:
-            found.insert(0, names[operand.lane])
+        dims = list(stored)
+        if operand.lane not in walked:
+            dims.insert(0, names[operand.lane])
             scale[names[operand.lane]] = -2
-        absent = [name for name in names if name not in found]
+        absent = [name for name in names if name not in dims]
         return OperandSpec(
-            dims=(*found, *absent),
+            dims=(*dims, *absent),
             stick=((names[operand.lane], lanes),),
             base=base,
             component=component,
@@ -154,15 +154,15 @@ class Emitter:
 
     def _shares(self, stored: Mapping[str, int]) -> dict[str, int]:
         """Extents that one core's memory has of a tensor in LX."""
-        found = dict(stored)
+        shares = dict(stored)
         for k, slices in (self.division or CoreDivision()).splits.items():
             name = self.names[k]
-            if name in found and slices > 1:
-                if found[name] != self.extents[name]:
-                    held = f"{found[name]} elements in LX"
-                    raise UnevenDivision(f"{self.extents[name]} of {held}, in {slices} slices")
-                found[name] //= slices
-        return found
+            if name in shares and slices > 1:
+                if shares[name] != self.extents[name]:
+                    share = f"{shares[name]} elements in LX"
+                    raise UnevenDivision(f"{self.extents[name]} of {share}, in {slices} slices")
+                shares[name] //= slices
+        return shares
 
     def _is_fixed(self, below: str, operand: TensorOperand) -> bool:
         """True if memory cannot be made to look longer along ``below``: there is no such dim, or
@@ -189,7 +189,7 @@ class Emitter:
 
         NotDivisible when a division that was decided beforehand cuts a step of a dim.
         """
-        extents = self.extents
+        extents = dict(self.extents)
         splits = self._splits(undivided)
         if any(UNIT in tensor.dims for tensor in (*inputs, *outputs, *index_inputs)):
             extents[UNIT] = 1

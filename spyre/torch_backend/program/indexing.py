@@ -55,11 +55,11 @@ def join_lane(sizes: Sequence[int], starts: Sequence[int], dim: int, lanes: int)
 def joined(low: Operations, pieces: Sequence[Value], dim: int, dtype: str) -> Value:
     """``pieces`` of one dtype, one after the other along ``dim``."""
     starts = [sum(p.sizes[dim] for p in pieces[:k]) for k in range(len(pieces))]
-    whole = list(pieces[0].sizes)
-    whole[dim] = starts[-1] + pieces[-1].sizes[dim]
+    sizes = list(pieces[0].sizes)
+    sizes[dim] = starts[-1] + pieces[-1].sizes[dim]
     lanes = find_stored_format(device_format(dtype)).elements_per_stick
-    lane = join_lane(whole, starts, dim, lanes)
-    into = low.builder.scratch(whole, dtype, lane)
+    lane = join_lane(sizes, starts, dim, lanes)
+    into = low.builder.scratch(sizes, dtype, lane)
     for start, piece in zip(starts, pieces, strict=True):
         wanted = lane if lane >= 0 and piece.sizes[lane] > 1 else -1
         piece = low.with_lane(piece, wanted)
@@ -84,11 +84,11 @@ def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints)
     into = low.builder.scratch(sizes, table.dtype, lane)
     if split < 0 or split == lane or sizes[split] <= INDEX_STICK or not sizes[split] % INDEX_STICK:
         return low.builder.add(OpSpec(OpKind.GATHER, "identity", (table, index), into, (dim,)))
-    whole = sizes[split] // INDEX_STICK * INDEX_STICK
-    for start, length in ((0, whole), (whole, sizes[split] - whole)):
+    full_sticks = sizes[split] // INDEX_STICK * INDEX_STICK
+    for start, length in ((0, full_sticks), (full_sticks, sizes[split] - full_sticks)):
         part = (split, start, length)
-        some = table if split == dim or table.sizes[split] == 1 else narrowed(table, *part)
-        inputs = (some, narrowed(index, *part))
+        rows = table if split == dim or table.sizes[split] == 1 else narrowed(table, *part)
+        inputs = (rows, narrowed(index, *part))
         low.builder.add(OpSpec(OpKind.GATHER, "identity", inputs, into, (dim,), part=part))
     return into
 
@@ -125,8 +125,8 @@ def wrapped_positions(low: Operations, index: Value, rows: int) -> Value:
 def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> Value:
     """float32 indices as words, with zeros up to ``multiple`` along ``lane``."""
     extent = numbers.sizes[lane]
-    whole, sticks = -(-extent // multiple) * multiple, -(-extent // INDEX_STICK) * INDEX_STICK
-    sizes = tuple(whole if k == lane else n for k, n in enumerate(numbers.sizes))
+    padded, sticks = -(-extent // multiple) * multiple, -(-extent // INDEX_STICK) * INDEX_STICK
+    sizes = tuple(padded if k == lane else n for k, n in enumerate(numbers.sizes))
     into = low.builder.scratch(sizes, "float32", lane)
     one = low.constant(1.0, "float32")
     low.builder.add(
@@ -139,9 +139,9 @@ def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> 
             part=(lane, 0, extent),
         )
     )
-    if whole > sticks:
+    if padded > sticks:
         zero = low.constant(0.0, "float32")
-        part = (lane, sticks, whole - sticks)
+        part = (lane, sticks, padded - sticks)
         low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (zero,), into, part=part))
     return narrowed(low.convert(into, "int32"), lane, 0, extent)
 
@@ -157,8 +157,8 @@ def largest(low: Operations, value: Value, dim: int, count: int, indices: bool) 
     half = value.view.elements_per_stick == WIDE
     multiple = wide_multiple(value) if half else 0
     into = low.builder.scratch(sizes, "int64", lane, multiple)
-    found = low.builder.add(OpSpec(OpKind.TOPK, "topkindex", (value,), into, (dim,)))
-    return replace(found, order=None) if multiple else found
+    positions = low.builder.add(OpSpec(OpKind.TOPK, "topkindex", (value,), into, (dim,)))
+    return replace(positions, order=None) if multiple else positions
 
 
 def running_sum(low: Operations, value: Value, dim: int) -> Value:
@@ -167,14 +167,14 @@ def running_sum(low: Operations, value: Value, dim: int) -> Value:
     name = "addi32toi32" if value.format == INTEGER else "add"
     extent, step = value.sizes[dim], 1
     while step < extent:
-        rest = extent - step
+        remaining = extent - step
         into = low.builder.scratch(value.sizes, value.dtype, value.lane_dim)
-        head, tail = narrowed(value, dim, 0, step), narrowed(value, dim, step, rest)
-        before = narrowed(value, dim, 0, rest)
+        head, tail = narrowed(value, dim, 0, step), narrowed(value, dim, step, remaining)
+        before = narrowed(value, dim, 0, remaining)
         keep = OpSpec(OpKind.POINTWISE, "identity", (head,), into, part=(dim, 0, step))
         low.builder.add(keep)
         low.builder.add(
-            OpSpec(OpKind.POINTWISE, name, (before, tail), into, part=(dim, step, rest))
+            OpSpec(OpKind.POINTWISE, name, (before, tail), into, part=(dim, step, remaining))
         )
         value, step = into, 2 * step
     return value

@@ -35,12 +35,12 @@ def common_iteration(
     ``roles``: per host dim. Dims of size 1 are left out. NotExpressible when a cut falls within
     the sticks of an operand.
     """
-    found: list[IterationDim] = []
+    dims: list[IterationDim] = []
     for k, extent in enumerate(views[0].sizes):
         if extent > 1:
             role = roles[k] if roles is not None else 0
-            found += cut(extent, [view.dims[k] for view in views], views, role)
-    return _joined(found)
+            dims += cut(extent, [view.dims[k] for view in views], views, role)
+    return _joined(dims)
 
 
 def cut(
@@ -72,18 +72,18 @@ def cut(
 
 def _pieces(factors: Sequence[Factor], pieces: Sequence[int], lanes: int) -> list[Factor]:
     """``factors`` cut into ``pieces``, innermost first."""
-    rest = list(factors)
-    found: list[Factor] = []
+    remaining = list(factors)
+    columns: list[Factor] = []
     for size in pieces:
-        last = rest.pop()
+        last = remaining.pop()
         if last.extent != size:
             parts = split(last, size, lanes)
             if parts is None:
                 raise LoweringError(f"{last} in steps of {size}")
-            rest.append(parts[0])
+            remaining.append(parts[0])
             last = parts[1]
-        found.append(last)
-    return found
+        columns.append(last)
+    return columns
 
 
 def _joined(dims: list[IterationDim]) -> list[IterationDim]:

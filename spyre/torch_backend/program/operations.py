@@ -98,8 +98,8 @@ class Operations:
         """``value`` with sticks along host dim ``lane``; -1: one element per stick."""
         if value.collapsed() is not value:
             return self._repeated_with_lane(value, lane)
-        found = value.lane_dim
-        if found == lane or (lane >= 0 and value.sizes[lane] == 1 and found < 0):
+        current = value.lane_dim
+        if current == lane or (lane >= 0 and value.sizes[lane] == 1 and current < 0):
             return value
         into = self.builder.scratch(value.sizes, value.dtype, lane)
         return self.builder.add(OpSpec(OpKind.RESTICKIFY, "ReStickifyOpHBM", (value,), into))
@@ -163,8 +163,8 @@ class Operations:
         """Whether every element differs from zero, as bool."""
         if value.format == INTEGER:
             value = self._converted("int32tofp32", value, "float32")
-        found = self.pointwise("notequal", value, self.constant(0.0, value.dtype))
-        return self.truth(found)
+        truth = self.pointwise("notequal", value, self.constant(0.0, value.dtype))
+        return self.truth(truth)
 
     def truth(self, value: Value) -> Value:
         """1.0 and 0.0 as bool."""
@@ -180,10 +180,10 @@ class Operations:
     def _widened(self, value: Value) -> Value:
         multiple = wide_multiple(value)
         into = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
-        found = self.builder.add(
+        wide = self.builder.add(
             OpSpec(OpKind.POINTWISE, "dl16tofp32", (value,), into, lane_multiple=WIDE)
         )
-        return replace(found, order=None) if multiple else found
+        return replace(wide, order=None) if multiple else wide
 
     def _narrowed(self, value: Value, dtype: str) -> Value:
         """Where the last group is not whole, a copy has room for it, and numbers in it."""
@@ -276,8 +276,8 @@ class Operations:
                 OpSpec(OpKind.POINTWISE, "mul", (left, one), into, mask_from=left.sizes[-1])
             )
         lane = left.view.dims[-1][-1] if left.view.dims[-1] else Factor(1, STICK_BYTES, True)
-        whole = replace(lane, extent=_whole_sticks(lane.extent))
-        dims = (*left.view.dims[:-1], (whole,))
+        padded_lane = replace(lane, extent=_whole_sticks(lane.extent))
+        dims = (*left.view.dims[:-1], (padded_lane,))
         return replace(left, view=replace(left.view, dims=dims), order=None)
 
     def padded_right(self, right: Value) -> Value:
@@ -287,13 +287,13 @@ class Operations:
         rank, inner = len(right.sizes), right.sizes[-2]
         padded = _whole_sticks(inner)
         sizes = (*right.sizes[:-2], padded, right.sizes[-1])
-        whole = self.builder.scratch(sizes, right.dtype, right.lane_dim)
+        padded_right = self.builder.scratch(sizes, right.dtype, right.lane_dim)
         zero = self.constant(0.0, right.dtype)
-        rest = narrowed(whole, rank - 2, inner, padded - inner)
-        self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (zero,), rest))
-        rows = narrowed(whole, rank - 2, 0, inner)
+        missing_rows = narrowed(padded_right, rank - 2, inner, padded - inner)
+        self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (zero,), missing_rows))
+        rows = narrowed(padded_right, rank - 2, 0, inner)
         self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (right,), rows))
-        return replace(whole, order=None)
+        return replace(padded_right, order=None)
 
 
 def is_padded(left: Value, right: Value) -> bool:

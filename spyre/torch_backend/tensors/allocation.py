@@ -115,8 +115,8 @@ def tensor_at(
         _tensor.data = pointer
         _tensor.dtype = _DATA_TYPES[dtype]
         _tensor.device = _device(device_index)
-        found: torch.Tensor = from_dlpack(_new_capsule(_address, b"dltensor", None))
-    return found
+        tensor: torch.Tensor = from_dlpack(_new_capsule(_address, b"dltensor", None))
+    return tensor
 
 
 Ints = tuple[int, ...]
@@ -172,9 +172,9 @@ def _tensor_over(
 ) -> torch.Tensor:
     if dtype is torch.int64:
         warn_of_downcast()
-    found = tensor_at(buffer.pointer, size, stride, dtype, buffer.card.index)
-    attach(found.untyped_storage(), buffer)
-    return found
+    tensor = tensor_at(buffer.pointer, size, stride, dtype, buffer.card.index)
+    attach(tensor.untyped_storage(), buffer)
+    return tensor
 
 
 def allocate_raw(content: npt.NDArray[np.uint8], device_index: int = -1) -> torch.Tensor:

@@ -131,11 +131,11 @@ class DeviceBuffer:
 
 
 def _layout_id(signature: tuple[object, ...]) -> int:
-    found = _layout_ids.get(signature)
-    if found is None:
-        found = next(_next_layout_id)
-        _layout_ids.put(signature, found)
-    return found
+    layout_id = _layout_ids.get(signature)
+    if layout_id is None:
+        layout_id = next(_next_layout_id)
+        _layout_ids.put(signature, layout_id)
+    return layout_id
 
 
 MAX_LAYOUTS = 16384
@@ -151,12 +151,12 @@ def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:
 def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
     """The buffer behind a storage on the card."""
     try:
-        found: DeviceBuffer = storage._spyre_buffer
+        buffer: DeviceBuffer = storage._spyre_buffer
     except AttributeError:
-        again = _by_pointer.get(storage.data_ptr())
-        found = again if again is not None else _empty_buffer(storage)
-        attach(storage, found)
-    return found
+        known = _by_pointer.get(storage.data_ptr())
+        buffer = known if known is not None else _empty_buffer(storage)
+        attach(storage, buffer)
+    return buffer
 
 
 def attach(storage: torch.UntypedStorage, buffer: DeviceBuffer) -> None:

@@ -41,14 +41,14 @@ def download(source: torch.Tensor, target: torch.Tensor) -> None:
     from the card.
     """
     buffer = buffer_of(source)
-    whole = whole_target(buffer, source)
+    whole_base = whole_target(buffer, source)
     alike = target.dtype == source.dtype and target.size() == source.size()
-    if whole is None or buffer.base is None or not (alike and target.is_contiguous()):
+    if whole_base is None or buffer.base is None or not (alike and target.is_contiguous()):
         target.copy_(to_host(source))
         return
     stream = buffer.card.streams.current
     with profiled(TO_HOST):
-        stream.launch(to_host_plan(whole, host_tensor(target.detach())), [buffer.base])
+        stream.launch(to_host_plan(whole_base, host_tensor(target.detach())), [buffer.base])
         stream.synchronize()
 
 
@@ -60,10 +60,10 @@ def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
 
 def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
     """A copy of a whole storage on the host, in the bytes torch expects there; waits."""
-    found = start_host_storage(buffer)
+    storage = start_host_storage(buffer)
     if buffer.base is not None:
         buffer.card.streams.current.synchronize()
-    return found
+    return storage
 
 
 def start_host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
@@ -218,13 +218,13 @@ def relayout(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous copy in default layout; enqueued, where the bits can be moved as they are."""
     buffer = buffer_of(tensor)
     size = tuple(tensor.size())
-    found = allocate_on(buffer.card, size, contiguous_strides(size), tensor.dtype)
-    base, target = buffer.base, buffer_of(found).base
+    copy = allocate_on(buffer.card, size, contiguous_strides(size), tensor.dtype)
+    base, target = buffer.base, buffer_of(copy).base
     if target is None:
-        return found
+        return copy
     if base is None or DTYPES[base.dtype] != tensor.dtype or not _is_plain(base):
-        from_host(found, to_host(tensor))
-        return found
+        from_host(copy, to_host(tensor))
+        return copy
     source = _raw(base)
     host = host_like(source)
     view = HostTensor(
@@ -234,7 +234,7 @@ def relayout(tensor: torch.Tensor) -> torch.Tensor:
     with profiled(ON_CARD):
         stream.launch(to_host_plan(source, host), [base])
         stream.launch(to_device_plan(view, _raw(target)), [target])
-    return found
+    return copy
 
 
 def moves_bits(tensor: torch.Tensor) -> bool:
@@ -260,10 +260,10 @@ def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Ten
     stream = buffer.card.streams.current
     stream.launch(to_host_plan(raw, host), [base])
     for view, source in parts:
-        place = (tuple(view.size()), tuple(view.stride()), view.storage_offset())
-        seen = HostTensor(host.name, host.dtype_name, *place, host.storage)
-        found = _whole_base(source)
-        stream.launch(to_host_plan(_raw(found), seen), [found])
+        extents = (tuple(view.size()), tuple(view.stride()), view.storage_offset())
+        host_view = HostTensor(host.name, host.dtype_name, *extents, host.storage)
+        source_base = _whole_base(source)
+        stream.launch(to_host_plan(_raw(source_base), host_view), [source_base])
     stream.launch(to_device_plan(host, raw), [base])
     buffer.zero_padded = True
 
@@ -277,21 +277,21 @@ def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         from_host(target, source, non_blocking)
     elif target.numel():
         size = tuple(target.size())
-        found = allocate_on(buffer.card, size, contiguous_strides(size), target.dtype)
-        from_host(found, source, non_blocking)
-        assemble(target, [(target, found)])
+        staged = allocate_on(buffer.card, size, contiguous_strides(size), target.dtype)
+        from_host(staged, source, non_blocking)
+        assemble(target, [(target, staged)])
 
 
 def _whole_base(source: torch.Tensor) -> SpyreTensor:
     """The base of ``source``, if that is all of its storage, else of a copy."""
     base = buffer_of(source).base
     size = tuple(source.size())
-    whole = base is not None and (base.shape, base.strides) == (size, tuple(source.stride()))
-    if base is not None and whole and moves_bits(source) and not source.storage_offset():
+    is_whole = base is not None and (base.shape, base.strides) == (size, tuple(source.stride()))
+    if base is not None and is_whole and moves_bits(source) and not source.storage_offset():
         return base
-    found = buffer_of(relayout(source)).base
-    assert found is not None
-    return found
+    copy_base = buffer_of(relayout(source)).base
+    assert copy_base is not None
+    return copy_base
 
 
 def _is_plain(base: SpyreTensor) -> bool:

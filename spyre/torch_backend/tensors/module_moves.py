@@ -73,13 +73,13 @@ class _Once:
         self.fn = fn
         self.first: torch.Tensor | None = None
         self.crosses = False
-        found = next((p for p in module._parameters.values() if p is not None), None)
-        if found is None or is_fake(found):
+        first = next((p for p in module._parameters.values() if p is not None), None)
+        if first is None or is_fake(first):
             return
-        self.first = found
+        self.first = first
         with torch.no_grad():
-            self.result = fn(found)
-        self.crosses = crosses(found, self.result) and not (
+            self.result = fn(first)
+        self.crosses = crosses(first, self.result) and not (
             torch.__future__.get_overwrite_module_params_on_conversion()
         )
 
@@ -110,12 +110,12 @@ def _moved(
     new = torch.nn.Parameter(content, parameter.requires_grad)
     new.grad = gradient
     new.__dict__.update(parameter.__dict__)
-    kept = parameter.grad
+    old_gradient = parameter.grad
     parameter.grad = None
     try:
         _swap(parameter, new)
     except RuntimeError:
-        parameter.grad = kept
+        parameter.grad = old_gradient
         replaced[id(parameter)] = (parameter, new)
         _warn(name)
         return new
@@ -151,15 +151,15 @@ def set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Ten
         return
     content = new.detach()
     content = content.view_as(content).requires_grad_(tensor.requires_grad)
-    kept = tensor.grad
-    if kept is not None:
-        content.grad = kept.to(new.device)
+    gradient = tensor.grad
+    if gradient is not None:
+        content.grad = gradient.to(new.device)
         tensor.grad = None
     content.__dict__.update(tensor.__dict__)
     try:
         _swap(tensor, content)
     except RuntimeError as error:
-        tensor.grad = kept
+        tensor.grad = gradient
         raise RuntimeError(
             f"cannot move a tensor from {tensor.device} to {new.device} by assigning its data: an "
             "autograd graph or a weak reference holds it; delete what was computed from it first"

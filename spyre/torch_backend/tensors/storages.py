@@ -41,19 +41,19 @@ def new_storage(size_bytes: int, device: torch.device) -> torch.UntypedStorage:
 def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A copy on the same card, in the same layout."""
     source = buffer_of_storage(storage)
-    found = DeviceBuffer(source.card, source.host_bytes)
+    copy = DeviceBuffer(source.card, source.host_bytes)
     base = source.base
     if base is not None:
-        found.place(StorageLayout.of(base.shape, base.strides, base.dtype, base.layout))
-        assert found.base is not None
-        plan = device_copy_plan(base.resolved, found.base.resolved)
+        copy.place(StorageLayout.of(base.shape, base.strides, base.dtype, base.layout))
+        assert copy.base is not None
+        plan = device_copy_plan(base.resolved, copy.base.resolved)
         with profiled(ON_CARD):
-            source.card.streams.current.launch(plan, [base, found.base])
-        found.zero_padded = source.zero_padded
+            source.card.streams.current.launch(plan, [base, copy.base])
+        copy.zero_padded = source.zero_padded
     elif source.raw is not None:
-        found.hold(source.raw.copy())
-    tensor = tensor_at(found.pointer, (found.host_bytes,), (1,), torch.uint8, source.card.index)
-    attach(tensor.untyped_storage(), found)
+        copy.hold(source.raw.copy())
+    tensor = tensor_at(copy.pointer, (copy.host_bytes,), (1,), torch.uint8, source.card.index)
+    attach(tensor.untyped_storage(), copy)
     return tensor.untyped_storage()
 
 
@@ -88,8 +88,8 @@ def fill(storage: torch.UntypedStorage, value: int) -> torch.UntypedStorage:
 
 def to_list(storage: torch.UntypedStorage) -> list[int]:
     """All bytes as numbers."""
-    found: list[int] = host_storage(buffer_of_storage(storage)).tolist()
-    return found
+    values: list[int] = host_storage(buffer_of_storage(storage)).tolist()
+    return values
 
 
 def iterate(storage: torch.UntypedStorage) -> Iterator[int]:
@@ -176,7 +176,7 @@ def _copy_bytes(source: torch.UntypedStorage, target: torch.Tensor) -> None:
     """The first bytes of ``target``'s storage become those of ``source``."""
     buffer = buffer_of(target)
     content = torch.empty(0, dtype=torch.uint8).set_(source).numpy()
-    whole = np.zeros(buffer.host_bytes, np.uint8)
-    count = min(content.size, whole.size)
-    whole[:count] = content[:count]
-    write_storage(buffer, torch.from_numpy(whole).untyped_storage())
+    target_bytes = np.zeros(buffer.host_bytes, np.uint8)
+    count = min(content.size, target_bytes.size)
+    target_bytes[:count] = content[:count]
+    write_storage(buffer, torch.from_numpy(target_bytes).untyped_storage())
