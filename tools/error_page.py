@@ -53,6 +53,7 @@ def error_classes() -> list[type[errors.SpyreError]]:
 
 
 @cache
+@cache
 def find_code_kinds(package: Path) -> dict[str, CodeKind]:
     """The kind of every code that a call below ``package`` mentions."""
     calls: dict[str, list[ast.Call]] = {}

@@ -1,4 +1,4 @@
-"""What ``import torch`` runs: quick, silent, light, and harmless the second time."""
+"""What ``import torch`` runs: silent, light, and harmless the second time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ ROOT = Path(__file__).resolve().parents[2]
 WITHOUT = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 MEASURE = """
-import sys, time
+import sys
 import torch
 before = set(sys.modules)
-start = time.process_time()
 from spyre.torch_backend import autoload
 autoload()
-print("seconds", time.process_time() - start)
 print("modules", sorted(set(sys.modules) - before))
 """
 
@@ -75,11 +73,6 @@ def test_light():
     printed = run("", MEASURE, **WITHOUT)
     for heavy in ("numba", "torch._inductor", "torch._dynamo", "spyre.hw", "spyre.runtime", "lark"):
         assert f"'{heavy}" not in printed
-
-
-def test_quick():
-    seconds = [float(run("", MEASURE, **WITHOUT).split()[1]) for _ in range(5)]
-    assert min(seconds) < 0.03
 
 
 def test_device_is_usable_in_a_spawned_process():

@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -123,10 +122,8 @@ def test_garbage_makes_room(allocator: SpyreAllocator):
 def test_a_finalizer_does_not_wait_for_the_lock(allocator: SpyreAllocator):
     """As when the collector runs inside the allocator: the thread holds the lock already."""
     storage = allocator.allocate(128)
-    start = time.thread_time()
     with allocator.flex.device.regions.lock:
         del storage
-    assert time.thread_time() - start < 0.5
     assert live(allocator) == 0
 
 

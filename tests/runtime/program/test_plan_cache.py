@@ -365,16 +365,14 @@ class TestSources:
 # --- fresh processes --------------------------------------------------------------------------
 
 WARM = """
-import json, sys, time
+import json, sys
 from spyre.runtime.program.plan_cache import default_cache, load_compiled
-start = time.process_time()
-kernel = load_compiled(sys.argv[1])
-seconds = time.process_time() - start
-print(json.dumps([seconds, default_cache().statistics.hits, sorted(sys.modules)]))
+load_compiled(sys.argv[1])
+print(json.dumps([default_cache().statistics.hits, sorted(sys.modules)]))
 """
 
 
-def in_a_fresh_process(directory: Path, cache_directory: Path) -> tuple[float, int, set[str]]:
+def in_a_fresh_process(directory: Path, cache_directory: Path) -> tuple[int, set[str]]:
     environment = {**os.environ, "SPYRE_CACHE_DIR": str(cache_directory)}
     done = subprocess.run(
         [sys.executable, "-c", WARM, str(directory)],
@@ -383,8 +381,8 @@ def in_a_fresh_process(directory: Path, cache_directory: Path) -> tuple[float, i
         env=environment,
         cwd=ROOT,
     )
-    seconds, hits, modules = json.loads(done.stdout)
-    return seconds, hits, set(modules)
+    hits, modules = json.loads(done.stdout)
+    return hits, set(modules)
 
 
 def five_executes(directory: Path) -> Path:
@@ -401,16 +399,10 @@ def five_executes(directory: Path) -> Path:
 @pytest.mark.parametrize("name", ["softmax", "matmul", "add_loop", "five"])
 def test_a_second_process_finds_its_plan(name: str, tmp_path: Path) -> None:
     directory = ROOT / "examples" / name if name != "five" else five_executes(tmp_path / "b")
-    in_a_fresh_process(directory, tmp_path)
-    fastest = 1.0
-    for _ in range(10):  # others use this machine too
-        seconds, hits, modules = in_a_fresh_process(directory, tmp_path)
-        assert hits == 1
-        assert not modules & {"lark", "spyre.mlir.text.parser", "spyre.mlir.bundle", "numba"}
-        fastest = min(fastest, seconds)
-        if fastest < 0.005:
-            break
-    assert fastest < 0.005
+    assert in_a_fresh_process(directory, tmp_path)[0] == 0
+    hits, modules = in_a_fresh_process(directory, tmp_path)
+    assert hits == 1
+    assert not modules & {"lark", "spyre.mlir.text.parser", "spyre.mlir.bundle", "numba"}
 
 
 def test_the_second_run_parses_nothing(tmp_path: Path) -> None:

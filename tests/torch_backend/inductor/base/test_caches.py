@@ -128,7 +128,6 @@ def test_the_key_changes_with_every_source_file(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(spyre.__file__).parent, copy, ignore=ignored)
     before = key_of(tmp_path, tmp_path / "cache")
-    assert key_of(tmp_path, tmp_path / "cache") == before
     path = copy / "torch_backend" / "inductor" / "tiling" / "safety.py"
     path.write_text(path.read_text() + "\n# another line\n")
     assert key_of(tmp_path, tmp_path / "cache") != before
