@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long inputs take to make says something of the machine and of what else it does, not of us.
-settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow])
+# Times depend on the machine and its load: neither slow inputs nor slow cases are failures.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -24,6 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite golden files with what was found"
     )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before the workers of xdist start, kernels are compiled: each worker would compile its own.
+
+    This hook runs before that of xdist, which starts the workers.
+    """
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if is_worker or not getattr(session.config.option, "numprocesses", None):
+        return
+    subprocess.run([sys.executable, "-m", "spyre.cli.run", "--warm", "-q"], check=True)
 
 
 @pytest.fixture

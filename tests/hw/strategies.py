@@ -30,12 +30,16 @@ thread_counts = st.sampled_from([1, 2])
 
 
 def examples(count: int) -> settings:
-    """Settings for ``count`` random cases, times SPYRE_TEST_EXAMPLES for long runs."""
+    """Settings for ``count`` cases, the same in every run; SPYRE_TEST_EXAMPLES=N: N times as many.
+
+    Long runs draw other cases each time, and print how to repeat one that fails.
+    """
     factor = int(os.environ.get("SPYRE_TEST_EXAMPLES", "1"))
     return settings(
         max_examples=count * factor,
         deadline=None,
         derandomize=factor == 1,
+        print_blob=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
