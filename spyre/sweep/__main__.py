@@ -98,19 +98,19 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line. SystemExit 2 with usage when it is wrong."""
     parser = make_parser()
-    given = parser.parse_args(arguments)
-    if not (given.file or given.bundle or given.function):
+    options = parser.parse_args(arguments)
+    if not (options.file or options.bundle or options.function):
         parser.error("give a FILE, --bundle or --function")
-    if given.jobs < 1:
+    if options.jobs < 1:
         parser.error("--jobs is at least 1")
-    if given.anew and (given.resume or given.retry):
+    if options.anew and (options.resume or options.retry):
         parser.error("--anew throws away what --resume and --retry need")
-    if Path(given.out).suffix not in (".csv", ".parquet"):
+    if Path(options.out).suffix not in (".csv", ".parquet"):
         parser.error("--out ends in .csv or .parquet")
-    for name, *values in given.set:
+    for name, *values in options.set:
         if not values or not all(_is_number(value) for value in values):
             parser.error(f"--set {name} needs numbers")
-    return given
+    return options
 
 
 def _is_number(text: str) -> bool:
@@ -125,15 +125,15 @@ def _number(text: str) -> int | float:
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
-def document_of(given: argparse.Namespace, base: dict[str, Any]) -> dict[str, Any]:
+def document_of(options: argparse.Namespace, base: dict[str, Any]) -> dict[str, Any]:
     """``base``, a sweep as TOML gives it, with what the command line says instead."""
     names = {
-        "bundles": given.bundle, "functions": given.function, "model": given.model,
-        "machine_file": given.machine, "host_rounds": given.host_rounds,
+        "bundles": options.bundle, "functions": options.function, "model": options.model,
+        "machine_file": options.machine, "host_rounds": options.host_rounds,
     }  # fmt: skip
     settings = ("cores", "lx_kept", "planner", "solver", "tiles")
-    chosen = {name: getattr(given, name) for name in settings}
-    constants = {name: [_number(value) for value in values] for name, *values in given.set}
+    chosen = {name: getattr(options, name) for name in settings}
+    constants = {name: [_number(value) for value in values] for name, *values in options.set}
     return {
         **base,
         **{name: value for name, value in names.items() if value is not None},
@@ -144,46 +144,46 @@ def document_of(given: argparse.Namespace, base: dict[str, Any]) -> dict[str, An
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line (default: the process's); returns the exit code."""
-    given = parse_options(sys.argv[1:] if arguments is None else arguments)
-    return guarded("spyre.sweep", lambda: _sweep(given))
+    options = parse_options(sys.argv[1:] if arguments is None else arguments)
+    return guarded("spyre.sweep", lambda: _sweep(options))
 
 
-def _sweep(given: argparse.Namespace) -> int:
+def _sweep(options: argparse.Namespace) -> int:
     from spyre.cli.text_report import ProgressBar
     from spyre.sweep.run import run_sweep
 
-    definition = _definition(given)
-    out = Path(given.out)
-    _check_outputs(given, definition, out)
+    definition = _definition(options)
+    out = Path(options.out)
+    _check_outputs(options, definition, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     journal = out.with_name(f"{out.name}.journal")
-    with ProgressBar(enabled=not given.quiet, label="points") as bar:
+    with ProgressBar(enabled=not options.quiet, label="points") as bar:
         records = run_sweep(
-            definition, _runner(given), journal, anew=given.anew, retry=given.retry,
+            definition, _runner(options), journal, anew=options.anew, retry=options.retry,
             progress=bar.update,
         )  # fmt: skip
-    _write(given, definition, out, records)
+    _write(options, definition, out, records)
     failed = [record for record in records if record["error"]]
-    if not given.quiet:
+    if not options.quiet:
         print(f"{out}: {len(records)} points, {len(failed)} with errors")
         for text in dict.fromkeys(str(record["error"]) for record in failed):
             print(f"  {text}")
     return 1 if failed else 0
 
 
-def _definition(given: argparse.Namespace) -> Definition:
+def _definition(options: argparse.Namespace) -> Definition:
     """The sweep. Paths in FILE are relative to it, those of options to here."""
     from spyre.sweep.definition import make_definition, read_document
 
     here = Path.cwd()
-    if given.machine:
-        given.machine = str(here / given.machine)
-    file = Path(given.file) if given.file else None
+    if options.machine:
+        options.machine = str(here / options.machine)
+    file = Path(options.file) if options.file else None
     base = read_document(file) if file is not None else {}
     if file is not None:
-        given.bundle = given.bundle and [str(here / path) for path in given.bundle]
-        given.function = given.function and [_placed(text, here) for text in given.function]
-    document = document_of(given, base)
+        options.bundle = options.bundle and [str(here / path) for path in options.bundle]
+        options.function = options.function and [_placed(text, here) for text in options.function]
+    document = document_of(options, base)
     return make_definition(
         document, str(file or "command line"), file.parent.resolve() if file else here
     )
@@ -191,38 +191,38 @@ def _definition(given: argparse.Namespace) -> Definition:
 
 def _placed(function: str, here: Path) -> str:
     """A function's text, the path of its file made absolute."""
-    module, _, rest = function.partition(":")
-    return f"{here / module}:{rest}" if module.endswith(".py") else function
+    module, _, name = function.partition(":")
+    return f"{here / module}:{name}" if module.endswith(".py") else function
 
 
-def _check_outputs(given: argparse.Namespace, definition: Definition, out: Path) -> None:
+def _check_outputs(options: argparse.Namespace, definition: Definition, out: Path) -> None:
     """Refuse before hours of work what could not be written after it."""
     from spyre.errors import SweepError
     from spyre.sweep.results import require_matplotlib, require_parquet
 
-    if given.x is not None and given.x not in definition.columns:
+    if options.x is not None and options.x not in definition.columns:
         columns = ", ".join(definition.columns)
-        raise SweepError("SPY740", "--x is no column", expected=columns, found=given.x)
-    if given.plot:
+        raise SweepError("SPY740", "--x is no column", expected=columns, found=options.x)
+    if options.plot:
         require_matplotlib()
     if out.suffix == ".parquet":
         require_parquet()
 
 
-def _runner(given: argparse.Namespace) -> Runner:
-    from spyre.sweep.run import DaskRunner, ProcessRunner
+def _runner(options: argparse.Namespace) -> Runner:
+    from spyre.sweep.run import dask_runner, process_runner
 
-    return DaskRunner(given.scheduler) if given.scheduler else ProcessRunner(given.jobs)
+    return dask_runner(options.scheduler) if options.scheduler else process_runner(options.jobs)
 
 
 def _write(
-    given: argparse.Namespace, definition: Definition, out: Path, records: list[Record]
+    options: argparse.Namespace, definition: Definition, out: Path, records: list[Record]
 ) -> None:
     from spyre.sweep.results import write_plot, write_results
 
     write_results(out, definition.columns, records)
-    if given.plot:
-        write_plot(Path(given.plot), definition.columns, records, given.x)
+    if options.plot:
+        write_plot(Path(options.plot), definition.columns, records, options.x)
 
 
 if __name__ == "__main__":

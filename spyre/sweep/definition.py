@@ -72,8 +72,8 @@ def read_bundle_subject(text: str, base: Path) -> BundleSubject:
 
 def read_function_subject(text: str, base: Path) -> FunctionSubject:
     """``MODULE:FUNCTION SIZES ...``; files relative to ``base``. SweepError SPY744."""
-    place, *sizes = text.split()
-    module, _, function = place.rpartition(":")
+    target, *sizes = text.split()
+    module, _, function = target.rpartition(":")
     if not module or not function.isidentifier() or not sizes:
         raise SweepError(
             "SPY744", "a function of the sweep is not given right", expected=FUNCTION_FORM,
@@ -87,12 +87,12 @@ def read_function_subject(text: str, base: Path) -> FunctionSubject:
     return FunctionSubject(text, module, function, tuple(_tensor_text(one, text) for one in sizes))
 
 
-def _tensor_text(text: str, whole: str) -> TensorText:
+def _tensor_text(text: str, function: str) -> TensorText:
     sizes, _, dtype = text.partition(":")
     dims = [_DIM.fullmatch(dim) for dim in sizes.split("x")]
     if any(dim is None for dim in dims) or not _DTYPE.fullmatch(dtype or "float16"):
         raise SweepError(
-            "SPY744", f"{text!r} are no sizes of a tensor", expected=FUNCTION_FORM, found=whole
+            "SPY744", f"{text!r} are no sizes of a tensor", expected=FUNCTION_FORM, found=function
         )
     found = [dim for dim in dims if dim is not None]
     return TensorText(
@@ -186,10 +186,10 @@ class Definition:
         )
 
     def _contents(self) -> list[str]:
-        found = [content_digest(subject) for subject in self.subjects]
+        digests = [content_digest(subject) for subject in self.subjects]
         if self.machine_file:
-            found.append(hashlib.sha256(Path(self.machine_file).read_bytes()).hexdigest())
-        return found
+            digests.append(hashlib.sha256(Path(self.machine_file).read_bytes()).hexdigest())
+        return digests
 
 
 def _product(axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[tuple[str, Any], ...]]:
@@ -243,15 +243,15 @@ def _subjects(document: Mapping[str, Any], file: str, base: Path) -> tuple[Subje
         ("bundles", read_bundle_subject),
         ("functions", read_function_subject),
     )
-    found: list[Subject] = []
+    subjects: list[Subject] = []
     for kind, read in kinds:
         texts = document.get(kind, [])
         if not isinstance(texts, list) or not all(isinstance(t, str) and t for t in texts):
             raise _wrong(file, kind, "a list of texts", texts)
-        found += [read(text, base) for text in texts]
-    if not found:
+        subjects += [read(text, base) for text in texts]
+    if not subjects:
         raise _wrong(file, "bundles", "bundles or functions", "neither")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(subjects))
 
 
 def _compile_axes(tables: Any, file: str) -> dict[str, tuple[Setting, ...]]:
@@ -260,14 +260,14 @@ def _compile_axes(tables: Any, file: str) -> dict[str, tuple[Setting, ...]]:
     for name in tables:
         if name not in COMPILE_AXES:
             raise _wrong(file, f"compile.{name}", f"one of {', '.join(COMPILE_AXES)}", name)
-    found = {
+    axes = {
         name: _values(tables[name], COMPILE_AXES[name], file, f"compile.{name}")
         for name in COMPILE_AXES
         if name in tables
     }
-    for text in found.get("tiles", ()):
+    for text in axes.get("tiles", ()):
         read_tiles(str(text), file)
-    return found
+    return axes
 
 
 def _machine_axes(tables: Any, file: str) -> dict[str, tuple[Number, ...]]:
@@ -284,12 +284,12 @@ def _machine_axes(tables: Any, file: str) -> dict[str, tuple[Number, ...]]:
     }
 
 
-def _values(found: Any, kind: Any, file: str, path: str) -> tuple[Any, ...]:
-    values = found if isinstance(found, list) else [found]
+def _values(given_values: Any, kind: Any, file: str, path: str) -> tuple[Any, ...]:
+    values = given_values if isinstance(given_values, list) else [given_values]
     fits = all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
     if not values or not fits:
         names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-        raise _wrong(file, path, f"values of {names}", found)
+        raise _wrong(file, path, f"values of {names}", given_values)
     return tuple(dict.fromkeys(values))
 
 
@@ -297,13 +297,13 @@ def read_tiles(text: str, file: str = "--tiles") -> dict[str, int]:
     """Loops of ``rows=4`` or ``rows=4,heads=2``; {} for none and auto. SweepError SPY740."""
     if text in (NO_TILES, AUTO_TILES):
         return {}
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in text.split(","):
         name, _, count = part.partition("=")
-        if not name.isidentifier() or not count.isdecimal() or int(count) < 1 or name in found:
+        if not name.isidentifier() or not count.isdecimal() or int(count) < 1 or name in counts:
             raise _wrong(file, "compile.tiles", "none, auto, or DIM=COUNT,...", text)
-        found[name] = int(count)
-    return found
+        counts[name] = int(count)
+    return counts
 
 
 def _wrong(file: str, path: str, expected: str, found: object) -> SweepError:

@@ -36,8 +36,8 @@ def load_function(subject: FunctionSubject) -> Callable[..., Any]:
             f"{subject.module} has no function {subject.function}",
             found=", ".join(name for name in vars(module) if not name.startswith("_")),
         )
-    found: Callable[..., Any] = function
-    return found
+    typed: Callable[..., Any] = function
+    return typed
 
 
 def _module(subject: FunctionSubject) -> ModuleType:

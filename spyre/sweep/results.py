@@ -24,8 +24,8 @@ def write_results(path: Path, columns: Sequence[str], records: Sequence[Record])
     rows = [[record.get(name, "") for name in names] for record in records]
     write = _write_parquet if path.suffix == ".parquet" else _write_csv
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as place:
-        write(place, names, rows)
+    with atomic_write(path) as temporary:
+        write(temporary, names, rows)
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -109,8 +109,8 @@ def write_plot(
         _draw_subject(panel, subject, rows, columns, chosen)
     _draw_traffic(last, subjects)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as place:
-        figure.savefig(place, dpi=100)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=100)
 
 
 def _draw_subject(
@@ -142,10 +142,10 @@ def lines(columns: Sequence[str], records: Sequence[Record], axis: str) -> dict[
         for name in columns
         if name != axis and len({str(r.get(name, "")) for r in records}) > 1
     ]
-    found: dict[str, list[Record]] = {}
+    by_label: dict[str, list[Record]] = {}
     for record in records:
         parts = [f"{name} {record[name]}" for name in varying if record.get(name, "") != ""]
-        found.setdefault(", ".join(parts), []).append(record)
+        by_label.setdefault(", ".join(parts), []).append(record)
     if all(isinstance(record.get(axis), (int, float)) for record in records):
-        found = {label: sorted(rows, key=lambda r: r[axis]) for label, rows in found.items()}
-    return found
+        by_label = {label: sorted(rows, key=lambda r: r[axis]) for label, rows in by_label.items()}
+    return by_label

@@ -13,15 +13,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol
+from queue import SimpleQueue
+from typing import Any
 
 from spyre.config import THREADS, thread_count
 from spyre.errors import SweepError
@@ -68,13 +68,13 @@ def _lock(descriptor: int, path: Path) -> None:
 
 def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]:
     """Points of the journal, and its first line written if it is empty."""
-    whole, _, broken = path.read_bytes().rpartition(b"\n")
-    if broken:
-        os.ftruncate(descriptor, len(whole) + bool(whole))
-    if not whole:
+    complete, _, torn = path.read_bytes().rpartition(b"\n")
+    if torn:
+        os.ftruncate(descriptor, len(complete) + bool(complete))
+    if not complete:
         _append(descriptor, {"sweep": definition})
         return {}
-    head, *lines = map(_read_line, whole.splitlines())
+    head, *lines = map(_read_line, complete.splitlines())
     if "sweep" not in head or not all("key" in line for line in lines):
         raise SweepError("SPY742", f"{path} is no journal of a sweep")
     if head["sweep"] != definition:
@@ -84,10 +84,10 @@ def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]
 
 def _read_line(line: bytes) -> Record:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _append(descriptor: int, line: Record) -> None:
@@ -116,107 +116,38 @@ def _changed(text: str, other: str) -> str:
 Measure = Callable[[SweepTask], list[Record]]
 CONNECT_SECONDS = 10
 Outcome = tuple[SweepTask, list[Record]]
+Runner = Callable[[Sequence[SweepTask]], Iterator[Outcome]]
+"""Measures tasks and gives every one with its records, as they end; called by one thread."""
 
 
-class Runner(Protocol):
-    """Measures tasks; used by one thread."""
+def process_runner(jobs: int, work: Measure = measure) -> Runner:
+    """In ``jobs`` processes, which share the host's threads evenly."""
 
-    def run(self, tasks: Sequence[SweepTask]) -> Iterator[Outcome]:
-        """Every task with its records, as they end."""
+    def run(tasks: Sequence[SweepTask]) -> Iterator[Outcome]:
+        with _WorkerProcesses(min(jobs, len(tasks)), max(1, thread_count() // jobs)) as client:
+            yield from gather(client, as_completed, tasks, work)
 
-
-class ProcessRunner:
-    """A pool of ``jobs`` processes that share the host's threads evenly."""
-
-    def __init__(self, jobs: int, measure: Measure = measure) -> None:
-        self._jobs, self._measure = jobs, measure
-
-    def run(self, tasks: Sequence[SweepTask]) -> Iterator[Outcome]:
-        """Every task with its records.
-
-        When a process dies, the tasks that were under way run again, one at a time; what kills
-        its process then has the error.
-        """
-        waiting = deque(tasks)
-        while waiting:
-            suspects: list[SweepTask] = []
-            yield from self._until_broken(waiting, suspects)
-            for task in suspects:
-                yield task, self._alone(task)
-
-    def _until_broken(
-        self, waiting: deque[SweepTask], suspects: list[SweepTask]
-    ) -> Iterator[Outcome]:
-        """Run until all is done or a process dies; never more under way than processes."""
-        with self._pool(min(self._jobs, len(waiting))) as pool:
-            running: dict[Future[list[Record]], SweepTask] = {}
-            try:
-                while waiting or running:
-                    while waiting and not suspects and len(running) < self._jobs:
-                        future = pool.submit(self._measure, waiting[0])
-                        running[future] = waiting.popleft()
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        task = running.pop(future)
-                        if isinstance(future.exception(), BrokenProcessPool):
-                            suspects.append(task)
-                        else:
-                            yield task, _records_of(task, future)
-                    if suspects and not running:
-                        return
-            except BrokenProcessPool:  # at submit: it stays the first of those that wait
-                suspects += running.values()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-
-    def _alone(self, task: SweepTask) -> list[Record]:
-        with self._pool(1) as pool:
-            return _records_of(task, pool.submit(self._measure, task))
-
-    def _pool(self, processes: int) -> ProcessPoolExecutor:
-        threads = max(1, thread_count() // self._jobs)
-        return ProcessPoolExecutor(
-            processes, get_context("spawn"), initializer=_begin, initargs=(threads,)
-        )
+    return run
 
 
-def _begin(threads: int) -> None:
-    """In a new process, before anything heavy is imported."""
-    for name in (THREADS.name, "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)
+def dask_runner(address: str, work: Measure = measure) -> Runner:
+    """On the workers of a Dask scheduler, which see the same files and packages.
 
+    It raises SweepError SPY743 without Dask, SPY745 without a scheduler.
+    """
 
-def _records_of(task: SweepTask, future: Future[list[Record]]) -> list[Record]:
-    """Records of a task that has ended, however it did."""
-    error = future.exception()
-    if error is None:
-        return future.result()
-    return complete(task, [_died(error)] * len(task.machines))
-
-
-def _died(error: BaseException) -> Record:
-    record = failed(error)
-    if isinstance(error, BrokenProcessPool):
-        record["error"] = "the worker process died"
-    return record
-
-
-class DaskRunner:
-    """The workers of the Dask scheduler at ``address``, which see the same files and packages."""
-
-    def __init__(self, address: str, measure: Measure = measure) -> None:
-        self._address, self._measure = address, measure
-
-    def run(self, tasks: Sequence[SweepTask]) -> Iterator[Outcome]:
-        """Every task with its records. SweepError SPY743 without Dask, SPY745 without scheduler."""
+    def run(tasks: Sequence[SweepTask]) -> Iterator[Outcome]:
         distributed = _distributed()
         try:
-            client = distributed.Client(self._address, timeout=CONNECT_SECONDS)
+            client = distributed.Client(address, timeout=CONNECT_SECONDS)
         except (OSError, TimeoutError, ValueError) as error:
             raise SweepError(
-                "SPY745", f"no Dask scheduler answers at {self._address}", found=str(error)
+                "SPY745", f"no Dask scheduler answers at {address}", found=str(error)
             ) from error
         with client:
-            yield from gather(client, distributed.as_completed, tasks, self._measure)
+            yield from gather(client, distributed.as_completed, tasks, work)
+
+    return run
 
 
 def gather(
@@ -225,10 +156,73 @@ def gather(
     tasks: Sequence[SweepTask],
     work: Measure,
 ) -> Iterator[Outcome]:
-    """Submit all of ``tasks`` to a client of concurrent.futures' shape, and yield as they end."""
+    """Submit all of ``tasks`` to a client of Dask's shape, and yield them as they end."""
     futures = {client.submit(work, task, pure=False, retries=0): task for task in tasks}
     for future in as_completed(list(futures)):
         yield futures[future], _records_of(futures[future], future)
+
+
+def _records_of(task: SweepTask, future: Future[list[Record]]) -> list[Record]:
+    """Records of a task that has ended, however it did."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    record = failed(error)
+    if isinstance(error, BrokenProcessPool):
+        record["error"] = "the worker process died"
+    return complete(task, [record] * len(task.machines))
+
+
+class _WorkerProcesses:
+    """A client of worker processes, each with ``threads`` threads.
+
+    Every process is a pool of its own: a pool whose process dies fails all that it was given, and
+    so a task that kills its process fails alone.
+    """
+
+    def __init__(self, jobs: int, threads: int) -> None:
+        self._threads = threads
+        self._waiting = ThreadPoolExecutor(jobs)
+        self._idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
+        for _ in range(jobs):
+            self._idle.put(self._process())
+
+    def __enter__(self) -> _WorkerProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.shutdown(cancel_futures=True)
+        while not self._idle.empty():
+            self._idle.get().shutdown()
+
+    def submit(
+        self, work: Measure, task: SweepTask, pure: bool, retries: int
+    ) -> Future[list[Record]]:
+        """The records of ``task``; the other parameters are Dask's."""
+        return self._waiting.submit(self._measure, work, task)
+
+    def _measure(self, work: Measure, task: SweepTask) -> list[Record]:
+        # no more threads than processes: one is idle
+        process = self._idle.get()
+        try:
+            return process.submit(work, task).result()
+        except BrokenProcessPool:
+            process = self._process()
+            raise
+        finally:
+            self._idle.put(process)
+
+    def _process(self) -> ProcessPoolExecutor:
+        """Started when it is first given something."""
+        return ProcessPoolExecutor(
+            1, get_context("spawn"), initializer=_begin, initargs=(self._threads,)
+        )
+
+
+def _begin(threads: int) -> None:
+    """In a new process, before anything heavy is imported."""
+    for name in (THREADS.name, "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
 
 
 def _distributed() -> Any:
@@ -264,7 +258,7 @@ def run_sweep(
     with opened_journal(journal_path, definition.text(), anew) as journal:
         tasks = list(remaining(definition, journal, retry))
         done = len(keys) - sum(len(task.machines) for task in tasks)
-        for task, records in runner.run(tasks) if tasks else ():
+        for task, records in runner(tasks) if tasks else ():
             for key, record in zip(task.point_keys, records, strict=True):
                 journal.add(key, record)
             done += len(records)
@@ -277,8 +271,8 @@ def remaining(definition: Definition, journal: Journal, retry: bool = False) -> 
     """Tasks with those of their machines that are not finished."""
 
     def is_done(key: str) -> bool:
-        found = journal.finished.get(key)
-        return found is not None and not (retry and found["error"])
+        record = journal.finished.get(key)
+        return record is not None and not (retry and record["error"])
 
     for task in definition.tasks():
         pairs = zip(task.machines, task.point_keys, strict=True)

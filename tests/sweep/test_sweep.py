@@ -16,7 +16,7 @@ from spyre.sweep import __main__ as entry
 from spyre.sweep.definition import make_definition
 from spyre.sweep.point import measure
 from spyre.sweep.results import lines, plot_axis, write_plot, write_results
-from spyre.sweep.run import DaskRunner, ProcessRunner, gather, opened_journal, run_sweep
+from spyre.sweep.run import dask_runner, gather, opened_journal, process_runner, run_sweep
 from tests.sweep.workers import deadly, quick, raising
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,7 +35,7 @@ class Here:
     def __init__(self, work=quick):
         self.work, self.seen = work, []
 
-    def run(self, tasks):
+    def __call__(self, tasks):
         for task in tasks:
             self.seen.append(task)
             yield task, self.work(task)
@@ -143,7 +143,7 @@ def test_errors_are_retried_where_asked_for(tmp_path):
 
 
 def test_a_dying_worker_is_an_error_of_its_points_only():
-    found = list(ProcessRunner(2, deadly).run(list(definition().tasks())))
+    found = list(process_runner(2, deadly)(list(definition().tasks())))
     errors = {task.subject.text: {row["error"] for row in rows} for task, rows in found}
     assert errors == {"matmul": {""}, "softmax": {"the worker process died"}, "add_loop": {""}}
     assert [len(rows) for _, rows in found] == [3, 3, 3]
@@ -174,7 +174,7 @@ def test_a_dask_cluster():
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
-        found = dict(DaskRunner(cluster.scheduler_address, quick).run(tasks))
+        found = dict(dask_runner(cluster.scheduler_address, quick)(tasks))
     assert found == {task: quick(task) for task in tasks}
 
 
@@ -182,12 +182,12 @@ def test_no_scheduler_and_no_dask(monkeypatch):
     tasks = list(definition().tasks())
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(SweepError, match=r"SPY743.*\n.*spyre\[cluster\]"):
-        list(DaskRunner("tcp://127.0.0.1:9").run(tasks))
+        list(dask_runner("tcp://127.0.0.1:9")(tasks))
     monkeypatch.undo()
     pytest.importorskip("distributed")
     monkeypatch.setattr("spyre.sweep.run.CONNECT_SECONDS", 0.2)
     with pytest.raises(SweepError, match="SPY745"):
-        list(DaskRunner("tcp://127.0.0.1:9").run(tasks))
+        list(dask_runner("tcp://127.0.0.1:9")(tasks))
 
 
 def test_tables(tmp_path):
