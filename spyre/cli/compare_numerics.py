@@ -229,9 +229,9 @@ def verdict_line(report: NumericsReport) -> str:
 
 
 def _indices(report: NumericsReport) -> str:
-    found = [str(e.index) for e in report.executes if e.beyond]
-    shown = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
-    return f"execute{'s' if len(found) > 1 else ''} {shown}"
+    indices = [str(e.index) for e in report.executes if e.beyond]
+    shown = ", ".join(indices[:8]) + (", …" if len(indices) > 8 else "")
+    return f"execute{'s' if len(indices) > 1 else ''} {shown}"
 
 
 def _blame(report: NumericsReport) -> str:
@@ -282,10 +282,10 @@ def report_object(path: str, report: NumericsReport, findings: Sequence[Finding]
 
 def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
     worst = e.worst
-    place = None
+    location = None
     if worst is not None:
         spot = worst.spot
-        place = {
+        location = {
             "core": spot.core,
             "loop_indices": spot.tile,
             "coordinates": spot.coordinates,
@@ -308,7 +308,7 @@ def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
         "adjusted_operands": e.adjusted_operands,
         "worst_explained_ulp": _number(worst.explained_units) if worst else None,
         "worst_values": [_number(worst.first), _number(worst.second)] if worst else None,
-        "worst_place": place,
+        "worst_place": location,
     }
 
 

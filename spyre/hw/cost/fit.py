@@ -71,11 +71,11 @@ def fit(machine: MachineSpec, rows: Sequence[MeasuredKernel]) -> dict[str, float
     """The constants of all steps, rounded, from where the steps start; all others are
     ``machine``'s. Of ``rows`` those count that are marked as fitted.
     """
-    found = {name: value for step in STEPS for name, value in step.start}
+    constants = {name: value for step in STEPS for name, value in step.start}
     for step in STEPS:
-        values = fit_step(machine.with_values(found), step, rows)
-        found |= {name: float(f"{value:.{DIGITS}g}") for name, value in values.items()}
-    return found
+        values = fit_step(machine.with_values(constants), step, rows)
+        constants |= {name: float(f"{value:.{DIGITS}g}") for name, value in values.items()}
+    return constants
 
 
 def fit_step(
@@ -96,25 +96,25 @@ def fit_step(
 
 def minimize(errors: Callable[[Float64Array], Float64Array], start: Float64Array) -> Float64Array:
     """Levenberg's method with one-sided differences; a fixed number of rounds."""
-    place, damping = start, 1e-3
-    found = errors(place)
+    logs, damping = start, 1e-3
+    residuals = errors(logs)
     for _ in range(ROUNDS):
-        slope = _slopes(errors, place, found)
-        square = slope.T @ slope + damping * np.eye(len(place))
-        step = np.linalg.solve(square, -slope.T @ found)
-        tried = errors(place + step)
-        if tried @ tried < found @ found:
-            place, found, damping = place + step, tried, damping / 3
+        slope = _slopes(errors, logs, residuals)
+        square = slope.T @ slope + damping * np.eye(len(logs))
+        step = np.linalg.solve(square, -slope.T @ residuals)
+        tried = errors(logs + step)
+        if tried @ tried < residuals @ residuals:
+            logs, residuals, damping = logs + step, tried, damping / 3
         else:
             damping *= 4
-    return place
+    return logs
 
 
 def _slopes(
-    errors: Callable[[Float64Array], Float64Array], place: Float64Array, found: Float64Array
+    errors: Callable[[Float64Array], Float64Array], logs: Float64Array, residuals: Float64Array
 ) -> Float64Array:
     width = 1e-4
-    columns = [(errors(place + width * unit) - found) / width for unit in np.eye(len(place))]
+    columns = [(errors(logs + width * unit) - residuals) / width for unit in np.eye(len(logs))]
     return np.stack(columns, axis=1)
 
 

@@ -239,27 +239,27 @@ def _constant(
     )
 
 
-def _checked_value(found: object, kind: str, file: str, path: str) -> Value:
+def _checked_value(value: object, kind: str, file: str, path: str) -> Value:
     if kind == "Points":
-        return _points(found, file, path)
-    if isinstance(found, bool) or not isinstance(found, int if kind == "int" else (int, float)):
-        raise _wrong_constant(file, path, "a whole number" if kind == "int" else "a number", found)
-    if not (isfinite(found) and found >= 0):
-        raise _wrong_constant(file, path, "a finite number, not negative", found)
-    return found if kind == "int" else float(found)
+        return _points(value, file, path)
+    if isinstance(value, bool) or not isinstance(value, int if kind == "int" else (int, float)):
+        raise _wrong_constant(file, path, "a whole number" if kind == "int" else "a number", value)
+    if not (isfinite(value) and value >= 0):
+        raise _wrong_constant(file, path, "a finite number, not negative", value)
+    return value if kind == "int" else float(value)
 
 
-def _points(found: object, file: str, path: str) -> Value:
+def _points(rows: object, file: str, path: str) -> Value:
     expected = "[[x, y], ...] with rising x"
-    if not isinstance(found, list) or not found:
-        raise _wrong_constant(file, path, expected, found)
-    for row in found:
+    if not isinstance(rows, list) or not rows:
+        raise _wrong_constant(file, path, expected, rows)
+    for row in rows:
         numbers = isinstance(row, list) and all(type(v) in (int, float) for v in row)
         if not numbers or len(row) != 2:
             raise _wrong_constant(file, path, expected, row)
-    points = tuple((float(x), float(y)) for x, y in found)
+    points = tuple((float(x), float(y)) for x, y in rows)
     if any(a[0] >= b[0] for a, b in pairwise(points)):
-        raise _wrong_constant(file, path, expected, found)
+        raise _wrong_constant(file, path, expected, rows)
     return points
 
 
@@ -271,16 +271,16 @@ def _require_all(constants: Mapping[str, MachineConstant]) -> None:
 
 
 def _check_keys(
-    found: object, known: tuple[str, ...], needed: tuple[str, ...], file: str, path: str
+    table: object, known: tuple[str, ...], needed: tuple[str, ...], file: str, path: str
 ) -> None:
-    if not isinstance(found, dict):
-        raise _wrong_constant(file, path, "a table", found)
-    for key in found:
+    if not isinstance(table, dict):
+        raise _wrong_constant(file, path, "a table", table)
+    for key in table:
         if key not in known:
             raise _unknown_key(file, f"{path}.{key}", f"one of {', '.join(known)}", key)
     for key in needed:
-        if key not in found:
-            raise _unknown_key(file, path, f"a key {key}", ", ".join(found) or "none")
+        if key not in table:
+            raise _unknown_key(file, path, f"a key {key}", ", ".join(table) or "none")
 
 
 def _unknown_key(file: str, path: str, expected: str, found: str) -> MachineError:

@@ -73,11 +73,11 @@ def measured_kernels() -> tuple[MeasuredKernel, ...]:
     text = resources.files("spyre.hw.cost").joinpath(FILE).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     seen: dict[str, int] = {}
-    found = []
+    kernels = []
     for row in csv.DictReader(lines):
-        place = seen[row["group"]] = seen.get(row["group"], -1) + 1
-        found.append(_kernel(row, place % 2 == 0))
-    return tuple(found)
+        number = seen[row["group"]] = seen.get(row["group"], -1) + 1
+        kernels.append(_kernel(row, number % 2 == 0))
+    return tuple(kernels)
 
 
 def _kernel(row: dict[str, str], fitted: bool) -> MeasuredKernel:
@@ -319,15 +319,15 @@ def predictions(
     )
 
 
-def group_errors(found: Sequence[Prediction]) -> tuple[GroupError, ...]:
+def group_errors(predicted: Sequence[Prediction]) -> tuple[GroupError, ...]:
     """A line per group of rows that have a mechanism, then groups with the others included."""
-    groups = tuple(dict.fromkeys(p.row.group for p in found))
+    groups = tuple(dict.fromkeys(p.row.group for p in predicted))
     lines = [
-        _group_error(group, [p for p in found if p.row.group == group and p.row.explained])
+        _group_error(group, [p for p in predicted if p.row.group == group and p.row.explained])
         for group in groups
     ]
     for group in groups:
-        members = [p for p in found if p.row.group == group]
+        members = [p for p in predicted if p.row.group == group]
         if not all(p.row.explained for p in members):
             lines.append(_group_error(f"{group}, all rows", members))
     return tuple(lines)
@@ -338,10 +338,10 @@ def rms(errors: Sequence[float]) -> float | None:
     return float(np.sqrt(np.mean(np.square(errors)))) if errors else None
 
 
-def _group_error(group: str, found: Sequence[Prediction]) -> GroupError:
-    errors = [p.error for p in found]
-    fitted = [p.error for p in found if p.row.fitted]
-    reported = [p.error for p in found if not p.row.fitted]
+def _group_error(group: str, predicted: Sequence[Prediction]) -> GroupError:
+    errors = [p.error for p in predicted]
+    fitted = [p.error for p in predicted if p.row.fitted]
+    reported = [p.error for p in predicted if not p.row.fitted]
     return GroupError(
         group,
         len(fitted),

@@ -69,8 +69,8 @@ class Terms:
     @property
     def values(self) -> tuple[float, ...]:
         """All terms in field order."""
-        found: tuple[float, ...] = _VALUES(self)
-        return found
+        values: tuple[float, ...] = _VALUES(self)
+        return values
 
     @property
     def total(self) -> float:
@@ -201,7 +201,9 @@ def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> K
     streams = [_streams(c, cal, turnaround, reduces) for c in operations]
     part = _further_runs_part(operations, streams, cal)
     rows = zip(operations, streams, strict=True)
-    times = (OperationTime(c.name, _calibrated_terms(c, found, machine, part)) for c, found in rows)
+    times = (
+        OperationTime(c.name, _calibrated_terms(c, stream, machine, part)) for c, stream in rows
+    )
     return KernelTime("calibrated", tuple(times))
 
 
@@ -235,7 +237,7 @@ def _further_runs_part(
     operations: Sequence[OperationCounts], streams: Sequence[_Streams], cal: Calibration
 ) -> float:
     """Of what beginning the runs of a kernel takes, the part that its low tiles have not got."""
-    low = sum(found.low_ns for found in streams)
+    low = sum(stream.low_ns for stream in streams)
     begun = sum(runs_ns(counts, cal) for counts in operations)
     return max(begun - low, 0.0) / begun if begun else 0.0
 

@@ -129,16 +129,16 @@ class _Stream:
 
 def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
     streams: dict[int, _Stream] = {}
-    found: list[Task] = []
+    delayed: list[Task] = []
     for number, task in enumerate(tasks):
         stream = streams.setdefault(task.stream, _Stream())
-        kept = {k for k in task.after if tasks[k].stream != task.stream}
-        kept |= {k for k in task.after if tasks[k].kind is TaskKind.HOST}
-        found.append(
-            replace(task, after=tuple(sorted(kept | _tasks_to_wait_for(task.kind, stream))))
+        waits = {k for k in task.after if tasks[k].stream != task.stream}
+        waits |= {k for k in task.after if tasks[k].kind is TaskKind.HOST}
+        delayed.append(
+            replace(task, after=tuple(sorted(waits | _tasks_to_wait_for(task.kind, stream))))
         )
         _note_task(stream, task.kind, number)
-    return tuple(found)
+    return tuple(delayed)
 
 
 def _tasks_to_wait_for(kind: TaskKind, stream: _Stream) -> set[int]:

@@ -208,15 +208,15 @@ def product_dims(
     Rows (m) are dims of the first operand and the result, columns (n) of the second and the result,
     batches of all three; what the result lacks is reduced.
     """
-    found: dict[str, list[Dim]] = {"m": [], "n": [], "k": [], "batch": []}
+    by_kind: dict[str, list[Dim]] = {"m": [], "n": [], "k": [], "batch": []}
     for dim in dims:
         if dim not in result:
-            found["k"].append(dim)
+            by_kind["k"].append(dim)
         elif dim not in second:
-            found["m"].append(dim)
+            by_kind["m"].append(dim)
         else:
-            found["batch" if dim in first else "n"].append(dim)
-    return found
+            by_kind["batch" if dim in first else "n"].append(dim)
+    return by_kind
 
 
 def product_shape(
@@ -225,8 +225,8 @@ def product_shape(
     """The shape of a product. ``dims``: of :func:`product_dims`; ``extents``: elements of each,
     ``cores``: among how many it is divided, where it is.
     """
-    size = {kind: prod(extents[dim] for dim in held) for kind, held in dims.items()}
-    split = {kind: prod(cores.get(dim, 1) for dim in held) for kind, held in dims.items()}
+    size = {kind: prod(extents[dim] for dim in members) for kind, members in dims.items()}
+    split = {kind: prod(cores.get(dim, 1) for dim in members) for kind, members in dims.items()}
     return ProductShape(
         m=size["m"],
         k=size["k"],
@@ -241,5 +241,5 @@ def product_shape(
 
 def is_broadcast(operand: Collection[Dim], result: Collection[Dim]) -> bool:
     """True if an operand lacks some dims of the result, but not all. Dims of 1 are left out."""
-    held = sum(dim in operand for dim in result)
-    return 0 < held < len(result)
+    shared = sum(dim in operand for dim in result)
+    return 0 < shared < len(result)

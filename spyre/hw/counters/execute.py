@@ -77,8 +77,8 @@ def sticks_per_core(op: Operation, access: TensorAccess) -> int:
     """
     if access.tensor.indirection is Indirection.VALUE:
         return _indirect_sticks(op, access)
-    held = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
-    return prod(_steps(op, access, dim) for dim in held)
+    dims = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
+    return prod(_steps(op, access, dim) for dim in dims)
 
 
 def _steps(op: Operation, access: TensorAccess, dim: str) -> int:
@@ -131,7 +131,7 @@ Share = tuple[int, ...]
 
 def count_execute(runs: Sequence[PlanRun]) -> Counters:
     """The work of an execute statement: all its executions, all their parts."""
-    found = Counters()
+    total = Counters()
     for together, times in _parts_together(runs):
         plain = reduce(add, (count_plan(run.plan) for run in together))
         read, written = memory_bytes(together)
@@ -144,8 +144,8 @@ def count_execute(runs: Sequence[PlanRun]) -> Counters:
             ring_byte_hops=hops,
             executions=1,
         )
-        found += one.times(times)
-    return found
+        total += one.times(times)
+    return total
 
 
 def _parts_together(runs: Sequence[PlanRun]) -> Iterator[tuple[list[PlanRun], int]]:
@@ -170,12 +170,12 @@ def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
 
     ``runs``: the parts of the execution.
     """
-    found = [0, 0]
-    for place, tensor in enumerate(runs[0].plan.op.tensors):
+    size_bytes = [0, 0]
+    for operand, tensor in enumerate(runs[0].plan.op.tensors):
         if tensor.component is Component.HBM:
             is_output = tensor in runs[0].plan.op.outputs
-            found[is_output] += operand_sticks(runs, place) * STICK_BYTES
-    return found[0], found[1]
+            size_bytes[is_output] += operand_sticks(runs, operand) * STICK_BYTES
+    return size_bytes[0], size_bytes[1]
 
 
 def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
@@ -226,12 +226,12 @@ def _stick_numbers(run: PlanRun, operand: int) -> Int64Array:
     starts = (run.bases[0, operand] + run.pattern[operand]).tolist()
     boxes = core_boxes(run.plan.op, run.plan.op.tensors[operand])
     distinct = {(start, id(box)): box for start, box in zip(starts, boxes, strict=True)}
-    found = [
+    numbers = [
         (start + box.walk.offsets()) // STICK_BYTES
         for (start, _), box in distinct.items()
         if box is not None
     ]
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    return np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
 
 
 # --- ring -------------------------------------------------------------------------------------
@@ -321,15 +321,15 @@ def _sent_bytes(run: PlanRun) -> Int64Array:
     Of what lies in another core's scratchpad that one sends what is read, the working core what is
     written.
     """
-    found = np.zeros(CORES, np.int64)
+    sent = np.zeros(CORES, np.int64)
     cores = np.array(run.plan.op.cores)
     for group in _reducing(run):
-        found[group[group != chain_end(group)]] += _sum_bytes(run)
+        sent[group[group != chain_end(group)]] += _sum_bytes(run)
     for operand, access in _in_scratchpads(run):
         owners = _owners(run, operand)
         senders = cores if access.tensor in run.plan.op.outputs else owners
-        np.add.at(found, senders[owners != cores], _share_bytes(run, access))
-    return found
+        np.add.at(sent, senders[owners != cores], _share_bytes(run, access))
+    return sent
 
 
 # --- cores ------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
     Bytes add up to those of :func:`count_execute`, those over the ring counted where they are sent.
     Points do not where cores do the same work: it counts there once, here for each of them.
     """
-    found = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
+    counts = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
     for run in runs:
         op = run.plan.op
         counted = count_plan(run.plan)
@@ -349,9 +349,9 @@ def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
         row = np.zeros(len(CORE_COLUMNS), np.int64)
         row[CORE_TRAFFIC] = np.array(counted.values[:4], np.int64) // len(op.cores)
         row[CORE_WORK] = (points, 0) if counted.multiply_adds else (0, points)
-        np.add.at(found, np.array(op.cores), row * len(run.instances))
-        found[:, CORE_COLUMNS.index("ring_bytes")] += _sent_bytes(run) * len(run.instances)
-    return found
+        np.add.at(counts, np.array(op.cores), row * len(run.instances))
+        counts[:, CORE_COLUMNS.index("ring_bytes")] += _sent_bytes(run) * len(run.instances)
+    return counts
 
 
 TRANSCENDENTAL = frozenset(
@@ -396,8 +396,8 @@ def cost_class(op: Operation, family: Family, executions: int) -> CostClass:
     if family in (Family.MATMUL, Family.PACKED_MATMUL):
         return CostClass.MATMUL
     if family is Family.REDUCTION:
-        kept = op.outputs[0].holds(_stick_dim(op))
-        return CostClass.COLUMN_REDUCTION if kept else CostClass.ROW_REDUCTION
+        keeps_stick = op.outputs[0].holds(_stick_dim(op))
+        return CostClass.COLUMN_REDUCTION if keeps_stick else CostClass.ROW_REDUCTION
     if family is Family.RESTICKIFY:
         return CostClass.TRANSPOSE
     if family is Family.COPY and executions == 1 and _is_scattered(op.outputs[0]):
@@ -410,8 +410,8 @@ def cost_class(op: Operation, family: Family, executions: int) -> CostClass:
 def _is_broadcast(op: Operation, tensor: Tensor) -> bool:
     """An operand in HBM that lacks some dims of the result, but not all of them."""
     varying = [dim for dim in op.dims if op.extents[dim] > 1 and op.outputs[0].holds(dim)]
-    held = [dim for dim in varying if tensor.holds(dim)]
-    return tensor.component is Component.HBM and is_broadcast(held, varying)
+    dims = [dim for dim in varying if tensor.holds(dim)]
+    return tensor.component is Component.HBM and is_broadcast(dims, varying)
 
 
 def _is_scattered(tensor: Tensor) -> bool:
@@ -452,10 +452,10 @@ def _product(op: Operation, counters: Counters) -> ProductShape:
 def reread_bytes(runs: Sequence[PlanRun]) -> int:
     """Bytes of HBM that an execution reads where an earlier one read the same operand already."""
     again = 0
-    for place, tensor in enumerate(runs[0].plan.op.tensors):
+    for operand, tensor in enumerate(runs[0].plan.op.tensors):
         if tensor.component is not Component.HBM or tensor in runs[0].plan.op.outputs:
             continue
         for run in runs:
-            repeated = len(run.instances) - len(np.unique(run.bases[:, place]))
-            again += repeated * operand_sticks([run], place) * STICK_BYTES
+            repeated = len(run.instances) - len(np.unique(run.bases[:, operand]))
+            again += repeated * operand_sticks([run], operand) * STICK_BYTES
     return again

@@ -263,10 +263,10 @@ class _Builder:
         self.sources.append(RowSource(static, variant, operand.index, role, tuple(positions)))
 
     def _put(self, name: str, parts: list[Int64Array], values: Int64Array) -> int:
-        at = self.sizes[name]
+        offset = self.sizes[name]
         parts.append(values)
         self.sizes[name] += values.size
-        return at
+        return offset
 
     def _nest(self, box: Box, aligned: bool) -> int:
         words = tuple(nest_words(box, aligned))
@@ -322,8 +322,8 @@ def _distinct(
         columns = columns[:1]
     for other in (nests, tags):
         if other is not None:
-            own = np.array([[other[p] for p in positions]], np.int64)
-            columns = np.concatenate((columns, own))
+            labels = np.array([[other[p] for p in positions]], np.int64)
+            columns = np.concatenate((columns, labels))
     _, first = np.unique(columns, axis=1, return_index=True)
     return [positions[k] for k in sorted(first.tolist())]
 

@@ -130,9 +130,9 @@ class SanitizerFinding:
 
 def _list_executes(numbers: tuple[int, ...]) -> str:
     shown = ", ".join(str(number) for number in numbers[:MAX_LISTED])
-    rest = len(numbers) - MAX_LISTED
+    unlisted = len(numbers) - MAX_LISTED
     noun = "execute" if len(numbers) == 1 else "executes"
-    return f"{noun} {shown}" + (f" and {rest} more" if rest > 0 else "")
+    return f"{noun} {shown}" + (f" and {unlisted} more" if unlisted > 0 else "")
 
 
 def grouped(findings: Iterable[SanitizerFinding]) -> list[SanitizerFinding]:

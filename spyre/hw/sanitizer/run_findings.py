@@ -158,7 +158,7 @@ def check_cover(
     if not bare.any():
         return
     stick = tuple(int(i) for i in np.argwhere(bare)[0])
-    at = int(np.ravel_multi_index(stick, expected.sticks.shape))
+    position = int(np.ravel_multi_index(stick, expected.sticks.shape))
     geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
     host = host_coordinates_of_stick(geometry, stick)
     missing, total = int(bare.sum()), int(expected.sticks.sum())
@@ -173,11 +173,11 @@ def check_cover(
         source=last.source,
         tensor=tensor.name,
         coordinate=tuple((f"dim {k}", i) for k, i in enumerate(host)),
-        address_bytes=tensor.address_bytes + at * STICK_BYTES,
+        address_bytes=tensor.address_bytes + position * STICK_BYTES,
         sticks=missing,
         expected=f"all {count_of(total, 'stick')} with elements written by an execute",
         found=f"{count_of(missing, 'stick')} never written{last.remark}",
-        last_writer=_host_writer(log, int(words[at])),
+        last_writer=_host_writer(log, int(words[position])),
     )
 
 

@@ -99,17 +99,19 @@ class Sanitizer:
 
     def take(self) -> tuple[SanitizerFinding, ...]:
         """All findings since the last call, errors first; they are then forgotten."""
-        found = [f for launch in self._launches for f in findings_of(launch, self.log, self.checks)]
-        found += self._others
+        findings = [
+            f for launch in self._launches for f in findings_of(launch, self.log, self.checks)
+        ]
+        findings += self._others
         self._launches.clear()
         self._others = []
-        ordered = sorted(grouped(found), key=lambda f: f.severity is not Severity.ERROR)
+        ordered = sorted(grouped(findings), key=lambda f: f.severity is not Severity.ERROR)
         return tuple(ordered)
 
 
 def check_plan_of(linked: LinkedProgram, checks: frozenset[Check]) -> CheckPlan:
     """The tables of ``linked``, made once: they are kept with it."""
-    kept: dict[frozenset[Check], CheckPlan] = vars(linked).setdefault("_check_plans", {})
-    if checks not in kept:
-        kept[checks] = make_check_plan(linked, checks)
-    return kept[checks]
+    plans: dict[frozenset[Check], CheckPlan] = vars(linked).setdefault("_check_plans", {})
+    if checks not in plans:
+        plans[checks] = make_check_plan(linked, checks)
+    return plans[checks]

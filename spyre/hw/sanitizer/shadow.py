@@ -88,8 +88,8 @@ class RecordLog:
 
     def find(self, record: int) -> tuple[Event, int]:
         """The event of ``record``, and which of the event's executions it is."""
-        at = bisect.bisect_right(self._firsts, record) - 1
-        return self._events[at], record - self._firsts[at]
+        number = bisect.bisect_right(self._firsts, record) - 1
+        return self._events[number], record - self._firsts[number]
 
 
 class ShadowMemory:
@@ -115,9 +115,9 @@ class ShadowMemory:
 
     def mark_sticks(self, addresses_bytes: Int64Array, record: int) -> None:
         """A write of the sticks of HBM at ``addresses_bytes``."""
-        at = addresses_bytes + (addresses_bytes >> REGION_BITS) * REGION_SKEW_BYTES
-        at //= STICK_BYTES
-        self.words[at] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
+        sticks = addresses_bytes + (addresses_bytes >> REGION_BITS) * REGION_SKEW_BYTES
+        sticks //= STICK_BYTES
+        self.words[sticks] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
 
     def clear(self, address_bytes: int, size_bytes: int) -> None:
         """Nobody has written a range; whole pages go back to the host."""
@@ -134,9 +134,9 @@ class ShadowMemory:
 
     def clear_all(self) -> None:
         """Nobody has written anything."""
-        whole = self.words.nbytes // mmap.PAGESIZE * mmap.PAGESIZE
-        self._mapping.madvise(mmap.MADV_DONTNEED, 0, whole)
-        self.words[whole // _WORD_BYTES :] = 0
+        pages_bytes = self.words.nbytes // mmap.PAGESIZE * mmap.PAGESIZE
+        self._mapping.madvise(mmap.MADV_DONTNEED, 0, pages_bytes)
+        self.words[pages_bytes // _WORD_BYTES :] = 0
         self.ranges[:] = 0
 
     def _forget_ranges(self, address_bytes: int, size_bytes: int) -> None:

@@ -173,8 +173,8 @@ def _allocation_at(site: ExecuteSite, address: int | None) -> Allocation | None:
     """The allocation that begins at ``address``; of views of one memory the largest."""
     binding = site.linked.binding
     begin = None if address is None else binding.origin(address)
-    found = [a for a in binding.allocations if a.address_bytes == begin]
-    return max(found, key=lambda a: a.size_bytes, default=None)
+    beginning_there = [a for a in binding.allocations if a.address_bytes == begin]
+    return max(beginning_there, key=lambda a: a.size_bytes, default=None)
 
 
 BoolArray = npt.NDArray[np.bool_]
@@ -234,8 +234,8 @@ def _check_bounds(site: ExecuteSite, operand: int, owners: Owners) -> Iterator[S
 def first_outside(box: Box, start: int, owner: Allocation) -> int:
     """Offset in bytes of the first stick of a core's box that is not wholly in ``owner``."""
     offsets = box.walk.offsets()
-    at = start + offsets
-    outside = (at < owner.address_bytes) | (at + STICK_BYTES > owner.end_bytes)
+    addresses = start + offsets
+    outside = (addresses < owner.address_bytes) | (addresses + STICK_BYTES > owner.end_bytes)
     return int(offsets[np.argmax(outside)])
 
 
@@ -258,9 +258,9 @@ def _count_outside(
         step = max(1, _CHUNK // len(offsets))
         for first in range(0, len(instances), step):
             rows, columns = instances[first : first + step], cores[first : first + step]
-            at = starts[rows, columns][:, None] + offsets
+            addresses = starts[rows, columns][:, None] + offsets
             low, high = owners.lows[columns][:, None], owners.highs[columns][:, None]
-            total += int(((at < low) | (at + STICK_BYTES > high)).sum())
+            total += int(((addresses < low) | (addresses + STICK_BYTES > high)).sum())
     return total
 
 
@@ -399,17 +399,17 @@ def check_program(
 ) -> tuple[SanitizerFinding, ...]:
     """All findings that the addresses alone give, made once per program and label."""
     key = (label, checks)
-    kept: dict[object, tuple[SanitizerFinding, ...]] = vars(linked).setdefault("_static", {})
-    if key not in kept:
-        kept[key] = tuple(_static_findings(linked, label, checks))
-    return kept[key]
+    findings: dict[object, tuple[SanitizerFinding, ...]] = vars(linked).setdefault("_static", {})
+    if key not in findings:
+        findings[key] = tuple(_static_findings(linked, label, checks))
+    return findings[key]
 
 
 def _static_findings(
     linked: LinkedProgram, label: ExecuteLabels, checks: frozenset[Check]
 ) -> Iterator[SanitizerFinding]:
-    found = list(execute_sites(linked, label))
-    for site in found:
+    sites = list(execute_sites(linked, label))
+    for site in sites:
         if Check.MEMORY in checks:
             yield from check_memory(site)
         if Check.ALIGN in checks:
@@ -418,7 +418,7 @@ def _static_findings(
         if Check.LX in checks:
             yield from check_lx_boundary(site)
     if Check.LX in checks:
-        yield from check_stale(linked, found)
+        yield from check_stale(linked, sites)
 
 
 def check_alignment(site: ExecuteSite) -> Iterator[SanitizerFinding]:

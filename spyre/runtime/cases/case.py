@@ -148,10 +148,10 @@ class Case:
 
 def case_directory(path: str | os.PathLike[str]) -> Path | None:
     """The directory of the case that ``path`` (directory or case.json) names, if it is one."""
-    place = Path(path)
-    if place.name == CASE_FILE and place.is_file():
-        return place.parent
-    return place if (place / CASE_FILE).is_file() else None
+    named = Path(path)
+    if named.name == CASE_FILE and named.is_file():
+        return named.parent
+    return named if (named / CASE_FILE).is_file() else None
 
 
 def read_case(directory: Path) -> Case:
@@ -346,11 +346,11 @@ def _copy_bundle(source: Path, target: Path) -> None:
 
     bundle = load_bundle(source)
     files = [MODULE_FILE, *bundle.sdscs, *bundle.unexecuted]
-    found = find_launch_spec(source)
-    for path in [*(source / name for name in files), *([found] if found else [])]:
-        place = target / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, place)
+    launch_spec = find_launch_spec(source)
+    for path in [*(source / name for name in files), *([launch_spec] if launch_spec else [])]:
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:

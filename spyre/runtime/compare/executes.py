@@ -76,8 +76,8 @@ class ExecuteView:
     @property
     def loop_indices(self) -> tuple[int, ...]:
         """Indices of the enclosing loops, outermost first."""
-        found = self.linked.schedule.loop_indices[self.static][self.instance]
-        return tuple(int(i) for i in found)
+        indices = self.linked.schedule.loop_indices[self.static][self.instance]
+        return tuple(int(i) for i in indices)
 
     @cached_property
     def starts(self) -> Int64Array:
@@ -161,11 +161,11 @@ class MemoryWindow:
         pads = memory.view(LX_BASE, CORES * LX_BYTES).reshape(CORES, LX_BYTES)
         return pads[slice(*self.cores), self.low : self.high]
 
-    def address(self, place: Int64Array) -> Int64Array:
+    def address(self, position: Int64Array) -> Int64Array:
         """Device addresses of flat byte positions of `view`."""
         if self.cores is None:
-            return self.low + place
-        core, offset = np.divmod(place, self.high - self.low)
+            return self.low + position
+        core, offset = np.divmod(position, self.high - self.low)
         return LX_BASE + (self.cores[0] + core) * LX_BYTES + self.low + offset
 
 
@@ -216,8 +216,8 @@ class ElementLocation:
 
 def output_elements(op: Operation, access: TensorAccess) -> int:
     """Stored elements of an output that an execute writes, over all cores."""
-    held = [d for d in op.dims if access.tensor.holds(d)]
-    return prod(op.extents[d] for d in held) * (access.lanes if access.is_lane else 1)
+    dims = [d for d in op.dims if access.tensor.holds(d)]
+    return prod(op.extents[d] for d in dims) * (access.lanes if access.is_lane else 1)
 
 
 def writers(step: ExecuteView, operand: int, addresses: Int64Array) -> Int64Array:
@@ -238,8 +238,8 @@ def writers(step: ExecuteView, operand: int, addresses: Int64Array) -> Int64Arra
         offsets = heads[at : at + _PIECE, None] - starts[None, :]
         inside = covers(step.plan.op, access.tensor, offsets)
         owner[at : at + _PIECE] = np.where(inside.any(axis=1), inside.argmax(axis=1), -1)
-    found: Int64Array = owner[which]
-    return found
+    owners: Int64Array = owner[which]
+    return owners
 
 
 def locate_element(
@@ -250,10 +250,10 @@ def locate_element(
     tensor, offset = access.tensor, address - int(step.starts[operand][core])
     box = core_boxes(op, tensor)[core]
     assert box is not None
-    found = dict(global_coordinate(op, tensor, box, core, offset))
-    if access.stick_dim in found:
-        found[access.stick_dim] += offset % STICK_BYTES // tensor.word_length_bytes
-    coordinates = {d: found[d] for d in tensor.dims if d in found}
+    steps = dict(global_coordinate(op, tensor, box, core, offset))
+    if access.stick_dim in steps:
+        steps[access.stick_dim] += offset % STICK_BYTES // tensor.word_length_bytes
+    coordinates = {d: steps[d] for d in tensor.dims if d in steps}
     return ElementLocation(op.cores[core], tile, coordinates, address)
 
 
@@ -309,8 +309,8 @@ def _undo_arrangement(execution: Execution, coordinate: dict[str, int]) -> None:
     if tag == "STANDARD" or dim not in coordinate:
         return
     positions = np.asarray(arrangement_positions(tag))
-    group, place = divmod(coordinate[dim], len(positions))
-    coordinate[dim] = group * len(positions) + int(np.flatnonzero(positions == place)[0])
+    group, position = divmod(coordinate[dim], len(positions))
+    coordinate[dim] = group * len(positions) + int(np.flatnonzero(positions == position)[0])
 
 
 def describe_coordinate(point: IterationPoint) -> str:

@@ -237,18 +237,18 @@ class OutputLocation:
         )
 
 
-def describe_location(place: OutputLocation, index: Sequence[int]) -> str:
+def describe_location(location: OutputLocation, index: Sequence[int]) -> str:
     """One line naming core, tile, stick, lane and address of the output element ``index``."""
     position = device_coordinate(
-        place.layout, place.dma_sizes, place.dma_strides, place.host_index(index)
+        location.layout, location.dma_sizes, location.dma_strides, location.host_index(index)
     )
     parts = [f"stick {position.stick}", f"lane {position.lane}"]
-    if place.core_map is not None:
-        parts = [*_describe_writer(place.core_map(position.stick)), *parts]
-    if place.base_address is None:
+    if location.core_map is not None:
+        parts = [*_describe_writer(location.core_map(position.stick)), *parts]
+    if location.base_address is None:
         parts.append(f"byte {position.byte_offset:#x} of the tensor")
     else:
-        parts.append(f"address {place.base_address + position.byte_offset:#x}")
+        parts.append(f"address {location.base_address + position.byte_offset:#x}")
     return ", ".join(parts)
 
 
@@ -319,13 +319,13 @@ class WriterLookup:
         Several cores that combine partial results count as the first of them. Where an execute
         scatters through an index, addresses depend on data and the answer is None: unknown.
         """
-        best: tuple[int, StickWriter] | None = None
+        last: tuple[int, StickWriter] | None = None
         for execute in self.linked.program.executes:
-            found = self._last_of(execute, address_bytes)
-            if found is not None and (best is None or found[0] > best[0]):
-                best = found
-        if best is not None:
-            return best[1]
+            candidate = self._last_of(execute, address_bytes)
+            if candidate is not None and (last is None or candidate[0] > last[0]):
+                last = candidate
+        if last is not None:
+            return last[1]
         return None if self._scatters else StickWriter(None)
 
     @cached_property
@@ -344,12 +344,12 @@ class WriterLookup:
 
     def _last_of(self, execute: Execute, address: int) -> tuple[int, StickWriter] | None:
         """(place in program order, writer) of the last execution that covers ``address``."""
-        best: tuple[int, StickWriter] | None = None
+        last: tuple[int, StickWriter] | None = None
         for run in self.linked.runs[execute.index]:
-            found = self._last_of_run(execute, run, address)
-            if found is not None and (best is None or found[0] >= best[0]):
-                best = found
-        return best
+            candidate = self._last_of_run(execute, run, address)
+            if candidate is not None and (last is None or candidate[0] >= last[0]):
+                last = candidate
+        return last
 
     def _last_of_run(
         self, execute: Execute, run: PlanRun, address: int

@@ -142,9 +142,9 @@ class ReferenceCheck:
         tensor = step.op.tensors[window.operand]
         worst = int(np.argmax(distance))
         element_bytes = found.size // distance.size
-        at = slice(worst * element_bytes, (worst + 1) * element_bytes)
-        address = window.address_bytes + at.start
-        place = find_point(self._execution(step), address, window.core)
+        element = slice(worst * element_bytes, (worst + 1) * element_bytes)
+        address = window.address_bytes + element.start
+        point = find_point(self._execution(step), address, window.core)
         ulps = int(distance[worst])
         far = "no number" if ulps >= NOT_COMPARABLE else f"{ulps} ulp away"
         stored = find_stored_format(tensor.data_format)
@@ -153,10 +153,10 @@ class ReferenceCheck:
         return MismatchError(
             "SPY620",
             f"{step.op.name}: the engine differs from the reference implementation"
-            f"{describe_coordinate(place)}",
-            step.location(window.operand, place.core, address),
-            expected=f"{_number(expected[at], tensor.data_format, mode)} within {allowed} ulp",
-            found=f"{_number(found[at], tensor.data_format, mode)}, {far}; "
+            f"{describe_coordinate(point)}",
+            step.location(window.operand, point.core, address),
+            expected=f"{_number(expected[element], tensor.data_format, mode)} within {allowed} ulp",
+            found=f"{_number(found[element], tensor.data_format, mode)}, {far}; "
             f"{np.count_nonzero(distance)} elements differ",
         )
 
@@ -166,13 +166,13 @@ class ReferenceCheck:
             found, expected = (_bytes(m, window) for m in (self.device.memory, self._memory))
             different = np.flatnonzero(found != expected)
             if different.size:
-                at = int(different[0])
+                first = int(different[0])
                 raise MismatchError(
                     "SPY620",
                     f"{step.op.name}: the engine changed an input",
-                    step.location(window.operand, window.core, window.address_bytes + at),
-                    expected=f"byte {expected[at]:#04x}",
-                    found=f"byte {found[at]:#04x}; {different.size} bytes differ",
+                    step.location(window.operand, window.core, window.address_bytes + first),
+                    expected=f"byte {expected[first]:#04x}",
+                    found=f"byte {found[first]:#04x}; {different.size} bytes differ",
                 )
 
     def _not_verified(self, linked: LinkedProgram, static: int, count: int) -> Finding:

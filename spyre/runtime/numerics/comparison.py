@@ -13,7 +13,7 @@ as binary16 holds them; the leader then runs the execute once more with its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -127,7 +127,7 @@ class LinkedSide:
 class Recoder:
     """16-bit float codes of one mode as codes of another, and as numbers in both, by table.
 
-    ``lossy``: numbers the other mode cannot hold; ``kept``: codes of what it makes of them.
+    ``lossy``: numbers the other mode cannot hold; ``rounded``: codes of what it makes of them.
     """
 
     def __init__(self, source: Numerics, target: Numerics) -> None:
@@ -140,7 +140,7 @@ class Recoder:
             self.codes = encode_device(self.source_values, HALF, target.alu_rules)
         back = self.target_values[self.codes]
         self.lossy = np.isfinite(self.source_values) & (back != self.source_values)
-        self.kept = encode_device(back, HALF, source.alu_rules)
+        self.rounded = encode_device(back, HALF, source.alu_rules)
 
 
 def _values(codes: Array, numerics: Numerics) -> Array:
@@ -162,7 +162,6 @@ class NumericsComparison:
     first: LinkedSide
     second: LinkedSide
     index_offset: int = 0
-    found: dict[int, ExecuteDifference] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         swap = second_leads(self.first.numerics, self.second.numerics)
@@ -177,23 +176,24 @@ class NumericsComparison:
             execute_views(self._other.linked),
             strict=True,
         )
+        by_statement: dict[int, ExecuteDifference] = {}
         for lead, other in pairs:
-            found = self._step(lead, other)
-            known = self.found.get(lead.static)
-            self.found[lead.static] = found if known is None else known.plus(found)
-        return tuple(self.found[static] for static in sorted(self.found))
+            difference = self._step(lead, other)
+            earlier = by_statement.get(lead.static)
+            by_statement[lead.static] = difference if earlier is None else earlier.plus(difference)
+        return tuple(by_statement[static] for static in sorted(by_statement))
 
     def _step(self, lead: ExecuteView, other: ExecuteView) -> ExecuteDifference:
         adjusted = self._hand_over(lead, other)
         saved = self._adjust_leader(lead) if adjusted else []
         self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
         self._other.device.executor.run_part(self._other.linked, other.first, other.last)
-        found = self._compare(lead, other, adjusted)
+        difference = self._compare(lead, other, adjusted)
         if adjusted:
             for window, content in saved:
                 window.view(self._lead.device.memory)[...] = content
             self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
-        return found
+        return difference
 
     def _compare(self, lead: ExecuteView, other: ExecuteView, adjusted: bool) -> ExecuteDifference:
         op = lead.plan.op
@@ -231,7 +231,7 @@ class NumericsComparison:
         for window, tensor in zip(windows, op.tensors, strict=True):
             if tensor.data_format == HALF:
                 codes = window.view(memory).view(np.uint16)
-                codes[...] = self._recoder.kept[codes]
+                codes[...] = self._recoder.rounded[codes]
         return saved
 
     def _compare_output(
@@ -239,28 +239,30 @@ class NumericsComparison:
     ) -> ExecuteDifference:
         tensor, op = lead.plan.op.tensors[k], lead.plan.op
         window = operand_window(lead, k)
-        there = operand_window(other, k)
+        other_window = operand_window(other, k)
         raw = (
             np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1),
-            np.ascontiguousarray(there.view(self._other.device.memory)).reshape(-1),
+            np.ascontiguousarray(other_window.view(self._other.device.memory)).reshape(-1),
         )
         values = self._decoded(raw, tensor.data_format)
         if self._swapped:
             values = values[::-1]
         counted = replace(base, compared=output_elements(op, lead.plan.accesses[k]))
         unequal = (values[0] != values[1]) & ~(np.isnan(values[0]) & np.isnan(values[1]))
-        at = np.flatnonzero(unequal)
+        elements = np.flatnonzero(unequal)
         bits = find_stored_format(tensor.data_format).bits
-        addresses = window.address(at * bits // 8)
+        addresses = window.address(elements * bits // 8)
         core = writers(lead, k, addresses)
-        at, addresses, core = (x[core >= 0] for x in (at, addresses, core))
-        if not at.size:
+        elements, addresses, core = (x[core >= 0] for x in (elements, addresses, core))
+        if not elements.size:
             return counted
         unit = UlpSize(tensor.data_format, self.first.numerics, self.second.numerics)
-        found = differences(values[0][at], values[1][at], unit)
+        apart = differences(values[0][elements], values[1][elements], unit)
         inputs = [self._operand_numbers(lead, i) for i in range(len(op.inputs))]
-        explained = explained_units(lead.plan, inputs, values, at, unit)
-        return self._summary(counted, lead, k, found, explained, (values, at, addresses, core))
+        explained = explained_units(lead.plan, inputs, values, elements, unit)
+        return self._summary(
+            counted, lead, k, apart, explained, (values, elements, addresses, core)
+        )
 
     def _operand_numbers(self, step: ExecuteView, operand: int) -> Array:
         window = operand_window(step, operand)
@@ -283,28 +285,28 @@ class NumericsComparison:
         counted: ExecuteDifference,
         step: ExecuteView,
         operand: int,
-        found: Differences,
+        apart: Differences,
         explained: Float64Array,
         elements: tuple[tuple[Array, Array], Int64Array, Int64Array, Int64Array],
     ) -> ExecuteDifference:
         values, at, addresses, core = elements
-        wrong = (found.units > explained) & ~found.beyond
-        ranked = np.where(found.beyond, -1.0, np.where(wrong, np.inf, found.units))
-        ranked = np.where(wrong & np.isfinite(found.units), 1e300 + found.units, ranked)
+        wrong = (apart.units > explained) & ~apart.beyond
+        ranked = np.where(apart.beyond, -1.0, np.where(wrong, np.inf, apart.units))
+        ranked = np.where(wrong & np.isfinite(apart.units), 1e300 + apart.units, ranked)
         worst = int(np.argmax(ranked))
         spot = locate_element(
             step, operand, int(addresses[worst]), int(core[worst]), self._tile(step)
         )
-        finite = np.isfinite(found.units)
+        finite = np.isfinite(apart.units)
         return replace(
             counted,
-            differing=int(np.count_nonzero(found.units)),
-            units_sum=float(found.units[finite].sum()),
+            differing=int(np.count_nonzero(apart.units)),
+            units_sum=float(apart.units[finite].sum()),
             unexplained=int(np.count_nonzero(wrong)),
-            beyond=int(np.count_nonzero(found.beyond)),
+            beyond=int(np.count_nonzero(apart.beyond)),
             worst=WorstElement(
-                float(found.units[worst]),
-                float("inf") if found.beyond[worst] else float(explained[worst]),
+                float(apart.units[worst]),
+                float("inf") if apart.beyond[worst] else float(explained[worst]),
                 float(values[0][at[worst]]),
                 float(values[1][at[worst]]),
                 spot,
@@ -408,7 +410,7 @@ def _output_difference(
 ) -> OutputDifference:
     output, (a, b) = first.outputs[k], (side[k] for side in values)
     unit = UlpSize(output.data_format, first.device.numerics, second.device.numerics)
-    found = differences(a, b, unit)
+    apart = differences(a, b, unit)
     agrees = None
     if output.agrees is not None:
         agrees = (output.agrees(a), output.agrees(b))
@@ -416,16 +418,16 @@ def _output_difference(
         return OutputDifference(
             output.name, output.data_format, 0, 0, 0.0, 0.0, None, None, None, "", agrees
         )
-    worst = np.unravel_index(int(np.argmax(found.units)), a.shape)
+    worst = np.unravel_index(int(np.argmax(apart.units)), a.shape)
     index = tuple(int(i) for i in worst)
-    finite = np.isfinite(found.units)
+    finite = np.isfinite(apart.units)
     return OutputDifference(
         output.name,
         output.data_format,
         a.size,
-        int(np.count_nonzero(found.units)),
-        float(found.units[worst]),
-        float(found.units[finite].sum()) / a.size,
+        int(np.count_nonzero(apart.units)),
+        float(apart.units[worst]),
+        float(apart.units[finite].sum()) / a.size,
         index,
         float(a[worst]),
         float(b[worst]),

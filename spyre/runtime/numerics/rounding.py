@@ -138,16 +138,16 @@ def explained_units(
     sides = (unit.first, unit.second)
     pair = [v[at].astype(np.float64) for v in values]
     magnitude = np.maximum(*(np.where(np.isfinite(p), np.abs(p), 0.0) for p in pair))
-    own = unit.size(magnitude)
-    explained = np.full(own.shape, sum(unit.half_units(side) for side in sides))
+    ulp = unit.size(magnitude)
+    explained = np.full(ulp.shape, sum(unit.half_units(side) for side in sides))
     terms = _terms(plan)
     if terms == 1:
         return explained
     partial = max(*(_largest(v) for v in values), _typical_sum(plan, inputs, terms))
-    explained += terms * 2.0**-24 * partial / own
+    explained += terms * 2.0**-24 * partial / ulp
     if unit.data_format == "SEN169_FP16" and _adds_in_chunks(plan):
         rounded = sum(_chunk_units(side, terms) for side in sides)
-        explained += rounded * unit.size(np.array([partial]))[0] / own
+        explained += rounded * unit.size(np.array([partial]))[0] / ulp
     return explained
 
 

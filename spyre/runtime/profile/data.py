@@ -88,9 +88,9 @@ def _kind(command: Command) -> TaskKind:
 
 def activities_of_result(result: RunResult) -> tuple[Activity, ...]:
     """Those of a run without a recording: arguments in, launches, arguments out, in one stream."""
-    found = list(_copies(result, (Role.INPUT, Role.INPUT_OUTPUT), TaskKind.COPY_IN))
+    activities = list(_copies(result, (Role.INPUT, Role.INPUT_OUTPUT), TaskKind.COPY_IN))
     for k, launched in enumerate(result.launches):
-        found.append(
+        activities.append(
             Activity(
                 f"launch {k}",
                 TaskKind.COMPUTE,
@@ -99,8 +99,8 @@ def activities_of_result(result: RunResult) -> tuple[Activity, ...]:
                 labels=launched.label,
             )
         )
-    found += _copies(result, (Role.OUTPUT, Role.INPUT_OUTPUT), TaskKind.COPY_OUT)
-    return tuple(_chained(found))
+    activities += _copies(result, (Role.OUTPUT, Role.INPUT_OUTPUT), TaskKind.COPY_OUT)
+    return tuple(_chained(activities))
 
 
 def _copies(result: RunResult, roles: Sequence[Role], kind: TaskKind) -> Iterator[Activity]:
@@ -112,9 +112,9 @@ def _copies(result: RunResult, roles: Sequence[Role], kind: TaskKind) -> Iterato
             )
 
 
-def _chained(found: Sequence[Activity]) -> Iterator[Activity]:
-    for k, activity in enumerate(found):
-        yield replace(activity, after=(found[k - 1].label,)) if k else activity
+def _chained(activities: Sequence[Activity]) -> Iterator[Activity]:
+    for k, activity in enumerate(activities):
+        yield replace(activity, after=(activities[k - 1].label,)) if k else activity
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,8 +39,8 @@ def write_whole(path: Path | str, content: bytes) -> None:
     """Write ``content``. ProfileError SPY782 when it cannot be written."""
     target = check_target(path)
     try:
-        with atomic_write(target) as place:
-            place.write_bytes(content)
+        with atomic_write(target) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         raise _not_writable(path, str(error.strerror)) from error
 
@@ -76,13 +76,13 @@ def profile_object(profile: ProfileData) -> Object:
     }
 
 
-def _hbm_object(found: HbmOccupancy) -> Object:
+def _hbm_object(occupancy: HbmOccupancy) -> Object:
     """Bytes allocated in the regions that were used, from each moment to the next."""
-    thin = found.thinned()
+    thin = occupancy.thinned()
     by_region = hbm_counters(thin.allocated_bytes)
     return {
-        "peak_bytes": found.peak_bytes,
-        "peak_ns": found.peak_ns,
+        "peak_bytes": occupancy.peak_bytes,
+        "peak_ns": occupancy.peak_ns,
         "region_peak_bytes": {name: int(each.max()) for name, each in by_region.items()},
         "time_ns": thin.time_ns.tolist(),
         "allocated_bytes": {name: each.tolist() for name, each in by_region.items()},
@@ -122,9 +122,9 @@ def totals_object(profile: ProfileData) -> Object:
     }
 
 
-def _per_core_object(found: CoreBalance) -> Object:
+def _per_core_object(cores: CoreBalance) -> Object:
     """Counts of all cores by name, in order of the cores."""
-    return {name: each.tolist() for name, each in found.by_name.items()}
+    return {name: each.tolist() for name, each in cores.by_name.items()}
 
 
 def _row_object(row: ProfileRow) -> Object:
@@ -175,10 +175,10 @@ class ComparedQuantity:
 def read_kept_run(path: Path) -> JsonObject:
     """The profile in a file that ``spyre-run --profile --json`` wrote. ProfileError SPY781."""
     try:
-        found = msgspec.json.decode(path.read_bytes())
+        content = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         raise _no_kept_run(path, str(error)) from error
-    profile = found.get("profile") if isinstance(found, dict) else None
+    profile = content.get("profile") if isinstance(content, dict) else None
     if not isinstance(profile, dict) or profile.get("form") != FORM:
         raise _no_kept_run(path, "an object without such a profile")
     return profile
@@ -247,10 +247,10 @@ def _operations(first: JsonObject, second: JsonObject) -> tuple[ComparedQuantity
 
 
 def _time_by_operation(profile: Mapping[str, Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for row in profile["executes"]:
-        found[row["op"]] = found.get(row["op"], 0.0) + row["time_ns"]
-    return found
+        times[row["op"]] = times.get(row["op"], 0.0) + row["time_ns"]
+    return times
 
 
 def comparison_table(lines: tuple[ComparedQuantity, ...], first: str, second: str) -> Table:

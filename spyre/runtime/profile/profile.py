@@ -104,7 +104,7 @@ def make_profile(
     owners: list[int] = []
     launches: list[TimelineLaunch] = []
     ends: dict[str, int] = {}
-    for place, activity in enumerate(activities):
+    for number, activity in enumerate(activities):
         after = tuple(sorted({ends[label] for label in activity.after if label in ends}))
         kernel = None
         if activity.program is not None:
@@ -112,7 +112,7 @@ def make_profile(
         time_ns = 0.0 if kernel is None else kernels.models[kernel].total_ns
         for task in _tasks(activity, after, time_ns, chosen, len(tasks)):
             tasks.append(task)
-            owners.append(place)
+            owners.append(number)
         ends[activity.label] = len(tasks) - 1
         if kernel is not None:
             launches.append(TimelineLaunch(kernel, len(tasks) - 1))

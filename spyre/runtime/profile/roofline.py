@@ -153,12 +153,12 @@ def write_roofline(path: Path | str, profile: ProfileData) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
-    found = roofline_of(profile)
-    axes = figure.add_subplot(xscale="log", yscale="log", xlim=found.x, ylim=found.y)
-    for roof in found.roofs:
-        _draw_roof(axes, found, roof)
+    roofline = roofline_of(profile)
+    axes = figure.add_subplot(xscale="log", yscale="log", xlim=roofline.x, ylim=roofline.y)
+    for roof in roofline.roofs:
+        _draw_roof(axes, roofline, roof)
     for unit, marker in (("pt", "o"), ("sfu", "s")):
-        _draw_points(axes, found, [p for p in found.points if p.unit == unit], marker)
+        _draw_points(axes, roofline, [p for p in roofline.points if p.unit == unit], marker)
     axes.set(xlabel="work per byte of HBM traffic", ylabel="work per ns")
     axes.set_title(f"{profile.machine.name}, {profile.cost_model}: modelled")
     axes.grid(alpha=0.3)
@@ -168,26 +168,28 @@ def write_roofline(path: Path | str, profile: ProfileData) -> None:
     write_whole(path, content.getvalue())
 
 
-def _draw_roof(axes: Any, found: Roofline, roof: RooflineRoof) -> None:
+def _draw_roof(axes: Any, roofline: Roofline, roof: RooflineRoof) -> None:
     if roof.rate:
         axes.axhline(roof.rate, linewidth=1, color="black")
-        axes.annotate(roof.name, (found.x[0] * 1.1, roof.rate * 1.08), fontsize="small")
+        axes.annotate(roof.name, (roofline.x[0] * 1.1, roof.rate * 1.08), fontsize="small")
         return
-    ends = [found.x[0], max(r.rate for r in found.roofs) / roof.gbps]
+    ends = [roofline.x[0], max(r.rate for r in roofline.roofs) / roof.gbps]
     axes.plot(ends, [x * roof.gbps for x in ends], linewidth=1, label=roof.name)
 
 
-def _draw_points(axes: Any, found: Roofline, points: list[RooflinePoint], marker: str) -> None:
+def _draw_points(axes: Any, roofline: Roofline, points: list[RooflinePoint], marker: str) -> None:
     if not points:
         return
-    x = [found.x[1] if p.intensity is None else p.intensity for p in points]
+    x = [roofline.x[1] if p.intensity is None else p.intensity for p in points]
     sizes = [30.0 + 250.0 * sqrt(p.share) for p in points]
     name = "products (multiply-adds)" if marker == "o" else "others (elements)"
     axes.scatter(x, [p.rate for p in points], sizes, marker=marker, alpha=0.7, label=name)
-    for point, place in sorted(zip(points, x, strict=True), key=lambda each: -each[0].share)[:8]:
+    for point, intensity in sorted(zip(points, x, strict=True), key=lambda each: -each[0].share)[
+        :8
+    ]:
         axes.annotate(
             point.label.split(" (")[0],
-            (place, point.rate),
+            (intensity, point.rate),
             xytext=(6, 6),
             textcoords="offset points",
             fontsize="x-small",

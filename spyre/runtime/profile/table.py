@@ -80,13 +80,13 @@ class ProfileRow:
 
 def rows_of(profile: ProfileData, every: bool = False) -> tuple[ProfileRow, ...]:
     """Rows in program order, as many as fit a screen unless ``every`` is asked for."""
-    found = list(profile.executes)
-    if every or len(found) <= MAX_ROWS:
+    executes = list(profile.executes)
+    if every or len(executes) <= MAX_ROWS:
         return execute_rows(profile)
     if len(profile.kernels) > 1:
         return kernel_rows(profile)
     kinds: dict[tuple[str, str, int], list[ExecuteProfile]] = {}
-    for _, e in found:
+    for _, e in executes:
         kinds.setdefault((e.op, e.shape, len(e.cores)), []).append(e)
     name = profile.kernels[0].name
     return tuple(_profile_row(profile, f"{len(same)} of", name, same) for same in kinds.values())
@@ -271,16 +271,16 @@ def _lx_line(peak_bytes: int, lx_bytes: int) -> str:
     return f"LX: at most {format_bytes(peak_bytes)} of {format_bytes(lx_bytes)} per core"
 
 
-def _hbm_line(found: HbmOccupancy | None, hbm_bytes: int) -> str:
+def _hbm_line(occupancy: HbmOccupancy | None, hbm_bytes: int) -> str:
     """What was allocated at most, and where."""
-    if found is None:
+    if occupancy is None:
         return "HBM: allocations were not recorded"
     peaks = ", ".join(
         f"{region_name(region)} {format_bytes(size_bytes)}"
-        for region, size_bytes in enumerate(found.region_peak_bytes)
+        for region, size_bytes in enumerate(occupancy.region_peak_bytes)
         if size_bytes
     )
-    most = f"{format_bytes(found.peak_bytes)} of {format_bytes(hbm_bytes)}"
+    most = f"{format_bytes(occupancy.peak_bytes)} of {format_bytes(hbm_bytes)}"
     return f"HBM: at most {most} allocated{f' ({peaks})' if peaks else ''}"
 
 

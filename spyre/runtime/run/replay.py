@@ -252,13 +252,13 @@ def run_case(
         with observed(device):
             launched.append(_launch_kernel(kernels[spec.bundle], spec, first, placed, options))
     places = tuple(output_place(case, output, placed, launched) for output in case.spec.outputs)
-    found = tuple(read_output(case, output, device, placed) for output in case.spec.outputs)
+    outputs = tuple(read_output(case, output, device, placed) for output in case.spec.outputs)
     comparisons = tuple(
         compare_with_case(case, output, values.to_values())
-        for output, values in zip(case.spec.outputs, found, strict=True)
+        for output, values in zip(case.spec.outputs, outputs, strict=True)
         if output.value is not None
     )
-    result = _case_result(case, device, placed, launched, found, places)
+    result = _case_result(case, device, placed, launched, outputs, places)
     sanitizer = take_findings(device, _expected_outputs(case, placed), first_record)
     return CaseRun(result.with_sanitizer(sanitizer), comparisons)
 
@@ -372,11 +372,11 @@ def _last_writer(
 ) -> StickWriter | None:
     """Who wrote a stick last, over all kernels of the case; None where that is not known."""
     for done in reversed(launched):
-        place = done.lookup.writer_of_stick(tensor.layout, tensor.address_bytes, stick)
-        if place is None:
+        writer = done.lookup.writer_of_stick(tensor.layout, tensor.address_bytes, stick)
+        if writer is None:
             return None
-        if place.execute is not None:
-            return replace(place, execute=place.execute + done.first_execute)
+        if writer.execute is not None:
+            return replace(writer, execute=writer.execute + done.first_execute)
     return StickWriter(None)
 
 

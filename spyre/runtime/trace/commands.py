@@ -104,13 +104,13 @@ def lanes_of(commands: CommandStream) -> list[Track]:
     """The line of its stream that each command goes to: the first that is free at its begin."""
     lanes: dict[int, Track] = {}
     ends: dict[int, list[int]] = {}
-    for place, command in sorted(enumerate(commands), key=_begin_of):
+    for number, command in sorted(enumerate(commands), key=_begin_of):
         lines = ends.setdefault(command.stream_id, [])
         free = (k for k, end in enumerate(lines) if end <= command.begin_ns)
         line = next(free, len(lines))
         lines[line : line + 1] = [command.end_ns]
-        lanes[place] = stream_track(command.stream_id, line)
-    return [lanes[place] for place in range(len(commands))]
+        lanes[number] = stream_track(command.stream_id, line)
+    return [lanes[number] for number in range(len(commands))]
 
 
 def _begin_of(numbered: tuple[int, Command]) -> tuple[int, int]:
@@ -187,7 +187,7 @@ def write_trace(
     """
     target = check_trace_file(path)
     try:
-        with atomic_write(target) as place, place.open("wb") as file:
+        with atomic_write(target) as temporary, temporary.open("wb") as file:
             events = chain(trace_events(recordings, axis), more)
             file.writelines(_encoded(_head(axis), events))
     except OSError as error:
@@ -236,12 +236,12 @@ class _CardTrace:
         if self._commands.memory is not None and len(self._commands):
             yield from self._memory(self._commands.memory)
 
-    def _memory(self, found: AllocationHistory) -> Iterator[TraceEvent]:
+    def _memory(self, history: AllocationHistory) -> Iterator[TraceEvent]:
         """What is allocated, from the first command on."""
         first_ns = min(command.begin_ns for command in self._commands)
-        clock_ns = np.maximum(np.append(first_ns, found.times_ns), first_ns)
+        clock_ns = np.maximum(np.append(first_ns, history.times_ns), first_ns)
         moments = clock_ns - self._origin_ns
-        values = hbm_counters(found.allocated_bytes)
+        values = hbm_counters(history.allocated_bytes)
         yield from self._process.counters(HBM_TRACK, moments, values)
 
     def _spans(self, command: Command, lane: Track) -> Iterator[TraceEvent]:

@@ -63,13 +63,13 @@ def _timeline_spans(profile: ProfileData, most: float) -> Iterator[Markup]:
         top = TIMELINE_FRAME.y((len(LANES) - lane - 0.15) / len(LANES))
         bottom = TIMELINE_FRAME.y((len(LANES) - lane - 0.85) / len(LANES))
         size = f", {format_bytes(activity.size_bytes)}" if activity.size_bytes else ""
-        told = (
+        description = (
             f"{task.kind} {activity.name}{size}, stream {activity.stream}: "
             f"{time_text(span.begin_ns)} to {time_text(span.end_ns)}"
         )
         yield tag(
             "rect",
-            tag("title", told),
+            tag("title", description),
             x=x,
             y=top,
             width=max(TIMELINE_FRAME.x(span.end_ns / most) - x, 0.75),
@@ -91,14 +91,14 @@ MAX_POINTS = 400
 """Executes that are drawn at most: those that take longest."""
 
 
-def roofline_chart(found: Roofline) -> Markup:
+def roofline_chart(roofline: Roofline) -> Markup:
     """The chart; what has no traffic to HBM is drawn at the right edge."""
-    points = sorted(found.points, key=lambda point: -point.share)[:MAX_POINTS]
+    points = sorted(roofline.points, key=lambda point: -point.share)[:MAX_POINTS]
     pieces = [
-        axis_of_x(ROOFLINE_FRAME, decade_ticks(*found.x), "work per byte of HBM traffic"),
-        axis_of_y(ROOFLINE_FRAME, decade_ticks(*found.y), "work per ns"),
-        *(_drawn_roof(found, roof, number) for number, roof in enumerate(found.roofs)),
-        *(_drawn_point(found, point) for point in points),
+        axis_of_x(ROOFLINE_FRAME, decade_ticks(*roofline.x), "work per byte of HBM traffic"),
+        axis_of_y(ROOFLINE_FRAME, decade_ticks(*roofline.y), "work per ns"),
+        *(_drawn_roof(roofline, roof, number) for number, roof in enumerate(roofline.roofs)),
+        *(_drawn_point(roofline, point) for point in points),
     ]
     label = "Roofline: work per nanosecond over work per byte of HBM traffic, both logarithmic"
     return chart(ROOFLINE_FRAME, label, pieces)
@@ -109,8 +109,8 @@ def _log_part(value: float, ends: tuple[float, float]) -> float:
     return min(max((log10(value) - low) / (high - low), 0.0), 1.0)
 
 
-def _drawn_roof(found: Roofline, roof: RooflineRoof, number: int) -> Markup:
-    line = list(_roof_line(found, roof))
+def _drawn_roof(roofline: Roofline, roof: RooflineRoof, number: int) -> Markup:
+    line = list(_roof_line(roofline, roof))
     path = " ".join(f"{ROOFLINE_FRAME.x(x):.1f},{ROOFLINE_FRAME.y(y):.1f}" for x, y in line)
     drawn = tag("polyline", points=path, class_="roof dashed" if number == 1 else "roof")
     if roof.rate:
@@ -126,32 +126,32 @@ def _drawn_roof(found: Roofline, roof: RooflineRoof, number: int) -> Markup:
     return inside([drawn, name])
 
 
-def _roof_line(found: Roofline, roof: RooflineRoof) -> Iterator[tuple[float, float]]:
+def _roof_line(roofline: Roofline, roof: RooflineRoof) -> Iterator[tuple[float, float]]:
     """Two ends, as parts of the plot: a roof of bandwidth ends below the highest rate."""
     if roof.rate:
-        y = _log_part(roof.rate, found.y)
+        y = _log_part(roof.rate, roofline.y)
         yield from ((0.0, y), (1.0, y))
         return
-    low = max(found.x[0], found.y[0] / roof.gbps)
-    high = min(found.x[1], max(r.rate for r in found.roofs) / roof.gbps)
+    low = max(roofline.x[0], roofline.y[0] / roof.gbps)
+    high = min(roofline.x[1], max(r.rate for r in roofline.roofs) / roof.gbps)
     for x in (low, high):
-        yield _log_part(x, found.x), _log_part(x * roof.gbps, found.y)
+        yield _log_part(x, roofline.x), _log_part(x * roof.gbps, roofline.y)
 
 
-def _drawn_point(found: Roofline, point: RooflinePoint) -> Markup:
-    x = ROOFLINE_FRAME.x(1.0 if point.intensity is None else _log_part(point.intensity, found.x))
-    y, size = ROOFLINE_FRAME.y(_log_part(point.rate, found.y)), 5.0 + 14.0 * sqrt(point.share)
+def _drawn_point(roofline: Roofline, point: RooflinePoint) -> Markup:
+    x = ROOFLINE_FRAME.x(1.0 if point.intensity is None else _log_part(point.intensity, roofline.x))
+    y, size = ROOFLINE_FRAME.y(_log_part(point.rate, roofline.y)), 5.0 + 14.0 * sqrt(point.share)
     where = "no HBM traffic" if point.intensity is None else f"{point.intensity:.3g} per byte"
-    told = tag(
+    title = tag(
         "title",
         f"{point.label}: {point.rate:.3g} per ns, {where}, {point.share:.1%} of the time, "
         f"bound by {point.bound}",
     )
     shape = f"bound-{point.bound} point"
     if point.unit == "pt":
-        return tag("circle", told, cx=x, cy=y, r=size, class_=shape)
+        return tag("circle", title, cx=x, cy=y, r=size, class_=shape)
     side = 1.8 * size
-    return tag("rect", told, x=x - side / 2, y=y - side / 2, width=side, height=side, class_=shape)
+    return tag("rect", title, x=x - side / 2, y=y - side / 2, width=side, height=side, class_=shape)
 
 
 LX_FRAME = Frame(height=300.0)
@@ -162,13 +162,13 @@ COLOURS = 8
 
 def lx_chart(kernel: KernelProfile) -> Markup:
     """The first contents of the scratchpads in one launch, and how many there are more."""
-    found = lifetimes(kernel.model.lx)
+    contents = lifetimes(kernel.model.lx)
     total_ns, highest = kernel.model.total_ns, kernel.model.lx.highest
-    drawn = np.argsort(found.first, kind="stable")[:MAX_LIFETIMES]
+    drawn = np.argsort(contents.first, kind="stable")[:MAX_LIFETIMES]
     pieces = [
         x_axis(LX_FRAME, linear_ticks(total_ns, time_text), "time in the kernel"),
         y_axis(LX_FRAME, linear_ticks(float(highest), _size_text, (1, 2, 4, 8, 16)), "LX address"),
-        *_lifetime_rectangles(kernel, found, drawn.tolist(), highest),
+        *_lifetime_rectangles(kernel, contents, drawn.tolist(), highest),
     ]
     label = f"LX of {kernel.name} over time: addresses upwards, time to the right"
     return chart(LX_FRAME, label, pieces)
@@ -180,38 +180,38 @@ def left_out(kernel: KernelProfile) -> int:
 
 
 def _lifetime_rectangles(
-    kernel: KernelProfile, found: LxLifetimes, drawn: list[int], highest: int
+    kernel: KernelProfile, contents: LxLifetimes, drawn: list[int], highest: int
 ) -> Iterator[Markup]:
     model, total_ns = kernel.model, kernel.model.total_ns
-    begin, end = model.begin_ns[found.first], model.end_ns[found.last]
-    ranges = np.unique(np.stack([found.low, found.high], axis=1), axis=0).tolist()
+    begin, end = model.begin_ns[contents.first], model.end_ns[contents.last]
+    ranges = np.unique(np.stack([contents.low, contents.high], axis=1), axis=0).tolist()
     colour = {tuple(each): k % COLOURS for k, each in enumerate(ranges)}
     for k in drawn:
-        low, high = int(found.low[k]), int(found.high[k])
+        low, high = int(contents.low[k]), int(contents.high[k])
         x, right = LX_FRAME.x(begin[k] / total_ns), LX_FRAME.x(end[k] / total_ns)
         y, bottom = LX_FRAME.y(high / highest), LX_FRAME.y(low / highest)
-        told = tag("title", _lifetime_text(kernel, found, k, float(begin[k]), float(end[k])))
+        title = tag("title", _lifetime_text(kernel, contents, k, float(begin[k]), float(end[k])))
         yield tag(
             "rect",
-            told,
+            title,
             x=float(x),
             y=y,
             width=max(float(right - x), 0.75),
             height=max(bottom - y, 1.0),
             class_=f"content colour-{colour[low, high]}",
         )
-        name = kernel.execute_of(int(found.writer[k])).op
+        name = kernel.execute_of(int(contents.writer[k])).op
         if right - x > 8 * len(name) + 8 and bottom - y > 16:
             yield tag("text", name, x=float(x) + 5, y=y + 14, class_="inner")
 
 
 def _lifetime_text(
-    kernel: KernelProfile, found: LxLifetimes, k: int, begin: float, end: float
+    kernel: KernelProfile, contents: LxLifetimes, k: int, begin: float, end: float
 ) -> str:
-    low, high = int(found.low[k]), int(found.high[k])
-    writer = kernel.execute_of(int(found.writer[k])).op
-    reader = kernel.execute_of(int(found.reader[k])).op
-    source = f"written by {writer}" if found.written[k] else f"there before, read by {writer}"
+    low, high = int(contents.low[k]), int(contents.high[k])
+    writer = kernel.execute_of(int(contents.writer[k])).op
+    reader = kernel.execute_of(int(contents.reader[k])).op
+    source = f"written by {writer}" if contents.written[k] else f"there before, read by {writer}"
     return (
         f"{low:#x} to {high:#x} ({format_bytes(high - low)}): {source}, last used by {reader}, "
         f"{time_text(begin)} to {time_text(end)}"
@@ -228,12 +228,12 @@ MAX_STEPS = 1000
 BINARY = (1, 2, 4, 8, 16)
 
 
-def hbm_chart(found: HbmOccupancy, makespan_ns: float) -> Markup:
+def hbm_chart(occupancy: HbmOccupancy, makespan_ns: float) -> Markup:
     """An area per region that is used, over the whole time."""
-    thin = found.thinned()
+    thin = occupancy.thinned()
     times, rows = _fullest(thin.time_ns, thin.allocated_bytes)
     end = max(makespan_ns, float(times[-1])) or 1.0
-    most = float(max(found.peak_bytes, 1))
+    most = float(max(occupancy.peak_bytes, 1))
     ticks = linear_ticks(most, lambda value: format_bytes(round(value)) if value else "0", BINARY)
     pieces = [
         x_axis(HBM_FRAME, linear_ticks(end, time_text), "time"),
@@ -243,9 +243,9 @@ def hbm_chart(found: HbmOccupancy, makespan_ns: float) -> Markup:
     return chart(HBM_FRAME, "Bytes allocated in the regions of HBM over time", pieces)
 
 
-def used_regions(found: HbmOccupancy) -> list[int]:
+def used_regions(occupancy: HbmOccupancy) -> list[int]:
     """Regions that hold something at some time."""
-    return [k for k, size_bytes in enumerate(found.region_peak_bytes) if size_bytes]
+    return [k for k, size_bytes in enumerate(occupancy.region_peak_bytes) if size_bytes]
 
 
 def _fullest(times: Float64Array, rows: Int64Array) -> tuple[Float64Array, Int64Array]:
@@ -273,10 +273,10 @@ def _region_areas(parts: Float64Array, rows: Int64Array, most: float) -> Iterato
             HBM_FRAME.y(0) + (HBM_FRAME.y(1) - HBM_FRAME.y(0)) * (above - rows)[:, region] / most, 2
         )
         corners = [*zip(x, upper, strict=True), *zip(x[::-1], lower[::-1], strict=True)]
-        told = f"{region_name(region)}: at most {format_bytes(int(rows[:, region].max()))}"
+        description = f"{region_name(region)}: at most {format_bytes(int(rows[:, region].max()))}"
         yield tag(
             "polygon",
-            tag("title", told),
+            tag("title", description),
             points=" ".join(f"{a:.1f},{b:.1f}" for a, b in corners),
             class_=f"content colour-{region}",
         )
@@ -299,28 +299,28 @@ class CoreQuantity:
         return imbalance(self.values)
 
 
-def core_quantities(found: CoreBalance) -> tuple[CoreQuantity, ...]:
+def core_quantities(cores: CoreBalance) -> tuple[CoreQuantity, ...]:
     """What is shown of cores, in the order of the charts and of the table's columns."""
     return (
-        CoreQuantity("busy", found.busy_ns, time_text),
-        CoreQuantity("HBM read", found.count("hbm_read_bytes"), _bytes_text),
-        CoreQuantity("HBM written", found.count("hbm_written_bytes"), _bytes_text),
-        CoreQuantity("LX read", found.count("lx_read_bytes"), _bytes_text),
-        CoreQuantity("LX written", found.count("lx_written_bytes"), _bytes_text),
-        CoreQuantity("sent over the ring", found.count("ring_bytes"), _bytes_text),
-        CoreQuantity("multiply-adds", found.count("multiply_adds"), _number_text),
-        CoreQuantity("element operations", found.count("element_operations"), _number_text),
-        CoreQuantity("sticks", found.sticks, _number_text),
+        CoreQuantity("busy", cores.busy_ns, time_text),
+        CoreQuantity("HBM read", cores.count("hbm_read_bytes"), _bytes_text),
+        CoreQuantity("HBM written", cores.count("hbm_written_bytes"), _bytes_text),
+        CoreQuantity("LX read", cores.count("lx_read_bytes"), _bytes_text),
+        CoreQuantity("LX written", cores.count("lx_written_bytes"), _bytes_text),
+        CoreQuantity("sent over the ring", cores.count("ring_bytes"), _bytes_text),
+        CoreQuantity("multiply-adds", cores.count("multiply_adds"), _number_text),
+        CoreQuantity("element operations", cores.count("element_operations"), _number_text),
+        CoreQuantity("sticks", cores.sticks, _number_text),
     )
 
 
 def core_charts(shown: Sequence[CoreQuantity]) -> Markup:
     """A chart per quantity that any core has; what none has is named below."""
     used = [quantity for quantity in shown if quantity.values.any()]
-    rest = [quantity.name for quantity in shown if not quantity.values.any()]
+    unused = [quantity.name for quantity in shown if not quantity.values.any()]
     pieces = [tag("div", [_figure(quantity) for quantity in used], class_="cores")]
-    if rest:
-        pieces.append(tag("p", f"No core has any of: {', '.join(rest)}."))
+    if unused:
+        pieces.append(tag("p", f"No core has any of: {', '.join(unused)}."))
     return inside(pieces)
 
 
@@ -329,8 +329,8 @@ def _figure(quantity: CoreQuantity) -> Markup:
     used = values[values > 0]
     most, mean = (quantity.text(float(value)) for value in (values.max(), used.mean()))
     even = imbalance_text(quantity.imbalance)
-    told = f"{most} at most, {mean} mean of {len(used)} cores"
-    label = f"{quantity.name} of every core: {told}, {even}"
+    description = f"{most} at most, {mean} mean of {len(used)} cores"
+    label = f"{quantity.name} of every core: {description}, {even}"
     box = f"0 0 {CORE_FRAME.width:g} {CORE_FRAME.height:g}"
     drawn = tag(
         "svg",
@@ -340,7 +340,7 @@ def _figure(quantity: CoreQuantity) -> Markup:
         aria_label=label,
         class_="chart",
     )
-    head = [tag("strong", f"{quantity.name}, {even}"), tag("span", told)]
+    head = [tag("strong", f"{quantity.name}, {even}"), tag("span", description)]
     return tag("figure", [tag("figcaption", head), drawn])
 
 

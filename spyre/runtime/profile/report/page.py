@@ -110,12 +110,12 @@ def kernel_table(profile: ProfileData) -> Markup:
 
 def execute_table(profile: ProfileData) -> Markup:
     """A row per execute statement."""
-    found = execute_rows(profile)
-    if len(found) > MAX_ROWS:
-        longest = sorted(range(len(found)), key=lambda k: -found[k].time_ns)[:MAX_ROWS]
-        found = tuple(found[k] for k in sorted(longest))
+    executes = execute_rows(profile)
+    if len(executes) > MAX_ROWS:
+        longest = sorted(range(len(executes)), key=lambda k: -executes[k].time_ns)[:MAX_ROWS]
+        executes = tuple(executes[k] for k in sorted(longest))
     heads = [c for c in COLUMNS if c != "kernel" or len(profile.kernels) > 1]
-    rows = ([_row_cell(row, c, "#") for c in heads] for row in found)
+    rows = ([_row_cell(row, c, "#") for c in heads] for row in executes)
     return sortable("executes-table", "Executes: all runs in all launches", heads, rows)
 
 
@@ -280,16 +280,16 @@ def _kernels(profile: ProfileData) -> Markup:
 
 
 def _roofline(profile: ProfileData) -> Markup:
-    found = roofline_of(profile)
+    roofline = roofline_of(profile)
     names = [(f"bound-{bound}", f"bound by {bound}") for bound in (*Bound, LAUNCH)]
-    used = {f"bound-{point.bound}" for point in found.points}
+    used = {f"bound-{point.bound}" for point in roofline.points}
     text = (
         "Circles are products (multiply-adds on the pt arrays), squares everything else (points of "
         "the iteration space on the vector units). The larger, the more of the time. What moves "
         "nothing between HBM and the cores stands at the right edge."
     )
     shown = legend(entry for entry in names if entry[0] in used)
-    return inside([roofline_chart(found), shown, tag("p", text)])
+    return inside([roofline_chart(roofline), shown, tag("p", text)])
 
 
 def _lx(profile: ProfileData) -> Markup:
@@ -322,20 +322,20 @@ def _lx_map(kernel: KernelProfile, is_open: bool) -> Markup:
 
 def _hbm(profile: ProfileData) -> Markup:
     """What is allocated when: a curve, and who it belongs to."""
-    found = profile.hbm
-    if found is None:
+    occupancy = profile.hbm
+    if occupancy is None:
         return tag("p", "What was allocated in device memory has not been recorded.")
-    first = time_text(found.peak_ns) if found.peak_ns else "the beginning"
+    first = time_text(occupancy.peak_ns) if occupancy.peak_ns else "the beginning"
     text = (
-        f"At most {format_bytes(found.peak_bytes)} are allocated, first at {first}: tensors, pools "
-        "and programs, with what was there before. Allocations and frees are in the order of the "
-        "run, at the modelled end of what had ended before them."
+        f"At most {format_bytes(occupancy.peak_bytes)} are allocated, first at {first}: "
+        "tensors, pools and programs, with what was there before. Allocations and frees are in the "
+        "order of the run, at the modelled end of what had ended before them."
     )
     names = (
-        (f"colour-{k}", f"{region_name(k)}: {format_bytes(found.region_peak_bytes[k])}")
-        for k in used_regions(found)
+        (f"colour-{k}", f"{region_name(k)}: {format_bytes(occupancy.region_peak_bytes[k])}")
+        for k in used_regions(occupancy)
     )
-    return inside([tag("p", text), hbm_chart(found, profile.makespan_ns), legend(names)])
+    return inside([tag("p", text), hbm_chart(occupancy, profile.makespan_ns), legend(names)])
 
 
 def _cores(profile: ProfileData) -> Markup:
