@@ -83,7 +83,7 @@ class KeptBundles:
 
     def run(self, launched: KernelRun, *, symbolic: bool) -> KeptRun:
         """What the kept bundle of one launch finds and gives."""
-        key = (launched.kernel.text, symbolic, launched.digest)
+        key = (launched.kernel.kernel, symbolic, launched.digest)
         if key not in self._known:
             self._known[key] = self._run(launched, symbolic)
         return self._known[key]

@@ -18,10 +18,16 @@ from spyre.torch_backend.inductor.base.debug import (
     ObservedOperations,
     observing,
 )
-from spyre.torch_backend.inductor.bundles.generation import operations_of
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp, operations_in
 from spyre.torch_backend.inductor.bundles.kernels import DynamicKernel, InductorKernel
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, OpSpec, Spec, TensorArg
-from spyre.torch_backend.inductor.division.plan import core_order, core_slices
+from spyre.torch_backend.inductor.bundles.op_spec import (
+    LoopSpec,
+    OpSpec,
+    Spec,
+    TensorArg,
+    operations_of,
+)
+from spyre.torch_backend.inductor.division.plan import core_slices
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,8 +101,8 @@ def _kernel_sections(kernel: InductorKernel | DynamicKernel) -> Iterator[str]:
         yield f"--- automatic tiling ---\n{kernel.notes[TILING_FILE]}"
     if DIVISIONS_FILE in kernel.notes:
         yield f"--- work division ---\n{kernel.notes[DIVISIONS_FILE]}"
-    for number, spec in enumerate(specs):
-        yield _text(f"{number} {spec.op}: elements by core", _core_table(spec))
+    for number, op in enumerate(operations_in(kernel.kernel)):
+        yield _text(f"{number} {op.name}: elements by core", _core_table(op))
     if LX_FILE in kernel.notes:
         yield f"--- scratchpads ---\n{kernel.notes[LX_FILE]}"
     size = f"{len(kernel.bundle.operations)} SDSCs, pool of {kernel.memory.pool_bytes:,} bytes"
@@ -152,17 +158,17 @@ def _tensor_row(arg: TensorArg) -> tuple[str, ...]:
     )
 
 
-def _core_table(spec: OpSpec) -> Table:
+def _core_table(op: KernelOp) -> Table:
     """Elements of each dim that the first cores and the last one work on."""
-    splits = {symbol: cores for symbol, (_, cores) in spec.iteration_space.items()}
-    slices = core_slices(core_order(spec), splits)
+    splits = dict(zip(op.symbols, op.splits, strict=True))
+    slices = core_slices([op.symbols[k] for k in op.core_order], splits)
     cores = max((len(row) for row in slices.values()), default=1)
-    table = _table(("core", *map(str, splits)))
+    table = _table(("core", *op.symbols))
     for core in sorted({*range(min(cores, MOST_CORES_SHOWN)), cores - 1}):
         cells = []
-        for symbol, (extent, parts) in spec.iteration_space.items():
-            step = -(-int(extent) // parts)
-            begin = int(slices[symbol][core]) * step if symbol in slices else 0
-            cells.append(f"{begin}-{min(begin + step, int(extent)) - 1}")
+        for symbol, extent in zip(op.symbols, op.extents, strict=True):
+            step = -(-extent // splits[symbol])
+            begin = int(slices[symbol][core]) * step
+            cells.append(f"{begin}-{min(begin + step, extent) - 1}")
         table.add_row(str(core), *cells)
     return table

@@ -113,12 +113,12 @@ def test_notes_are_made_only_for_those_who_look(monkeypatch):
     found = run(
         """
         import os
-        from spyre.torch_backend.inductor import compiled_kernel
-        made = compiled_kernel.InductorKernel.__init__
+        from spyre.torch_backend.inductor.bundles import kernels
+        made = kernels.InductorKernel.__init__
         def init(self, *args, **named):
             made(self, *args, **named)
             print("notes", dict(self.notes))
-        compiled_kernel.InductorKernel.__init__ = init
+        kernels.InductorKernel.__init__ = init
         torch.compile(lambda a: a + 1)(torch.ones(3, device="spyre"))
         """,
         TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",

@@ -146,7 +146,7 @@ class _Trials:
             return Outcome(levels, inf, why=f"{error.code} {error.finding.message}")
         except LoweringError as error:
             return Outcome(levels, inf, why=str(error))
-        cost = modelled_cost(kernel.specs)
+        cost = modelled_cost(kernel.kernel)
         return Outcome(levels, cost.time_ns, cost.hbm_bytes, cost.intermediate_bytes, cost.lx_bytes)
 
 

@@ -1,4 +1,4 @@
-"""From specs to a bundle: arguments, loops, an SDSC per operation.
+"""From a kernel to a bundle: arguments, loops, an SDSC per operation.
 
 Loops stay loops where addresses are symbols; tensors move by the strides their layout says, not by
 those of host order the coarse-tiling document prints. Pure functions, for any thread.
@@ -8,45 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from typing import Any
 
 import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
-from spyre.mlir.builder.bundles import POOL, SEGMENT_BYTES, BuiltBundle, BundleBuilder
+from spyre.mlir.builder.bundles import BuiltBundle, BundleBuilder
 from spyre.mlir.builder.operations import BufferAddress, RuntimeSize, SizeValue
 from spyre.torch_backend.inductor.bundles.emission import (
-    LxShare,
-    emit_spec,
-    not_divisible,
-    unimplemented,
-)
-from spyre.torch_backend.inductor.bundles.op_spec import (
-    LoopSpec,
-    OpSpec,
-    SizeSpec,
-    Spec,
-    TensorArg,
-    UnimplementedOp,
-)
-from spyre.torch_backend.inductor.bundles.sizes import size_value, smallest, with_values
-from spyre.torch_backend.inductor.bundles.views import (
-    LX,
     UNKNOWN_COUNT,
-    ArgView,
     LoopCounts,
-    arg_view,
-    buffer_bytes,
-    buffer_size,
+    LxShare,
+    emit_op,
     inexpressible,
     integer,
+    not_divisible,
     tensor_name,
+    unimplemented,
 )
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    LX,
+    POOL,
+    Kernel,
+    KernelLoop,
+    KernelOp,
+    UnimplementedOp,
+)
+from spyre.torch_backend.inductor.bundles.op_spec import AnySpec, SizeSpec
+from spyre.torch_backend.inductor.bundles.reader import kernel_of
+from spyre.torch_backend.inductor.bundles.sizes import Sizes, size_value, smallest, value_at
 from spyre.torch_backend.program.builder import SCRATCH
 from spyre.torch_backend.program.iteration import ScratchpadPlace
-
-HBM = "hbm"
+from spyre.torch_backend.program.op_spec import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +50,14 @@ class ArgumentMemory:
     """
 
     size_bytes: int = STICK_BYTES
-    device_sizes: tuple[tuple[int, ...], ...] = ()
+    device_sizes: tuple[Ints, ...] = ()
     device_format: str = ""
     is_input: bool = True
     is_output: bool = False
+
+
+_Use = tuple[KernelOp, int]
+"""An operation, and the number of one of its tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,46 +68,58 @@ class KernelMemory:
     pool_bytes: int
 
     @classmethod
-    def of(cls, specs: Sequence[Spec], least: int = 0) -> KernelMemory:
-        """What ``specs`` touch; loops only move about within it. ``least``: arguments there are
-        at any rate.
+    def of(
+        cls, specs: Sequence[AnySpec], sizes: Sizes | None = None, least: int = 0
+    ) -> KernelMemory:
+        """What a kernel touches in launches of ``sizes``; loops only move about within it.
+
+        ``least``: arguments there are at any rate. UnsupportedError as of `kernel_of`.
         """
-        uses: dict[int, list[TensorArg]] = {}
-        pool_bytes = 0
-        in_order = (sorted(s.args, key=lambda arg: not arg.is_input) for s in operations_of(specs))
-        for arg in chain.from_iterable(in_order):
-            if arg.arg_index >= 0:
-                uses.setdefault(arg.arg_index, []).append(arg)
-            elif POOL in arg.allocation:
-                pool_bytes = max(pool_bytes, arg.allocation[POOL] + buffer_bytes(arg))
+        uses: dict[int, list[_Use]] = {}
+        pool_bytes, values = 0, sizes or {}
+        for op in _running(kernel_of(specs, values), values):
+            for number, tensor in enumerate(op.tensors):
+                if tensor.argument >= 0:
+                    uses.setdefault(tensor.argument, []).append((op, number))
+                elif tensor.memory == POOL:
+                    end = tensor.start_bytes + value_at(op.buffer_bytes(number), values)
+                    pool_bytes = max(pool_bytes, end)
         count = max(max(uses, default=-1) + 1, least)
-        return cls(tuple(_memory(uses.get(k, [])) for k in range(count)), pool_bytes)
+        return cls(tuple(_memory(uses.get(k, []), values) for k in range(count)), pool_bytes)
 
 
-def _memory(uses: Sequence[TensorArg]) -> ArgumentMemory:
+def _running(kernel: Kernel, sizes: Sizes) -> Iterator[KernelOp]:
+    """All operations, those in loops once, without loops that never run at these sizes."""
+    for op in kernel:
+        if isinstance(op, KernelOp):
+            yield op
+        elif isinstance(op, KernelLoop) and value_at(op.count, sizes) != 0:
+            yield from _running(op.body, sizes)
+
+
+def _memory(uses: Sequence[_Use], sizes: Sizes) -> ArgumentMemory:
     if not uses:
         return ArgumentMemory()
+    first, number = uses[0]
     return ArgumentMemory(
-        max(buffer_bytes(arg) for arg in uses),
-        tuple(dict.fromkeys(buffer_size(arg) for arg in uses)),
-        str(uses[0].device_dtype),
-        uses[0].is_input,
-        any(not arg.is_input for arg in uses),
+        max(value_at(op.buffer_bytes(k), sizes) for op, k in uses),
+        tuple(dict.fromkeys(_device_size(op, k, sizes) for op, k in uses)),
+        first.tensors[number].format,
+        not first.is_output(number),
+        any(op.is_output(k) for op, k in uses),
     )
 
 
-def operations_of(specs: Sequence[Spec]) -> Iterator[OpSpec]:
-    """All operations of ``specs``, those in loops once."""
-    for spec in specs:
-        if isinstance(spec, LoopSpec):
-            yield from operations_of(spec.body)
-        elif isinstance(spec, OpSpec):
-            yield spec
+def _device_size(op: KernelOp, number: int, sizes: Sizes) -> Ints:
+    tensor = op.tensors[number]
+    named = tensor.device_size
+    known = named or (*(dim.size for dim in op.device_dims(number)), tensor.lanes)
+    return tuple(value_at(n, sizes) for n in known)
 
 
 def generate_bundle(
     name: str,
-    specs: Sequence[Spec],
+    specs: Sequence[AnySpec],
     sizes: Sequence[SizeSpec] = (),
     *,
     symbolic: bool = True,
@@ -131,7 +141,8 @@ def generate_bundle(
             expected="UNROLL_LOOPS=0 and BUNDLE_SYMBOLIC_ARGS=1",
             found="unrolled loops" if unrolled else "baked addresses",
         )
-    memory = KernelMemory.of(with_values(specs, smallest(sizes)))
+    kernel = kernel_of(specs, [size.name for size in sizes])
+    memory = KernelMemory.of(kernel, smallest(sizes))
     builder = BundleBuilder(symbolic=symbolic)
     known = {s.name: builder.size(s.name, None, s.granularity) for s in sizes}
     for argument in memory.arguments:
@@ -141,7 +152,7 @@ def generate_bundle(
     elif memory.pool_bytes:
         builder.temporary(memory.pool_bytes)
     writer = _BundleWriter(name, builder, SCRATCH if pool_argument else POOL, known)
-    writer.add(unroll(specs) if unrolled else specs, ())
+    writer.add(unroll(kernel) if unrolled else kernel, ())
     return builder.build()
 
 
@@ -157,116 +168,103 @@ class _BundleWriter:
     sizes: Mapping[str, RuntimeSize] = field(default_factory=dict)
     shares: dict[int, LxShare] = field(default_factory=dict)
 
-    def add(self, specs: Sequence[Spec], loops: LoopCounts) -> None:
-        for spec in specs:
-            match spec:
-                case LoopSpec():
-                    count = self._count(spec)
+    def add(self, kernel: Kernel, loops: LoopCounts) -> None:
+        for op in kernel:
+            match op:
+                case KernelLoop():
+                    count = self._count(op)
                     known = count if isinstance(count, int) else UNKNOWN_COUNT
                     with self.builder.loop(count) as loop:
-                        self.add(spec.body, (*loops, (loop, known)))
+                        self.add(op.body, (*loops, (loop, known)))
                 case UnimplementedOp():
-                    raise unimplemented(f"{spec.op} (in {self.name})")
-                case OpSpec():
-                    self._add_operation(spec, loops)
+                    raise unimplemented(f"{op.op} (in {self.name})")
+                case KernelOp():
+                    self._add_operation(op, loops)
 
-    def _count(self, loop: LoopSpec) -> int | SizeValue:
-        names = {symbol.name for symbol in sympy.sympify(loop.count).free_symbols}
-        if names and names <= set(self.sizes):
+    def _count(self, loop: KernelLoop) -> int | SizeValue:
+        if self._is_sized(loop.count):
             return size_value(loop.count, self.sizes)
         return integer(loop.count, f"{self.name}: loop count")
 
-    def _bytes(self, spec: OpSpec, number: int | sympy.Expr) -> int | SizeValue:
+    def _is_sized(self, number: Any) -> bool:
+        """Whether a number depends on sizes of the kernel, and on nothing else."""
         names = {symbol.name for symbol in sympy.sympify(number).free_symbols}
-        if not names <= set(self.sizes):
-            integer(number, f"{spec.op}: a pitch")
+        return bool(names) and names <= set(self.sizes)
+
+    def _bytes(self, op: KernelOp, number: Any) -> int | SizeValue:
+        if not (self._is_sized(number) or sympy.sympify(number).is_Integer):
+            integer(number, f"{op.name}: a pitch")
         return size_value(number, self.sizes)
 
-    def _add_operation(self, spec: OpSpec, loops: LoopCounts) -> None:
-        def place(arg: TensorArg, found: ArgView) -> BufferAddress | ScratchpadPlace:
-            return self._place(spec, arg, found)
-
-        emitted = emit_spec(spec, loops, place)
-        for arg, share in emitted.shares:
-            self._check_share(spec, arg, share)
+    def _add_operation(self, op: KernelOp, loops: LoopCounts) -> None:
+        bases = [self._base(op, number, loops) for number in range(len(op.tensors))]
+        emitted = emit_op(op, loops, bases)
+        for number, share in emitted.shares.items():
+            self._check_share(op, number, share)
         self.builder.add(emitted.operation)
 
-    def _place(
-        self, spec: OpSpec, arg: TensorArg, found: ArgView
+    def _base(
+        self, op: KernelOp, number: int, loops: LoopCounts
     ) -> BufferAddress | ScratchpadPlace:
-        offset_bytes = found.view.offset_bytes
-        strides = {loop: self._bytes(spec, s) for loop, s in found.loop_strides.items()}
-        shift = self._bytes(spec, found.shift_bytes) if found.shift_bytes != 0 else None
-        shift_bytes = None if isinstance(shift, int) else shift
-        offset_bytes += shift if isinstance(shift, int) else 0
-        match dict(arg.allocation):
-            case {"lx": start} if len(arg.allocation) == 1 and not offset_bytes:
-                return ScratchpadPlace(start)
-            case {"pool": start} if len(arg.allocation) == 1:
-                return BufferAddress(self.pool, start + offset_bytes, strides, (), shift_bytes)
-            case {"hbm": start} if len(arg.allocation) == 1 and arg.arg_index >= 0:
-                begin = start % SEGMENT_BYTES + offset_bytes
-                return BufferAddress(f"arg_{arg.arg_index}", begin, strides, (), shift_bytes)
-        text = f"allocation {dict(arg.allocation)}, from byte {offset_bytes} on"
-        hint = "one of hbm (of an argument), pool, and lx (from the start of the tensor on)"
-        raise inexpressible(spec, tensor_name(spec, arg), text, hint)
+        tensor = op.tensors[number]
+        if tensor.memory == LX and not tensor.offset_bytes:
+            return ScratchpadPlace(tensor.start_bytes)
+        if tensor.memory == LX or (tensor.memory != POOL and tensor.argument < 0):
+            text = f"{tensor.memory} {tensor.start_bytes}, from byte {tensor.offset_bytes} on"
+            raise inexpressible(op.name, tensor_name(op, number), text)
+        strides = {
+            loop: self._bytes(op, tensor.stride(k))
+            for k, (loop, _) in enumerate(loops)
+            if tensor.stride(k) != 0
+        }
+        begin, shift = tensor.start_bytes + tensor.offset_bytes, self._bytes(op, tensor.shift)
+        name = f"arg_{tensor.argument}" if tensor.argument >= 0 else self.pool
+        if isinstance(shift, int):
+            return BufferAddress(name, begin + shift, strides)
+        return BufferAddress(name, begin, strides, (), shift)
 
-    def _check_share(self, spec: OpSpec, arg: TensorArg, share: LxShare) -> None:
+    def _check_share(self, op: KernelOp, number: int, share: LxShare) -> None:
         """Every core finds in its LX what it reads: who wrote it divided the tensor alike."""
-        start = arg.allocation[LX]
-        if not arg.is_input:
+        start = op.tensors[number].start_bytes
+        if op.is_output(number):
             self.shares[start] = share
         elif (written := self.shares.get(start, share)) != share:
-            found = f"{tensor_name(spec, arg)} written by {len(written.begins_bytes)} cores, from "
+            found = f"{tensor_name(op, number)} written by {len(written.begins_bytes)} cores, from "
             found += f"{written.begins_bytes[:4]}… on, and read from {share.begins_bytes[:4]}… on"
-            raise not_divisible(spec, found)
+            raise not_divisible(op.name, found)
 
 
-Flat = OpSpec | UnimplementedOp
-Iteration = Mapping[str, int]
-"""Index by loop."""
+# --- loops written out ---------------------------------------------------------------------------
 
 
-def unroll(specs: Sequence[Spec]) -> list[Flat]:
-    """``specs`` without loops, in the order they run; ``allocation`` of each tensor is where its
-    tile lies. Tensors that loops do not advance stay where they are. Errors as of `arg_view`.
+def unroll(kernel: Kernel) -> Kernel:
+    """``kernel`` without loops: an operation per iteration, in the order they run, at the addresses
+    of that iteration. UnsupportedError SPY964 for counts that only a launch knows.
     """
-    return list(_unrolled(specs, (), {}, {}))
+    return tuple(_unrolled(kernel, ()))
 
 
-def _unrolled(
-    specs: Sequence[Spec],
-    loops: LoopCounts,
-    iteration: Iteration,
-    strides: dict[int, list[Mapping[str, int]]],
-) -> Iterator[Flat]:
-    """``strides``: loop strides of every tensor, by id of its operation, found so far."""
-    for spec in specs:
-        match spec:
-            case LoopSpec():
-                count, name = integer(spec.count, "loop count"), f"i_{len(loops)}"
-                inside = (*loops, (name, count))
-                for index in range(count):
-                    moved = {**iteration, name: index}
-                    yield from _unrolled(spec.body, inside, moved, strides)
+def _unrolled(kernel: Kernel, iteration: Ints) -> Iterator[KernelOp | UnimplementedOp]:
+    """``iteration``: index of every enclosing loop."""
+    for op in kernel:
+        match op:
+            case KernelLoop():
+                for index in range(integer(op.count, "loop count")):
+                    yield from _unrolled(op.body, (*iteration, index))
+            case KernelOp():
+                yield _at_iteration(op, iteration)
             case UnimplementedOp():
-                yield spec
-            case OpSpec():
-                if id(spec) not in strides:
-                    found = [arg_view(spec, arg, loops).loop_strides for arg in spec.args]
-                    strides[id(spec)] = found
-                yield _at_iteration(spec, iteration, strides[id(spec)])
+                yield op
 
 
-def _at_iteration(
-    spec: OpSpec, iteration: Iteration, strides: Sequence[Mapping[str, int]]
-) -> OpSpec:
-    args = [_moved(arg, iteration, s) for arg, s in zip(spec.args, strides, strict=True)]
-    return replace(spec, args=args, tiled_symbols=())
-
-
-def _moved(arg: TensorArg, iteration: Iteration, strides: Mapping[str, int]) -> TensorArg:
-    moved_bytes = sum(iteration[loop] * stride for loop, stride in strides.items())
-    if not moved_bytes:
-        return arg
-    return replace(arg, allocation={k: a + moved_bytes for k, a in arg.allocation.items()})
+def _at_iteration(op: KernelOp, iteration: Ints) -> KernelOp:
+    tensors = [
+        replace(
+            tensor,
+            start_bytes=tensor.start_bytes
+            + sum(index * int(tensor.stride(loop)) for loop, index in enumerate(iteration)),
+            strides=(),
+        )
+        for tensor in op.tensors
+    ]
+    return replace(op, tensors=tuple(tensors))

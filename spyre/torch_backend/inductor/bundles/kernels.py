@@ -30,17 +30,19 @@ from spyre.runtime.program.launch_spec import LAUNCH_SPEC_FILE, Role, format_lau
 from spyre.torch_backend.eager.launch import number_on_card, ready_buffer, scratch_memory
 from spyre.torch_backend.inductor.base.compat import AsyncCompile
 from spyre.torch_backend.inductor.base.debug import LAYOUTS_FILE, NO_NOTES, Notes, note
+from spyre.torch_backend.inductor.bundles.document import documented
 from spyre.torch_backend.inductor.bundles.generation import (
     ArgumentMemory,
     KernelMemory,
     generate_bundle,
 )
-from spyre.torch_backend.inductor.bundles.op_spec import SizeSpec, Spec, spec_text
+from spyre.torch_backend.inductor.bundles.kernel_op import kernel_text
+from spyre.torch_backend.inductor.bundles.op_spec import AnySpec, SizeSpec, Spec, spec_text
+from spyre.torch_backend.inductor.bundles.reader import kernel_of
 from spyre.torch_backend.inductor.bundles.sizes import (
     evaluated,
     sizes_of_launch,
     smallest,
-    with_values,
 )
 from spyre.torch_backend.program.compiled import CompiledProgram
 from spyre.torch_backend.program.debug import show_program, shows_programs
@@ -129,7 +131,7 @@ class InductorKernel:
     def __init__(
         self,
         name: str,
-        specs: Sequence[Spec],
+        specs: Sequence[AnySpec],
         arguments: Sequence[HostExtents] = (),
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
@@ -141,10 +143,10 @@ class InductorKernel:
         self.constants = tuple(constants)
         self.notes = notes
         self._bases = [default_base(*extents) for extents in arguments]
-        self.specs = tuple(specs)
-        self.text = spec_text(specs)
-        self.memory = KernelMemory.of(specs)
-        self._launched = generate_bundle(name, specs, unrolled=unrolled, pool_argument=True)
+        self._given = tuple(specs)
+        self.kernel = kernel_of(specs)
+        self.memory = KernelMemory.of(self.kernel)
+        self._launched = generate_bundle(name, self.kernel, unrolled=unrolled, pool_argument=True)
         self._programs: dict[CardKey, CompiledProgram] = {}
         self._fitting: set[tuple[int, ...]] = set()
         self._lock = threading.Lock()
@@ -157,7 +159,12 @@ class InductorKernel:
         if self._symbolic and not self.memory.pool_bytes:
             return self._launched
         form = (self._symbolic, self._unrolled)
-        return generate_bundle(self.name, self.specs, symbolic=form[0], unrolled=form[1])
+        return generate_bundle(self.name, self.kernel, symbolic=form[0], unrolled=form[1])
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The kernel in the document's form."""
+        return documented(self._given)
 
     def run(self, *tensors: torch.Tensor) -> None:
         """Enqueue it on the current stream of the tensors' card.
@@ -236,7 +243,7 @@ class InductorKernel:
                 files = self._launch_spec_files(tensors)
                 files |= note_files(self.notes, self.memory, tensors)
                 parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
-                show_program(self.name, self.text, parts)
+                show_program(self.name, spec_text(self.specs), parts)
             self._is_shown = True
 
     def _launch_spec_files(self, tensors: Sequence[SpyreTensor]) -> dict[str, bytes]:
@@ -253,7 +260,7 @@ class InductorKernel:
                 spans = [argument.size_bytes for argument in self.memory.arguments]
                 if self.memory.pool_bytes:
                     spans.append(self.memory.pool_bytes)
-                identity = (self.name, self.text)
+                identity = (self.name, kernel_text(self.kernel))
                 program = CompiledProgram(card, self.name, self._launched, spans, identity)
                 self._programs = {k: p for k, p in self._programs.items() if k[0] != card.index}
                 self._programs[key] = program
@@ -325,21 +332,21 @@ class DynamicKernel:
     def __init__(
         self,
         name: str,
-        specs: Sequence[Spec],
+        specs: Sequence[AnySpec],
         sizes: Sequence[SizeSpec],
         arguments: Sequence[DynamicExtents],
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
     ) -> None:
         self.name = name
-        self.specs = tuple(specs)
+        self.specs = documented(specs)
         self.sizes = tuple(sizes)
         self.arguments = tuple(arguments)
         self.constants = tuple(constants)
         self.notes = notes
-        self.text = spec_text(specs)
-        self.memory = KernelMemory.of(with_values(specs, smallest(sizes)))
-        self.launched = generate_bundle(name, specs, sizes, pool_argument=True)
+        self.kernel = kernel_of(specs, [size.name for size in sizes])
+        self.memory = KernelMemory.of(self.kernel, smallest(sizes))
+        self.launched = generate_bundle(name, self.kernel, sizes, pool_argument=True)
         self._kernels: OrderedDict[tuple[int, ...], _KernelAtSizes] = OrderedDict()
         self._programs: dict[CardKey, CompiledProgram] = {}
         self._lock = threading.Lock()
@@ -350,7 +357,7 @@ class DynamicKernel:
         """The bundle as `spyre-run` takes it: the runtime adds the pool."""
         if not self.memory.pool_bytes:
             return self.launched
-        return generate_bundle(self.name, self.specs, self.sizes)
+        return generate_bundle(self.name, self.kernel, self.sizes)
 
     def run(self, *given: Any) -> None:
         """Enqueue it: tensors by arg_index, then all sizes in their order, or none of them.
@@ -379,7 +386,7 @@ class DynamicKernel:
         key = (card.index, card.device.resets)
         with self._lock:
             if key not in self._programs:
-                identity = (self.name, self.text)
+                identity = (self.name, kernel_text(self.kernel))
                 program = CompiledProgram(card, self.name, self.launched, spans_bytes, identity)
                 self._programs = {k: p for k, p in self._programs.items() if k[0] != card.index}
                 self._programs[key] = program
@@ -389,30 +396,29 @@ class DynamicKernel:
 class _KernelAtSizes(InductorKernel):
     """A `DynamicKernel` over tensors of known sizes; the program is that of the kernel."""
 
-    def __init__(self, kernel: DynamicKernel, sizes: dict[str, int]) -> None:
-        self.kernel, self.sizes = kernel, sizes
-        self.name, self.text = kernel.name, kernel.text
-        self.constants, self.notes = kernel.constants, kernel.notes
-        self.specs = kernel.specs
-        self.memory = KernelMemory.of(with_values(kernel.specs, sizes), len(kernel.arguments))
+    def __init__(self, dynamic: DynamicKernel, sizes: dict[str, int]) -> None:
+        self.dynamic, self.sizes = dynamic, sizes
+        self.name, self.constants, self.notes = dynamic.name, dynamic.constants, dynamic.notes
+        self.kernel, self._given = dynamic.kernel, dynamic.specs
+        self.memory = KernelMemory.of(dynamic.kernel, sizes, len(dynamic.arguments))
         self._bases = [
             default_base(evaluated(size, sizes), evaluated(stride, sizes), dtype)
-            for size, stride, dtype in kernel.arguments
+            for size, stride, dtype in dynamic.arguments
         ]
         self._forms: dict[CardKey, LaunchPlan] = {}
         self._lock = threading.Lock()
-        self._is_shown = kernel.is_shown
+        self._is_shown = dynamic.is_shown
 
     @property
     def bundle(self) -> BuiltBundle:
         """That of the kernel."""
-        return self.kernel.bundle
+        return self.dynamic.bundle
 
     def _enqueue(self, card: FlexDevice, memory: Sequence[SpyreTensor]) -> None:
         spans = [argument.size_bytes for argument in self.memory.arguments]
         if self.memory.pool_bytes:
             spans.append(self.memory.pool_bytes)
-        program = self.kernel.program_on(card, spans)
+        program = self.dynamic.program_on(card, spans)
         key = (card.index, card.device.resets)
         if key not in self._forms:
             self._forms = {key: program.launch_plan(spans, self.sizes)}
@@ -420,11 +426,11 @@ class _KernelAtSizes(InductorKernel):
         program.launch(card.streams.current, addresses, memory, self._forms[key])
 
     def _launch_spec_files(self, tensors: Sequence[SpyreTensor]) -> dict[str, bytes]:
-        self.kernel.is_shown = True
-        names = {size.name for size in self.kernel.sizes}
+        self.dynamic.is_shown = True
+        names = {size.name for size in self.dynamic.sizes}
         shapes = [
             tuple(n if n in names else b for n, b in zip(size, base.shape, strict=True))
-            for (size, _, _), base in zip(self.kernel.arguments, self._bases, strict=True)
+            for (size, _, _), base in zip(self.dynamic.arguments, self._bases, strict=True)
         ]
         return launch_spec_files(self.name, self.memory, tensors, True, shapes)
 
@@ -443,7 +449,7 @@ class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
     def sdsc(
         self,
         name: str,
-        specs: Sequence[Spec],
+        specs: Sequence[AnySpec],
         arguments: Sequence[HostExtents] = (),
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,

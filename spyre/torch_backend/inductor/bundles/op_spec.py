@@ -18,8 +18,7 @@ from typing import Any
 
 import sympy
 
-MATMUL = "batchmatmul"
-"""Name of the operation whose reduced dim cores may share."""
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
 
 
 class DataFormats(StrEnum):
@@ -80,13 +79,6 @@ class OpSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class UnimplementedOp:
-    """An operation there is no SDSC for; whoever compiles it raises its name."""
-
-    op: str
-
-
-@dataclass(frozen=True, slots=True)
 class LoopSpec:
     """``body``, ``count`` times."""
 
@@ -109,11 +101,22 @@ class SizeSpec:
 
 
 Spec = OpSpec | UnimplementedOp | LoopSpec
+AnySpec = Spec | KernelOp | KernelLoop
+"""In the document's form, or that of compiled kernels."""
 
 sympify = functools.cache(sympy.sympify)
 """For generated code, in which few expressions stand many times."""
 INDENT = "    "
 Lines = Iterator[str]
+
+
+def operations_of(specs: Sequence[Spec]) -> Iterator[OpSpec]:
+    """All operations of ``specs``, those in loops once."""
+    for spec in specs:
+        if isinstance(spec, LoopSpec):
+            yield from operations_of(spec.body)
+        elif isinstance(spec, OpSpec):
+            yield spec
 
 
 def spec_text(specs: Sequence[Spec]) -> str:

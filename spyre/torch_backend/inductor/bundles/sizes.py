@@ -27,14 +27,7 @@ from spyre.torch_backend.inductor.bundles.coordinates import (
     collapsed,
     symbol_digits,
 )
-from spyre.torch_backend.inductor.bundles.op_spec import (
-    LoopSpec,
-    OpSpec,
-    SizeSpec,
-    Spec,
-    TensorArg,
-    plain_expression,
-)
+from spyre.torch_backend.inductor.bundles.op_spec import SizeSpec, TensorArg, plain_expression
 
 Sizes = Mapping[str, int]
 """Elements, by the name of the size."""
@@ -78,44 +71,19 @@ def is_dynamic(expression: Any, iteration: Sequence[str] = ()) -> bool:
     return any(s.name not in iteration for s in found)
 
 
-def with_values(specs: Sequence[Spec], sizes: Sizes) -> list[Spec]:
-    """``specs`` at given sizes: all numbers are known, loops that never run are left out."""
-    values = {sympy.Symbol(name): number for name, number in sizes.items()}
-    return list(_specs_with(specs, values))
-
-
-def _specs_with(specs: Sequence[Spec], values: Mapping[sympy.Symbol, int]) -> list[Spec]:
-    found: list[Spec] = []
-    for spec in specs:
-        if isinstance(spec, LoopSpec):
-            count = _value_at(spec.count, values)
-            if count != 0:
-                found.append(LoopSpec(count, _specs_with(spec.body, values)))
-        elif isinstance(spec, OpSpec):
-            found.append(replace(spec, args=[_arg_with(arg, values) for arg in spec.args]))
-        else:
-            found.append(spec)
-    return found
-
-
-def _arg_with(arg: TensorArg, values: Mapping[sympy.Symbol, int]) -> TensorArg:
-    return replace(
-        arg,
-        device_size=[_value_at(n, values) for n in arg.device_size],
-        device_coordinates=[_value_at(c, values) for c in arg.device_coordinates],
-        within=[_value_at(n, values) for n in arg.within],
-    )
-
-
-def _value_at(expression: Any, values: Mapping[sympy.Symbol, int]) -> Any:
-    found = plain_expression(expression)
-    return found.subs(values) if found.free_symbols else found
+def value_at(number: Any, sizes: Sizes) -> Any:
+    """A number, or an expression of sizes, at given sizes; an expression where some are missing."""
+    if isinstance(number, int):
+        return number
+    found = plain_expression(number)
+    if found.free_symbols:
+        found = found.subs({sympy.Symbol(name): value for name, value in sizes.items()})
+    return int(found) if found.is_Integer else found
 
 
 def evaluated(numbers: Sequence[Any], sizes: Sizes) -> tuple[int, ...]:
     """Numbers, and expressions of sizes, at given sizes."""
-    values = {sympy.Symbol(name): number for name, number in sizes.items()}
-    return tuple(n if isinstance(n, int) else int(_value_at(n, values)) for n in numbers)
+    return tuple(int(value_at(n, sizes)) for n in numbers)
 
 
 def smallest(sizes: Sequence[SizeSpec]) -> dict[str, int]:

@@ -13,14 +13,12 @@ from math import log2, prod
 
 import numpy as np
 import numpy.typing as npt
-import sympy
 
 from spyre.torch_backend.inductor.division.iteration import (
     DivisibleDim,
     Iteration,
     Splits,
     splits_within,
-    symbols_of,
 )
 
 
@@ -77,9 +75,9 @@ def matmul_dims(iteration: Iteration, *, several_rows: bool) -> MatmulDims | str
     return MatmulDims(batch, row, columns[0], inner[0], shared)
 
 
-def _inputs_with(iteration: Iteration, symbol: sympy.Symbol) -> int:
-    inputs = [tensor for tensor in iteration.tensors if tensor.is_input]
-    return sum(symbol in symbols_of(tensor.device_coordinates) for tensor in inputs)
+def _inputs_with(iteration: Iteration, symbol: str) -> int:
+    dim = iteration.symbols.index(symbol)
+    return sum(tensor.has(dim) for tensor in iteration.op.inputs)
 
 
 Scores = npt.NDArray[np.float64]
@@ -216,12 +214,12 @@ PLANNERS: dict[str, MatmulPlanner] = {
 class MatmulChoice:
     """What a planner says: ``splits`` of all dims, or None; ``why`` in words."""
 
-    splits: dict[sympy.Symbol, int] | None
+    splits: dict[str, int] | None
     why: str
 
 
 def divide_matmul(
-    iteration: Iteration, cores: int, planner: str, default: Mapping[sympy.Symbol, int]
+    iteration: Iteration, cores: int, planner: str, default: Mapping[str, int]
 ) -> MatmulChoice:
     """The division with the least score; of equal ones the first, batch, M, N, K ascending.
 

@@ -13,18 +13,16 @@ from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
-import sympy
 
 from spyre.errors import LaunchError
 from spyre.hw.spec import CORES
-from spyre.torch_backend.inductor.bundles.op_spec import MATMUL, OpSpec
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp
 from spyre.torch_backend.inductor.division.iteration import (
     DivisibleDim,
     Iteration,
     core_split,
     divisors,
     read_iteration,
-    symbols_of,
 )
 from spyre.torch_backend.inductor.division.matmul import PLANNERS, divide_matmul
 from spyre.torch_backend.inductor.division.span import (
@@ -52,10 +50,10 @@ class WorkDivision:
     pass, the dims that were divided after it.
     """
 
-    splits: Mapping[sympy.Symbol, int]
-    core_order: tuple[sympy.Symbol, ...]
+    splits: Mapping[str, int]
+    core_order: tuple[str, ...]
     why: str
-    before: Mapping[str, Mapping[sympy.Symbol, int]] = field(default_factory=dict)
+    before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def cores(self) -> int:
@@ -70,31 +68,31 @@ class WorkDivision:
         return replace(self, splits={symbol: found.get(symbol, 1) for symbol in self.splits})
 
 
-_Before = Mapping[str, Mapping[sympy.Symbol, int]]
+_Before = Mapping[str, Mapping[str, int]]
 
 
 def divide_op(
-    spec: OpSpec,
+    op: KernelOp,
     cores: int = CORES,
     planner: str = "june",
-    hints: Mapping[sympy.Symbol, int] | None = None,
+    hints: Mapping[str, int] | None = None,
     *,
-    committed: Mapping[sympy.Symbol, int] | None = None,
+    committed: Mapping[str, int] | None = None,
     k_fast: bool = True,
     overflow_raises: bool = True,
 ) -> WorkDivision:
-    """Divide ``spec`` over at most ``cores`` cores (1 to 32).
+    """Divide ``op`` over at most ``cores`` cores (1 to 32).
 
     ``hints``: the division as the user wants it, dims not named undivided. ``committed``: splits
     that must not become smaller, as pass 1 makes them. ``planner``: a name of `PLANNERS`.
-    ``k_fast``: see `core_order`. ``overflow_raises``: False logs what no core can reach, as the
+    ``k_fast``: as of `KernelOp`. ``overflow_raises``: False logs what no core can reach, as the
     June compiler does.
 
     LaunchError SPY982 for hints, cores or planners that cannot be; UnsupportedError SPY980 for
-    slices of over 256 MiB, SPY981 for several divided reductions, SPY983 for unknown sizes.
+    slices of over 256 MiB, SPY981 for several divided reductions.
     """
     _check_request(cores, planner)
-    iteration = read_iteration(spec)
+    iteration = read_iteration(op)
     before: _Before = {}
     if hints:
         splits = checked_splits(iteration, hints, cores, "a work division hint")
@@ -107,15 +105,14 @@ def divide_op(
     return WorkDivision(splits, order, "\n".join(lines), before)
 
 
-def with_division(spec: OpSpec, division: WorkDivision) -> OpSpec:
-    """``spec`` with the splits of ``division`` in its iteration space."""
-    space = {s: (size, division.splits[s]) for s, (size, _) in spec.iteration_space.items()}
-    return replace(spec, iteration_space=space)
+def with_division(op: KernelOp, division: WorkDivision) -> KernelOp:
+    """``op`` shared by the cores as ``division`` says."""
+    return replace(op, cores=tuple(division.splits[symbol] for symbol in op.symbols))
 
 
 def _planned(
-    iteration: Iteration, cores: int, planner: str, committed: Mapping[sympy.Symbol, int]
-) -> tuple[dict[sympy.Symbol, int], list[str], _Before]:
+    iteration: Iteration, cores: int, planner: str, committed: Mapping[str, int]
+) -> tuple[dict[str, int], list[str], _Before]:
     """Splits of all dims by the three passes, a line for each, and the splits after the first."""
     spans = reduce_spans(
         iteration, cores, checked_splits(iteration, committed, cores, "an earlier pass")
@@ -135,13 +132,13 @@ def _planned(
     return default, lines, before
 
 
-def _span_line(spans: Mapping[sympy.Symbol, int]) -> str:
+def _span_line(spans: Mapping[str, int]) -> str:
     if not spans:
         return "nothing to do, a core reaches every tensor"
     return f"{splits_text(spans)}, so that a core reaches its slices"
 
 
-def _distribution_line(iteration: Iteration, splits: Mapping[sympy.Symbol, int]) -> str:
+def _distribution_line(iteration: Iteration, splits: Mapping[str, int]) -> str:
     sizes = ", ".join(f"{dim.symbol}={dim.units}" for dim in iteration.dims)
     kept = [f"{dim.symbol} whole: {dim.kept_whole}" for dim in iteration.dims if dim.kept_whole]
     return "; ".join([f"{splits_text(splits)} of {sizes}", *kept])
@@ -164,9 +161,7 @@ def _check_request(cores: int, planner: str) -> None:
         )
 
 
-def distribute(
-    iteration: Iteration, cores: int, committed: Mapping[sympy.Symbol, int]
-) -> dict[sympy.Symbol, int]:
+def distribute(iteration: Iteration, cores: int, committed: Mapping[str, int]) -> dict[str, int]:
     """Splits of all dims, ``committed`` ones as they are.
 
     Dims of the result are divided first, the largest (in units) before smaller ones, each as far
@@ -193,8 +188,8 @@ def _most_divisible(dims: list[DivisibleDim], cores: int) -> DivisibleDim:
 
 
 def checked_splits(
-    iteration: Iteration, asked: Mapping[sympy.Symbol, int], cores: int, source: str
-) -> dict[sympy.Symbol, int]:
+    iteration: Iteration, asked: Mapping[str, int], cores: int, source: str
+) -> dict[str, int]:
     """``asked`` as splits of all dims, those not named undivided (§4.1, step 6).
 
     LaunchError SPY982 unless every value is a positive integer that divides its dim and all of
@@ -238,63 +233,40 @@ def _refused(source: str, what: object, expected: str, found: str) -> LaunchErro
     )
 
 
-def core_order(spec: OpSpec) -> tuple[sympy.Symbol, ...]:
-    """Dims in the order in which core numbers run through them, the fastest first.
-
-    That is the iteration's order. A matmul whose reduced dim is divided has that one first, so that
-    the cores which add up one output tile are neighbours on the ring; its ``op_info`` may say that
-    it has not (``k_fast``).
-    """
-    k_fast = spec.op == MATMUL and spec.op_info.get("k_fast", True)
-    return _with_first(tuple(spec.iteration_space), split_reductions(spec) if k_fast else ())
-
-
-def order_of(
-    iteration: Iteration, splits: Mapping[sympy.Symbol, int], *, k_fast: bool
-) -> tuple[sympy.Symbol, ...]:
-    """:func:`core_order` for ``splits`` that no OpSpec has yet."""
+def order_of(iteration: Iteration, splits: Mapping[str, int], *, k_fast: bool) -> tuple[str, ...]:
+    """`KernelOp.core_order` for ``splits`` that no operation has yet."""
     if not k_fast or not iteration.is_matmul:
         return iteration.symbols
     first = [s for s in iteration.symbols if s in iteration.reduced and splits[s] > 1]
     return _with_first(iteration.symbols, first)
 
 
-def _with_first(
-    symbols: tuple[sympy.Symbol, ...], first: Sequence[sympy.Symbol]
-) -> tuple[sympy.Symbol, ...]:
+def _with_first(symbols: tuple[str, ...], first: Sequence[str]) -> tuple[str, ...]:
     return (*first, *(symbol for symbol in symbols if symbol not in first))
 
 
-def split_reductions(spec: OpSpec) -> list[sympy.Symbol]:
-    """Dims whose terms several cores add up: split, and not in what the operation writes."""
-    outputs = [arg for arg in spec.args if not arg.is_input]
-    written = {symbol for arg in outputs for symbol in symbols_of(arg.device_coordinates)}
-    space = spec.iteration_space.items()
-    return [symbol for symbol, (_, cores) in space if cores > 1 and symbol not in written]
-
-
 def core_slices(
-    order: Sequence[sympy.Symbol], splits: Mapping[sympy.Symbol, int]
-) -> dict[sympy.Symbol, npt.NDArray[np.int64]]:
+    order: Sequence[str], splits: Mapping[str, int]
+) -> dict[str, npt.NDArray[np.int64]]:
     """Per dim, the index of the slice of every core (cores 0 up to the product of ``splits``)."""
     cores = np.arange(prod(splits[symbol] for symbol in order))
-    found: dict[sympy.Symbol, npt.NDArray[np.int64]] = {}
+    found: dict[str, npt.NDArray[np.int64]] = {}
     for symbol in order:
         cores, found[symbol] = np.divmod(cores, splits[symbol])
     return found
 
 
-def divisions_text(specs: Sequence[OpSpec], divisions: Sequence[WorkDivision]) -> str:
+def divisions_text(ops: Sequence[KernelOp], divisions: Sequence[WorkDivision]) -> str:
     """A paragraph per operation, in the order of the kernel: cores, slices per dim, why."""
-    pairs = enumerate(zip(specs, divisions, strict=True))
+    pairs = enumerate(zip(ops, divisions, strict=True))
     return "\n".join(line for k, pair in pairs for line in _division_lines(k, *pair)) + "\n"
 
 
-def _division_lines(number: int, spec: OpSpec, division: WorkDivision) -> Iterator[str]:
+def _division_lines(number: int, op: KernelOp, division: WorkDivision) -> Iterator[str]:
     slices = ", ".join(
         f"{symbol}: {extent} in {division.splits[symbol]}"
-        for symbol, (extent, _) in spec.iteration_space.items()
+        for symbol, extent in zip(op.symbols, op.extents, strict=True)
     )
-    order = ", ".join(str(s) for s in division.core_order if division.splits[s] > 1) or "-"
-    yield f"{number} {spec.op}: cores {division.cores}; {slices}; numbered along {order}"
+    order = ", ".join(s for s in division.core_order if division.splits[s] > 1) or "-"
+    yield f"{number} {op.name}: cores {division.cores}; {slices}; numbered along {order}"
     yield from (f"    {line}" for line in division.why.splitlines())

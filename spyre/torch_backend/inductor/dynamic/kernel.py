@@ -201,7 +201,7 @@ class _TileLoop:
         begin = sympy.Integer(0) if not above else above * sympy.floor(ROWS / above)
         left = ROWS if not above else sympy.Mod(ROWS, above)
         kernel = self.granule.kernel
-        offsets, at = {}, KernelMemory.of(kernel.specs).pool_bytes
+        offsets, at = {}, KernelMemory.of(kernel.kernel).pool_bytes
         for number, (_, tensor) in self.known.items():
             if tensor is not None:
                 at = -(-at // STICK_BYTES) * STICK_BYTES

@@ -10,6 +10,7 @@ format reference §3.2): such runs are cut.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from spyre.torch_backend.inductor.base.compat import (
     sympy_product,
 )
 from spyre.torch_backend.inductor.base.settings import cache_key, settings
+from spyre.torch_backend.inductor.bundles.op_spec import spec_text
 from spyre.torch_backend.inductor.dynamic.tiles import CollectedKernels, RowTile, collecting
 from spyre.torch_backend.inductor.hooks.loop_nodes import (
     CountedLoopSchedulerNode,
@@ -154,7 +156,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         wrapper.src_to_kernel[source] = name
         origins, detailed = get_kernel_metadata(leaves, wrapper)
         code = f"async_compile.sdsc({name!r}, {source})"
-        wrapper.define_kernel(name, code, f"{origins}\n{detailed}")
+        listing = textwrap.indent(spec_text(finished.specs), "# ")
+        wrapper.define_kernel(name, code, f"{origins}\n{detailed}\n{listing}")
         return name
 
 
@@ -288,8 +291,8 @@ def _too_many(node: Any, found: int, limit: int) -> UnsupportedError:
 
 HEADER = """
 from spyre.torch_backend.inductor.bundles.kernels import SpyreAsyncCompile
-from spyre.torch_backend.inductor.bundles.op_spec import DataFormats, LoopSpec, OpSpec, TensorArg
-from spyre.torch_backend.inductor.bundles.op_spec import sympify
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, KernelTensor
+from spyre.torch_backend.program.op_spec import OpKind
 """
 
 

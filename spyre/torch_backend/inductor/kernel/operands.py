@@ -10,11 +10,9 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-import sympy
-
 from spyre.layout import contiguous_strides
 from spyre.layout.device_view import DeviceView, device_view, seen_through
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, Spec
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
 from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load
 from spyre.torch_backend.inductor.tiling.accesses import extents_of
 from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind, Value
@@ -173,18 +171,21 @@ def loop_path(operation: Any) -> LoopPath:
     return LoopPath(numbers, tuple(operation.loop_count), dims, singles)
 
 
-def looped(specs: Sequence[Spec], paths: Sequence[LoopPath]) -> list[Spec]:
-    """``specs``, one per path, inside their loops; what follows each other shares a loop."""
-    return _nested(list(zip(specs, paths, strict=True)), 0)
+def looped(
+    ops: Sequence[KernelOp], paths: Sequence[LoopPath]
+) -> tuple[KernelOp | UnimplementedOp | KernelLoop, ...]:
+    """``ops``, one per path, inside their loops; what follows each other shares a loop."""
+    return _nested(list(zip(ops, paths, strict=True)), 0)
 
 
-def _nested(pairs: Sequence[tuple[Spec, LoopPath]], depth: int) -> list[Spec]:
-    found: list[Spec] = []
+def _nested(
+    pairs: Sequence[tuple[KernelOp, LoopPath]], depth: int
+) -> tuple[KernelOp | UnimplementedOp | KernelLoop, ...]:
+    found: list[KernelOp | UnimplementedOp | KernelLoop] = []
     for key, run in groupby(pairs, lambda pair: pair[1].numbers[depth : depth + 1]):
         members = list(run)
-        if not key:
-            found += [spec for spec, _ in members]
-            continue
-        count = sympy.sympify(members[0][1].counts[depth])
-        found.append(LoopSpec(count, _nested(members, depth + 1)))
-    return found
+        if key:
+            found.append(KernelLoop(members[0][1].counts[depth], _nested(members, depth + 1)))
+        else:
+            found += [op for op, _ in members]
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""A kernel on its way from operations to specs, divided and with memory planned.
+"""A kernel on its way from operations to a bundle: divided, with memory planned.
 
 What the pre-scheduling passes of the document do to ir.Operations from padding on is done here to
 the operations of one kernel, whose layouts and memory are known: a pass per method, in the order of
@@ -20,9 +20,10 @@ from spyre.torch_backend.inductor.base.debug import (
     wants_notes,
 )
 from spyre.torch_backend.inductor.base.settings import Settings, settings
+from spyre.torch_backend.inductor.bundles.document import documented
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory
-from spyre.torch_backend.inductor.bundles.op_spec import MATMUL, LoopSpec, OpSpec, Spec, spec_text
-from spyre.torch_backend.inductor.bundles.views import LX
+from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, KernelOp, kernel_text
+from spyre.torch_backend.inductor.bundles.op_spec import Spec, spec_text
 from spyre.torch_backend.inductor.division.plan import (
     DISTRIBUTION,
     MATMUL_COST,
@@ -33,6 +34,7 @@ from spyre.torch_backend.inductor.division.plan import (
     with_division,
 )
 from spyre.torch_backend.inductor.kernel.operands import looped
+from spyre.torch_backend.inductor.kernel.operation_writing import RegionPlace, kernel_op
 from spyre.torch_backend.inductor.kernel.passes import (
     KernelOperations,
     dedup_and_promote_constants,
@@ -40,11 +42,10 @@ from spyre.torch_backend.inductor.kernel.passes import (
     read_constants,
     remove_unread,
 )
-from spyre.torch_backend.inductor.kernel.spec_writing import RegionPlace, spec_of
 from spyre.torch_backend.inductor.scratchpad.plan import Surroundings, plan_scratchpad
 from spyre.torch_backend.inductor.scratchpad.pool import plan_pool, pool_buffers, with_allocations
 from spyre.torch_backend.inductor.scratchpad.report import report_text
-from spyre.torch_backend.program.op_spec import Ints
+from spyre.torch_backend.program.op_spec import Ints, OpKind
 
 KERNEL_PASSES = (
     "remove_unread",
@@ -56,22 +57,22 @@ KERNEL_PASSES = (
     "scratchpad_planning",
     "hbm_pool_planning",
 )
-"""On the operations of each bundle; division and planning of memory see them as OpSpecs."""
+"""On the operations of each bundle; division and planning of memory see them as `KernelOp`s."""
 
 
 class KernelPlanning:
-    """``whole``: regions that hold results of full size, whatever loops read them. ``specs``,
-    ``notes``: what has come of the kernel so far. Belongs to the thread that compiles it.
+    """``whole``: regions that hold results of full size, whatever loops read them. ``kernel``,
+    ``notes``: what has come of the operations so far. Belongs to the thread that compiles it.
     """
 
     def __init__(self, operations: KernelOperations, whole: Collection[int]) -> None:
         self.operations = operations
-        self.specs: list[Spec] = []
+        self.kernel: Kernel = ()
         self.notes: dict[str, str] = {}
         self._whole = whole
         self._settings, self._wanted = settings(), wants_notes()
         self._names: list[tuple[str, ...]] = []
-        self._undivided: list[OpSpec] = []
+        self._undivided: list[KernelOp] = []
         self._divisions: list[WorkDivision] = []
         self._surroundings = Surroundings(frozenset())
         self._in_lx: frozenset[str] = frozenset()
@@ -80,59 +81,61 @@ class KernelPlanning:
         """All passes."""
         for name in KERNEL_PASSES:
             if name == SPAN:
-                self._write_specs()
+                self._write_kernel()
             printer.run(name, getattr(self, name))
-        self.specs = [_plain_in_lx(spec) for spec in self.specs]
 
     def text(self) -> str:
-        """The operations, or the specs where they are that already."""
-        return f"{spec_text(self.specs)}\n" if self._names else str(self.operations)
+        """The operations, in the document's form where they are those of a kernel already."""
+        return f"{spec_text(documented(self.kernel))}\n" if self._names else str(self.operations)
 
-    def _write_specs(self) -> None:
+    def _write_kernel(self) -> None:
         places = _places(self.operations, self._whole)
         operations = zip(self.operations.specs, self.operations.paths, strict=True)
-        pairs = [spec_of(operation, places, path) for operation, path in operations]
-        self._undivided = [numbered(spec, self._settings) for spec, _ in pairs]
+        pairs = [kernel_op(operation, places, path) for operation, path in operations]
+        k_fast = self._settings.core_id_k_fast_emission
+        self._undivided = [op if k_fast else replace(op, k_fast=False) for op, _ in pairs]
         self._names = [row for _, row in pairs]
-        self.specs = looped(self._undivided, self.operations.paths)
+        self.kernel = looped(self._undivided, self.operations.paths)
         given = frozenset(place.name for place in places.values() if place.argument >= 0)
         self._surroundings = Surroundings(given)
 
     # --- passes on operations --------------------------------------------------------------------
 
     def remove_unread(self) -> None:
-        """See `kernel_passes.unread`."""
+        """See `passes.remove_unread`."""
         self.operations = remove_unread(self.operations)
 
     def insert_bmm_padding(self) -> None:
-        """See `kernel_passes.insert_bmm_padding`."""
+        """See `passes.insert_bmm_padding`."""
         self.operations = insert_bmm_padding(self.operations)
 
     def dedup_and_promote_constants(self) -> None:
-        """See `kernel_passes.dedup_constants`."""
+        """See `passes.dedup_and_promote_constants`."""
         self.operations = dedup_and_promote_constants(self.operations)
 
     # --- passes on specs -------------------------------------------------------------------------
 
     def span_reduction(self) -> None:
         """See `division.span`; the passes of division look at one operation after the other."""
-        self._divisions = divisions_of(self._undivided, self._settings)
+        self._divisions = [_division(op, self._settings) for op in self._undivided]
         self._divide(SPAN)
 
     def cost_model_matmul_division(self) -> None:
-        """See `division.matmul_cost`."""
+        """See `division.matmul`."""
         self._divide(MATMUL_COST)
 
     def work_distribution(self) -> None:
-        """See `division.default`."""
-        found = self._divide(DISTRIBUTION)
+        """See `division.plan`."""
+        divided = self._divide(DISTRIBUTION)
         if self._wanted:
-            self.notes[DIVISIONS_FILE] = divisions_text(found, self._divisions)
+            self.notes[DIVISIONS_FILE] = divisions_text(divided, self._divisions)
 
-    def _divide(self, name: str) -> Sequence[OpSpec]:
-        found = divided(self._undivided, self._divisions, name)
-        self.specs = looped(found, self.operations.paths)
-        return found
+    def _divide(self, name: str) -> Sequence[KernelOp]:
+        """The operations as they are after the pass ``name`` of work division."""
+        pairs = zip(self._undivided, self._divisions, strict=True)
+        divided = [with_division(op, division.after(name)) for op, division in pairs]
+        self.kernel = looped(divided, self.operations.paths)
+        return divided
 
     def scratchpad_planning(self) -> None:
         """See `scratchpad`."""
@@ -140,7 +143,7 @@ class KernelPlanning:
         if not chosen.lx_planning:
             return
         plan = plan_scratchpad(
-            self.specs,
+            self.kernel,
             self._names,
             surroundings=self._surroundings,
             rule=chosen.lx_rule,
@@ -150,25 +153,13 @@ class KernelPlanning:
         if self._wanted:
             self.notes[LX_FILE] = report_text(plan)
         self._in_lx = frozenset(plan.allocations)
-        self.specs = with_allocations(self.specs, self._names, plan.allocations)
+        self.kernel = with_allocations(self.kernel, self._names, plan.allocations)
 
     def hbm_pool_planning(self) -> None:
-        """See `pool_planning`."""
+        """See `scratchpad.pool`."""
         around, in_lx = self._surroundings, self._in_lx
-        pool = plan_pool(pool_buffers(self.specs, self._names, surroundings=around, in_lx=in_lx))
-        self.specs = with_allocations(self.specs, self._names, pool.allocations)
-
-
-def _plain_in_lx(spec: Spec) -> Spec:
-    """Nothing moves in LX: its tensors need not say so, and the document's do not."""
-    if isinstance(spec, LoopSpec):
-        return replace(spec, body=[_plain_in_lx(inner) for inner in spec.body])
-    if not isinstance(spec, OpSpec):
-        return spec
-    args = [
-        replace(a, per_tile_fixed=a.per_tile_fixed and LX not in a.allocation) for a in spec.args
-    ]
-    return replace(spec, args=args)
+        pool = plan_pool(pool_buffers(self.kernel, self._names, surroundings=around, in_lx=in_lx))
+        self.kernel = with_allocations(self.kernel, self._names, pool.allocations)
 
 
 def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, RegionPlace]:
@@ -188,35 +179,18 @@ def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, Re
     return found
 
 
-def divisions_of(specs: Sequence[OpSpec], chosen: Settings) -> list[WorkDivision]:
-    """How the cores share every operation; of reduced dims only K of a matmul is divided, whose
+def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
+    """How the cores share an operation; of reduced dims only K of a matmul is divided, whose
     partial sums are added up.
     """
-    return [_division(spec, chosen) for spec in specs]
-
-
-def divided(specs: Sequence[OpSpec], divisions: Sequence[WorkDivision], after: str) -> list[OpSpec]:
-    """``specs`` as they are after the pass ``after`` of work division."""
-    pairs = zip(specs, divisions, strict=True)
-    return [with_division(spec, division.after(after)) for spec, division in pairs]
-
-
-def numbered(spec: OpSpec, chosen: Settings) -> OpSpec:
-    """The operation, which says so where core numbers do not run along its K first."""
-    if spec.op != MATMUL or chosen.core_id_k_fast_emission:
-        return spec
-    return replace(spec, op_info={**spec.op_info, "k_fast": False})
-
-
-def _division(spec: OpSpec, chosen: Settings) -> WorkDivision:
     division = divide_op(
-        spec, chosen.sencores, chosen.work_division, k_fast=chosen.core_id_k_fast_emission
+        op, chosen.sencores, chosen.work_division, k_fast=chosen.core_id_k_fast_emission
     )
-    if spec.op == MATMUL:
+    if op.kind is OpKind.MATMUL:
         return division
-    kept = set().union(*(c.free_symbols for c in spec.args[-1].device_coordinates))
-    splits = {s: n if s in kept else 1 for s, n in division.splits.items()}
-    whole = [str(s) for s, n in division.splits.items() if n > 1 and s not in kept]
+    written = {symbol for k, symbol in enumerate(op.symbols) if op.output.has(k)}
+    splits = {s: n if s in written else 1 for s, n in division.splits.items()}
+    whole = [s for s, n in division.splits.items() if n > 1 and s not in written]
     why = division.why
     if whole:
         why += f"\nreduced dims stay whole: {', '.join(whole)}"
@@ -239,15 +213,20 @@ class PlannedKernel:
     ``notes``: for people, how it came to be this kernel.
     """
 
-    specs: tuple[Spec, ...]
+    kernel: Kernel
     arguments: tuple[HostBuffer, ...]
     constants: tuple[tuple[float, str], ...]
     notes: Notes
 
     @property
+    def specs(self) -> tuple[Spec, ...]:
+        """Its operations in the document's form."""
+        return documented(self.kernel)
+
+    @property
     def segments(self) -> int:
         """Segments a bundle of baked addresses needs: one per argument, and one for the pool."""
-        has_pool = KernelMemory.of(self.specs).pool_bytes > 0
+        has_pool = KernelMemory.of(self.kernel).pool_bytes > 0
         return len(self.arguments) + len(self.constants) + has_pool
 
     @property
@@ -259,7 +238,7 @@ class PlannedKernel:
             more += f", constants={list(self.constants)!r}"
         if self.notes:
             more += f", notes={dict(self.notes)!r}"
-        return f"{spec_text(self.specs)}, {more}"
+        return f"{kernel_text(self.kernel)}, {more}"
 
 
 def planned_kernel(
@@ -277,4 +256,4 @@ def planned_kernel(
     constants = operations.low.constants
     read = [constants[number] for number in read_constants(stages.operations)]
     numbers = tuple((c.number, c.dtype) for c in read)
-    return PlannedKernel(tuple(stages.specs), tuple(arguments), numbers, stages.notes)
+    return PlannedKernel(stages.kernel, tuple(arguments), numbers, stages.notes)

@@ -16,20 +16,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 
-import sympy
-
 from spyre.errors import BundleError
 from spyre.hw.spec import STICK_BYTES
-from spyre.torch_backend.inductor.bundles.op_spec import (
-    MATMUL,
-    LoopSpec,
-    OpSpec,
-    Spec,
-    TensorArg,
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    DeviceDim,
+    Kernel,
+    KernelLoop,
+    KernelOp,
     UnimplementedOp,
 )
-from spyre.torch_backend.inductor.bundles.views import INDIRECT
-from spyre.torch_backend.inductor.division.plan import core_order, split_reductions
+from spyre.torch_backend.program.op_spec import Ints, OpKind
 
 
 class StepKind(StrEnum):
@@ -46,15 +42,16 @@ class StepKind(StrEnum):
 class BufferAccess:
     """One argument of an operation.
 
-    ``coordinates``: device coordinates, sympy. ``size_bytes``: of the whole buffer in HBM, all
-    cores together. ``moves``: a loop advances its address.
+    ``coordinates``: per device dim what moves along it and where it begins, then the lane.
+    ``size_bytes``: of the whole buffer in HBM, all cores together. ``moves``: a loop advances its
+    address.
     """
 
     buffer: str
     is_write: bool
     view: CoreView | NoCoreView
     device_dtype: str
-    coordinates: tuple[sympy.Expr, ...]
+    coordinates: tuple[object, ...]
     size_bytes: int
     moves: bool = False
 
@@ -95,39 +92,38 @@ class AccessTrace:
         return found
 
 
-def access_trace(specs: Sequence[Spec], names: Sequence[Sequence[str]]) -> AccessTrace:
-    """``specs`` flattened, their tensors named by ``names``.
+def access_trace(kernel: Kernel, names: Sequence[Sequence[str]]) -> AccessTrace:
+    """``kernel`` flattened, its tensors named by ``names``.
 
     ``names``: per operation in the order they stand (loops entered, nothing repeated) a name per
-    argument; () for an UnimplementedOp. BundleError SPY988 if they do not fit.
+    tensor; () for an UnimplementedOp. BundleError SPY988 if they do not fit.
     """
-    flat: list[OpSpec | UnimplementedOp] = []
+    flat: list[KernelOp | UnimplementedOp] = []
     loops: list[tuple[int, int]] = []
     depths: list[int] = []
-    _flatten(specs, 0, flat, depths, loops)
+    _flatten(kernel, 0, flat, depths, loops)
     if len(flat) != len(names):
         _misnamed("the kernel", f"{len(flat)} operations", f"names for {len(names)}")
     steps = (
-        _trace_step(spec, named, depth)
-        for spec, named, depth in zip(flat, names, depths, strict=True)
+        _trace_step(op, named, depth) for op, named, depth in zip(flat, names, depths, strict=True)
     )
     return AccessTrace(tuple(steps), tuple(loops))
 
 
 def _flatten(
-    specs: Sequence[Spec],
+    kernel: Kernel,
     depth: int,
-    flat: list[OpSpec | UnimplementedOp],
+    flat: list[KernelOp | UnimplementedOp],
     depths: list[int],
     loops: list[tuple[int, int]],
 ) -> None:
-    for spec in specs:
-        if isinstance(spec, LoopSpec):
+    for op in kernel:
+        if isinstance(op, KernelLoop):
             place, begin = len(loops), len(flat)
-            _flatten(spec.body, depth + 1, flat, depths, loops)
+            _flatten(op.body, depth + 1, flat, depths, loops)
             loops.insert(place, (begin, len(flat)))
         else:
-            flat.append(spec)
+            flat.append(op)
             depths.append(depth)
 
 
@@ -137,38 +133,38 @@ def _misnamed(what: str, expected: str, found: str) -> None:
     )
 
 
-def _trace_step(spec: OpSpec | UnimplementedOp, names: Sequence[str], depth: int) -> TraceStep:
-    args = spec.args if isinstance(spec, OpSpec) else ()
-    if len(args) != len(names):
-        _misnamed(spec.op, f"{len(args)} arguments", f"{len(names)} names")
-    if isinstance(spec, UnimplementedOp):
-        return TraceStep(spec.op, StepKind.EXTERNAL)
-    accesses = tuple(_access(spec, arg, name, depth) for arg, name in zip(args, names, strict=True))
-    return TraceStep(spec.op, _step_kind(spec), accesses, bool(split_reductions(spec)))
+def _trace_step(op: KernelOp | UnimplementedOp, names: Sequence[str], depth: int) -> TraceStep:
+    tensors = op.tensors if isinstance(op, KernelOp) else ()
+    if isinstance(op, UnimplementedOp):
+        if names:
+            _misnamed(op.op, "0 arguments", f"{len(names)} names")
+        return TraceStep(op.op, StepKind.EXTERNAL)
+    if len(tensors) != len(names):
+        _misnamed(op.name, f"{len(tensors)} arguments", f"{len(names)} names")
+    accesses = tuple(_access(op, number, name, depth) for number, name in enumerate(names))
+    return TraceStep(op.name, _STEP_KINDS[op.kind], accesses, bool(op.split_reductions))
 
 
-def _step_kind(spec: OpSpec) -> StepKind:
-    if spec.op in ("topkvalue", "topkindex") or INDIRECT in spec.op_info:
-        return StepKind.EXTERNAL
-    if spec.op == "ReStickifyOpHBM":
-        return StepKind.RESTICKIFY
-    if spec.op == MATMUL:
-        return StepKind.MATMUL
-    return StepKind.REDUCTION if spec.is_reduction else StepKind.POINTWISE
+_STEP_KINDS = {
+    OpKind.POINTWISE: StepKind.POINTWISE,
+    OpKind.REDUCTION: StepKind.REDUCTION,
+    OpKind.MATMUL: StepKind.MATMUL,
+    OpKind.RESTICKIFY: StepKind.RESTICKIFY,
+    OpKind.TOPK: StepKind.EXTERNAL,
+    OpKind.GATHER: StepKind.EXTERNAL,
+}
 
 
-def _access(spec: OpSpec, arg: TensorArg, name: str, depth: int) -> BufferAccess:
-    coordinates = tuple(sympy.sympify(c) for c in arg.device_coordinates)
-    touched: set[sympy.Symbol] = set().union(*(c.free_symbols for c in coordinates))
-    tiled = {symbol for symbol in spec.tiled_symbols if symbol != 0}
+def _access(op: KernelOp, number: int, name: str, depth: int) -> BufferAccess:
+    tensor = op.tensors[number]
     return BufferAccess(
         buffer=name,
-        is_write=not arg.is_input,
-        view=core_view(spec, arg),
-        device_dtype=str(arg.device_dtype),
-        coordinates=coordinates,
-        size_bytes=prod((arg.within or arg.device_size)[:-1]) * STICK_BYTES,
-        moves=depth > 0 and not arg.per_tile_fixed and bool(tiled & touched),
+        is_write=op.is_output(number),
+        view=core_view(op, number),
+        device_dtype=tensor.format,
+        coordinates=(*((dim.walked, dim.first) for dim in op.device_dims(number)), tensor.lane),
+        size_bytes=op.buffer_bytes(number),
+        moves=depth > 0 and any(tensor.strides),
     )
 
 
@@ -181,9 +177,9 @@ class CoreView:
     ``cores``: how many hold a slice.
     """
 
-    extents: tuple[int, ...]
-    splits: tuple[int, ...]
-    strides: tuple[int, ...]
+    extents: Ints
+    splits: Ints
+    strides: Ints
     cores: int
 
     @property
@@ -206,125 +202,63 @@ class NoCoreView:
     why: str
 
 
-def core_strides(spec: OpSpec) -> dict[sympy.Symbol, int]:
-    """Cores from one slice of a symbol to the next."""
-    strides: dict[sympy.Symbol, int] = {}
+def core_strides(op: KernelOp) -> dict[int, int]:
+    """Cores from one slice of a dim to the next."""
+    strides: dict[int, int] = {}
     cores = 1
-    for symbol in core_order(spec):
-        strides[symbol] = cores
-        cores *= spec.iteration_space[symbol][1]
+    for dim in op.core_order:
+        strides[dim] = cores
+        cores *= op.splits[dim]
     return strides
 
 
-def core_view(spec: OpSpec, arg: TensorArg) -> CoreView | NoCoreView:
-    """How the cores share ``arg``, or why that cannot be said of a buffer in LX.
+def core_view(op: KernelOp, number: int) -> CoreView | NoCoreView:
+    """How the cores share tensor ``number``, or why that cannot be said of a buffer in LX.
 
-    It can where every device dim is walked from end to end by one symbol of its own.
+    It can where every device dim is walked from end to end by one dim of the operation.
     """
-    if arg.within:
-        return NoCoreView("is a tile of a larger buffer")
-    if (why := _cut_stick(spec, arg)) is not None:
+    device_dims = op.device_dims(number)
+    if (why := _cut_stick(op, number, device_dims)) is not None:
         return why
-    strides, seen = (
-        core_strides(spec),
-        _CoordinateReader(arg.device_coordinates, arg.device_size[-1]),
-    )
-    dims: list[tuple[int, int, int]] = []
-    for size, coordinate in zip(arg.device_size[:-1], arg.device_coordinates[:-1], strict=True):
-        walked = seen.walk(sympy.sympify(coordinate))
-        dim = walked if isinstance(walked, NoCoreView) else _divided(spec, *walked, size, strides)
-        if isinstance(dim, NoCoreView):
-            return dim
-        dims.append(dim)
-    kept = [dim for dim in dims if dim[:2] != (1, 1)]
+    strides = core_strides(op)
+    shares: list[tuple[int, int, int]] = []
+    for dim in device_dims:
+        share = _share(op, number, dim, strides)
+        if isinstance(share, NoCoreView):
+            return share
+        shares.append(share)
+    kept = [share for share in shares if share[:2] != (1, 1)]
     extents, splits, steps = zip(*kept, strict=True) if kept else ((), (), ())
-    cores = prod(cores for _, cores in spec.iteration_space.values())
-    return CoreView(extents, splits, steps, cores)
+    return CoreView(extents, splits, steps, prod(op.splits))
 
 
-class _CoordinateReader:
-    """Reads the coordinates of one tensor, and notes which symbols it has met."""
-
-    def __init__(self, coordinates: Sequence[sympy.Expr], lanes: int) -> None:
-        self.lanes = lanes
-        self.stick = lane_symbol(sympy.sympify(coordinates[-1]), lanes)
-        self.symbols: set[sympy.Symbol] = set()
-
-    def walk(self, coordinate: sympy.Expr) -> tuple[sympy.Expr, int] | NoCoreView:
-        """The symbol a device dim is walked by (0: none), and its elements per step."""
-        unit = 1
-        symbol = coordinate
-        if self.stick is not None and _is_quotient(coordinate, self.stick, self.lanes):
-            symbol, unit = self.stick, self.lanes
-        if symbol != 0 and (not symbol.is_Symbol or (unit == 1 and symbol == self.stick)):
-            return NoCoreView(f"has the coordinate {coordinate}, which is not one symbol")
-        if symbol in self.symbols:
-            return NoCoreView(f"is walked by {symbol} along two dims")
-        self.symbols |= symbol.free_symbols
-        return symbol, unit
-
-
-def lane_symbol(stick: sympy.Expr, lanes: int) -> sympy.Symbol | None:
-    """The symbol whose elements lie in the lanes of a stick; None for a single lane or a sum."""
-    free = sorted(stick.free_symbols, key=str)
-    if len(free) != 1:
-        return None
-    is_modulus = type(stick).__name__ in ("Mod", "PythonMod") and stick.args == (free[0], lanes)
-    is_indexing = type(stick).__name__ == "ModularIndexing" and stick.args == (free[0], 1, lanes)
-    return free[0] if stick.is_Symbol or is_modulus or is_indexing else None
-
-
-def _is_quotient(expression: sympy.Expr, symbol: sympy.Symbol, lanes: int) -> bool:
-    """True for floor(symbol / lanes), in sympy's form or that of torch (FloorDiv)."""
-    name, args = type(expression).__name__, expression.args
-    return expression == sympy.floor(symbol / lanes) or (
-        name == "FloorDiv" and args == (symbol, lanes)
-    )
-
-
-def _divided(
-    spec: OpSpec,
-    symbol: sympy.Expr,
-    unit: int,
-    size: int,
-    strides: Mapping[sympy.Symbol, int],
+def _share(
+    op: KernelOp, number: int, dim: DeviceDim, strides: Mapping[int, int]
 ) -> tuple[int, int, int] | NoCoreView:
-    """(extent per core, slices, stride in cores) of a device dim of ``size`` steps."""
-    if symbol == 0:
-        return (size, 1, 0) if size == 1 else NoCoreView(f"is touched in one of {size} steps only")
-    if symbol not in spec.iteration_space:
-        return NoCoreView(f"is addressed by {symbol}, which the iteration does not walk")
-    elements, split = spec.iteration_space[symbol]
-    if not sympy.sympify(elements).is_Integer:
-        return NoCoreView(f"has the size {elements}, known at run time only")
-    steps = -(-int(elements) // unit)
-    if steps != size:
-        return NoCoreView(f"is touched in {steps} of {size} steps along {symbol}")
-    if size % split:
-        return NoCoreView(f"is cut unevenly along {symbol}: {size} steps over {split} cores")
-    return size // split, split, strides[symbol] if split > 1 else 0
+    """(extent per core, slices, stride in cores) of a device dim."""
+    if dim.first or len(dim.walked) > 1:
+        coordinate = op.coordinate(number, dim)
+        return NoCoreView(f"has the coordinate {coordinate}, which is not one symbol")
+    if not dim.walked:
+        if dim.size == 1:
+            return dim.size, 1, 0
+        return NoCoreView(f"is touched in one of {dim.size} steps only")
+    ((walked, unit),) = dim.walked
+    symbol, split = op.symbols[walked], op.splits[walked]
+    steps = -(-op.extents[walked] // unit)
+    if steps != dim.size:
+        return NoCoreView(f"is touched in {steps} of {dim.size} steps along {symbol}")
+    if steps % split:
+        return NoCoreView(f"is cut unevenly along {symbol}: {steps} steps over {split} cores")
+    return steps // split, split, strides[walked] if split > 1 else 0
 
 
-def _cut_stick(spec: OpSpec, arg: TensorArg) -> NoCoreView | None:
-    """Why lanes of one stick are shared out over cores, or skipped, if they are."""
-    lanes = arg.device_size[-1]
-    stick = sympy.sympify(arg.device_coordinates[-1])
-    symbol = lane_symbol(stick, lanes)
-    if symbol is None:
-        return (
-            None if stick == 0 else NoCoreView(f"has the lanes {stick}, which are not one symbol")
-        )
-    if symbol not in spec.iteration_space:
-        return NoCoreView(f"is addressed by {symbol}, which the iteration does not walk")
-    outer = set().union(*(sympy.sympify(c).free_symbols for c in arg.device_coordinates[:-1]))
-    if symbol in outer:
+def _cut_stick(op: KernelOp, number: int, dims: Sequence[DeviceDim]) -> NoCoreView | None:
+    """Why lanes of one stick are shared out over cores, if they are."""
+    lane = op.tensors[number].lane
+    if lane < 0 or op.splits[lane] == 1 or any(k == lane for d in dims for k, _ in d.walked):
         return None
-    elements, split = spec.iteration_space[symbol]
-    if not sympy.sympify(elements).is_Integer:
-        return NoCoreView(f"has the size {elements}, known at run time only")
-    if split > 1 or int(elements) > lanes:
-        return NoCoreView(f"is cut along {symbol} within a stick")
-    return None
+    return NoCoreView(f"is cut along {op.symbols[lane]} within a stick")
 
 
 @dataclass(frozen=True, slots=True)

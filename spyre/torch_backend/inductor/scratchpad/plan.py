@@ -1,4 +1,4 @@
-"""Scratchpad planning as a whole: specs in, places in LX and the reasons for all others out.
+"""Scratchpad planning as a whole: a kernel in, places in LX and the reasons for all others out.
 
 Which buffers may lie in LX is a list of rules that say why not. Source: hardware reference §4.3 and
 §4.7: the operations of the June 2026 and the August 2026 planner, and `all` (the option
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base.settings import lx_capacity_bytes
-from spyre.torch_backend.inductor.bundles.op_spec import Spec
+from spyre.torch_backend.inductor.bundles.kernel_op import Kernel
 from spyre.torch_backend.inductor.scratchpad.accesses import (
     AccessTrace,
     BufferAccess,
@@ -52,7 +52,7 @@ OPERATIONS: Mapping[str, frozenset[str] | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the kernel's specs do not say of its buffers, as names."""
+    """What a kernel does not say of its buffers, as names."""
 
     graph_inputs: frozenset[str] = frozenset()
     graph_outputs: frozenset[str] = frozenset()
@@ -277,7 +277,7 @@ class ScratchpadPlan:
 
 
 def plan_scratchpad(
-    specs: Sequence[Spec],
+    kernel: Kernel,
     names: Sequence[Sequence[str]],
     *,
     surroundings: Surroundings = NO_SURROUNDINGS,
@@ -287,13 +287,13 @@ def plan_scratchpad(
 ) -> ScratchpadPlan:
     """Places in LX for the intermediate results of a kernel whose work is divided already.
 
-    ``specs``: the operations in the order they run; those of several kernels may follow one
+    ``kernel``: the operations in the order they run; those of several kernels may follow one
     another, since LX keeps its contents between launches. ``names``: a name per tensor, as in
-    `operations_of`. ``rule``: of `OPERATIONS`. ``solver``: of `SOLVERS`. ``capacity_bytes`` of one
+    `access_trace`. ``rule``: of `OPERATIONS`. ``solver``: of `SOLVERS`. ``capacity_bytes`` of one
     core; None: `lx_capacity_bytes`. LaunchError SPY985 for unknown names, BundleError SPY988.
     """
     chosen = _known("solver", solver, SOLVERS)
-    operations = access_trace(specs, names)
+    operations = access_trace(kernel, names)
     buffers, refused = buffers_of(operations, surroundings=surroundings, rule=rule)
     capacity = lx_capacity_bytes() if capacity_bytes is None else capacity_bytes
     return ScratchpadPlan(

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 
 from spyre.errors import BundleError, DeviceOutOfMemory
 from spyre.hw.spec import REGION_BYTES
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, OpSpec, Spec, TensorArg
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    POOL,
+    Kernel,
+    KernelLoop,
+    KernelOp,
+    UnimplementedOp,
+)
 from spyre.torch_backend.inductor.scratchpad.accesses import (
     LiveBuffer,
     access_trace,
@@ -38,11 +44,11 @@ class PoolPlan:
     @property
     def allocations(self) -> dict[str, dict[str, int]]:
         """Allocations as `with_allocations` takes them."""
-        return {name: {"pool": offset} for name, offset in self.offsets.items()}
+        return {name: {POOL: offset} for name, offset in self.offsets.items()}
 
 
 def pool_buffers(
-    specs: Sequence[Spec],
+    kernel: Kernel,
     names: Sequence[Sequence[str]],
     *,
     surroundings: Surroundings = NO_SURROUNDINGS,
@@ -51,9 +57,9 @@ def pool_buffers(
     """The buffers of a kernel that belong into the pool, in the order of first use.
 
     Those are made in the kernel, not used outside it, and not among ``in_lx``. Sizes are of the
-    whole buffer, all cores together. ``names`` as in `operations_of`; BundleError SPY988.
+    whole buffer, all cores together. ``names`` as in `access_trace`; BundleError SPY988.
     """
-    operations = access_trace(specs, names)
+    operations = access_trace(kernel, names)
     around = surroundings.graph_inputs | surroundings.graph_outputs | surroundings.used_outside
     return [
         buffer_of(name, max(a.size_bytes for _, a in accesses), accesses, operations.loops)
@@ -96,81 +102,52 @@ def _overflow(buffer: LiveBuffer, live_bytes: int, limit_bytes: int) -> DeviceOu
 
 
 def with_allocations(
-    specs: Sequence[Spec],
+    kernel: Kernel,
     names: Sequence[Sequence[str]],
     allocations: Mapping[str, Mapping[str, int]],
-) -> list[Spec]:
-    """``specs`` with ``allocations`` by buffer name, such as {"y": {"lx": 0}} (bytes).
+) -> Kernel:
+    """``kernel`` with ``allocations`` by buffer name, such as {"y": {"lx": 0}} (bytes).
 
-    ``names`` as in `operations_of`; those without an allocation are left alone. A tensor that gets
-    one is no argument of the kernel any more (arg_index -1); others keep their numbers.
-    BundleError SPY988 if the names do not fit.
+    ``names`` as in `access_trace`; those without an allocation are left alone. A tensor that gets
+    one is no argument of the kernel any more (-1); others keep their numbers. BundleError SPY988 if
+    the names do not fit.
     """
     rest = iter(names)
-    found = _allocated(specs, rest, allocations)
+    found = _allocated(kernel, rest, allocations)
     if next(rest, None) is not None:
         raise _misfit("the kernel", "no more names than operations")
     return found
 
 
-def with_arguments_numbered(specs: Sequence[Spec]) -> tuple[list[Spec], tuple[int, ...]]:
-    """``specs`` whose arguments are numbered from 0 without gaps, and the old number of each.
-
-    For kernels that lost arguments to LX or the pool. The order of arguments stays.
-    """
-    old = tuple(sorted({arg.arg_index for arg in _arguments(specs) if arg.arg_index >= 0}))
-    return _renumbered(specs, {index: k for k, index in enumerate(old)}), old
-
-
-def _arguments(specs: Sequence[Spec]) -> Iterator[TensorArg]:
-    for spec in specs:
-        if isinstance(spec, LoopSpec):
-            yield from _arguments(spec.body)
-        elif isinstance(spec, OpSpec):
-            yield from spec.args
-
-
-def _renumbered(specs: Sequence[Spec], numbers: Mapping[int, int]) -> list[Spec]:
-    found: list[Spec] = []
-    for spec in specs:
-        if isinstance(spec, LoopSpec):
-            spec = replace(spec, body=_renumbered(spec.body, numbers))
-        elif isinstance(spec, OpSpec):
-            args = [replace(a, arg_index=numbers.get(a.arg_index, -1)) for a in spec.args]
-            spec = replace(spec, args=args)
-        found.append(spec)
-    return found
-
-
 def _allocated(
-    specs: Sequence[Spec],
+    kernel: Kernel,
     names: Iterator[Sequence[str]],
     allocations: Mapping[str, Mapping[str, int]],
-) -> list[Spec]:
-    found: list[Spec] = []
-    for spec in specs:
-        if isinstance(spec, LoopSpec):
-            found.append(replace(spec, body=_allocated(spec.body, names, allocations)))
+) -> Kernel:
+    found: list[KernelOp | UnimplementedOp | KernelLoop] = []
+    for op in kernel:
+        if isinstance(op, KernelLoop):
+            found.append(replace(op, body=tuple(_allocated(op.body, names, allocations))))
             continue
         named = next(names, None)
         if named is None:
             raise _misfit("the kernel", "names for every operation")
-        found.append(_operation(spec, named, allocations) if isinstance(spec, OpSpec) else spec)
-    return found
+        found.append(_with_places(op, named, allocations) if isinstance(op, KernelOp) else op)
+    return tuple(found)
 
 
-def _operation(
-    spec: OpSpec, names: Sequence[str], allocations: Mapping[str, Mapping[str, int]]
-) -> OpSpec:
-    if len(spec.args) != len(names):
-        raise _misfit(spec.op, f"{len(spec.args)} names")
-    args = [
-        replace(arg, arg_index=-1, allocation=dict(allocations[name]))
-        if name in allocations
-        else arg
-        for arg, name in zip(spec.args, names, strict=True)
-    ]
-    return replace(spec, args=args)
+def _with_places(
+    op: KernelOp, names: Sequence[str], allocations: Mapping[str, Mapping[str, int]]
+) -> KernelOp:
+    if len(op.tensors) != len(names):
+        raise _misfit(op.name, f"{len(names)} names")
+    tensors = list(op.tensors)
+    for number, name in enumerate(names):
+        if name in allocations:
+            ((memory, start),) = allocations[name].items()
+            placed = replace(tensors[number], argument=-1, memory=memory, start_bytes=start)
+            tensors[number] = placed
+    return replace(op, tensors=tuple(tensors))
 
 
 def _misfit(what: str, expected: str) -> BundleError:

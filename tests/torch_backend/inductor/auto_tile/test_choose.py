@@ -51,7 +51,7 @@ def test_what_was_tried_is_what_is_compiled(name):
     (kernel,) = kernels
     best = best_of(choice.outcomes)
     assert choice.levels == best.levels
-    cost = modelled_cost(kernel.specs)
+    cost = modelled_cost(kernel.kernel)
     if name != "rms_norm":  # whose weight is converted before the loop
         assert (cost.time_ns, cost.hbm_bytes) == (best.time_ns, best.hbm_bytes)
     assert cost.lx_bytes == best.lx_bytes <= 0.02 * (2 << 20)

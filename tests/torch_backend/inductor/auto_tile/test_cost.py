@@ -1,4 +1,4 @@
-"""Counts read off specs are those of the executed bundles."""
+"""Counts read off kernels are those of the executed bundles."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from unittest import mock
 
 import pytest
 import torch
-from sympy import sympify
 from torch.nn import functional as F
 
 from spyre.hw.counters.launches import operation_counts
 from spyre.runtime.run import session
-from spyre.torch_backend.inductor.auto_tile.cost import spec_counts
-from spyre.torch_backend.inductor.bundles.generation import operations_of
+from spyre.torch_backend.inductor.auto_tile.cost import kernel_counts
+from spyre.torch_backend.inductor.bundles.kernel_op import operations_in
 from tests.torch_backend.inductor.auto_tile.trials import FUNCTIONS, compiled, inputs
 from tests.torch_backend.inductor.compiled_code import run_clean
 
@@ -41,8 +40,8 @@ def executed(kernel, place):
     return found
 
 
-def comparable(counts, specs):
-    """Traffic on the ring follows from the numbers of cores, which specs lack, and what cores move
+def comparable(counts, ops):
+    """Traffic on the ring follows from the numbers of cores, which kernels lack; what cores move
     themselves is no matter of the models. SDSCs name reductions by the dim. Sticks of one element
     have a dim of lanes in SDSCs, so that a number added to them is broadcast there.
     """
@@ -50,16 +49,16 @@ def comparable(counts, specs):
         ("ring_bytes", "ring_byte_hops", "hbm_read_bytes", "hbm_written_bytes"), 0
     )
     found = [asdict(replace(c, name="", counters=replace(c.counters, **unknown))) for c in counts]
-    for record, spec in zip(found, specs, strict=True):
-        if not sympify(spec.args[-1].device_coordinates[-1]).free_symbols:
+    for record, op in zip(found, ops, strict=True):
+        if op.output.lane < 0:
             del record["cost_class"], record["scalar_operand"]
     return found
 
 
 def assert_same(kernel, place):
-    specs = list(operations_of(kernel.specs))
-    expected = comparable(executed(kernel, place), specs)
-    assert comparable(spec_counts(kernel.specs).operations, specs) == expected
+    ops = list(operations_in(kernel.kernel))
+    expected = comparable(executed(kernel, place), ops)
+    assert comparable(kernel_counts(kernel.kernel).operations, ops) == expected
 
 
 @pytest.mark.parametrize("auto_tile", [False, True], ids=["whole", "tiled"])
@@ -83,7 +82,7 @@ def test_what_is_read_again():
     """Each iteration reads the weights again."""
     function, sizes = FUNCTIONS["mlp"]
     _, (kernel,) = compiled(function, *inputs(*sizes), auto_tile=True)
-    operations = spec_counts(kernel.specs).operations
+    operations = kernel_counts(kernel.kernel).operations
     again = [(c.hbm_reread_bytes, c.counters.rdmem_bytes) for c in operations if c.product]
     assert all(0 < reread < read for reread, read in again)
     assert not any(c.hbm_reread_bytes for c in operations if not c.product)

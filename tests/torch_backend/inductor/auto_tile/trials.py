@@ -89,13 +89,13 @@ def in_trials(
         operations = [step.operation for step in run.steps]
         dims = {op.get_name(): trials.dims(op) for op in operations}
         operations = choose.hoisted(operations, dims)
-        (stretch,) = choose.stretches(operations, dims)[:1]
-        members = operations[stretch.begin : stretch.end]
+        (candidate,) = choose.candidate_ranges(operations, dims)[:1]
+        members = operations[candidate.begin : candidate.end]
 
         def trial(levels: Any) -> Outcome:
             return trials.outcome(members, frozenset(run.results), levels)
 
-        look(stretch.extents, trial)
+        look(candidate.extents, trial)
         return []
 
     options = {**SMALL_LX, "spyre.auto_tile": True}

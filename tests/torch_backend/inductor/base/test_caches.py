@@ -51,9 +51,10 @@ def shown(lines: str, directory: Path, **environment: str) -> list[str]:
 
 VARIATIONS = """
 import os
-from spyre.torch_backend.inductor import config, program_op
+from spyre.torch_backend.inductor import config
+from spyre.torch_backend.inductor.lowering import decompositions
 show(f)
-assert not program_op._lowerings
+assert not decompositions._graphs_by_call
 show(f, options={"spyre.lx_planning": False})
 with config.patch(work_division="august"):
     show(f)

@@ -19,6 +19,7 @@ from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle, unroll
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
 from spyre.torch_backend.inductor.bundles.op_spec import UnimplementedOp
+from spyre.torch_backend.inductor.bundles.reader import kernel_of
 from spyre.torch_backend.tensors.buffer import buffer_of
 from tests.torch_backend.inductor.bundles.spec_cases import MATRIX, arg, loop, op, tiled_example
 from tests.torch_backend.inductor.bundles.spec_cases import default_arg as tensor
@@ -123,22 +124,23 @@ def test_forms_are_clean_and_keep_y_in_lx(tmp_path, symbolic, unrolled):
 
 
 def test_unrolled_operations_stand_at_their_tiles():
-    flat = unroll(tiled_example(**SMALL_TILES))
-    assert [spec.op for spec in flat] == ["add", "mul"] * 8
-    assert all(not spec.tiled_symbols for spec in flat)
-    places = [spec.args[-1].allocation for spec in flat]
+    flat = unroll(kernel_of(tiled_example(**SMALL_TILES)))
+    assert [op.name for op in flat] == ["add", "mul"] * 8
+    assert not any(tensor.strides for op in flat for tensor in op.tensors)
+    places = [(op.output.memory, op.output.start_bytes) for op in flat]
     rows, columns = 64 * 128, 2 * 128 * 128
     expected = [i * rows + j * columns for i in range(2) for j in range(4)]
-    assert places[1::2] == [{"hbm": address} for address in expected]
-    assert places[::2] == [{"lx": 0}] * 8
+    assert places[1::2] == [("hbm", address) for address in expected]
+    assert places[::2] == [("lx", 0)] * 8
 
 
 def test_unrolling_leaves_fixed_tensors_alone():
     fixed = arg(0, [8, 64], ("c0", "0"), per_tile_fixed=True)
     moved = arg(1, [24, 64], ("c0", "0"), out=True)
-    flat = unroll([loop(3, op("neg", {"c0": (8, 1)}, [fixed, moved], tiled=["c0"]))])
-    assert [spec.args[0] for spec in flat] == [fixed] * 3
-    assert [spec.args[1].allocation["hbm"] for spec in flat] == [0, 1024, 2048]
+    looped = kernel_of([loop(3, op("neg", {"c0": (8, 1)}, [fixed, moved], tiled=["c0"]))])
+    flat = unroll(looped)
+    assert [op.tensors[0].start_bytes for op in flat] == [0] * 3
+    assert [op.tensors[1].start_bytes for op in flat] == [0, 1024, 2048]
 
 
 def test_allocations_count_within_their_segment():
@@ -251,7 +253,7 @@ def test_symbolic_counts():
     assert code == "SPY964"
     assert "loop count of s0" in text
     with pytest.raises(UnsupportedError, match="SPY964"):
-        unroll([loop("s0", *body)])
+        unroll(kernel_of([loop("s0", *body)]))
 
 
 def one_row(source):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import sympy
-
 from spyre.torch_backend.inductor.division.iteration import Iteration
 from spyre.torch_backend.inductor.division.matmul import MatmulDims
 
@@ -69,49 +67,48 @@ def best_matmul(dims: MatmulDims, cores: int, planner: str) -> tuple[float, tupl
     return best
 
 
-def span_bytes(iteration: Iteration, tensor, splits) -> int:
+def span_bytes(iteration: Iteration, number: int, splits) -> int:
     """First to last byte of core 0's slice along the outermost device dim it moves along."""
-    sizes = list(tensor.within or tensor.device_size)
-    for place in range(len(sizes) - 1):
-        found = values(iteration, tensor.device_coordinates[place], splits)
+    for dim in iteration.op.device_dims(number):
+        found = values(iteration, dim, splits)
         if max(found) > min(found):
-            return (max(found) - min(found) + 1) * math.prod(sizes[place + 1 : -1]) * 128
+            return (max(found) - min(found) + 1) * dim.pitch_bytes
     return 128
 
 
-def values(iteration: Iteration, coordinate, splits) -> list[int]:
-    """All values of a device coordinate within the slice of core 0."""
-    inside = [d for d in iteration.dims if d.symbol in sympy.sympify(coordinate).free_symbols]
-    ranges = [range(min(d.elements, d.units // splits.get(d.symbol, 1) * d.unit)) for d in inside]
-    symbols = [d.symbol for d in inside]
-    function = sympy.lambdify(symbols, coordinate, modules=[{"floor": math.floor}, "math"])
-    return [int(function(*point)) for point in itertools.product(*ranges)]
+def values(iteration: Iteration, dim, splits) -> list[int]:
+    """All steps of a device dim within the slice of core 0."""
+    inside = [(iteration.dims[k], unit) for k, unit in dim.walked]
+    ranges = [
+        range(min(d.elements, d.units // splits.get(d.symbol, 1) * d.unit)) for d, _ in inside
+    ]
+    return [
+        sum(at // unit for at, (_, unit) in zip(point, inside, strict=True))
+        for point in itertools.product(*ranges)
+    ]
 
 
 def spans_reduced(iteration: Iteration, cores: int, limit: int) -> dict:
     """Pass 1 as §4.1 says it."""
     found = dict.fromkeys(iteration.symbols, 1)
-    for tensor in iteration.tensors:
-        for coordinate in tensor.device_coordinates[:-1]:
-            if span_bytes(iteration, tensor, found) <= limit:
+    for number in range(len(iteration.op.tensors)):
+        for device_dim in iteration.op.device_dims(number):
+            if span_bytes(iteration, number, found) <= limit:
                 break
-            inside = [
-                d
-                for d in iteration.dims
-                if d.symbol in coordinate.free_symbols and not d.kept_whole
-            ]
+            walked = [iteration.dims[k] for k, _ in device_dim.walked]
+            inside = [d for d in iteration.dims if d in walked and not d.kept_whole]
             options = [[n for n in divisors(d.units) if n >= found[d.symbol]] for d in inside]
             within, above = None, None
             for row in itertools.product(*options):
                 trial = found | {d.symbol: n for d, n in zip(inside, row, strict=True)}
                 if math.prod(trial.values()) > cores:
                     continue
-                span = span_bytes(iteration, tensor, trial)
+                span = span_bytes(iteration, number, trial)
                 if span <= limit and (within is None or span > within[0]):
                     within = (span, trial)
                 if span > limit and (above is None or span < above[0]):
                     above = (span, trial)
             found = (within or above or (0, found))[1]
-            if len(set(values(iteration, coordinate, found))) > 1:
+            if len(set(values(iteration, device_dim, found))) > 1:
                 break
     return {symbol: count for symbol, count in found.items() if count > 1}

@@ -31,7 +31,7 @@ def check(recipe, names, division):
 
 
 def named(spec, names):
-    return dict(zip(spec.iteration_space, names, strict=True))
+    return dict(zip(spec.symbols, names, strict=True))
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,77 +1,75 @@
-"""Specs of small kernels for tests of planning."""
+"""Small kernels for tests of planning."""
 
 from __future__ import annotations
 
-import sympy
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    HBM,
+    KernelLoop,
+    KernelOp,
+    KernelTensor,
+    roles_of,
+)
+from spyre.torch_backend.program.op_spec import OpKind
 
-from spyre.torch_backend.inductor.bundles.op_spec import DataFormats, OpSpec, TensorArg
-
-C = sympy.symbols("c0:4")
+C = tuple(range(4))
 LANES = 64
+KINDS = {"batchmatmul": OpKind.MATMUL, "ReStickifyOpHBM": OpKind.RESTICKIFY}
 
 
-def tensor(is_input, sizes, symbols, *, fixed=False, within=(), dtype=DataFormats.SEN169_FP16):
-    """A tensor in the default layout of rank 1 or 2; the symbol 0 is a lane of its own sticks."""
-    *outer, lane = symbols
-    rows = list(sizes[:-1])
-    sticks = -(-sizes[-1] // LANES)
-    return TensorArg(
-        is_input=is_input,
-        arg_index=0,
-        device_dtype=dtype,
-        device_size=[sticks, *rows, LANES],
-        device_coordinates=[
-            sympy.floor(lane / LANES) if lane != 0 else sympy.Integer(0),
-            *outer,
-            sympy.Mod(lane, LANES) if lane != 0 else sympy.Integer(0),
-        ],
-        allocation={"hbm": 0},
-        per_tile_fixed=fixed,
-        within=within,
-    )
+def tensor(count, sizes, dims, *, tiled=(), fixed=False, dtype="SEN169_FP16", **more):
+    """A tensor in the default layout, along ``dims`` of an operation with ``count`` of them; None:
+    a lane of its own sticks. ``tiled``: the dims that loops around it move along.
+    """
+    *outer, lane = dims
+    device = [(-(-sizes[-1] // LANES), lane), *zip(sizes[:-1], outer, strict=True)]
+    pitches, pitch = [0] * count, 128
+    for size, dim in reversed(device):
+        if dim is not None:
+            pitches[dim] = pitch
+        pitch *= size
+    strides = () if fixed else tuple(pitches[dim] * 2 if dim in outer else 0 for dim in tiled)
+    along = -1 if lane is None else lane
+    more = {"size_bytes": pitch, "strides": strides, "is_tile": fixed} | more
+    return KernelTensor(dtype, tuple(pitches), along, 0, HBM, **more)
 
 
 def pointwise(op, sizes, operands, splits=(), **options):
-    """An operation over ``sizes``; ``operands``: symbols per tensor, the result last."""
-    return _operation(op, sizes, operands, splits, False, **options)
+    """An operation over ``sizes``; ``operands``: dims per tensor, the result last."""
+    return _operation(op, KINDS.get(op, OpKind.POINTWISE), sizes, operands, splits, **options)
 
 
 def reduction(op, sizes, operands, splits=(), **options):
-    return _operation(op, sizes, operands, splits, True, **options)
+    return _operation(op, KINDS.get(op, OpKind.REDUCTION), sizes, operands, splits, **options)
 
 
-def _operation(op, sizes, operands, splits, is_reduction, *, tiled=(), info=None, **options):
-    cores = [*splits, *[1] * (len(sizes) - len(splits))]
-    extents = dict(zip(C, sizes, strict=False))
-    args = [
+def _operation(name, kind, sizes, operands, splits, *, tiled=(), tensors=None, **options):
+    cores = (*splits, *[1] * (len(sizes) - len(splits)))
+    tensors = tensors or [
         tensor(
-            k < len(operands) - 1,
-            [extents[s] if s != 0 else 1 for s in symbols],
-            symbols,
+            len(sizes),
+            [1 if d is None else sizes[d] for d in dims],
+            dims,
+            tiled=tiled,
             **options,
         )
-        for k, symbols in enumerate(operands)
+        for dims in operands
     ]
-    return OpSpec(
-        op=op,
-        is_reduction=is_reduction,
-        iteration_space={
-            s: (sympy.Integer(n), c) for s, n, c in zip(C, sizes, cores, strict=False)
-        },
-        args=args,
-        op_info=info or {},
-        tiled_symbols=list(tiled),
-    )
+    roles = roles_of(kind, tensors, len(sizes))
+    return KernelOp(name, kind, tuple(sizes), tuple(tensors), roles, cores, loop_dims=tuple(tiled))
+
+
+def loop(count, *body):
+    return KernelLoop(count, tuple(body))
 
 
 ROWS, COLUMNS = C[:2]
 FULL = (ROWS, COLUMNS)
-LANE = (ROWS, 0)
+LANE = (ROWS, None)
 
 
 def softmax(sizes=(512, 1024), splits=()):
-    """max, sub, exp, sum, realdiv over the columns; the specs and the names of their tensors."""
-    specs = [
+    """max, sub, exp, sum, realdiv over the columns; the operations and names of their tensors."""
+    ops = [
         reduction("max", sizes, [FULL, LANE], splits),
         pointwise("sub", sizes, [FULL, LANE, FULL], splits),
         pointwise("exp", sizes, [FULL, FULL], splits),
@@ -85,11 +83,11 @@ def softmax(sizes=(512, 1024), splits=()):
         ("exp", "sum"),
         ("exp", "sum", "y"),
     ]
-    return specs, names
+    return ops, names
 
 
 def chain(*ops, sizes=(512, 1024), splits=()):
     """Unary operations one after another: b0 = op(x), b1 = op(b0), …"""
-    specs = [pointwise(op, sizes, [FULL, FULL], splits) for op in ops]
+    made = [pointwise(op, sizes, [FULL, FULL], splits) for op in ops]
     names = [("x" if k == 0 else f"b{k - 1}", f"b{k}") for k in range(len(ops))]
-    return specs, names
+    return made, names

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import sympy
 
-from spyre.torch_backend.inductor.bundles.op_spec import DataFormats, LoopSpec
 from spyre.torch_backend.inductor.scratchpad.accesses import StepKind, access_trace
 from spyre.torch_backend.inductor.scratchpad.plan import (
     OPERATIONS,
@@ -22,10 +20,10 @@ from tests.torch_backend.inductor.scratchpad.kernels import (
     ROWS,
     C,
     chain,
+    loop,
     pointwise,
     reduction,
     softmax,
-    tensor,
 )
 
 
@@ -152,15 +150,16 @@ def test_a_value_all_cores_need_is_not_in_their_lx():
 
 def test_other_formats_are_refused():
     specs, names = chain("exp", "neg")
-    word = replace(specs[1].args[0], device_dtype=DataFormats.SENINT16)
-    specs[1] = replace(specs[1], args=[word, specs[1].args[1]])
+    word = replace(specs[1].tensors[0], format="SENINT16")
+    specs[1] = replace(specs[1], tensors=(word, specs[1].output))
     assert why(specs, names)["b0"] == "exp makes it as SEN169_FP16, neg reads another format"
 
 
 def test_parts_of_a_buffer_are_refused():
     specs, names = chain("exp", "neg")
-    part = replace(specs[1].args[0], device_size=[16, 600, 64])
-    specs[1] = replace(specs[1], args=[part, specs[1].args[1]])
+    plane = 600 * 128
+    part = replace(specs[1].tensors[0], pitches=(128, plane), size_bytes=16 * plane)
+    specs[1] = replace(specs[1], tensors=(part, specs[1].output))
     assert why(specs, names)["b0"] == "in neg it is touched in 512 of 600 steps along c0"
 
 
@@ -169,9 +168,9 @@ def test_what_a_loop_moves_is_refused():
     fixed = [pointwise(op, (64, 64), [FULL, FULL], tiled=(ROWS,), fixed=True) for op in "ab"]
     names = [("x", "b0"), ("b0", "b1")]
     assert why(body, names)["b0"] is None
-    moved = why([LoopSpec(sympy.Integer(2), body)], names)["b0"]
+    moved = why([loop(2, *body)], names)["b0"]
     assert moved == "a loop moves what exp uses of it"
-    assert why([LoopSpec(sympy.Integer(2), fixed)], names)["b0"] is None
+    assert why([loop(2, *fixed)], names)["b0"] is None
 
 
 # --- in place -------------------------------------------------------------------------------------
@@ -192,14 +191,14 @@ def test_an_operand_is_given_once_and_the_first_is_taken():
     specs, _ = chain("exp", "exp")
     two = [*specs, pointwise("add", (512, 1024), [FULL] * 3), *chain("neg")[0]]
     assert parents(two, [("x", "a"), ("x", "b"), ("a", "b", "c"), ("c", "y")]) == {"c": "a"}
-    both = replace(
-        pointwise("add", (64, 64), [FULL] * 4),
-        args=[tensor(k < 2, (64, 64), FULL) for k in range(4)],
-    )
-    small = [pointwise("exp", (64, 64), [FULL, FULL]) for _ in range(4)]
-    specs = [*small[:2], both, *small[2:]]
+    # The card's operations have one result; planning would know what to do with two.
+    specs = [pointwise("exp", (64, 64), [FULL] * n) for n in (2, 2, 4, 2, 2)]
     names = [("x", "a"), ("x", "b"), ("a", "b", "c", "d"), ("c", "y"), ("d", "z")]
-    assert parents(specs, names) == {"c": "a", "d": "b"}
+    trace = access_trace(specs, names)
+    first, second, third, fourth = trace.steps[2].accesses
+    both = replace(trace.steps[2], accesses=(first, second, replace(third, is_write=True), fourth))
+    trace = replace(trace, steps=(*trace.steps[:2], both, *trace.steps[3:]))
+    assert in_place_parents(trace, list("abcd")) == {"c": "a", "d": "b"}
 
 
 def test_a_transposed_operand_keeps_its_place():
@@ -235,9 +234,9 @@ def test_reductions_and_smaller_operands_are_not_in_place():
 def test_what_a_loop_reads_again_keeps_its_place():
     specs, names = chain("exp", "neg", "exp", sizes=(64, 64))
     assert parents(specs, names) == {"b1": "b0"}
-    looped = [specs[0], LoopSpec(sympy.Integer(2), specs[1:])]
+    looped = [specs[0], loop(2, *specs[1:])]
     assert parents(looped, names) == {}
-    assert parents([LoopSpec(sympy.Integer(2), specs)], names) == {"b1": "b0"}
+    assert parents([loop(2, *specs)], names) == {"b1": "b0"}
 
 
 def test_what_does_not_lie_in_lx_takes_no_part():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.errors import BundleError
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, UnimplementedOp
+from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
 from spyre.torch_backend.inductor.scratchpad.accesses import (
     BufferAccess,
     CoreView,
@@ -22,16 +21,12 @@ from tests.torch_backend.inductor.scratchpad.kernels import (
     FULL,
     LANE,
     ROWS,
-    C,
     chain,
+    loop,
     pointwise,
     reduction,
     softmax,
 )
-
-
-def loop(count, *body):
-    return LoopSpec(sympy.Integer(count), list(body))
 
 
 def lives(specs, names):
@@ -133,7 +128,7 @@ def test_a_moving_buffer_lives_through_its_loop():
     assert lives([loop(2, *specs)], names)["b"] == (0, 3)
     fixed = [pointwise("exp", (64, 64), [FULL, FULL], tiled=(ROWS,), fixed=True) for _ in range(3)]
     assert lives([loop(2, *fixed)], names)["b"] == (1, 3)
-    other = [pointwise("exp", (64, 64), [FULL, FULL], tiled=(C[3], 0)) for _ in range(3)]
+    other = [pointwise("exp", (64, 64), [FULL, FULL], tiled=(-1, -1)) for _ in range(3)]
     assert lives([loop(2, loop(2, *other))], names)["b"] == (1, 3)
 
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre import config
 from spyre.errors import BundleError, LaunchError
 from spyre.torch_backend.inductor.base.settings import lx_capacity_bytes
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, OpSpec, UnimplementedOp
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
 from spyre.torch_backend.inductor.scratchpad.plan import SOLVERS, Surroundings, plan_scratchpad
-from spyre.torch_backend.inductor.scratchpad.pool import with_allocations, with_arguments_numbered
+from spyre.torch_backend.inductor.scratchpad.pool import with_allocations
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,
     ROWS,
     chain,
+    loop,
     pointwise,
     softmax,
     tensor,
@@ -30,61 +29,38 @@ from tests.torch_backend.inductor.scratchpad.kernels import (
 
 def document_example():
     """z = (a + b)·c over [1024, 4096], tiled 2 and 4 times: tiles of [512, 1024]."""
-    full = {"sizes": (1024, 4096), "symbols": FULL}
-    tile = {"sizes": (512, 1024), "symbols": FULL}
+    full, tiled = (1024, 4096), (ROWS, COLUMNS)
 
-    def spec(op, args):
-        made = pointwise(op, (512, 1024), [FULL] * 3, (32, 1), tiled=(ROWS, COLUMNS))
-        return replace(made, args=args)
+    def whole():
+        return tensor(2, full, FULL, strides=(512 * 128, 16 * 1024 * 128))
 
-    add = spec(
-        "add", [tensor(True, **full), tensor(True, **full), tensor(False, **tile, fixed=True)]
-    )
-    mul = spec(
-        "mul",
-        [
-            tensor(True, **tile, fixed=True),
-            tensor(True, **full),
-            tensor(False, **tile, within=[64, 1024, 64]),
-        ],
-    )
-    inner = LoopSpec(sympy.Integer(4), [add, mul])
-    return [LoopSpec(sympy.Integer(2), [inner])], [("a", "b", "y"), ("y", "c", "z")]
+    def tile():
+        return tensor(2, (512, 1024), FULL, fixed=True)
+
+    def op(name, *tensors):
+        return pointwise(name, (512, 1024), (), (32, 1), tiled=tiled, tensors=tensors)
+
+    add, mul = op("add", whole(), whole(), tile()), op("mul", tile(), whole(), whole())
+    return (loop(2, loop(4, add, mul)),), [("a", "b", "y"), ("y", "c", "z")]
 
 
 def test_the_documents_example():
-    specs, names = document_example()
+    kernel, names = document_example()
     around = Surroundings.of(["a", "b", "c"], ["z"])
-    plan = plan_scratchpad(specs, names, surroundings=around, rule="all")
+    plan = plan_scratchpad(kernel, names, surroundings=around, rule="all")
     assert plan.allocations == {"y": {"lx": 0}}
     (y,) = plan.buffers
     assert y.size_bytes == 512 * 1024 * 2 // 32
     assert plan.refused == dict.fromkeys("abc", "is an input of the graph") | {
         "z": "is an output of the graph"
     }
-    (outer,) = with_allocations(specs, names, plan.allocations)
+    (outer,) = with_allocations(kernel, names, plan.allocations)
     (add, mul) = outer.body[0].body
-    assert [arg.allocation for arg in add.args] == [{"hbm": 0}, {"hbm": 0}, {"lx": 0}]
-    assert [arg.arg_index for arg in mul.args] == [-1, 0, 0]
+    assert [t.memory for t in add.tensors] == ["hbm", "hbm", "lx"]
+    assert [t.argument for t in mul.tensors] == [-1, 0, 0]
     assert outer.count == 2
     assert outer.body[0].count == 4
-    assert specs[0].body[0].body[0].args[2].allocation == {"hbm": 0}, "the given specs stay"
-
-
-def test_arguments_are_numbered_without_gaps():
-    specs, names = chain("exp", "exp", "exp")
-    given_specs = [
-        replace(s, args=[replace(arg, arg_index=k + n) for n, arg in enumerate(s.args)])
-        for k, s in enumerate(specs)
-    ]
-    looped = [given_specs[0], LoopSpec(sympy.Integer(2), given_specs[1:]), UnimplementedOp("fft")]
-    done = with_allocations(looped, [*names, ()], {"b0": {"lx": 0}, "b1": {"pool": 0}})
-    (first, loop, last), old = with_arguments_numbered(done)
-    assert old == (0, 3)
-    assert [arg.arg_index for arg in first.args] == [0, -1]
-    assert [[arg.arg_index for arg in op.args] for op in loop.body] == [[-1, -1], [-1, 1]]
-    assert loop.body[0].args[1].allocation == {"pool": 0}
-    assert last == UnimplementedOp("fft")
+    assert kernel[0].body[0].body[0].output.memory == "hbm", "the given kernel stays"
 
 
 def test_plans_can_be_sent_to_other_processes():
@@ -165,7 +141,7 @@ def kernels(draw):
         begin = draw(st.integers(0, len(specs) - 1))
         stop = draw(st.integers(begin + 1, len(specs)))
         count = draw(st.integers(1, 3))
-        specs[begin:stop] = [LoopSpec(sympy.Integer(count), specs[begin:stop])]
+        specs[begin:stop] = [loop(count, *specs[begin:stop])]
     return specs, names
 
 
@@ -185,7 +161,7 @@ def run(specs, names, places):
 
     def walk(body, rest):
         for spec in body:
-            if isinstance(spec, LoopSpec):
+            if isinstance(spec, KernelLoop):
                 inner = [next(rest) for _ in range(size(spec))]
                 for _ in range(int(spec.count)):
                     walk(spec.body, iter(inner))
@@ -204,7 +180,7 @@ def run(specs, names, places):
 
 
 def size(spec):
-    return 1 if isinstance(spec, OpSpec) else sum(size(s) for s in spec.body)
+    return 1 if isinstance(spec, KernelOp) else sum(size(s) for s in spec.body)
 
 
 @pytest.mark.parametrize("solver", ["greedy", "first_fit", "best_fit", "optimal"])

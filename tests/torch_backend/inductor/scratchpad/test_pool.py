@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec
 from spyre.torch_backend.inductor.scratchpad.accesses import LiveBuffer
 from spyre.torch_backend.inductor.scratchpad.plan import Surroundings, plan_scratchpad
 from spyre.torch_backend.inductor.scratchpad.pool import plan_pool, pool_buffers, with_allocations
-from tests.torch_backend.inductor.scratchpad.kernels import chain, softmax
+from tests.torch_backend.inductor.scratchpad.kernels import chain, loop, softmax
 from tests.torch_backend.inductor.scratchpad.test_plan import kernels, run
 
 GIB = 1 << 30
@@ -104,7 +102,7 @@ def test_only_what_is_made_and_used_here_and_not_in_lx():
 
 def test_loops_keep_what_they_need():
     specs, names = chain("exp", "neg", "exp", "neg", sizes=(64, 64))
-    looped = [specs[0], LoopSpec(sympy.Integer(3), specs[1:3]), specs[3]]
+    looped = [specs[0], loop(3, *specs[1:3]), specs[3]]
     found = {b.name: b for b in pool_buffers(looped, names, surroundings=Surroundings.of(["x"]))}
     assert (found["b0"].start, found["b0"].end) == (0, 3)
     plan = plan_pool(list(found.values()))
@@ -127,8 +125,8 @@ def test_what_does_not_fit_lx_goes_into_the_pool():
     assert set(lx.allocations) == {"max", "sum"}
     assert pool.allocations == {"sub": {"pool": 0}, "exp": {"pool": 1 << 20}}
     done = with_allocations(specs, names, lx.allocations | pool.allocations)
-    assert [a.allocation for a in done[2].args] == [{"pool": 0}, {"pool": 1 << 20}]
-    assert [a.allocation for a in done[0].args] == [{"hbm": 0}, {"lx": 0}]
+    assert [(t.memory, t.start_bytes) for t in done[2].tensors] == [("pool", 0), ("pool", 1 << 20)]
+    assert [t.memory for t in done[0].tensors] == ["hbm", "lx"]
 
 
 def test_the_segment_is_16_gib():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.bundles.coordinates import AffineReader, NotAffine, collapsed
-from spyre.torch_backend.inductor.bundles.views import arg_view
+from spyre.torch_backend.inductor.bundles.reader import arg_view
 from tests.torch_backend.inductor.bundles.spec_cases import arg, op
 
 BUILTINS = {"floor": math.floor, "Mod": lambda a, b: a % b, "__builtins__": {}}

@@ -1,0 +1,308 @@
+"""`KernelOp`: one operation of a compiled kernel, from the walk over its tensors to its bundle.
+
+Everything between the passes on operations and the SDSC works on it: work division, planning of LX
+and the pool, the cost of automatic tiling, emission. Where elements lie is said by pitches, as in
+eager code; loops around operations are `KernelLoop`. The text of a kernel (`kernel_text`) is Python
+that makes it again: it stands in the code Inductor writes and caches. The form the coarse-tiling
+document prints is made of it by :mod:`.document`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from spyre.dtypes import STICK_BYTES, find_stored_format
+from spyre.layout.device_view import Factor
+from spyre.mlir.builder.bundles import POOL as POOL
+from spyre.torch_backend.program.iteration import IterationDim
+from spyre.torch_backend.program.op_spec import Ints, OpFunction, OpKind
+
+HBM, LX = "hbm", "lx"
+REDUCED, K_ROLE = 1, 3
+"""Roles of what a reduction reduces, and of K of a matmul (`emit_over`)."""
+INDENT = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDim:
+    """A device dim of a tensor: ``size`` steps of ``pitch_bytes``, begun at step ``first``.
+
+    ``walked``: (dim of the operation, its elements per step) of what moves along it.
+    """
+
+    pitch_bytes: int
+    size: int
+    first: int
+    walked: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTensor:
+    """One tensor of an operation, and where its elements lie.
+
+    ``pitches``: bytes per step of each of the operation's dims, 0 where elements repeat; ``lane``:
+    the dim along the sticks (-1: every element has a stick of its own), whose pitch is from stick
+    to stick. ``argument``: its place among the kernel's arguments, -1 in the pool and LX.
+    ``memory``: what its buffer lies in, from ``start_bytes`` on (of an argument, of the pool, of
+    each core's LX). ``size_bytes``: of the buffer. ``offset_bytes``: of the first element in it, in
+    the first iteration of all loops. ``strides``: bytes that one iteration of each enclosing loop
+    moves it by, the outermost first; empty where none does. ``shift``: bytes that depend on sizes
+    only a launch knows, as strides may (sympy). ``is_tile``: the buffer holds one tile of the loops
+    around it. ``device_size``: of a hand-written spec, which names it.
+    """
+
+    format: str
+    pitches: Ints
+    lane: int = -1
+    argument: int = -1
+    memory: str = POOL
+    start_bytes: int = 0
+    size_bytes: int = STICK_BYTES
+    offset_bytes: int = 0
+    strides: tuple[Any, ...] = ()
+    shift: Any = 0
+    is_tile: bool = False
+    device_size: Ints = ()
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a stick."""
+        return find_stored_format(self.format).elements_per_stick
+
+    def has(self, dim: int) -> bool:
+        """Whether it has elements of its own along a dim of the operation."""
+        return bool(self.pitches[dim]) or self.lane == dim
+
+    def stride(self, loop: int) -> Any:
+        """Bytes per iteration of enclosing loop number ``loop``, the outermost being 0."""
+        return self.strides[loop] if self.strides else 0
+
+
+@dataclass(frozen=True)
+class KernelOp:
+    """One operation of the card.
+
+    ``name``: opFuncName. ``extents``: elements along each dim, the outermost first; ``roles``: as
+    of `emit_over`. ``tensors``: the output last. ``cores``: how many share each dim. ``constants``:
+    bits as float32 by name. ``mask_from``, ``lane_multiple``: as of the program's `OpSpec`.
+    ``rows``: of a gather's table. ``k_fast``: cores that add up one tile of a matmul are
+    neighbours. ``loop_dims``: per enclosing loop, the outermost first, the dim it moves along, -1
+    for none. A loop over tiles of one element has a dim of its own, of extent 1. ``numbering``:
+    dims as `core_order` has them, where that is not their own order.
+    """
+
+    name: str
+    kind: OpKind
+    extents: Ints
+    tensors: tuple[KernelTensor, ...]
+    roles: Ints = ()
+    cores: Ints = ()
+    constants: tuple[tuple[str, int], ...] = ()
+    mask_from: int = 0
+    lane_multiple: int = 0
+    rows: int = 0
+    k_fast: bool = True
+    loop_dims: Ints = ()
+    numbering: Ints = ()
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """What people read for the dims."""
+        return tuple(f"c{k}" for k in range(len(self.extents)))
+
+    @property
+    def inputs(self) -> tuple[KernelTensor, ...]:
+        """What it reads."""
+        return self.tensors[:-1]
+
+    @property
+    def output(self) -> KernelTensor:
+        """What it writes."""
+        return self.tensors[-1]
+
+    @property
+    def function(self) -> OpFunction:
+        """What it does, whatever its tensors are."""
+        constants = dict(self.constants)
+        return OpFunction(self.kind, self.name, constants, self.mask_from, self.lane_multiple)
+
+    @property
+    def splits(self) -> Ints:
+        """How many cores share each dim; one before work is divided."""
+        return self.cores or (1,) * len(self.extents)
+
+    @property
+    def core_order(self) -> Ints:
+        """Dims in the order in which core numbers run through them, the fastest first.
+
+        That is the order of the dims. A matmul whose K is divided has K first, so that the cores
+        which add up one output tile are neighbours on the ring (hardware reference §4.1, step 7).
+        """
+        first = self.split_reductions if self.k_fast and self.kind is OpKind.MATMUL else ()
+        return (*first, *(k for k in self._order if k not in first))
+
+    @property
+    def _order(self) -> Ints:
+        return self.numbering or tuple(range(len(self.extents)))
+
+    @property
+    def split_reductions(self) -> Ints:
+        """Dims whose terms several cores add up: split, and not in what the operation writes."""
+        return tuple(k for k in self._order if self.splits[k] > 1 and not self.output.has(k))
+
+    def is_output(self, number: int) -> bool:
+        """Whether tensor ``number`` is what it writes."""
+        return number == len(self.tensors) - 1
+
+    def is_walked(self, dim: int) -> bool:
+        """Whether a dim is one of the iteration; the others have one element, and only loops move
+        along them. The rows of a gather are a dim however few there are (SDSC reference §6.4).
+        """
+        return self.extents[dim] > 1 or (self.rows > 0 and self.roles[dim] == 1)
+
+    @cached_property
+    def iteration(self) -> tuple[IterationDim, ...]:
+        """The dims that emission walks."""
+        return tuple(
+            IterationDim(extent, tuple(self._factor(k, t) for t in self.tensors), self.roles[k])
+            for k, extent in enumerate(self.extents)
+            if self.is_walked(k)
+        )
+
+    def _factor(self, dim: int, tensor: KernelTensor) -> Factor:
+        return Factor(self.extents[dim], tensor.pitches[dim], tensor.lane == dim)
+
+    def dims_of(self, number: int) -> frozenset[int]:
+        """Dims along which tensor ``number`` has elements of its own, and the iteration finds them:
+        the rows of a gather's table are found by an index.
+        """
+        indirect = self.indirect_dim(number)
+        return frozenset(
+            k for k in range(len(self.extents)) if self.tensors[number].has(k) and k != indirect
+        )
+
+    def indirect_dim(self, number: int) -> int:
+        """The dim along which an index says where tensor ``number`` is read, -1 for none."""
+        return self.roles.index(1) if self.rows and number == 0 else -1
+
+    def device_dims(self, number: int) -> list[DeviceDim]:
+        """The device dims of a tensor's buffer, the outermost first, without the stick.
+
+        They are read off its pitches: every pitch is the step of one device dim, the dim outside of
+        it says how many there are. So a tensor in default layout has the dims of that layout.
+        """
+        tensor, steps = self.tensors[number], list(self._steps(number))
+        pitches = sorted({STICK_BYTES, *(pitch for pitch, _, _ in steps)}, reverse=True)
+        sizes = [-(-tensor.size_bytes // pitches[0]), *(a // b for a, b in pairwise(pitches))]
+        rest, found, indirect = tensor.offset_bytes, [], self.indirect_dim(number)
+        for pitch, size in zip(pitches, sizes, strict=True):
+            first, rest = divmod(rest, pitch)
+            walked = tuple((k, unit) for p, k, unit in steps if p == pitch and k != indirect)
+            found.append(DeviceDim(pitch, size, first, walked))
+        return found
+
+    def buffer_bytes(self, number: int) -> Any:
+        """Bytes of the buffer of tensor ``number``, in whole steps of its outermost device dim."""
+        if not isinstance(self.tensors[number].size_bytes, int):
+            return self.tensors[number].size_bytes
+        outermost = self.device_dims(number)[0]
+        return outermost.size * outermost.pitch_bytes
+
+    def coordinate(self, number: int, dim: DeviceDim) -> str:
+        """Where an iteration is along a device dim, as people write it."""
+        lane, lanes = self.tensors[number].lane, self.tensors[number].lanes
+        steps = [f"floor(c{k}/{lanes})" if k == lane else f"c{k}" for k, _ in dim.walked]
+        return " + ".join([*steps, *([str(dim.first)] if dim.first or not steps else [])])
+
+    def _steps(self, number: int) -> Iterator[tuple[int, int, int]]:
+        """(pitch in bytes, dim, elements per step) of all that a tensor moves by from stick to
+        stick. Lanes within one stick do not, unless loops go on to other sticks.
+        """
+        tensor = self.tensors[number]
+        goes_on = bool(self.loop_dims) and not tensor.is_tile
+        for dim, pitch in enumerate(tensor.pitches):
+            if dim == tensor.lane:
+                if goes_on or self.extents[dim] > tensor.lanes:
+                    yield pitch, dim, tensor.lanes
+            elif pitch:
+                yield pitch, dim, 1
+
+
+@dataclass(frozen=True, slots=True)
+class UnimplementedOp:
+    """An operation there is no SDSC for; whoever compiles it raises its name."""
+
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLoop:
+    """``body``, ``count`` times: a number, or an expression of sizes that only a launch knows."""
+
+    count: Any
+    body: tuple[KernelOp | UnimplementedOp | KernelLoop, ...]
+
+
+Kernel = Sequence[KernelOp | UnimplementedOp | KernelLoop]
+"""The operations of a kernel in the order they run."""
+
+
+def operations_in(kernel: Kernel) -> Iterator[KernelOp]:
+    """All operations of a kernel, those in loops once."""
+    for op in kernel:
+        if isinstance(op, KernelLoop):
+            yield from operations_in(op.body)
+        elif isinstance(op, KernelOp):
+            yield op
+
+
+def roles_of(kind: OpKind, tensors: Sequence[KernelTensor], dims: int) -> Ints:
+    """Roles of dims, by which tensors have them; of a gather's rows whoever makes it knows."""
+    return tuple(_role(kind, [tensor.has(k) for tensor in tensors]) for k in range(dims))
+
+
+def _role(kind: OpKind, held: Sequence[bool]) -> int:
+    if kind is OpKind.REDUCTION:
+        return 0 if held[-1] else REDUCED
+    if kind is OpKind.MATMUL and not held[-1]:
+        return K_ROLE
+    if kind in (OpKind.MATMUL, OpKind.TOPK):
+        return 0 if held[0] == held[1] else 1 if held[0] else 2
+    return 0
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """The kernel as a tuple expression; fields that have their default are left out."""
+    lines = ["(", *(f"{INDENT}{line}" for op in kernel for line in _lines(op)), ")"]
+    return "\n".join(lines)
+
+
+def _lines(op: KernelOp | UnimplementedOp | KernelLoop) -> Iterator[str]:
+    if isinstance(op, UnimplementedOp):
+        yield f"{op!r},"
+        return
+    if isinstance(op, KernelLoop):
+        yield f"KernelLoop({op.count}, ("
+        yield from (f"{INDENT}{line}" for inner in op.body for line in _lines(inner))
+        yield ")),"
+        return
+    yield f"KernelOp({_keywords(op, leave_out='tensors')}, tensors=("
+    yield from (f"{INDENT}KernelTensor({_keywords(tensor)})," for tensor in op.tensors)
+    yield ")),"
+
+
+def _keywords(value: KernelOp | KernelTensor, leave_out: str = "") -> str:
+    pairs = ((f, getattr(value, f.name)) for f in fields(value) if f.name != leave_out)
+    chosen = ((f.name, v) for f, v in pairs if f.default is MISSING or v != f.default)
+    return ", ".join(f"{name}={_value_text(v)}" for name, v in chosen)
+
+
+def _value_text(value: Any) -> str:
+    return f"OpKind.{value.name}" if isinstance(value, OpKind) else repr(value)

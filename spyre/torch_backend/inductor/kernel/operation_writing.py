@@ -1,0 +1,147 @@
+"""From the operations of a program under construction to those of a kernel: undivided, unplaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spyre.layout.device_view import DeviceView
+from spyre.mlir.builder.operations import BufferAddress
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    HBM,
+    POOL,
+    KernelOp,
+    KernelTensor,
+    roles_of,
+)
+from spyre.torch_backend.inductor.kernel.operands import LoopPath
+from spyre.torch_backend.program.emit import iteration_space
+from spyre.torch_backend.program.emitter import IterationSpace
+from spyre.torch_backend.program.iteration import IterationDim, common_iteration
+from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind, OpSpec, Value
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlace:
+    """Where a value lies. ``argument``: number among the launch arguments, -1 for scratch.
+    ``moves``: loops go on in it; else it holds a tile, the same memory in all iterations.
+    """
+
+    name: str
+    argument: int
+    size_bytes: int
+    moves: bool
+
+
+def kernel_op(
+    operation: OpSpec, places: Mapping[int, RegionPlace], path: LoopPath
+) -> tuple[KernelOp, tuple[str, ...]]:
+    """The operation whose scratch tensors have no place yet, and its tensors' names.
+
+    ``places``: by region. ``path``: loops around it. LoweringError for tiles that do not begin with
+    a stick, and rows of a gather in several steps.
+    """
+    values = [*operation.inputs, operation.written]
+    space, dims = _iterated(operation, path)
+    extents = [_walked_extent(dim, operation.lane_multiple, space.views) for dim in dims]
+    singles = _single_tiles(values)
+    loop_dims = _loop_dims(path, dims, singles)
+    extents += [1] * len(singles)
+    tensors = []
+    for number, (value, view) in enumerate(zip(values, space.views, strict=True)):
+        factors = [dim.factors[number] for dim in dims]
+        steps = dict(value.tile_pitches)
+        place = places[value.region]
+        tensor = KernelTensor(
+            view.device_format,
+            (*(f.pitch_bytes for f in factors), *(steps.get(loop, 0) for loop in singles)),
+            next((k for k, factor in enumerate(factors) if factor.lane), -1),
+            place.argument,
+            HBM if place.argument >= 0 else POOL,
+            size_bytes=place.size_bytes,
+            offset_bytes=view.offset_bytes,
+            is_tile=bool(path) and not place.moves,
+        )
+        strides = () if tensor.is_tile else _strides(tensor, extents, loop_dims, path.counts)
+        tensors.append(tensor if not any(strides) else replace(tensor, strides=strides))
+    is_gather = operation.kind is OpKind.GATHER
+    roles = (
+        tuple(dim.role for dim in dims)
+        if is_gather
+        else roles_of(operation.kind, tensors, len(extents))
+    )
+    op = KernelOp(
+        operation.name,
+        operation.kind,
+        tuple(extents),
+        tuple(tensors),
+        roles,
+        constants=tuple(operation.constants.items()),
+        mask_from=operation.mask_from,
+        rows=space.rows,
+        loop_dims=loop_dims,
+    )
+    return op, tuple(places[value.region].name for value in values)
+
+
+def _iterated(operation: OpSpec, path: LoopPath) -> tuple[IterationSpace, Sequence[IterationDim]]:
+    """Its tensors over common dims, of which loops want one per dim of the operation."""
+    space = iteration_space(operation, _anywhere)
+    if sum(dim.role == 1 for dim in space.dims) > 1 and space.rows:
+        raise LoweringError("rows of a gather in several steps")
+    if not path or operation.kind in (OpKind.TOPK, OpKind.GATHER):
+        return space, space.dims
+    # Dims that all operands walk as one are joined; loops move along single ones.
+    return space, common_iteration(space.views, range(len(space.views[0].sizes)))
+
+
+def _anywhere(value: Value) -> BufferAddress:
+    return BufferAddress("somewhere", value.view.offset_bytes)
+
+
+def _walked_extent(dim: IterationDim, multiple: int, views: Sequence[DeviceView]) -> int:
+    """Elements along a dim; lanes that are walked several sticks at a time, in whole ones.
+
+    ``multiple``: of such lanes, where the operation says so; else they are those of tensors whose
+    sticks differ.
+    """
+    lanes = {v.elements_per_stick for v, f in zip(views, dim.factors, strict=True) if f.lane}
+    if not lanes or (not multiple and len(lanes) == 1):
+        return dim.extent
+    multiple = multiple or max(lanes)
+    return -(-dim.extent // multiple) * multiple
+
+
+def _single_tiles(values: Sequence[Value]) -> list[int]:
+    """Loops over tiles of one element, along which the views have no dim."""
+    return sorted({loop for value in values for loop, pitch in value.tile_pitches if pitch})
+
+
+def _loop_dims(path: LoopPath, dims: Sequence[IterationDim], singles: Sequence[int]) -> Ints:
+    """Per loop the dim it moves along: the outermost of a host dim's, or that of single tiles."""
+    first: dict[int | None, int] = {dim.role: k for k, dim in reversed([*enumerate(dims)])}
+    return tuple(
+        len(dims) + singles.index(loop) if loop in singles else first.get(host_dim, -1)
+        for loop, host_dim in enumerate(path.dims)
+    )
+
+
+def _strides(
+    tensor: KernelTensor, extents: Sequence[int], loop_dims: Ints, counts: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Bytes per iteration of every loop.
+
+    Of two loops along one dim the outer one goes on where all tiles of the inner one end.
+    """
+    reached, found = list(extents), [0] * len(loop_dims)
+    for loop in reversed(range(len(loop_dims))):
+        dim = loop_dims[loop]
+        if dim < 0:
+            continue
+        unit = tensor.lanes if dim == tensor.lane else 1
+        if tensor.pitches[dim] and reached[dim] % unit:
+            raise LoweringError(f"tiles of {reached[dim]} elements, in steps of {unit}")
+        found[loop] = reached[dim] // unit * tensor.pitches[dim]
+        reached[dim] *= counts[loop]
+    return tuple(found)
