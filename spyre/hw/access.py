@@ -18,14 +18,12 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.layout.access_map import AccessMap, Axis, Int64Array
 from spyre.mlir.operation.footprint import (
     RESTICKIFY,
-    core_extent,
     footprint,
     implied_front,
     indexed_dims,
     stick_elements,
     stored_extent,
     unsplit_input_extent,
-    window_of,
 )
 from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor, Window
 
@@ -170,7 +168,7 @@ def core_boxes(op: Operation, tensor: Tensor) -> tuple[Box | None, ...]:
     held = dict.fromkeys(d for d in tensor.dims if tensor.holds(d) and d not in skipped)
     dims = tuple(sorted(held, key=lambda d: -pitches[d]))
     # shares are of one size; only here it matters which of them a core has
-    uneven = [d for d in dims if op.name == RESTICKIFY or window_of(op, tensor, d) is not None]
+    uneven = [d for d in dims if op.name == RESTICKIFY or op.window_of(tensor, d) is not None]
     by_slices: dict[tuple[int, ...], Box | None] = {}
     by_steps: dict[tuple[_Steps | None, ...], Box | None] = {}
     boxes = []
@@ -211,7 +209,7 @@ def _box(
 def _steps(op: Operation, tensor: Tensor, dim: str, position: int) -> _Steps | None:
     """What the core at ``position`` visits along ``dim``."""
     size = stick_elements(tensor).get(dim, 1)
-    if (window := window_of(op, tensor, dim)) is not None:
+    if (window := op.window_of(tensor, dim)) is not None:
         return _windowed(op, tensor, dim, window, position, size)
     visited = _visited(op, tensor, dim, position)
     return (0, ((-(-visited // size), 1),)) if visited > 0 else None
@@ -221,7 +219,7 @@ def _windowed(
     op: Operation, tensor: Tensor, dim: str, window: Window, position: int, size: int
 ) -> _Steps | None:
     """Stored input under a core's windows, counted from its start (operations reference §7)."""
-    positions = core_extent(op, tensor, dim)
+    positions = op.tensor_extent(tensor, dim)
     places = np.arange(op.extents.get(window.window_dim, 1), dtype=np.int64) * window.dilation
     slides = np.arange(positions, dtype=np.int64) * window.stride
     covered = (slides[:, None] + places).ravel() - implied_front(tensor, dim, window)
@@ -251,7 +249,7 @@ def _regular(numbers: Int64Array) -> _Steps:
 
 def _visited(op: Operation, tensor: Tensor, dim: str, position: int) -> int:
     """Elements of ``dim`` the core at ``position`` visits."""
-    share = core_extent(op, tensor, dim)
+    share = op.tensor_extent(tensor, dim)
     if op.name != RESTICKIFY:
         return share
     limits = [_stored_from(op, tensor, dim, position)]
@@ -265,7 +263,7 @@ def _stored_from(op: Operation, tensor: Tensor, dim: str, position: int) -> int:
     stored = stored_extent(op, tensor, dim, stick_elements(tensor).get(dim, 1))
     if tensor.component is Component.LX or tensor.per_core_in_hbm:
         return stored
-    return stored - op.core_slices[position].get(dim, 0) * core_extent(op, tensor, dim)
+    return stored - op.core_slices[position].get(dim, 0) * op.tensor_extent(tensor, dim)
 
 
 def covers(op: Operation, tensor: Tensor, offset_bytes: Int64Array) -> npt.NDArray[np.bool_]:
@@ -334,5 +332,5 @@ def global_coordinate(
 
 def _slice_step(op: Operation, tensor: Tensor, dim: str) -> int:
     """Elements of ``tensor`` from one work slice to the next."""
-    window = window_of(op, tensor, dim)
-    return core_extent(op, tensor, dim) * (1 if window is None else window.stride)
+    window = op.window_of(tensor, dim)
+    return op.tensor_extent(tensor, dim) * (1 if window is None else window.stride)

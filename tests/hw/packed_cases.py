@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
-from spyre.mlir.operation.footprint import footprint, is_local, stick_elements, window_of
+from spyre.mlir.operation.footprint import footprint, stick_elements
 from spyre.mlir.operation.operation import Component, Operation, Padding, Tensor, Window
 from tests.hw.harness import Array, map_tensors, region
 
@@ -58,14 +58,14 @@ def _starts(op: Operation, tensor: Tensor, spec: OperationSpec) -> tuple[int, ..
         for o in (*spec.inputs, *spec.outputs)
         if o.role == tensor.role
     )
-    if is_local(tensor):
+    if tensor.is_local:
         return (base,) * len(op.cores)
     pitch, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
     starts = []
     for slices in op.core_slices:
         address = base
         for dim in tensor.dims:
-            window = window_of(op, tensor, dim)
+            window = op.window_of(tensor, dim)
             origin = slices[dim] * (op.extents[dim] // op.slices[dim])
             if tensor.holds(dim):
                 origin *= window.stride if window else 1

@@ -14,7 +14,6 @@ import numpy as np
 
 from spyre.hw.reference.addresses import (
     element_offsets,
-    is_local,
     local_coordinates,
     slice_origin,
     stored_elements,
@@ -139,7 +138,7 @@ def visited_offsets(op: Operation, tensor: Tensor, position: int) -> np.ndarray:
         if tensor in op.inputs and dim in tensor.stick_dims:
             limits.append((op.outputs[0], stored_elements(op, op.outputs[0], dim)))
         for holder, limit in limits:
-            shift = 0 if is_local(holder) else origin[dim]
+            shift = 0 if holder.is_local else origin[dim]
             inside &= local[dim] + shift < limit
     found: np.ndarray = offsets[inside]
     return found

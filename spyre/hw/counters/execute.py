@@ -36,7 +36,7 @@ from spyre.hw.ops.table import Family
 from spyre.hw.plans.core_plan import CorePlan, PlanRun, shares
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import RESTICKIFY, window_of, window_span
+from spyre.mlir.operation.footprint import RESTICKIFY
 from spyre.mlir.operation.operation import MASK_CONSTANT, Component, Indirection, Operation, Tensor
 
 
@@ -83,9 +83,9 @@ def sticks_per_core(op: Operation, access: TensorAccess) -> int:
 
 def _steps(op: Operation, access: TensorAccess, dim: str) -> int:
     """Sticks (along a stick dim) or elements of ``dim`` that one core visits."""
-    window = window_of(op, access.tensor, dim)
+    window = op.window_of(access.tensor, dim)
     if window is not None:
-        count = min(window_span(op, dim, window), access.stored[dim])
+        count = min(op.window_span(access.tensor, dim), access.stored[dim])
     else:
         count = per_core(op, dim)
     if op.name == RESTICKIFY:

@@ -24,7 +24,7 @@ from spyre.errors import (
 )
 from spyre.hw.ops.coverage import SPEC_NAMES
 from spyre.hw.ops.table import OPS, Family, OpDefinition, find_op
-from spyre.mlir.operation.operation import Operation, Tensor
+from spyre.mlir.operation.operation import MASK_CONSTANT, Operation, Tensor
 from spyre.rules import Fault, Rule, apply_rules, error, warning
 
 _COMPUTE = "$.dscs_[0].computeOp_[0]"
@@ -287,9 +287,6 @@ def _conversion(op: Operation, spec: OpDefinition, tags: Tags) -> Iterator[tuple
             f"STANDARD or {opposite}",
             _shown(op.inputs, tags),
         )
-
-
-MASK_CONSTANT = "samv-maskvalue"
 
 
 def decode_constant(bits: int, data_format: str) -> float:

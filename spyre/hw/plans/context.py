@@ -14,12 +14,12 @@ import numpy as np
 
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
 from spyre.hw.access import TensorAccess, per_core
-from spyre.hw.ops.rules import MASK_CONSTANT, decode_constant
+from spyre.hw.ops.rules import decode_constant
 from spyre.hw.ops.table import OpDefinition
 from spyre.hw.plans.core_axes import CoreGroup
 from spyre.hw.table import plan as tb
 from spyre.layout.access_map import AccessMap, Axis, Int64Array
-from spyre.mlir.operation.operation import Operation, Tensor
+from spyre.mlir.operation.operation import MASK_CONSTANT, Operation, Tensor
 
 _PACKED_FORMATS = {
     "SEN143_FP8": tb.FP8_143,

@@ -24,7 +24,7 @@ from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
 from spyre.hw.table import plan as tb
 from spyre.layout.access_map import AccessMap, Axis, Int64Array
-from spyre.mlir.operation.footprint import is_local, unsplit_input_extent, window_of, window_span
+from spyre.mlir.operation.footprint import unsplit_input_extent
 from spyre.mlir.operation.operation import Operation, Tensor
 
 MOST_STEPS = 1 << 23
@@ -143,11 +143,11 @@ def _check_size(context: PlanContext, access: TensorAccess) -> None:
     if largest > MOST_BYTES or most > MOST_STEPS:
         raise _too_large(context, f"{tensor.name} of {largest} bytes, a dim of {most}")
     for dim in held:
-        window = window_of(op, tensor, dim)
+        window = op.window_of(tensor, dim)
         if window is None:
             needed = per_core(op, dim)
-        elif is_local(tensor) and op.slices.get(dim, 1) > 1:
-            needed = window_span(op, dim, window)
+        elif tensor.is_local and op.slices.get(dim, 1) > 1:
+            needed = op.window_span(tensor, dim)
         else:
             needed = unsplit_input_extent(tensor, dim, window)
         if access.stored[dim] < needed:
@@ -164,7 +164,7 @@ def _check_shares(context: PlanContext, access: TensorAccess) -> None:
     """Cores may not begin inside of a stick."""
     op = context.op
     for dim, size in access.sticks.items():
-        windowed = window_of(op, access.tensor, dim) is not None
+        windowed = op.window_of(access.tensor, dim) is not None
         split = access.tensor.holds(dim) and op.slices.get(dim, 1) > 1 and not windowed
         if split and per_core(op, dim) % size:
             raise SdscError(
@@ -194,7 +194,7 @@ def _local_line(context: PlanContext, dim: str) -> Int64Array:
 def _operand_row(context: PlanContext, operand: int, dim: str, steps: Int64Array) -> Int64Array:
     """Offsets along ``dim``; under a window those of the whole sticks before each position."""
     op, access = context.op, context.accesses[operand]
-    window = window_of(op, access.tensor, dim)
+    window = op.window_of(access.tensor, dim)
     if window is None:
         return local_offsets(op, access, dim)
     size = access.sticks.get(dim, 1)

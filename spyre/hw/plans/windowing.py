@@ -37,7 +37,7 @@ from spyre.hw.table import plan as tb
 from spyre.hw.table import vectors as vt
 from spyre.hw.table.plan import WINDOWING_KIND, WINDOWINGS
 from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import implied_front, is_local, unsplit_input_extent
+from spyre.mlir.operation.footprint import implied_front, unsplit_input_extent
 from spyre.mlir.operation.operation import Operation, Padding, Tensor, Window
 
 _WINDOWS = "$.dscs_[0].N_.paddingSizes_"
@@ -145,7 +145,7 @@ def _check_split(context: PlanContext, dim: str, window: Window) -> None:
             f"{share} elements",
             _SLICES,
         )
-    if is_local(access.tensor) and implied_front(access.tensor, dim, window):
+    if access.tensor.is_local and implied_front(access.tensor, dim, window):
         raise context.refuse(
             "SPY546",
             f"{dim!r} is divided over cores whose own inputs lack its padding",

@@ -65,7 +65,7 @@ def stored_elements(op: Operation, tensor: Tensor, dim: str) -> int:
     if dim in op.windows and tensor.index == op.inputs[0].index:
         return windowed_elements(op, tensor, dim) + tensor.gap_elements.get(dim, 0)
     shares = tensor.own_slices or op.slices
-    extent = op.extents[dim] // (shares.get(dim, 1) if is_local(tensor) else 1)
+    extent = op.extents[dim] // (shares.get(dim, 1) if tensor.is_local else 1)
     gap = tensor.gap_elements.get(dim, 0)
     return extent - gap if _gap_means_padding(op, tensor, dim, gap) else extent + gap
 
@@ -73,7 +73,7 @@ def stored_elements(op: Operation, tensor: Tensor, dim: str) -> int:
 def windowed_elements(op: Operation, tensor: Tensor, dim: str) -> int:
     """Input elements along a windowed dim (operations reference §7); one core's in LX, if split."""
     window = op.windows[dim]
-    if is_local(tensor) and op.slices.get(dim, 1) > 1:
+    if tensor.is_local and op.slices.get(dim, 1) > 1:
         reach = window.dilation * (op.extents[window.window_dim] - 1)
         return (core_extents(op)[dim] - 1) * window.stride + reach + 1
     implied = tensor.padding.get(dim) in (None, Padding.NONE, Padding.IMPLIED)

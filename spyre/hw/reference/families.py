@@ -21,7 +21,6 @@ from spyre.hw.ops.table import Family, OpDefinition
 from spyre.hw.reference.addresses import (
     Int64Array,
     addresses_elsewhere,
-    is_local,
     pitches,
     slice_origin,
     stick_elements,
@@ -397,7 +396,7 @@ def _is_stored(execution: Execution, operand: int, core: int) -> npt.NDArray[np.
     for dim in tensor.dims:
         if not tensor.holds(dim):
             continue
-        coordinate = execution.local[dim] + (0 if is_local(tensor) else origin[dim])
+        coordinate = execution.local[dim] + (0 if tensor.is_local else origin[dim])
         size = stick_elements(tensor, dim)
         stored &= coordinate < -(-stored_elements(op, tensor, dim) // size) * size
     return stored

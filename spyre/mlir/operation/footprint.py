@@ -18,7 +18,6 @@ import numpy.typing as npt
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import BundleError, JsonLocation, LaunchError
 from spyre.mlir.operation.operation import (
-    Component,
     Indirection,
     Operation,
     Padding,
@@ -69,13 +68,6 @@ def stick_elements(tensor: Tensor) -> dict[str, int]:
     return elements
 
 
-def core_extent(op: Operation, tensor: Tensor, dim: str) -> int:
-    """Elements of ``dim`` that one core iterates of this tensor."""
-    if tensor.own_slices:
-        return op.extents[dim] // tensor.own_slices.get(dim, 1)
-    return op.core_extent(dim)
-
-
 def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
     """Elements kept along ``dim``; ``stick`` is the dim's elements per stick, 1 outside it."""
     scale = tensor.scale[dim]
@@ -85,23 +77,11 @@ def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
         return tensor.device_dim_sizes[dim]
     if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
         return tensor.max_dim_sizes[dim]
-    if (window := window_of(op, tensor, dim)) is not None:
+    if (window := op.window_of(tensor, dim)) is not None:
         return _windowed_extent(op, tensor, dim, window) + tensor.gap_elements.get(dim, 0)
-    extent = core_extent(op, tensor, dim) if is_local(tensor) else op.extents[dim]
+    extent = op.tensor_extent(tensor, dim) if tensor.is_local else op.extents[dim]
     gap = tensor.gap_elements.get(dim, 0)
     return extent - gap if _gap_is_padding(op, tensor, dim, gap) else extent + gap
-
-
-def is_local(tensor: Tensor) -> bool:
-    """True if every core has a small tensor of its own instead of a slice of one."""
-    return tensor.component is Component.LX or tensor.per_core_in_hbm
-
-
-def window_of(op: Operation, tensor: Tensor, dim: str) -> Window | None:
-    """The window that slides over ``tensor`` along ``dim``: only over the first input (§7)."""
-    if not op.inputs or tensor.index != op.inputs[0].index or not tensor.holds(dim):
-        return None
-    return op.windows.get(dim)
 
 
 def implied_front(tensor: Tensor, dim: str, window: Window) -> int:
@@ -116,16 +96,9 @@ def unsplit_input_extent(tensor: Tensor, dim: str, window: Window) -> int:
     return window.total - window.pad_front - window.pad_back
 
 
-def window_span(op: Operation, dim: str, window: Window) -> int:
-    """Input elements along ``dim`` that one core's windows cover, padding included."""
-    positions = op.extents[dim] // op.slices.get(dim, 1)
-    places = op.extents.get(window.window_dim, 1)
-    return (positions - 1) * window.stride + window.dilation * (places - 1) + 1
-
-
 def _windowed_extent(op: Operation, tensor: Tensor, dim: str, window: Window) -> int:
-    if is_local(tensor) and op.slices.get(dim, 1) > 1:
-        return window_span(op, dim, window)
+    if tensor.is_local and op.slices.get(dim, 1) > 1:
+        return op.window_span(tensor, dim)
     return unsplit_input_extent(tensor, dim, window)
 
 
@@ -201,9 +174,9 @@ def _steps(op: Operation, tensor: Tensor, dim: str, stored: int, stick: int) -> 
     """Sticks (of a stick dim) or elements that one core visits along ``dim``."""
     if tensor.scale[dim] != 1 or dim in indexed_dims(op, tensor):
         return 1
-    window = window_of(op, tensor, dim)
+    window = op.window_of(tensor, dim)
     if window is None:
-        extent = min(core_extent(op, tensor, dim), stored)
+        extent = min(op.tensor_extent(tensor, dim), stored)
     else:
         extent = _visited(op, tensor, dim, window, stored)
     return max(1, -(-extent // stick))
@@ -211,8 +184,8 @@ def _steps(op: Operation, tensor: Tensor, dim: str, stored: int, stick: int) -> 
 
 def _visited(op: Operation, tensor: Tensor, dim: str, window: Window, stored: int) -> int:
     """Input elements of a windowed ``dim`` from the last core's start to the last it reads."""
-    reach = window_span(op, dim, window) - implied_front(tensor, dim, window)
-    slices = 1 if is_local(tensor) else op.slices.get(dim, 1)
+    reach = op.window_span(tensor, dim) - implied_front(tensor, dim, window)
+    slices = 1 if tensor.is_local else op.slices.get(dim, 1)
     origin = (slices - 1) * (op.extents[dim] // slices) * window.stride
     room = min(stored, unsplit_input_extent(tensor, dim, window)) - origin
     return min(reach, room)

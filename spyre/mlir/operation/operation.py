@@ -13,6 +13,9 @@ from enum import StrEnum
 
 from spyre.dtypes import STICK_BYTES
 
+MASK_CONSTANT = "samv-maskvalue"
+"""The constant that stands in for masked elements (SDSC reference §8)."""
+
 
 class Component(StrEnum):
     """Where a tensor lives."""
@@ -182,8 +185,18 @@ class Operation:
             return (self.extents[dim] - self.last_extents[dim]) // (self.slices[dim] - 1)
         return self.extents[dim] // self.slices.get(dim, 1)
 
+    def tensor_extent(self, tensor: Tensor, dim: str) -> int:
+        """Elements of ``dim`` one core has of ``tensor``: by the tensor's own slices if it has any,
+        else those the core iterates.
+        """
+        if tensor.own_slices:
+            return self.extents[dim] // tensor.own_slices.get(dim, 1)
+        return self.core_extent(dim)
+
     def window_of(self, tensor: Tensor, dim: str) -> Window | None:
-        """The window that slides over ``tensor`` along ``dim``: only over the first input."""
+        """The window that slides over ``tensor`` along ``dim``: only over the first input
+        (operations reference §7).
+        """
         slides = bool(self.inputs) and tensor.index == self.inputs[0].index and tensor.holds(dim)
         return self.windows.get(dim) if slides else None
 
@@ -194,7 +207,4 @@ class Operation:
         window = self.window_of(tensor, dim)
         if window is None:
             return self.core_extent(dim)
-        return window.span(self.core_extent(dim), self.extents[window.window_dim])
-
-
-MASK_CONSTANT = "samv-maskvalue"
+        return window.span(self.core_extent(dim), self.extents.get(window.window_dim, 1))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
-from spyre.mlir.operation.footprint import core_extent, stick_elements
+from spyre.mlir.operation.footprint import stick_elements
 from spyre.mlir.operation.operation import Component, Operation, Tensor
 from spyre.mlir.sdsc.meaning_rules import OperationRule
 from spyre.mlir.sdsc.reading import RuleContext
@@ -135,7 +135,7 @@ def _dense_bytes(context: RuleContext, tensor: Tensor) -> int:
     """Bytes one core touches of a tensor, or 0 when they are no single piece of memory."""
     op, sticks = context.op, stick_elements(tensor)
     counts = (
-        -(-core_extent(op, tensor, dim) // sticks.get(dim, 1))
+        -(-op.tensor_extent(tensor, dim) // sticks.get(dim, 1))
         for dim in tensor.dims
         if tensor.holds(dim)
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from spyre.dtypes import FORMATS
-from spyre.mlir.operation.footprint import core_extent, index_step_fault, stick_elements
+from spyre.mlir.operation.footprint import index_step_fault, stick_elements
 from spyre.mlir.operation.operation import (
     MASK_CONSTANT,
     Indirection,
@@ -411,7 +411,7 @@ def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> in
     scale = tensor.scale[dim]
     if scale == 1:
         if op.window_of(tensor, dim) is None:
-            return core_extent(op, tensor, dim)
+            return op.tensor_extent(tensor, dim)
         return -(-op.window_span(tensor, dim) // stick) * stick
     return stick if scale == -2 else 1
 

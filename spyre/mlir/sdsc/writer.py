@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
 
-from spyre.mlir.operation.footprint import core_extent, stick_elements
+from spyre.mlir.operation.footprint import stick_elements
 from spyre.mlir.operation.operation import (
     MASK_CONSTANT,
     Component,
@@ -262,7 +262,7 @@ def _core_folds(op: Operation, tensor: Tensor, dim: str, stick: int) -> Iterator
         slices = (tensor.own_slices or op.slices).get(dim, 1)
         window = op.window_of(tensor, dim)
         step = window.stride if window else 1
-        yield core_extent(op, tensor, dim) * step, slices, "core_fold"
+        yield op.tensor_extent(tensor, dim) * step, slices, "core_fold"
     else:
         yield (stick if tensor.scale[dim] == -2 else 1), 1, "core_fold"
 
@@ -280,7 +280,7 @@ def _element_count(op: Operation, tensor: Tensor, dim: str) -> int:
     """Elements one core has of a dim, those under its windows where some slide (§5.5)."""
     if op.window_of(tensor, dim):
         return op.window_span(tensor, dim)
-    return core_extent(op, tensor, dim)
+    return op.tensor_extent(tensor, dim)
 
 
 # --- constants and the compute op -------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 
 from spyre.hw.ops.table import Family, find_op
 from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import core_extent, footprint, indexed_dims, window_of
+from spyre.mlir.operation.footprint import footprint, indexed_dims
 from spyre.mlir.operation.operation import Operation
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments
 from spyre.runtime.tiling.device_dims import ExpectedTensor, KernelDim, device_dims
@@ -117,7 +117,7 @@ class ArgumentWalk:
     @property
     def is_plain(self) -> bool:
         """True if it walks one host dim, and slides no window along it."""
-        windowed = window_of(self.use.op, self.use.tensor, self.walked.dim) is not None
+        windowed = self.use.op.window_of(self.use.tensor, self.walked.dim) is not None
         return len(self.walked.host_dims) == 1 and not windowed
 
 
@@ -138,7 +138,7 @@ def _walks_of(use: OperandUse, spec: ArgumentSpec) -> tuple[ArgumentWalk, ...]:
     for walked in walked_dims(use, device):
         host_dim = walked.host_dims[0] if walked.host_dims else -1
         starts = device.coordinates(host_dim, use.offsets_bytes)
-        share = core_extent(use.op, use.tensor, walked.dim)
+        share = use.op.tensor_extent(use.tensor, walked.dim)
         extent = spec.shape[host_dim] if walked.host_dims else 0
         walks.append(ArgumentWalk(use, walked, starts, share, extent))
     return tuple(walks)

@@ -18,14 +18,11 @@ from spyre.hw.plans.normalise import check_slices
 from spyre.hw.spec import REGION_BITS, REGION_BYTES
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.operation.footprint import (
-    core_extent,
     footprint,
     group_by_sizes,
     indexed_dims,
-    is_local,
     stick_elements,
     unsplit_input_extent,
-    window_of,
     with_sizes,
 )
 from spyre.mlir.operation.operation import Component, Operation, Tensor
@@ -186,8 +183,8 @@ def whole_steps(op: Operation, tensor: Tensor, dim: str) -> int:
 
     Under a window: of the stored input, all of it.
     """
-    extent = core_extent(op, tensor, dim) if is_local(tensor) else op.extents[dim]
-    if (window := window_of(op, tensor, dim)) is not None:
+    extent = op.tensor_extent(tensor, dim) if tensor.is_local else op.extents[dim]
+    if (window := op.window_of(tensor, dim)) is not None:
         extent = unsplit_input_extent(tensor, dim, window)
     return -(-extent // stick_elements(tensor).get(dim, 1))
 

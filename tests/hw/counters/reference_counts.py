@@ -11,7 +11,6 @@ from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import (
     Int64Array,
     element_offsets,
-    is_local,
     local_coordinates,
     slice_origin,
     stored_elements,
@@ -54,7 +53,7 @@ def stored(op: Operation, tensor: Tensor, core: int, local: dict[str, Int64Array
         if tensor in op.inputs and dim in tensor.stick_dims:
             limits.append(op.outputs[0])
         for holder in limits:
-            place = local[dim] + (0 if is_local(holder) else origin[dim])
+            place = local[dim] + (0 if holder.is_local else origin[dim])
             inside &= place < stored_elements(op, holder, dim)
     return inside
 
