@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spyre.runtime.compare.outputs import Tolerance
     from spyre.runtime.program.compiled import LoweredBundle
 
+# What a case says in its own words is not said twice.
 _IN_THE_CASE = ("path", "inputs", "expected", "rtol", "atol", "exact", "shapes", "strides", "seed")
 _NOT_REPLAYED = frozenset(
     (

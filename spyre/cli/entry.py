@@ -26,6 +26,7 @@ def run_process(main: Callable[[], int]) -> NoReturn:
     written: taking the interpreter and the compiler apart takes 0.15 seconds. Exceptions leave as
     always.
     """
+    # Imports make some hundred thousand objects that all stay; looking at them takes time.
     gc.set_threshold(COLLECT_AFTER, 50, 50)
     code = main()
     for thread in threading.enumerate():

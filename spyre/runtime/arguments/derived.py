@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
 from spyre.hw.linking.linker import check_bound
@@ -20,6 +19,7 @@ from spyre.hw.ops.rules import STANDARD, arrangement_faults
 from spyre.hw.ops.table import find_op
 from spyre.hw.plans.normalise import check_slices
 from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.layout.access_map import Int64Array
 from spyre.mlir.operation.footprint import (
     Footprint,
     footprint,
@@ -34,11 +34,12 @@ from spyre.runtime.program.compiled import LoweredBundle
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.program.symbols import POOL, owner_of, require_no_size
 
+# Parameters are scheduled with their number in the high bits, so that it can be read off every
+# address computed from them, whatever the loops add.
 _OWNER_BITS = 40
 _SCRATCH_OWNER = 1 << 16
 """Owners from here on are device_mem_allocates, which are no arguments."""
 _SEGMENT_BITS = 34
-Int64Array = npt.NDArray[np.int64]
 _HOST_DTYPES = {
     "SEN169_FP16": "float16",
     "IEEE_FP32": "float32",
@@ -57,7 +58,7 @@ class ArgumentUse:
     execute: int
     op: Operation
     tensor: Tensor
-    place: Footprint
+    extents: Footprint
     reads: bool
     end_bytes: int
     sized: frozenset[str] = frozenset()
@@ -141,43 +142,50 @@ def _owner_parameters(
 def _uses_of(
     op: Operation, execute: Execute, schedule: Schedule
 ) -> Iterator[tuple[int, ArgumentUse]]:
-    symbols = schedule.symbols[execute.index]
-    if not len(symbols):
-        return
-    check_bound(op, execute)
-    check_slices(op)
-    column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
     sized = frozenset(op.symbolic_dims)
-    op = _at_largest_sizes(op, execute, symbols)
-    for tensor in op.tensors:
+    op, all_starts = operand_starts(op, execute, schedule)
+    for tensor, starts in zip(op.tensors, all_starts, strict=False):
         if tensor.component is not Component.HBM:
             continue
         bits = _OWNER_BITS if tensor.symbolic else _SEGMENT_BITS
-        starts = np.array(tensor.starts, np.int64)
-        if tensor.symbolic:
-            starts = symbols[:, [column[s] for s in tensor.starts]].ravel()
         extents = footprint(op, tensor)
         for owner in np.unique(starts >> bits):
             offsets = starts[(starts >> bits) == owner] - (int(owner) << bits)
             end = int(offsets.max()) + extents.span_bytes
-            yield (
-                int(owner),
-                ArgumentUse(
-                    execute.index, op, tensor, extents, tensor not in op.outputs, end, sized
-                ),
-            )
+            is_read = tensor not in op.outputs
+            use = ArgumentUse(execute.index, op, tensor, extents, is_read, end, sized)
+            yield int(owner), use
 
 
-def _at_largest_sizes(op: Operation, execute: Execute, symbols: Int64Array) -> Operation:
-    """``op`` with each runtime size as large as any execution has it. LaunchError SPY372."""
+def operand_starts(
+    op: Operation, execute: Execute, schedule: Schedule
+) -> tuple[Operation, tuple[Int64Array, ...]]:
+    """``op`` with each runtime size as large as any execution has it, and where its operands start.
+
+    Per operand [instance, core], bytes; none for an execute that is never reached. LaunchError
+    SPY372 for a size out of its range.
+    """
+    symbols = schedule.symbols[execute.index]
+    if not len(symbols):
+        return op, ()
+    check_bound(op, execute)
+    check_slices(op)
     largest: dict[str, int] = {}
     for sizes, _ in group_by_sizes(op, execute.symbol_ids, symbols):
         largest = {dim: max(size, largest.get(dim, 0)) for dim, size in sizes.items()}
-    return with_sizes(op, largest)
+    op = with_sizes(op, largest)
+    column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
+    return op, tuple(
+        symbols[:, [column[symbol] for symbol in tensor.starts]]
+        if tensor.symbolic
+        else np.broadcast_to(np.array(tensor.starts, np.int64), (1, len(op.cores)))
+        for tensor in op.tensors
+    )
 
 
 def _by_segment(uses: Mapping[int, list[ArgumentUse]]) -> dict[int, list[ArgumentUse]]:
     """Baked: segment k is argument k, or k-1 when segment 0 is a pool (written before read)."""
+    # Nothing in a baked bundle says whether it has a pool; how segment 0 is used does.
     has_pool = 0 in uses and _looks_like_pool(uses)
     first = 1 if has_pool else 0
     return {segment - first: segment_uses for segment, segment_uses in uses.items()}
@@ -203,7 +211,7 @@ def role_of(uses: Sequence[ArgumentUse]) -> Role:
 
 def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
     """The argument as its largest use has it, long enough for every use."""
-    widest = max(uses, key=lambda use: use.place.allocation_bytes)
+    widest = max(uses, key=lambda use: use.extents.allocation_bytes)
     end_bytes = max(use.end_bytes for use in uses)
     dims = _device_dims(widest, end_bytes)
     name, data_format = argument_name(index), widest.tensor.data_format
@@ -235,9 +243,9 @@ def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
     """
     sticks = stick_elements(use.tensor)
     dims = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
-    steps = {dim: -(-use.place.stored[dim] // sticks.get(dim, 1)) for dim in dims}
+    steps = {dim: -(-use.extents.stored[dim] // sticks.get(dim, 1)) for dim in dims}
     if dims:
-        needed = -(-end_bytes // use.place.pitch_bytes[dims[0]])
+        needed = -(-end_bytes // use.extents.pitch_bytes[dims[0]])
         steps[dims[0]] = max(steps[dims[0]], needed)
     return steps
 

@@ -170,6 +170,7 @@ def _random_tensor(shape: tuple[int, ...], dtype_name: str, seed: int, name: str
         return HostTensor.from_values(name, generator.integers(0, 2, shape), dtype.name)
     if not _is_float(dtype.name):
         return HostTensor.from_values(name, generator.integers(0, 8, shape), dtype.name)
+    # Rounded to DL16 first: what both formats represent survives the transfer to the card exactly.
     normal = generator.standard_normal(shape, dtype=np.float32)
     return HostTensor.from_values(name, decode_dl16(encode_dl16(normal)), dtype.name)
 
@@ -389,6 +390,7 @@ def _from_torch(torch: Any, name: str, tensor: Any) -> HostTensor:
     flat = tensor.detach().as_strided((elements,), (1,), 0)
     if row is not None and row.holds_bits:
         flat = flat.view(getattr(torch, row.storage_dtype))
+    # The whole storage, not the view: strides and offset then mean what they mean in torch.
     storage = flat.numpy().copy()
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     return HostTensor(name, dtype_name, shape, strides, tensor.storage_offset(), storage)

@@ -60,6 +60,7 @@ class CommandStream:
         """Note a unit: one iteration of one stage. ``error``: what it raised."""
         work, stage, iteration = unit.work, unit.stage, unit.first
         assert work.stream is not None
+        # Whoever observes runs single iterations of single stages, so a unit is one command.
         self.add(
             Command(
                 (work.number, iteration, stage),
@@ -147,6 +148,7 @@ def _dependencies(work: Work, stage: int, iteration: int) -> tuple[str, ...]:
     stages = work.stages.all
     if stage > 0:
         labels.append(work.label(stage - 1, iteration))
+    # Preparation fills a buffer of its own per iteration and waits for nothing but the step before.
     if not stages[stage].is_prep and iteration > 0:
         labels.append(work.label(stage, iteration - 1))
     elif not stages[stage].is_prep and (stage == 0 or stages[stage - 1].is_prep):

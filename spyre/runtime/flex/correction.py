@@ -137,17 +137,20 @@ class CorrectionMemory:
     def take(self, device: FlexDevice, iterations: int) -> ProgramMemory:
         """Memory for the tensors of a launch, one behind the other."""
         size_bytes = self.correction.size_bytes
-        if iterations > 1:
+        if iterations > 1:  # rare, and long enough not to notice an allocation
             return device.allocate_program(size_bytes * iterations)
         try:
             return self._free.pop()
         except IndexError:
+            # An allocation per launch would cost more than the launch: they come by the slab, and
+            # pieces go round. A slab is freed with the last of its pieces.
             slab = device.allocate_program(size_bytes * SLAB).split(SLAB)
             self._free += slab[1:]
             return slab[0]
 
     def give_back(self, memory: ProgramMemory) -> None:
         """The launch has ended: what is of the usual size serves another one."""
+        # A long queue needs many at once; what it leaves beyond MAX_FREE goes back.
         if memory.size_bytes == self.correction.size_bytes and len(self._free) < MAX_FREE:
             self._free.append(memory)
 

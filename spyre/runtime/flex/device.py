@@ -54,6 +54,7 @@ class FlexDevice:
     ) -> None:
         self.device = device if device is not None else Device()
         self.index = index
+        # Regions that hold something already keep their sizes: they cannot be laid out anew.
         in_use = self.device.regions.in_use
         capacities = self.device.regions.capacities_bytes if in_use else None
         self.allocator = FlexAllocator(self.device, capacities_bytes=capacities)

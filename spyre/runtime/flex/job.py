@@ -335,6 +335,8 @@ def bytes_to_device(content: npt.NDArray[np.uint8], address_bytes: int, name: st
 
 def device_copy_plan(source: DeviceTensor, target: DeviceTensor) -> JobPlan:
     """The bytes of a device tensor → one of the same size on the same card, through the host."""
+    # DMA between host and card is the only engine that copies. The bytes wait here from one step of
+    # the job to the next.
     in_flight: list[npt.NDArray[np.uint8]] = []
 
     def down(context: LaunchContext, first: int, last: int) -> None:

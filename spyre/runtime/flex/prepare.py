@@ -109,6 +109,7 @@ def load_execution_plan(
 
 def _prepared(directory: CodePath, stream: FlexStream) -> JobPlan:
     path = _code_directory(Path(directory)).resolve()
+    # A directory that was compiled again, or a card that was reset, needs another plan.
     try:
         stamp = (path / SPYRECODE_FILE).stat().st_mtime_ns
     except OSError:

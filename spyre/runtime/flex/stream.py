@@ -197,6 +197,7 @@ class FlexStream:
 
     def query(self) -> bool:
         """True if everything submitted has ended. Raises the stream's error, once."""
+        # The work that came in last ends last, so it stands for all of them.
         last = self._queue.last
         idle = last is None or last.has_ended
         if idle:
@@ -288,6 +289,7 @@ class StreamPool:
             )
         return stream
 
+    # Streams are kept for good: whoever was handed a stream knows it by its id (torch does).
     def handed_out(self) -> list[FlexStream]:
         """Every stream so far, by id."""
         with self._lock:
@@ -370,7 +372,7 @@ class BlockingStream:
         outcome = self._stream.submit_launch(context)
         try:
             self._stream.synchronize()
-        except BaseException:
+        except BaseException:  # errors are sticky, and the next call is to start afresh
             self._stream = FlexStream(self.device, 0)
             raise
         return outcome.detail

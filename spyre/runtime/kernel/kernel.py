@@ -148,6 +148,7 @@ class Kernel:
 
         ``names``: for messages; those of ``signature`` if empty.
         """
+        # Names belong to the key: a fault of a linked program names the memory it left.
         all_addresses = self._with_scratch(addresses)
         names = names or signature.names
         key = (signature, all_addresses, names)

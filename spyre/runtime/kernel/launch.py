@@ -250,6 +250,7 @@ def _address_of(parameter: Parameter, signature: LaunchSignature, at: Mapping[in
 
 def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     """Segments of a baked bundle: which address each begins at."""
+    # Baked addresses carry their argument in the segment (16 GiB each): the pool comes first.
     first = 1 if signature.has_pool else 0
     for index, k in at.items():
         yield (0 if index == POOL else index + first), k

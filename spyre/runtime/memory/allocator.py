@@ -235,6 +235,7 @@ class FlexAllocator:
         try:
             return self._allocate(size_bytes, directive, uncleared)
         except DeviceOutOfMemory:
+            # Garbage may own device memory: cycles of objects wait for a collection (a hook).
             for hook in tuple(self.pressure_hooks):
                 hook()
         return self._allocate(size_bytes, directive, uncleared)
@@ -257,6 +258,7 @@ class FlexAllocator:
             return
         if index not in self._places:
             raise _unknown(index)
+        # First the queue, then the attempt: whoever has the lock now, or takes it next, settles it.
         self._given_back.append(index)
         if self._lock.acquire(blocking=False):
             try:

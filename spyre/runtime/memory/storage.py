@@ -40,6 +40,7 @@ class DeviceStorage:
         device_index: int = 0,
     ) -> None:
         self._allocator = allocator
+        # A list, since `pop` is atomic: of two threads that close it, one gives the handle back.
         self._held = [index]
         self.size_bytes = size_bytes
         self.device_index = device_index
@@ -75,7 +76,7 @@ class DeviceStorage:
         self._allocator.give_back(index)
 
     def __del__(self) -> None:
-        if hasattr(self, "_held"):
+        if hasattr(self, "_held"):  # unless __init__ has failed
             self.close()
 
     def __enter__(self) -> DeviceStorage:

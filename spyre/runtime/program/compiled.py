@@ -108,6 +108,7 @@ def read_bundle_files(
         files |= read_given_launch_spec(directory)
     except (OSError, ValueError):
         return None
+    # Names are looked for without parsing. A name spelled with escapes could be any file's.
     certain = bool(known) or not any(b"\\" in name for name in quoted)
     complete = certain and sdscs <= files.keys()
     return BundleFiles(Path(directory), module_name, {**files, module_name: module}, complete)

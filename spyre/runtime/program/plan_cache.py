@@ -103,7 +103,7 @@ class PlanCache:
             self._count(misses=1, damaged=1)
             return None
         with suppress(OSError):
-            os.utime(path)
+            os.utime(path)  # the entries used longest ago go first
         self._count(hits=1)
         return load_plan(payload, digest, directory)
 
@@ -237,6 +237,7 @@ def _build(files: BundleFiles, plans: PlanCache) -> CompiledBundle:
         kernel = compile_files(replace(files, directory=Path(PLACEHOLDER)))
     except SpyreError:
         return compile_files(files)  # raises again, with real places
+    # A miss goes through the pickle too, so that it gives what the next process will be given.
     payload = dump_plan(kernel)
     plans.put(files.digest, payload)
     return load_plan(payload, files.digest, files.directory)

@@ -174,7 +174,7 @@ def _replace_files(target: Path, files: Mapping[str, bytes], record: bytes) -> N
         for name, data in contents.items():
             _write(written[name], data)
         (target / SPYRECODE_FILE).unlink(missing_ok=True)
-        _sync(target)
+        _sync(target)  # the record is gone on disk before the first file is another one
         for name in files:
             os.replace(written[name], target / name)
         if LAUNCH_SPEC_FILE not in files:
@@ -225,6 +225,8 @@ def _locked(directory: Path) -> Iterator[None]:
 def _waiting(directory: Path) -> Iterator[None]:
     """No compiler writes meanwhile. Where there are no locks, sizes and SHA-256 have to do."""
     with ExitStack() as stack:
+        # A file system without locks, or a parent that cannot be opened, must not keep us from
+        # reading: sizes and digests then tell a half-written directory.
         with suppress(OSError):
             handle = os.open(directory, os.O_RDONLY)
             stack.callback(os.close, handle)

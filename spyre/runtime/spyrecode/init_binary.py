@@ -29,6 +29,7 @@ MAX_CONTENT_BYTES = 1 << 32
 _FIELDS = struct.Struct("<8sII32sQQ")
 """magic, version, CRC-32 of the payload, digest, payload bytes, content bytes"""
 _CHECK = struct.Struct("<I")
+# Equal files have to give equal bytes, so the level is part of the format.
 _COMPRESSION = 6
 
 
@@ -119,6 +120,7 @@ def _decompress(payload: bytes, header: ProgramHeader) -> bytes:
     """At most as many bytes as the header says; zlib.error for more or fewer."""
     if header.content_bytes > MAX_CONTENT_BYTES:
         raise zlib.error(f"{header.content_bytes} bytes are more than a program has")
+    # One byte more than announced is enough to see that there is more, however much it would be.
     stream = zlib.decompressobj()
     content = stream.decompress(payload, header.content_bytes + 1)
     if len(content) != header.content_bytes or not stream.eof:

@@ -171,6 +171,7 @@ class TiledLaunch:
         if not self.plan.needs_steps:
             self.kernel_of(Compute(0))
             return
+        # All that can fail is done here, before anything is enqueued.
         steps = list(self.steps())
         for compute in _one_per_kernel(steps):
             self.kernel_of(compute)
@@ -241,7 +242,9 @@ class TiledLaunch:
         offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
         tile, tensor = device.bytes_of(temporary), device.bytes_of(larger)[offset:]
         if isinstance(step, CopyIn):
-            tile[:] = 0
+            tile[:] = (
+                0  # padding adds nothing to sums, and what it adds elsewhere is not copied out
+            )
         for box in self.boxes_of(step):
             inside, outside = box.views(tile, tensor)
             if isinstance(step, CopyIn):

@@ -244,6 +244,7 @@ def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse], starts: 
     known = dict(starts)
     ranges = [_Range.of(use) for use in uses]
     written: list[_Range] = []
+    # Twice: in the second round, a reader at the top of a loop body finds the writers below it.
     for access in (*ranges, *ranges):
         if access.use.is_written:
             written.append(access)

@@ -13,20 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.hw.linking.binding import WINDOW_BITS, window_base
-from spyre.hw.linking.linker import check_bound
-from spyre.hw.plans.normalise import check_slices
 from spyre.hw.spec import REGION_BITS, REGION_BYTES
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.operation.footprint import (
     footprint,
-    group_by_sizes,
     indexed_dims,
     stick_elements,
     unsplit_input_extent,
-    with_sizes,
 )
 from spyre.mlir.operation.operation import Component, Operation, Tensor
 from spyre.mlir.program.program import Execute, LoopProgram, Schedule
+from spyre.runtime.arguments.derived import operand_starts
 from spyre.runtime.program.compiled import LoweredBundle
 from spyre.runtime.program.symbols import POOL, owner_of
 from spyre.runtime.tiling.device_dims import DeviceDims
@@ -119,30 +116,12 @@ class _Owners:
 def _uses_of(
     op: Operation, execute: Execute, schedule: Schedule, owners: _Owners
 ) -> Iterator[OperandUse]:
-    symbols = schedule.symbols[execute.index]
-    if not len(symbols):
-        return
-    check_bound(op, execute)
-    check_slices(op)
-    sized = _at_largest_sizes(op, execute, symbols)
-    column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
-    for operand, tensor in enumerate(sized.tensors):
-        starts = np.broadcast_to(np.array(tensor.starts, np.int64), (1, len(op.cores)))
-        if tensor.symbolic:
-            starts = symbols[:, [column[s] for s in tensor.starts]]
-        owner: int | None = None
-        if tensor.component is not Component.LX:
-            owner, starts = owners.locate(tensor, starts)
-        yield OperandUse(
-            execute.index, execute.sdsc_filename, sized, operand, owner, np.asarray(starts)
-        )
-
-
-def _at_largest_sizes(op: Operation, execute: Execute, symbols: Int64Array) -> Operation:
-    largest: dict[str, int] = {}
-    for sizes, _ in group_by_sizes(op, execute.symbol_ids, symbols):
-        largest = {dim: max(size, largest.get(dim, 0)) for dim, size in sizes.items()}
-    return with_sizes(op, largest)
+    sized, all_starts = operand_starts(op, execute, schedule)
+    for operand, starts in enumerate(all_starts):
+        owner, offsets = None, starts
+        if sized.tensors[operand].component is not Component.LX:
+            owner, offsets = owners.locate(sized.tensors[operand], starts)
+        yield OperandUse(execute.index, execute.sdsc_filename, sized, operand, owner, offsets)
 
 
 @dataclass(frozen=True, slots=True)

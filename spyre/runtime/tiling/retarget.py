@@ -34,6 +34,7 @@ def retarget(
     LaunchError SPY861 where an operand cannot take the pitches: it does not walk its argument's
     device dims, is looked up through an index, or one SDSC serves arguments of different layouts.
     """
+    # Merged dims ask for less: an operand may run through dims that both memories have joined.
     moved = {index: map_.merged for index, map_ in maps.items() if not map_.is_identity}
     wanted: dict[tuple[str, int], _Place | None] = {}
     for use in uses:

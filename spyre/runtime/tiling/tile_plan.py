@@ -284,6 +284,7 @@ def plan_tiles(
     for k, tensor in enumerate(tensors):
         starts = _starts(tensor, dims, indices)
         offsets_bytes[:, k] = tile_offsets(tensor.actual, starts)
+    # Plans are kept and shared between threads.
     for array in (indices, offsets_bytes):
         array.setflags(write=False)
     return TilePlan(tensors, dims, indices, offsets_bytes)
