@@ -20,11 +20,11 @@ from spyre.codes import diagnostic_codes
 from spyre.config import VARIABLES
 from spyre.dtypes import FORMATS, HOST_DTYPES
 from spyre.hw import spec_choices
-from spyre.hw.ops.coverage import Coverage, Status, count_line, coverage
 from spyre.hw.ops.table import OPS, Family, OpDefinition
 from spyre.hw.reference.agreement import AGREEMENTS
 from tools import cost_tables
 from tools.error_page import FRAME, CodeKind, code_sections, error_classes, find_code_kinds
+from tools.op_table import Coverage, Status, count_line, coverage
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

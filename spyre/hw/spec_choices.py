@@ -1,6 +1,6 @@
 """Our readings: what the public text leaves open in an operation's mathematics, each said once.
 
-Planners, kernels and twins read the constants here; another position of one changes all of them.
+Planners, kernels and reference read the constants here; another position of one changes all.
 Kernels take them when they are compiled: they are no options of a run. The positions are those the
 operations reference proposes (§3, §4). `python -m tools.docs` lists this file in
 docs/operations.md: every constant with the text below it, in which operations stand in backquotes.

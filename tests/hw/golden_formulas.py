@@ -1,6 +1,6 @@
 """The mathematics of the golden vectors: double precision numpy and torch.
 
-Independent of `spyre`: nothing here uses its codecs, its twin or its kernels. A formula gets the
+Independent of `spyre`: nothing here uses its codecs or its kernels. A formula gets the
 inputs as float64 arrays with one axis per dim of the operation (length 1 where the operand lacks
 it; a further axis for several lanes), the constants, and the axes the output lacks. Those of
 windows and packed formats are in `golden_packed_formulas.py`.

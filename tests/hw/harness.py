@@ -1,4 +1,4 @@
-"""Engine and twin side by side: the same random bytes into two memories, one operation, compare.
+"""Engine and reference side by side: the same bytes into two memories, one operation, compare.
 
 An operation with literal addresses is linked and run on a Device, and executed by
 :func:`spyre.hw.reference.run_reference` on a second reservation. Every byte of every operand is
@@ -55,7 +55,7 @@ def engine(mode: str = "dl16", threads: int = 1) -> Device:
 
 
 @lru_cache(maxsize=1)
-def twin_memory() -> DeviceMemory:
+def reference_memory() -> DeviceMemory:
     return DeviceMemory()
 
 
@@ -241,21 +241,23 @@ def compare(operation: OperationSpec | Operation, trial: Trial | None = None) ->
     """Run one operation on both sides from equal memory; AssertionError where they differ."""
     trial = trial or Trial()
     op = build_operation(operation) if isinstance(operation, OperationSpec) else operation
-    device, twin = engine(trial.mode, trial.threads), twin_memory()
+    device, reference = engine(trial.mode, trial.threads), reference_memory()
     found = windows(op, trial.sizes)
     rng = np.random.default_rng(trial.seed)
     for window in found:
-        fill_window(window, trial.fill_of(window.operand), trial.mode, rng, (device.memory, twin))
+        fill_window(
+            window, trial.fill_of(window.operand), trial.mode, rng, (device.memory, reference)
+        )
     linked = link(device, [op], allocations_of(found, trial.tags), trial.repeat)
     device.executor.run(linked)
     for _ in range(trial.repeat):
-        run_reference(op, twin, literal_starts(op), device.numerics, trial.tags)
+        run_reference(op, reference, literal_starts(op), device.numerics, trial.tags)
     for window in found:
-        assert_equal(op, window, device.memory, twin, trial)
+        assert_equal(op, window, device.memory, reference, trial)
 
 
-def assert_equal(op: Operation, window: Window, memory: Any, twin: Any, trial: Trial) -> None:
-    left, right = (m.read(*window.guarded) for m in (memory, twin))
+def assert_equal(op: Operation, window: Window, memory: Any, reference: Any, trial: Trial) -> None:
+    left, right = (m.read(*window.guarded) for m in (memory, reference))
     ulps = trial.ulps if window.operand == len(op.tensors) - 1 else None
     wrong = wrong_elements(left, right, window, trial.mode, ulps)
     assert not wrong.size, describe(op, window, wrong, left, right)

@@ -1,7 +1,7 @@
 """Logical arrays in device memory: tensors of HBM as numpy arrays over their dims.
 
-Addresses come from the twin, on the operation without work slices: in HBM a tensor's place does
-not depend on them.
+Addresses come from the reference, on the operation without work slices: in HBM a tensor's place
+does not depend on them.
 """
 
 from __future__ import annotations

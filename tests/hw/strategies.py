@@ -1,7 +1,7 @@
 """Random operations: extents, work slices, layouts, broadcasts, gaps and memories, all legal.
 
 Every strategy gives an :class:`~spyre.mlir.builder.operations.OperationSpec` with literal
-addresses, one region per operand, small enough for the twin.
+addresses, one region per operand, small enough for the reference.
 """
 
 from __future__ import annotations

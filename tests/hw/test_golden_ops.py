@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from spyre.hw.linking.binding import Allocation
-from spyre.hw.ops.coverage import SPEC_NAMES, Status, count_line, coverage
+from spyre.hw.ops.names import SPEC_NAMES
 from spyre.hw.ops.table import OPS
 from spyre.mlir.builder.operations import build_sdsc
 from spyre.mlir.operation.operation import Component, Operation
@@ -24,6 +24,7 @@ from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.golden_inputs import Array
 from tests.hw.golden_places import fetch, store
 from tests.hw.harness import engine, link, order_key
+from tools.op_table import Status, count_line, coverage
 
 ROOM_BYTES = 1 << 19
 CASES = [(name, case) for name, row in GOLDEN.items() for case in row.cases]

@@ -1,4 +1,4 @@
-"""Every execute of real bundles: the engine's bytes against the twin's, one execute at a time."""
+"""Every execute of real bundles: bytes as the reference's, one at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_POINTS = 1 << 17
 
 
 def check_case(case: Case, device: Device) -> int:
-    """Number of executes that agree with the twin."""
+    """Number of executes that agree with the reference."""
     device.reset()
     placed = place_buffers(case, device)
     check = ReferenceCheck(device, MOST_POINTS)

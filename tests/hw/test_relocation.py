@@ -18,11 +18,8 @@ from spyre.hw.device.device import Device
 from spyre.hw.linking.binding import AddressProvenance, Allocation, Binding
 from spyre.hw.linking.linked_program import (
     LinkedProgram,
-    batched,
     is_movable,
-    is_relocatable,
     movable_rows,
-    relocated,
 )
 from spyre.hw.linking.linker import Linker
 from spyre.hw.linking.provenance import (
@@ -55,7 +52,17 @@ from spyre.runtime.kernel.kernel import Kernel
 from tests.hw.harness import engine, map_tensors, region
 from tests.mlir.sample_bundles import SAMPLES
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
-from tests.runtime.launches import TABLES, Rig, anew, assert_same, link_batch, outcome
+from tests.runtime.launches import (
+    TABLES,
+    Rig,
+    anew,
+    assert_same,
+    batched,
+    is_relocatable,
+    link_batch,
+    outcome,
+    relocated,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 seeds = st.integers(0, 2**32)

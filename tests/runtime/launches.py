@@ -10,10 +10,20 @@ import numpy as np
 
 from spyre.errors import DeviceFault
 from spyre.hw.device.device import Device
-from spyre.hw.linking.linked_program import BatchGroup, LinkedBatch, LinkedProgram
+from spyre.hw.linking.linked_program import (
+    BatchGroup,
+    LinkedBatch,
+    LinkedProgram,
+    is_movable,
+    movable_rows,
+    move,
+    place_rows,
+)
+from spyre.hw.linking.provenance import alias_rows, alias_structure
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.layout.access_map import Int64Array
 from spyre.mlir.bundle import Bundle
 from spyre.runtime.arguments.read import read_arguments
 from spyre.runtime.kernel.kernel import Kernel
@@ -146,3 +156,43 @@ def link_batch(kernel: Kernel, launches: Sequence[Launch]) -> LinkedBatch:
         names = [launch.names for launch in run]
         groups += kernel.link_batch_at(signature, addresses, names).groups
     return LinkedBatch(groups)
+
+
+# --- moving what is linked --------------------------------------------------------------------
+
+
+def is_relocatable(linked: LinkedProgram) -> bool:
+    """True if every base of ``linked`` is anchored and its allocations lie as `is_movable` asks."""
+    origin = linked.places.origin
+    return linked.code.movable and is_movable(origin.bases.tolist(), origin.sizes)
+
+
+def relocated(
+    linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = ()
+) -> LinkedProgram | None:
+    """``linked`` with allocation ``k`` of the binding it was linked for at ``bases[k]``.
+
+    Equal to linking at those addresses; None where it has to be linked anew: `is_relocatable` says
+    no, or the allocations do not lie as `is_movable` asks or overlap in another way.
+    """
+    origin = linked.places.origin
+    if not is_relocatable(linked) or not is_movable(bases, origin.sizes):
+        return None
+    if alias_structure(bases, origin.sizes) != origin.aliases:
+        return None
+    return move(linked, bases, names)
+
+
+def batched(linked: LinkedProgram, bases: Int64Array) -> Int64Array | None:
+    """Dispatches of many launches one behind another, bases as host offsets.
+
+    ``bases``: where the allocations begin, [launch, allocation] → [launch · dispatch,
+    DISPATCH_WORDS]. None where `relocated` would give None for one of them.
+    """
+    origin = linked.places.origin
+    sizes = np.array(origin.sizes, np.int64)
+    if not is_relocatable(linked) or not movable_rows(bases, sizes).all():
+        return None
+    if (alias_rows(bases, sizes) != alias_rows(origin.bases[None], sizes)).any():
+        return None
+    return place_rows(linked.code, origin, bases)

@@ -18,7 +18,7 @@ from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul
 from spyre.runtime.run.session import run
 from tests.hw import harness
-from tests.hw.harness import Trial, allocations_of, fill_window, twin_memory, windows
+from tests.hw.harness import Trial, allocations_of, fill_window, reference_memory, windows
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
 from tests.sanitizer.programs import RIGHT, shifted_in_place
 
@@ -56,7 +56,7 @@ def test_another_seed_is_another_order():
 @given(data=st.data(), seed=seeds, order=st.integers(0, 99))
 def test_against_the_twin(data: st.DataObject, seed: int, order: int):
     op = build_operation(data.draw(specs))
-    device, twin, trial = harness.engine(), twin_memory(), Trial(seed=seed)
+    device, twin, trial = harness.engine(), reference_memory(), Trial(seed=seed)
     rng = np.random.default_rng(seed)
     found = windows(op)
     for window in found:

@@ -84,16 +84,6 @@ class Executor:
         for piece in batch.pieces(first, end):
             self._run_piece(piece)
 
-    def run_batch_timed(
-        self, batch: LinkedBatch, first: int = 0, last: int | None = None
-    ) -> npt.NDArray[np.int64]:
-        """`run_batch` launch by launch as `run_timed`; nanoseconds of all dispatches in order."""
-        elapsed = [np.zeros(0, np.int64)]
-        for launch in range(first, len(batch) if last is None else last):
-            with _numbered(launch):
-                elapsed.append(self.run_timed(batch.program(launch)))
-        return np.concatenate(elapsed)
-
     def _run_piece(self, piece: BatchPiece) -> None:
         linked, rows = piece.group.linked, piece.rows
         faulty = self._call(linked, rows, 0, len(rows))

@@ -43,6 +43,7 @@ def _load_dl16(half, address, sticks, pitch, buffer):
 @kernel
 def _load_half(half, address, sticks, pitch, buffer):
     for s in range(sticks):
+        # slices of a constant length: LLVM knows the trip count and needs no overlap check
         at = (address + s * pitch) >> 1
         source = half[at : at + 64]
         target = buffer[s * 64 : s * 64 + 64]
@@ -81,7 +82,7 @@ def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):
 
     ``lane`` -1: whole sticks; otherwise that lane of every stick fills all lanes.
     """
-    if pitch == 0 and sticks > 1:
+    if pitch == 0 and sticks > 1:  # one stick for all: decoded once, then copied
         load_one(half, word, address, lane, code, lanes, buffer)
         first = buffer[:lanes]
         for s in range(1, sticks):
@@ -211,7 +212,7 @@ def advance(table, counters):
         wrapped = counters[axis] == table[EXTENT + axis]
         for k in range(operands):
             pitch = table[OPERAND + k * OPERAND_WORDS + PITCH + axis]
-            if wrapped:
+            if wrapped:  # back to the first step, while the next axis makes one
                 pitch -= pitch * table[EXTENT + axis]
             counters[8 + k] += pitch
         if not wrapped:

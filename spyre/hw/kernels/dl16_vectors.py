@@ -4,12 +4,12 @@
 positive multiple of a stick's. ``loop(operands, pitches, runs, count)`` repeats it ``runs`` times,
 at least once, with operands moved by ``pitches`` bytes each time. What is read and what is written
 is equal or apart. Bits are those of the same loop over :func:`.intrinsics.decode_dl16` and
-:func:`.intrinsics.encode_dl16`, its twin in the tests.
+:func:`.intrinsics.encode_dl16`, which the tests compare it with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -105,6 +105,7 @@ class CodeVectors:
         is_zero = b.icmp_unsigned("==", magnitude, self.shorts(0))
         rebias = b.select(is_number, self.shorts(_REBIAS), self.shorts(_TO_INFINITY))
         rebias = b.select(is_zero, self.shorts(0), rebias)
+        # a shift by two leaves three copies of the sign: two are masked, the exponent grows there
         upper = b.add(b.and_(b.ashr(codes, self.shorts(2)), self.shorts(_UPPER)), rebias)
         lower = b.select(is_number, b.shl(codes, self.shorts(14)), self.shorts(0))
         return lower, upper
@@ -169,6 +170,7 @@ class CodeVectors:
             magnitude = b.and_(words, self.words(_F32_MAGNITUDE))
             moved = b.add(magnitude, self.words(_ROUND_AND_REBIAS))
             rounded.append(b.ashr(moved, self.words(_DROPPED)))
+        # signed saturation makes everything beyond the largest code NINF, below zero is zero
         codes = self.pack(*rounded)
         zero = self.shorts(0)
         codes = b.select(b.icmp_signed(">", codes, zero), codes, zero)
@@ -215,22 +217,51 @@ def make_runs(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK)
     @intrinsic
     def loop(typing_context, operands, pitches, runs, count):
         def codegen(context, builder, signature, args):
-            emitter = CodeVectors(builder, codes, pack)
-            starts, steps = (cgutils.unpack_tuple(builder, given) for given in args[:2])
-
-            def one(run: Any) -> None:
-                moved = [
-                    builder.add(start, builder.mul(run, step))
-                    for start, step in zip(starts, steps, strict=True)
-                ]
-                emit(emitter, moved, args[3])
-
-            _repeat(emitter, args[2], 1, one)
+            _emit_runs(CodeVectors(builder, codes, pack), emit, *args)
             return context.get_dummy_value()
 
         return types.void(operands, pitches, types.int64, types.int64), codegen
 
     return loop
+
+
+def make_choice(emits: Mapping[int, Emit]) -> Any:
+    """The intrinsic of several loops: ``loop(number, operands, pitches, runs, count)`` does what
+    the one of that number would; of an unknown number nothing.
+    """
+
+    @intrinsic
+    def loop(typing_context, number, operands, pitches, runs, count):
+        def codegen(context, builder, signature, args):
+            emitter = CodeVectors(builder, HOST_CODES, HOST_PACK)
+            done = builder.append_basic_block("chosen_done")
+            switch = builder.switch(args[0], done)
+            for key, emit in emits.items():
+                block = builder.append_basic_block("chosen")
+                switch.add_case(ir.Constant(I64, key), block)
+                builder.position_at_end(block)
+                _emit_runs(emitter, emit, *args[1:])
+                builder.branch(done)
+            builder.position_at_end(done)
+            return context.get_dummy_value()
+
+        kinds = (types.int64, operands, pitches, types.int64, types.int64)
+        return types.void(*kinds), codegen
+
+    return loop
+
+
+def _emit_runs(
+    codes: CodeVectors, emit: Emit, operands: Any, pitches: Any, runs: Any, count: Any
+) -> None:
+    b = codes.b
+    starts, steps = (cgutils.unpack_tuple(b, given) for given in (operands, pitches))
+
+    def one(run: Any) -> None:
+        pairs = zip(starts, steps, strict=True)
+        emit(codes, [b.add(start, b.mul(run, step)) for start, step in pairs], count)
+
+    _repeat(codes, runs, 1, one)
 
 
 def _repeat(codes: CodeVectors, count: Any, step: int, body: Callable[[Any], None]) -> None:
@@ -379,16 +410,17 @@ def emit_add_four(codes: CodeVectors, operands: Sequence[Any], count: Any) -> No
     _repeat(codes, count, codes.codes, body)
 
 
-_ARITHMETIC = [partial(arithmetic, name) for name in ("fadd", "fsub", "fmul", "fdiv")]
-_EXTREMES = [partial(extreme, comparison) for comparison in "><"]
-_BINARY = [*_ARITHMETIC, *_EXTREMES]
-add_codes, subtract_codes, multiply_codes, divide_codes, maximum_codes, minimum_codes = (
-    make_runs(partial(emit_elementwise, operation)) for operation in _BINARY
-)
-add_lanes, subtract_lanes, multiply_lanes, divide_lanes, maximum_lanes, minimum_lanes = (
-    make_runs(partial(emit_lanes, operation)) for operation in _BINARY
-)
-relu_codes, negate_codes, absolute_codes, where_codes = (
-    make_runs(partial(emit_elementwise, op)) for op in (relu, negative, absolute, where)
-)
+CODE_OPERATIONS: dict[str, Operation] = {
+    "add": partial(arithmetic, "fadd"),
+    "sub": partial(arithmetic, "fsub"),
+    "mul": partial(arithmetic, "fmul"),
+    "div": partial(arithmetic, "fdiv"),
+    "max": partial(extreme, ">"),
+    "min": partial(extreme, "<"),
+    "neg": negative,
+    "abs": absolute,
+    "relu": relu,
+    "where": where,
+}
+"""Operations on vectors of codes, by their names in the plan table."""
 decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)

@@ -45,6 +45,7 @@ def place_dispatches(dispatch: Any, anchors: Any, origin: Any, bases: Any, place
                 anchor = anchors[row, operand]
                 if anchor >= 0:
                     address += bases[launch, anchor] - origin[anchor]
+                # device address to host offset, as `spyre.hw.spec.host_offset`
                 skew = (address >> REGION_BITS) * REGION_SKEW_BYTES
                 placed[at, DISPATCH_BASES + operand] = address + skew
             at += 1
@@ -108,10 +109,12 @@ def drive(
         bases = dispatch_at + e * (8 * DISPATCH_WORDS) + 8 * DISPATCH_BASES
         units, cost = tables[row, UNITS], tables[row, COST_NS]
         function = entries[tables[row, KIND]]
+        # a chain may begin outside of what is run, or end there: the rest of it runs all the same
         members = min(dispatch[e, CHAIN_LENGTH], last - e)
         if members > 1:
             cost = describe_chain(dispatch, tables, entries, e, members, chain)
             function, table = entries[CHAIN_KIND], chain.ctypes.data
+        # the units of all members are the same, so those of the first one divide the work
         if threads == 1 or units < 2 or cost < PARALLEL_NS:
             status = call_entry(function, table, bases, memory, scratch, np.int64(0), units)
         else:

@@ -58,7 +58,7 @@ def operand_box(table: Any, row: Any, operand: int) -> Any:
     """(first byte, end) of what an operand covers; in LX within each core, from its LX on."""
     low = operand_start(table, row, operand)
     in_lx = low >= LX_BASE
-    if in_lx:
+    if in_lx:  # cores have the same offsets in scratchpads of their own
         low = (low - LX_BASE) % LX_BYTES
     high = low + STICK_BYTES
     for axis in range(table[RANK] + 1):
@@ -112,10 +112,12 @@ def relation(table: Any, row: Any, operand: int, other: Any, other_row: Any, q: 
     start, other_start = operand_start(table, row, operand), operand_start(other, other_row, q)
     if (start >= LX_BASE) != (other_start >= LX_BASE):
         return APART
+    # the same walk from the same start: unit by unit the same sticks, whatever their order
     if start == other_start and same_walk(table, other, operand, q):
         return SAME
     low, high = operand_box(table, row, operand)
     other_low, other_high = operand_box(other, other_row, q)
+    # offsets that leave a scratchpad may be those of another core's
     if start >= LX_BASE and (min(low, other_low) < 0 or max(high, other_high) > LX_BYTES):
         return MIXED
     return APART if high <= other_low or other_high <= low else MIXED
@@ -145,7 +147,7 @@ def joins(tables: Any, dispatch: Any, first: int, new: int) -> bool:
         written = other[INPUTS]
         for p in range(written + 1):
             for q in range(output + 1):
-                if p != written and q != output:
+                if p != written and q != output:  # two reads never conflict
                     continue
                 found = relation(other, other_row, p, table, row, q)
                 if found == MIXED:

@@ -39,6 +39,7 @@ def decode_dl16(typing_context, code):
         shifted = b.shl(b.sext(args[0], I32), _i32(_SHIFT))
         bits = b.add(b.and_(shifted, _i32(0x9FFFFFFF)), _i32(_REBIAS << 23))
         magnitude = b.and_(args[0], ir.Constant(I16, 0x7FFF))
+        # of the codes with exponent 0 only zero needs care: DL16 has no denormal numbers
         zero = b.icmp_unsigned("==", magnitude, ir.Constant(I16, 0))
         ninf = b.icmp_unsigned("==", magnitude, ir.Constant(I16, _NINF))
         bits = b.select(zero, b.and_(bits, _i32(-0x80000000)), bits)
@@ -57,6 +58,8 @@ def encode_dl16(typing_context, value):
         bits = b.bitcast(args[0], I32)
         sign = b.and_(b.lshr(bits, _i32(16)), _i32(0x8000))
         magnitude = b.and_(bits, _i32(0x7FFFFFFF))
+        # half of the last place is added to the magnitude: ties go away from zero, and a carry
+        # into the exponent is what rounding up to the next power of two needs
         rounded = b.lshr(b.add(magnitude, _i32(1 << (_SHIFT - 1))), _i32(_SHIFT))
         code = b.sub(rounded, _i32(_REBIAS << 9))
         code = b.select(b.icmp_signed("<", code, _i32(0)), _i32(0), code)
@@ -144,6 +147,7 @@ def _number_extreme(comparison: str, join_zeros: str) -> Any:
 
         def codegen(context, b, signature, args):
             left, right = args
+            # of equal numbers only zeros differ in bits: "and" keeps a sign both have, "or" any
             bits = [b.bitcast(x, I32) for x in args]
             tie = b.bitcast(getattr(b, join_zeros)(*bits), F32)
             chosen = b.select(b.fcmp_ordered(comparison, left, right), left, right)
@@ -164,6 +168,7 @@ def order_key(typing_context, code):
     """DL16 code → int16 that compares as the number does; 0x7FFF/0xFFFF are the extremes."""
 
     def codegen(context, b, signature, args):
+        # negative numbers count down in two's complement once their magnitude bits are inverted
         spread = b.ashr(args[0], ir.Constant(I16, 15))
         return b.xor(args[0], b.and_(spread, ir.Constant(I16, 0x7FFF)))
 

@@ -30,6 +30,7 @@ def host_vector_width() -> int:
 LANES = host_vector_width()
 WIDTH = 32 if LANES == 16 else 16
 """Columns of one packed panel of B."""
+# 24 of 32, or 12 of 16 registers hold C; the rest B's vectors and one element of A
 TALL = 12 if LANES == 16 else 6
 """Rows of the main microkernel."""
 SHORT = 4
@@ -90,6 +91,7 @@ class _Emitter:
             a = self.splat(self.b.add(a_rows[m], k_bytes))
             for j in range(_VECTORS):
                 old = accumulators[m * _VECTORS + j]
+                # fmuladd: one rounding where the host fuses, as every host with these vectors does
                 result.append(self.b.call(self.multiply_add, [a, b_vectors[j], old]))
         return result
 
@@ -101,6 +103,7 @@ class _Emitter:
         c_rows = self.row_addresses(c, c_row_floats)
         cells = [self.address(row, j) for row in c_rows for j in range(_VECTORS)]
         initial = [self.load_vector(cell) for cell in cells]
+        # a phi per accumulator: all of C stays in registers over the loop, which runs at least once
         before = builder.block
         head = builder.function.append_basic_block("k_loop")
         done = builder.function.append_basic_block("k_done")

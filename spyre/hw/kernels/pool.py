@@ -3,6 +3,17 @@
 The caller never waits for a worker that has not begun: chunks are claimed from a counter, and only
 claimed ones are waited for. A worker that wakes late (another process on its CPU, a scheduler
 tick) finds nothing left and sleeps again. Words of the shared control block are int64.
+
+What a worker does, and what moves it on::
+
+    helping ──no chunk left──▶ lingering ──GENERATION grew──▶ helping
+                                   │ after LINGER_ROUNDS pauses: SLEEPING := 1, looks once more
+               GENERATION grew     ▼
+    helping ◀──took SLEEPING back── dozing off ──no job──▶ asleep ──sem_post──▶ helping
+                                   │                         ▲
+                                   └──the caller took it─────┘
+
+Every word that orders something is read and written sequentially consistent.
 """
 
 from __future__ import annotations
@@ -96,10 +107,14 @@ def run_chunks(block, scratch):
     """
     words = carray(pointer_i64(block), WORDS)
     while True:
+        # The ticket first: NEXT is opened after CHUNKS and the job's words are written, so whoever
+        # gets a ticket of a job sees all of it. A ticket that is refused has touched none of them.
         ticket = atomic_add(block + 8 * NEXT, 1)
         limit = atomic_load(block + 8 * CHUNKS)
         if ticket >= limit or ticket >> JOB_BITS != limit >> JOB_BITS:
             return
+        # Plain reads from here on: the caller changes no word before DONE says that this chunk,
+        # which it counts, is finished.
         units, chunk, chunks = words[UNITS], ticket & CHUNK_MASK, limit & CHUNK_MASK
         first, last = units * chunk // chunks, units * (chunk + 1) // chunks
         a = ARGUMENTS
@@ -108,6 +123,7 @@ def run_chunks(block, scratch):
         )
         if status != 0:
             atomic_exchange(block + 8 * STATUS, status)
+        # Publishes what the chunk wrote, and the fault before it, to the caller that reads DONE.
         atomic_add(block + 8 * DONE, 1)
 
 
@@ -128,6 +144,7 @@ def run_job(
     """
     if atomic_exchange(block + 8 * BUSY, 1) == 1:
         return call_entry(function, table, bases, memory, scratch, 0, units)
+    # NEXT is closed (or the last job's limit reached): no worker reads these words now.
     words = carray(pointer_i64(block), WORDS)
     words[ARGUMENTS] = function
     words[ARGUMENTS + 1] = table
@@ -137,19 +154,26 @@ def run_job(
     atomic_exchange(block + 8 * STATUS, 0)
     atomic_exchange(block + 8 * DONE, 0)
     job = (atomic_load(block + 8 * GENERATION) + 1) << JOB_BITS
+    # In this order: a ticket of this job must find this job's limit, and a worker that sees the
+    # new generation must find tickets. Opening NEXT publishes the plain writes above.
     atomic_exchange(block + 8 * CHUNKS, job + chunks)
     atomic_exchange(block + 8 * NEXT, job)
     atomic_add(block + 8 * GENERATION, 1)
+    # A worker sets SLEEPING and then reads GENERATION; here GENERATION grows and then SLEEPING is
+    # read. One of the two sees the other's write, so no worker sleeps through a job. Whoever takes
+    # the 1 out of SLEEPING decides: the caller posts, exactly once, or the worker stays awake.
     for worker in range(1, words[THREADS]):
         if atomic_exchange(block + 8 * (SLEEPING + worker), 0) == 1:
             _sem_post(block + 8 * (SEMAPHORES + worker * SEMAPHORE_WORDS))
     run_chunks(block, scratch)
+    # All chunks are claimed; those that workers have begun are waited for.
     rounds = 0
     while atomic_load(block + 8 * DONE) < chunks:
         spin_pause()
         rounds += 1
         if rounds > SPIN_ROUNDS:
             _sched_yield()
+    # Late workers find no ticket of any job; only then may another caller write the words.
     atomic_exchange(block + 8 * NEXT, CLOSED)
     status = words[STATUS]
     atomic_exchange(block + 8 * BUSY, 0)
@@ -170,8 +194,10 @@ def serve(block: int, worker: int, scratch: int) -> None:
         if atomic_load(block + 8 * GENERATION) == seen:
             atomic_exchange(sleeping, 1)
             fresh = atomic_load(block + 8 * GENERATION) != seen
+            # With a fresh job SLEEPING is taken back; if the caller was faster, its post is on the
+            # way and has to be consumed, or the next sleep would end at once.
             if not fresh or atomic_exchange(sleeping, 0) == 0:
-                while _sem_wait(semaphore) != 0:
+                while _sem_wait(semaphore) != 0:  # interrupted by a signal
                     pass
         seen = atomic_load(block + 8 * GENERATION)
         run_chunks(block, scratch)

@@ -2,7 +2,7 @@
 
 Per execution: reads look for sticks nobody wrote, writes for sticks another core wrote in the same
 execution, inputs that overlap an output are looked at once more. The tables are those of
-:mod:`spyre.hw.table.checks`; the slow twin is :mod:`spyre.hw.reference.shadow`.
+:mod:`spyre.hw.table.checks`; the slow reference is :mod:`spyre.hw.reference.shadow`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _SIGN = I(-0x80000000)
 _MAGNITUDE = I(0x7FFFFFFF)
 _INFINITY = F(np.inf)
 _NAN = F(np.nan)
-_ROUNDER = F(12582912.0)
+_ROUNDER = F(12582912.0)  # 1.5 · 2^23: a float32 of this size has no fraction bits left
 _SQRT_HALF_BITS = I(0x3F3504F3)
 
 
@@ -52,9 +52,11 @@ def bounded_exponential(x):
     Adding 1.5·2^23 rounds x/ln 2 to an integer that stands in the low bits of the sum, ready to be
     added to the exponent of a degree 5 polynomial of the remainder.
     """
+    # the comparison is false for NaN, which so takes the second operand and stays
     clamped = minimum_f32(F(88.72283), maximum_f32(F(-87.33654), x))
     shifted = clamped * F(1.44269504088896341) + _ROUNDER
     n = shifted - _ROUNDER
+    # ln 2 in two parts, the first of few bits: n times it is exact (Cody and Waite)
     r = clamped - n * F(0.693359375)
     r = r - n * F(-2.12194440e-4)
     p = F(8.290308433e-3)
@@ -77,6 +79,7 @@ def exponential(x):
 @inline
 def logarithm(x):
     """ln x; -inf at zero, NaN below."""
+    # x = 2^exponent · mantissa with the mantissa in √½ .. √2, where the polynomial is good
     bits = float_bits(x)
     exponent = sar_i32(sub_i32(bits, _SQRT_HALF_BITS), I(23))
     mantissa = bits_float(sub_i32(bits, shl_i32(exponent, I(23))))
@@ -101,6 +104,7 @@ def logarithm(x):
 @inline
 def logarithm_one_plus(y):
     """ln(1+y) for y >= 0 without losing small y."""
+    # d is y as 1 + y rounded it: ln(u) · y/d undoes the rounding to first order
     u = F(1.0) + y
     d = u - F(1.0)
     corrected = logarithm(u) * (y / (d if d != F(0.0) else F(1.0)))
@@ -152,6 +156,7 @@ def gelu_erf(x):
     p = p * a + F(-4.586157070e-1)
     p = p * a + F(-1.151180166e0)
     p = p * a + F(-1.000003873e0)
+    # 2^p: the integer part goes into the exponent, as in `bounded_exponential`
     shifted = p + _ROUNDER
     r = p - (shifted - _ROUNDER)
     q = F(9.5701e-3)
@@ -191,6 +196,7 @@ def softplus(x, beta, threshold):
 @inline
 def mish(x):
     """x·tanh(ln(1+e^x)) = x·n/(n+2) with n = e^x·(e^x+2); zero at -inf."""
+    # beyond 20 the quotient is 1 in float32, and e^x squared would overflow
     e = bounded_exponential(minimum_f32(F(20.0), x))
     n = e * (e + F(2.0))
     return F(0.0) if x < F(-87.0) else x * (n / (n + F(2.0)))

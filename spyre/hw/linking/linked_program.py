@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.linking.binding import Binding
-from spyre.hw.linking.provenance import AliasStructure, alias_rows, alias_structure
+from spyre.hw.linking.provenance import AliasStructure, alias_structure
 from spyre.hw.linking.view import LinkedView
 from spyre.hw.plans.core_plan import CorePlan, PlanRun
 from spyre.hw.spec import (
@@ -289,12 +289,6 @@ class RelocatedAddresses:
         return np.append(np.array(self._bases, np.int64) - self.origin.bases, 0)
 
 
-def is_relocatable(linked: LinkedProgram) -> bool:
-    """True if every base of ``linked`` is anchored and its allocations lie as `is_movable` asks."""
-    origin = linked.places.origin
-    return linked.code.movable and is_movable(origin.bases.tolist(), origin.sizes)
-
-
 def is_movable(addresses: Iterable[int], sizes: Iterable[int]) -> bool:
     """True if all allocations begin on a stick and lie within one region of HBM each."""
     for low, size in zip(addresses, sizes, strict=True):
@@ -315,45 +309,22 @@ def movable_rows(addresses: Int64Array, sizes: Int64Array) -> npt.NDArray[np.boo
     return inside
 
 
-def relocated(
-    linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = ()
-) -> LinkedProgram | None:
+def move(linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = ()) -> LinkedProgram:
     """``linked`` with allocation ``k`` of the binding it was linked for at ``bases[k]``.
 
-    Equal to linking at those addresses; None where it has to be linked anew: `is_relocatable` says
-    no, or the allocations do not lie as `is_movable` asks or overlap in another way.
+    Equal to linking at those addresses, if everything is anchored (`LinkedCode.movable`), both
+    places are as `is_movable` asks and the allocations overlap in the same way; nothing is checked.
     """
-    origin = linked.places.origin
-    if not is_relocatable(linked) or not is_movable(bases, origin.sizes):
-        return None
-    if alias_structure(bases, origin.sizes) != origin.aliases:
-        return None
-    return move(linked, bases, names)
-
-
-def move(linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = ()) -> LinkedProgram:
-    """`relocated` for callers who know that it is not None: conditions are not looked at."""
     places = RelocatedAddresses(linked.code, linked.places.origin, bases, names)
     return LinkedProgram(linked.code, places)
 
 
-def batched(linked: LinkedProgram, bases: Int64Array) -> Int64Array | None:
-    """Dispatches of many launches one behind another, bases as host offsets.
+def place_rows(code: LinkedCode, origin: OriginalAddresses, bases: Int64Array) -> Int64Array:
+    """Dispatches of many launches one behind another, bases as host offsets; see `move`.
 
     ``bases``: where the allocations begin, [launch, allocation] → [launch · dispatch,
-    DISPATCH_WORDS]. None where `relocated` would give None for one of them.
+    DISPATCH_WORDS].
     """
-    origin = linked.places.origin
-    sizes = np.array(origin.sizes, np.int64)
-    if not is_relocatable(linked) or not movable_rows(bases, sizes).all():
-        return None
-    if (alias_rows(bases, sizes) != alias_rows(origin.bases[None], sizes)).any():
-        return None
-    return place_rows(linked.code, origin, bases)
-
-
-def place_rows(code: LinkedCode, origin: OriginalAddresses, bases: Int64Array) -> Int64Array:
-    """`batched` without looking at the conditions."""
     from spyre.hw.kernels.driver import place_dispatches
 
     rows = np.empty((len(bases) * len(origin.dispatch), DISPATCH_WORDS), np.int64)

@@ -22,7 +22,7 @@ from spyre.errors import (
     Severity,
     UnsupportedError,
 )
-from spyre.hw.ops.coverage import SPEC_NAMES
+from spyre.hw.ops.names import SPEC_NAMES
 from spyre.hw.ops.table import OPS, Family, OpDefinition, find_op
 from spyre.mlir.operation.operation import MASK_CONSTANT, Operation, Tensor
 from spyre.rules import Fault, Rule, apply_rules, error, warning

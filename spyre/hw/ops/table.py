@@ -277,20 +277,3 @@ def find_op(name: str, ops: Mapping[str, OpDefinition] = OPS) -> OpDefinition | 
         spec = ops.get(name.removesuffix(_NONSTICK))
         return spec if spec is not None and spec.nonstick else None
     return spec
-
-
-def main() -> int:
-    """``python -m spyre.hw.ops.table --table``: every name of the specification and its status."""
-    import argparse
-
-    from spyre.hw.ops.coverage import coverage, format_table
-
-    parser = argparse.ArgumentParser(prog="python -m spyre.hw.ops.table", description=main.__doc__)
-    parser.add_argument("--table", action="store_true", required=True, help="print the table")
-    parser.parse_args()
-    print(format_table(coverage()))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

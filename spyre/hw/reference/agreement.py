@@ -1,4 +1,4 @@
-"""How exactly the engine has to agree with its twin: one table, and distances in units of storage.
+"""How exactly engine and reference have to agree: one table, and distances in units of storage.
 
 A distance is counted in ulp of the format a tensor is stored in: how many codes lie between two
 numbers. Sums get what float32 accumulation in another order may cost besides, since a sum that
@@ -38,7 +38,7 @@ _FLOAT32_UNIT = 2.0**-24
 class Agreement:
     """Allowed distance: ``ulps`` of formats up to 16 bits, ``wide_ulps`` of float32.
 
-    float32 outputs show how functions are evaluated: engine and twin use different formulas, and
+    float32 outputs show how functions are evaluated: both sides use different formulas, and
     gelu, which multiplies a small tail, differs by up to 90 ulp; exp and its kin by 3.
 
     ``sums``: outputs may also differ by the float32 rounding of their sum, `sum_noise`.

@@ -1,4 +1,4 @@
-"""What the twin reads and writes: elements of one execute's operands, as codes and as numbers.
+"""What the reference reads and writes: elements of one execute's operands, as codes and as numbers.
 
 Operands are numbered as in ``Operation.tensors`` (inputs, index tensors, outputs), cores by their
 position in ``Operation.cores``. Memory is anything that gives views of byte ranges.
@@ -39,7 +39,7 @@ class Memory(Protocol):
 
 
 class IndexOutOfRange(Exception):
-    """An index tensor holds ``index``, which the twin was told not to accept."""
+    """An index tensor holds ``index``, which the reference was told not to accept."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"index {index} is out of range")

@@ -1,4 +1,4 @@
-"""The sanitizer's checks of accesses, stick by stick: the slow twin of the checking driver.
+"""The sanitizer's checks of accesses, stick by stick: the slow reference of the checking driver.
 
 Sticks come from the address of every element, cores and executions are taken one after another.
 Knows the direct accesses of elementwise operations, reductions, matmuls and windows; restickify

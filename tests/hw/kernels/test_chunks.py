@@ -1,4 +1,4 @@
-"""The number mode dl16-chunk: kernels and twin bit for bit, and what the mode means by example."""
+"""The number mode dl16-chunk: kernels and reference bit for bit, and the mode by example."""
 
 from __future__ import annotations
 

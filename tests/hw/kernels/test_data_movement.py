@@ -1,4 +1,4 @@
-"""identity, gather, scatter, conversions and restickify: engine against twin, bit for bit."""
+"""identity, gather, scatter, conversions and restickify: engine against reference, bit for bit."""
 
 from __future__ import annotations
 

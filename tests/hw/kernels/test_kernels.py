@@ -1,4 +1,4 @@
-"""Every operation of the op table: engine against twin, bit for bit where arithmetic is exact.
+"""Every operation of the op table: engine against reference, bit for bit where arithmetic is exact.
 
 Random shapes, work slices, layouts, broadcasts, gaps and memories; inputs of sums and products are
 chosen so that float32 is exact, which makes every order of adding give the same bits.

@@ -1,4 +1,4 @@
-"""Packed matmuls, convolutions, windowed and recoding operations: engine against twin."""
+"""Packed matmuls, convolutions, windowed and recoding operations: engine against reference."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spyre.hw.linking.binding import AddressProvenance, Allocation, Binding
-from spyre.hw.linking.linked_program import LinkedProgram, is_relocatable, relocated
+from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.linking.linker import Linker
 from spyre.hw.spec import REGION_BITS, REGION_BYTES
 from spyre.mlir.builder.operations import OperationSpec, build_operation
@@ -30,7 +30,7 @@ from tests.hw.strategies import (
     reduction_specs,
     seeds,
 )
-from tests.runtime.launches import assert_same
+from tests.runtime.launches import assert_same, is_relocatable, relocated
 
 SEGMENT_BYTES = 1 << 32
 """Room the tests' operands take in a region."""

@@ -1,4 +1,4 @@
-"""Readings: every switch has another position, and there kernels and twin agree as well."""
+"""Readings: every switch has another position, and there kernels and reference agree as well."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from spyre import config
 from spyre.hw import spec_choices
-from spyre.hw.ops.coverage import SPEC_NAMES
+from spyre.hw.ops.names import SPEC_NAMES
 from spyre.hw.ops.table import find_op
 from tools.docs import reading_rows, readings_of
 
@@ -28,7 +28,7 @@ OTHERS = {
 SCRIPT = """
 from spyre.hw import spec_choices
 vars(spec_choices).update({others!r})
-from tests.hw.readings_script import compare_all
+from tests.hw.spec_choices_script import compare_all
 compare_all()
 """
 

@@ -1,30 +1,17 @@
-"""`python -m spyre.hw.ops.table --table`: every name of the specification, its status, and the
-count.
-"""
+"""`python -m tools.op_table`: every name of the specification, its status, and the count."""
 
 from __future__ import annotations
 
-import pytest
-
-from spyre.hw.ops import table
-from spyre.hw.ops.coverage import (
-    SPEC_NAMES,
-    Category,
-    SpecName,
-    Status,
-    count_line,
-    coverage,
-    format_table,
-)
+from spyre.hw.ops.names import SPEC_NAMES, Category, SpecName
 from spyre.hw.ops.table import OPS, Family, find_op
+from tools.op_table import Status, count_line, coverage, format_table, main
 
 BY_FORMAT = (Family.ELEMENTWISE, Family.REDUCTION, Family.CONVERT, Family.TOPK, Family.MATMUL)
 """Families whose rows say which formats they take; the others have rules of their own."""
 
 
-def test_prints_every_name_and_the_count(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["ops", "--table"])
-    assert table.main() == 0
+def test_prints_every_name_and_the_count(capsys):
+    assert main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == list(SPEC_NAMES)
     assert lines[-1] == count_line(coverage())
@@ -32,13 +19,6 @@ def test_prints_every_name_and_the_count(monkeypatch, capsys):
     assert shown["fnms"].endswith("implemented  c - a·b (our reading)")
     assert "refused" in shown["keepbyindex"]
     assert "its mathematics is not public" in shown["keepbyindex"]
-
-
-def test_needs_the_option(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["ops"])
-    with pytest.raises(SystemExit):
-        table.main()
-    assert "--table" in capsys.readouterr().err
 
 
 def test_counts():

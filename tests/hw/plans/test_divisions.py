@@ -1,4 +1,4 @@
-"""shuffle, and operations that read what other cores hold: engine against twin, bit for bit."""
+"""shuffle, and operations that read what other cores hold: bit for bit as the reference."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import pytest
 from spyre.errors import DeviceFault, SdscError, SpyreError, UnsupportedError
 from spyre.hw.access import make_access
 from spyre.hw.counters.execute import count_plan
-from spyre.hw.linking.plan_printer import format_plan
 from spyre.hw.plans.core_plan import CorePlan, plan_operation
 from spyre.hw.plans.offset_tables import local_offsets
 from spyre.hw.reference import literal_starts
@@ -24,6 +23,7 @@ from tests.hw.harness import allocations_of, compare, engine, link, map_tensors,
 from tests.hw.logical import Bench
 from tests.hw.packed_cases import FORMAT_OF, a_stick, b_stick, build, operand
 from tests.hw.packed_strategies import OUTPUT_STICKS
+from tests.hw.plan_printer import format_plan
 
 
 def plan(op: Operation) -> CorePlan:

@@ -1,4 +1,4 @@
-"""Gather and scatter of pages, index limits, and faults that name the index: engine and twin."""
+"""Gather and scatter of pages, index limits, faults that name the index, as in the reference."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ from tests.hw.harness import (
     fill_window,
     link,
     map_tensors,
+    reference_memory,
     region,
     small_numbers,
-    twin_memory,
     windows,
 )
 from tests.hw.strategies import elementwise_specs, examples, reduction_specs, seeds, thread_counts
@@ -189,17 +189,17 @@ def of_one_core(op: Operation, position: int) -> Operation:
 @given(spec=uneven_specs(), seed=seeds)
 def test_shorter_slices_against_the_twin_core_by_core(spec: OperationSpec, seed: int):
     op, trial = build_operation(spec), Trial(seed=seed)
-    device, twin = engine(), twin_memory()
+    device, reference = engine(), reference_memory()
     rng = np.random.default_rng(seed)
     found = windows(op)
     for window in found:
-        fill_window(window, small_numbers, "dl16", rng, (device.memory, twin))
+        fill_window(window, small_numbers, "dl16", rng, (device.memory, reference))
     device.executor.run(link(device, [op], allocations_of(found)))
     for position in range(len(op.cores)):
         single = of_one_core(op, position)
-        run_reference(single, twin, literal_starts(single), device.numerics)
+        run_reference(single, reference, literal_starts(single), device.numerics)
     for window in found:
-        assert_equal(op, window, device.memory, twin, trial)
+        assert_equal(op, window, device.memory, reference, trial)
 
 
 @examples(40)
@@ -328,7 +328,7 @@ def test_written_per_core_tensors_read_back():
 @examples(40)
 @given(spec=elementwise_specs("sub", 2), seed=seeds, threads=thread_counts)
 def test_random_operations_on_per_core_tensors(spec: OperationSpec, seed: int, threads: int):
-    """Whatever may be in LX may be in tensors of the cores' own: engine against twin."""
+    """Whatever may be in LX may be in tensors of the cores' own: engine against reference."""
     op = scattered(build_operation(spec), np.random.default_rng(seed))
     compare(op, Trial(seed=seed, threads=threads))
 

@@ -78,10 +78,6 @@ def test_a_batch_is_its_launches_one_by_one(
     assert middle == expected[: 3 * per_launch] + before[3 * per_launch :]
     device.executor.run_batch(batch, 3)
     assert contents(device, launches) == expected
-    filled(device, launches)
-    elapsed = device.executor.run_batch_timed(batch)
-    assert len(elapsed) == sum(len(batch.program(k).dispatch) for k in range(7))
-    assert contents(device, launches) == expected
 
 
 def test_launches_of_several_kinds_keep_their_order(device: Device, tmp_path: Path) -> None:
@@ -127,7 +123,6 @@ def test_an_empty_batch(device: Device, tmp_path: Path) -> None:
     batch = link_batch(kernel, [])
     assert len(batch) == 0
     device.executor.run_batch(batch)
-    assert len(device.executor.run_batch_timed(batch)) == 0
 
 
 def test_a_launch_that_cannot_be_linked_is_refused(device: Device, tmp_path: Path) -> None:
@@ -156,10 +151,9 @@ def gathers(device: Device, directory: Path, bad: int) -> tuple[Kernel, list[Lau
 
 
 @pytest.mark.parametrize("sanitize", [None, True])
-@pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("bad", [0, 2, 4])
 def test_a_fault_names_its_launch_and_stops_the_rest(
-    tmp_path: Path, sanitize: bool | None, timed: bool, bad: int
+    tmp_path: Path, sanitize: bool | None, bad: int
 ) -> None:
     device = Device(threads=1, sanitize=sanitize)
     kernel, launches = gathers(device, tmp_path, bad)
@@ -167,10 +161,9 @@ def test_a_fault_names_its_launch_and_stops_the_rest(
     for tensor in outputs:
         device.memory.clear(tensor.address_bytes, tensor.size_bytes)
     batch = link_batch(kernel, launches)
-    run = device.executor.run_batch_timed if timed else device.executor.run_batch
-    run(batch, 0, bad // 2)
+    device.executor.run_batch(batch, 0, bad // 2)
     with pytest.raises(DeviceFault, match="SPY412") as caught:
-        run(batch, bad // 2)
+        device.executor.run_batch(batch, bad // 2)
     assert caught.value.batch_launch == bad
     ran = [device.bytes_of(tensor).any() for tensor in outputs]
     assert ran[:bad] == [True] * bad
@@ -179,7 +172,7 @@ def test_a_fault_names_its_launch_and_stops_the_rest(
         device.executor.run(anew(kernel, launches[bad]))
     assert str(caught.value) == str(alone.value)
     assert alone.value.batch_launch is None
-    run(batch, bad + 1)
+    device.executor.run_batch(batch, bad + 1)
     assert all(device.bytes_of(tensor).any() for tensor in outputs[bad + 1 :])
 
 

@@ -27,6 +27,7 @@ HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 @kernel
 def copy_run(half, source, target, sticks, source_pitch, target_pitch):
     """Copy whole sticks; all arguments in bytes but ``sticks``."""
+    # bits move as 16-bit elements, whatever their format
     a, b = source >> 1, target >> 1
     if source_pitch == 128 and target_pitch == 128:
         x, y = half[a : a + sticks * 64], half[b : b + sticks * 64]
@@ -71,7 +72,7 @@ def move_lanes(table, half, word, source, target, index_at, sticks):
             at = index_stick + (i // 32) * table[CONSTANT] + (i % 32) * 4
             index = word[at >> 2]
             if index < 0 or index >= table[INDEX_END]:
-                return 1 + at
+                return 1 + at  # 0 is "no fault", and an address
             moved = index * step
             a = x + (moved if flags & GATHER else 0)
             b = y + (0 if flags & GATHER else moved)

@@ -8,6 +8,10 @@ reference §3; adding one is a name in :mod:`spyre.hw.table.plan` and a branch h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 import numpy as np
 from numba import carray
 
@@ -20,22 +24,10 @@ from spyre.hw.kernels.blocks import (
     store_sticks,
 )
 from spyre.hw.kernels.dl16_vectors import (
-    absolute_codes,
-    add_codes,
-    add_lanes,
-    divide_codes,
-    divide_lanes,
-    maximum_codes,
-    maximum_lanes,
-    minimum_codes,
-    minimum_lanes,
-    multiply_codes,
-    multiply_lanes,
-    negate_codes,
-    relu_codes,
-    subtract_codes,
-    subtract_lanes,
-    where_codes,
+    CODE_OPERATIONS,
+    emit_elementwise,
+    emit_lanes,
+    make_choice,
 )
 from spyre.hw.kernels.intrinsics import (
     maximum_f32,
@@ -62,12 +54,28 @@ from spyre.hw.kernels.vector_math import (
 from spyre.hw.spec import HOST_BYTES, STICK_BYTES
 from spyre.hw.spec_choices import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
 from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import BINARY, FUSE, FUSED_BINARY, FUSED_UNARY, MANY, UNARY
+from spyre.hw.table.plan import (
+    BINARY,
+    FUSE,
+    FUSED_BINARY,
+    FUSED_MANY,
+    FUSED_UNARY,
+    MANY,
+    UNARY,
+)
 
 F = np.float32
 SLOPE = F(LEAKY_SLOPE)
 SUBTRAHEND_LAST = FNMS_FORM == "c-ab"
 SCALE_FIRST = BATCHNORM_OPERANDS == "scale-shift"
+(
+    COPY, ABS, NEG, EXP, LOG, SQRT, RSQRT, RECIPROCAL, TANH, SIGMOID, FLOOR,
+    RELU, GELU, SILU, CLIP, SOFTPLUS, RELU6, MISH, LEAKYRELU,
+) = range(len(UNARY))  # fmt: skip
+(
+    ADD, SUB, MUL, DIV, MAX, MIN, EQ, NE, GE, LE, GT, LT, REVSUB, LAYERNORMSCALE,
+) = range(len(BINARY))  # fmt: skip
+WHERE, LAYERNORMNORM, FNMS, MULADD = range(len(MANY))
 LOWEST_VARIANCE = F(0.0) if VARIANCE_FLOOR else F(-np.inf)
 
 
@@ -76,61 +84,61 @@ def apply_unary(opcode, a, out, constants):
     """out[i] = op(a[i]) for the opcode'th operation of UNARY."""
     n = out.size
     c0, c1 = constants[0], constants[1]
-    if opcode == 0:
+    if opcode == COPY:
         for i in range(n):
             out[i] = a[i]
-    elif opcode == 1:
+    elif opcode == ABS:
         for i in range(n):
             out[i] = absolute(a[i])
-    elif opcode == 2:
+    elif opcode == NEG:
         for i in range(n):
             out[i] = -a[i]
-    elif opcode == 3:
+    elif opcode == EXP:
         for i in range(n):
             out[i] = exponential(a[i])
-    elif opcode == 4:
+    elif opcode == LOG:
         for i in range(n):
             out[i] = logarithm(a[i])
-    elif opcode == 5:
+    elif opcode == SQRT:
         for i in range(n):
             out[i] = np.sqrt(a[i])
-    elif opcode == 6:
+    elif opcode == RSQRT:
         for i in range(n):
             out[i] = inverse_root(a[i])
-    elif opcode == 7:
+    elif opcode == RECIPROCAL:
         for i in range(n):
             out[i] = F(1.0) / a[i]
-    elif opcode == 8:
+    elif opcode == TANH:
         for i in range(n):
             out[i] = hyperbolic_tangent(a[i])
-    elif opcode == 9:
+    elif opcode == SIGMOID:
         for i in range(n):
             out[i] = sigmoid(a[i])
-    elif opcode == 10:
+    elif opcode == FLOOR:
         for i in range(n):
             out[i] = np.floor(a[i])
-    elif opcode == 11:
+    elif opcode == RELU:
         for i in range(n):
             out[i] = maximum_f32(a[i], F(0.0))
-    elif opcode == 12:
+    elif opcode == GELU:
         for i in range(n):
             out[i] = gelu(a[i])
-    elif opcode == 13:
+    elif opcode == SILU:
         for i in range(n):
             out[i] = silu(a[i])
-    elif opcode == 14:
+    elif opcode == CLIP:
         for i in range(n):
             out[i] = minimum_number(maximum_number(a[i], c0), c1)
-    elif opcode == 15:
+    elif opcode == SOFTPLUS:
         for i in range(n):
             out[i] = softplus(a[i], c0, c1)
-    elif opcode == 16:
+    elif opcode == RELU6:
         for i in range(n):
             out[i] = minimum_f32(maximum_f32(a[i], F(0.0)), F(6.0))
-    elif opcode == 17:
+    elif opcode == MISH:
         for i in range(n):
             out[i] = mish(a[i])
-    elif opcode == 18:
+    elif opcode == LEAKYRELU:
         for i in range(n):
             x = a[i]
             out[i] = x if x > F(0.0) else x * SLOPE
@@ -141,46 +149,46 @@ def apply_binary(opcode, a, b, out, constants):
     """out[i] = op(a[i], b[i]) for the opcode'th operation of BINARY."""
     n = out.size
     c0 = constants[0]
-    if opcode == 0:
+    if opcode == ADD:
         for i in range(n):
             out[i] = a[i] + b[i]
-    elif opcode == 1:
+    elif opcode == SUB:
         for i in range(n):
             out[i] = a[i] - b[i]
-    elif opcode == 2:
+    elif opcode == MUL:
         for i in range(n):
             out[i] = a[i] * b[i]
-    elif opcode == 3:
+    elif opcode == DIV:
         for i in range(n):
             out[i] = a[i] / b[i]
-    elif opcode == 4:
+    elif opcode == MAX:
         for i in range(n):
             out[i] = maximum_number(a[i], b[i])
-    elif opcode == 5:
+    elif opcode == MIN:
         for i in range(n):
             out[i] = minimum_number(a[i], b[i])
-    elif opcode == 6:
+    elif opcode == EQ:
         for i in range(n):
             out[i] = F(a[i] == b[i])
-    elif opcode == 7:
+    elif opcode == NE:
         for i in range(n):
             out[i] = F(a[i] != b[i])
-    elif opcode == 8:
+    elif opcode == GE:
         for i in range(n):
             out[i] = F(a[i] >= b[i])
-    elif opcode == 9:
+    elif opcode == LE:
         for i in range(n):
             out[i] = F(a[i] <= b[i])
-    elif opcode == 10:
+    elif opcode == GT:
         for i in range(n):
             out[i] = F(a[i] > b[i])
-    elif opcode == 11:
+    elif opcode == LT:
         for i in range(n):
             out[i] = F(a[i] < b[i])
-    elif opcode == 12:
+    elif opcode == REVSUB:
         for i in range(n):
             out[i] = b[i] - a[i]
-    elif opcode == 13:
+    elif opcode == LAYERNORMSCALE:
         for i in range(n):
             mean, mean_square = a[i], b[i]
             variance = maximum_f32(mean_square - mean * mean, LOWEST_VARIANCE)
@@ -192,70 +200,37 @@ def apply_many(opcode, a, b, c, d, e, out):
     """out[i] for the opcode'th operation of MANY; layernormnorm takes (x, mean, scale, w, bias),
     muladd (x, scale, shift)."""
     n = out.size
-    if opcode == 0:
+    if opcode == WHERE:
         for i in range(n):
             yes, no = b[i], c[i]
             out[i] = yes if a[i] != F(0.0) else no
-    elif opcode == 1:
+    elif opcode == LAYERNORMNORM:
         for i in range(n):
             out[i] = (a[i] - b[i]) * c[i] * d[i] + e[i]
-    elif opcode == 2:
+    elif opcode == FNMS:
         for i in range(n):
             out[i] = c[i] - a[i] * b[i] if SUBTRAHEND_LAST else -c[i] - a[i] * b[i]
-    elif opcode == 3:
+    elif opcode == MULADD:
         for i in range(n):
             scale, shift = (b[i], c[i]) if SCALE_FIRST else (c[i], b[i])
             out[i] = a[i] * scale + shift
 
 
-ADD, SUB, MUL, DIV, MAX, MIN = (BINARY.index(name) for name in FUSED_BINARY)
-NEG, ABS, RELU = (UNARY.index(name) for name in FUSED_UNARY)
-WHERE = MANY.index("where")
+# --- without staging --------------------------------------------------------------------------
 
 
-@kernel
-def fused_unary(opcode, x, z, dx, dz, runs, n):
-    """z[i] = op(x[i]) on ``runs`` runs of ``n`` DL16 codes, dx and dz bytes apart."""
-    if opcode == RELU:
-        relu_codes((x, z), (dx, dz), runs, n)
-    elif opcode == NEG:
-        negate_codes((x, z), (dx, dz), runs, n)
-    else:
-        absolute_codes((x, z), (dx, dz), runs, n)
+def _loops(names: Sequence[str], opcodes: Sequence[str], emit: Any) -> Any:
+    """One loop over DL16 codes per operation of ``names``, chosen by opcode."""
+    return make_choice({opcodes.index(n): partial(emit, CODE_OPERATIONS[n]) for n in names})
 
 
-@kernel
-def fused_binary(opcode, operands, pitches, runs, n):
-    """z[i] = op(x[i], y[i]); operands x, y, z as :func:`fused_unary`'s."""
-    if opcode == ADD:
-        add_codes(operands, pitches, runs, n)
-    elif opcode == SUB:
-        subtract_codes(operands, pitches, runs, n)
-    elif opcode == MUL:
-        multiply_codes(operands, pitches, runs, n)
-    elif opcode == DIV:
-        divide_codes(operands, pitches, runs, n)
-    elif opcode == MAX:
-        maximum_codes(operands, pitches, runs, n)
-    else:
-        minimum_codes(operands, pitches, runs, n)
-
-
-@kernel
-def fused_lanes(opcode, operands, pitches, runs, n):
-    """:func:`fused_binary` with a code y per stick; operands x, y, bytes from y to the next, z."""
-    if opcode == ADD:
-        add_lanes(operands, pitches, runs, n)
-    elif opcode == SUB:
-        subtract_lanes(operands, pitches, runs, n)
-    elif opcode == MUL:
-        multiply_lanes(operands, pitches, runs, n)
-    elif opcode == DIV:
-        divide_lanes(operands, pitches, runs, n)
-    elif opcode == MAX:
-        maximum_lanes(operands, pitches, runs, n)
-    else:
-        minimum_lanes(operands, pitches, runs, n)
+fused_unary = _loops(FUSED_UNARY, UNARY, emit_elementwise)
+fused_binary = _loops(FUSED_BINARY, BINARY, emit_elementwise)
+fused_many = _loops(FUSED_MANY, MANY, emit_elementwise)
+fused_lanes = _loops(FUSED_BINARY, BINARY, emit_lanes)
+"""Decode, compute and encode in one pass: for these the staged kernel spends more on its buffers
+than on arithmetic. Same arithmetic, same single rounding, so the results are the same bits.
+``fused_lanes`` takes one second operand per stick: x, y, bytes from y to the next, z."""
 
 
 @kernel
@@ -283,7 +258,7 @@ def fused_runs(opcode, inputs, memory, a, b, c, z, da, db, dc, dz, runs, n, lane
         return False
     x, y, out = memory + a, memory + b, memory + z
     if inputs == 1:
-        fused_unary(opcode, x, out, da, dz, runs, n)
+        fused_unary(opcode, (x, out), (da, dz), runs, n)
     elif inputs == 2 and lane < 0:
         if not separate(b, db, size, z, dz, size, runs):
             return False
@@ -299,7 +274,7 @@ def fused_runs(opcode, inputs, memory, a, b, c, z, da, db, dc, dz, runs, n, lane
             return False
         if not separate(c, dc, size, z, dz, size, runs):
             return False
-        where_codes((x, y, memory + c, out), (da, db, dc, dz), runs, n)
+        fused_many(opcode, (x, y, memory + c, out), (da, db, dc, dz), runs, n)
     return True
 
 
@@ -339,6 +314,7 @@ def run_fused(table, counters, memory, block, most):
         table[step + inputs * OPERAND_WORDS],
         runs, n, table[SECOND + LANE], second_pitch,
     ):  # fmt: skip
+        # runs together may overlap where a single one does not
         if runs == 1:
             return 0
         runs = 1
@@ -361,6 +337,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
     while unit < last:
         at = block * BLOCK_STICKS
         if fuse:
+            # 0 where the result overlaps an operand other than stick by stick: staged then
             units = run_fused(table, counters, memory, block, last - unit)
             if units > 0:
                 unit += units

@@ -15,6 +15,8 @@ from spyre.hw.kernels.intrinsics import (
     LARGEST,
     ROUND_ADD,
     ROUND_ODD,
+    add_product_rounded,
+    add_rounded,
     decode_half,
     encode_dl16_as,
     encode_half,
@@ -35,11 +37,15 @@ BATCH, ROWS, COLUMNS, REDUCED = mt.BATCH, mt.ROWS, mt.COLUMNS, mt.REDUCED
 ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = mt.ROW_COUNT, mt.COLUMN_COUNT, mt.REDUCED_COUNT
 ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = mt.ROW_BLOCK, mt.ROW_BLOCKS, mt.COLUMN_BLOCKS
 COLUMN_BLOCK, B_ROW_PITCH, WORDS = mt.COLUMN_BLOCK, mt.B_ROW_PITCH, tb.WORDS
+CORE_DEPTH = mt.CORE_DEPTH
 HALVES = HOST_BYTES // 2
+F = np.float32
+STICK = 64
 
 K_STICKS = 4
 """Sticks of K decoded at once (256 elements)."""
 K_BLOCK = 64 * K_STICKS
+# rows of A a line more than a power of two apart: else they would share a few sets of the cache
 A_ROW_FLOATS = K_BLOCK + 16
 ROW_CHUNK = 8 * TALL
 PANELS = 64 // WIDTH
@@ -149,17 +155,17 @@ def decode_a_chunk(half, code, base, row_offsets, k_offsets, rows, buffer):
             start = m * A_ROW_FLOATS + ks * 64
             address = base + row_offsets[m] + k_offsets[ks]
             decode_stick(half, address, code, buffer[start : start + 64])
+    # the short microkernel always takes SHORT rows
     for m in range(rows, rows + SHORT - 1):
         for i in range(k_offsets.size * 64):
             buffer[m * A_ROW_FLOATS + i] = np.float32(0.0)
 
 
 @kernel
-def matmul(table, bases, half, first, last):
-    """Run units ``first`` .. ``last`` of a matmul table."""
-    row_block, row_blocks, column_blocks = table[ROW_BLOCK], table[ROW_BLOCKS], table[COLUMN_BLOCKS]
-    row_count, columns, depth = table[ROW_COUNT], table[COLUMN_COUNT], table[REDUCED_COUNT]
-    a_rows, c_rows = np.empty(row_count, np.int64), np.empty(row_count, np.int64)
+def operand_offsets(table):
+    """Bytes of every row of A and C, column stick of B and C, K stick of A and B."""
+    rows, columns, depth = table[ROW_COUNT], table[COLUMN_COUNT], table[REDUCED_COUNT]
+    a_rows, c_rows = np.empty(rows, np.int64), np.empty(rows, np.int64)
     b_columns, c_columns = np.empty(columns, np.int64), np.empty(columns, np.int64)
     a_depth, b_depth = np.empty(depth, np.int64), np.empty(depth, np.int64)
     axis_offsets(table, ROWS, 1, a_rows)
@@ -168,6 +174,35 @@ def matmul(table, bases, half, first, last):
     axis_offsets(table, COLUMNS, 2, c_columns)
     axis_offsets(table, REDUCED, 1, a_depth)
     axis_offsets(table, REDUCED, 2, b_depth)
+    return a_rows, c_rows, b_columns, c_columns, a_depth, b_depth
+
+
+@kernel
+def unit_place(table, bases, unit):
+    """First row and column stick of a unit, and where A, B and C of its batch begin."""
+    row_blocks, column_blocks = table[ROW_BLOCKS], table[COLUMN_BLOCKS]
+    column = unit % column_blocks * COLUMN_BLOCK
+    block = unit // column_blocks
+    row, batch = block % row_blocks * table[ROW_BLOCK], block // row_blocks
+    a = table[A + BASE] + bases[table[A + TENSOR]]
+    b = table[B + BASE] + bases[table[B + TENSOR]]
+    c = table[C + BASE] + bases[table[C + TENSOR]]
+    for axis in range(3, -1, -1):
+        word = BATCH + 4 * axis
+        index = batch % table[word]
+        batch //= table[word]
+        a += index * table[word + 1]
+        b += index * table[word + 2]
+        c += index * table[word + 3]
+    return row, column, a, b, c
+
+
+@kernel
+def matmul(table, bases, half, first, last):
+    """Run units ``first`` .. ``last`` of a matmul table."""
+    row_block, row_count = table[ROW_BLOCK], table[ROW_COUNT]
+    columns, depth = table[COLUMN_COUNT], table[REDUCED_COUNT]
+    a_rows, c_rows, b_columns, c_columns, a_depth, b_depth = operand_offsets(table)
     padded = row_block + SHORT
     a_buffer = np.empty((ROW_CHUNK + SHORT) * A_ROW_FLOATS, np.float32)
     b_buffer = np.empty(COLUMN_BLOCK * 64 * K_BLOCK, np.float32)
@@ -176,22 +211,9 @@ def matmul(table, bases, half, first, last):
     memory = half.ctypes.data
     a_code, b_code, c_code = table[A + FORMAT], table[B + FORMAT], table[C + FORMAT]
     for unit in range(first, last):
-        column_at = unit % column_blocks * COLUMN_BLOCK
-        rest = unit // column_blocks
-        row_at = rest % row_blocks * row_block
-        batch = rest // row_blocks
+        row_at, column_at, a_base, b_base, c_base = unit_place(table, bases, unit)
         rows = min(row_block, row_count - row_at)
         sticks = min(COLUMN_BLOCK, columns - column_at)
-        a_base = table[A + BASE] + bases[table[A + TENSOR]]
-        b_base = table[B + BASE] + bases[table[B + TENSOR]]
-        c_base = table[C + BASE] + bases[table[C + TENSOR]]
-        for axis in range(3, -1, -1):
-            word = BATCH + 4 * axis
-            index = batch % table[word]
-            batch //= table[word]
-            a_base += index * table[word + 1]
-            b_base += index * table[word + 2]
-            c_base += index * table[word + 3]
         c_stick = padded * 64
         used = c_buffer[: sticks * c_stick]
         for i in range(used.size):
@@ -206,6 +228,7 @@ def matmul(table, bases, half, first, last):
             following = k_at + k_sticks
             for n in range(sticks):
                 ahead[n] = 0
+                # only rows of B that are neighbours make one run that can be fetched ahead
                 if following < depth and table[B_ROW_PITCH] == 128:
                     offset = b_base + b_columns[column_at + n] + b_depth[following]
                     ahead[n] = memory + offset
@@ -220,6 +243,7 @@ def matmul(table, bases, half, first, last):
                     a_buffer.ctypes.data, count, b_buffer.ctypes.data, sticks, 64 * k_sticks,
                     c_buffer.ctypes.data + 4 * chunk * 64, c_stick, ahead,
                 )  # fmt: skip
+                # the first chunk of rows has fetched it for all
                 for n in range(sticks):
                     ahead[n] = 0
         for n in range(sticks):
@@ -233,6 +257,89 @@ def matmul(table, bases, half, first, last):
 def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`matmul`."""
     matmul(
+        carray(pointer_i64(table), WORDS),
+        carray(pointer_i64(bases), 8),
+        carray(pointer_u16(memory), HALVES),
+        first,
+        last,
+    )
+    return 0
+
+
+# --- sums rounded at every addition -----------------------------------------------------------
+
+
+@kernel
+def multiply_stick(a, b, chunk, add, odd):
+    """chunk[j] = rounded Σ_k a[k] · b[k, j] over one stick of k, in order of k."""
+    for j in range(STICK):
+        chunk[j] = F(0.0)
+    for k in range(STICK):
+        left, row = a[k], b[k * STICK : (k + 1) * STICK]
+        for j in range(STICK):
+            chunk[j] = add_product_rounded(chunk[j], left, row[j], add, odd)
+
+
+@kernel
+def join(source, target, add, odd):
+    """target[i] += source[i], rounded."""
+    for i in range(target.size):
+        target[i] = add_rounded(target[i], source[i], add, odd)
+
+
+@kernel
+def multiply_column(table, half, a_base, a_rows, a_depth, b_base, b_depth, core, total, buffers):
+    """One stick of columns for all rows of a unit, over all K, into ``total``."""
+    a_code, b_code, c_code = table[A + FORMAT], table[B + FORMAT], table[C + FORMAT]
+    add, odd = ROUND_ADD[c_code], ROUND_ODD[c_code]
+    a, chunk, b = buffers[:STICK], buffers[STICK : 2 * STICK], buffers[2 * STICK :]
+    for i in range(total.size):
+        core[i], total[i] = F(0.0), F(0.0)
+    for d in range(a_depth.size):
+        for k in range(STICK):
+            at = b_base + b_depth[d] + k * table[B_ROW_PITCH]
+            decode_stick(half, at, b_code, b[k * STICK : (k + 1) * STICK])
+        for m in range(a_rows.size):
+            decode_stick(half, a_base + a_rows[m] + a_depth[d], a_code, a)
+            multiply_stick(a, b, chunk, add, odd)
+            join(chunk, core[m * STICK : (m + 1) * STICK], add, odd)
+        if (d + 1) % table[CORE_DEPTH] == 0:
+            join(core, total, add, odd)
+            for i in range(core.size):
+                core[i] = F(0.0)
+
+
+@kernel
+def chunk_matmul(table, bases, half, first, last):
+    """Run units ``first`` .. ``last`` of a table in the number mode dl16-chunk.
+
+    A stick of K is a chunk: its products are added up in order of k from zero, rounded after every
+    addition; the chunk's total joins that of the core, and that the total of all K work slices,
+    each time rounded. The loops run over 64 columns.
+    """
+    row_block, row_count, columns = table[ROW_BLOCK], table[ROW_COUNT], table[COLUMN_COUNT]
+    a_rows, c_rows, b_columns, c_columns, a_depth, b_depth = operand_offsets(table)
+    buffers = np.empty((STICK + 2) * STICK, np.float32)
+    cores, totals = np.empty(row_block * STICK, np.float32), np.empty(row_block * STICK, np.float32)
+    for unit in range(first, last):
+        row_at, column_at, a_base, b_base, c_base = unit_place(table, bases, unit)
+        rows = min(row_block, row_count - row_at)
+        core, total = cores[: rows * STICK], totals[: rows * STICK]
+        for n in range(column_at, min(column_at + COLUMN_BLOCK, columns)):
+            multiply_column(
+                table, half, a_base, a_rows[row_at : row_at + rows], a_depth,
+                b_base + b_columns[n], b_depth, core, total, buffers,
+            )  # fmt: skip
+            store_rows(
+                half, table[C + FORMAT], c_base + c_columns[n], c_rows[row_at : row_at + rows],
+                total, 0, rows,
+            )  # fmt: skip
+
+
+@entry
+def run_chunked(table, bases, memory, scratch, first, last):
+    """C entry of :func:`chunk_matmul`."""
+    chunk_matmul(
         carray(pointer_i64(table), WORDS),
         carray(pointer_i64(bases), 8),
         carray(pointer_u16(memory), HALVES),

@@ -134,6 +134,7 @@ def packed_matmul(table, bases, half, word, octet, first, last):
         a_base = base_bit(table, bases, A) + vector_word(table, batch)
         b_base = base_bit(table, bases, B) + vector_word(table, batches + batch)
         c_base = base_bit(table, bases, C) + vector_word(table, 2 * batches + batch)
+        # sums have SHORT rows more than the unit: the short microkernel writes them, nobody reads
         sums[:] = np.float32(0.0)
         totals[:] = 0.0
         for k in range(0, depth_count, K_BLOCK):
@@ -152,6 +153,7 @@ def packed_matmul(table, bases, half, word, octet, first, last):
                     chunk.ctypes.data, some, panels.ctypes.data, -(-columns // WIDTH), count,
                     sums.ctypes.data + 4 * m * COLUMN_BLOCK,
                 )  # fmt: skip
+            # products of 8-bit integers: 256 of them stay below 2^24, where float32 is exact
             if exact:
                 flush(sums, totals)
         for m in range(rows):

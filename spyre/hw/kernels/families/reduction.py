@@ -14,6 +14,9 @@ from numba import carray
 from spyre.hw.kernels.blocks import load_sticks, mask_lanes, mask_sticks, store_sticks
 from spyre.hw.kernels.dl16_vectors import add_four
 from spyre.hw.kernels.intrinsics import (
+    ROUND_ADD,
+    ROUND_ODD,
+    add_rounded,
     bits_float,
     decode_dl16,
     key_code,
@@ -32,7 +35,9 @@ from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import EXX2_LANES, TOKEN_CLIP
 from spyre.hw.table import plan as tb
 from spyre.hw.table.plan import (
+    CHUNK,
     CLIP,
+    MAX_CHUNK_STICKS,
     MAX_KEPT_STICKS,
     REDUCE_LANES,
     REDUCTIONS,
@@ -52,8 +57,10 @@ DL16 = tb.DL16
 BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
-KEPT_STICKS, LOW, HIGH = tb.CONSTANT, tb.CONSTANT + 1, tb.CONSTANT + 2
+KEPT_STICKS, LOW, HIGH, CORE_STEPS = range(tb.CONSTANT, tb.CONSTANT + 4)
 BUFFER = MAX_KEPT_STICKS * 64
+CHUNK_BUFFER = MAX_CHUNK_STICKS * 64
+STICK = 64
 CLIP_SCALE = TOKEN_CLIP == "scale"
 ALTERNATE = EXX2_LANES == "alternate"
 
@@ -62,7 +69,7 @@ ALTERNATE = EXX2_LANES == "alternate"
 def identity_of(opcode):
     """The value a reduction starts from; NaN loses against every number."""
     if opcode == MAX or opcode == MIN or opcode == ABSMAX:
-        return F(np.nan)
+        return F(np.nan)  # and is the result where there is nothing but NaN
     return F(1.0) if opcode == PROD else F(0.0)
 
 
@@ -100,6 +107,7 @@ def fold_sum(source, sticks, lanes, target):
         b = source[(s + 1) * lanes : (s + 2) * lanes]
         c = source[(s + 2) * lanes : (s + 3) * lanes]
         d = source[(s + 3) * lanes : (s + 4) * lanes]
+        # a tree of four: three additions that do not wait for the accumulator
         for i in range(target.size):
             target[i] += (a[i] + b[i]) + (c[i] + d[i])
         s += 4
@@ -273,6 +281,7 @@ def reduce_codes(table, half, address, sticks, sums, keys):
     """:func:`reduce_block` for DL16 sums, maxima and minima without a mask."""
     opcode, flags, runs = table[OPCODE], table[FLAGS], table[EXTENT + 6]
     kept_pitch, run_pitch = table[IN + INNER_PITCH] >> 1, table[IN + PITCH + 6] >> 1
+    # neighbouring kept sticks are one long run; others are taken stick by stick
     width, pieces = sticks * 64, 1
     if kept_pitch != 64 or flags & RUN_REDUCED:
         width, pieces = 64, sticks
@@ -284,8 +293,8 @@ def reduce_codes(table, half, address, sticks, sums, keys):
                 if opcode == SUM:
                     add_runs(half, at, run_pitch, runs, sums[s * width : (s + 1) * width])
                 else:
-                    own = keys[s * width : (s + 1) * width]
-                    extreme_codes(opcode, half, at, run_pitch, runs, own)
+                    extremes = keys[s * width : (s + 1) * width]
+                    extreme_codes(opcode, half, at, run_pitch, runs, extremes)
 
 
 @kernel
@@ -337,28 +346,35 @@ def reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, s
 
 
 @kernel
+def unit_place(table, bases, unit):
+    """Kept sticks of a unit; input and output addresses and coordinate of the first of them."""
+    blocks, kept_sticks = table[BLOCKS], table[KEPT_STICKS]
+    outer = unit // blocks
+    at = (unit - outer * blocks) * kept_sticks
+    sticks = min(kept_sticks, table[INNER] - at)
+    address = table[IN + BASE] + bases[table[IN + TENSOR]] + at * table[IN + INNER_PITCH]
+    result = table[OUT + BASE] + bases[table[OUT + TENSOR]] + at * table[OUT + INNER_PITCH]
+    coordinate = table[AT + BASE] + at * table[AT + INNER_PITCH]
+    for axis in range(3, -1, -1):
+        index = outer % table[EXTENT + axis]
+        outer //= table[EXTENT + axis]
+        address += index * table[IN + PITCH + axis]
+        result += index * table[OUT + PITCH + axis]
+        coordinate += index * table[AT + PITCH + axis]
+    return sticks, address, result, coordinate
+
+
+@kernel
 def reduction(table, bases, half, word, scratch, first, last):
     """Run units ``first`` .. ``last`` of a reduction table."""
-    opcode, lanes, inner, blocks = table[OPCODE], table[LANES], table[INNER], table[BLOCKS]
-    scale, kept_sticks = bits_float(np.int32(table[VALUE])), table[KEPT_STICKS]
+    opcode, lanes = table[OPCODE], table[LANES]
+    scale = bits_float(np.int32(table[VALUE]))
     buffer, sums = scratch[:BUFFER], scratch[BUFFER : 2 * BUFFER]
     squares = scratch[2 * BUFFER : 3 * BUFFER]
+    # DL16 codes without a mask need no staging: extremes are compared as integers, see `order_key`
     direct = table[MASK] == 0 and table[IN + FORMAT] == DL16 and opcode <= MIN
-    source = table[IN + BASE] + bases[table[IN + TENSOR]]
-    target = table[OUT + BASE] + bases[table[OUT + TENSOR]]
     for unit in range(first, last):
-        outer = unit // blocks
-        at = (unit - outer * blocks) * kept_sticks
-        sticks = min(kept_sticks, inner - at)
-        address = source + at * table[IN + INNER_PITCH]
-        result = target + at * table[OUT + INNER_PITCH]
-        coordinate = table[AT + BASE] + at * table[AT + INNER_PITCH]
-        for axis in range(3, -1, -1):
-            index = outer % table[EXTENT + axis]
-            outer //= table[EXTENT + axis]
-            address += index * table[IN + PITCH + axis]
-            result += index * table[OUT + PITCH + axis]
-            coordinate += index * table[AT + PITCH + axis]
+        sticks, address, result, coordinate = unit_place(table, bases, unit)
         start = identity_of(opcode)
         for i in range(sticks * lanes):
             sums[i] = start
@@ -377,6 +393,126 @@ def reduction(table, bases, half, word, scratch, first, last):
 def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`reduction`."""
     reduction(
+        carray(pointer_i64(table), WORDS),
+        carray(pointer_i64(bases), 8),
+        carray(pointer_u16(memory), HALVES),
+        carray(pointer_f32(memory), WORDS32),
+        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
+        first,
+        last,
+    )
+    return 0
+
+
+# --- sums rounded at every addition -----------------------------------------------------------
+
+
+@kernel
+def add_lanes(source, sticks, chunk, add, odd):
+    """chunk[s] = rounded sum of the 64 lanes of stick s, in order of the lanes."""
+    for s in range(sticks):
+        chunk[s] = F(0.0)
+    for i in range(STICK):
+        for s in range(sticks):
+            chunk[s] = add_rounded(chunk[s], source[s * STICK + i], add, odd)
+
+
+@kernel
+def join(source, target, add, odd):
+    """target[i] += source[i], rounded; the source becomes zero."""
+    for i in range(target.size):
+        target[i] = add_rounded(target[i], source[i], add, odd)
+        source[i] = F(0.0)
+
+
+@kernel
+def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, chunk, core, total):
+    """Sums (of squares) of all reduced indices of ``sticks`` kept sticks into ``total``."""
+    code, lanes_too = table[IN + FORMAT], table[FLAGS] & REDUCE_LANES
+    add, odd = ROUND_ADD[code], ROUND_ODD[code]
+    kept_pitch, kept_step = table[IN + INNER_PITCH], table[AT + INNER_PITCH]
+    n = sticks if lanes_too else sticks * STICK
+    for i in range(n):
+        chunk[i], core[i], total[i] = F(0.0), F(0.0), F(0.0)
+    staged = buffer[: sticks * STICK]
+    step, within = 0, 0
+    for r0 in range(table[EXTENT + 4]):
+        for r1 in range(table[EXTENT + 5]):
+            for r2 in range(table[EXTENT + 6]):
+                moved, at = address, coordinate
+                moved += r0 * table[IN + PITCH + 4] + r1 * table[IN + PITCH + 5]
+                moved += r2 * table[IN + PITCH + 6]
+                at += r0 * table[AT + PITCH + 4] + r1 * table[AT + PITCH + 5]
+                at += r2 * table[AT + PITCH + 6]
+                stage(table, half, word, moved, at, sticks, kept_pitch, kept_step, STICK, buffer)
+                if squares:
+                    for i in range(staged.size):
+                        staged[i] *= staged[i]
+                if lanes_too:
+                    add_lanes(staged, sticks, chunk, add, odd)
+                    within = CHUNK  # a stick is a chunk
+                else:
+                    for i in range(n):
+                        chunk[i] = add_rounded(chunk[i], staged[i], add, odd)
+                    within += 1
+                step += 1
+                if within == CHUNK or step == table[CORE_STEPS]:
+                    join(chunk[:n], core[:n], add, odd)
+                    within = 0
+                if step == table[CORE_STEPS]:
+                    join(core[:n], total[:n], add, odd)
+                    step = 0
+
+
+@kernel
+def spread(table, sticks, sums, squares, out):
+    """Scaled sums as sticks; a reduced stick holds its sum in all lanes, or exx2's pairs."""
+    scale = bits_float(np.int32(table[VALUE]))
+    if table[FLAGS] & REDUCE_LANES == 0:
+        for i in range(sticks * STICK):
+            out[i] = sums[i] * scale
+        return
+    for s in range(sticks):
+        row = out[s * STICK : (s + 1) * STICK]
+        value = sums[s] * scale
+        for i in range(STICK):
+            row[i] = value
+        if table[OPCODE] == EXX2:
+            store_pair(table[FLAGS], squares[s] * scale, row)
+
+
+@kernel
+def chunk_reduction(table, bases, half, word, scratch, first, last):
+    """Run units ``first`` .. ``last`` of a table in the number mode dl16-chunk.
+
+    Per lane (or per row, where the stick is reduced) the elements of one core are added up in order
+    of their place in the input, in chunks of CHUNK: a chunk's total starts at zero and is rounded
+    to DL16 after every addition, then joins the core's total, and that the total of all work
+    slices, each time rounded.
+    """
+    buffer, chunk = scratch[:CHUNK_BUFFER], scratch[CHUNK_BUFFER : 2 * CHUNK_BUFFER]
+    core, total = (
+        scratch[2 * CHUNK_BUFFER : 3 * CHUNK_BUFFER],
+        scratch[3 * CHUNK_BUFFER : 4 * CHUNK_BUFFER],
+    )
+    second = scratch[4 * CHUNK_BUFFER : 5 * CHUNK_BUFFER]
+    for unit in range(first, last):
+        sticks, address, result, coordinate = unit_place(table, bases, unit)
+        if table[OPCODE] == EXX2:
+            sum_block(
+                table, half, word, address, coordinate, sticks, True, buffer, chunk, core, second
+            )
+        sum_block(table, half, word, address, coordinate, sticks, False, buffer, chunk, core, total)
+        spread(table, sticks, total, second, buffer)
+        store_sticks(
+            half, word, result, sticks, table[OUT + INNER_PITCH], table[OUT + FORMAT], buffer
+        )
+
+
+@entry
+def run_chunked(table, bases, memory, scratch, first, last):
+    """C entry of :func:`chunk_reduction`."""
+    chunk_reduction(
         carray(pointer_i64(table), WORDS),
         carray(pointer_i64(bases), 8),
         carray(pointer_u16(memory), HALVES),

@@ -52,7 +52,7 @@ def quantize(values, scale, shift, low, high):
             whole = np.rint(exact)
         else:
             whole = np.copysign(np.floor(abs(exact) + 0.5), exact)
-        if whole != whole:
+        if whole != whole:  # NaN
             whole = 0.0
         values[i] = F(min(max(whole, low), high))
 
@@ -70,7 +70,7 @@ def saturate(values, limit):
 @kernel
 def to_int(value):
     """float32 → int32 towards zero; what does not fit saturates, NaN is 0."""
-    if value != value:
+    if value != value:  # NaN
         return np.int64(0)
     if value >= F(2147483648.0):
         return np.int64(2147483647)
@@ -93,6 +93,7 @@ def requantize_words(opcode, word, words, places, vectors, inner):
         else:
             b = (places[1] + vectors[1, i]) >> 5
             left, right = np.int64(words[a]), np.int64(words[b])
+            # of two 32-bit integers in 64 bits: what is cut off is the wrap modulo 2^32
             result = left + right if opcode == ADD else left * right
             words[y] = np.int32(result & 0xFFFFFFFF)
 

@@ -40,6 +40,7 @@ def _transpose_tile(b, rows):
     """A butterfly network of vector shuffles over 16 rows of 16 elements."""
     mask_type = ir.VectorType(I32, _SIDE)
     for stage in _STAGES:
+        # rows that differ in this bit exchange the elements whose column differs in it
         nxt = list(rows)
         for k in range(_SIDE):
             if k & stage:
@@ -65,7 +66,7 @@ def transpose_tile(typing_context, source, source_pitch, target, target_pitch):
         rows = []
         for row in range(_SIDE):
             loaded = b.load(pointer(args[0], args[1], row))
-            loaded.align = 2
+            loaded.align = 2  # sticks of a tensor may begin anywhere that is even
             rows.append(loaded)
         for row, value in enumerate(_transpose_tile(b, rows)):
             stored = b.store(value, pointer(args[2], args[3], row))

@@ -50,6 +50,7 @@ def next_largest(table, half, word, source, last, last_at, best, best_at, stick)
             else:
                 follows = x < last[i] or (x == last[i] and r < last_at[i])
                 better = x >= best[i]
+            # best_at < 0: nothing yet, and -inf is an element like any other
             if follows and (best_at[i] < 0 or better):
                 best[i] = x
                 best_at[i] = r

@@ -15,7 +15,7 @@ from math import isqrt, lcm
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.ops.coverage import SPEC_NAMES, Category
+from spyre.hw.ops.names import SPEC_NAMES, Category
 from spyre.hw.ops.table import Family, find_op
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp
 from spyre.torch_backend.program.op_spec import OpKind

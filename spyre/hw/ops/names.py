@@ -1,16 +1,13 @@
-"""The names the public specifications list, and how many of them run.
+"""Every operation name the public specifications list, by category, and which are refused and why.
 
-A name is implemented when it has a row in the op table, refused when a reason stands here, and
-otherwise missing. Source of the list: operations reference §3.
+A name without a reason here has a row in :data:`spyre.hw.ops.table.OPS`; a name with a reason never
+had public mathematics. Source: operations reference §3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-
-from spyre.hw.ops.table import OPS, OpDefinition, find_op
 
 
 class Category(StrEnum):
@@ -70,59 +67,3 @@ SPEC_NAMES: dict[str, SpecName] = {
     for name in names.split()
 }
 """All names, in the order of the specification's categories."""
-
-
-class Status(StrEnum):
-    """What becomes of a name of the specification."""
-
-    IMPLEMENTED = "implemented"
-    REFUSED = "refused"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """A name of the specification with its status; ``detail``: definition, or why it is refused."""
-
-    name: str
-    category: Category
-    status: Status
-    detail: str
-
-
-def coverage(
-    names: Mapping[str, SpecName] = SPEC_NAMES, ops: Mapping[str, OpDefinition] = OPS
-) -> tuple[Coverage, ...]:
-    """One line per name of the specification, in its order."""
-    return tuple(_cover(spec, ops) for spec in names.values())
-
-
-def _cover(spec: SpecName, ops: Mapping[str, OpDefinition]) -> Coverage:
-    row = find_op(spec.name, ops)
-    if row is not None:
-        return Coverage(spec.name, spec.category, Status.IMPLEMENTED, row.definition)
-    if spec.refused:
-        return Coverage(spec.name, spec.category, Status.REFUSED, spec.refused)
-    return Coverage(spec.name, spec.category, Status.MISSING, "not simulated yet")
-
-
-def count_line(lines: tuple[Coverage, ...]) -> str:
-    """``N of N covered: I implemented, R refused by name``."""
-    counts = {status: sum(line.status is status for line in lines) for status in Status}
-    covered = len(lines) - counts[Status.MISSING]
-    return (
-        f"{covered} of {len(lines)} covered: {counts[Status.IMPLEMENTED]} implemented, "
-        f"{counts[Status.REFUSED]} refused by name"
-    )
-
-
-def format_table(lines: tuple[Coverage, ...]) -> str:
-    """The lines in columns, and the count."""
-    width = max(len(line.name) for line in lines)
-    room = max(len(line.category) for line in lines)
-    status = max(len(kind) for kind in Status)
-    rows = [
-        f"{line.name:<{width}}  {line.category:<{room}}  {line.status:<{status}}  {line.detail}"
-        for line in lines
-    ]
-    return "\n".join((*rows, count_line(lines)))

@@ -1,4 +1,4 @@
-"""One operation per reading, engine against twin; the results' digests, one a line.
+"""One operation per reading, engine against reference; the results' digests, one a line.
 
 Run by test_readings in a process whose readings may differ from the defaults.
 """
@@ -49,7 +49,7 @@ CASES: dict[str, OperationSpec] = {
 
 
 def compare_all() -> None:
-    """AssertionError where engine and twin differ; prints "reading digest" per reading."""
+    """AssertionError where engine and reference differ; prints "reading digest" per reading."""
     for name, spec in CASES.items():
         trial = Trial(normals if name == "GELU_FORM" else small_numbers, ulps=1)
         compare(spec, trial)

@@ -1,0 +1,80 @@
+"""How much of the specification's operation list runs: ``python -m tools.op_table``.
+
+A name is implemented when it has a row in the op table, refused when :mod:`spyre.hw.ops.names`
+gives a reason, and otherwise missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from spyre.hw.ops.names import SPEC_NAMES, Category, SpecName
+from spyre.hw.ops.table import OPS, OpDefinition, find_op
+
+
+class Status(StrEnum):
+    """What becomes of a name of the specification."""
+
+    IMPLEMENTED = "implemented"
+    REFUSED = "refused"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """A name of the specification with its status; ``detail``: definition, or why it is refused."""
+
+    name: str
+    category: Category
+    status: Status
+    detail: str
+
+
+def coverage(
+    names: Mapping[str, SpecName] = SPEC_NAMES, ops: Mapping[str, OpDefinition] = OPS
+) -> tuple[Coverage, ...]:
+    """One line per name of the specification, in its order."""
+    return tuple(_cover(spec, ops) for spec in names.values())
+
+
+def _cover(spec: SpecName, ops: Mapping[str, OpDefinition]) -> Coverage:
+    row = find_op(spec.name, ops)
+    if row is not None:
+        return Coverage(spec.name, spec.category, Status.IMPLEMENTED, row.definition)
+    if spec.refused:
+        return Coverage(spec.name, spec.category, Status.REFUSED, spec.refused)
+    return Coverage(spec.name, spec.category, Status.MISSING, "not simulated yet")
+
+
+def count_line(lines: tuple[Coverage, ...]) -> str:
+    """``N of N covered: I implemented, R refused by name``."""
+    counts = {status: sum(line.status is status for line in lines) for status in Status}
+    covered = len(lines) - counts[Status.MISSING]
+    return (
+        f"{covered} of {len(lines)} covered: {counts[Status.IMPLEMENTED]} implemented, "
+        f"{counts[Status.REFUSED]} refused by name"
+    )
+
+
+def format_table(lines: tuple[Coverage, ...]) -> str:
+    """The lines in columns, and the count."""
+    width = max(len(line.name) for line in lines)
+    room = max(len(line.category) for line in lines)
+    status = max(len(kind) for kind in Status)
+    rows = [
+        f"{line.name:<{width}}  {line.category:<{room}}  {line.status:<{status}}  {line.detail}"
+        for line in lines
+    ]
+    return "\n".join((*rows, count_line(lines)))
+
+
+def main() -> int:
+    """Print every name of the specification and its status."""
+    print(format_table(coverage()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
