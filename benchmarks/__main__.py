@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(write_report(results, Path(given.report), given.compare))
     if given.plot:
-        from benchmarks.plots import write_plots
+        from benchmarks.report import write_plots
 
         print("\n".join(map(str, write_plots(results, Path(given.plot)))))
     return 1 if results.errors else 0

@@ -151,7 +151,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("reading", "parse, lower, decode, plan", _reading, one_cpu=True),
     Section("launching", "link and launch", partial(_apart, "launching"), one_cpu=True),
     Section("streams", "what the runtime adds", partial(_figures, "streams"), quick=False),
-    Section("counting", "what counting costs", partial(_figures, "counting"), quick=False),
+    Section("observers", "what watching costs", partial(_figures, "observers"), quick=False),
     Section("startup", "whole processes", partial(_later, "startup"), one_cpu=True),
     Section("scaling", "with size and cores", partial(_later, "scaling")),
     Section("eager", "what PyTorch adds", partial(_figures, "eager"), quick=False),

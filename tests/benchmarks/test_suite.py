@@ -139,7 +139,7 @@ def test_a_quick_run_is_short_by_what_it_leaves_out():
         [section.name for section in suite._chosen(suite._parse(arguments))]
         for arguments in (["all", "--quick"], ["all"])
     )
-    assert set(every) - set(quick) == {"streams", "counting", "eager", "beside", "compile"}
+    assert set(every) - set(quick) == {"streams", "observers", "eager", "beside", "compile"}
     assert len(every) == len(SECTIONS)
     assert [s.name for s in suite._chosen(suite._parse(["eager", "--quick"]))] == ["eager"]
 

@@ -1,9 +1,13 @@
-"""What counting costs: `python -m benchmarks.counting`.
+"""What watching costs: `python -m benchmarks.observers`.
 
-The same launches with counters off and on, in turn: a large elementwise kernel, one in a loop, a
-matmul, and a stream of 1,000 launches of a one-stick add. On: launches are counted
+Counting: the same launches with counters off and on, in turn: a large elementwise kernel, one in a
+loop, a matmul, and a stream of 1,000 launches of a one-stick add. On: launches are counted
 (`FlexDevice.counting`) and the counters read at the end. For comparison the same recorded, as a
 profile or trace has it. CPU time of the process; ratios are medians over pairs.
+
+The sanitizer: two devices, one with a sanitizer, run a linked program in turn; medians are
+compared. Targets: at most 2.5 times for a 2048 x 4096 add, at most 1.6 times for a 1024 x 1024 x
+1024 matmul.
 """
 
 from __future__ import annotations
@@ -11,11 +15,18 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.results import Figure, run
+from benchmarks.sampling import alternate
+from benchmarks.workloads import link_operations, upload
 from spyre.hw.device.device import Device
+from spyre.hw.spec import REGION_BYTES
+from spyre.mlir.builder.operations import OperationSpec
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.job import JobPlan
 from spyre.runtime.kernel.launch import run_recorded
@@ -23,6 +34,7 @@ from tests.runtime.flex import kernels
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PAIRS = 15
+ROUNDS = 21
 TARGET = 1.05
 Call = Callable[[], object]
 
@@ -96,9 +108,8 @@ def ratios(sides: Mapping[str, Call], pairs: int) -> tuple[float, float]:
     return statistics.median(found), statistics.median(first)
 
 
-def measure(pairs: int = PAIRS) -> list[Figure]:
-    """A line per workload and way."""
-    found: list[Figure] = []
+def measure_counting(pairs: int = PAIRS) -> Iterator[Figure]:
+    """A figure per workload and way."""
     card = FlexDevice(Device(threads=1))
     with tempfile.TemporaryDirectory() as directory:
         for name, call in workloads(card, Path(directory)).items():
@@ -106,10 +117,52 @@ def measure(pairs: int = PAIRS) -> list[Figure]:
                 sides = {"off": call, "on": lambda on=on, call=call: on(card, call)}
                 ratio, seconds = ratios(sides, pairs)
                 target = {"target": TARGET} if title == "counted" else {}
-                found.append(Figure(f"{name}: {title}", ratio, "x", **target))
-            found.append(Figure(f"{name}: off", seconds * 1e3, "ms"))
+                yield Figure(f"{name}: {title}", ratio, "x", **target)
+            yield Figure(f"{name}: off", seconds * 1e3, "ms")
     card.close()
-    return found
+
+
+# --- sanitizer ----------------------------------------------------------------------------------
+
+
+def sanitized_workloads() -> list[tuple[str, tuple[int, int], OperationSpec, float]]:
+    """Name, shape of both inputs, operation and target of every workload."""
+    a, b, y = (HostOperand(region * REGION_BYTES) for region in range(3))
+    add = pointwise("add", (2048, 4096), [a, b], y, {"mb": 32})
+    product = matmul(1024, 1024, 1024, a, b, y, (), {"mb": 8, "out": 4})
+    return [
+        ("add 2048x4096", (2048, 4096), add, 2.5),
+        ("matmul 1024x1024x1024", (1024, 1024), product, 1.6),
+    ]
+
+
+def measure_sanitizer(threads: int | None = None, rounds: int = ROUNDS) -> Iterator[Figure]:
+    """Every workload on a plain and on a sanitizing device."""
+    for name, shape, spec, target in sanitized_workloads():
+        devices = {
+            "plain": Device(threads=threads),
+            "sanitized": Device(None, threads, sanitize=True),
+        }
+        values = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+        sides = {side: _linked(device, [spec], values) for side, device in devices.items()}
+        times = alternate(sides, rounds)
+        findings = devices["sanitized"].sanitizer.take()
+        assert not findings, findings
+        plain, sanitized = times["plain"].median, times["sanitized"].median
+        yield Figure(f"{name}: plain", plain * 1e3, "ms")
+        yield Figure(f"{name}: sanitized", sanitized / plain, "x", target)
+
+
+def _linked(device: Device, specs: Sequence[OperationSpec], values: np.ndarray) -> Call:
+    for region in range(2):
+        upload(device, region, values)
+    linked = link_operations(device, specs)
+    return lambda: device.executor.run(linked)
+
+
+def measure() -> list[Figure]:
+    """All figures."""
+    return [*measure_counting(), *measure_sanitizer()]
 
 
 if __name__ == "__main__":
