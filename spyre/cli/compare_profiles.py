@@ -8,8 +8,7 @@ from typing import Any
 
 from spyre.cli.commands import run_and_compare
 from spyre.cli.options import Options
-from spyre.cli.profiling import check_files
-from spyre.cli.recorder import Recorder
+from spyre.cli.recorder import Recorder, check_profile_files
 from spyre.errors import SpyreError
 
 
@@ -18,7 +17,7 @@ def run_compare_profiles(options: Options) -> int:
     from spyre.runtime.profile.files import compare_profiles, comparison_object, comparison_table
 
     assert options.compare is not None
-    check_files(options)
+    check_profile_files(options)
     first, second = options.compare
     lines = compare_profiles(_profile_of(options, first), _profile_of(options, second))
     if options.json:

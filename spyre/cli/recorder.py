@@ -1,4 +1,7 @@
-"""``--trace``, ``--commands``, ``--profile``: what the card did in a run, as files and as text."""
+"""What the card did in a run, as files and as text; checked before it runs, written after.
+
+For ``--trace``, ``--commands``, ``--profile``, ``--report`` and ``--roofline``.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from spyre.cli.options import Options
 from spyre.errors import JsonLocation, LaunchError, SpyreError
 
 if TYPE_CHECKING:
+    from spyre.hw.cost.models import Model
     from spyre.hw.device.device import Device
     from spyre.runtime.flex.command_stream import CommandStream
     from spyre.runtime.profile.profile import Profile
@@ -21,7 +25,7 @@ class Recorder:
     """Records the command stream of one run if the options ask for it."""
 
     def __init__(self, options: Options) -> None:
-        """LaunchError SPY886, or errors of `check_files`, before anything runs."""
+        """LaunchError SPY886, or errors of `check_profile_files`, before anything runs."""
         self._options = options
         self._commands: CommandStream | None = None
         self._device_index = 0
@@ -30,9 +34,7 @@ class Recorder:
 
             check_trace_file(options.trace)
         if options.models:
-            from spyre.cli.profiling import check_files
-
-            check_files(options)
+            check_profile_files(options)
 
     def require_times(self, options: Options, file: Path) -> None:
         """LaunchError SPY887 when a trace or profile is asked for and a case's own ``options``
@@ -71,25 +73,30 @@ class Recorder:
     @cached_property
     def profile(self) -> Profile:
         """Modelled time of what was recorded."""
-        from spyre.cli.profiling import make_profile_of
         from spyre.runtime.flex.command_stream import CommandStream
+        from spyre.runtime.profile.profile import profile_of_recording
 
         commands = CommandStream() if self._commands is None else self._commands
-        return make_profile_of(self._options, commands)
+        options, model = self._options, cast("Model", self._options.cost_model)
+        return profile_of_recording(commands, options.machine, model, options.overlap)
 
     def write_profile(self) -> None:
         """Write the report and the picture that were asked for."""
-        if self._options.models:
-            from spyre.cli.profiling import write_files
-
-            write_files(self._options, self.profile)
+        if self._options.report is not None:
+            title = f"{Path(self._options.path).name} on {self.profile.machine.name}"
+            self.profile.report(self._options.report, title)
+        if self._options.roofline is not None:
+            self.profile.roofline(self._options.roofline)
 
     def print_profile(self) -> None:
-        """Print the table, if it was asked for."""
+        """Print the table and the lines under it, if they were asked for."""
         if self._options.profile:
-            from spyre.cli.profiling import print_profile
+            from spyre.cli.text_report import print_table
+            from spyre.runtime.profile.table import summary_lines
 
-            print_profile(self._options, self.profile)
+            print_table(self.profile.table(self._options.verbose))
+            for line in summary_lines(self.profile):
+                print(line)
 
     def print_commands(self) -> None:
         """Print the command stream on stdout, a line per control block."""
@@ -112,3 +119,19 @@ class Recorder:
             self.write_trace()
         except LaunchError as second:
             error.observed = (*error.observed, second.finding)
+
+
+def check_profile_files(options: Options) -> None:
+    """ProfileError SPY780 or SPY782, MachineError: before anything runs."""
+    if options.report is not None:
+        from spyre.runtime.profile.files import check_target
+
+        check_target(options.report)
+    if options.roofline is not None:
+        from spyre.runtime.profile.roofline import require_plot
+
+        require_plot(options.roofline)
+    if options.machine is not None:
+        from spyre.hw.cost.machine import load_machine
+
+        load_machine(options.machine)

@@ -49,6 +49,7 @@ def _module(subject: FunctionSubject) -> ModuleType:
                 "SPY744", f"there is no module {subject.module}", found=str(error)
             ) from error
     name = f"spyre_sweep_{Path(subject.module).stem}"
+    # Sweeps name files too, which need be in no package: loaded by path, under a name of ours.
     spec = importlib.util.spec_from_file_location(name, subject.module)
     assert spec is not None
     assert spec.loader is not None

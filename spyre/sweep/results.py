@@ -52,6 +52,7 @@ def require_parquet() -> Any:
 def _write_parquet(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     pyarrow = require_parquet()
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    # Parquet has no empty number.
     values = [[None if cell == "" else cell for cell in column] for column in columns]
     pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, values, strict=True))), path)
 

@@ -61,6 +61,7 @@ def opened_journal(path: Path, definition: str, anew: bool = False) -> Iterator[
 
 def _lock(descriptor: int, path: Path) -> None:
     try:
+        # The kernel lets go of the lock when the process ends, however it does.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise SweepError("SPY742", f"another process writes {path}") from error
@@ -69,6 +70,7 @@ def _lock(descriptor: int, path: Path) -> None:
 def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]:
     """Points of the journal, and its first line written if it is empty."""
     complete, _, torn = path.read_bytes().rpartition(b"\n")
+    # A line without its end was being written when its process died.
     if torn:
         os.ftruncate(descriptor, len(complete) + bool(complete))
     if not complete:

@@ -100,6 +100,7 @@ def minimize(errors: Callable[[Float64Array], Float64Array], start: Float64Array
     residuals = errors(logs)
     for _ in range(ROUNDS):
         slope = _slopes(errors, logs, residuals)
+        # Logarithms keep constants positive and make one damping fit all of them.
         square = slope.T @ slope + damping * np.eye(len(logs))
         step = np.linalg.solve(square, -slope.T @ residuals)
         tried = errors(logs + step)

@@ -242,6 +242,7 @@ def _constant(
 def _checked_value(value: object, kind: str, file: str, path: str) -> Value:
     if kind == "Points":
         return _points(value, file, path)
+    # TOML's true is an int to Python.
     if isinstance(value, bool) or not isinstance(value, int if kind == "int" else (int, float)):
         raise _wrong_constant(file, path, "a whole number" if kind == "int" else "a number", value)
     if not (isfinite(value) and value >= 0):

@@ -157,6 +157,7 @@ def _ideal_time(counts: OperationCounts, hw: Hardware, overlap: UnitOverlap) -> 
     )
     if overlap == "serial":
         return OperationTime(counts.name, units)
+    # Negative: what all units but the slowest would add.
     hidden = max(units.values) - units.total
     return OperationTime(counts.name, units + Terms(overlap=hidden))
 
@@ -249,6 +250,8 @@ def _calibrated_terms(
     pt, spill, split, sums = product_ns(counts, cal)
     sfu, lx = sfu_ns(counts, hw), counts.lx_bytes * counts.busiest / lx_gbps(hw)
     waiting = streams.memory_ns + streams.turning_ns + streams.tile_ns + spill
+    # SFU and LX run beside memory: only what exceeds it shows. The pt array hides a measured part
+    # of itself behind whatever is slowest (hardware reference §3.5 B).
     slowest = max(waiting, sfu, lx)
     return Terms(
         memory=streams.memory_ns,
@@ -278,6 +281,8 @@ def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> fl
     scaled = sum(
         c.hbm_bytes * (cal.scalar_turnaround if c.scalar_operand else 1.0) for c in turning
     )
+    # Every byte of the smaller direction costs a turn; the cost is spread over all traffic, so
+    # that operations of a kernel have their parts.
     per_byte = cal.turnaround_ns_per_byte * min(read, written) / (read + written)
     return per_byte * scaled / (read + written)
 
@@ -347,6 +352,7 @@ def low_tile_factor(counts: OperationCounts, cal: Calibration) -> float:
     """What a very low row tile in a loop does to memory time: narrow rows are worse."""
     if not _is_tiled(counts):
         return 1.0
+    # As published: a curve over height and width of a tile (hardware reference §3.5 B).
     wide = max(counts.columns, 1) / cal.low_tile_columns
     low = sqrt(counts.core_rows / cal.low_tile_height) * pow(wide, cal.low_tile_column_power)
     return 1.0 / min(1.0, low)

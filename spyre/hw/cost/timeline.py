@@ -132,6 +132,7 @@ def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
     delayed: list[Task] = []
     for number, task in enumerate(tasks):
         stream = streams.setdefault(task.stream, _Stream())
+        # Waits within the stream are what the second set of buffers relaxes; the others stay.
         waits = {k for k in task.after if tasks[k].stream != task.stream}
         waits |= {k for k in task.after if tasks[k].kind is TaskKind.HOST}
         delayed.append(

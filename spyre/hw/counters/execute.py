@@ -155,6 +155,8 @@ def _parts_together(runs: Sequence[PlanRun]) -> Iterator[tuple[list[PlanRun], in
         return
     if not runs:  # in a loop that this launch does not enter
         return
+    # Parts of one execution share sticks, so they are counted together: executions are grouped
+    # by the set of runs they are in.
     instances = np.unique(np.concatenate([run.instances for run in runs]))
     member = np.stack([np.isin(instances, run.instances) for run in runs])
     kinds, counts = np.unique(member, axis=1, return_counts=True)
@@ -181,6 +183,8 @@ def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
 def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
     """Sticks of an operand in HBM that one execution touches, each once; ``runs``: its parts."""
     sticks = {share: count for run in runs for share, count in _shares(run, operand)}
+    # Shares that begin apart have nothing in common unless windows or index tensors overlap, so
+    # counting them is enough; listing the sticks one by one is much slower.
     if not any(_overlaps(run, operand) for run in runs):
         return sum(sticks.values())
     return len(np.unique(np.concatenate([_stick_numbers(run, operand) for run in runs])))
@@ -285,6 +289,7 @@ def chain_end(cores: Int64Array) -> int:
 
 def _gaps(cores: Int64Array) -> Int64Array:
     """Links from each core, in order of their numbers, to the next one around the ring."""
+    # The ring closes: the last gap is the one from the highest core to the lowest.
     around = np.sort(cores)
     gaps: Int64Array = np.diff(around, append=around[0] + CORES)
     return gaps
@@ -325,6 +330,7 @@ def _sent_bytes(run: PlanRun) -> Int64Array:
     cores = np.array(run.plan.op.cores)
     for group in _reducing(run):
         sent[group[group != chain_end(group)]] += _sum_bytes(run)
+    # Reading from another scratchpad, its core sends; writing to one, the working core does.
     for operand, access in _in_scratchpads(run):
         owners = _owners(run, operand)
         senders = cores if access.tensor in run.plan.op.outputs else owners

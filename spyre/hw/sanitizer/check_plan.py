@@ -216,13 +216,16 @@ class _Builder:
         operands = [OperandBoxes.of(variant, k) for k in range(len(op.tensors))]
         first_output = len(op.tensors) - len(op.outputs)
         inputs, outputs = operands[:first_output], operands[first_output:]
+        # What an index leads to depends on data: the kernels check indices, nothing is known here.
         for operand in inputs:
             if not is_indirect(operand.tensor) and self.checks & {Check.INIT, Check.LX}:
                 self._add(static, variant, operand, ct.READ)
         for operand in outputs:
+            # Rather too much counts as written than that a later read is reported wrongly.
             if is_indirect(operand.tensor):
                 operand = reachable(operand, self.linked.binding.allocations)
             self._add(static, variant, operand, ct.WRITE)
+        # Only inputs that may meet an output have to be looked at again after the writes.
         for operand in inputs:
             if not is_indirect(operand.tensor) and any(overlap(operand, o) for o in outputs):
                 self._add(static, variant, operand, ct.REREAD)
@@ -233,12 +236,14 @@ class _Builder:
         positions = [p for p, box in enumerate(operand.boxes) if box is not None]
         starts = host_sticks(operand.begins)
         same = [self._nest(b, operand.is_aligned) if b else -1 for b in operand.boxes]
+        # A read that several cores share is checked once; writes also differ by who makes them.
         positions = _distinct(starts, positions, same, None if role == ct.READ else tags)
         if not positions:
             return
         chosen = starts[:, positions]
         base = chosen[:, 0]
         relative, pattern = _patterns(chosen - base[:, None])
+        # One core cannot race with itself: without a second one the compiled check has less to do.
         clash = role == ct.REREAD or (
             not is_indirect(operand.tensor) and len({tags[p] for p in positions}) > 1
         )
@@ -291,6 +296,8 @@ def nest_words(box: Box, aligned: bool) -> list[int]:
     axes = join_axes(drop_unit_axes(box.walk.picked((0,)).axes))
     merged = [(axis.extent, axis.pitches[0] // STICK_BYTES) for axis in axes]
     run, stride = 1, 1
+    # The innermost axis becomes the run. Unaligned runs touch a stick more at their end, which
+    # is right only where their sticks are neighbours.
     if merged and (aligned or merged[-1][1] == 1):
         run, stride = merged.pop()
     run += not aligned
@@ -318,6 +325,7 @@ def _distinct(
     ``starts``: [instance, position]; ``nests``: by position.
     """
     columns = starts[:, positions]
+    # Where all instances have the same pattern the first one decides: np.unique sorts columns.
     if columns.size and (columns - columns[:, :1] == columns[:1] - columns[0, 0]).all():
         columns = columns[:1]
     for other in (nests, tags):

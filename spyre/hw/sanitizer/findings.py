@@ -140,6 +140,7 @@ def grouped(findings: Iterable[SanitizerFinding]) -> list[SanitizerFinding]:
 
     Unrolled loops would otherwise repeat everything per iteration.
     """
+    # Texts, not places: what differs between equal executes is where, never what is wrong.
     groups: dict[tuple[str, ...], list[SanitizerFinding]] = {}
     for finding in findings:
         key = (finding.code, finding.message, finding.expected, finding.found)

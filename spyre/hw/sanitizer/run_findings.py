@@ -154,6 +154,7 @@ def check_cover(
     tensor = expected.tensor
     words = shadow.of_range(tensor.address_bytes, tensor.size_bytes)
     records = words >> ct.CORE_BITS
+    # Records before the run's first are of uploads and earlier runs: not written by this one.
     bare = expected.sticks & (records < first_record).reshape(expected.sticks.shape)
     if not bare.any():
         return

@@ -66,6 +66,7 @@ class Sanitizer:
     def begin(self, linked: LinkedProgram) -> None:
         """A launch of ``linked`` follows: `arguments` serves it until the next `begin`."""
         plan = check_plan_of(linked, self.checks)
+        # One record per execution, so that a shadow word names the loop iteration that wrote it.
         first = self.log.add(LaunchEvent(linked.view, self.label), plan.execution_count)
         self._current = CheckedLaunch(linked.view, self.label, plan, new_results(plan), first)
         self._launches.append(self._current)

@@ -68,6 +68,7 @@ class RecordLog:
 
     def add(self, event: Event, records: int = 1) -> int:
         """The first record of a new event. UnsupportedError SPY738 when the words are used up."""
+        # Records number what happened: two uploads at once must not get the same ones.
         with self._lock:
             return self._add(event, records)
 
@@ -126,6 +127,7 @@ class ShadowMemory:
         page = mmap.PAGESIZE // _WORD_BYTES
         low, high = -(-first // page) * page, last // page * page
         if low < high:
+            # Pages that are given back read as zero, and a page that nobody wrote costs nothing.
             self.words[first:low] = 0
             self._mapping.madvise(mmap.MADV_DONTNEED, low * _WORD_BYTES, (high - low) * _WORD_BYTES)
             first = high

@@ -255,6 +255,7 @@ def _count_outside(
         mine = np.array([b is box for b in boxes])
         instances, cores = np.nonzero(outside & mine)
         offsets = box.walk.offsets()
+        # In pieces: instances times sticks of a large launch do not fit into memory at once.
         step = max(1, _CHUNK // len(offsets))
         for first in range(0, len(instances), step):
             rows, columns = instances[first : first + step], cores[first : first + step]
@@ -294,6 +295,8 @@ def _contradicts(op: Operation, tensor: Tensor, dim: str, pitch: int, owner: All
     stick = stick_elements(tensor).get(dim, 1)
     if not tensor.holds(dim) or op.extents[dim] <= stick:
         return False
+    # Layouts split a host dim into device dims, so a dim that is not along the stick may step by
+    # a multiple of one of them, as long as it stays within the dim's extent.
     if dim in tensor.stick_dims:
         return all(pitch != stride for _, stride in owner.device_dims)
     return all(
@@ -331,9 +334,11 @@ def check_stale(linked: LinkedProgram, sites: Sequence[ExecuteSite]) -> Iterator
     by_static = {site.static: site for site in sites}
     for read in (use for use in uses if not use.is_output):
         before = [u for u in uses if u.is_output and u.static < read.static and u.meets(read)]
+        # What reads its own result back (a sum over tiles) means to keep only the last value.
         if not before or _accumulates(before, uses):
             continue
         last = before[-1]
+        # The outermost loop that the read has left but the write is in.
         inner = [d for d, loop in enumerate(paths[last.static]) if loop not in paths[read.static]]
         if not inner or not _repeats(linked, last.static, inner[0]):
             continue

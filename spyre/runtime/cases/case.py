@@ -305,6 +305,7 @@ def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, byte
 
 def _put_in_place(temporary: Path, directory: Path) -> None:
     """Rename; what was there is moved away first and removed last."""
+    # Two renames: for a moment neither is there, but never half of one.
     old = temporary.with_name(f"{temporary.name}.old")
     if directory.exists():
         directory.rename(old)

@@ -230,6 +230,7 @@ def writers(step: ExecuteView, operand: int, addresses: Int64Array) -> Int64Arra
         return np.zeros(0, np.int64)
     if access.tensor.indirection is Indirection.VALUE:
         return np.zeros(addresses.size, np.int64)
+    # Addresses ascend, so those of one stick are neighbours, and one look-up serves all of them.
     sticks = addresses // STICK_BYTES
     new = np.concatenate([[True], sticks[1:] != sticks[:-1]])
     which, heads = np.cumsum(new) - 1, addresses[new]

@@ -133,6 +133,7 @@ def _float_differences(
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.abs(found64 - expected64)
         allowed = tolerance.atol + tolerance.rtol * np.abs(expected64)
+    # DL16 stores NaN as infinity, so with `merged_nan` an expected NaN may come back as one.
     special = ~(np.isfinite(found64) & np.isfinite(expected64))
     agree = found64 == expected64
     expected_nan = np.isnan(expected64)
@@ -147,6 +148,7 @@ def _integer_differences(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Differences of integers and booleans; never 0 for unequal ones, however large."""
     as_float = found.astype(np.float64) - expected.astype(np.float64)
+    # float64 merges neighbouring integers beyond 2^53: unequal ones are at least 1 apart.
     difference = np.where(found == expected, 0.0, np.maximum(np.abs(as_float), 1.0))
     allowed = tolerance.atol + tolerance.rtol * np.abs(expected.astype(np.float64))
     return difference, allowed

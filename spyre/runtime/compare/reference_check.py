@@ -96,6 +96,8 @@ class ReferenceCheck:
             wrong = self._wrong_elements(step, window, found, expected)
             if wrong.size:
                 raise self._mismatch(step, window, wrong, found, expected)
+            # Within the allowance: the reference goes on with the engine's bits, so that the
+            # comparison of everything else can be exact.
             self._memory.write(window.address_bytes, found)
 
     def _wrong_elements(
@@ -107,6 +109,8 @@ class ReferenceCheck:
         mode = self.device.numerics.mode
         distance = ulp_distance(found, expected, stored, mode)
         wrong = distance > allowed.ulps_of(stored)
+        # Sums in another order differ by more than ulps where terms cancel: there the bound is
+        # the rounding noise of the terms.
         if wrong.any() and allowed.sums and stored.is_float:
             noise = sum_noise(step.op, self._inputs(step), mode)
             sides = (decoded(side, stored.name, mode) for side in (found, expected))

@@ -185,6 +185,8 @@ class NumericsComparison:
 
     def _step(self, lead: ExecuteView, other: ExecuteView) -> ExecuteDifference:
         adjusted = self._hand_over(lead, other)
+        # Both sides must start from the same numbers; the leader's own state goes on afterwards,
+        # so what binary16 cannot hold does not leak into later executes.
         saved = self._adjust_leader(lead) if adjusted else []
         self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
         self._other.device.executor.run_part(self._other.linked, other.first, other.last)
@@ -291,6 +293,8 @@ class NumericsComparison:
     ) -> ExecuteDifference:
         values, at, addresses, core = elements
         wrong = (apart.units > explained) & ~apart.beyond
+        # The worst element to show: an unexplained one before all others, then by ULP; numbers
+        # beyond binary16 are expected and come last. 1e300 keeps unexplained ones apart in order.
         ranked = np.where(apart.beyond, -1.0, np.where(wrong, np.inf, apart.units))
         ranked = np.where(wrong & np.isfinite(apart.units), 1e300 + apart.units, ranked)
         worst = int(np.argmax(ranked))

@@ -143,6 +143,8 @@ def explained_units(
     terms = _terms(plan)
     if terms == 1:
         return explained
+    # Partial sums are larger than the result where terms cancel; their size is estimated by the
+    # largest result and by what random signs would leave.
     partial = max(*(_largest(v) for v in values), _typical_sum(plan, inputs, terms))
     explained += terms * 2.0**-24 * partial / ulp
     if unit.data_format == "SEN169_FP16" and _adds_in_chunks(plan):
@@ -174,6 +176,7 @@ def _chunk_units(numerics: Numerics, terms: int) -> float:
     if not numerics.chunked:
         return 0.0
     within, chunks = min(terms, CHUNK), -(-terms // CHUNK)
+    # Cutting off errs in one direction every time; rounding errors add up like a random walk.
     if numerics.alu_rounding == "trunc":
         return float(within + chunks)
     return min(2 * (sqrt(within) + sqrt(chunks)), (within + chunks) / 2)

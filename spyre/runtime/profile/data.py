@@ -151,6 +151,7 @@ class HbmOccupancy:
     def thinned(self) -> HbmOccupancy:
         """The same with at most two rows of every moment: the fullest and the last."""
         _, moment = np.unique(self.time_ns, return_inverse=True)
+        # The fullest row keeps the peak, the last one what holds until the next moment.
         order = np.lexsort((-self.total_bytes, moment))
         fullest = order[np.append(True, np.diff(moment) > 0)]
         last = np.flatnonzero(np.append(np.diff(moment) > 0, True))
@@ -169,6 +170,8 @@ def hbm_occupancy(
     for owner, span in zip(owners, timeline.spans, strict=True):
         ends_ns[owner] = max(ends_ns[owner], span.end_ns)
     clock_ns = np.array([activity.ended_ns for activity in activities], np.int64)
+    # Allocations are known by the host's clock and activities by both clocks: what had ended on
+    # the host before an allocation says where on the modelled axis it lies.
     order = np.argsort(clock_ns, kind="stable")
     modelled_ns = np.maximum.accumulate(np.append(0.0, ends_ns[order]))
     ended = np.searchsorted(clock_ns[order], history.times_ns, side="right")

@@ -92,6 +92,7 @@ def _hbm_object(occupancy: HbmOccupancy) -> Object:
 def _lx_object(kernel: KernelProfile) -> Object:
     """Bytes of a scratchpad alive in one launch, from each moment to the next."""
     live_bytes, begin_ns = kernel.model.lx_live_bytes, kernel.model.begin_ns
+    # Only moments of change: loops repeat the same bytes thousands of times.
     changes = np.flatnonzero(np.diff(live_bytes, prepend=-1))
     return {
         "peak_bytes": kernel.lx_peak_bytes,

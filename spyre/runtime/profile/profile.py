@@ -105,6 +105,7 @@ def make_profile(
     launches: list[TimelineLaunch] = []
     ends: dict[str, int] = {}
     for number, activity in enumerate(activities):
+        # Labels of what ran before the recording, or failed, mean nothing: they have no task.
         after = tuple(sorted({ends[label] for label in activity.after if label in ends}))
         kernel = None
         if activity.program is not None:

@@ -62,6 +62,7 @@ def roofline_of(profile: ProfileData) -> Roofline:
     xs = [p.intensity for p in points if p.intensity is not None]
     flat = [roof.rate for roof in roofs if roof.rate]
     gbps = max(roof.gbps for roof in roofs)
+    # Where the slanted roof meets the flat ones has to be in the picture, points or not.
     knees = [rate / gbps for rate in flat]
     rates = [p.rate for p in points] + flat
     return Roofline(

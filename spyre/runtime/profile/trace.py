@@ -130,6 +130,7 @@ class _ModelledTrace:
     def _span(
         self, name: str, track: Track, span_ns: tuple[float, float], details: Mapping[str, object]
     ) -> TraceEvent:
+        # Ends are rounded, not lengths: neighbours then meet (see above).
         begin, end = (self._begin_ns + round(each) for each in span_ns)
         return self._process.span(name, "modelled", track, (begin, end), details)
 

@@ -206,6 +206,7 @@ def _refusal(path: Path | str, found: str) -> LaunchError:
 def _encoded(head: Mapping[str, Any], events: Iterable[TraceEvent]) -> Iterator[bytes]:
     """The JSON text of the trace, in pieces."""
     source = iter(events)
+    # Pieces of the list's inside: the events of a long recording need not fit into memory.
     separator = msgspec.json.encode(head)[:-1] + b',"traceEvents":['
     while piece := list(islice(source, _PIECE)):
         yield separator + msgspec.json.encode(piece)[1:-1]
@@ -239,6 +240,7 @@ class _CardTrace:
     def _memory(self, history: AllocationHistory) -> Iterator[TraceEvent]:
         """What is allocated, from the first command on."""
         first_ns = min(command.begin_ns for command in self._commands)
+        # The recording begins before the first command, where a trace has no time yet.
         clock_ns = np.maximum(np.append(first_ns, history.times_ns), first_ns)
         moments = clock_ns - self._origin_ns
         values = hbm_counters(history.allocated_bytes)

@@ -78,6 +78,7 @@ class TraceProcess:
 
         ``values``: [moments], like the times. Moments at which nothing changes are left out.
         """
+        # Perfetto holds a counter until its next event: repeating a value only makes files larger.
         rows = np.stack(list(values.values()), axis=1)
         changed = np.append(True, (np.diff(rows, axis=0) != 0).any(axis=1))
         for moment, row in zip(times_ns[changed].tolist(), rows[changed].tolist(), strict=True):

@@ -253,6 +253,7 @@ def _fullest(times: Float64Array, rows: Int64Array) -> tuple[Float64Array, Int64
     if len(times) <= MAX_STEPS:
         return times, rows
     edges = np.linspace(0, len(times), MAX_STEPS + 1).astype(np.int64)[:-1]
+    # Of neighbours the fullest is drawn: a picture must not hide the peak.
     group = np.searchsorted(edges, np.arange(len(times)), side="right")
     order = np.lexsort((-rows.sum(axis=1), group))
     chosen = order[np.append(True, np.diff(group[order]) > 0)]

@@ -35,6 +35,7 @@ def tag(name: str, content: Content = "", **attributes: object) -> Markup:
 
 def inside(content: Content) -> Markup:
     """Content one behind another, what is no markup escaped."""
+    # A plain string is one piece of text: iterating over it would escape character by character.
     pieces = [content] if isinstance(content, str) else content
     return Markup("".join(p if isinstance(p, Markup) else escape(p, quote=True) for p in pieces))
 
