@@ -65,7 +65,6 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 
 def schema_of(op: Any) -> Any:
-    """The schema of an operator overload."""
     return op._schema
 
 
@@ -118,7 +117,6 @@ in seconds since 1970, that was over when the process began to profile."""
 
 
 def profiler_is_on() -> bool:
-    """Whether a torch profiler records now."""
     found: bool = _profiler._is_profiler_enabled
     return found
 

@@ -52,7 +52,6 @@ class TensorMemory:
         self._given_back.append(size_bytes)
 
     def note_out_of_memory(self) -> None:
-        """An allocation was refused."""
         with self._lock:
             self._out_of_memory += 1
 
@@ -95,7 +94,6 @@ _memories: dict[int, TensorMemory] = {}
 
 
 def tensor_memory(card: FlexDevice) -> TensorMemory:
-    """The counters of ``card``."""
     memory = _memories.get(card.index)
     return memory if memory is not None else _memories.setdefault(card.index, TensorMemory())
 

@@ -133,7 +133,6 @@ class SpyreGenerator(CpuGenerator):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """The card."""
         return torch.device("spyre", self.card_index)
 
     def clone_state(self) -> SpyreGenerator:

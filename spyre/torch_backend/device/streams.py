@@ -132,7 +132,6 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
         blocking: bool = False,
         interprocess: bool = False,
     ) -> SpyreEvent:
-        """An event nobody has recorded."""
         if interprocess:
             raise NotImplementedError("spyre events cannot be shared between processes")
         index = index_of(None if isinstance(device, bool) else device)

@@ -193,12 +193,10 @@ def _target(args: tuple[Any, ...], named: Mapping[str, Any]) -> torch.Tensor:
 
 
 def hardtanh(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
-    """aten::hardtanh."""
     return torch.clamp(x, min_val, max_val)
 
 
 def hardtanh_(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
-    """aten::hardtanh_."""
     return torch.clamp_(x, min_val, max_val)
 
 

@@ -38,7 +38,6 @@ def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
 
 
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> torch.Tensor:
-    """aten::cat.out."""
     pieces = _pieces(tensors)
     sizes = joined_sizes(tensors, dim)
     if out.shape != sizes:

@@ -37,7 +37,6 @@ from spyre.torch_backend.program.operations import Lowering
 
 
 def convert_all(low: Lowering, dtype: str, *values: Value) -> list[Value]:
-    """All ``values`` as ``dtype``."""
     return [low.convert(v, dtype) for v in values]
 
 
@@ -207,12 +206,10 @@ def _leaky_relu(x: torch.Tensor, slope: float = 0.01, *, out: torch.Tensor) -> t
 
 
 def relu(x: torch.Tensor) -> torch.Tensor:
-    """aten::relu."""
     return fill("relu", _rectified, [x], (name_of(x.dtype),), torch.empty_like(x))
 
 
 def relu_(x: torch.Tensor) -> torch.Tensor:
-    """aten::relu_."""
     return fill("relu", _rectified, [x], (name_of(x.dtype),), x)
 
 

@@ -161,7 +161,6 @@ def _is_writable(x: torch.Tensor) -> bool:
 
 
 def zero(x: torch.Tensor) -> torch.Tensor:
-    """aten::zero_."""
     return fill_scalar(x, 0)
 
 

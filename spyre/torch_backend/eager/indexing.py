@@ -110,7 +110,6 @@ def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
 
 
 def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """aten::embedding."""
     rows = weight.new_empty((*indices.shape, *weight.shape[1:]))
     return fill("select", select_rows, [weight, indices], (0, False), rows)
 
@@ -136,7 +135,6 @@ def _takes_index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
 def gather(
     x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
 ) -> torch.Tensor:
-    """aten::gather.out."""
     return fill("gather", select_elements, [x, index], (dim % x.dim(),), out, index.shape)
 
 

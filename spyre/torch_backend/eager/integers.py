@@ -34,17 +34,14 @@ from spyre.torch_backend.program.operations import Lowering
 
 
 def plus(low: Lowering, a: Value, b: Value) -> Value:
-    """a + b."""
     return low.pointwise("addi32toi32", a, b)
 
 
 def times(low: Lowering, a: Value, b: Value | int) -> Value:
-    """a · b."""
     return low.pointwise("muli32toi32", a, low.constant(b, a.dtype) if isinstance(b, int) else b)
 
 
 def minus(low: Lowering, a: Value, b: Value) -> Value:
-    """a - b."""
     return plus(low, a, times(low, b, -1))
 
 

@@ -153,7 +153,6 @@ def _inner(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
 
 
 def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """aten::dot."""
     out = torch.empty((), dtype=left.dtype, device=left.device)
     return fill("dot", _inner, [left, right], (name_of(out.dtype),), out)
 

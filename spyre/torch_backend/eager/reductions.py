@@ -255,7 +255,6 @@ def _takes_norm_of_nothing(
 def cumsum(
     x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
 ) -> torch.Tensor:
-    """aten::cumsum.out."""
     if x.dim() == 0:
         return out.copy_(x)
     return fill("cumsum", _cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)

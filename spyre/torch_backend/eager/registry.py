@@ -128,7 +128,6 @@ _registered = False
 
 
 def register() -> None:
-    """Register them, once."""
     global _registered
     if not _registered:
         _registered = True

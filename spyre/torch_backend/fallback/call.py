@@ -78,7 +78,6 @@ class Signature:
 
 @lru_cache(4096)
 def signature_of(op: Any) -> Signature:
-    """The signature of an operator overload."""
     schema = schema_of(op)
     arguments = schema.arguments
     names = tuple(a.name for a in arguments)

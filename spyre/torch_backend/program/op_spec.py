@@ -77,7 +77,6 @@ class Value:
 
     @property
     def numel(self) -> int:
-        """Number of elements."""
         return prod(self.sizes)
 
     @property
@@ -91,7 +90,6 @@ class Value:
         return self.view.device_format
 
     def permuted(self, order: Sequence[int]) -> Value:
-        """Dims in ``order``."""
         return self._seen(self.view.permuted(order))
 
     def transposed(self, a: int, b: int) -> Value:
@@ -105,7 +103,6 @@ class Value:
         return self._seen(self.view.unsqueezed(dim))
 
     def expanded(self, sizes: Sequence[int]) -> Value:
-        """Broadcast to ``sizes``."""
         return self._seen(self.view.expanded(sizes))
 
     def collapsed(self) -> Value:

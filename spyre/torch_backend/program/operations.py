@@ -221,7 +221,6 @@ class Operations:
         )
 
     def mean(self, value: Value, dims: Sequence[int]) -> Value:
-        """The mean over ``dims``."""
         count = prod(value.sizes[k] for k in dims)
         return self.reduce("mean", value, dims, {"scaling_factor": float_bits(1.0 / count)})
 

@@ -89,7 +89,6 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def _register() -> None:
-    """Register the kernels of all lists."""
     kernels: dict[str, Kernel] = {name: _casting(name, _lower) for name in LOWER_PRECISION}
     kernels |= {name: _casting(name, _float32) for name in FLOAT32}
     kernels |= {name: _casting(name, _widest) for name in PROMOTED}

@@ -19,16 +19,16 @@ import torch
 aten = torch.ops.aten
 
 
-def _on_cpu(op: Any, *args: Any) -> Any:
+def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The fallback, loaded when an operation needs it."""
     from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
 
-    return cpu_fallback(op, *args)
+    return cpu_fallback(op, *args, **kwargs)
 
 
-def convolution(*args: Any) -> Any:
-    """aten::convolution_overrideable, by aten::convolution."""
-    return _on_cpu(aten.convolution.default, *args)
+convolution = functools.partial(_on_cpu, aten.convolution.default)
+mse_loss = functools.partial(_on_cpu, aten.mse_loss.default)
+smooth_l1_loss = functools.partial(_on_cpu, aten.smooth_l1_loss.default)
 
 
 def convolution_backward(
@@ -50,16 +50,6 @@ def convolution_backward(
     return _on_cpu(aten.convolution_backward.default, *tensors, *sizes)
 
 
-def mse_loss(*args: Any) -> Any:
-    """aten::mse_loss."""
-    return _on_cpu(aten.mse_loss.default, *args)
-
-
-def smooth_l1_loss(*args: Any) -> Any:
-    """aten::smooth_l1_loss."""
-    return _on_cpu(aten.smooth_l1_loss.default, *args)
-
-
 Kernel = Callable[..., Any]
 
 THROUGH_FLOAT64 = (
@@ -75,7 +65,7 @@ THROUGH_COMPLEX = (
 )
 """Real numbers in, complex ones in between, real ones out (of stft: where that is asked for)."""
 
-INTO_GIVEN = (
+OUT_VARIANTS = (
     *("linalg_pinv.atol_rtol_float_out", "linalg_pinv.out", "linalg_pinv.out_rcond_tensor"),
     *("linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor"),
     *("linalg_matrix_rank.atol_rtol_float_out", "linalg_matrix_rank.atol_rtol_tensor_out"),
@@ -89,14 +79,14 @@ WITH_FORMULA = ("linalg_pinv.atol_rtol_tensor",)
 
 
 def composite_kernels() -> dict[str, Kernel]:
-    """By aten name, for the keys that come before torch takes the operation apart."""
-    found = {name: _kernel(name, _on_host) for name in (*THROUGH_FLOAT64, *THROUGH_COMPLEX)}
-    return found | {name: _kernel(name, _falling_back) for name in INTO_GIVEN}
+    """For the dispatch keys that come before torch takes the operation apart."""
+    copied = {name: _kernel(name, _on_host) for name in (*THROUGH_FLOAT64, *THROUGH_COMPLEX)}
+    return copied | {name: _kernel(name, _on_cpu) for name in OUT_VARIANTS}
 
 
 def formula_kernels() -> dict[str, Kernel]:
-    """By aten name, for the device's own key."""
-    return {name: _kernel(name, _falling_back) for name in WITH_FORMULA}
+    """For the device's own dispatch key."""
+    return {name: _kernel(name, _on_cpu) for name in WITH_FORMULA}
 
 
 def _kernel(name: str, run: Kernel) -> Kernel:
@@ -106,12 +96,6 @@ def _kernel(name: str, run: Kernel) -> Kernel:
         return run(operator(name), *args, **kwargs)
 
     return functools.wraps(run)(skip_in_dynamo(kernel))
-
-
-def _falling_back(op: Any, *args: Any, **kwargs: Any) -> Any:
-    from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
-
-    return cpu_fallback(op, *args, **kwargs)
 
 
 def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:

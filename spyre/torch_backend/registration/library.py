@@ -95,7 +95,6 @@ def register_autocast(kernels: dict[str, Kernel]) -> None:
 
 
 def view_kernels() -> dict[str, Kernel]:
-    """Kernels of the operations in `VIEWS`."""
     return {name: _metadata_kernel(name) for name in VIEWS}
 
 

@@ -178,7 +178,6 @@ class _InFloat32:
         self.device = scale.device
 
     def double(self) -> torch.Tensor:
-        """The scale."""
         return self.scale
 
 
@@ -251,46 +250,17 @@ def _generator(device: Any = "cpu") -> Any:
     return SpyreGenerator(device)
 
 
-def _module() -> Any:
-    return torch.spyre
+def _of_module(name: str) -> Callable[..., Any]:
+    """A function of ``torch.spyre``, whose home is loaded by the first call."""
 
+    def call(*args: Any) -> Any:
+        return getattr(torch.spyre, name)(*args)
 
-def _current_stream(index: int) -> Any:
-    return _module().current_stream(index)
-
-
-def _set_current_stream(stream: Any) -> None:
-    _module().set_stream(stream)
-
-
-def _stats(index: int) -> dict[str, int]:
-    return dict(_module().memory_stats(index))
-
-
-def _reset_peak(index: int) -> None:
-    _module().reset_peak_memory_stats(index)
-
-
-def _reset_accumulated(index: int) -> None:
-    _module().reset_accumulated_memory_stats(index)
-
-
-def _memory_info(index: int) -> tuple[int, int]:
-    found: tuple[int, int] = _module().get_memory_info(index)
-    return found
-
-
-def _empty_cache() -> None:
-    _module().empty_cache()
+    return call
 
 
 def _no_host_cache() -> None:
-    """Host memory for copies is not kept."""
-
-
-def _capability(index: int) -> dict[str, Any]:
-    found: dict[str, Any] = _module().get_device_capability(index)
-    return found
+    """Host memory for copies is not cached."""
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -299,15 +269,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_setDeviceIndex": set_device,
     "_accelerator_exchangeDevice": _exchange_device,
     "_accelerator_maybeExchangeDevice": _maybe_exchange_device,
-    "_accelerator_getStream": _current_stream,
-    "_accelerator_setStream": _set_current_stream,
+    "_accelerator_getStream": _of_module("current_stream"),
+    "_accelerator_setStream": _of_module("set_stream"),
     "_accelerator_synchronizeDevice": synchronize,
-    "_accelerator_getDeviceStats": _stats,
-    "_accelerator_resetPeakStats": _reset_peak,
-    "_accelerator_resetAccumulatedStats": _reset_accumulated,
-    "_accelerator_getMemoryInfo": _memory_info,
-    "_accelerator_emptyCache": _empty_cache,
+    "_accelerator_getDeviceStats": _of_module("memory_stats"),
+    "_accelerator_resetPeakStats": _of_module("reset_peak_memory_stats"),
+    "_accelerator_resetAccumulatedStats": _of_module("reset_accumulated_memory_stats"),
+    "_accelerator_getMemoryInfo": _of_module("get_memory_info"),
+    "_accelerator_emptyCache": _of_module("empty_cache"),
     "_accelerator_emptyHostCache": _no_host_cache,
-    "_accelerator_getDeviceCapability": _capability,
+    "_accelerator_getDeviceCapability": _of_module("get_device_capability"),
 }
 """By the function of ``torch._C`` it stands for."""

@@ -145,7 +145,6 @@ def allocate_on(
     dtype: torch.dtype,
     layout: SpyreTensorLayout | None = None,
 ) -> torch.Tensor:
-    """As `allocate`, on ``card``."""
     name = name_of(dtype)
     elements = storage_elements(size, stride)
     buffer = DeviceBuffer(card, elements * dtype.itemsize)

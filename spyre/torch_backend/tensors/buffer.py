@@ -54,7 +54,6 @@ class StorageLayout:
 
     @classmethod
     def of(cls, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> StorageLayout:
-        """The base of these extents."""
         size_bytes = storage_bytes(layout, shape, dtype)
         return cls(
             shape, strides, dtype, layout, size_bytes, _layout_id((shape, strides, dtype, layout))

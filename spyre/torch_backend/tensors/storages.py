@@ -81,19 +81,16 @@ def set_item(storage: torch.UntypedStorage, index: Any, value: Any) -> None:
 
 
 def fill(storage: torch.UntypedStorage, value: int) -> torch.UntypedStorage:
-    """Overwrite every byte."""
     set_item(storage, slice(None), value)
     return storage
 
 
 def to_list(storage: torch.UntypedStorage) -> list[int]:
-    """All bytes as numbers."""
     values: list[int] = host_storage(buffer_of_storage(storage)).tolist()
     return values
 
 
 def iterate(storage: torch.UntypedStorage) -> Iterator[int]:
-    """The bytes as numbers."""
     return iter(to_list(storage))
 
 
