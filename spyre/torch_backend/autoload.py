@@ -123,15 +123,15 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
     """The function of a module that is imported by the first call."""
     from spyre.torch_backend.compat import skip_in_dynamo
 
-    found: Callable[..., Any] | None = None
+    loaded: Callable[..., Any] | None = None
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal found
-        if found is None:
-            imported = importlib.import_module(module)
+        nonlocal loaded
+        if loaded is None:
+            home = importlib.import_module(module)
             importlib.import_module("spyre.torch_backend.eager.registry").register()
-            found = getattr(imported, function)
-        return found(*args, **kwargs)
+            loaded = getattr(home, function)
+        return loaded(*args, **kwargs)
 
     skip_in_dynamo(call)
     return call

@@ -41,8 +41,8 @@ def register_device(name: str, module: Any) -> None:
 
 def private_use_name() -> str:
     """What PrivateUse1 is called in this process."""
-    found: str = torch._C._get_privateuse1_backend_name()
-    return found
+    name: str = torch._C._get_privateuse1_backend_name()
+    return name
 
 
 @functools.cache
@@ -60,8 +60,8 @@ def without_autocast() -> Any:
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Identity of the C++ storage."""
-    found: int = tensor.untyped_storage()._cdata
-    return found
+    key: int = tensor.untyped_storage()._cdata
+    return key
 
 
 def schema_of(op: Any) -> Any:
@@ -70,8 +70,8 @@ def schema_of(op: Any) -> Any:
 
 def parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
     """Device, dtype, non_blocking and memory format of the arguments of ``Tensor.to``."""
-    found: tuple[Any, Any, bool, Any] = torch._C._nn._parse_to(*args, **kwargs)
-    return found
+    parsed: tuple[Any, Any, bool, Any] = torch._C._nn._parse_to(*args, **kwargs)
+    return parsed
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -117,8 +117,8 @@ in seconds since 1970, that was over when the process began to profile."""
 
 
 def profiler_is_on() -> bool:
-    found: bool = _profiler._is_profiler_enabled
-    return found
+    is_on: bool = _profiler._is_profiler_enabled
+    return is_on
 
 
 TO_CARD = "spyre::copy to card"
@@ -293,8 +293,8 @@ def redirect_constructor(name: str, make: Callable[..., Any]) -> None:
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if cls is not replacement:
                 return super().__call__(*args, **kwargs)
-            found = make(*args, **kwargs)
-            return original(*args, **kwargs) if found is None else found
+            made = make(*args, **kwargs)
+            return original(*args, **kwargs) if made is None else made
 
         def __instancecheck__(cls, instance: Any) -> bool:
             if cls is replacement:

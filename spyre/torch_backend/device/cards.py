@@ -48,10 +48,10 @@ def index_of(device: Any) -> int:
         return -1
     if isinstance(device, int):
         return device
-    found = torch.device(device)
-    if found.type != "spyre":
+    named = torch.device(device)
+    if named.type != "spyre":
         raise ValueError(f"Expected a spyre device, but got: {device}")
-    return -1 if found.index is None else found.index
+    return -1 if named.index is None else named.index
 
 
 def is_initialized() -> bool:

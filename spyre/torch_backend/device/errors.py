@@ -37,8 +37,8 @@ class Int64Overflow(LaunchError, OverflowError):
 
 
 def _message_first(finding: Finding) -> str:
-    head, _, rest = str(finding).partition("\n")
-    return f"{finding.message} [{finding.code}]\n{rest}" if head else rest
+    head, _, details = str(finding).partition("\n")
+    return f"{finding.message} [{finding.code}]\n{details}" if head else details
 
 
 _OURS = ("spyre.torch_backend", "torch")

@@ -61,14 +61,14 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
 
     @classmethod
     def _of(cls, flex: FlexStream) -> SpyreStream:
-        found = torch.Stream.__new__(
+        stream = torch.Stream.__new__(
             cls,
             stream_id=flex.stream_id,
             device_index=flex.device.index,
             device_type=PRIVATE_USE_1,
         )
-        found.flex = flex
-        return cast(SpyreStream, found)
+        stream.flex = flex
+        return cast(SpyreStream, stream)
 
     @property
     def priority(self) -> int:

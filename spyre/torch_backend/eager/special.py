@@ -146,18 +146,18 @@ def mish(low: Lowering, x: Value, dtype: str) -> Value:
     return low.pointwise("mul", x, tangent(low, _log_one_plus_exp(low, x), dtype))
 
 
-def with_nan(low: Lowering, found: Value, *operands: Value) -> Value:
+def with_nan(low: Lowering, extreme_value: Value, *operands: Value) -> Value:
     """``found``, an elementwise extreme, and NaN where an operand in float32 is."""
     for x in operands:
         if x.dtype == "float32":
-            found = low.pointwise("where3", low.pointwise("equal", x, x), found, x)
-    return found
+            extreme_value = low.pointwise("where3", low.pointwise("equal", x, x), extreme_value, x)
+    return extreme_value
 
 
 def extreme(low: Lowering, name: str, x: Value, dims: Sequence[int]) -> Value:
     """The reduction max or min over ``dims``, NaN in float32 where one of the elements is."""
-    found = low.reduce(name, x, dims)
+    result = low.reduce(name, x, dims)
     if x.dtype != "float32":
-        return found
+        return result
     numbers = low.reduce("min", low.pointwise("equal", x, x), dims)
-    return low.pointwise("where3", numbers, found, low.constant(float("nan"), x.dtype))
+    return low.pointwise("where3", numbers, result, low.constant(float("nan"), x.dtype))

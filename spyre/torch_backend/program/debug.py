@@ -53,17 +53,17 @@ def next_place(directory: Path, name: str) -> Path:
     text = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
     while True:
         number = max(_numbers(directory), default=0) + 1
-        place = directory / f"{number:04d}-{text}"
+        directory_made = directory / f"{number:04d}-{text}"
         try:
-            place.mkdir()
+            directory_made.mkdir()
         except FileExistsError:  # another process was faster
             continue
-        return place
+        return directory_made
 
 
 def _numbers(directory: Path) -> Iterator[int]:
     """Numbers of the programs that are there."""
-    for place in directory.iterdir():
-        head = place.name.split("-", 1)[0]
+    for entry in directory.iterdir():
+        head = entry.name.split("-", 1)[0]
         if head.isdecimal():
             yield int(head)

@@ -133,12 +133,12 @@ _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
 
 
 def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
-    """The SDSC of ``spec``; NotExpressible when its operands' sticks do not go together."""
+    """The SDSC of ``spec``; LoweringError when its operands' sticks do not go together."""
     return emit_over(spec.instruction, iteration_space(spec, place))
 
 
 def iteration_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
-    """The tensors of ``spec`` over common dims. NotExpressible as of `common_iteration`."""
+    """The tensors of ``spec`` over common dims. LoweringError as of `common_iteration`."""
     return _SPACES[spec.kind](spec, place)
 
 
@@ -147,7 +147,7 @@ def emit_over(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
 
     Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
     N, 3 for K; of a top-k 1 for what it goes along, 2 for k; of a gather 1 for the output's dim of
-    rows; else 0. NotExpressible as of `emit`, NotDivisible for divisions that do not fit.
+    rows; else 0. LoweringError as of `emit`, UnevenDivision for divisions that do not fit.
     """
     return _EMITTERS[spec.kind](spec, walk)
 

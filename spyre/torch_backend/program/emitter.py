@@ -187,7 +187,7 @@ class Emitter:
     ) -> OperationSpec:
         """The whole operation; dims but those ``undivided`` are divided over the cores.
 
-        NotDivisible when a division that was decided beforehand cuts a step of a dim.
+        UnevenDivision when a division that was decided beforehand cuts a step of a dim.
         """
         extents = dict(self.extents)
         splits = self._splits(undivided)

@@ -30,7 +30,7 @@ def other_lane(sizes: Sequence[int], dim: int, preferred: int = -1) -> int:
 
 def off_lanes(low: Operations, value: Value, dim: int) -> Value:
     """``value`` with sticks along another dim than ``dim``, and memory for every element."""
-    value = low.held(value)
+    value = low.materialized(value)
     if value.lane_dim != dim or value.sizes[dim] == 1:
         return value
     return low.with_lane(value, other_lane(value.sizes, dim))

@@ -32,7 +32,7 @@ def common_iteration(
 ) -> list[IterationDim]:
     """Dims, outermost first, for views of equal sizes (broadcast ones have pitch 0).
 
-    ``roles``: per host dim. Dims of size 1 are left out. NotExpressible when a cut falls within
+    ``roles``: per host dim. Dims of size 1 are left out. LoweringError when a cut falls within
     the sticks of an operand.
     """
     dims: list[IterationDim] = []
@@ -49,7 +49,7 @@ def cut(
     views: Sequence[DeviceView],
     role: int,
 ) -> list[IterationDim]:
-    """One dim cut where the factors of any operand end; outermost first. NotExpressible as of
+    """One dim cut where the factors of any operand end; outermost first. LoweringError as of
     `common_iteration`.
     """
     cuts = {extent}

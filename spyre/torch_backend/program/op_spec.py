@@ -114,7 +114,7 @@ class Value:
         return self if dims == self.view.dims else self._seen(replace(self.view, dims=dims))
 
     def reshaped(self, sizes: Sequence[int]) -> Value:
-        """The same elements under other sizes; NotExpressible where pitches cannot say so."""
+        """The same elements under other sizes; LoweringError where pitches cannot say so."""
         if tuple(sizes) == self.sizes:
             return self
         view = self.view.reshaped(sizes)
@@ -145,7 +145,7 @@ def _broadcast(column: Sequence[int]) -> int:
 def narrowed(value: Value, dim: int, start: int, length: int) -> Value:
     """``length`` steps of ``dim`` from ``start`` on; along lanes from the start of a stick.
 
-    NotExpressible where pitches cannot say so.
+    LoweringError where pitches cannot say so.
     """
     view = value.view
     if value.sizes[dim] == length:

@@ -111,7 +111,7 @@ class Operations:
             once = self.broadcast(once, sizes)
         return self.with_lane(once, lane).expanded(value.sizes)
 
-    def held(self, value: Value) -> Value:
+    def materialized(self, value: Value) -> Value:
         """``value`` with memory for every element."""
         return value if value.collapsed() is value else self.broadcast(value, value.sizes)
 
@@ -213,7 +213,7 @@ class Operations:
         sizes = tuple(1 if k in dims else n for k, n in enumerate(value.sizes))
         if sizes == value.sizes:
             return value
-        value = self.held(value)
+        value = self.materialized(value)
         lane = -1 if value.lane_dim in dims else value.lane_dim
         into = self.builder.scratch(sizes, value.dtype, lane)
         return self.builder.add(

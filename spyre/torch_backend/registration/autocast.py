@@ -123,8 +123,8 @@ def _computing_in_float32(name: str, with_dtype: str) -> Kernel:
             return operator(with_dtype)(*args, **kwargs, dtype=torch.float32)
 
     def _has_dtype(args: Any, kwargs: Any) -> bool:
-        given = (*args, kwargs.get("dtype"))
-        return any(isinstance(value, torch.dtype) for value in given)
+        values = (*args, kwargs.get("dtype"))
+        return any(isinstance(value, torch.dtype) for value in values)
 
     return kernel
 

@@ -31,8 +31,8 @@ def logged(kernel: Callable[..., Any], name: str | None = None) -> Callable[...,
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        shown, given = (name, args) if name is not None else (f"{args[0]} on the CPU", args[1:])
-        parts = [*map(describe, given), *(f"{k}={describe(v)}" for k, v in kwargs.items())]
+        shown, arguments = (name, args) if name is not None else (f"{args[0]} on the CPU", args[1:])
+        parts = [*map(describe, arguments), *(f"{k}={describe(v)}" for k, v in kwargs.items())]
         logger.debug("%s(%s)", shown, ", ".join(parts))
         return kernel(*args, **kwargs)
 

@@ -68,9 +68,9 @@ class DeviceModule(types.ModuleType):
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")
-        found = getattr(importlib.import_module(home), name)
-        setattr(self, name, found)
-        return found
+        value = getattr(importlib.import_module(home), name)
+        setattr(self, name, value)
+        return value
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_HOMES})

@@ -65,8 +65,8 @@ def to_layout(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     if same and not copy and device_tensor_layout(tensor) == layout:
         return tensor
     like = torch.empty_like(tensor, device="meta")
-    found = _new(card, tuple(like.size()), tuple(like.stride()), dtype, layout)
-    return found.copy_(tensor, non_blocking)
+    result = _new(card, tuple(like.size()), tuple(like.stride()), dtype, layout)
+    return result.copy_(tensor, non_blocking)
 
 
 def empty_in_layout(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -74,8 +74,8 @@ def empty_in_layout(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     layout = kwargs.pop("device_layout")
     card = _card_for(kwargs.pop("device", None) or torch.get_default_device())
     like = original(*args, **kwargs, device="meta")
-    found = _new(card, tuple(like.size()), tuple(like.stride()), like.dtype, layout)
-    return found.requires_grad_(like.requires_grad)
+    result = _new(card, tuple(like.size()), tuple(like.stride()), like.dtype, layout)
+    return result.requires_grad_(like.requires_grad)
 
 
 def _card_for(device: Any) -> FlexDevice:

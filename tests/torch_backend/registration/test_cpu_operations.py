@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.device.errors import UnsupportedDtype
 from spyre.torch_backend.registration.cpu_operations import (
-    INTO_GIVEN,
+    OUT_VARIANTS,
     THROUGH_COMPLEX,
     THROUGH_FLOAT64,
 )
@@ -74,7 +74,7 @@ def test_gradients(name, matrix):
     assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", INTO_GIVEN)
+@pytest.mark.parametrize("name", OUT_VARIANTS)
 def test_given_results(name, matrix):
     packet, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.aten, packet), overload)

@@ -237,7 +237,7 @@ class GraphOperations:
         """A copy of ``value`` broadcast to ``sizes``."""
         return self.copy(value.expanded(sizes))
 
-    def held(self, value: GraphValue) -> GraphValue:
+    def materialized(self, value: GraphValue) -> GraphValue:
         """``value`` with memory for every element."""
         is_repeated = any(how == "expand" for how, _ in value.views)
         return self.copy(value) if is_repeated else value
