@@ -134,6 +134,24 @@ def test_readme_shows_what_is_printed(monkeypatch, capsys):
         assert line[: line.rfind("el") if " el " in line else None] in readme
 
 
+FILE = re.compile(r"`((?:spyre|tests|tools|examples|benchmarks)/[\w/.]+)`")
+TYPE = re.compile(r"^\| `(\w+)`.*?\| `([\w/.]+\.py)` \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_files_named_exist(page):
+    missing = [f for f in FILE.findall(text_of(page)) if not (ROOT / f).exists()]
+    assert missing == []
+
+
+def test_types_are_where_the_architecture_says():
+    types = TYPE.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert len(types) > 25
+    for name, module in types:
+        source = (ROOT / "spyre" / module).read_text(encoding="utf-8")
+        assert re.search(rf"^class {name}\b", source, re.MULTILINE), (name, module)
+
+
 def test_nothing_of_our_surroundings_is_named():
     for page in PAGES:
         assert not re.search(r"/work\b", page.read_text(encoding="utf-8"))
