@@ -165,8 +165,8 @@ def core_boxes(op: Operation, tensor: Tensor) -> tuple[Box | None, ...]:
     """
     pitches = footprint(op, tensor).pitch_bytes
     skipped = indexed_dims(op, tensor)
-    held = dict.fromkeys(d for d in tensor.dims if tensor.holds(d) and d not in skipped)
-    dims = tuple(sorted(held, key=lambda d: -pitches[d]))
+    walked = dict.fromkeys(d for d in tensor.dims if tensor.holds(d) and d not in skipped)
+    dims = tuple(sorted(walked, key=lambda d: -pitches[d]))
     # shares are of one size; only here it matters which of them a core has
     uneven = [d for d in dims if op.name == RESTICKIFY or op.window_of(tensor, d) is not None]
     by_slices: dict[tuple[int, ...], Box | None] = {}
@@ -193,7 +193,7 @@ def _box(
     sticks = stick_elements(tensor)
     first, axes = [0] * (1 + len(dims)), []
     for place, (dim, visited) in enumerate(zip(dims, steps, strict=True), 1):
-        if visited is None:
+        if visited is None:  # past the stored extent, or all windows are padding
             return None
         start, levels = visited
         size = sticks.get(dim, 1)
@@ -306,10 +306,10 @@ def canonical_cores(op: Operation) -> tuple[int, ...]:
     their slice indices along the dims the output holds.
     """
     output = op.outputs[0]
-    held = [d for d in op.dims if op.slices.get(d, 1) > 1 and output.holds(d)]
+    split = [d for d in op.dims if op.slices.get(d, 1) > 1 and output.holds(d)]
     first: dict[tuple[int, ...], int] = {}
     return tuple(
-        first.setdefault(tuple(slices.get(d, 0) for d in held), position)
+        first.setdefault(tuple(slices.get(d, 0) for d in split), position)
         for position, slices in enumerate(op.core_slices)
     )
 

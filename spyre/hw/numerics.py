@@ -116,9 +116,9 @@ def parse_numerics(text: str) -> Numerics:
 
     Raises UnsupportedError as `Numerics` does, naming what is allowed.
     """
-    mode, colon, rest = text.strip().partition(":")
+    mode, colon, listed = text.strip().partition(":")
     options: dict[str, Any] = {}
-    for part in rest.split(",") if colon else ():
+    for part in listed.split(",") if colon else ():
         name, equals, value = part.strip().partition("=")
         if (name, equals) == ("saturate", ""):
             options["saturate"] = True

@@ -56,8 +56,8 @@ class Device:
         poison: bool = False,
         core_order: str | None = None,
     ) -> None:
-        chosen = numerics if numerics is not None else config.NUMERICS.read()
-        self.numerics = chosen if isinstance(chosen, Numerics) else parse_numerics(chosen)
+        mode = numerics if numerics is not None else config.NUMERICS.read()
+        self.numerics = mode if isinstance(mode, Numerics) else parse_numerics(mode)
         self.threads = threads or config.thread_count()
         self.memory = DeviceMemory()
         self.pool = shared_pool(self.threads)

@@ -123,6 +123,7 @@ class Executor:
 
     def _call(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
         """Run dispatches ``first`` to ``last`` of ``rows``; the index of a faulty one, or -1."""
+        # the workers keep off this thread's CPU, which may have changed since the last launch
         drive, further = _driver(self.sanitizer)
         self.pool.prepare()
         return drive(
@@ -182,15 +183,15 @@ def index_fault(
     table, static, instance = (int(v) for v in linked.dispatch[dispatch, :3])
     execute = linked.program.executes[static]
     runs = [run for run in linked.runs[static] if instance in run.instances]
-    found = filter(None, (find_index(run, instance, address) for run in runs))
-    core, coordinate = next(found, (None, {}))
+    matches = filter(None, (find_index(run, instance, address) for run in runs))
+    core, coordinate = next(matches, (None, {}))
     op = runs[0].plan.op
     index = int(memory.read(address, _WORD_BYTES).view("<i4")[0])
     loops = linked.schedule.loop_indices[static][instance]
-    place = ", ".join(f"{dim} {n}" for dim, n in coordinate.items()) or "an unknown coordinate"
+    where = ", ".join(f"{dim} {n}" for dim, n in coordinate.items()) or "an unknown coordinate"
     return DeviceFault(
         "SPY412",
-        f"{op.name}: index out of range at {place}",
+        f"{op.name}: index out of range at {where}",
         DeviceLocation(
             op.file,
             static,
@@ -228,16 +229,16 @@ def _local_coordinate(run: PlanRun, operand: int, offset: int) -> dict[str, int]
     """
     op, access = run.plan.op, run.plan.accesses[operand]
     local: dict[str, int] = {}
-    rest = offset
-    held = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
-    for dim in sorted(held, key=lambda d: -access.pitch_bytes[d]):
+    remainder = offset
+    dims = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
+    for dim in sorted(dims, key=lambda d: -access.pitch_bytes[d]):
         size = access.lanes if dim == access.stick_dim else 1
         steps = -(-per_core(op, dim) // size)
-        step = min(rest // access.pitch_bytes[dim], steps - 1)
-        rest -= step * access.pitch_bytes[dim]
+        step = min(remainder // access.pitch_bytes[dim], steps - 1)
+        remainder -= step * access.pitch_bytes[dim]
         local[dim] = step * size
     if access.stick_dim in local:
-        local[access.stick_dim] += rest // _WORD_BYTES
-        rest = 0 if local[access.stick_dim] < per_core(op, access.stick_dim) else -1
-    inside = 0 <= rest < access.lanes * _WORD_BYTES and offset >= 0
+        local[access.stick_dim] += remainder // _WORD_BYTES
+        remainder = 0 if local[access.stick_dim] < per_core(op, access.stick_dim) else -1
+    inside = 0 <= remainder < access.lanes * _WORD_BYTES and offset >= 0
     return {dim: local[dim] for dim in op.dims if dim in local} if inside else None

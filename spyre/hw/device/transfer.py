@@ -311,11 +311,11 @@ def _write_axes(words: Int64Array, axes: Sequence[Axis], element_bytes: int) -> 
     first = tt.AXES - len(axes)
     words[tt.FIRST_AXIS] = first
     words[tt.EXTENT : tt.EXTENT + tt.AXES] = 1
-    for place, axis in enumerate(axes, first):
-        words[tt.EXTENT + place] = axis.extent
-        words[tt.HOST_STEP + place] = axis.pitches[_HOST]
-        words[tt.DEVICE_STEP + place] = axis.pitches[_DEVICE] * element_bytes
-        words[tt.TAIL_STEP + place] = axis.pitches[_TAIL]
+    for slot, axis in enumerate(axes, first):
+        words[tt.EXTENT + slot] = axis.extent
+        words[tt.HOST_STEP + slot] = axis.pitches[_HOST]
+        words[tt.DEVICE_STEP + slot] = axis.pitches[_DEVICE] * element_bytes
+        words[tt.TAIL_STEP + slot] = axis.pitches[_TAIL]
 
 
 def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
@@ -335,6 +335,7 @@ def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
     near = min(loops, key=lambda loop: loop.pitches[_DEVICE])
     others = [loop for loop in loops if loop is not near]
     others.sort(key=lambda loop: -abs(loop.pitches[_HOST]))
+    # neighbours on the device innermost: a line of either side is touched once per tile
     near, inner = near.split(_divisor(near, _TILE))
     if not others:
         return [near, Axis(1, (0, 0, 0)), inner]

@@ -102,12 +102,12 @@ def check_hbm(
         else:
             low = starts[:, k, :1] + place.plan.low_bytes[k]
             high = starts[:, k, :1] + place.plan.high_bytes[k]
-        found = index.owner(low, high)
-        if (found < 0).any():
-            member, core = (int(i) for i in np.argwhere(found < 0)[0])
+        holders = index.owner(low, high)
+        if (holders < 0).any():
+            member, core = (int(i) for i in np.argwhere(holders < 0)[0])
             extent = int(low[member, core]), int(high[member, core])
             _raise_out_of_bounds(place, member, k, starts[member, k], extent, allocations)
-        owners[:, k] = found
+        owners[:, k] = holders
     return owners
 
 
@@ -131,9 +131,10 @@ class _AllocationIndex:
         """The allocation that holds bytes ``low`` to ``high``, for every element; -1 if none."""
         if not self.order.size:
             return np.full(low.shape, -1, np.int64)
-        at = np.searchsorted(self.lows, low, side="right") - 1
-        widest = _widest_before(self.highs)[np.maximum(at, 0)]
-        inside = (at >= 0) & (high <= self.highs[widest])
+        before = np.searchsorted(self.lows, low, side="right") - 1
+        # of the allocations that begin at or before it the one that ends last; views may overlap
+        widest = _widest_before(self.highs)[np.maximum(before, 0)]
+        inside = (before >= 0) & (high <= self.highs[widest])
         return np.where(inside, self.order[widest], -1)
 
 
@@ -185,13 +186,13 @@ def first_outside(
         if box is None:
             continue
         offsets = box.walk.offsets()
-        at = int(starts[position]) + offsets
-        inside = np.zeros(at.shape, np.bool_)
+        sticks = int(starts[position]) + offsets
+        inside = np.zeros(sticks.shape, np.bool_)
         for a in allocations:
-            inside |= (at >= a.address_bytes) & (at + STICK_BYTES <= a.end_bytes)
+            inside |= (sticks >= a.address_bytes) & (sticks + STICK_BYTES <= a.end_bytes)
         if not inside.all():
             offset = int(offsets[np.argmin(inside)])
-            found = global_coordinate(op, tensor, box, position, offset)
-            place = ", ".join(f"{dim} {value}" for dim, value in found)
-            return position, int(starts[position]) + offset, f"; first outside at {place}"
+            coordinate = global_coordinate(op, tensor, box, position, offset)
+            where = ", ".join(f"{dim} {value}" for dim, value in coordinate)
+            return position, int(starts[position]) + offset, f"; first outside at {where}"
     return 0, int(starts[0]), ""

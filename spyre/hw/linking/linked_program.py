@@ -411,8 +411,8 @@ class LinkedBatch:
         for group, (begin, end) in zip(self.groups, pairwise(self._offsets), strict=True):
             step = max(MAX_ROWS // max(len(group.linked.places.origin.dispatch), 1), 1)
             low, high = max(first, begin), min(last, end)
-            for at in range(low, high, step):
-                yield BatchPiece(group, begin, at, min(at + step, high))
+            for launch in range(low, high, step):
+                yield BatchPiece(group, begin, launch, min(launch + step, high))
 
 
 # --- kernels ----------------------------------------------------------------------------------

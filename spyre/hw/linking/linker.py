@@ -87,12 +87,12 @@ class Linker:
         parts: list[LinkedPart] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
             sized = with_sizes(op, sizes)
-            for place, plain in enumerate(uniform_operations(sized, starts[instances])):
-                if place == len(parts):
+            for number, plain in enumerate(uniform_operations(sized, starts[instances])):
+                if number == len(parts):
                     parts.append(LinkedPart(len(symbols)))
-                key = (execute.sdsc_filename, place, *sizes.items())
-                chosen = _Instances(execute, instances, anchors[instances])
-                self._link_part(parts[place], plain, chosen, key, launch)
+                key = (execute.sdsc_filename, number, *sizes.items())
+                members = _Instances(execute, instances, anchors[instances])
+                self._link_part(parts[number], plain, members, key, launch)
         return parts
 
     def _link_part(
@@ -105,22 +105,34 @@ class Linker:
     ) -> None:
         """Plans, checks and tables of one part for ``members``."""
         op, starts, binding = plain.op, plain.starts, launch.binding
+        # a plan depends on how the cores' starts lie towards the first one, not on where that is
         bases = starts[:, :, 0]
         patterns = starts - bases[:, :, None]
-        for chosen in _equal_patterns(patterns):
-            first = int(chosen[0])
+        for same_pattern in _equal_patterns(patterns):
+            first = int(same_pattern[0])
             tags = _arrangements(op, bases[first], binding)
             plan = self._plan(op, key, _host_pattern(op, starts[first]), tags)
-            place = CheckedExecute(op, members.execute, launch.schedule, plan, members.rows[chosen])
-            check_alignment(place, starts[chosen])
-            check_lx(place, plain.divided or plain, first)
-            owners = check_hbm(place, starts[chosen], binding.allocations)
-            anchors = launch.memory.confirmed(members.anchors[chosen], owners, bases[chosen])
-            for tables, own in _bounded_tables(place, bases[chosen], owners[:, :, 0], binding):
-                rows = chosen[own]
+            checked = CheckedExecute(
+                op, members.execute, launch.schedule, plan, members.rows[same_pattern]
+            )
+            check_alignment(checked, starts[same_pattern])
+            check_lx(checked, plain.divided or plain, first)
+            owners = check_hbm(checked, starts[same_pattern], binding.allocations)
+            anchors = launch.memory.confirmed(
+                members.anchors[same_pattern], owners, bases[same_pattern]
+            )
+            for tables, of_limit in _bounded_tables(
+                checked, bases[same_pattern], owners[:, :, 0], binding
+            ):
+                rows = same_pattern[of_limit]
                 divided = plain.divided.op if plain.divided else None
                 run = PlanRun(
-                    plan, members.rows[rows], bases[rows], patterns[first], divided, anchors[own]
+                    plan,
+                    members.rows[rows],
+                    bases[rows],
+                    patterns[first],
+                    divided,
+                    anchors[of_limit],
                 )
                 part.add(run, tables)
 
@@ -255,6 +267,7 @@ def _bounded_tables(
     tables = place.plan.tables
     if value is None or not (tables[:, tb.KIND] == COPY_KIND).all():
         return [(tables, everyone)]
+    # the first index out of range, which kernels refuse: indices that stay in the allocation
     step = max(int(tables[0, tb.VALUE]), 1)
     _refuse_unrelated(place, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
@@ -265,9 +278,9 @@ def _bounded_tables(
     limits = room // step + 1
     result = []
     for limit in np.unique(limits):
-        own = tables.copy()
-        own[:, tb.MASK_END] = limit
-        result.append((own, np.flatnonzero(limits == limit)))
+        limited = tables.copy()
+        limited[:, tb.MASK_END] = limit
+        result.append((limited, np.flatnonzero(limits == limit)))
     return result
 
 
@@ -317,6 +330,7 @@ def assemble(
             layout.add(part)
     stacked = np.concatenate(layout.tables) if layout.tables else np.zeros((0, tb.WORDS), np.int64)
     dispatch, anchors = _dispatches(schedule, layout, [len(parts) for parts in linked])
+    # numbers of tables become their first rows: rows of KIND EXTRA lie between
     dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
     runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
     rows = np.array(layout.run_rows, np.int64)

@@ -40,17 +40,17 @@ def alias_structure(addresses: Sequence[int], sizes: Sequence[int]) -> AliasStru
 
 def _structure(addresses: Sequence[int], sizes: Sequence[int]) -> AliasStructure:
     """Groups in order of address, one allocation after another."""
-    found = [(0, 0)] * len(addresses)
+    structure = [(0, 0)] * len(addresses)
     group: list[int] = []
     end = -1
     for k in sorted(range(len(addresses)), key=lambda k: (addresses[k], sizes[k])):
         if addresses[k] >= end:
-            _name(found, group, addresses)
+            _name(structure, group, addresses)
             group = []
         group.append(k)
         end = max(end, addresses[k] + sizes[k])
-    _name(found, group, addresses)
-    return tuple(found)
+    _name(structure, group, addresses)
+    return tuple(structure)
 
 
 def _name(found: list[tuple[int, int]], group: list[int], addresses: Sequence[int]) -> None:
@@ -74,6 +74,7 @@ def alias_rows(addresses: Int64Array, sizes: Int64Array) -> Int64Array:
     """
     if not sizes.size:
         return np.zeros((*addresses.shape, 2), np.int64)
+    # as `_structure`, in order of address, for all launches at once
     order = np.lexsort((np.broadcast_to(sizes, addresses.shape), addresses), axis=1)
     lows = np.take_along_axis(addresses, order, 1)
     ends = np.maximum.accumulate(lows + sizes[order], axis=1)
@@ -121,7 +122,7 @@ def moves_as_a_whole(program: LoopProgram, schedule: Schedule, binding: Binding)
 
 def anchor_of(value: IndexValue, anchors: AddressProvenance) -> int:
     """The allocation (index) ``value`` moves with, FIXED or UNKNOWN."""
-    found = FIXED
+    anchor = FIXED
     for atom, coefficient in value.terms:
         if isinstance(atom, Derived):
             if any(_allocation(inner, anchors) != FIXED for inner in _atoms(atom)):
@@ -130,10 +131,11 @@ def anchor_of(value: IndexValue, anchors: AddressProvenance) -> int:
         allocation = _allocation(atom, anchors)
         if allocation == FIXED:
             continue
-        if coefficient != 1 or found != FIXED:
+        # twice a start, or the sum of two, does not move as any one allocation does
+        if coefficient != 1 or anchor != FIXED:
             return UNKNOWN
-        found = allocation
-    return found
+        anchor = allocation
+    return anchor
 
 
 def _allocation(atom: Atom, anchors: AddressProvenance) -> int:
@@ -161,25 +163,25 @@ def operand_anchors(
     ``symbols``: values of the execute's symbols, [instance, symbol]. UNKNOWN throughout where the
     binding names no anchors or a runtime size depends on an address.
     """
-    found = np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
+    result = np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
     if binding.anchors is None:
-        return found
+        return result
     anchors = np.array([anchor_of(v, binding.anchors) for v in execute.symbols], np.int64)
     column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
     if any(anchors[column[size.symbol]] != FIXED for size in op.symbolic_dims.values()):
-        return found
+        return result
     for k, tensor in enumerate(op.tensors):
         columns = [column[s] for s in tensor.starts] if tensor.symbolic else []
         if tensor.component is Component.LX:
             moving = tensor.symbolic and (anchors[columns] != FIXED).any()
-            found[:, k] = UNKNOWN if moving else FIXED
+            result[:, k] = UNKNOWN if moving else FIXED
         elif binding.segments is None:
-            found[:, k] = _same(anchors[columns][None]) if tensor.symbolic else UNKNOWN
+            result[:, k] = _same(anchors[columns][None]) if tensor.symbolic else UNKNOWN
         elif not tensor.symbolic:
-            found[:, k] = _segments(np.array(tensor.starts, np.int64)[None], binding.anchors)
+            result[:, k] = _segments(np.array(tensor.starts, np.int64)[None], binding.anchors)
         elif (anchors[columns] == FIXED).all():
-            found[:, k] = _segments(symbols[:, columns], binding.anchors)
-    return found
+            result[:, k] = _segments(symbols[:, columns], binding.anchors)
+    return result
 
 
 def _segments(addresses: Int64Array, anchors: AddressProvenance) -> Int64Array:
@@ -226,11 +228,11 @@ class AllocationTable:
         """
         if not self.groups.size:
             return anchors
-        own = self.groups[np.maximum(anchors, 0)]
+        group = self.groups[np.maximum(anchors, 0)]
         holder = np.maximum(owners, 0)
-        held = (self.groups[holder] == own[:, :, None]) & (owners >= 0)
+        in_group = (self.groups[holder] == group[:, :, None]) & (owners >= 0)
         first = holder[:, :, 0]
         begins = (bases >= self.lows[first]) & (bases < self.ends[first])
-        good = held.all(axis=2) & begins
+        good = in_group.all(axis=2) & begins
         settled: Int64Array = np.where((anchors < 0) | good, anchors, UNKNOWN)
         return settled

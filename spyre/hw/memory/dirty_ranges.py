@@ -45,30 +45,30 @@ class DirtyRanges:
     def take(self, address_bytes: int, size_bytes: int) -> list[MemoryRange]:
         """The parts of a range that are not clear; they are no leftovers any more."""
         end = address_bytes + size_bytes
-        found = []
-        place = max(bisect_left(self._addresses, address_bytes) - 1, 0)
-        while place < len(self._addresses) and self._addresses[place] < end:
-            start = self._addresses[place]
+        dirty = []
+        index = max(bisect_left(self._addresses, address_bytes) - 1, 0)
+        while index < len(self._addresses) and self._addresses[index] < end:
+            start = self._addresses[index]
             stop = start + self._sizes[start]
             if stop <= address_bytes:
-                place += 1
+                index += 1
                 continue
             self._remove(start)
             for first, last in ((start, address_bytes), (end, stop)):
                 if first < last:
                     self._keep(first, last - first)
             first, last = max(start, address_bytes), min(stop, end)
-            found.append((first, last - first))
-            place = bisect_left(self._addresses, last)
-        return found
+            dirty.append((first, last - first))
+            index = bisect_left(self._addresses, last)
+        return dirty
 
     def take_all(self) -> list[MemoryRange]:
         """All ranges; none is left."""
-        found = list(self._sizes.items())
+        ranges = list(self._sizes.items())
         self._sizes.clear()
         self._addresses.clear()
         self.size_bytes = 0
-        return found
+        return ranges
 
     def _keep(self, address_bytes: int, size_bytes: int) -> None:
         insort(self._addresses, address_bytes)

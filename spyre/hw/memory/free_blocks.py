@@ -61,6 +61,7 @@ class IntegerSet:
         if word:
             return value + (word & -word).bit_length() - 1
         middle = low >> _WORD_BITS
+        # words after this one: the bits above the word's own, hence one shift more
         word = self._middle.get(middle, 0) >> (low & _MASK) >> 1
         if word:
             low += 1 + _lowest(word)
@@ -117,6 +118,7 @@ class FreeBlocks:
         They are the first blocks of the shortest range that is long enough, of several such ranges
         the lowest.
         """
+        # an exact fit needs no search; otherwise the smallest size that is large enough
         size = count if count in self._heaps else self._sizes.at_least(count)
         if size is None:
             return None
@@ -168,6 +170,7 @@ class FreeBlocks:
         if self._heaps[size][0] == start:
             self._pop(size)
             return
+        # its entry is somewhere in the heap: it stays, dead, until it comes up or a rebuild
         self._dead += 1
         if self._dead > len(self._starts) + _DEAD_ALLOWED:
             self._rebuild()

@@ -53,8 +53,8 @@ def _constants(subject: OpSubject) -> Iterator[Fault[str]]:
     op, spec = subject
     for name in spec.constants:
         if name not in op.constants:
-            found = ", ".join(op.constants) or "no constants"
-            yield Fault(_CONSTANTS, f"{op.name} needs the constant {name!r}", name, found)
+            present = ", ".join(op.constants) or "no constants"
+            yield Fault(_CONSTANTS, f"{op.name} needs the constant {name!r}", name, present)
 
 
 def _unused_constants(subject: OpSubject) -> Iterator[Fault[str]]:
@@ -86,21 +86,21 @@ def topk_dims(op: Operation) -> tuple[list[str], list[str]]:
     """Dims only the input has (the reduced one) and only the output has (k)."""
     source, target = op.inputs[0], op.outputs[0]
     reduced = [d for d in op.dims if source.holds(d) and not target.holds(d)]
-    kept = [d for d in op.dims if target.holds(d) and not source.holds(d)]
-    return reduced, kept
+    added = [d for d in op.dims if target.holds(d) and not source.holds(d)]
+    return reduced, added
 
 
 def _topk_extent(subject: OpSubject) -> Iterator[Fault[str]]:
     op, spec = subject
     if spec.family is not Family.TOPK or not op.inputs or not op.outputs:
         return
-    reduced, kept = topk_dims(op)
-    if len(reduced) == len(kept) == 1 and op.extents[kept[0]] > op.extents[reduced[0]]:
+    reduced, added = topk_dims(op)
+    if len(reduced) == len(added) == 1 and op.extents[added[0]] > op.extents[reduced[0]]:
         yield Fault(
             _EXTENTS,
             f"{op.name}: k exceeds the extent it selects from",
-            f"at most {op.extents[reduced[0]]} along {kept[0]!r}",
-            str(op.extents[kept[0]]),
+            f"at most {op.extents[reduced[0]]} along {added[0]!r}",
+            str(op.extents[added[0]]),
         )
 
 
@@ -171,16 +171,16 @@ def require_op(op: Operation) -> OpDefinition:
         return spec
     known = SPEC_NAMES.get(op.name)
     refused = known.refused if known is not None else ""
-    place = JsonLocation(op.file, f"{_COMPUTE}.opFuncName")
+    location = JsonLocation(op.file, f"{_COMPUTE}.opFuncName")
     expected = "an operation of docs/operations.md"
     if refused:
         message = f"operation {op.name!r} is known, but not simulated: {refused}"
-        raise UnsupportedError("SPY555", message, place, expected=expected, found=op.name)
+        raise UnsupportedError("SPY555", message, location, expected=expected, found=op.name)
     close = get_close_matches(op.name, OPS, 1)
     raise UnsupportedError(
         "SPY520",
         f"operation {op.name!r} is {'unknown' if known is None else 'not simulated'}",
-        place,
+        location,
         expected=expected,
         found=op.name,
         hint=f"did you mean {close[0]}?" if close and known is None else "",
@@ -223,17 +223,17 @@ Tags = Mapping[int, str]
 def arrangement_faults(op: Operation, spec: OpDefinition, tags: Tags) -> tuple[Finding, ...]:
     """Warnings SPY296 for one execute of ``op`` whose arguments have the arrangements ``tags``."""
     if spec.family is Family.ELEMENTWISE and spec.name not in _OF_PAIRS:
-        found = _elementwise(op, tags)
+        faults = _elementwise(op, tags)
     elif spec.family is Family.REDUCTION:
-        found = _reduction(op, tags)
+        faults = _reduction(op, tags)
     elif spec.family is Family.CONVERT:
-        found = _conversion(op, spec, tags)
+        faults = _conversion(op, spec, tags)
     else:
         return ()
-    place = JsonLocation(op.file, "$.dscs_[0].labeledDs_")
+    location = JsonLocation(op.file, "$.dscs_[0].labeledDs_")
     return tuple(
-        Finding("SPY296", Severity.WARNING, f"{op.name}: {message}", place, expected, seen)
-        for message, expected, seen in found
+        Finding("SPY296", Severity.WARNING, f"{op.name}: {message}", location, expected, seen)
+        for message, expected, seen in faults
     )
 
 
@@ -280,8 +280,8 @@ def _reduction(op: Operation, tags: Tags) -> Iterator[tuple[str, str, str]]:
 
 def _conversion(op: Operation, spec: OpDefinition, tags: Tags) -> Iterator[tuple[str, str, str]]:
     opposite = _OPPOSITE.get(spec.kernel_op, STANDARD)
-    found = tags.get(op.inputs[0].index, STANDARD)
-    if found not in (STANDARD, opposite):
+    tag = tags.get(op.inputs[0].index, STANDARD)
+    if tag not in (STANDARD, opposite):
         yield (
             "no conversion of this element arrangement is known",
             f"STANDARD or {opposite}",

@@ -105,9 +105,9 @@ class PlanContext:
         self, code: str, message: str, expected: str, found: str, path: str = ""
     ) -> UnsupportedError:
         """An UnsupportedError that names the operation, its file, and the JSON path in it."""
-        place = JsonLocation(self.op.file, path) if path else self.location
+        location = JsonLocation(self.op.file, path) if path else self.location
         return UnsupportedError(
-            code, f"{self.op.name}: {message}", place, expected=expected, found=found
+            code, f"{self.op.name}: {message}", location, expected=expected, found=found
         )
 
 
@@ -206,11 +206,11 @@ class RowWriter:
 
     def operand(self, slot: int, tensor: int, base: int, lane: int = -1, code: int = 0) -> None:
         """Describe operand ``slot``: its tensor's position in the dispatch bases (-1: none)."""
-        at = tb.OPERAND + slot * tb.OPERAND_WORDS
-        self.words[at + tb.BASE] = base
-        self.words[at + tb.TENSOR] = tensor
-        self.words[at + tb.LANE] = lane
-        self.words[at + tb.FORMAT] = code
+        word = tb.OPERAND + slot * tb.OPERAND_WORDS
+        self.words[word + tb.BASE] = base
+        self.words[word + tb.TENSOR] = tensor
+        self.words[word + tb.LANE] = lane
+        self.words[word + tb.FORMAT] = code
 
     def walk(self, walk: AccessMap) -> None:
         """Set RANK, EXTENT, INNER and the pitches of all operands; the last axis is innermost."""
@@ -218,13 +218,13 @@ class RowWriter:
         self.words[tb.RANK] = len(outer)
         self.words[tb.INNER] = inner.extent
         self.words[tb.OPERANDS] = len(walk.first)
-        for place, axis in enumerate(outer):
-            self.words[tb.EXTENT + place] = axis.extent
+        for number, axis in enumerate(outer):
+            self.words[tb.EXTENT + number] = axis.extent
         for k in range(len(walk.first)):
-            at = tb.OPERAND + k * tb.OPERAND_WORDS
-            for place, axis in enumerate(outer):
-                self.words[at + tb.PITCH + place] = axis.pitches[k]
-            self.words[at + tb.INNER_PITCH] = inner.pitches[k]
+            word = tb.OPERAND + k * tb.OPERAND_WORDS
+            for number, axis in enumerate(outer):
+                self.words[word + tb.PITCH + number] = axis.pitches[k]
+            self.words[word + tb.INNER_PITCH] = inner.pitches[k]
 
     def constants(self, values: Sequence[float]) -> None:
         """Store float32 constants, packed two to a word."""

@@ -40,9 +40,9 @@ def fold_cores(
     """
     slices = _slice_indices(op)
     groups: list[CoreGroup] = []
-    for chosen in _passes(slices, starts.shape[1], bool(whole_dims)):
-        picked = {dim: index[chosen] for dim, index in slices.items()}
-        groups += _groups(op, picked, starts[:, chosen], set(whole_dims))
+    for cores in _passes(slices, starts.shape[1], bool(whole_dims)):
+        picked = {dim: index[cores] for dim, index in slices.items()}
+        groups += _groups(op, picked, starts[:, cores], set(whole_dims))
     return groups
 
 
@@ -54,9 +54,9 @@ def _passes(slices: dict[str, Int64Array], cores: int, together: bool) -> Iterat
     seen: Counter[tuple[int, ...]] = Counter()
     turns = np.zeros(cores, np.int64)
     for core in range(0 if together else cores):
-        place = tuple(int(index[core]) for index in slices.values())
-        turns[core] = seen[place]
-        seen[place] += 1
+        slices_of_core = tuple(int(index[core]) for index in slices.values())
+        turns[core] = seen[slices_of_core]
+        seen[slices_of_core] += 1
     for turn in range(int(turns.max(initial=0)) + 1):
         yield np.flatnonzero(turns == turn)
 
@@ -80,9 +80,9 @@ def _groups(
         if dim in whole or values.size < 2:
             continue
         for value in values:
-            chosen = slices[dim] == value
-            rest = {name: index[chosen] for name, index in slices.items()}
-            yield from _groups(op, rest, starts[:, chosen], whole)
+            cores = slices[dim] == value
+            remaining = {name: index[cores] for name, index in slices.items()}
+            yield from _groups(op, remaining, starts[:, cores], whole)
         return
     raise UnsupportedError(
         "SPY523",
@@ -99,17 +99,17 @@ def _affine_group(slices: dict[str, Int64Array], starts: Int64Array) -> CoreGrou
     if cores == 1:
         return CoreGroup(tuple(starts[:, 0].tolist()), {})
     counts = {dim: int(index.max() - index.min()) + 1 for dim, index in slices.items()}
-    place = np.zeros(cores, np.int64)
+    number = np.zeros(cores, np.int64)
     weights: dict[str, int] = {}
     total = 1
     for dim, count in counts.items():
         weights[dim] = total
-        place += (slices[dim] - slices[dim].min()) * total
+        number += (slices[dim] - slices[dim].min()) * total
         total *= count
     if total != cores:
         return None
     core_at = np.full(cores, -1, np.int64)
-    core_at[place] = np.arange(cores)
+    core_at[number] = np.arange(cores)
     if (core_at < 0).any():
         return None
     base = starts[:, core_at[0]]

@@ -124,7 +124,7 @@ def plan_operation(
     if spec.family not in PACKED_FAMILIES:
         for access in accesses:
             require_plain(op, access)
-    whole = PlanContext(
+    context = PlanContext(
         op,
         spec,
         accesses,
@@ -134,7 +134,7 @@ def plan_operation(
         threads,
         chunked,
     )
-    contexts = [whole] if core_order is None else _one_by_one(whole, core_order)
+    contexts = [context] if core_order is None else _one_by_one(context, core_order)
     tables = np.vstack([row for c in contexts for row in _planner(spec.family)(c)])
     touched = [
         touched_bytes(op, tensor, starts)
@@ -242,10 +242,10 @@ def shares(op: Operation) -> list[Int64Array]:
     reduced = [d for d in split if not output.holds(d) and any(t.holds(d) for t in op.inputs)]
     if not reduced:
         return [np.array([position]) for position in range(len(op.cores))]
-    kept = [d for d in split if d not in reduced]
+    shared = [d for d in split if d not in reduced]
     members: dict[tuple[int, ...], list[int]] = {}
     for position, slices in enumerate(op.core_slices):
-        members.setdefault(tuple(slices.get(d, 0) for d in kept), []).append(position)
+        members.setdefault(tuple(slices.get(d, 0) for d in shared), []).append(position)
     return [np.array(positions) for positions in members.values()]
 
 
@@ -259,10 +259,10 @@ def shuffled(
     parts = shares(op)
     rng = np.random.default_rng((seed, zlib.crc32(op.file.encode())))
     for k in rng.permutation(len(parts)):
-        chosen = parts[int(k)]
+        positions = parts[int(k)]
         part = replace(
             op,
-            cores=tuple(op.cores[p] for p in chosen),
-            core_slices=tuple(op.core_slices[p] for p in chosen),
+            cores=tuple(op.cores[p] for p in positions),
+            core_slices=tuple(op.core_slices[p] for p in positions),
         )
-        yield part, starts[:, chosen]
+        yield part, starts[:, positions]

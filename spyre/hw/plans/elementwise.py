@@ -68,10 +68,11 @@ def _ordered(context: PlanContext, group: CoreGroup, axes: list[Axis]) -> list[A
     is that of the whole tensor, as its neighbours that touch HBM have it: a chain needs one order.
     """
     output = len(context.accesses) - 1
-    for place in (output, *range(output)):
-        access = context.accesses[place]
+    for operand in (output, *range(output)):
+        access = context.accesses[operand]
         if access.tensor.component is Component.HBM and not access.is_lane:
-            return sort_axes([*group.axes.values(), *axes], place)
+            return sort_axes([*group.axes.values(), *axes], operand)
+    # all in scratchpads: a dim's cores directly outside of the dim
     dims = dict(zip(context.op.dims, axes, strict=True))
     within = {id(axis): dim for dim, axis in dims.items()}
     ordered: list[Axis] = []
@@ -154,7 +155,7 @@ def _can_fuse(context: PlanContext, row: RowWriter, inputs: int) -> bool:
         if operand[tb.FORMAT] != tb.DL16:
             return False
         lane_of_second = k == 1 and inputs == 2 and operand[tb.LANE] >= 0
-        whole = operand[tb.LANE] == tb.WHOLE_STICK and operand[tb.INNER_PITCH] == STICK_BYTES
-        if not whole and not lane_of_second:
+        adjacent = operand[tb.LANE] == tb.WHOLE_STICK and operand[tb.INNER_PITCH] == STICK_BYTES
+        if not adjacent and not lane_of_second:
             return False
     return True

@@ -96,7 +96,7 @@ def find_roles(context: PlanContext) -> MatmulRoles:
 
 
 def _with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
-    return tuple(dim for dim, found in members.items() if found == wanted)
+    return tuple(dim for dim, holders in members.items() if holders == wanted)
 
 
 def _group_rows(
@@ -117,8 +117,8 @@ def _group_rows(
 def _private_slices(roles: MatmulRoles, group: CoreGroup) -> list[Axis]:
     """Slices of rows (columns) whose cores each have a B (A) of their own, in their LX."""
     lacking = [(d, _B) for d in roles.rows] + [(d, _A) for d in roles.columns]
-    found = [(group.axes[d], operand) for d, operand in lacking if d in group.axes]
-    return [axis for axis, operand in found if axis.pitches[operand] != 0]
+    slices = [(group.axes[d], operand) for d, operand in lacking if d in group.axes]
+    return [axis for axis, operand in slices if axis.pitches[operand] != 0]
 
 
 def fit_rows(

@@ -286,8 +286,8 @@ def plan_restickify(context: PlanContext) -> Iterator[Int64Array]:
 
 def _check_stick_dims(context: PlanContext, a: str, b: str) -> None:
     source, target = context.inputs[0], context.output
-    held = all(x.tensor.holds(d) for x in (source, target) for d in (a, b))
-    if held and source.lanes == target.lanes:
+    both = all(x.tensor.holds(d) for x in (source, target) for d in (a, b))
+    if both and source.lanes == target.lanes:
         return
     raise SdscError(
         "SPY283",

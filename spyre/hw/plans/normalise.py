@@ -69,8 +69,8 @@ def uniform_operations(op: Operation, starts: Int64Array) -> Iterator[UniformOpe
 def check_slices(op: Operation) -> None:
     """The checker's SPY210, SPY211 and SPY214, for programs that were not checked."""
     for dim, count in op.slices.items():
-        whole = dim in op.last_extents or (count > 0 and op.extents[dim] % count == 0)
-        if not whole:
+        divides = dim in op.last_extents or (count > 0 and op.extents[dim] % count == 0)
+        if not divides:
             raise SdscError(
                 "SPY214" if count > 0 else "SPY211",
                 f"{op.name}: dim {dim!r} cannot be divided by its work slices",
@@ -102,17 +102,17 @@ def _even_parts(op: Operation) -> Iterator[tuple[Operation, Int64Array]]:
     dims = list(op.last_extents)
     index = np.array([[row[dim] for dim in dims] for row in op.core_slices], np.int64)
     last = index == np.array([op.slices[dim] - 1 for dim in dims])
-    for chosen in product((False, True), repeat=len(dims)):
-        cores = np.flatnonzero((last == np.array(chosen)).all(axis=1))
+    for last_dims in product((False, True), repeat=len(dims)):
+        cores = np.flatnonzero((last == np.array(last_dims)).all(axis=1))
         if cores.size:
-            yield _even_part(op, dict(zip(dims, chosen, strict=True)), cores), cores
+            yield _even_part(op, dict(zip(dims, last_dims, strict=True)), cores), cores
 
 
 def _check_uneven(op: Operation) -> None:
     reason = ""
     for dim in op.last_extents:
-        held = any(t.holds(dim) for t in op.outputs)
-        if not held and any(t.holds(dim) for t in op.inputs):
+        in_output = any(t.holds(dim) for t in op.outputs)
+        if not in_output and any(t.holds(dim) for t in op.inputs):
             reason = f"cores that reduce {dim} together have different extents"
         if dim in op.windows:
             reason = f"windows slide along {dim}"
@@ -212,9 +212,11 @@ def _cells(part: UniformOperation) -> UniformOperation:
     op = part.op
     grid = _Grid.of(op)
     owners = [_owners(op, tensor, grid) for tensor in op.tensors]
-    found = [_cell_starts(part, grid, k, owners[k]) for k in range(len(op.tensors))]
-    starts = np.stack(found, axis=1)
-    owner_of = {tensor.index: own for tensor, own in zip(op.tensors, owners, strict=True)}
+    starts_of_operands = [_cell_starts(part, grid, k, owners[k]) for k in range(len(op.tensors))]
+    starts = np.stack(starts_of_operands, axis=1)
+    owner_of = {
+        tensor.index: positions for tensor, positions in zip(op.tensors, owners, strict=True)
+    }
     dims = dict.fromkeys(op.dims)
 
     def changed(tensor: Tensor) -> Tensor:
@@ -291,17 +293,17 @@ def _owners(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
         return grid.cores
     wanted = grid.index // _cells_per_slice(op, tensor, grid)
     columns = [op.dims.index(dim) for dim in held_dims(op, tensor)]
-    held = _indices(op, division_of(op, tensor))[:, columns]
-    matches = (held[None, :, :] == wanted[:, None, columns]).all(axis=2)
-    own = matches[np.arange(len(wanted)), grid.cores]
-    return np.where(own, grid.cores, matches.argmax(axis=1))
+    slices_held = _indices(op, division_of(op, tensor))[:, columns]
+    matches = (slices_held[None, :, :] == wanted[:, None, columns]).all(axis=2)
+    holds_itself = matches[np.arange(len(wanted)), grid.cores]
+    return np.where(holds_itself, grid.cores, matches.argmax(axis=1))
 
 
 def _cell_steps(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
     """Bytes from one cell to the next within a slice of ``tensor``, per dim of ``op``."""
     pitches, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
     steps = np.zeros(len(op.dims), np.int64)
-    for place, dim in enumerate(op.dims):
+    for column, dim in enumerate(op.dims):
         if not tensor.holds(dim):
             continue
         extent, size = op.extents[dim] // grid.slices[dim], sticks.get(dim, 1)
@@ -313,7 +315,7 @@ def _cell_steps(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
                 expected=f"slices of {dim} that overlap in multiples of {size}",
                 found=f"{extent} elements",
             )
-        steps[place] = pitches[dim] * (extent // size)
+        steps[column] = pitches[dim] * (extent // size)
     return steps
 
 

@@ -56,9 +56,9 @@ class OffsetSpace:
         if not dims:
             yield self
             return
-        rest = {dim: line for dim, line in self.slices.items() if dim != dims[0]}
+        remaining = {dim: line for dim, line in self.slices.items() if dim != dims[0]}
         for start in self.slices[dims[0]].T:
-            yield from OffsetSpace(self.bases + start, rest, self.local).peel(dims[1:])
+            yield from OffsetSpace(self.bases + start, remaining, self.local).peel(dims[1:])
 
 
 def combine(
@@ -137,12 +137,12 @@ def _check_positive(context: PlanContext) -> None:
 def _check_size(context: PlanContext, access: TensorAccess) -> None:
     """Memory must hold every element that is iterated, and offsets must fit 64 bits."""
     op, tensor = context.op, access.tensor
-    held = [dim for dim in tensor.dims if tensor.holds(dim)]
+    dims = [dim for dim in tensor.dims if tensor.holds(dim)]
     largest = max([access.span_bytes, *access.pitch_bytes.values()])
     most = max(op.extents.values())
     if largest > MOST_BYTES or most > MOST_STEPS:
         raise _too_large(context, f"{tensor.name} of {largest} bytes, a dim of {most}")
-    for dim in held:
+    for dim in dims:
         window = op.window_of(tensor, dim)
         if window is None:
             needed = per_core(op, dim)
@@ -198,8 +198,8 @@ def _operand_row(context: PlanContext, operand: int, dim: str, steps: Int64Array
     if window is None:
         return local_offsets(op, access, dim)
     size = access.sticks.get(dim, 1)
-    whole = steps * window.stride // size * size
-    return coordinate_offsets(op, access, dim, whole)
+    in_sticks = steps * window.stride // size * size
+    return coordinate_offsets(op, access, dim, in_sticks)
 
 
 def attach(head: Int64Array, vectors: Sequence[Int64Array]) -> Int64Array:

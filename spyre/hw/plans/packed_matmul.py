@@ -59,7 +59,7 @@ def find_packed_roles(context: PlanContext) -> PackedMatmulRoles:
     members = {d: (a.holds(d) or d in places, b.holds(d), c.holds(d)) for d in op.dims}
 
     def those(*wanted: bool) -> tuple[str, ...]:
-        return tuple(dim for dim, found in members.items() if found == wanted)
+        return tuple(dim for dim, holders in members.items() if holders == wanted)
 
     channels = tuple(d for d in those(True, True, False) if d not in places)
     columns = those(False, True, True)
@@ -115,14 +115,14 @@ def check_packed_matmul(context: PlanContext, roles: PackedMatmulRoles) -> None:
 def check_stick(context: PlanContext, access: TensorAccess, rule: list[tuple[str, int]]) -> None:
     """Raise SdscError unless the stick is ``rule``: (dim, elements), innermost first."""
     tensor = access.tensor
-    found = list(zip(tensor.stick_dims, tensor.stick_sizes, strict=True))
-    if found != rule:
+    stick = list(zip(tensor.stick_dims, tensor.stick_sizes, strict=True))
+    if stick != rule:
         raise SdscError(
             "SPY293",
             f"{context.op.name}: the stick of {tensor.name} is not the one of this operation",
             JsonLocation(context.op.file, tensor.json_path),
             expected=_shown(rule),
-            found=_shown(found),
+            found=_shown(stick),
         )
 
 
@@ -151,11 +151,11 @@ def plan_packed_matmul(context: PlanContext) -> Iterator[Int64Array]:
     check_packed_matmul(context, roles)
     if not context.spec.kernel_op.startswith("int"):
         refuse_chunks(context)
-    for whole in spaces(context, roles.reduced):
-        apart = [dim for dim in context.op.windows if _moves(whole, dim, _B)]
-        for space in whole.peel(apart):
-            for chosen in regions(context, space):
-                yield from _region_tables(context, roles, space, chosen)
+    for all_cores in spaces(context, roles.reduced):
+        separate = [dim for dim in context.op.windows if _moves(all_cores, dim, _B)]
+        for space in all_cores.peel(separate):
+            for region in regions(context, space):
+                yield from _region_tables(context, roles, space, region)
 
 
 def _region_tables(
@@ -164,8 +164,8 @@ def _region_tables(
     space: OffsetSpace,
     chosen: dict[str, WindowRegion],
 ) -> list[Int64Array]:
-    whole = all(per_core(context.op, d) % STICK == 0 for d in (roles.channel, roles.generated))
-    if context.spec.kernel_op == "dl16" and whole:
+    in_sticks = all(per_core(context.op, d) % STICK == 0 for d in (roles.channel, roles.generated))
+    if context.spec.kernel_op == "dl16" and in_sticks:
         sticks = {roles.channel: STICK, roles.generated: STICK}
         tables = _matmul_tables(
             context, roles, space, _collect(context, roles, space, chosen, sticks)
@@ -190,15 +190,15 @@ def _collect(
     """Lines by role; every ``steps[dim]``-th element only. Slices with own operands are batches."""
 
     def lines(dims: Sequence[str], absent: int | None = None) -> list[Int64Array]:
-        found = []
+        collected = []
         for dim in dims:
             if dim in chosen:
-                found.append(region_line(space, dim, chosen))
+                collected.append(region_line(space, dim, chosen))
                 continue
             if dim in space.slices and (absent is None or not _moves(space, dim, absent)):
-                found.append(space.slices[dim])
-            found.append(space.local[dim][:, :: steps.get(dim, 1)])
-        return sorted(found, key=lambda line: -int(np.abs(line[_C]).max(initial=0)))
+                collected.append(space.slices[dim])
+            collected.append(space.local[dim][:, :: steps.get(dim, 1)])
+        return sorted(collected, key=lambda line: -int(np.abs(line[_C]).max(initial=0)))
 
     lacking = [(d, _B) for d in roles.rows] + [(d, _A) for d in roles.columns]
     private = [space.slices[d] for d, operand in lacking if _moves(space, d, operand)]

@@ -97,7 +97,7 @@ def _group_rows(
     axes: dict[str, Axis],
 ) -> Iterator[Int64Array]:
     of_cores_and_dims = (*group.axes.items(), *axes.items())
-    kept = [axis for dim, axis in of_cores_and_dims if dim not in reduced]
+    remaining = [axis for dim, axis in of_cores_and_dims if dim not in reduced]
     # work slices of a reduced dim stay outermost: their partial sums are added in this order
     slices = [axis for dim, axis in group.axes.items() if dim in reduced]
     local = [axis for dim, axis in axes.items() if dim in reduced]
@@ -110,7 +110,7 @@ def _group_rows(
             str(len(inner_axes)),
         )
     inner = pad_axes(inner_axes, tb.REDUCED_RANK, 3)
-    walk = AccessMap(group.first, tuple(kept)).canonical(_OUT)
+    walk = AccessMap(group.first, tuple(remaining)).canonical(_OUT)
     for part in walk.unrolled(tb.KEPT_RANK + 1):
         padded = pad_axes(part.axes, tb.KEPT_RANK + 1, 3)
         yield _row(context, mask, AccessMap(part.first, tuple(padded)), inner)

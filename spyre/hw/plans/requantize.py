@@ -125,9 +125,9 @@ def _block(context: PlanContext, space: OffsetSpace) -> Int64Array:
         lines.sort(key=lambda line: -int(np.abs(line[-1]).max(initial=0)))
         return combine(context, lines)
 
-    within, whole = _split_sticks(context, inner, _line(context, space, inner))
+    within, by_stick = _split_sticks(context, inner, _line(context, space, inner))
     middle = collect([d for d in op.dims if d in sticks and d != inner])
-    outer = collect([d for d in op.dims if d not in sticks], whole)
+    outer = collect([d for d in op.dims if d not in sticks], by_stick)
     vectors = [outer, middle, within]
     row = RowWriter(REQUANTIZE_KIND)
     for k, access in enumerate(context.accesses):

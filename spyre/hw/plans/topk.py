@@ -23,30 +23,30 @@ _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
 def plan_topk(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of a top-k."""
     source = context.inputs[0]
-    reduced, kept = _find_dims(context)
-    dims = [dim for dim in context.op.dims if dim not in (reduced, kept)]
+    reduced, added = _find_dims(context)
+    dims = [dim for dim in context.op.dims if dim not in (reduced, added)]
     axes = walk_axes(context, {source.stick_dim: source.lanes}, dims)
     for group in fold_cores(context.op, context.starts):
         for walk in group.walk(axes, 1).unrolled(tb.MAX_RANK + 1):
-            yield _row(context, reduced, kept, walk)
+            yield _row(context, reduced, added, walk)
 
 
 def _find_dims(context: PlanContext) -> tuple[str, str]:
     source, target = context.inputs[0], context.output
-    reduced, kept = topk_dims(context.op)
+    reduced, added = topk_dims(context.op)
     sticks = {source.stick_dim, target.stick_dim}
-    fits = len(reduced) == 1 and len(kept) == 1 and len(sticks) == 1
-    if not fits or sticks & {*reduced, *kept}:
+    fits = len(reduced) == 1 and len(added) == 1 and len(sticks) == 1
+    if not fits or sticks & {*reduced, *added}:
         raise SdscError(
             "SPY285",
             f"{context.op.name}: the tensors do not have the structure of a top-k",
             context.location,
             expected="one dim in the input only, one in the output only, a common stick dim",
-            found=f"input only {reduced}, output only {kept}, stick dims {sorted(sticks)}",
+            found=f"input only {reduced}, output only {added}, stick dims {sorted(sticks)}",
         )
     _check_lanes(context)
-    _check_unsplit(context, reduced[0], kept[0])
-    return reduced[0], kept[0]
+    _check_unsplit(context, reduced[0], added[0])
+    return reduced[0], added[0]
 
 
 def _check_lanes(context: PlanContext) -> None:

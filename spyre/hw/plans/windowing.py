@@ -62,12 +62,12 @@ def window_dims(context: PlanContext) -> tuple[str, ...]:
     op = context.op
     if not op.windows:
         raise _structure(context, "a window for every spatial dim", "no windows")
-    found = tuple(window.window_dim for window in op.windows.values())
+    dims = tuple(window.window_dim for window in op.windows.values())
     for dim, window in op.windows.items():
-        _check_window(context, dim, window, found)
+        _check_window(context, dim, window, dims)
         _check_padding(context, dim, window)
         _check_split(context, dim, window)
-    return found
+    return dims
 
 
 def _structure(context: PlanContext, expected: str, found: str) -> SdscError:
@@ -158,8 +158,8 @@ def _check_split(context: PlanContext, dim: str, window: Window) -> None:
 def regions(context: PlanContext, space: OffsetSpace) -> Iterator[dict[str, WindowRegion]]:
     """One region per windowed dim, in all combinations."""
     per_dim = [list(_dim_regions(context, space, dim)) for dim in context.op.windows]
-    for chosen in itertools.product(*per_dim):
-        yield dict(zip(context.op.windows, chosen, strict=True))
+    for combination in itertools.product(*per_dim):
+        yield dict(zip(context.op.windows, combination, strict=True))
 
 
 def _dim_regions(context: PlanContext, space: OffsetSpace, dim: str) -> Iterator[WindowRegion]:
@@ -174,11 +174,11 @@ def _dim_regions(context: PlanContext, space: OffsetSpace, dim: str) -> Iterator
     size = access.sticks.get(dim, 1)
     phase = origin * window.stride % size
     keys = np.stack([inside.argmax(axis=1), inside.sum(axis=1), phase], axis=1)
-    found, which = np.unique(keys, axis=0, return_inverse=True)
-    for number, (first, count, shift) in enumerate(found.tolist()):
-        chosen = np.arange(first, first + count)
-        bits = coordinate_offsets(op, access, dim, places[chosen] + shift)
-        yield WindowRegion(np.flatnonzero(which.reshape(-1) == number), chosen, bits)
+    kinds, which = np.unique(keys, axis=0, return_inverse=True)
+    for number, (first, count, shift) in enumerate(kinds.tolist()):
+        inner_places = np.arange(first, first + count)
+        bits = coordinate_offsets(op, access, dim, places[inner_places] + shift)
+        yield WindowRegion(np.flatnonzero(which.reshape(-1) == number), inner_places, bits)
 
 
 def _limit(context: PlanContext, dim: str, window: Window) -> int:
@@ -221,12 +221,14 @@ def plan_windowing(context: PlanContext) -> Iterator[Int64Array]:
 
 def _check_roles(context: PlanContext, places: tuple[str, ...]) -> None:
     target = context.output.tensor
-    kept = {d for d in context.op.dims if target.holds(d)}
+    in_output = {d for d in context.op.dims if target.holds(d)}
     weights = places if context.spec.kernel_op == "channel" else ()
     second = {d for a in context.inputs[1:] for d in context.op.dims if a.tensor.holds(d)}
-    lost = [d for d in context.op.dims if context.op.extents[d] > 1 and d not in kept | {*places}]
+    lost = [
+        d for d in context.op.dims if context.op.extents[d] > 1 and d not in in_output | {*places}
+    ]
     spatial = set(context.op.windows) if weights else set()
-    wrong = second - kept - {*weights} | second & spatial
+    wrong = second - in_output - {*weights} | second & spatial
     in_stick = context.output.stick_dim in {*places, *context.op.windows}
     if lost or wrong or in_stick or context.output.is_lane or context.inputs[0].is_lane:
         raise SdscError(

@@ -117,10 +117,10 @@ def _position_in_stick(tensor: Tensor, within: dict[str, Int64Array]) -> Int64Ar
     """Element number in the stick; the stick's dims are listed innermost first (step 5)."""
     position = np.zeros_like(next(iter(within.values())))
     weight = 1
-    rest = dict(within)
+    remaining = dict(within)
     for dim, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
-        position += weight * (rest[dim] % size)
-        rest[dim] = rest[dim] // size
+        position += weight * (remaining[dim] % size)
+        remaining[dim] = remaining[dim] // size
         weight *= size
     return position
 
@@ -137,13 +137,13 @@ def addresses_elsewhere(
     extents = {dim: op.extents[dim] // slices.get(dim, 1) for dim in op.dims}
     shape = next(iter(box.values())).shape
     addresses = np.empty(shape, np.int64)
-    for place in product(*map(range, shape)):
-        point = {dim: int(coordinate[place]) for dim, coordinate in box.items()}
+    for index in product(*map(range, shape)):
+        point = {dim: int(coordinate[index]) for dim, coordinate in box.items()}
         owner = _owner(tensor, rows, extents, point, core)
         row = rows[owner]
         local = {dim: np.array([point[dim] - row.get(dim, 0) * extents[dim]]) for dim in op.dims}
         offset = element_offsets(op, tensor, local)
-        addresses[place] = int(starts[operand, owner]) + int(offset[0])
+        addresses[index] = int(starts[operand, owner]) + int(offset[0])
     return addresses
 
 

@@ -181,9 +181,9 @@ class Maximum:
 
     def reduce(self, values: Array, axis: tuple[int, ...], keepdims: Literal[True]) -> Array:
         """Along ``axis``; -0 only if every zero is one."""
-        found = np.fmax.reduce(values, axis=axis, keepdims=keepdims)
+        extreme = np.fmax.reduce(values, axis=axis, keepdims=keepdims)
         positive = np.any((values == 0.0) & ~np.signbit(values), axis=axis, keepdims=keepdims)
-        return select(found == 0.0, select(positive, _ZERO, -_ZERO), found)
+        return select(extreme == 0.0, select(positive, _ZERO, -_ZERO), extreme)
 
 
 class Minimum(Maximum):

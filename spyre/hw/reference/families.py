@@ -120,10 +120,10 @@ def _reduced_axes(op: Operation) -> tuple[int, ...]:
 def _sharing_cores(execution: Execution) -> Iterator[list[int]]:
     """Cores that work on the same part of the output, in the order of their other slices."""
     op = execution.op
-    kept = _kept_dims(op)
+    dims = _kept_dims(op)
     groups: dict[tuple[int, ...], list[int]] = {}
     for core in execution.cores:
-        key = tuple(op.core_slices[core].get(dim, 0) for dim in kept)
+        key = tuple(op.core_slices[core].get(dim, 0) for dim in dims)
         groups.setdefault(key, []).append(core)
     for group in groups.values():
         yield sorted(group, key=lambda core: _slice_order(op, core))
@@ -348,8 +348,8 @@ def _indexed_dims(value: Tensor, index: Tensor) -> list[str]:
 
 def _page(value: Tensor) -> tuple[str, int]:
     """The dim of pages of a value tensor without its index tensor's dims, and their size."""
-    (found,) = ((d, n) for d, n in value.max_dim_sizes.items() if n > 0 and value.holds(d))
-    return found
+    (paged,) = ((d, n) for d, n in value.max_dim_sizes.items() if n > 0 and value.holds(d))
+    return paged
 
 
 def _convert(execution: Execution, spec: OpDefinition) -> None:
@@ -374,12 +374,12 @@ def _restickify(execution: Execution, spec: OpDefinition) -> None:
     target = execution.op.outputs[0]
     for core in execution.cores:
         exists = _is_stored(execution, 0, core)
-        kept = _is_stored(execution, execution.output, core)
+        stored = _is_stored(execution, execution.output, core)
         codes = np.zeros(exists.shape, np.uint32)
         codes[exists] = _read_where(execution, exists, core)
-        if kept.any():
-            addresses = execution.addresses(execution.output, core)[kept]
-            execution.write_codes(addresses, codes[kept], target)
+        if stored.any():
+            addresses = execution.addresses(execution.output, core)[stored]
+            execution.write_codes(addresses, codes[stored], target)
 
 
 def _read_where(execution: Execution, exists: npt.NDArray[np.bool_], core: int) -> Codes:
@@ -410,15 +410,15 @@ def _topk(execution: Execution, spec: OpDefinition) -> None:
     op = execution.op
     source, target = op.inputs[0], op.outputs[0]
     reduced = next(i for i, d in enumerate(op.dims) if source.holds(d) and not target.holds(d))
-    kept = next(i for i, d in enumerate(op.dims) if target.holds(d) and not source.holds(d))
-    count = op.extents[op.dims[kept]]
+    added = next(i for i, d in enumerate(op.dims) if target.holds(d) and not source.holds(d))
+    count = op.extents[op.dims[added]]
     for core in execution.cores:
-        values = execution.read(0, core).take([0], axis=kept)
+        values = execution.read(0, core).take([0], axis=added)
         order = _falling_order(values, reduced)
-        found = np.take_along_axis(values, order, axis=reduced)
-        result = order if spec.kernel_op == "index" else found
+        sorted_values = np.take_along_axis(values, order, axis=reduced)
+        result = order if spec.kernel_op == "index" else sorted_values
         first = result.take(range(count), axis=reduced)
-        wide = np.swapaxes(first, reduced, kept)
+        wide = np.swapaxes(first, reduced, added)
         execution.write(core, np.broadcast_to(wide, execution.local[op.dims[0]].shape))
 
 
@@ -456,9 +456,9 @@ def run_shuffle(execution: Execution) -> None:
         execution.read_codes(_global_addresses(execution, 0, core, box), source)
         for core, box in boxes
     ]
-    for (core, box), found in zip(boxes, codes, strict=True):
+    for (core, box), values in zip(boxes, codes, strict=True):
         addresses = _global_addresses(execution, execution.output, core, box)
-        execution.write_codes(addresses, found, target)
+        execution.write_codes(addresses, values, target)
 
 
 def computed_boxes(op: Operation) -> Iterator[tuple[int, dict[str, Int64Array]]]:

@@ -45,16 +45,16 @@ def bits_of(tensor: Tensor) -> int:
 def position_in_stick(execution: Execution, operand: int, within: Coordinates) -> Int64Array:
     """Element number in the stick; a dim may be listed twice, its low digit first."""
     tensor = execution.op.tensors[operand]
-    rest = dict(within)
+    remaining = dict(within)
     if is_interleaved(execution, operand):
         dim = tensor.stick_dims[0]
-        half, group, element = rest[dim] // 64, rest[dim] // 8 % 8, rest[dim] % 8
-        rest[dim] = 16 * group + 8 * half + element
-    position = np.zeros_like(next(iter(rest.values())))
+        half, group, element = remaining[dim] // 64, remaining[dim] // 8 % 8, remaining[dim] % 8
+        remaining[dim] = 16 * group + 8 * half + element
+    position = np.zeros_like(next(iter(remaining.values())))
     weight = 1
     for dim, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
-        position += weight * (rest[dim] % size)
-        rest[dim] = rest[dim] // size
+        position += weight * (remaining[dim] % size)
+        remaining[dim] = remaining[dim] // size
         weight *= size
     return position
 
@@ -62,8 +62,12 @@ def position_in_stick(execution: Execution, operand: int, within: Coordinates) -
 def is_interleaved(execution: Execution, operand: int) -> bool:
     """True if groups of 8 of the operand's stick dim alternate between two halves of 64 (§5)."""
     tensor = execution.op.tensors[operand]
-    whole = stick_elements(tensor, tensor.stick_dims[0]) == 128
-    return whole and bits_of(tensor) < 16 and (execution.op.name, operand) in ALTERNATING_OPERANDS
+    fills_block = stick_elements(tensor, tensor.stick_dims[0]) == 128
+    return (
+        fills_block
+        and bits_of(tensor) < 16
+        and (execution.op.name, operand) in ALTERNATING_OPERANDS
+    )
 
 
 def bit_addresses(execution: Execution, operand: int, core: int, stored: Coordinates) -> Int64Array:
@@ -102,8 +106,10 @@ def write_packed(execution: Execution, core: int, stored: Coordinates, values: A
     if bits_of(tensor) == 4:
         _write_nibbles(execution, bits, values)
         return
-    whole = find_stored_format(tensor.data_format).is_float
-    codes = execution.encode(values, tensor) if whole else encode_device(values, tensor.data_format)
+    is_float = find_stored_format(tensor.data_format).is_float
+    codes = (
+        execution.encode(values, tensor) if is_float else encode_device(values, tensor.data_format)
+    )
     lanes = 1
     if keeps_one_per_stick(tensor):
         lanes = stick_elements(tensor, tensor.stick_dims[0])
@@ -177,9 +183,9 @@ def input_coordinates(
         front = window.pad_front if implied else 0
         extent = window.total - (window.pad_front + window.pad_back if implied else 0)
         reach = local[window.window_dim] * window.dilation - front
-        whole = (points[dim] + slice_origin(op, core)[dim]) * window.stride + reach
+        in_tensor = (points[dim] + slice_origin(op, core)[dim]) * window.stride + reach
         local[dim] = points[dim] * window.stride + reach
-        inside &= (whole >= 0) & (whole < extent)
+        inside &= (in_tensor >= 0) & (in_tensor < extent)
     return local, inside
 
 
@@ -213,10 +219,10 @@ def _sharing(op: Operation, cores: Sequence[int]) -> Iterator[list[int]]:
     groups: dict[tuple[int, ...], list[int]] = {}
     seen: Counter[tuple[int, ...]] = Counter()
     for core in cores:
-        place = tuple(op.core_slices[core].get(dim, 0) for dim in op.dims)
-        kept = [n for n, dim in zip(place, op.dims, strict=True) if op.outputs[0].holds(dim)]
-        groups.setdefault((*kept, seen[place]), []).append(core)
-        seen[place] += 1
+        slices = tuple(op.core_slices[core].get(dim, 0) for dim in op.dims)
+        kept = [n for n, dim in zip(slices, op.dims, strict=True) if op.outputs[0].holds(dim)]
+        groups.setdefault((*kept, seen[slices]), []).append(core)
+        seen[slices] += 1
     for group in groups.values():
         yield sorted(group, key=lambda c: tuple(op.core_slices[c].get(d, 0) for d in op.dims))
 

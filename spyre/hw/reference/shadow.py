@@ -64,8 +64,8 @@ class ShadowReference:
 
     def _read(self, tensor: Tensor, sticks: list[int]) -> None:
         missing = sum(stick not in self.writers for stick in sticks)
-        whole = min(sticks), max(sticks)
-        torn = sum(_torn(self.ranges.get(stick), whole) for stick in sticks)
+        read = min(sticks), max(sticks)
+        torn = sum(_torn(self.ranges.get(stick), read) for stick in sticks)
         self._count(tensor, "SPY710", missing)
         self._count(tensor, "SPY731", torn)
 
@@ -75,11 +75,11 @@ class ShadowReference:
         self._count(tensor, code, clashes)
 
     def _write(self, tensor: Tensor, sticks: list[int], core: int) -> None:
-        whole = min(sticks), max(sticks)
+        written = min(sticks), max(sticks)
         for stick in sticks:
             self.writers[stick] = (self.executions, core)
             if tensor.component is Component.LX:
-                self.ranges[stick] = whole
+                self.ranges[stick] = written
 
     def _count(self, tensor: Tensor, code: str, number: int) -> None:
         if number:
