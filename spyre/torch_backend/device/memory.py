@@ -27,6 +27,7 @@ class TensorMemory:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        # Finalizers run at any moment, also while this thread has the lock: they only append here.
         self._given_back: deque[int] = deque()
         self._out_of_memory = 0
         self._bytes = self._peak_bytes = self._total_bytes = 0

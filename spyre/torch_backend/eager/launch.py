@@ -107,6 +107,7 @@ def _key(
     target: torch.Tensor | None,
     target_buffer: DeviceBuffer | None,
 ) -> Key:
+    # a reset of the card forgets its programs: they are compiled again under a new number
     parts: list[object] = [name, parameters, card.index, card.device.resets]
     for operand, buffer in zip(operands, buffers, strict=True):
         if isinstance(operand, ScalarOperand):
@@ -114,6 +115,7 @@ def _key(
         elif buffer is not None:
             parts.append(_tensor_key(operand, buffer))
     if target is not None and target_buffer is not None:
+        # a target that is an operand too may not be written before all of it has been read
         aliases = tuple(k for k, b in enumerate(buffers) if b is target_buffer)
         parts.append((*_tensor_key(target, target_buffer), aliases))
     return tuple(parts)

@@ -61,6 +61,7 @@ class ProgramBuilder:
         inner = [order[0], *reversed(order[1:])] if len(order) > 1 else order
         inner = [k for k in inner if k >= 0]
         view = row_major_view(sizes, device_format(dtype), inner, lane_dim, lane_multiple)
+        # conversions read and write whole groups: room for the sticks after the last element
         more = max(lane_multiple // view.elements_per_stick - 1, 0)
         last = max((f.pitch_bytes for d in view.dims for f in d if f.lane), default=STICK_BYTES)
         region = self._region(view.span_bytes + more * last)

@@ -61,7 +61,7 @@ def single_row(pitch_bytes: int) -> IterationDim:
     return IterationDim(1, (Factor(1, pitch_bytes), one, one), 1)
 
 
-def emit_gather(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
+def emit_gather(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
     """The SDSC of a gather; the one dim of role 1 steps through the index where there is one row of
     the output per element.
     """
@@ -134,7 +134,7 @@ _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
 
 def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
     """The SDSC of ``spec``; LoweringError when its operands' sticks do not go together."""
-    return emit_over(spec.instruction, iteration_space(spec, place))
+    return emit_over(spec, iteration_space(spec, place))
 
 
 def iteration_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
@@ -142,7 +142,7 @@ def iteration_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     return _SPACES[spec.kind](spec, place)
 
 
-def emit_over(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
+def emit_over(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
     """The SDSC of an operation over given dims.
 
     Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
@@ -159,7 +159,7 @@ def _pointwise_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     return IterationSpace(common_iteration(views), views, [place(v) for v in values])
 
 
-def _pointwise(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
+def _pointwise(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
     dims, last = list(walk.dims), len(walk.views) - 1
     lane = lane_index(dims, last)
     if lane < 0:
@@ -195,7 +195,7 @@ def _reduction_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     )
 
 
-def _reduction(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
+def _reduction(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     lane = lane_index(dims, 0)
     if lane < 0:
@@ -232,7 +232,7 @@ def _matmul_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     return IterationSpace(dims, views, [place(v) for v in values])
 
 
-def _matmul(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
+def _matmul(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     inner, column = _matmul_lanes(dims)
     multiples = {column: MATMUL_STICK, inner: MATMUL_STICK}
@@ -263,7 +263,7 @@ def _restickify_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     return IterationSpace(common_iteration(views), views, [place(v) for v in values])
 
 
-def _restickify(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
+def _restickify(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     lanes = [lane_index(dims, 0), lane_index(dims, 1)]
     for k in (0, 1):
@@ -291,7 +291,7 @@ def _topk_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     )
 
 
-def _topk(spec: OpFunction, walk: IterationSpace) -> OperationSpec:
+def _topk(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
     dims = [*walk.dims, *_missing_roles(walk.dims)]
     lane = lane_index(dims, 0)
     if lane < 0:
@@ -320,7 +320,7 @@ _SPACES: dict[OpKind, Callable[[OpSpec, PlaceOf], IterationSpace]] = {
     OpKind.TOPK: _topk_space,
     OpKind.GATHER: gather_space,
 }
-_EMITTERS: dict[OpKind, Callable[[OpFunction, IterationSpace], OperationSpec]] = {
+_EMITTERS: dict[OpKind, Callable[[OpFunction | OpSpec, IterationSpace], OperationSpec]] = {
     OpKind.POINTWISE: _pointwise,
     OpKind.REDUCTION: _reduction,
     OpKind.MATMUL: _matmul,

@@ -103,6 +103,7 @@ class Emitter:
         base, component = operand.base, Component.HBM
         if isinstance(base, ScratchpadPlace):
             stored, base, component = self._shares(stored), base.offset_bytes, Component.LX
+        # scale -2: one element per stick of a dim the tensor does not have; -1: not a dim of it
         scale: dict[str, int] = {}
         dims = list(stored)
         if operand.lane not in walked:
@@ -135,21 +136,24 @@ class Emitter:
         return self.dims[dim].extent if self.exact else self.extents[self.names[dim]]
 
     def _stored(self, ordered: Sequence[int], operand: TensorOperand) -> dict[str, int]:
-        """Extent of every dim held as memory has it, innermost first."""
+        """Extent in memory of the dims ``ordered`` by pitch, innermost first."""
+        # An SDSC has no pitches: a dim's pitch is the product of the stored extents below it. Where
+        # the pitch of a view is larger, the dim below is said to be longer in memory than it is;
+        # where none lies below, or its extent means something else, UNIT (extent 1) is put there.
         stored: dict[str, int] = {}
-        below, single, step, reached = "", STICK_BYTES, 1, STICK_BYTES
+        below, below_pitch, step, expected = "", STICK_BYTES, 1, STICK_BYTES
         for k in ordered:
             pitch = self._rank(k, operand)[0] or STICK_BYTES
-            if pitch != reached:
+            if pitch != expected:
                 if self._is_fixed(below, operand):
-                    below, single, step = UNIT, reached, 1
-                if pitch < reached or pitch % single or (below == UNIT and UNIT in stored):
-                    raise LoweringError(f"a pitch of {pitch} bytes over steps of {single}")
-                stored[below] = pitch // single * step
+                    below, below_pitch, step = UNIT, expected, 1
+                if pitch < expected or pitch % below_pitch or (below == UNIT and UNIT in stored):
+                    raise LoweringError(f"a pitch of {pitch} bytes over steps of {below_pitch}")
+                stored[below] = pitch // below_pitch * step
             below, count = self.names[k], self._steps(k, operand)
             step = operand.view.elements_per_stick if k == operand.lane else 1
             stored[below] = count * step
-            single, reached = pitch, pitch * count
+            below_pitch, expected = pitch, pitch * count
         return stored
 
     def _shares(self, stored: Mapping[str, int]) -> dict[str, int]:

@@ -210,11 +210,6 @@ class OpSpec:
     part: tuple[int, int, int] | None = None
 
     @property
-    def instruction(self) -> OpFunction:
-        """The operation without its tensors."""
-        return OpFunction(self.kind, self.name, self.constants, self.mask_from, self.lane_multiple)
-
-    @property
     def written(self) -> Value:
         """What it writes of the output."""
         return self.output if self.part is None else narrowed(self.output, *self.part)

@@ -178,6 +178,7 @@ class Operations:
         return self.builder.add(OpSpec(OpKind.POINTWISE, name, (value,), into))
 
     def _widened(self, value: Value) -> Value:
+        # one DL16 stick becomes two of float32, so memory has room for an even number of them
         multiple = wide_multiple(value)
         into = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
         wide = self.builder.add(
@@ -191,6 +192,7 @@ class Operations:
             wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
             self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
             if wide_multiple(wide):
+                # the stick beyond the elements is read too: copy numbers there that convert
                 last = (sticks_from_last(value, 0),)
                 room = sticks_from_last(wide, 1)
                 self.builder.add(OpSpec(OpKind.POINTWISE, "identity", last, room))
@@ -334,6 +336,7 @@ def result_lane(inputs: Sequence[Value], sizes: Ints) -> int:
     operand get sticks along the last dim that none of them has.
     """
     rank = len(sizes)
+    # the largest operand keeps its sticks, so that the smaller ones are laid out anew
     lanes = [(v.numel, v.lane_dim + rank - len(v.sizes)) for v in inputs if v.lane_dim >= 0]
     if lanes:
         return max(lanes)[1]

@@ -32,7 +32,7 @@ EXTENSION_DEVICE = 12
 """kDLExtDev."""
 MAX_RANK = 64
 MAX_EXTENTS = 4096
-Extents = tuple[int, ...]
+Ints = tuple[int, ...]
 
 
 class _Device(ctypes.Structure):
@@ -92,7 +92,7 @@ _DATA_TYPES = {
 
 
 @lru_cache(MAX_EXTENTS)
-def _extents(size: Extents) -> ctypes.Array[ctypes.c_int64]:
+def _extents(size: Ints) -> ctypes.Array[ctypes.c_int64]:
     """An array for ``size``; whoever makes a tensor of it copies it."""
     rank = len(size)
     if rank > MAX_RANK:
@@ -101,14 +101,14 @@ def _extents(size: Extents) -> ctypes.Array[ctypes.c_int64]:
 
 
 def tensor_at(
-    pointer: int, size: Extents, stride: Extents, dtype: torch.dtype, device_index: int
+    pointer: int, size: Ints, stride: Ints, dtype: torch.dtype, device_index: int
 ) -> torch.Tensor:
     """A tensor on ``spyre:device_index`` with a new storage whose data_ptr is ``pointer``.
 
     ``size`` and ``stride`` in elements; the storage has the bytes they span. Any thread.
     """
     shape, strides = _extents(size), _extents(stride)
-    with _lock:
+    with _lock:  # one struct serves all threads; from_dlpack copies what it says
         _tensor.shape = shape
         _tensor.strides = strides
         _tensor.ndim = len(size)
@@ -117,9 +117,6 @@ def tensor_at(
         _tensor.device = _device(device_index)
         tensor: torch.Tensor = from_dlpack(_new_capsule(_address, b"dltensor", None))
     return tensor
-
-
-Ints = tuple[int, ...]
 
 
 def allocate(

@@ -111,6 +111,8 @@ class DeviceBuffer:
 
     def _take(self, storage: DeviceStorage, address_bytes: int, counted_bytes: int) -> None:
         """The first memory gives the pointer, and is kept for it."""
+        # Torch cannot be given another data_ptr for a storage, so the pointer outlives the memory a
+        # new layout takes; holding the first memory keeps it from being anybody else's.
         if self._anchor is None:
             self._anchor = storage
             self.pointer = self.card.device.memory.pointer + host_offset(address_bytes)
@@ -125,6 +127,7 @@ class DeviceBuffer:
         self._counted_bytes = 0
 
     def __del__(self) -> None:
+        # __init__ may have failed before the attribute was there
         if getattr(self, "_counted_bytes", 0):
             tensor_memory(self.card).give_back(self._counted_bytes)
 
