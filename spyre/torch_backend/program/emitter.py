@@ -103,7 +103,7 @@ class Emitter:
         base, component = operand.base, Component.HBM
         if isinstance(base, ScratchpadPlace):
             stored, base, component = self._shares(stored), base.offset_bytes, Component.LX
-        # scale -2: one element per stick of a dim the tensor does not have; -1: not a dim of it
+        # scale -1: a dim the tensor does not have; -2: one of those, but its sticks run along it
         scale: dict[str, int] = {}
         dims = list(stored)
         if operand.lane not in walked:
