@@ -221,7 +221,7 @@ def _tolerance(options: Options, dtype_name: str, device_dtype: str) -> Toleranc
     """Tolerance of an output: that of its dtype, unless the options say otherwise."""
     numerics = parse_numerics(options.numerics or config.NUMERICS.read())
     stored = None if numerics.mode == "ieee" else device_dtype
-    return _override(options, default_tolerance(dtype_name, stored))
+    return override_tolerance(options, default_tolerance(dtype_name, stored))
 
 
 def _override_limits(options: Options, limits: CaseTolerance) -> CaseTolerance:
@@ -235,7 +235,7 @@ def _override_limits(options: Options, limits: CaseTolerance) -> CaseTolerance:
     )
 
 
-def _override(options: Options, default: Tolerance) -> Tolerance:
+def override_tolerance(options: Options, default: Tolerance) -> Tolerance:
     """``default`` with what the command line says instead."""
     if options.exact:
         return EXACT

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from spyre import config
-from spyre.cli.commands import load_expected, load_inputs
+from spyre.cli.commands import load_expected, load_inputs, override_tolerance
 from spyre.cli.json_report import finding_object, print_object
 from spyre.cli.options import Options
 from spyre.cli.text_report import MAX_WARNINGS, print_table
@@ -24,7 +23,7 @@ from spyre.runtime.arguments.host_tensor import HostTensor, parse_tensor_spec
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.cases.case import case_directory, read_case
 from spyre.runtime.compare.executes import ElementLocation
-from spyre.runtime.compare.outputs import EXACT, Tolerance, compare, default_tolerance
+from spyre.runtime.compare.outputs import Tolerance, compare, default_tolerance
 from spyre.runtime.numerics.comparison import (
     ExecuteDifference,
     NumericsReport,
@@ -64,7 +63,7 @@ def compare_options(
     if directory is not None and not (options.inputs or options.expected or options.shapes):
         case = read_case(directory)
         limits = case.spec.tolerance
-        tolerance = _tolerance(options, Tolerance(limits.rtol, limits.atol))
+        tolerance = override_tolerance(options, Tolerance(limits.rtol, limits.atol))
         subjects = [load_case_program(device, case, tolerance) for device in devices]
         return compare_numerics(*subjects), subjects[0].findings
     return _compare_bundle(options, devices)
@@ -101,7 +100,9 @@ def _output_checks(options: Options, arguments: KernelArguments) -> list[Callabl
         partial(
             _agrees,
             tensor,
-            _tolerance(options, default_tolerance(spec.dtype_name, spec.layout.device_dtype)),
+            override_tolerance(
+                options, default_tolerance(spec.dtype_name, spec.layout.device_dtype)
+            ),
         )
         for spec, tensor in zip(arguments.outputs, expected, strict=True)
     ]
@@ -109,16 +110,6 @@ def _output_checks(options: Options, arguments: KernelArguments) -> list[Callabl
 
 def _agrees(expected: HostTensor, tolerance: Tolerance, values: Array) -> bool:
     return compare(values, expected.to_values(), tolerance).ok
-
-
-def _tolerance(options: Options, default: Tolerance) -> Tolerance:
-    if options.exact:
-        return EXACT
-    return replace(
-        default,
-        rtol=default.rtol if options.rtol is None else options.rtol,
-        atol=default.atol if options.atol is None else options.atol,
-    )
 
 
 MAX_ROWS = 24

@@ -67,14 +67,6 @@ class LaunchArgument(msgspec.Struct, frozen=True):
     dtype: str
     layout: LayoutSpec | None = None
 
-    @property
-    def is_input(self) -> bool:
-        return self.role is not Role.OUTPUT
-
-    @property
-    def is_output(self) -> bool:
-        return self.role is not Role.INPUT
-
 
 class SymbolKind(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the launch puts into one symbol of a symbolic bundle.
@@ -108,16 +100,6 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     emitter: str | None = None
     symbol_kinds: tuple[SymbolKind, ...] | None = None
     symbols: dict[str, dict[str, Any]] | None = None
-
-    @property
-    def inputs(self) -> tuple[LaunchArgument, ...]:
-        """Arguments the kernel reads, in launch order."""
-        return tuple(a for a in self.args if a.is_input)
-
-    @property
-    def outputs(self) -> tuple[LaunchArgument, ...]:
-        """Arguments the kernel writes, in launch order."""
-        return tuple(a for a in self.args if a.is_output)
 
 
 class _Versioned(msgspec.Struct):

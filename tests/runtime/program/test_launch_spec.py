@@ -60,8 +60,7 @@ def test_written_file_reads_back(tmp_path):
 
 
 def test_roles():
-    assert [a.arg_index for a in SPEC.inputs] == [0, 1]
-    assert [a.arg_index for a in SPEC.outputs] == [1, 2]
+    assert [a.role for a in SPEC.args] == [Role.INPUT, Role.INPUT_OUTPUT, Role.OUTPUT]
     assert SPEC.args[0].layout is not None
     assert SPEC.args[0].layout.to_layout() == LAYOUT
 
