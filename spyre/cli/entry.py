@@ -9,9 +9,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from spyre.errors import SpyreError
+if TYPE_CHECKING:
+    from spyre.errors import SpyreError
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -47,6 +48,8 @@ def guarded(program: str, command: Callable[[], int], json: bool = False) -> int
     130 when interrupted, 141 when nobody reads the output any more; any other exception is a bug
     and propagates.
     """
+    from spyre.errors import SpyreError  # not at the top: ``--help`` ends before
+
     _accept_any_encoding()
     try:
         try:

@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from spyre.cli.options import Options
 from spyre.errors import Finding, Severity
-from spyre.hw.counters.counts import Counters
-from spyre.runtime.run.result import ExecuteReport
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
@@ -25,7 +23,8 @@ if TYPE_CHECKING:
 
     from spyre.cli.commands import ComparedRun
     from spyre.cli.diagnose import Diagnosis
-    from spyre.runtime.run.result import RunResult
+    from spyre.hw.counters.counts import Counters
+    from spyre.runtime.run.result import ExecuteReport, RunResult
 
 DELAY_S = 2.0
 
@@ -125,7 +124,7 @@ def _row(label: str, reports: Sequence[ExecuteReport]) -> ExecuteRow:
         first.shape,
         first.cores,
         sum(r.executions for r in reports),
-        sum((r.counters for r in reports), Counters()),
+        _sum_counters(r.counters for r in reports),
         _sum_ns(r.host_ns for r in reports),
     )
 
@@ -137,9 +136,15 @@ def _total(rows: Sequence[ExecuteRow]) -> ExecuteRow:
         "",
         0,
         sum(row.executions for row in rows),
-        sum((row.counters for row in rows), Counters()),
+        _sum_counters(row.counters for row in rows),
         _sum_ns(row.host_ns for row in rows),
     )
+
+
+def _sum_counters(counters: Iterable[Counters]) -> Counters:
+    from spyre.hw.counters.counts import Counters  # a diagnosis is printed without it
+
+    return sum(counters, Counters())
 
 
 def _sum_ns(times: Iterable[int | None]) -> int | None:
