@@ -76,7 +76,6 @@ class _Choice:
 
     @property
     def report(self) -> str:
-        """What was chosen and why."""
         return range_text(self.names, self.outcomes, self.levels, self.left)
 
 

@@ -94,7 +94,6 @@ class _Operation:
         self.output = len(op.tensors) - 1
 
     def counts(self) -> OperationCounts:
-        """Its record."""
         op, product, kind = self.op, self._product(), self._cost_class()
         points, first = self._points() * self.runs, op.tensors[0]
         columns = self._padded(0) if product is None else product.n

@@ -146,7 +146,6 @@ class _Silent(PassPrinter):
         super().__init__(str)
 
     def run(self, name: str, change: Callable[[], None]) -> None:
-        """Run a pass."""
         change()
 
 
@@ -222,12 +221,10 @@ class _BodyPrinter(DefaultHandler):  # type: ignore[misc]
         return f"{kwargs.get('asm', name)}({', '.join(given)})"
 
     def load(self, name: str, index: sympy.Expr) -> Any:
-        """A buffer's element."""
         self.lines.append(f"load({name}, {index})")
         return name
 
     def constant(self, value: Any, dtype: Any) -> Any:
-        """A number."""
         return str(value)
 
 

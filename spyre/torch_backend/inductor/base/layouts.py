@@ -127,22 +127,6 @@ def tile_layout(full: Any, tile_size: Sequence[Any], *, own_memory: bool = True)
     )
 
 
-def written_layout(operation: Any) -> Any:
-    """The layout of what one run of an operation writes: a tile, where it is in a loop.
-
-    For an operation that writes into another buffer (a full buffer of coarse tiling, a mutated
-    input): the slice of it that has the operation's ranges, ``within`` its layout.
-    """
-    layout = operation.layout
-    if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
-        return layout
-    full = layout.real_layout()
-    ranges = operation.data.get_pointwise_size()
-    if list(ranges) == list(full.size):
-        return full
-    return tile_layout(full, ranges, own_memory=False)
-
-
 def dense_stride(full: Any, size: Sequence[Any]) -> list[Any]:
     """Strides of a dense buffer of ``size`` with the dims in the order of those of ``full``."""
     stride: list[Any] = [1] * len(size)

@@ -116,12 +116,10 @@ class KernelOp:
 
     @property
     def inputs(self) -> tuple[KernelTensor, ...]:
-        """What it reads."""
         return self.tensors[:-1]
 
     @property
     def output(self) -> KernelTensor:
-        """What it writes."""
         return self.tensors[-1]
 
     @property

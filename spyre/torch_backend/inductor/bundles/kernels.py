@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import torch
 from msgspec import structs
 
 from spyre.errors import UnsupportedError
+from spyre.lru_cache import LruCache
 from spyre.mlir.builder.bundles import BuiltBundle
 from spyre.runtime.arguments.specs import (
     ArgumentSpec,
@@ -317,7 +317,7 @@ def _layout_text(size: Sequence[int]) -> str:
 
 
 MOST_SIZES = 256
-"""Sets of sizes a kernel remembers; the one used longest ago goes first."""
+"""Sets of sizes that a kernel caches."""
 DynamicExtents = tuple[tuple[Any, ...], tuple[Any, ...], str]
 """Host sizes, strides (elements; both may be expressions of sizes) and torch dtype name."""
 
@@ -347,7 +347,7 @@ class DynamicKernel:
         self.kernel = kernel_of(specs, [size.name for size in sizes])
         self.memory = KernelMemory.of(self.kernel, smallest(sizes))
         self.launched = generate_bundle(name, self.kernel, sizes, pool_argument=True)
-        self._kernels: OrderedDict[tuple[int, ...], _KernelAtSizes] = OrderedDict()
+        self._kernels: LruCache[tuple[int, ...], _KernelAtSizes] = LruCache(MOST_SIZES)
         self._programs: dict[CardKey, CompiledProgram] = {}
         self._lock = threading.Lock()
         self.is_shown = False
@@ -373,13 +373,11 @@ class DynamicKernel:
         """The kernel as launches of ``sizes`` see it."""
         key = tuple(sizes[size.name] for size in self.sizes)
         with self._lock:
-            found = self._kernels.get(key)
-            if found is None:
-                found = self._kernels[key] = _KernelAtSizes(self, sizes)
-                while len(self._kernels) > MOST_SIZES:
-                    self._kernels.popitem(last=False)
-            self._kernels.move_to_end(key)
-        return found
+            kernel = self._kernels.get(key)
+            if kernel is None:
+                kernel = _KernelAtSizes(self, sizes)
+                self._kernels.put(key, kernel)
+        return kernel
 
     def program_on(self, card: FlexDevice, spans_bytes: Sequence[int]) -> CompiledProgram:
         """The program as loaded on ``card``, the same for all sizes."""

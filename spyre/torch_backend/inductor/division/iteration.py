@@ -63,12 +63,10 @@ class Iteration:
 
     @property
     def name(self) -> str:
-        """opFuncName of the operation."""
         return self.op.name
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """One per dim."""
         return tuple(dim.symbol for dim in self.dims)
 
     @property

@@ -38,7 +38,6 @@ class MatmulDims:
 
     @property
     def dims(self) -> tuple[DivisibleDim, ...]:
-        """Batch, M, N, K."""
         return (*self.batch, self.row, self.column, self.inner)
 
     @property
@@ -105,7 +104,6 @@ class MatmulSplits:
 
     @property
     def used(self) -> Counts:
-        """Cores per way."""
         product: Counts = self.batch * self.row * self.column * self.inner
         return product
 

@@ -57,7 +57,6 @@ class WorkDivision:
 
     @property
     def cores(self) -> int:
-        """Cores that are used."""
         return prod(self.splits.values())
 
     def after(self, name: str) -> WorkDivision:

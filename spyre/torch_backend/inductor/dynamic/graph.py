@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import sympy
 import torch
 
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.inductor.base.compat import OutputCode, inductor_config
 from spyre.torch_backend.inductor.base.debug import (
     ObservedGraph,
@@ -131,7 +131,7 @@ def module_at(
     return torch.fx.GraphModule(module, graph), numbers
 
 
-_logger = logging.getLogger("spyre.compile")
+_log = logging.getLogger("spyre.compile")
 aten = torch.ops.aten
 
 TAKES_SIZES = frozenset(
@@ -144,7 +144,7 @@ TAKES_SIZES = frozenset(
 )
 """Operations that say the number of rows and compute nothing with it."""
 MOST_KERNELS = 16
-"""Kernels that are kept; they differ by the sizes that are no rows."""
+"""Kernels that are cached; they differ by the sizes that are no rows."""
 
 
 class RowwiseGraph:
@@ -153,15 +153,15 @@ class RowwiseGraph:
     def __init__(self, module: torch.fx.GraphModule, compile_at: Compile) -> None:
         self._module = module
         self._compile_at = compile_at
-        self._kernels: OrderedDict[Any, _RowwiseCall | None] = OrderedDict()
-        self._seen: dict[Any, set[int]] = {}
+        self._kernels: LruCache[Any, _RowwiseCall | NotRowwise] = LruCache(MOST_KERNELS)
+        self._row_counts: dict[Any, set[int]] = {}
         self._symbol: sympy.Symbol | None = None
         try:
             if hints_key(module):
                 raise NotRowwise("hints ask for loops of their own")
             self._symbol = _row_symbol(module)
         except NotRowwise as error:
-            _logger.info("compiled once per set of sizes: %s", error)
+            _log.info("compiled once per set of sizes: %s", error)
 
     def __call__(self, given: Sequence[Any]) -> list[Any] | None:
         """The outputs; None where no kernel for any number of rows is to be had."""
@@ -175,40 +175,39 @@ class RowwiseGraph:
             tuple(n for s, n in sizes.items() if s != self._symbol),
             tuple(t.device for t in tensors),
         )
-        if key not in self._kernels:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             if not self._is_worth_it(key, sizes):
                 return None
-            self._kernels[key] = self._made(sizes, tensors)
-            while len(self._kernels) > MOST_KERNELS:
-                self._kernels.popitem(last=False)
-        found = self._kernels[key]
-        return None if found is None else found.run(sizes, tensors)
+            kernel = self._made(sizes, tensors)
+            self._kernels.put(key, kernel)
+        return None if isinstance(kernel, NotRowwise) else kernel.run(sizes, tensors)
 
     def _is_worth_it(self, key: Any, sizes: Values) -> bool:
         """Whether to make a kernel: the first one, or where numbers of rows are what changes."""
         assert self._symbol is not None
-        seen = self._seen.setdefault(key, set())
-        seen.add(sizes[self._symbol])
-        return not self._kernels or len(seen) > 1
+        row_counts = self._row_counts.setdefault(key, set())
+        row_counts.add(sizes[self._symbol])
+        return not len(self._kernels) or len(row_counts) > 1
 
-    def _made(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> _RowwiseCall | None:
+    def _made(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> _RowwiseCall | NotRowwise:
         assert self._symbol is not None
         try:
             places = _row_inputs(self._module, self._symbol)
-            granules = {}
+            row_tiles = {}
             for rows in TILE_ROWS:
-                granules[rows] = self._granule(rows, sizes, tensors, places)
+                row_tiles[rows] = self._row_tile(rows, sizes, tensors, places)
                 if rows > 1:
-                    rows_of(granules[rows], places, rows)
-            kernel = rowwise_kernel(granules, places)
+                    rows_of(row_tiles[rows], places, rows)
+            kernel = rowwise_kernel(row_tiles, places)
         except NotRowwise as error:
-            _logger.info("compiled once per set of sizes: %s", error)
-            return None
-        _logger.info("compiled for any %s", self._symbol)
+            _log.info("compiled once per set of sizes: %s", error)
+            return error
+        _log.info("compiled for any %s", self._symbol)
         note(kernel.kernel)
         return _RowwiseCall(kernel, self._module, self._symbol)
 
-    def _granule(
+    def _row_tile(
         self, rows: int, sizes: Values, tensors: Sequence[torch.Tensor], places: Sequence[int]
     ) -> RowTile:
         assert self._symbol is not None
@@ -229,14 +228,16 @@ class RowwiseGraph:
         found, seen = in_fresh_thread(compile_it, observed=False)
         for what in seen if rows == TILE_ROWS[0] else ():
             note(what if isinstance(what, (ObservedGraph, ObservedOperations)) else None)
-        if len(found.granules) != 1 or found.others:
-            raise NotRowwise(f"{len(found.granules)} bundles, and {', '.join(found.others) or '-'}")
-        (granule,) = found.granules
+        if len(found.row_tiles) != 1 or found.others:
+            raise NotRowwise(
+                f"{len(found.row_tiles)} bundles, and {', '.join(found.others) or '-'}"
+            )
+        (row_tile,) = found.row_tiles
         at_rows = {**sizes, self._symbol: rows}
         outputs = tuple(_view_at(t, at_rows) for t in _outputs(self._module))
-        if len(granule.inputs) != len(some) or granule.views != outputs:
+        if len(row_tile.inputs) != len(some) or row_tile.views != outputs:
             raise NotRowwise("inputs or outputs that AOTAutograd makes itself")
-        return granule
+        return row_tile
 
 
 def _observing_as(watched: bool) -> AbstractContextManager[list[Any]]:
@@ -346,10 +347,8 @@ def _used_as_number(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> bool:
     return False
 
 
-_log = logging.getLogger("spyre.compile")
-
 MOST_SIZES = 64
-"""Compiled graphs that are kept; the one used longest ago goes first."""
+"""Compiled graphs that are cached."""
 
 
 class DynamicGraph(OutputCode):  # type: ignore[misc]
@@ -364,7 +363,7 @@ class DynamicGraph(OutputCode):  # type: ignore[misc]
         self._module = graph_module
         self._compile_at = compile_at
         self._rows = RowwiseGraph(graph_module, compile_at)
-        self._compiled: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+        self._compiled: LruCache[Any, Callable[..., Any]] = LruCache(MOST_SIZES)
         self._lock = threading.RLock()
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
@@ -373,14 +372,14 @@ class DynamicGraph(OutputCode):  # type: ignore[misc]
         if isinstance(inputs, list):
             inputs.clear()
         with self._lock:
-            found = self._rows(given)
-        return self._at(given)(given) if found is None else found
+            outputs = self._rows(given)
+        return self._at(given)(given) if outputs is None else outputs
 
     def post_compile(self, *_: Any) -> None:
-        """There is nothing left to do."""
+        pass
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """There is none."""
+        pass
 
     def _at(self, given: Sequence[Any]) -> Callable[..., Any]:
         key = tuple(
@@ -388,17 +387,13 @@ class DynamicGraph(OutputCode):  # type: ignore[misc]
             for v in given
         )
         with self._lock:
-            found = self._compiled.get(key)
-            if found is None:
+            compiled = self._compiled.get(key)
+            if compiled is None:
                 sizes = values_of(self._module, given)
                 _log.info("compiled for sizes %s", _sizes_text(sizes))
-                found = self._compiled[key] = compiled_at(
-                    self._module, sizes, given, self._compile_at
-                )
-                while len(self._compiled) > MOST_SIZES:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(key)
-        return found
+                compiled = compiled_at(self._module, sizes, given, self._compile_at)
+                self._compiled.put(key, compiled)
+        return compiled
 
 
 def _sizes_text(sizes: Values) -> str:

@@ -1,9 +1,9 @@
-"""One bundle for any number of rows, made of granules.
+"""One bundle for any number of rows, made of tiles of rows.
 
 A loop that runs as often as the launch has whole tiles of 64 rows, then one for tiles of 8, then
 one for single rows. A tile's rows are copied from the arguments to the pool, column stick by column
 stick, for their distance is known at the launch only; there they lie as in a tensor of that many
-rows, over which the granule's operations run. Pure functions, for any thread.
+rows, over which the tile's operations run. Pure functions, for any thread.
 """
 
 from __future__ import annotations
@@ -71,25 +71,27 @@ class RowwiseKernel:
     outputs: tuple[HostBuffer, ...]
 
 
-def rowwise_kernel(granules: Mapping[int, RowTile], row_inputs: Sequence[int]) -> RowwiseKernel:
-    """The kernel of ``granules``, by their rows. NotRowwise where there is none.
+def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) -> RowwiseKernel:
+    """The kernel of ``row_tiles``, by their rows. NotRowwise where there is none.
 
     ``row_inputs``: places of the inputs whose first dim counts rows.
     """
-    large, small = granules[TILE_ROWS[0]], granules[TILE_ROWS[1]]
+    large, small = row_tiles[TILE_ROWS[0]], row_tiles[TILE_ROWS[1]]
     strides = rows_of(large, row_inputs, TILE_ROWS[0])
     for rows in TILE_ROWS[1:]:
-        check_alike(large, granules[rows], strides, TILE_ROWS[0])
+        check_alike(large, row_tiles[rows], strides, TILE_ROWS[0])
     tensors = {name: _row_tensor(large, small, name, strides) for name in _outside(large, strides)}
     if missing := [name for name in large.outputs if name not in tensors]:
         raise NotRowwise(f"output {missing[0]} has no rows")
     places = _places(large)
-    constants = list(dict.fromkeys(c for g in granules.values() for c in g.kernel.constants))
+    constants = list(dict.fromkeys(c for g in row_tiles.values() for c in g.kernel.constants))
     specs: list[Spec] = []
     for k, rows in enumerate(TILE_ROWS):
-        granule = _TileLoop(granules[rows], rows, _renamed(large, granules[rows], tensors), places)
+        row_tile = _TileLoop(
+            row_tiles[rows], rows, _renamed(large, row_tiles[rows], tensors), places
+        )
         above = TILE_ROWS[k - 1] if k else 0
-        specs.append(granule.loop(above, constants))
+        specs.append(row_tile.loop(above, constants))
     kernel = DynamicKernel(
         large.name,
         specs,
@@ -115,24 +117,24 @@ def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
     )
 
 
-def rows_of(granule: RowTile, row_inputs: Sequence[int], rows: int) -> dict[str, int]:
-    """`row_strides` of a granule of so many ``rows``. NotRowwise also where memory is shared."""
-    named = [granule.inputs[k] for k in row_inputs]
-    if written := sorted({target for target, _ in granule.bodies} & set(granule.inputs)):
+def rows_of(row_tile: RowTile, row_inputs: Sequence[int], rows: int) -> dict[str, int]:
+    """`row_strides` of a row_tile of so many ``rows``. NotRowwise also where memory is shared."""
+    named = [row_tile.inputs[k] for k in row_inputs]
+    if written := sorted({target for target, _ in row_tile.bodies} & set(row_tile.inputs)):
         raise NotRowwise(f"input {written[0]} is written")
-    if len(set(granule.outputs)) != len(granule.outputs) or set(granule.outputs) & set(
-        granule.inputs
+    if len(set(row_tile.outputs)) != len(row_tile.outputs) or set(row_tile.outputs) & set(
+        row_tile.inputs
     ):
         raise NotRowwise("outputs share memory")
-    return row_strides(granule, {n: prod(granule.buffers[n].sizes[1:]) for n in named}, rows)
+    return row_strides(row_tile, {n: prod(row_tile.buffers[n].sizes[1:]) for n in named}, rows)
 
 
-def _outside(granule: RowTile, strides: Mapping[str, int]) -> list[str]:
+def _outside(row_tile: RowTile, strides: Mapping[str, int]) -> list[str]:
     """Arguments with rows."""
-    known = {*granule.inputs, *granule.outputs}
-    if unknown := [name for name in granule.arguments if name not in known]:
+    known = {*row_tile.inputs, *row_tile.outputs}
+    if unknown := [name for name in row_tile.arguments if name not in known]:
         raise NotRowwise(f"argument {unknown[0]} is neither input nor output")
-    return [name for name in granule.arguments if name in strides]
+    return [name for name in row_tile.arguments if name in strides]
 
 
 def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str, int]) -> RowTensor:
@@ -153,29 +155,29 @@ def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str,
     return RowTensor(name, inner, sizes, found.dtype, layout.device_dtype, prod(outer), lanes)
 
 
-def _places(granule: RowTile) -> dict[str, int]:
-    return {name: k for k, name in enumerate(granule.arguments)}
+def _places(row_tile: RowTile) -> dict[str, int]:
+    return {name: k for k, name in enumerate(row_tile.arguments)}
 
 
-def _source(granule: RowTile, name: str) -> tuple[bool, int]:
-    is_input = name in granule.inputs
-    return is_input, (granule.inputs if is_input else granule.outputs).index(name)
+def _source(row_tile: RowTile, name: str) -> tuple[bool, int]:
+    is_input = name in row_tile.inputs
+    return is_input, (row_tile.inputs if is_input else row_tile.outputs).index(name)
 
 
 def _renamed(
-    large: RowTile, granule: RowTile, tensors: Mapping[str, RowTensor]
+    large: RowTile, row_tile: RowTile, tensors: Mapping[str, RowTensor]
 ) -> dict[int, tuple[str, RowTensor | None]]:
-    """By arg_index of a granule: what the argument is called in ``large``, its rows."""
+    """By arg_index of a row_tile: what the argument is called in ``large``, its rows."""
     found = {}
-    for k, name in enumerate(granule.arguments):
-        is_input, place = _source(granule, name)
+    for k, name in enumerate(row_tile.arguments):
+        is_input, place = _source(row_tile, name)
         other = (large.inputs if is_input else large.outputs)[place]
         found[k] = (other, tensors.get(other))
     return found
 
 
-def _extents(granule: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> DynamicExtents:
-    buffer = granule.buffers[name]
+def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> DynamicExtents:
+    buffer = row_tile.buffers[name]
     if name not in tensors:
         return buffer.sizes, buffer.strides, buffer.dtype
     tensor = tensors[name]
@@ -185,13 +187,13 @@ def _extents(granule: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> D
 
 @dataclass(slots=True)
 class _TileLoop:
-    """The loop over tiles of one granule.
+    """The loop over tiles of one row_tile.
 
-    ``known``: by arg_index of the granule, its name in the kernel and its rows. ``places``:
+    ``known``: by arg_index of the row_tile, its name in the kernel and its rows. ``places``:
     arg_index in the kernel, by name.
     """
 
-    granule: RowTile
+    row_tile: RowTile
     rows: int
     known: Mapping[int, tuple[str, RowTensor | None]]
     places: Mapping[str, int]
@@ -200,7 +202,7 @@ class _TileLoop:
         """All whole tiles behind those of ``above`` rows (0: from the beginning on)."""
         begin = sympy.Integer(0) if not above else above * sympy.floor(ROWS / above)
         left = ROWS if not above else sympy.Mod(ROWS, above)
-        kernel = self.granule.kernel
+        kernel = self.row_tile.kernel
         offsets, at = {}, KernelMemory.of(kernel.kernel).pool_bytes
         for number, (_, tensor) in self.known.items():
             if tensor is not None:
@@ -219,7 +221,7 @@ class _TileLoop:
         return LoopSpec(sympy.floor(left / self.rows), body)
 
     def _is_input(self, number: int) -> bool:
-        return self.granule.arguments[number] in self.granule.inputs
+        return self.row_tile.arguments[number] in self.row_tile.inputs
 
     def _copied(self, number: int, offset: int, begin: sympy.Expr, to_tile: bool) -> LoopSpec:
         """A tile's rows, to the pool or from there; c1 goes along sticks, c2 counts tiles."""
@@ -261,7 +263,7 @@ class _TileLoop:
 
 @dataclass(slots=True)
 class _TileOperations:
-    """A granule's operations in the loop over its tiles. ``offsets``: of its tiles in the pool, by
+    """A tile's operations in the loop over its tiles. ``offsets``: of its tiles in the pool, by
     arg_index.
     """
 
@@ -287,8 +289,8 @@ class _TileOperations:
         return replace(arg, arg_index=place, allocation={"hbm": SEGMENT_BYTES * place})
 
     def _place(self, number: int) -> int:
-        tensors = len(self.tile.granule.arguments)
+        tensors = len(self.tile.row_tile.arguments)
         if number < tensors:
             return self.tile.places[self.tile.known[number][0]]
-        constant = self.tile.granule.kernel.constants[number - tensors]
+        constant = self.tile.row_tile.kernel.constants[number - tensors]
         return len(self.tile.places) + list(self.constants).index(constant)

@@ -1,6 +1,6 @@
-"""Granules: a graph compiled for a few rows, of which a kernel for any number of rows is made.
+"""Row tiles: a graph compiled for a few rows, of which a kernel for any number of rows is made.
 
-While a granule is compiled, `SpyreScheduling` hands its one kernel over here; nothing is cached.
+While a row_tile is compiled, `SpyreScheduling` hands its one kernel over here; nothing is cached.
 `row_strides` then says in which buffers rows lie one behind another, each computed from the same
 row of its operands alone: such rows may be computed in groups of any size.
 """
@@ -46,7 +46,7 @@ class RowTile:
 class CollectedKernels:
     """Kernels of a graph that is compiled, and operations that are in none of them."""
 
-    granules: list[RowTile] = field(default_factory=list)
+    row_tiles: list[RowTile] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
 
 
@@ -75,13 +75,13 @@ def collected() -> Iterator[CollectedKernels]:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def row_strides(granule: RowTile, inputs: Mapping[str, int], rows: int) -> dict[str, int]:
+def row_strides(row_tile: RowTile, inputs: Mapping[str, int], rows: int) -> dict[str, int]:
     """Elements from row to row, of every buffer that has rows; they lie outermost in it.
 
     ``inputs``: the same of the inputs with rows. NotRowwise where rows are mixed.
     """
     found = dict(inputs)
-    for target, body in granule.bodies:
+    for target, body in row_tile.bodies:
         if body.operation.program is not None:
             raise NotRowwise(f"{body.operation.name} is about layouts")
         digit = _row_digit(body, found, rows)
@@ -90,7 +90,7 @@ def row_strides(granule: RowTile, inputs: Mapping[str, int], rows: int) -> dict[
         symbol, inner = digit
         if symbol >= len(body.ranges):
             raise NotRowwise(f"{body.operation.name} reduces rows")
-        strides = granule.buffers[target].strides
+        strides = row_tile.buffers[target].strides
         found[target] = _outermost(strides, body.ranges, symbol, inner, f"rows of {target}")
     return found
 
@@ -145,15 +145,15 @@ def check_alike(large: RowTile, small: RowTile, strides: Mapping[str, int], rows
             raise NotRowwise(f"{body.operation.name} makes rows of nothing")
 
 
-def _ranges(granule: RowTile, target: str) -> Ints:
-    found = granule.buffers.get(target)
+def _ranges(row_tile: RowTile, target: str) -> Ints:
+    found = row_tile.buffers.get(target)
     return (0,) if found is None else found.sizes
 
 
-def _signature(granule: RowTile) -> list[Any]:
+def _signature(row_tile: RowTile) -> list[Any]:
     """Operations with their numbers; copies have none, and layouts decide about those."""
     found: list[Any] = []
-    for _, body in granule.bodies:
+    for _, body in row_tile.bodies:
         operation = body.operation
         if operation.kind is OpKind.RESTICKIFY or operation.name == "identity":
             continue

@@ -17,36 +17,30 @@ class SpyreInterface(DeviceInterface):  # type: ignore[misc]
 
         @staticmethod
         def set_device(device: int) -> None:
-            """Nothing to do."""
+            pass
 
         @staticmethod
         def current_device() -> int:
-            """The first card."""
             return 0
 
         @staticmethod
         def get_device_properties(device: Any = None) -> Any:
-            """As ``torch.spyre.get_device_properties``."""
             return torch.spyre.get_device_properties(device)
 
     @staticmethod
     def is_available() -> bool:
-        """As ``torch.spyre.is_available``."""
         return bool(torch.spyre.is_available())
 
     @staticmethod
     def device_count() -> int:
-        """As ``torch.spyre.device_count``."""
         return int(torch.spyre.device_count())
 
     @staticmethod
     def current_device() -> int:
-        """As ``torch.spyre.current_device``."""
         return int(torch.spyre.current_device())
 
     @staticmethod
     def set_device(device: Any) -> None:
-        """As ``torch.spyre.set_device``."""
         torch.spyre.set_device(device)
 
     @staticmethod
@@ -63,12 +57,10 @@ class SpyreInterface(DeviceInterface):  # type: ignore[misc]
 
     @staticmethod
     def synchronize(device: Any = None) -> None:
-        """As ``torch.spyre.synchronize``."""
         torch.spyre.synchronize(device)
 
     @staticmethod
     def get_device_properties(device: Any = None) -> Any:
-        """As ``torch.spyre.get_device_properties``."""
         return torch.spyre.get_device_properties(device)
 
     @staticmethod
@@ -95,11 +87,9 @@ class SpyreOpOverrides(DeviceOpOverrides):  # type: ignore[misc]
         return f"def {name}(_):\n    return 0\n"
 
     def set_device(self, device_idx: int) -> str:
-        """Nothing."""
         return "pass"
 
     def synchronize(self) -> str:
-        """Wait for the card."""
         return "torch.spyre.synchronize()"
 
     def device_guard(self, device_idx: int) -> str:

@@ -111,18 +111,16 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         return tuple(V.graph.sizevars.simplify(sympy_product(row)) for row in sizes)
 
     def flush(self) -> None:
-        """Every node is generated at once."""
+        pass
 
     def get_backend_features(self, device: torch.device) -> Any:
         """None of the features Inductor asks for."""
         return OrderedSet()
 
     def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
-        """Bundles are made by `spyre_fuse_nodes`."""
         return False
 
     def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
-        """Bundles are made by `spyre_fuse_nodes`."""
         return False
 
     def codegen_node(self, node: Any) -> None:
@@ -168,7 +166,7 @@ def _collect(
     kernel: SpyreKernel,
     finished: PlannedKernel,
 ) -> None:
-    """Hand a kernel over to whoever compiles a granule."""
+    """Hand a kernel over to whoever compiles a tile of rows."""
     operations = [leaf.node for leaf in leaves]
     inside = {operation.get_name() for operation in operations}
     every = {operation.get_name() for operation in V.graph.operations}
@@ -181,7 +179,7 @@ def _collect(
     outputs = tuple(V.graph.get_output_names())
     names = tuple(kernel.arguments)
     views = tuple(_view(output) for output in V.graph.graph_outputs)
-    found.granules.append(RowTile(name, finished, names, inputs, outputs, views, known, bodies))
+    found.row_tiles.append(RowTile(name, finished, names, inputs, outputs, views, known, bodies))
 
 
 def _view(output: Any) -> tuple[Ints, Ints, int]:

@@ -78,7 +78,6 @@ class KernelPlanning:
         self._in_lx: frozenset[str] = frozenset()
 
     def run(self, printer: PassPrinter) -> None:
-        """All passes."""
         for name in KERNEL_PASSES:
             if name == SPAN:
                 self._write_kernel()
@@ -102,15 +101,12 @@ class KernelPlanning:
     # --- passes on operations --------------------------------------------------------------------
 
     def remove_unread(self) -> None:
-        """See `passes.remove_unread`."""
         self.operations = remove_unread(self.operations)
 
     def insert_bmm_padding(self) -> None:
-        """See `passes.insert_bmm_padding`."""
         self.operations = insert_bmm_padding(self.operations)
 
     def dedup_and_promote_constants(self) -> None:
-        """See `passes.dedup_and_promote_constants`."""
         self.operations = dedup_and_promote_constants(self.operations)
 
     # --- passes on specs -------------------------------------------------------------------------
@@ -121,11 +117,9 @@ class KernelPlanning:
         self._divide(SPAN)
 
     def cost_model_matmul_division(self) -> None:
-        """See `division.matmul`."""
         self._divide(MATMUL_COST)
 
     def work_distribution(self) -> None:
-        """See `division.plan`."""
         divided = self._divide(DISTRIBUTION)
         if self._wanted:
             self.notes[DIVISIONS_FILE] = divisions_text(divided, self._divisions)
@@ -138,7 +132,6 @@ class KernelPlanning:
         return divided
 
     def scratchpad_planning(self) -> None:
-        """See `scratchpad`."""
         chosen = self._settings
         if not chosen.lx_planning:
             return
@@ -156,7 +149,6 @@ class KernelPlanning:
         self.kernel = with_allocations(self.kernel, self._names, plan.allocations)
 
     def hbm_pool_planning(self) -> None:
-        """See `scratchpad.pool`."""
         around, in_lx = self._surroundings, self._in_lx
         pool = plan_pool(pool_buffers(self.kernel, self._names, surroundings=around, in_lx=in_lx))
         self.kernel = with_allocations(self.kernel, self._names, pool.allocations)

@@ -64,7 +64,6 @@ def _can_enlarge(x: torch.Tensor) -> bool:
 
 
 def enlargement_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By operator overload."""
     return {operator("repeat"): repeat, operator("constant_pad_nd"): constant_pad_nd}
 
 
@@ -173,7 +172,6 @@ def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) ->
 
 
 def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By operator overload."""
     return {
         operator("copy"): copied,
         operator("slice_scatter"): slice_scatter,

@@ -66,7 +66,6 @@ SCALARS = ("add", "sub", "mul", "div")
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """By operator overload."""
     kernels = eager_kernels()
     found: dict[Any, Callable[..., Any]] = {}
     for name, kernel in kernels.items():

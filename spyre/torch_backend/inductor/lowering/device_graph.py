@@ -140,7 +140,6 @@ class GraphValue:
 
     @property
     def numel(self) -> int:
-        """Number of elements."""
         return prod(self.sizes)
 
     @property
@@ -257,7 +256,6 @@ class GraphOperations:
         return GraphValue(node, sizes, value.dtype)
 
     def mean(self, value: GraphValue, dims: Sequence[int]) -> GraphValue:
-        """The mean over ``dims``."""
         count = prod(value.sizes[k] for k in dims)
         return self.reduce("mean", value, dims, {"scaling_factor": float_bits(1.0 / count)})
 

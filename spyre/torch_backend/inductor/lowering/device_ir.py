@@ -304,11 +304,9 @@ class _BodyReader(DefaultHandler):  # type: ignore[misc]
         self.called.append(name)
 
     def load(self, name: str, index: sympy.Expr) -> Any:
-        """A buffer's element."""
         self.found.append(_strided_load(name, index, self.symbols))
 
     def constant(self, value: Any, dtype: torch.dtype) -> Any:
-        """A number."""
         self.found.append(ConstantLoad(float(value), str(dtype).removeprefix("torch.")))
 
 

@@ -231,16 +231,6 @@ def _hints(scope: HintScope, names: Sequence[str | None]) -> Iterator[DimHint]:
             yield DimHint(scope.number, kind, name, number, dim)
 
 
-def work_division_of(operation: Any) -> dict[int, int]:
-    """Cores by place in the iteration space, as ``work_div`` hints ask; the innermost one counts.
-
-    Dims the operation lacks are left out.
-    """
-    hints = getattr(operation, "dim_hints", ())
-    found = (h for h in hints if h.kind is HintKind.WORK_DIV and h.dim is not None)
-    return {h.dim: h.number for h in found}
-
-
 def is_hinted(operation: Any) -> bool:
     """Whether a hint asks for loops around the operation, along whatever dim."""
     return any(h.kind is HintKind.SLICES for h in getattr(operation, "dim_hints", ()))

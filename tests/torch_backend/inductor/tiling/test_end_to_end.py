@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from torch._inductor import ir
 
-from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, written_layout
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, tile_layout
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.hooks.loop_nodes import CountedLoopSchedulerNode
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
@@ -31,6 +32,18 @@ def assert_same(function, *arguments, loops):
         assert one.stride() == other.stride()
         assert torch.equal(one, other)
     return found
+
+
+def written_layout(operation):
+    """The layout of what one run of an operation writes; in a full buffer: of its slice."""
+    layout = operation.layout
+    if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return layout
+    full = layout.real_layout()
+    ranges = operation.data.get_pointwise_size()
+    if list(ranges) == list(full.size):
+        return full
+    return tile_layout(full, ranges, own_memory=False)
 
 
 def test_the_small_example_of_the_document():

@@ -14,7 +14,6 @@ from spyre.torch_backend.inductor.tiling.groups import (
     HintKind,
     assign_dim_hints,
     hints_to_coarse_tile_groups,
-    work_division_of,
 )
 from tests.torch_backend.inductor.tiling.toy_backend import compiled
 
@@ -97,8 +96,6 @@ def test_hints_of_operations(named):
     assert inner == DimHint(numbers[1], HintKind.SLICES, "B", 4, 1)
     assert cores == DimHint(numbers[1], HintKind.WORK_DIV, "A", 8, 0)
     assert [h.dim for h in scaled.dim_hints] == [None, 0, None]
-    assert work_division_of(added) == {0: 8}
-    assert work_division_of(scaled) == {}
 
 
 def test_work_division_alone_makes_no_loops(named):
@@ -108,7 +105,8 @@ def test_work_division_alone_makes_no_loops(named):
 
     (added,), groups = hinted(function, named("AB"))
     assert groups == []
-    assert work_division_of(added) == {0: 8}
+    (cores,) = added.dim_hints
+    assert (cores.kind, cores.number, cores.dim) == (HintKind.WORK_DIV, 8, 0)
 
 
 def test_groups_follow_the_blocks(named):
