@@ -69,8 +69,7 @@ class ExecuteSite:
     def loops(self, instance: int) -> tuple[int, ...]:
         """Loop indices of a member of the variant's instances."""
         member = int(self.variant.instances[instance])
-        indices = self.linked.schedule.loop_indices[self.static][member]
-        return tuple(int(i) for i in indices)
+        return self.linked.view.loop_indices(self.static, member)
 
     def finding(
         self,

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from spyre.errors import DeviceLocation
 from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate, touched_bytes
+from spyre.hw.counters.program import StatementView
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.linking.linker import instance_arrangements
 from spyre.hw.memory.device_memory import DeviceMemory
@@ -29,7 +30,6 @@ from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import arrangement_positions
 from spyre.layout.access_map import Int64Array
 from spyre.mlir.operation.operation import Component, Indirection, Operation
-from spyre.mlir.program.program import Execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class ExecuteView:
     is_first_part: bool = True
 
     @property
-    def execute(self) -> Execute:
+    def statement(self) -> StatementView:
         """The execute statement."""
-        return self.linked.program.executes[self.static]
+        return self.linked.view.statements[self.static]
 
     @property
     def plan(self) -> CorePlan:
@@ -76,8 +76,7 @@ class ExecuteView:
     @property
     def loop_indices(self) -> tuple[int, ...]:
         """Indices of the enclosing loops, outermost first."""
-        indices = self.linked.schedule.loop_indices[self.static][self.instance]
-        return tuple(int(i) for i in indices)
+        return self.linked.view.loop_indices(self.static, self.instance)
 
     @cached_property
     def starts(self) -> Int64Array:
@@ -123,7 +122,7 @@ class ExecuteView:
             tensor.name,
             address_bytes,
             self.loop_indices,
-            self.execute.location,
+            self.statement.location,
         )
 
 

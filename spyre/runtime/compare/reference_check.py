@@ -180,13 +180,13 @@ class ReferenceCheck:
                 )
 
     def _not_verified(self, linked: LinkedProgram, static: int, count: int) -> Finding:
-        execute, op = linked.program.executes[static], linked.plans[static][0].op
+        location, op = linked.view.statements[static].location, linked.plans[static][0].op
         times = "" if count == 1 else f" ({count} times)"
         return Finding(
             "SPY621",
             Severity.WARNING,
             f"{op.name} was not verified{times}",
-            DeviceLocation(op.file, static, source=execute.location),
+            DeviceLocation(op.file, static, source=location),
             expected=f"at most {self.limit_points} points",
             found=f"{_points(op)} points",
             hint=f"--verify-points {_points(op)} verifies it",

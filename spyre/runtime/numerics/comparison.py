@@ -201,7 +201,7 @@ class NumericsComparison:
         op = lead.plan.op
         base = ExecuteDifference(
             self.index_offset + lead.static,
-            self._lead.linked.program.executes[lead.static].sdsc_filename,
+            lead.statement.source,
             op.name,
             shape_text(op),
             op.outputs[0].data_format,
@@ -271,10 +271,6 @@ class NumericsComparison:
         raw = np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1)
         return self._decoded((raw, raw[:0]), step.plan.op.tensors[operand].data_format)[0]
 
-    def _tile(self, step: ExecuteView) -> tuple[int, ...]:
-        loops = self._lead.linked.schedule.loop_indices[step.static][step.instance]
-        return tuple(int(i) for i in loops)
-
     def _decoded(self, raw: tuple[Array, Array], data_format: str) -> tuple[Array, Array]:
         """Numbers of the leader's and of the other side's bytes."""
         codes = [bytes_to_codes(r, data_format) for r in raw]
@@ -299,7 +295,7 @@ class NumericsComparison:
         ranked = np.where(wrong & np.isfinite(apart.units), 1e300 + apart.units, ranked)
         worst = int(np.argmax(ranked))
         spot = locate_element(
-            step, operand, int(addresses[worst]), int(core[worst]), self._tile(step)
+            step, operand, int(addresses[worst]), int(core[worst]), step.loop_indices
         )
         finite = np.isfinite(apart.units)
         return replace(

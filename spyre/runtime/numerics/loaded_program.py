@@ -133,7 +133,7 @@ def load_case_program(
         linked = kernel.link(launch)
         kernels.append((kernel, launch))
         launched.append(LaunchedKernel(WriterLookup(linked), (), (), first))
-        first += len(linked.program.executes)
+        first += len(linked.view.statements)
     outputs = tuple(
         LoadedOutput(
             output.buffer,
