@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from spyre.errors import SourceLocation
 from spyre.hw.counters.counts import Counters, OperationCounts
@@ -75,12 +75,21 @@ class Executions:
         return len(self.statement)
 
 
-class Dispatch(NamedTuple):
-    """What the engine is given at once: a part of one execution, on some of its cores."""
+@dataclass(frozen=True, eq=False)
+class Dispatches:
+    """What the engine is given at once, one behind another: executions, or parts of them.
 
-    statement: int
-    instance: int
-    cores: tuple[int, ...]
+    ``statement``, ``instance``: of which execution, int64 [dispatch]; ``part``: which of the
+    program's parts it is, int64 [dispatch]; ``cores``: by part, the cores that take part.
+    """
+
+    statement: Int64Array
+    instance: Int64Array
+    part: Int64Array
+    cores: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.statement)
 
 
 class ProgramView(Protocol):
@@ -98,7 +107,7 @@ class ProgramView(Protocol):
         """In the order they run, however many dispatches each has."""
 
     @property
-    def dispatches(self) -> Sequence[Dispatch]:
+    def dispatches(self) -> Dispatches:
         """In the order they run; a timed launch has a time for each."""
 
     @property

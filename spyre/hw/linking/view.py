@@ -14,7 +14,7 @@ import numpy as np
 from spyre.errors import SourceLocation
 from spyre.hw.counters.counts import Counters, OperationCounts
 from spyre.hw.counters.execute import count_cores, count_execute, count_operation
-from spyre.hw.counters.program import Dispatch, Executions
+from spyre.hw.counters.program import Dispatches, Executions
 from spyre.hw.counters.scratchpad import NO_ACCESSES, LxAccesses
 from spyre.hw.plans.core_plan import PlanRun
 from spyre.hw.spec import LX_BASE, LX_BYTES
@@ -105,13 +105,11 @@ class LinkedView:
         return Executions(statement[rows], instance[rows])
 
     @cached_property
-    def dispatches(self) -> tuple[Dispatch, ...]:
-        """What is run at once: an execution, or a part of one."""
-        runs = [run for statement in self.statements for run in statement.runs]
-        which = np.searchsorted(self.run_rows, self.dispatch[:, 0], side="right") - 1
-        cores = [run.plan.op.cores for run in runs]
-        rows = zip(self.dispatch[:, 1:3].tolist(), which.tolist(), strict=True)
-        return tuple(Dispatch(statement, k, cores[run]) for (statement, k), run in rows)
+    def dispatches(self) -> Dispatches:
+        """What is run at once; every run is a part."""
+        part = np.searchsorted(self.run_rows, self.dispatch[:, 0], side="right") - 1
+        cores = (run.plan.op.cores for statement in self.statements for run in statement.runs)
+        return Dispatches(self.dispatch[:, 1], self.dispatch[:, 2], part, tuple(cores))
 
     @cached_property
     def lx_accesses(self) -> LxAccesses:

@@ -120,7 +120,7 @@ def report_executes(
     times: list[int | None] = [None] * len(program.statements)
     if elapsed_ns is not None:
         sums = np.zeros(len(program.statements), np.int64)
-        np.add.at(sums, [dispatch.statement for dispatch in program.dispatches], elapsed_ns)
+        np.add.at(sums, program.dispatches.statement, elapsed_ns)
         times = [int(t) for t in sums]
     return tuple(map(_report, program.statements, times))
 

@@ -58,19 +58,21 @@ def core_spans(command: Command) -> Iterator[CoreSpan]:
     if timed is None or timed.elapsed_ns is None:
         return
     program, labels = timed.linked.view, timed.label
-    ends = (np.cumsum(timed.elapsed_ns) + timed.begin_ns).tolist()
-    rows = zip(program.dispatches, timed.elapsed_ns.tolist(), ends, strict=True)
-    for dispatch, elapsed, end in rows:
-        statement = program.statements[dispatch.statement]
+    dispatches = program.dispatches
+    ends = np.cumsum(timed.elapsed_ns) + timed.begin_ns
+    columns = (dispatches.statement, dispatches.instance, dispatches.part, timed.elapsed_ns, ends)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for index, instance, part, elapsed, end in rows:
+        statement = program.statements[index]
         details = {
             "block": command.label,
             "iteration": command.iteration,
-            "execute": labels.first_execute + dispatch.statement,
-            "instance": dispatch.instance,
-            "loop_indices": list(program.loop_indices(dispatch.statement, dispatch.instance)),
+            "execute": labels.first_execute + index,
+            "instance": instance,
+            "loop_indices": list(program.loop_indices(index, instance)),
             "sdsc": labels.sdsc(statement.source),
         }
-        yield CoreSpan(statement.name, dispatch.cores, (end - elapsed, end), details)
+        yield CoreSpan(statement.name, dispatches.cores[part], (end - elapsed, end), details)
 
 
 def used_cores(command: Command) -> frozenset[int]:

@@ -6,7 +6,6 @@ It knows nothing of SDSCs, plans or tables: it says what `ProgramView` asks for,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from spyre.hw.cost.timeline import TaskKind
 from spyre.hw.counters.counts import CostClass, Counters, OperationCounts
 from spyre.hw.counters.execute import CORE_COLUMNS
 from spyre.hw.counters.launches import ExecuteLabels, LaunchCounts, lx_peak_bytes
-from spyre.hw.counters.program import Dispatch, Executions, ProgramView, StatementView
+from spyre.hw.counters.program import Dispatches, Executions, ProgramView, StatementView
 from spyre.hw.counters.scratchpad import LxAccesses
 from spyre.hw.sanitizer.shadow import LaunchEvent, RecordLog, describe_writer
 from spyre.hw.spec import CORES
@@ -95,11 +94,10 @@ class Listing:
     def executions(self) -> Executions:
         return Executions(np.tile([LOADS, SCALES], 3), np.repeat([0, 1, 2], 2))
 
-    @cached_property
-    def dispatches(self) -> list[Dispatch]:
+    @property
+    def dispatches(self) -> Dispatches:
         runs = self.executions
-        pairs = zip(runs.statement.tolist(), runs.instance.tolist(), strict=True)
-        return [Dispatch(statement, instance, (3, 4)) for statement, instance in pairs]
+        return Dispatches(runs.statement, runs.instance, runs.statement, ((3, 4), (3, 4)))
 
     @property
     def lx_accesses(self) -> LxAccesses:
