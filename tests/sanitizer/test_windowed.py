@@ -49,7 +49,7 @@ operations = st.one_of(
     windowings("maxpoolfwd", 1, {}),
     windowings("depthwiseconv2dnative", 2, {}),
     *(packed_matmuls(kind) for kind in ("int8", "int4")),
-    recodings("csqint4wt", ("SEN169_FP16", "SENINT4"), 1, {}),
+    recodings("csqint4wt", ("SEN169_FP16", "SENINT4"), 1, {"scaleact": 0x3E00, "shiftact": 0}),
 )
 
 
