@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from spyre.mlir.builder.operations import OperationSpec
-from spyre.mlir.builder.recipes import HostOperand, Windows, conv2d, pool, reduction
+from spyre.mlir.builder.recipes import HostOperand, reduction
 from spyre.mlir.operation.operation import Component, Padding
 from tests.corpus.making import BUNDLE, CorpusCase, Stage, bundle_of, patch
 from tests.corpus.run import at, checked, gather, planned, tensor
 from tests.hw.packed_cases import FORMAT_OF, a_stick, b_stick
 from tests.mlir.sample_bundles import SAMPLES
+from tests.mlir.window_recipes import Windows, conv2d, pool
 from tests.runtime.arguments.test_arrangement_check import STAGGERED, widened_sum
 
 Stick = tuple[tuple[str, int], ...]

@@ -6,19 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spyre.mlir.builder.operations import OperationSpec
-from spyre.mlir.builder.recipes import (
-    SPATIAL,
-    WINDOW_DIMS,
-    Windows,
-    conv2d,
-    host_tensor,
-    pool,
-    round_up,
-)
+from spyre.mlir.builder.recipes import host_tensor, round_up
 from spyre.mlir.operation.operation import Padding
 from tests.hw.golden_case import Case
 from tests.hw.golden_packed_shapes import FORMATS, contracted, stick_of
 from tests.hw.golden_shapes import at, code
+from tests.mlir.window_recipes import SPATIAL, WINDOW_DIMS, Windows, conv2d, pool
 
 PADDED = Windows((3, 3), (2, 1), padding=((1, 0), (1, 1)))
 WIDE = Windows((2, 2), (2, 1))

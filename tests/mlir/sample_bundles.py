@@ -7,18 +7,10 @@ from dataclasses import replace
 
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec
-from spyre.mlir.builder.recipes import (
-    HostOperand,
-    Windows,
-    conv2d,
-    matmul,
-    pointwise,
-    pool,
-    reduction,
-    restickify,
-)
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction, restickify
 from spyre.mlir.bundle import BundleContents
 from spyre.mlir.operation.operation import Component, Indirection
+from tests.mlir.window_recipes import Windows, conv2d, pool
 
 DL16_STICK = (("out", 64),)
 

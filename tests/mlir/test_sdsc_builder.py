@@ -23,14 +23,11 @@ from spyre.mlir.builder.operations import (
 )
 from spyre.mlir.builder.recipes import (
     HostOperand,
-    Windows,
-    conv2d,
     default_dims,
     default_layout,
     identity,
     matmul,
     pointwise,
-    pool,
     reduction,
     restickify,
 )
@@ -38,6 +35,7 @@ from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Component, Padding, Window
 from spyre.mlir.sdsc.codec import encode_sdsc
 from spyre.mlir.sdsc.reader import read_operation, window_table
+from tests.mlir.window_recipes import Windows, conv2d, pool
 
 SEGMENT = 1 << 34
 

@@ -23,7 +23,7 @@ from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
-from spyre.mlir.builder.recipes import HostOperand, Windows, conv2d, pool
+from spyre.mlir.builder.recipes import HostOperand
 from spyre.mlir.bundle import write_bundle
 from spyre.mlir.operation.operation import Component, Operation
 from spyre.runtime.program.launch_spec import (
@@ -39,6 +39,7 @@ from tests.hw.division_strategies import lookups, shuffles
 from tests.hw.harness import link
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.strategies import examples, seeds
+from tests.mlir.window_recipes import Windows, conv2d, pool
 from tests.sanitizer.test_twin import DEVICE as TWIN_DEVICE
 from tests.sanitizer.test_twin import REGIONS, found_counts
 

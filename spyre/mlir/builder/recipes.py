@@ -1,10 +1,9 @@
 """Common operations on host shapes, as descriptions for the SDSC builder.
 
 A recipe names the dims as the frontends do (first n-1 of mb, x, y, … then out; matmul: the last
-of y, x, mb, out, in; convolution: mb, i, j, out, in, ki, kj; pooling: mb, i, j, out, ki, kj), lays
-tensors out by default (the last host dim is the stick, the first stands next to it: runtime
-reference §1.1) and rounds stick dims up. Under windows the spatial dims count output positions.
-Rules: SuperDSC reference §1, §6.3, §7 (sdsc.md), operations reference §4, §7 (ops.md).
+of y, x, mb, out, in), lays tensors out by default (the last host dim is the stick, the first
+stands next to it: runtime reference §1.1) and rounds stick dims up. Rules: SuperDSC reference §1,
+§6.3, §7 (sdsc.md), operations reference §4 (ops.md).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError
 from spyre.mlir.builder.operations import Base, OperandSpec, OperationSpec
-from spyre.mlir.operation.operation import MASK_CONSTANT, Component, Padding, Window
+from spyre.mlir.operation.operation import MASK_CONSTANT, Component
 
 OUTER_DIMS = ("mb", "x", "y", "i", "j", "ki", "kj")
 MATMUL_DIMS = ("ki", "kj", "y", "x", "mb", "out", "in")
@@ -247,130 +246,3 @@ def _exact(
     stick_dim = tensor.stick[0][0]
     sizes[stick_dim] = round_up(sizes[stick_dim], stick)
     return replace(tensor, device_dim_sizes={dim: sizes[dim] for dim in tensor.dims})
-
-
-SPATIAL = ("i", "j")
-WINDOW_DIMS = ("ki", "kj")
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Windows over the two spatial axes: sizes, strides, dilations, and padding (front, back).
-
-    ``kind``: how the padding stands in the input's memory; by default what the frontends write:
-    not stored where there is some, a full span where there is none.
-    """
-
-    sizes: tuple[int, int]
-    strides: tuple[int, int] = (1, 1)
-    dilations: tuple[int, int] = (1, 1)
-    padding: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
-    kind: Padding | None = None
-
-    def along(self, axis: int, extent: int) -> tuple[Window, int]:
-        """The window over an input of ``extent`` elements, and its output positions."""
-        front, back = self.padding[axis]
-        window = Window(
-            WINDOW_DIMS[axis],
-            extent + front + back,
-            self.strides[axis],
-            self.dilations[axis],
-            front,
-            back,
-        )
-        positions = (window.total - window.span(1, self.sizes[axis])) // window.stride + 1
-        if positions < 1:
-            found = f"{window.total} elements under a window of {self.sizes[axis]}"
-            raise BundleError("SPY290", "no window fits the input", found=found)
-        return window, positions
-
-    @property
-    def padding_kind(self) -> Padding:
-        """The kind of padding the input's node names."""
-        padded = any(front or back for front, back in self.padding)
-        return self.kind or (Padding.IMPLIED if padded else Padding.FULL_SPAN_UNNEEDED)
-
-
-def conv2d(
-    shape: Sequence[int],
-    channels: int,
-    windows: Windows,
-    source: HostOperand,
-    kernel: HostOperand,
-    target: HostOperand,
-    splits: Mapping[str, int] | None = None,
-    name: str = "conv2d",
-) -> OperationSpec:
-    """``target`` [mb, i', j', ``channels``] = ``source`` of host ``shape`` [mb, i, j, in] under
-    ``kernel`` [ki, kj, in, out].
-
-    The channels are rounded up to sticks; as with matmul, the padding of ``source``'s channels or
-    the kernel's rows there hold zero.
-    """
-    batch, height, width, inner = shape
-    found, positions = _windows(windows, (height, width))
-    stick = elements_per_stick(source.data_format)
-    extents = {
-        "mb": batch,
-        **positions,
-        "out": round_up(channels, stick),
-        "in": round_up(inner, stick),
-        **dict(zip(WINDOW_DIMS, windows.sizes, strict=True)),
-    }
-    return OperationSpec(
-        name=name,
-        extents=extents,
-        inputs=[
-            replace(_windowed(source, "in", windows), role="INPUT"),
-            replace(host_tensor(kernel, (*WINDOW_DIMS, "in", "out")), role="KERNEL"),
-        ],
-        outputs=[replace(host_tensor(target, ("mb", *SPATIAL, "out")), role="OUTPUT")],
-        splits=splits or {},
-        data_format=source.data_format,
-        unit="pt",
-        windows=found,
-    )
-
-
-def pool(
-    name: str,
-    shape: Sequence[int],
-    windows: Windows,
-    source: HostOperand,
-    target: HostOperand,
-    splits: Mapping[str, int] | None = None,
-    constants: Mapping[str, int] | None = None,
-) -> OperationSpec:
-    """Pooling ``name`` of ``source`` of host ``shape`` [mb, i, j, out]."""
-    batch, height, width, channels = shape
-    found, positions = _windows(windows, (height, width))
-    extents = {
-        "mb": batch,
-        **positions,
-        "out": round_up(channels, elements_per_stick(source.data_format)),
-        **dict(zip(WINDOW_DIMS, windows.sizes, strict=True)),
-    }
-    return OperationSpec(
-        name=name,
-        extents=extents,
-        inputs=[replace(_windowed(source, "out", windows), role="INPUT")],
-        outputs=[replace(host_tensor(target, ("mb", *SPATIAL, "out")), role="OUTPUT")],
-        splits=splits or {},
-        constants=constants or {},
-        data_format=source.data_format,
-        windows=found,
-    )
-
-
-def _windows(
-    windows: Windows, extents: tuple[int, int]
-) -> tuple[dict[str, Window], dict[str, int]]:
-    """Windows and output positions by spatial dim."""
-    pairs = {dim: windows.along(axis, extents[axis]) for axis, dim in enumerate(SPATIAL)}
-    found = {dim: window for dim, (window, _) in pairs.items()}
-    return found, {dim: positions for dim, (_, positions) in pairs.items()}
-
-
-def _windowed(source: HostOperand, channels: str, windows: Windows) -> OperandSpec:
-    tensor = host_tensor(source, ("mb", *SPATIAL, channels))
-    return replace(tensor, padding=dict.fromkeys(SPATIAL, windows.padding_kind))

@@ -75,6 +75,7 @@ def _insert(tree: Any, key: UnknownKey) -> None:
 
 def _every_key_arrived(data: bytes, documents: dict[str, SuperDsc]) -> bool:
     """Cheap and safe: escapes may hide a colon, then the slow path decides."""
+    # Every key and nothing else brings one colon: texts with colons (debug handles) are in both.
     return b"\\u" not in data and data.count(b":") == _ENCODER.encode(documents).count(b":")
 
 
@@ -149,6 +150,7 @@ def _syntax_error(file: str, detail: str) -> SdscError:
 
 
 def _decode_error(data: bytes, file: str, error: Exception) -> SdscError:
+    # RecursionError and UnicodeDecodeError are no ValidationErrors: neither has a JSON path
     if not isinstance(error, msgspec.ValidationError):
         return _syntax_error(file, _not_utf8(data) or str(error))
     try:
@@ -193,6 +195,7 @@ def _culprit(tree: Any, tokens: list[Token], path: str) -> str:
     parent = _lookup(tree, tokens)
     keys = list(parent)
     for key in keys:
+        # msgspec names no key of a dict it decodes ("..."), so each is tried alone
         pruned = _replaced(tree, tokens, {key: parent[key]})
         if _failing_path(pruned) == path:
             return str(key)

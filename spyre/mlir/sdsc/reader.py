@@ -50,7 +50,7 @@ def read_extents(document: SdscDocument) -> dict[str, int]:
     entries = dim_entries(document.dsc.extents)
     extents = {dim: document.integer(value, f"{path}.{dim}_") for dim, value in entries.items()}
     for dim, size in _maxima(document).items():
-        if extents.get(dim, 0) < 0:
+        if extents.get(dim, 0) < 0:  # -1 in the text of the RFC; code writes the maximum itself
             extents[dim] = size
     used = {dim: extent for dim, extent in extents.items() if extent >= 0}
     if not used or 0 in used.values():
@@ -66,6 +66,7 @@ def _table(document: SdscDocument, dims: Dims, key: str, path: str) -> dict[str,
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
         expected = "an object with an object per dim"
         raise document.error("SPY254", f"{key} is malformed", f"{path}.{key}", expected)
+    # Names ending in "_" are the norm of the format, but tables inside of N_ are seen without.
     return {dim.removesuffix("_"): row for dim, row in table.items()}
 
 
@@ -215,6 +216,7 @@ def read_last_extents(
             place = f"{path}.{dim}_"
             if dim in symbolic:
                 continue
+            # el_ is the last slice, ss_ every other; where slices are even, files repeat ss_
             el = document.integer(last[dim], place)
             ss = document.integer(steady.get(dim, last[dim]), f"{path}.{dim}_")
             if el == ss:
@@ -361,7 +363,7 @@ def _bit_pattern(document: SdscDocument, constant: ConstantInfo, path: str) -> i
         message = f"constant {constant.name} differs between cores: not simulated"
         raise document.unsupported("SPY511", message, f"{path}.data_.data_")
     value = values[0]
-    if isinstance(value, tuple):
+    if isinstance(value, tuple):  # [bits], as a number or as text (sdsc.md §8)
         if len(value) != 1:
             expected, found = "a list of one bit pattern", f"{len(value)} entries"
             message = f"constant {constant.name} is malformed"
@@ -393,6 +395,7 @@ def _operand_indices(
     outputs = _resolve(document, op.outputs, f"{path}.outputLabeledDs")
     index_names = given(op.index_inputs, ())
     index_inputs = _resolve(document, index_names, f"{path}.indirectAccessIndexLabeledDs")
+    # Real files keep index tensors out of the inputs; who lists them twice means them once.
     listed = _resolve(document, op.inputs, f"{path}.inputLabeledDs")
     inputs = tuple(i for i in listed if i not in outputs and i not in index_inputs)
     return inputs, index_inputs, outputs
@@ -405,6 +408,7 @@ def _resolve(document: SdscDocument, names: tuple[str, ...], path: str) -> tuple
 def _tensor_index(document: SdscDocument, name: str, path: str) -> int:
     """``"Tensor0-idx0"`` → 0: the name and, after the last '-', the index of a tensor."""
     tensors = document.dsc.tensors
+    # The index counts positions of labeledDs_, whatever ldsIdx_ says (SPY217 sees to that).
     label, _, suffix = name.rpartition("-")
     digits = suffix[3:]
     if suffix[:3] == "idx" and digits.isdecimal() and len(digits) < 4:

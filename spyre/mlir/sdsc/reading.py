@@ -106,6 +106,7 @@ def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
     """
     if not isinstance(step, dict):
         return tuple(int_or_none(member) for member in step)
+    # Files have lists; the schema of RFC 0552 also allows objects with names like these.
     names = ("datadsc", "dldsc", "before", "after")
     keys = {name: key for name in names for key in step if name in key.lower()}
     ordered = [keys[name] for name in names] if len(keys) == len(step) == 4 else list(step)
@@ -137,6 +138,7 @@ def _share_info(sdsc: Sdsc, path: str) -> Iterator[str]:
 
 def _address_indices(sdsc: Sdsc, path: str) -> Iterator[str]:
     for index, node in enumerate(sdsc.dsc.nodes):
+        # "address": the tensor holds byte addresses of the device; never emitted (sdsc.md §6.4)
         if given(node.index_type, "index") != "index":
             yield f"{dsc_path(sdsc)}.scheduleTree_[{index}].indexTensorType_"
 
@@ -258,7 +260,7 @@ def read_core_slices(
     rows: list[Mapping[str, int]] = []
     for core in document.cores:
         row = table.get(str(core))
-        if row is None and may_lack:
+        if row is None and may_lack:  # a shuffle's source may lie with some of the cores only
             rows.append({})
             continue
         if row is None:
@@ -271,7 +273,7 @@ def read_core_slices(
 def _slice_row(
     document: SdscDocument, row: Mapping[str, Number], dims: Mapping[str, int], path: str
 ) -> dict[str, int]:
-    if row.keys() != dims.keys():
+    if row.keys() != dims.keys():  # a dim may be left out: then it is not split
         for dim in row.keys() - dims.keys():
             raise unknown_dim(document, dim, dims, f"{path}.{dim}")
     return {

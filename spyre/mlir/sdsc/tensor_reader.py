@@ -106,6 +106,7 @@ def _scale(
             "SPY220", message, f"{path}.scale_", f"{len(role.dims)} entries", found
         )
     numbers = (document.integer(s, f"{path}.scale_[{i}]") for i, s in enumerate(label.scale))
+    # An entry belongs to a dim by its place in the role, though the node may order dims otherwise.
     return dict(zip(role.dims, numbers, strict=True))
 
 
@@ -124,6 +125,7 @@ def _gaps(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, in
     gaps = {}
     for dim, per_core in given(node.gaps, {}).items():
         place = f"{path}.backGapCore_.{dim}"
+        # In files HBM tensors have one entry "-1", LX tensors one per core, all of them texts.
         values = {document.integer(gap, f"{place}.{core}") for core, gap in per_core.items()}
         if dim not in node.layout_dims:
             raise unknown_dim(document, dim, dict.fromkeys(node.layout_dims, 1), place)
@@ -248,6 +250,7 @@ def _value_per_core(document: SdscDocument, manager: FoldManager, path: str) -> 
     for key, value in given(manager.data, {}).items():
         indices = _fold_indices(key)
         place = f"{path}.data_"
+        # FoldManager data may hold lists, as constants do; an address is one text or number.
         if indices is None or isinstance(value, tuple):
             expected = '"[core, corelet, time]": address'
             raise document.error("SPY245", "malformed start address", place, expected, key[:60])
@@ -261,7 +264,7 @@ def _value_per_core(document: SdscDocument, manager: FoldManager, path: str) -> 
 def _own_slices(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
     """Slice count per dim of a node with its own work slices: its core folds' factors (§9)."""
     coordinates = given(node.coordinates, Coordinates())
-    if not given(coordinates.core_slices, {}):
+    if not given(coordinates.core_slices, {}):  # empty in all real files; only shuffle fills it
         return {}
     counts = {}
     for dim, info in given(coordinates.coord_info, {}).items():
@@ -271,7 +274,7 @@ def _own_slices(document: SdscDocument, node: AllocateNode, path: str) -> dict[s
             raise document.error("SPY245", f"core fold of {dim} is malformed", place, "at least 1")
         counts[dim] = factors[0]
     rows = given(coordinates.core_slices, {}).values()
-    for dim in node.layout_dims:
+    for dim in node.layout_dims:  # where coordInfo says nothing, the highest slice index does
         indices = [document.integer(row.get(dim, 0), path) for row in rows]
         counts.setdefault(dim, max(indices, default=0) + 1)
     return counts

@@ -10,16 +10,7 @@ from pathlib import Path
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec
-from spyre.mlir.builder.recipes import (
-    DL16,
-    HostOperand,
-    Windows,
-    matmul,
-    pointwise,
-    pool,
-    reduction,
-    restickify,
-)
+from spyre.mlir.builder.recipes import DL16, HostOperand, matmul, pointwise, reduction, restickify
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
 from spyre.mlir.operation.operation import Component, Indirection
 from spyre.runtime.arguments.read import read_arguments
@@ -32,6 +23,7 @@ from spyre.runtime.program.launch_spec import (
     Role,
     write_launch_spec,
 )
+from tests.mlir.window_recipes import Windows, pool
 
 FORMATS = {"float16": DL16, "float32": "IEEE_FP32", "int32": "IEEE_INT32"}
 LANES = {"float16": 64, "float32": 32}
