@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device.dtypes import NAMES, name_of
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     CONVERTED,
@@ -118,7 +118,7 @@ def unary(
     label: str, lowering: LoweringFunction, x: torch.Tensor, *numbers: float, out: torch.Tensor
 ) -> torch.Tensor:
     """A function of one tensor; ``numbers``: parameters of the lowering."""
-    parameters = (name_of(out.dtype), *map(float, numbers))
+    parameters = (NAMES[out.dtype], *map(float, numbers))
     return fill(label, lowering, [x], parameters, out, x.shape)
 
 
@@ -136,7 +136,7 @@ def binary(
     if alpha != 1:
         operands.append(operand(alpha, out.dtype))
     sizes = broadcast_shape(*operands)
-    return fill(label, lowering, operands, (name_of(out.dtype),), out, sizes)
+    return fill(label, lowering, operands, (NAMES[out.dtype],), out, sizes)
 
 
 def comparison(
@@ -145,7 +145,7 @@ def comparison(
     """A comparison in the dtype torch promotes the operands to."""
     dtype = torch.result_type(a, b)
     operands = [operand(a, dtype), operand(b, dtype)]
-    return fill(label, lowering, operands, (name_of(dtype),), out, broadcast_shape(*operands))
+    return fill(label, lowering, operands, (NAMES[dtype],), out, broadcast_shape(*operands))
 
 
 def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
