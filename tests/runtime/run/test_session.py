@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +17,13 @@ from spyre.hw.linking.linker import Linker
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import DmaEngine
+from spyre.runtime.flex.device import flex_device_of
 from spyre.runtime.program.plan_cache import load_source
 from spyre.runtime.run import session as session_module
 from spyre.runtime.run.session import RunOptions, Session
 from tests.runtime import bundles
+
+ROOT = Path(__file__).resolve().parents[3]
 
 SEGMENT = 1 << 34
 
@@ -247,3 +251,15 @@ class TestReports:
         assert half == np.float32(2) * third[0, 0]
         assert card != half
         assert card == pytest.approx(0.6, rel=2**-9)
+
+
+def test_a_run_is_corrected_only_where_its_command_stream_is_recorded():
+    used = Device(threads=1)
+    flex, example = flex_device_of(used), ROOT / "examples" / "softmax"
+    plain = spyre.run(example, device=used)
+    header = used.allocated_bytes[7]
+    with flex.recording() as commands:
+        recorded = spyre.run(example, device=used)
+    assert header == 128 < used.allocated_bytes[7]
+    assert [c.block.name for c in commands.host_operations] == ["correction of softmax"]
+    np.testing.assert_array_equal(plain.outputs[0], recorded.outputs[0])
