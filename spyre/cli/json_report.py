@@ -123,19 +123,8 @@ def _execute_object(report: ExecuteReport) -> Object:
 
 
 def _counters_object(counters: Counters) -> Object:
-    return {
-        "hbm_read_bytes": counters.hbm_read_bytes,
-        "hbm_written_bytes": counters.hbm_written_bytes,
-        "lx_read_bytes": counters.lx_read_bytes,
-        "lx_written_bytes": counters.lx_written_bytes,
-        "multiply_adds": counters.multiply_adds,
-        "element_operations": counters.element_operations,
-        "rdmem_bytes": counters.rdmem_bytes,
-        "wrmem_bytes": counters.wrmem_bytes,
-        "ring_bytes": counters.ring_bytes,
-        "ring_byte_hops": counters.ring_byte_hops,
-        "sticks": counters.sticks,
-    }
+    """All counts but the executions, which a report has beside them."""
+    return {name: count for name, count in counters.by_name.items() if name != "executions"}
 
 
 def _output_object(tensor: HostTensor, values: npt.NDArray[Any]) -> Object:

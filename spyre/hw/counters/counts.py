@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
+from operator import attrgetter
 from typing import TypeVar
 
 from spyre.hw.spec import STICK_BYTES
@@ -62,19 +63,13 @@ class Counters:
     @property
     def values(self) -> tuple[int, ...]:
         """All counts in field order."""
-        return (
-            self.hbm_read_bytes,
-            self.hbm_written_bytes,
-            self.lx_read_bytes,
-            self.lx_written_bytes,
-            self.multiply_adds,
-            self.element_operations,
-            self.rdmem_bytes,
-            self.wrmem_bytes,
-            self.ring_bytes,
-            self.ring_byte_hops,
-            self.executions,
-        )
+        values: tuple[int, ...] = _COUNTS(self)
+        return values
+
+    @property
+    def by_name(self) -> dict[str, int]:
+        """All counts, and the sticks that follow from them."""
+        return {**dict(zip(Counters.__slots__, self.values, strict=True)), "sticks": self.sticks}
 
     @property
     def memory_bytes(self) -> int:
@@ -95,6 +90,9 @@ class Counters:
             + self.lx_read_bytes
             + self.lx_written_bytes
         ) // STICK_BYTES
+
+
+_COUNTS = attrgetter(*Counters.__slots__)
 
 
 class CostClass(StrEnum):

@@ -112,6 +112,7 @@ class Sanitizer:
 
 def check_plan_of(linked: LinkedProgram, checks: frozenset[Check]) -> CheckPlan:
     """The tables of ``linked``, made once: they are kept with it."""
+    # in the program itself: as many as there are programs, and gone with them
     plans: dict[frozenset[Check], CheckPlan] = vars(linked).setdefault("_check_plans", {})
     if checks not in plans:
         plans[checks] = make_check_plan(linked, checks)

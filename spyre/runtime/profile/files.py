@@ -19,7 +19,6 @@ import numpy as np
 from spyre.atomic_write import atomic_write, writable_target
 from spyre.errors import JsonLocation, ProfileError
 from spyre.hw.cost.timeline import Resource, TaskKind
-from spyre.hw.counters.counts import Counters
 from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, KernelProfile
 from spyre.runtime.profile.table import ProfileRow, execute_rows, kernel_rows, time_text
@@ -106,7 +105,7 @@ def totals_object(profile: ProfileData) -> Object:
     return {
         "launches": len(profile.launches),
         "executes": sum(len(kernel.executes) * kernel.launches for kernel in profile.kernels),
-        **counters_object(profile.counters),
+        **profile.counters.by_name,
         "compute_ns": profile.compute_ns,
         "launch_ns": profile.launch_ns,
         "copied_in_bytes": profile.copied_bytes(TaskKind.COPY_IN),
@@ -143,16 +142,10 @@ def _row_object(row: ProfileRow) -> Object:
         "macs_per_ns": row.macs_per_ns,
         "mac_roof_per_ns": row.mac_roof,
         "lx_reuse": row.lx_reuse,
-        **counters_object(row.counters),
+        **row.counters.by_name,
         "imbalance": row.per_core.imbalance,
         "per_core": _per_core_object(row.per_core),
     }
-
-
-def counters_object(counters: Counters) -> Object:
-    """Counters by name, and what follows from them."""
-    named = zip(Counters.__slots__, counters.values, strict=True)
-    return {**dict(named), "sticks": counters.sticks}
 
 
 JsonObject = dict[str, Any]

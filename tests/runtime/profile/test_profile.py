@@ -18,7 +18,6 @@ from spyre.hw.counters.launches import operation_counts
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.kernel.launch import run_recorded
 from spyre.runtime.profile.data import activities_of
-from spyre.runtime.profile.files import counters_object
 from spyre.runtime.profile.kernels import LAUNCH, imbalance
 from spyre.runtime.profile.profile import make_profile
 from spyre.runtime.profile.table import MAX_ROWS, ProfileRow, execute_rows, rows_of, total_row
@@ -145,9 +144,7 @@ def test_the_json_object_is_json(softmax):
     found = spyre.profile(softmax)
     content = json.loads(json.dumps(found.to_json()))
     totals = content["totals"]
-    assert {k: totals[k] for k in counters_object(softmax.counters)} == counters_object(
-        softmax.counters
-    )
+    assert {k: totals[k] for k in softmax.counters.by_name} == softmax.counters.by_name
     assert content["executes"][2]["bound_by"] == "sfu"
     assert sum(row["time_ns"] for row in content["executes"]) == pytest.approx(found.compute_ns)
 

@@ -10,7 +10,6 @@ import torch
 from spyre.errors import LaunchError
 from spyre.hw.cost.timeline import TaskKind
 from spyre.runtime.flex.device import devices
-from spyre.runtime.profile.files import counters_object
 from tests.runtime.trace.trace_reader import Trace
 
 
@@ -80,7 +79,7 @@ def test_the_trace(tmp_path):
     assert modelled is not None
     (process,) = {e["pid"] for e in modelled.events}
     (span,) = modelled.on("executes", process)
-    counted = counters_object(p.of_card().counters)
+    counted = p.of_card().counters.by_name
     assert {key: span["args"][key] for key in counted if key != "sticks"} == {
         key: value for key, value in counted.items() if key != "sticks"
     }

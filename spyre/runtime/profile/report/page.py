@@ -14,7 +14,6 @@ import numpy as np
 
 from spyre import __version__
 from spyre.hw.cost.models import Bound
-from spyre.hw.counters.counts import Counters
 from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.files import write_whole
 from spyre.runtime.profile.kernels import LAUNCH, KernelProfile
@@ -157,8 +156,7 @@ def core_table(shown: Sequence[CoreQuantity]) -> Markup:
 
 def counter_table(profile: ProfileData) -> Markup:
     """All counters, summed up."""
-    named = dict(zip(Counters.__slots__, profile.counters.values, strict=True))
-    named["sticks"] = profile.counters.sticks
+    named = profile.counters.by_name
     rows = ([Cell(name, None, True), Cell(f"{value:,}", value)] for name, value in named.items())
     return sortable("counters-table", "Counters of all executes", ("counter", "sum"), rows)
 
