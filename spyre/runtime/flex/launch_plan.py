@@ -65,16 +65,18 @@ class LaunchPlan:
                 offsets_bytes[:, column] = plan.offsets_bytes[:, column_of[index]]
         return cls(kernel, signature, launch.names, _size_bytes(launch), offsets_bytes, plan)
 
-    @property
+    # Every launch asks for these three: an attribute costs less than a call.
+
+    @cached_property
     def is_large(self) -> bool:
         """True if a launch is worth a second thread."""
-        return self.size_bytes > LARGE_BYTES
+        return self.size_bytes > LARGE_BYTES or self.iterations > 1
 
     @cached_property
     def chunk(self) -> int:
         return min(max(CHUNK_BYTES * self.iterations // max(self.size_bytes, 1), 1), 4096)
 
-    @property
+    @cached_property
     def iterations(self) -> int:
         return 1 if self.offsets_bytes is None else len(self.offsets_bytes)
 
@@ -106,9 +108,8 @@ class KernelLaunch(LaunchContext):
         keep_alive: Sequence[object] = (),
         runner: Runner | None = None,
     ) -> None:
-        iterations, chunk = launch_plan.iterations, launch_plan.chunk
-        is_large = launch_plan.is_large or iterations > 1
-        super().__init__(plan, device, keep_alive, iterations, is_large, chunk)
+        iterations, is_large = launch_plan.iterations, launch_plan.is_large
+        super().__init__(plan, device, keep_alive, iterations, is_large, launch_plan.chunk)
         self.launch_plan = launch_plan
         self.bases = bases
         self.runner = runner
