@@ -31,6 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of the files in slow.txt are marked ``slow``, as those that carry the mark."""
+    slow = set((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split())
+    assert all((config.rootpath / name).is_file() for name in slow)
+    for item in items:
+        if item.nodeid.partition("::")[0] in slow:
+            item.add_marker("slow")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Before the workers of xdist start, kernels are compiled: each worker would compile its own.
 
