@@ -3,8 +3,8 @@
 Examples, tests, benchmarks and the torch backend describe an operation by extents, splits and
 tensors; ``build_operation`` works out cores and start addresses by the address rule of the
 SuperDSC reference §5.2 (sdsc.md), ``build_sdsc`` writes the result as the real frontends do.
-Common operations on host shapes are in :mod:`.sdsc_recipes`, whole bundles in
-:mod:`.bundle_builder`.
+Common operations on host shapes are in :mod:`.recipes`, whole bundles in
+:mod:`.bundles`.
 """
 
 from __future__ import annotations

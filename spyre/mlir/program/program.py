@@ -1,8 +1,9 @@
 """A lowered bundle: parameters, allocations, loops of executes; and its schedule in a launch.
 
-:mod:`.lowering` makes it; the runtime asks it for a :class:`Schedule` per launch, which unrolls the
-loop nests into arrays, level by level and without Python code per iteration. ``str(program)`` is
-the golden form tests compare. Semantics of scf.for: bundle format reference §3.
+:mod:`spyre.mlir.text.lowering` makes it of text, the builder of descriptions. The runtime asks it
+for a :class:`Schedule` per launch, which unrolls the loop nests into arrays, level by level and
+without Python code per iteration. ``str(program)`` is the golden form tests compare. Semantics of
+scf.for: bundle format reference §3.
 """
 
 from __future__ import annotations

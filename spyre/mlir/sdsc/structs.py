@@ -1,6 +1,6 @@
 """SDSC JSON as typed, frozen structs: reading bytes into them and writing them back.
 
-First step of the way ``sdsc_*.json`` → :class:`Sdsc` → ``Operation`` (:mod:`.sdsc_reader`). The
+First step of the way ``sdsc_*.json`` → :class:`Sdsc` → ``Operation`` (:mod:`.reader`). The
 structs mirror the file, one class per JSON object; ``UNSET`` means the key is absent. Keys the
 format does not know are kept in :attr:`Sdsc.unknown`, so writing returns them. Fields follow the
 SuperDSC reference (sdsc.md §2-§10); units: extents and gaps in elements, addresses in bytes.

@@ -1,7 +1,7 @@
 """From a labeledDs_ entry, its role and its allocate node to a :class:`Tensor`.
 
 Scale order against layout order, start addresses per core, gaps, device sizes and indirect access
-are resolved here; :mod:`.sdsc_reader` puts the tensors together. Raises SdscError and
+are resolved here; :mod:`.reader` puts the tensors together. Raises SdscError and
 UnsupportedError with JSON paths. Rules: SuperDSC reference §4, §5.1, §6.4 (sdsc.md).
 """
 

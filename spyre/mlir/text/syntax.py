@@ -1,7 +1,7 @@
 """Syntax tree of bundle.mlir: frozen nodes, names still names, one class per construct.
 
 The parser makes it from text, the torch backend makes it from code, the printer writes it back,
-the rules check it and ``program.lower`` turns it into integers. A node keeps the offset of its
+the rules check it and ``lower`` turns it into integers. A node keeps the offset of its
 first character (``position``, -1 when made in code); only the module knows the text, so places
 are worked out when somebody asks: ``module.locate(node.position)``. Positions never count in
 comparisons. Constructs and their meaning: bundle format reference §2 and §3.
