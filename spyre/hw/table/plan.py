@@ -100,9 +100,9 @@ CHAIN_KIND = 12
 KERNELS = {
     "elementwise": "spyre.hw.kernels.families.elementwise.run",
     "reduction": "spyre.hw.kernels.families.reduction.run",
-    "copying": "spyre.hw.kernels.families.copying.run",
-    "converting": "spyre.hw.kernels.families.converting.run",
-    "restickify": "spyre.hw.kernels.families.restickify.run",
+    "copying": "spyre.hw.kernels.families.movement.run_copy",
+    "converting": "spyre.hw.kernels.families.movement.run_convert",
+    "restickify": "spyre.hw.kernels.families.movement.run_restickify",
     "matmul": "spyre.hw.kernels.families.matmul.run",
     "topk": "spyre.hw.kernels.families.topk.run",
     "chunk_reduction": "spyre.hw.kernels.families.reduction.run_chunked",

@@ -1,0 +1,357 @@
+"""Kernels that move elements: copies, conversions between 16 and 32 bits, changes of the stick dim.
+
+Copies are of bits, with broadcast, and through an index tensor (FLAGS): an index adds
+``index * VALUE`` bytes to the input (gather) or the output (scatter) address, one index per block
+of up to BLOCK_STICKS sticks or one per lane; an index outside 0 .. MASK_END stops the kernel.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+
+from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
+from spyre.hw.kernels.intrinsics import (
+    I16,
+    I32,
+    I64,
+    pointer_f32,
+    pointer_i32,
+    pointer_i64,
+    pointer_u16,
+)
+from spyre.hw.kernels.jit import entry, kernel
+from spyre.hw.spec import HOST_BYTES
+from spyre.hw.table import plan as tb
+from spyre.hw.table.plan import (
+    CONVERSIONS,
+    GATHER,
+    HALF_STAGGERED,
+    INDEX_PER_LANE,
+    WORD_STAGGERED,
+)
+
+OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE
+LANE, LANES, FORMAT, INNER_PITCH = tb.LANE, tb.LANES, tb.FORMAT, tb.INNER_PITCH
+IN, OUT, THIRD, FOURTH = (tb.OPERAND + k * tb.OPERAND_WORDS for k in range(4))
+BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
+FP32_FORMAT, CONSTANT = tb.FP32, tb.CONSTANT
+COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
+HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
+
+INDEX, INDEX_END = THIRD, tb.MASK_END
+WIDEN = CONVERSIONS.index("widen")
+AT_A, AT_B, A_END = THIRD, FOURTH, tb.MASK_END
+B_PITCH, A_PITCH = tb.CONSTANT, tb.CONSTANT + 1
+"""Bytes between consecutive b in the input, and between consecutive a in the output."""
+
+_SIDE = 16
+_STAGES = (8, 4, 2, 1)
+
+
+# --- copies -----------------------------------------------------------------------------------
+
+
+@kernel
+def copy_run(half, source, target, sticks, source_pitch, target_pitch):
+    """Copy whole sticks; all arguments in bytes but ``sticks``."""
+    # bits move as 16-bit elements, whatever their format
+    a, b = source >> 1, target >> 1
+    if source_pitch == 128 and target_pitch == 128:
+        x, y = half[a : a + sticks * 64], half[b : b + sticks * 64]
+        for i in range(x.size):
+            y[i] = x[i]
+        return
+    p, q = source_pitch >> 1, target_pitch >> 1
+    for s in range(sticks):
+        x, y = half[a + s * p : a + s * p + 64], half[b + s * q : b + s * q + 64]
+        for i in range(64):
+            y[i] = x[i]
+
+
+@kernel
+def spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes):
+    """Copy one element of each source stick to all lanes of the target stick."""
+    for s in range(sticks):
+        a = (source + s * source_pitch) >> 1
+        b = (target + s * target_pitch) >> 1
+        y = half[b : b + 64]
+        if lanes == 64:
+            value = half[a]
+            for i in range(64):
+                y[i] = value
+        else:
+            low, high = half[a], half[a + 1]
+            for i in range(32):
+                y[2 * i] = low
+                y[2 * i + 1] = high
+
+
+@kernel
+def move_lanes(table, half, word, source, target, index_at, sticks):
+    """Gather or scatter element by element; nonzero is 1 + the faulty index address."""
+    lanes, flags, step = table[LANES], table[FLAGS], table[VALUE]
+    shift = 1 if lanes == 64 else 2
+    for s in range(sticks):
+        index_stick = index_at + s * table[INDEX + INNER_PITCH]
+        x = source + s * table[IN + INNER_PITCH]
+        y = target + s * table[OUT + INNER_PITCH]
+        for i in range(lanes):
+            at = index_stick + (i // 32) * table[CONSTANT] + (i % 32) * 4
+            index = word[at >> 2]
+            if index < 0 or index >= table[INDEX_END]:
+                return 1 + at  # 0 is "no fault", and an address
+            moved = index * step
+            a = x + (moved if flags & GATHER else 0)
+            b = y + (0 if flags & GATHER else moved)
+            if shift == 1:
+                half[(b >> 1) + i] = half[(a >> 1) + i]
+            else:
+                word[(b >> 2) + i] = word[(a >> 2) + i]
+    return 0
+
+
+@kernel
+def copying(table, bases, half, word, counters, first, last):
+    """Run units ``first`` .. ``last`` of a copy table; nonzero is 1 + the faulty index address."""
+    inner, blocks, flags, lanes = table[INNER], table[BLOCKS], table[FLAGS], table[LANES]
+    source_pitch, target_pitch = table[IN + INNER_PITCH], table[OUT + INNER_PITCH]
+    lane = table[IN + LANE]
+    block = begin(table, bases, counters, first, blocks)
+    for _ in range(first, last):
+        at = block * BLOCK_STICKS
+        sticks = min(BLOCK_STICKS, inner - at)
+        source = counters[8] + at * source_pitch
+        target = counters[9] + at * target_pitch
+        index_at = counters[10] + at * table[INDEX + INNER_PITCH]
+        if flags & INDEX_PER_LANE:
+            fault = move_lanes(table, half, word, source, target, index_at, sticks)
+            if fault != 0:
+                return fault
+        else:
+            if flags != 0:
+                index = word[index_at >> 2]
+                if index < 0 or index >= table[INDEX_END]:
+                    return 1 + index_at
+                source += index * table[VALUE] if flags & GATHER else 0
+                target += 0 if flags & GATHER else index * table[VALUE]
+            if lane >= 0:
+                source += lane * (2 if lanes == 64 else 4)
+                spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes)
+            else:
+                copy_run(half, source, target, sticks, source_pitch, target_pitch)
+        block = follow(table, counters, block, blocks)
+    return 0
+
+
+@entry
+def run_copy(table, bases, memory, scratch, first, last):
+    """C entry of :func:`copying`."""
+    return copying(
+        carray(pointer_i64(table), WORDS),
+        carray(pointer_i64(bases), 8),
+        carray(pointer_u16(memory), HALVES),
+        carray(pointer_i32(memory), WORDS32),
+        carray(pointer_i64(scratch), COUNTERS),
+        first,
+        last,
+    )
+
+
+# --- conversions ------------------------------------------------------------------------------
+
+
+@kernel
+def word_position(column):
+    """Place of logical column 0..63 in two DL16_TO_FP32 sticks (second stick from 32 on)."""
+    group, within = column // 8, column % 8
+    return (within // 4) * 32 + 4 * group + within % 4
+
+
+@kernel
+def half_position(column):
+    """Place of logical column 0..63 in one FP32_TO_DL16 stick."""
+    h, within = column // 32, column % 32
+    return 8 * (within // 4) + 4 * h + within % 4
+
+
+@kernel
+def convert_group(table, half, word, source, target, buffer, ordered):
+    """Convert one group of 64 elements from byte ``source`` to byte ``target``."""
+    flags, second = table[FLAGS], table[VALUE]
+    if table[OPCODE] == WIDEN:
+        load_one(half, word, source, WHOLE_STICK, table[IN + FORMAT], 64, buffer)
+    else:
+        load_one(half, word, source, WHOLE_STICK, FP32_FORMAT, 32, buffer)
+        load_one(half, word, source + second, WHOLE_STICK, FP32_FORMAT, 32, buffer[32:])
+    staggered_in = flags & (HALF_STAGGERED if table[OPCODE] == WIDEN else WORD_STAGGERED)
+    staggered_out = flags & (WORD_STAGGERED if table[OPCODE] == WIDEN else HALF_STAGGERED)
+    widen = table[OPCODE] == WIDEN
+    for i in range(64):
+        a = i
+        if staggered_in != 0:
+            a = half_position(i) if widen else word_position(i)
+        b = i
+        if staggered_out != 0:
+            b = word_position(i) if widen else half_position(i)
+        ordered[b] = buffer[a]
+    if widen:
+        store_sticks(half, word, target, 1, 128, FP32_FORMAT, ordered)
+        store_sticks(half, word, target + second, 1, 128, FP32_FORMAT, ordered[32:])
+    else:
+        store_sticks(half, word, target, 1, 128, table[OUT + FORMAT], ordered)
+
+
+@kernel
+def converting(table, bases, half, word, counters, scratch, first, last):
+    """Run units ``first`` .. ``last`` of a conversion table: groups of 64 elements.
+
+    One 16-bit stick stands against two 32-bit ones. Each side may be stored in its element
+    arrangement (operations reference §6): FLAGS says which.
+    """
+    inner = table[INNER]
+    at = begin(table, bases, counters, first, inner)
+    for _ in range(first, last):
+        convert_group(
+            table, half, word, counters[8] + at * table[IN + INNER_PITCH],
+            counters[9] + at * table[OUT + INNER_PITCH], scratch[:64], scratch[64:128],
+        )  # fmt: skip
+        at = follow(table, counters, at, inner)
+
+
+@entry
+def run_convert(table, bases, memory, scratch, first, last):
+    """C entry of :func:`converting`."""
+    converting(
+        carray(pointer_i64(table), WORDS),
+        carray(pointer_i64(bases), 8),
+        carray(pointer_u16(memory), HALVES),
+        carray(pointer_f32(memory), WORDS32),
+        carray(pointer_i64(scratch), COUNTERS),
+        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
+        first,
+        last,
+    )
+    return 0
+
+
+# --- changes of the stick dim -----------------------------------------------------------------
+
+
+def _interleave(low: bool, stage: int) -> list[int]:
+    if low:
+        return [p if not p & stage else _SIDE + (p ^ stage) for p in range(_SIDE)]
+    return [(p | stage) if not p & stage else _SIDE + p for p in range(_SIDE)]
+
+
+def _transpose_tile(b, rows):
+    """A butterfly network of vector shuffles over 16 rows of 16 elements."""
+    mask_type = ir.VectorType(I32, _SIDE)
+    for stage in _STAGES:
+        # rows that differ in this bit exchange the elements whose column differs in it
+        nxt = list(rows)
+        for k in range(_SIDE):
+            if k & stage:
+                continue
+            for low, place in ((True, k), (False, k | stage)):
+                mask = ir.Constant(mask_type, _interleave(low, stage))
+                nxt[place] = b.shuffle_vector(rows[k], rows[k | stage], mask)
+        rows = nxt
+    return rows
+
+
+@intrinsic
+def transpose_tile(typing_context, source, source_pitch, target, target_pitch):
+    """Transpose 16x16 uint16 between byte addresses with byte pitches, in registers."""
+
+    def codegen(context, b, signature, args):
+        vector = ir.VectorType(I16, _SIDE)
+
+        def pointer(address, pitch, row):
+            offset = b.mul(pitch, ir.Constant(I64, row))
+            return b.inttoptr(b.add(address, offset), vector.as_pointer())
+
+        rows = []
+        for row in range(_SIDE):
+            loaded = b.load(pointer(args[0], args[1], row))
+            loaded.align = 2  # sticks of a tensor may begin anywhere that is even
+            rows.append(loaded)
+        for row, value in enumerate(_transpose_tile(b, rows)):
+            stored = b.store(value, pointer(args[2], args[3], row))
+            stored.align = 2
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64), codegen
+
+
+@kernel
+def whole_block(memory, source, source_pitch, target, target_pitch):
+    """A 64x64 block of 16-bit elements, all of it stored on both sides."""
+    for i in range(4):
+        for j in range(4):
+            transpose_tile(
+                memory + source + 16 * i * source_pitch + 32 * j,
+                source_pitch,
+                memory + target + 16 * j * target_pitch + 32 * i,
+                target_pitch,
+            )
+
+
+@kernel
+def partial_block(view, shift, source, source_pitch, target, target_pitch, rows, columns, side):
+    """A block of which ``rows`` of the input exist and ``columns`` of the output do."""
+    for j in range(columns):
+        at = (target + j * target_pitch) >> shift
+        out = view[at : at + side]
+        for i in range(rows):
+            out[i] = view[((source + i * source_pitch) >> shift) + j]
+        for i in range(rows, side):
+            out[i] = 0
+
+
+@kernel
+def restickify(table, bases, memory, half, word, counters, first, last):
+    """Run blocks ``first`` .. ``last`` of a restickify table (SDSC reference §7).
+
+    A block is one stick of the input's stick dim a by one of the output's stick dim b. Rows beyond
+    the stored extents read as zero and are not written: VALUE limits b in the input, MASK_END
+    limits a in the output. Operands 2 and 3 are the coordinates of a and b.
+    """
+    inner, side = table[INNER], table[LANES]
+    source_pitch, target_pitch = table[B_PITCH], table[A_PITCH]
+    at = begin(table, bases, counters, first, inner)
+    for _ in range(first, last):
+        source = counters[8] + at * table[IN + INNER_PITCH]
+        target = counters[9] + at * table[OUT + INNER_PITCH]
+        columns = min(side, table[A_END] - counters[10] - at * table[AT_A + INNER_PITCH])
+        rows = min(side, table[VALUE] - counters[11] - at * table[AT_B + INNER_PITCH])
+        if side == 64 and rows == 64 and columns == 64:
+            whole_block(memory, source, source_pitch, target, target_pitch)
+        elif side == 64:
+            partial_block(
+                half, 1, source, source_pitch, target, target_pitch,
+                max(rows, 0), max(columns, 0), 64,
+            )  # fmt: skip
+        else:
+            partial_block(
+                word, 2, source, source_pitch, target, target_pitch,
+                max(rows, 0), max(columns, 0), 32,
+            )  # fmt: skip
+        at = follow(table, counters, at, inner)
+
+
+@entry
+def run_restickify(table, bases, memory, scratch, first, last):
+    """C entry of :func:`restickify`."""
+    restickify(
+        carray(pointer_i64(table), WORDS),
+        carray(pointer_i64(bases), 8),
+        memory,
+        carray(pointer_u16(memory), HALVES),
+        carray(pointer_i32(memory), WORDS32),
+        carray(pointer_i64(scratch), COUNTERS),
+        first,
+        last,
+    )
+    return 0
