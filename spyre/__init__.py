@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spyre import errors as errors
     from spyre.errors import SpyreError as SpyreError
-    from spyre.hw.device.device import Device as Device
+    from spyre.hw.device import Device as Device
     from spyre.hw.numerics import Numerics as Numerics
-    from spyre.mlir.bundle import Bundle as Bundle
-    from spyre.mlir.bundle import load_bundle as load_bundle
-    from spyre.runtime.flex.device import FlexDevice as FlexDevice
-    from spyre.runtime.flex.prepare import launch_jobplan as launch_jobplan
-    from spyre.runtime.flex.prepare import launch_kernel as launch_kernel
-    from spyre.runtime.flex.prepare import prepare_kernel as prepare_kernel
-    from spyre.runtime.flex.stream import Event as Event
-    from spyre.runtime.memory.storage import SpyreTensor as SpyreTensor
+    from spyre.mlir.bundle import Bundle as Bundle, load_bundle as load_bundle
+    from spyre.runtime.flex import (
+        Event as Event,
+        FlexDevice as FlexDevice,
+        launch_jobplan as launch_jobplan,
+        launch_kernel as launch_kernel,
+        prepare_kernel as prepare_kernel,
+    )
+    from spyre.runtime.memory import SpyreTensor as SpyreTensor
     from spyre.runtime.profile.profile import profile as profile
-    from spyre.runtime.run.result import RunResult as RunResult
-    from spyre.runtime.run.session import Session as Session
-    from spyre.runtime.run.session import run as run
+    from spyre.runtime.run import RunResult as RunResult, Session as Session, run as run
 
 __version__ = "0.1.0"
 

@@ -6,8 +6,7 @@ from itertools import product
 from math import prod
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.layout import access_map
 from spyre.layout.access_map import AccessMap, Axis, canonical_axes, pad_axes

@@ -6,8 +6,7 @@ import gc
 import threading
 import weakref
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.lru_cache import LruCache
 

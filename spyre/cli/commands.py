@@ -17,16 +17,16 @@ from spyre.cli.options import Options
 from spyre.cli.recorder import Recorder
 from spyre.cli.text_report import ProgressBar
 from spyre.errors import LaunchError, Severity, SpyreError
-from spyre.hw.device.device import Device, warm_driver, warm_kernels, warm_transfers
+from spyre.hw.device import Device, warm_driver, warm_kernels, warm_transfers
 from spyre.hw.numerics import parse_numerics
-from spyre.runtime.arguments.host_tensor import (
+from spyre.runtime.arguments import (
+    ArgumentSpec,
     HostTensor,
     load_tensors,
     parse_tensor_spec,
     save_tensors,
 )
-from spyre.runtime.arguments.specs import ArgumentSpec
-from spyre.runtime.cases.case import (
+from spyre.runtime.cases import (
     CASE_FILE,
     CaseTolerance,
     case_directory,
@@ -34,16 +34,15 @@ from spyre.runtime.cases.case import (
     with_options,
     with_tolerances,
 )
-from spyre.runtime.compare.outputs import (
+from spyre.runtime.compare import (
+    DEFAULT_VERIFY_POINTS,
     EXACT,
     Comparison,
     Tolerance,
     compare,
     default_tolerance,
 )
-from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS
-from spyre.runtime.run.result import RunResult
-from spyre.runtime.run.session import RunOptions, Session, placed
+from spyre.runtime.run import RunOptions, RunResult, Session, placed
 
 if TYPE_CHECKING:
     from spyre.cli.dump import Dump
@@ -145,7 +144,7 @@ def _replay_case(
     Options the case has recorded hold where the command line does not give them.
     """
     from spyre.cli.dump import replayed_options, with_recorded
-    from spyre.runtime.run.replay import run_case
+    from spyre.runtime.run import run_case
 
     case = read_case(directory)
     options = with_recorded(options, case.spec.run, str(directory / CASE_FILE))

@@ -16,28 +16,24 @@ from spyre.cli.json_report import finding_object, print_object
 from spyre.cli.options import Options
 from spyre.cli.text_report import MAX_WARNINGS, print_table
 from spyre.errors import Finding
-from spyre.hw.device.device import Device
+from spyre.hw.device import Device
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.runtime.arguments.host_tensor import HostTensor, parse_tensor_spec
-from spyre.runtime.arguments.specs import KernelArguments
-from spyre.runtime.cases.case import case_directory, read_case
-from spyre.runtime.compare.executes import ElementLocation
-from spyre.runtime.compare.outputs import Tolerance, compare, default_tolerance
-from spyre.runtime.numerics.comparison import (
+from spyre.runtime.arguments import HostTensor, KernelArguments, parse_tensor_spec
+from spyre.runtime.cases import case_directory, read_case
+from spyre.runtime.compare import ElementLocation, Tolerance, compare, default_tolerance
+from spyre.runtime.numerics import (
     ExecuteDifference,
+    LoadedProgram,
     NumericsReport,
     OutputDifference,
     Verdict,
     WorstElement,
     compare_numerics,
-)
-from spyre.runtime.numerics.loaded_program import (
-    LoadedProgram,
     load_bundle_program,
     load_case_program,
 )
-from spyre.runtime.run.session import RunOptions, session_of
+from spyre.runtime.run import RunOptions, session_of
 
 Array = npt.NDArray[Any]
 

@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _compile(options: argparse.Namespace) -> int:
     if options.check:
         return _diagnose(options)
-    from spyre.runtime.spyrecode.compile import compile_directory
+    from spyre.runtime.spyrecode import compile_directory
 
     compiled = compile_directory(options.directory)
     if not options.quiet:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spyre.cli.options import Options
 from spyre.errors import Finding, Severity, SpyreError, ValidationError
-from spyre.runtime.cases.case import case_directory, read_case
+from spyre.runtime.cases import case_directory, read_case
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
@@ -82,9 +82,8 @@ def diagnose_bundle(path: str, options: Options) -> Diagnosis:
 
 def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
     """What a run would meet before it starts: operations and arguments that do not fit."""
-    from spyre.hw.plans.core_plan import check_operation
-    from spyre.runtime.arguments.derived import arrangement_findings
-    from spyre.runtime.arguments.read import read_arguments
+    from spyre.hw.plans import check_operation
+    from spyre.runtime.arguments import arrangement_findings, read_arguments
 
     findings: list[Finding] = []
     for name in bundle.sdscs:

@@ -17,11 +17,10 @@ from spyre.cli.options import Options
 from spyre.errors import JsonLocation, LaunchError
 
 if TYPE_CHECKING:
-    from spyre.runtime.arguments.host_tensor import HostTensor
-    from spyre.runtime.arguments.specs import KernelArguments
-    from spyre.runtime.cases.case import Case
-    from spyre.runtime.compare.outputs import Tolerance
-    from spyre.runtime.program.compiled import LoweredBundle
+    from spyre.runtime.arguments import HostTensor, KernelArguments
+    from spyre.runtime.cases import Case
+    from spyre.runtime.compare import Tolerance
+    from spyre.runtime.program import LoweredBundle
 
 # What a case says in its own words is not said twice.
 _IN_THE_CASE = ("path", "inputs", "expected", "rtol", "atol", "exact", "shapes", "strides", "seed")
@@ -86,7 +85,7 @@ class Dump:
     def __post_init__(self) -> None:
         """LaunchError SPY380 at once, before anything runs."""
         if self.directory is not None:
-            from spyre.runtime.cases.case import check_dump_directory
+            from spyre.runtime.cases import check_dump_directory
 
             check_dump_directory(Path(self.directory))
 
@@ -104,8 +103,8 @@ class Dump:
         tolerances: Sequence[Tolerance],
     ) -> None:
         """The run of a bundle that is about to begin, as a case."""
-        from spyre.runtime.arguments.read import prepare_inputs
-        from spyre.runtime.cases.record import RecordedRun, launch_spec_file, record_case
+        from spyre.runtime.arguments import prepare_inputs
+        from spyre.runtime.cases import RecordedRun, launch_spec_file, record_case
 
         tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
         recorded = replayed_options(replace(options, numerics=numerics))
@@ -121,6 +120,6 @@ class Dump:
         if self._case is None:
             print(f"spyre-run: nothing to write to {self.directory}: no launch", file=sys.stderr)
             return
-        from spyre.runtime.cases.case import write_dump
+        from spyre.runtime.cases import write_dump
 
         write_dump(self._case, Path(self.directory), report, self._extra_files)

@@ -17,10 +17,10 @@ from spyre.errors import Finding, SpyreError, ValidationError
 if TYPE_CHECKING:
     from spyre.cli.commands import ComparedRun
     from spyre.cli.diagnose import Diagnosis
-    from spyre.hw.counters.counts import Counters
-    from spyre.runtime.arguments.host_tensor import HostTensor
-    from spyre.runtime.compare.outputs import Comparison, OutputLocation
-    from spyre.runtime.run.result import ExecuteReport, PlacedArgument, RunResult
+    from spyre.hw.counters import Counters
+    from spyre.runtime.arguments import HostTensor
+    from spyre.runtime.compare import Comparison, OutputLocation
+    from spyre.runtime.run import ExecuteReport, PlacedArgument, RunResult
 
 Object = dict[str, Any]
 
@@ -143,7 +143,7 @@ def _output_object(tensor: HostTensor, values: npt.NDArray[Any]) -> Object:
 
 
 def _comparison_object(name: str, comparison: Comparison, location: OutputLocation) -> Object:
-    from spyre.runtime.compare.outputs import describe_location
+    from spyre.runtime.compare import describe_location
 
     worst = comparison.worst_index
     return {

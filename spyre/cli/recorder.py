@@ -15,9 +15,9 @@ from spyre.cli.options import Options
 from spyre.errors import JsonLocation, LaunchError, SpyreError
 
 if TYPE_CHECKING:
-    from spyre.hw.cost.models import Model
-    from spyre.hw.device.device import Device
-    from spyre.runtime.flex.command_stream import CommandStream
+    from spyre.hw.cost import Model
+    from spyre.hw.device import Device
+    from spyre.runtime.flex import CommandStream
     from spyre.runtime.profile.profile import Profile
 
 
@@ -30,7 +30,7 @@ class Recorder:
         self._commands: CommandStream | None = None
         self._device_index = 0
         if options.trace is not None:
-            from spyre.runtime.trace.commands import check_trace_file
+            from spyre.runtime.trace import check_trace_file
 
             check_trace_file(options.trace)
         if options.models:
@@ -53,7 +53,7 @@ class Recorder:
         if not asked and not self._options.commands:
             yield
             return
-        from spyre.runtime.flex.device import flex_device_of
+        from spyre.runtime.flex import flex_device_of
 
         flex = flex_device_of(device)
         self._device_index = flex.index
@@ -65,7 +65,7 @@ class Recorder:
         if self._options.trace is None or not self._commands:
             return
         from spyre.runtime.profile.trace import modelled_events
-        from spyre.runtime.trace.commands import write_trace
+        from spyre.runtime.trace import write_trace
 
         more = modelled_events(self.profile, self._device_index)
         write_trace(self._options.trace, {self._device_index: self._commands}, more=more)
@@ -73,7 +73,7 @@ class Recorder:
     @cached_property
     def profile(self) -> Profile:
         """Modelled time of what was recorded."""
-        from spyre.runtime.flex.command_stream import CommandStream
+        from spyre.runtime.flex import CommandStream
         from spyre.runtime.profile.profile import profile_of_recording
 
         commands = CommandStream() if self._commands is None else self._commands
@@ -132,6 +132,6 @@ def check_profile_files(options: Options) -> None:
 
         require_plot(options.roofline)
     if options.machine is not None:
-        from spyre.hw.cost.machine import load_machine
+        from spyre.hw.cost import load_machine
 
         load_machine(options.machine)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from spyre.cli.commands import ComparedRun
     from spyre.cli.diagnose import Diagnosis
-    from spyre.hw.counters.counts import Counters
-    from spyre.runtime.run.result import ExecuteReport, RunResult
+    from spyre.hw.counters import Counters
+    from spyre.runtime.run import ExecuteReport, RunResult
 
 DELAY_S = 2.0
 
@@ -142,7 +142,7 @@ def _total(rows: Sequence[ExecuteRow]) -> ExecuteRow:
 
 
 def _sum_counters(counters: Iterable[Counters]) -> Counters:
-    from spyre.hw.counters.counts import Counters  # a diagnosis is printed without it
+    from spyre.hw.counters import Counters  # a diagnosis is printed without it
 
     return sum(counters, Counters())
 
@@ -260,7 +260,7 @@ def _statistics(values: npt.NDArray[Any]) -> str:
 
 def comparison_lines(compared: ComparedRun) -> list[str]:
     """The report of each comparison; with ``-q`` only of those that failed."""
-    from spyre.runtime.compare.outputs import format_comparison
+    from spyre.runtime.compare import format_comparison
 
     lines = []
     for k, comparison in enumerate(compared.comparisons):

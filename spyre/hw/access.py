@@ -15,9 +15,14 @@ import numpy.typing as npt
 
 from spyre.errors import JsonLocation, UnsupportedError
 from spyre.hw.spec import STICK_BYTES
-from spyre.layout.access_map import AccessMap, Axis, Int64Array
-from spyre.mlir.operation.footprint import (
+from spyre.layout import AccessMap, Axis, Int64Array
+from spyre.mlir.operation import (
     RESTICKIFY,
+    Component,
+    Indirection,
+    Operation,
+    Tensor,
+    Window,
     footprint,
     implied_front,
     indexed_dims,
@@ -25,7 +30,6 @@ from spyre.mlir.operation.footprint import (
     stored_extent,
     unsplit_input_extent,
 )
-from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor, Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,46 +7,6 @@ position by position, slowly and obviously; descriptors and copies are tested ag
 Rules: runtime reference §1-3.
 """
 
-from spyre.layout.conversion import DataConversionInfo, StrideInfo, ZeroFill, conversion_info
-from spyre.layout.geometry import (
-    TransferGeometry,
-    device_coordinate,
-    host_coordinate_of_offset,
-    host_coordinates_of_stick,
-    host_positions,
-    occupied_sticks,
-    transfer_geometry,
-    viewed_sticks,
-)
-from spyre.layout.reference import device_to_host_reference, host_to_device_reference
-from spyre.layout.tensor_layout import (
-    ELEMENT_ARRANGEMENTS,
-    SpyreTensorLayout,
-    StrideRule,
-    arrangement_positions,
-    contiguous_strides,
-    storage_bytes,
-)
+import lazy_loader
 
-__all__ = [
-    "ELEMENT_ARRANGEMENTS",
-    "DataConversionInfo",
-    "SpyreTensorLayout",
-    "StrideInfo",
-    "StrideRule",
-    "TransferGeometry",
-    "ZeroFill",
-    "arrangement_positions",
-    "contiguous_strides",
-    "conversion_info",
-    "device_coordinate",
-    "device_to_host_reference",
-    "host_coordinate_of_offset",
-    "host_coordinates_of_stick",
-    "host_positions",
-    "host_to_device_reference",
-    "occupied_sticks",
-    "storage_bytes",
-    "transfer_geometry",
-    "viewed_sticks",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,16 +17,17 @@ from typing import Protocol
 from spyre.atomic_write import atomic_write
 from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError, has_errors
 from spyre.mlir.bundle_source import MODULE_FILE, BundleSource, DirectorySource
-from spyre.mlir.operation.operation import Operation
-from spyre.mlir.program.program import LoopProgram
-from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
-from spyre.mlir.sdsc.inspection import Inspection, inspect_sdsc
-from spyre.mlir.sdsc.reader import read_operation
-from spyre.mlir.sdsc.structs import Sdsc
-from spyre.mlir.text.lowering import ModuleInspection, inspect_module
-from spyre.mlir.text.parser import parse_module
-from spyre.mlir.text.printer import print_module
-from spyre.mlir.text.syntax import ExecuteOp, Module
+from spyre.mlir.operation import Operation
+from spyre.mlir.program import LoopProgram
+from spyre.mlir.sdsc import Inspection, Sdsc, decode_sdsc, encode_sdsc, inspect_sdsc, read_operation
+from spyre.mlir.text import (
+    ExecuteOp,
+    Module,
+    ModuleInspection,
+    inspect_module,
+    parse_module,
+    print_module,
+)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.dtypes import FORMATS, STICK_BYTES, decode_device
-from spyre.mlir.operation.footprint import Footprint, footprint, index_step
-from spyre.mlir.operation.operation import Indirection, Operation, SymbolicDim, Tensor, Window
+from spyre.mlir.operation import (
+    Footprint,
+    Indirection,
+    Operation,
+    SymbolicDim,
+    Tensor,
+    Window,
+    footprint,
+    index_step,
+)
 
 _SHOWN = 4
 

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.hw.device.device import Device
-from spyre.hw.device.transfer import HostView, plan_transfer
-from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.device import Device, HostView, plan_transfer
+from spyre.hw.memory import DeviceTensor
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES, REGIONS
 from spyre.layout import DataConversionInfo
-from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.arguments import HostTensor
 
 __all__ = ["DmaCopy", "DmaDirection", "DmaEngine"]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spyre.cli.entry import guarded
+from spyre.cli import guarded
 
 if TYPE_CHECKING:
     from spyre.sweep.definition import Definition
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from spyre.cli.text_report import ProgressBar
+    from spyre.cli import ProgressBar
     from spyre.sweep.run import run_sweep
 
     definition = _definition(options)

@@ -21,9 +21,8 @@ from spyre.errors import SpyreError, SweepError
 from spyre.sweep.definition import AUTO_TILES, BundleSubject, FunctionSubject, SweepTask, read_tiles
 
 if TYPE_CHECKING:
-    from spyre.hw.cost.machine import MachineSpec
-    from spyre.hw.cost.models import Model
-    from spyre.hw.counters.launches import LaunchCounts
+    from spyre.hw.cost import MachineSpec, Model
+    from spyre.hw.counters import LaunchCounts
 
 
 def load_function(subject: FunctionSubject) -> Callable[..., Any]:
@@ -131,7 +130,7 @@ def _guarded(call: Callable[[], Record]) -> Record:
 def _weighed(
     task: SweepTask, values: Mapping[str, Any], counts: LaunchCounts, host_us: float | None
 ) -> Record:
-    from spyre.hw.cost.models import kernel_ns
+    from spyre.hw.cost import kernel_ns
 
     machine = machine_of(task, values)
     time_of = kernel_ns(counts.operations, machine, cast("Model", task.model))
@@ -152,7 +151,7 @@ def _weighed(
 def machine_of(task: SweepTask, values: Mapping[str, Any]) -> MachineSpec:
     """The machine a point is weighed on. SweepError SPY740 for a constant there is none of."""
     from spyre.errors import SweepError
-    from spyre.hw.cost.machine import default_machine, load_machine
+    from spyre.hw.cost import default_machine, load_machine
 
     machine = load_machine(task.machine_file) if task.machine_file else default_machine()
     for name in values:
@@ -169,11 +168,11 @@ def _counts(task: SweepTask) -> tuple[LaunchCounts, float | None]:
 
 def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[LaunchCounts, float | None]:
     """Counts of the linked bundle, which is not run unless its host time is asked for."""
-    from spyre.hw.counters.launches import LaunchCounts
-    from spyre.hw.device.device import Device
-    from spyre.runtime.arguments.read import read_arguments
-    from spyre.runtime.kernel.launch import Launch
-    from spyre.runtime.run.session import Session, placed
+    from spyre.hw.counters import LaunchCounts
+    from spyre.hw.device import Device
+    from spyre.runtime.arguments import read_arguments
+    from spyre.runtime.kernel import Launch
+    from spyre.runtime.run import Session, placed
 
     session = Session(Device())
     prepared = session.prepare(subject.directory)

@@ -46,9 +46,9 @@ def autoload() -> None:
 
 def _register() -> None:
     from spyre.torch_backend import compat
-    from spyre.torch_backend.registration import patches
-    from spyre.torch_backend.registration.device_module import make_module
-    from spyre.torch_backend.registration.library import (
+    from spyre.torch_backend.registration import (
+        make_module,
+        patches,
         register_fallback,
         register_kernels,
         view_kernels,
@@ -64,11 +64,12 @@ def _register() -> None:
 
 def _register_exceptions() -> None:
     """What torch would take apart in a way the card cannot follow, and what it has no form for."""
-    from spyre.torch_backend.registration import cpu_operations, unsupported_layouts
-    from spyre.torch_backend.registration.library import (
+    from spyre.torch_backend.registration import (
+        cpu_operations,
         register_composites,
         register_fallbacks,
         register_under,
+        unsupported_layouts,
     )
 
     register_under("PrivateUse1", cpu_operations.formula_kernels())

@@ -9,8 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks import models
-from benchmarks.models import Attention, LlamaBlock, Model, perceptron
-from benchmarks.models import models as all_models
+from benchmarks.models import Attention, LlamaBlock, Model, models as all_models, perceptron
 from spyre.torch_backend.inductor.design_point import forget_compiled
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec
 from tests.corpus.making import CorpusCase, Edit, Stage, bundle_of
 from tests.mlir.sample_bundles import SAMPLES
-from tests.mlir.test_sdsc_bad import CASES as PATCHES
-from tests.mlir.test_sdsc_bad import FOLDER, patched
+from tests.mlir.test_sdsc_bad import CASES as PATCHES, FOLDER, patched
 
 CODE = re.compile(r"(?:error|warning) (SPY\d{3})|Error: .*?(SPY\d{3})")
 

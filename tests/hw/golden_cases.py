@@ -41,8 +41,8 @@ from tests.hw.golden_packed_shapes import (
     packed_products,
     recoded,
     shuffled,
+    words as word_cases,
 )
-from tests.hw.golden_packed_shapes import words as word_cases
 from tests.hw.golden_shapes import (
     DL16,
     FP32,

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.plans.core_plan import CorePlan
-from spyre.hw.table import matmul as mt
-from spyre.hw.table import plan as tb
-from spyre.hw.table import vectors as vt
+from spyre.hw.table import matmul as mt, plan as tb, vectors as vt
 from spyre.hw.table.plan import (
     CHUNK_MATMUL_KIND,
     CHUNK_REDUCTION_KIND,

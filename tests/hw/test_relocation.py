@@ -10,8 +10,7 @@ from tempfile import mkdtemp
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.device.device import Device

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.layout.device_view import DeviceView, Factor, device_view, row_major_view

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.dtypes import NumericRules, decode_device, encode_device
 from spyre.errors import LaunchError, UnsupportedError

@@ -7,8 +7,7 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.errors import BundleError
 from spyre.mlir.program.affine import (

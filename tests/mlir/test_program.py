@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.errors import BundleError, LaunchError, ValidationError
 from spyre.mlir.program.affine import AffineDim, AffineMap, AffineSymbol

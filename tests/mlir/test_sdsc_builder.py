@@ -9,8 +9,7 @@ from math import ceil, prod
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.errors import BundleError, ValidationError
 from spyre.mlir.builder.operations import (

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.dtypes import encode_host, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError

@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device

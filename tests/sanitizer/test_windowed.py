@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import SdscError
 from spyre.hw.access import core_boxes, global_coordinate
@@ -40,8 +39,7 @@ from tests.hw.harness import link
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.strategies import examples, seeds
 from tests.mlir.window_recipes import Windows, conv2d, pool
-from tests.sanitizer.test_twin import DEVICE as TWIN_DEVICE
-from tests.sanitizer.test_twin import REGIONS, found_counts
+from tests.sanitizer.test_twin import DEVICE as TWIN_DEVICE, REGIONS, found_counts
 
 DEVICE = Device(threads=1, sanitize="init,race,lx")
 

@@ -4,3 +4,7 @@
 :mod:`.machine` holds the constants, :mod:`.timeline` puts launches and copies side by side. Plain
 Python and numpy; everything is a value and may be used from any thread.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

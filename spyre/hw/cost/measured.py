@@ -19,7 +19,7 @@ import numpy as np
 from spyre.dtypes import STICK_BYTES
 from spyre.hw.cost.machine import MachineSpec
 from spyre.hw.cost.models import Model, kernel_ns
-from spyre.hw.counters.counts import CostClass, Counters, OperationCounts, ProductShape
+from spyre.hw.counters import CostClass, Counters, OperationCounts, ProductShape
 
 FILE = "measured_kernels.csv"
 

@@ -26,7 +26,7 @@ from typing import Literal
 
 from spyre.dtypes import FORMATS
 from spyre.hw.cost.machine import Calibration, Hardware, MachineSpec
-from spyre.hw.counters.counts import CostClass, OperationCounts, ProductShape
+from spyre.hw.counters import CostClass, OperationCounts, ProductShape
 
 
 class Bound(StrEnum):

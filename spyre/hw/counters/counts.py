@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.operation.operation import Component
+from spyre.mlir.operation import Component
 
 
 @dataclass(frozen=True, slots=True)

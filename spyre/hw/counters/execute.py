@@ -32,12 +32,18 @@ from spyre.hw.counters.counts import (
     product_dims,
     product_shape,
 )
-from spyre.hw.ops.table import Family
-from spyre.hw.plans.core_plan import CorePlan, PlanRun, shares
+from spyre.hw.ops import Family
+from spyre.hw.plans import CorePlan, PlanRun, shares
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import RESTICKIFY
-from spyre.mlir.operation.operation import MASK_CONSTANT, Component, Indirection, Operation, Tensor
+from spyre.layout import Int64Array
+from spyre.mlir.operation import (
+    MASK_CONSTANT,
+    RESTICKIFY,
+    Component,
+    Indirection,
+    Operation,
+    Tensor,
+)
 
 
 def count_plan(plan: CorePlan) -> Counters:

@@ -14,7 +14,7 @@ from typing import Protocol
 from spyre.errors import SourceLocation
 from spyre.hw.counters.counts import Counters, OperationCounts
 from spyre.hw.counters.scratchpad import LxAccesses
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 
 
 class StatementView(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,18 +18,22 @@ from spyre.errors import LaunchError
 from spyre.hw.device.executor import Executor
 from spyre.hw.device.threads import shared_pool
 from spyre.hw.device.transfer import HostView, copy_to_device, copy_to_host
-from spyre.hw.linking.linked_program import entry_addresses
-from spyre.hw.memory.device_memory import KEEP_BYTES, DeviceMemory, DeviceTensor
-from spyre.hw.memory.dirty_ranges import DirtyRanges, MemoryRange
-from spyre.hw.memory.regions import RegionAllocator
+from spyre.hw.linking import entry_addresses
+from spyre.hw.memory import (
+    KEEP_BYTES,
+    DeviceMemory,
+    DeviceTensor,
+    DirtyRanges,
+    MemoryRange,
+    RegionAllocator,
+)
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, MAX_OPERANDS
-from spyre.hw.table.plan import DISPATCH_WORDS, KERNEL_NAMES
+from spyre.hw.table import DISPATCH_WORDS, KERNEL_NAMES
 from spyre.layout import DataConversionInfo, SpyreTensorLayout
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer.findings import CheckChoice
-    from spyre.hw.sanitizer.sanitizer import Sanitizer
+    from spyre.hw.sanitizer import CheckChoice, Sanitizer
 
 
 T = TypeVar("T")
@@ -177,8 +181,7 @@ def _sanitizer(choice: CheckChoice) -> Sanitizer | None:
     """A sanitizer with the checks chosen, loaded only where there are any."""
     if choice is None or choice is False:
         return None
-    from spyre.hw.sanitizer.findings import parse_checks
-    from spyre.hw.sanitizer.sanitizer import Sanitizer
+    from spyre.hw.sanitizer import Sanitizer, parse_checks
 
     checks = parse_checks(choice)
     return Sanitizer(checks) if checks else None

@@ -17,17 +17,17 @@ import numpy.typing as npt
 from spyre.errors import DeviceFault, DeviceLocation
 from spyre.hw.access import per_core
 from spyre.hw.device.threads import ThreadPool
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.memory.device_memory import DeviceMemory
-from spyre.hw.plans.core_plan import PlanRun
+from spyre.hw.linking import LinkedProgram
+from spyre.hw.memory import DeviceMemory
+from spyre.hw.plans import PlanRun
 from spyre.hw.spec import device_address
 from spyre.hw.table import plan as tb
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 
 if TYPE_CHECKING:
-    from spyre.hw.counters.launches import LaunchCounts
-    from spyre.hw.linking.linked_program import BatchPiece, LinkedBatch
-    from spyre.hw.sanitizer.sanitizer import Sanitizer
+    from spyre.hw.counters import LaunchCounts
+    from spyre.hw.linking import BatchPiece, LinkedBatch
+    from spyre.hw.sanitizer import Sanitizer
 
 Progress = Callable[[int, int], None]
 """Called with (dispatches done, dispatches in all)."""

@@ -15,8 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from spyre.hw.table import plan as tb
-from spyre.hw.table.pool import (
+from spyre.hw.table import (
     CLOSED,
     MAX_THREADS,
     NEXT,
@@ -24,8 +23,9 @@ from spyre.hw.table.pool import (
     SEMAPHORES,
     THREADS,
     WORDS,
+    plan as tb,
 )
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 
 
 class ThreadPool:

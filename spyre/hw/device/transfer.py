@@ -20,11 +20,16 @@ from spyre.dtypes import Rounding, find_format, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.device.threads import ThreadPool
 from spyre.hw.numerics import Numerics
-from spyre.hw.table import plan as tb
-from spyre.hw.table import transfer as tt
-from spyre.hw.table.pool import CHUNKS_PER_THREAD
-from spyre.layout import DataConversionInfo, SpyreTensorLayout, StrideInfo, conversion_info
-from spyre.layout.access_map import Axis, Int64Array, drop_unit_axes
+from spyre.hw.table import CHUNKS_PER_THREAD, plan as tb, transfer as tt
+from spyre.layout import (
+    Axis,
+    DataConversionInfo,
+    Int64Array,
+    SpyreTensorLayout,
+    StrideInfo,
+    conversion_info,
+    drop_unit_axes,
+)
 
 _PARALLEL_BYTES = 1 << 19
 

@@ -15,16 +15,16 @@ from spyre.hw.kernels.intrinsics import call_entry
 from spyre.hw.kernels.jit import kernel
 from spyre.hw.kernels.pool import run_job
 from spyre.hw.spec import REGION_BITS, REGION_SKEW_BYTES
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     CHAIN_KIND,
     CHAIN_LENGTH,
     CHAIN_WORDS,
+    CHUNKS_PER_THREAD,
     DISPATCH_BASES,
     DISPATCH_WORDS,
     STRIP_STICKS,
+    plan as tb,
 )
-from spyre.hw.table.pool import CHUNKS_PER_THREAD
 
 
 @kernel

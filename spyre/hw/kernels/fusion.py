@@ -15,14 +15,14 @@ from numba import carray
 from spyre.hw.kernels.intrinsics import call_entry, pointer_i64
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     CHAIN_LENGTH,
     CHAIN_WORDS,
     DISPATCH_BASES,
     ELEMENTWISE_KIND,
     MAX_CHAIN,
     STRIP_STICKS,
+    plan as tb,
 )
 
 KIND, INPUTS, UNITS, RANK, INNER = tb.KIND, tb.INPUTS, tb.UNITS, tb.RANK, tb.INNER

@@ -28,7 +28,7 @@ from numba.extending import intrinsic
 
 from spyre.hw.kernels.intrinsics import I64, call_entry, pointer_i64
 from spyre.hw.kernels.jit import kernel
-from spyre.hw.table.pool import (
+from spyre.hw.table import (
     ARGUMENTS,
     BUSY,
     CHUNK_MASK,

@@ -26,8 +26,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.table import plan as tb
-from spyre.hw.table.transfer import (
+from spyre.hw.table import (
     AXES,
     BFLOAT16_ADD,
     BFLOAT16_ODD,
@@ -69,6 +68,7 @@ from spyre.hw.table.transfer import (
     TAIL_FILL,
     TAIL_STEP,
     TO_DEVICE,
+    plan as tb,
 )
 
 FAR = 1 << 46

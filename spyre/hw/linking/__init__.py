@@ -1,1 +1,5 @@
 """Linking: a program, its operations and a binding become tables and dispatches."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

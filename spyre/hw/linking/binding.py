@@ -18,7 +18,7 @@ import numpy as np
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
 from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGION_BYTES, REGIONS
-from spyre.layout.access_map import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
+from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
 
 WINDOW_BITS = 40
 """Windows are told apart by the address bits from here on, far above those of real memory."""

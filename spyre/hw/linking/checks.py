@@ -10,17 +10,15 @@ import numpy as np
 from spyre.errors import DeviceFault, DeviceLocation
 from spyre.hw.access import core_boxes, global_coordinate
 from spyre.hw.linking.binding import Allocation
-from spyre.hw.plans.core_plan import CorePlan
-from spyre.hw.plans.normalise import UniformOperation
+from spyre.hw.plans import CorePlan, UniformOperation
 from spyre.hw.spec import (
     LX_BASE,
     LX_BYTES,
     STICK_BYTES,
 )
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import footprint
-from spyre.mlir.operation.operation import Component, Operation
-from spyre.mlir.program.program import Execute, Schedule
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Component, Operation, footprint
+from spyre.mlir.program import Execute, Schedule
 
 
 @dataclass(frozen=True)

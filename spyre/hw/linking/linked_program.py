@@ -21,21 +21,20 @@ import numpy.typing as npt
 from spyre.hw.linking.binding import Binding
 from spyre.hw.linking.provenance import AliasStructure, alias_structure
 from spyre.hw.linking.view import LinkedView
-from spyre.hw.plans.core_plan import CorePlan, PlanRun
+from spyre.hw.plans import CorePlan, PlanRun
 from spyre.hw.spec import (
     HBM_BYTES,
     REGION_BITS,
     REGION_SKEW_BYTES,
     STICK_BYTES,
 )
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNELS
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.operation import Operation
-from spyre.mlir.program.program import LoopProgram, Schedule
+from spyre.hw.table import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNELS, plan as tb
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Operation
+from spyre.mlir.program import LoopProgram, Schedule
 
 if TYPE_CHECKING:
-    from spyre.hw.counters.counts import Counters
+    from spyre.hw.counters import Counters
 
 
 @dataclass(frozen=True)

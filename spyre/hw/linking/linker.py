@@ -25,8 +25,14 @@ from spyre.hw.linking.provenance import (
     operand_anchors,
 )
 from spyre.hw.linking.view import LinkedStatement, LinkedView
-from spyre.hw.plans.core_plan import CorePlan, PlanRun, plan_operation
-from spyre.hw.plans.normalise import UniformOperation, check_slices, uniform_operations
+from spyre.hw.plans import (
+    CorePlan,
+    PlanRun,
+    UniformOperation,
+    check_slices,
+    plan_operation,
+    uniform_operations,
+)
 from spyre.hw.spec import (
     LX_BASE,
     LX_BYTES,
@@ -34,19 +40,18 @@ from spyre.hw.spec import (
     REGION_BITS,
     REGION_SKEW_BYTES,
 )
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     CHAIN_LENGTH,
     COPY_KIND,
     DISPATCH_BASES,
     DISPATCH_WORDS,
     ELEMENTWISE_KIND,
     STRIP_STICKS,
+    plan as tb,
 )
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import group_by_sizes, with_sizes
-from spyre.mlir.operation.operation import Component, Indirection, Operation
-from spyre.mlir.program.program import Execute, LoopProgram, Schedule
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Component, Indirection, Operation, group_by_sizes, with_sizes
+from spyre.mlir.program import Execute, LoopProgram, Schedule
 
 
 @dataclass

@@ -18,10 +18,19 @@ import numpy.typing as npt
 
 from spyre.hw.linking.binding import AddressProvenance, Allocation, Binding
 from spyre.hw.spec import REGION_BITS, REGIONS
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.operation import Component, Operation
-from spyre.mlir.program.program import Execute, LoopProgram, Schedule, loops
-from spyre.mlir.program.values import AllocationAtom, Atom, Derived, IndexValue, ParameterAtom
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Component, Operation
+from spyre.mlir.program import (
+    AllocationAtom,
+    Atom,
+    Derived,
+    Execute,
+    IndexValue,
+    LoopProgram,
+    ParameterAtom,
+    Schedule,
+    loops,
+)
 
 AliasStructure = tuple[tuple[int, int], ...]
 """Per allocation: the group, named by its first allocation in the order given, and the bytes from

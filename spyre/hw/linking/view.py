@@ -12,15 +12,22 @@ from functools import cached_property
 import numpy as np
 
 from spyre.errors import SourceLocation
-from spyre.hw.counters.counts import Counters, OperationCounts
-from spyre.hw.counters.execute import count_cores, count_execute, count_operation
-from spyre.hw.counters.program import Dispatches, Executions
-from spyre.hw.counters.scratchpad import NO_ACCESSES, LxAccesses
-from spyre.hw.plans.core_plan import PlanRun
+from spyre.hw.counters import (
+    NO_ACCESSES,
+    Counters,
+    Dispatches,
+    Executions,
+    LxAccesses,
+    OperationCounts,
+    count_cores,
+    count_execute,
+    count_operation,
+)
+from spyre.hw.plans import PlanRun
 from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.operation import Component, Operation
-from spyre.mlir.program.program import Execute, Schedule
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Component, Operation
+from spyre.mlir.program import Execute, Schedule
 
 
 @dataclass(frozen=True, eq=False)

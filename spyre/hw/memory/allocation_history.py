@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spyre.hw.spec import REGIONS
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 
 
 class AllocationHistory:

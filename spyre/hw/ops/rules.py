@@ -24,7 +24,7 @@ from spyre.errors import (
 )
 from spyre.hw.ops.names import SPEC_NAMES
 from spyre.hw.ops.table import OPS, Family, OpDefinition, find_op
-from spyre.mlir.operation.operation import MASK_CONSTANT, Operation, Tensor
+from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 from spyre.rules import Fault, Rule, apply_rules, error, warning
 
 _COMPUTE = "$.dscs_[0].computeOp_[0]"

@@ -2,3 +2,7 @@
 
 One file per family; `core_plan` picks the family from the op table and runs it.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,12 +14,11 @@ import numpy as np
 
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
 from spyre.hw.access import TensorAccess, per_core
-from spyre.hw.ops.rules import decode_constant
-from spyre.hw.ops.table import OpDefinition
+from spyre.hw.ops import OpDefinition, decode_constant
 from spyre.hw.plans.core_axes import CoreGroup
 from spyre.hw.table import plan as tb
-from spyre.layout.access_map import AccessMap, Axis, Int64Array
-from spyre.mlir.operation.operation import MASK_CONSTANT, Operation, Tensor
+from spyre.layout import AccessMap, Axis, Int64Array
+from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 
 _PACKED_FORMATS = {
     "SEN143_FP8": tb.FP8_143,

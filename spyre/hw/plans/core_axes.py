@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.errors import DeviceLocation, UnsupportedError
-from spyre.layout.access_map import AccessMap, Axis, Int64Array
-from spyre.mlir.operation.operation import Operation
+from spyre.layout import AccessMap, Axis, Int64Array
+from spyre.mlir.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)

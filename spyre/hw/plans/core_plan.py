@@ -17,14 +17,13 @@ import numpy as np
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
 from spyre.hw.access import TensorAccess, make_access, require_plain, touched_bytes
-from spyre.hw.ops.rules import FATAL, find_faults, require_op, require_rules
-from spyre.hw.ops.table import Family, OpDefinition
+from spyre.hw.ops import FATAL, Family, OpDefinition, find_faults, require_op, require_rules
 from spyre.hw.plans.context import PlanContext
 from spyre.hw.plans.normalise import check_slices, uniform_operations
 from spyre.hw.spec import LX_BYTES
 from spyre.hw.table import plan as tb
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.operation import Component, Operation, Padding
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Component, Operation, Padding
 
 _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
@@ -226,7 +225,7 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
 
 def _regular_starts(op: Operation) -> Int64Array:
     """Bytes, [operand, core], of tensors that begin at 0."""
-    from spyre.mlir.builder.operations import slice_offsets
+    from spyre.mlir.builder import slice_offsets
 
     starts = np.array([slice_offsets(op, tensor) for tensor in op.tensors], np.int64)
     for operand, tensor in enumerate(op.tensors):

@@ -23,8 +23,7 @@ from spyre.hw.plans.context import (
 )
 from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     BINARY,
     ELEMENTWISE_KIND,
     FUSE,
@@ -33,9 +32,10 @@ from spyre.hw.table.plan import (
     FUSED_UNARY,
     MANY,
     UNARY,
+    plan as tb,
 )
-from spyre.layout.access_map import AccessMap, Axis, Int64Array, sort_axes
-from spyre.mlir.operation.operation import Component
+from spyre.layout import AccessMap, Axis, Int64Array, sort_axes
+from spyre.mlir.operation import Component
 
 
 def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:

@@ -14,17 +14,8 @@ from spyre.errors import SdscError
 from spyre.hw.access import per_core
 from spyre.hw.plans.context import PlanContext, RowWriter, check_shared_output, walk_axes
 from spyre.hw.plans.core_axes import CoreGroup, fold_cores
-from spyre.hw.table import matmul as mt
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import CHUNK_MATMUL_KIND, MATMUL_KIND
-from spyre.layout.access_map import (
-    Axis,
-    Int64Array,
-    canonical_axes,
-    drop_unit_axes,
-    join_axes,
-    pad_axes,
-)
+from spyre.hw.table import CHUNK_MATMUL_KIND, MATMUL_KIND, matmul as mt, plan as tb
+from spyre.layout import Axis, Int64Array, canonical_axes, drop_unit_axes, join_axes, pad_axes
 
 STICK = 64
 _A, _B, _C = 0, 1, 2

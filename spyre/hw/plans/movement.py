@@ -22,8 +22,7 @@ from spyre.hw.plans.context import (
     walk_axes,
 )
 from spyre.hw.plans.core_axes import fold_cores
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     CONVERSIONS,
     CONVERT_KIND,
     COPY_KIND,
@@ -33,10 +32,10 @@ from spyre.hw.table.plan import (
     RESTICKIFY_KIND,
     SCATTER,
     WORD_STAGGERED,
+    plan as tb,
 )
-from spyre.layout.access_map import AccessMap, Axis, Int64Array, drop_unit_axes
-from spyre.mlir.operation.footprint import index_step, index_step_fault, indexed_dims
-from spyre.mlir.operation.operation import Component, Indirection
+from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes
+from spyre.mlir.operation import Component, Indirection, index_step, index_step_fault, indexed_dims
 
 _INDEX_WORD_BYTES = 4
 GROUP = 64

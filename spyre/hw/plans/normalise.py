@@ -17,17 +17,21 @@ from math import lcm, prod
 import numpy as np
 
 from spyre.errors import JsonLocation, SdscError, UnsupportedError
-from spyre.hw.ops.table import Family, find_op
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import RESTICKIFY, footprint, pinned, stick_elements
-from spyre.mlir.operation.operation import Operation, Tensor
-from spyre.mlir.operation.own_slices import (
+from spyre.hw.ops import Family, find_op
+from spyre.layout import Int64Array
+from spyre.mlir.operation import (
+    RESTICKIFY,
+    Operation,
+    Tensor,
     TensorDivision,
     computed_division,
     division_of,
+    footprint,
     held_dims,
     is_looked_up,
     own_slice_faults,
+    pinned,
+    stick_elements,
     without_equal_divisions,
 )
 

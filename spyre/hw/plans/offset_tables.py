@@ -23,9 +23,8 @@ from spyre.hw.plans.context import PlanContext, check_shared_output
 from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
 from spyre.hw.table import plan as tb
-from spyre.layout.access_map import AccessMap, Axis, Int64Array
-from spyre.mlir.operation.footprint import unsplit_input_extent
-from spyre.mlir.operation.operation import Operation, Tensor
+from spyre.layout import AccessMap, Axis, Int64Array
+from spyre.mlir.operation import Operation, Tensor, unsplit_input_extent
 
 MOST_STEPS = 1 << 23
 """Steps of one vector: 64 MiB."""

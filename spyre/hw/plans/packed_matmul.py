@@ -19,11 +19,8 @@ from spyre.hw.plans.matmul import STICK, MatmulRoles, fit_rows
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
 from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
 from spyre.hw.spec_choices import INTEGER_MATMUL_SCALE
-from spyre.hw.table import matmul as mt
-from spyre.hw.table import plan as tb
-from spyre.hw.table import vectors as vt
-from spyre.hw.table.plan import PACKED_MATMUL_KIND
-from spyre.layout.access_map import Int64Array, canonical_axes, drop_unit_axes, join_axes
+from spyre.hw.table import PACKED_MATMUL_KIND, matmul as mt, plan as tb, vectors as vt
+from spyre.layout import Int64Array, canonical_axes, drop_unit_axes, join_axes
 
 _FORMATS = {
     "dl16": ("SEN169_FP16",),

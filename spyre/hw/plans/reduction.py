@@ -27,8 +27,7 @@ from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.spec_choices import TOKEN_MAXIMUM
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     CHUNK_REDUCTION_KIND,
     CHUNKED_REDUCTIONS,
     CLIP,
@@ -39,16 +38,9 @@ from spyre.hw.table.plan import (
     REDUCTIONS,
     RUN_REDUCED,
     ZERO_MEAN,
+    plan as tb,
 )
-from spyre.layout.access_map import (
-    AccessMap,
-    Axis,
-    Int64Array,
-    drop_unit_axes,
-    join_axes,
-    pad_axes,
-    sort_axes,
-)
+from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes, pad_axes, sort_axes
 
 _IN, _OUT, _AT = 0, 1, 2
 

@@ -16,10 +16,8 @@ from spyre.hw.plans.context import PlanContext, RowWriter, check_covered, float_
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, element_bits, spaces
 from spyre.hw.plans.packed_matmul import check_stick
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import plan as tb
-from spyre.hw.table import vectors as vt
-from spyre.hw.table.plan import REQUANTIZATIONS, REQUANTIZE_KIND
-from spyre.layout.access_map import Int64Array
+from spyre.hw.table import REQUANTIZATIONS, REQUANTIZE_KIND, plan as tb, vectors as vt
+from spyre.layout import Int64Array
 
 _FORMATS = {
     "quantize8": ("SEN169_FP16", "SENINT8"),

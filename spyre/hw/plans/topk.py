@@ -10,12 +10,11 @@ from collections.abc import Iterator
 
 from spyre.errors import SdscError
 from spyre.hw.access import TensorAccess
-from spyre.hw.ops.rules import topk_dims
+from spyre.hw.ops import topk_dims
 from spyre.hw.plans.context import PlanContext, RowWriter, walk_axes
 from spyre.hw.plans.core_axes import fold_cores
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import TOPK, TOPK_KIND
-from spyre.layout.access_map import AccessMap, Int64Array
+from spyre.hw.table import TOPK, TOPK_KIND, plan as tb
+from spyre.layout import AccessMap, Int64Array
 
 _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
 

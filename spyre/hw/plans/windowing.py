@@ -33,12 +33,16 @@ from spyre.hw.plans.offset_tables import (
     coordinate_offsets,
     spaces,
 )
-from spyre.hw.table import plan as tb
-from spyre.hw.table import vectors as vt
-from spyre.hw.table.plan import WINDOWING_KIND, WINDOWINGS
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import implied_front, unsplit_input_extent
-from spyre.mlir.operation.operation import Operation, Padding, Tensor, Window
+from spyre.hw.table import WINDOWING_KIND, WINDOWINGS, plan as tb, vectors as vt
+from spyre.layout import Int64Array
+from spyre.mlir.operation import (
+    Operation,
+    Padding,
+    Tensor,
+    Window,
+    implied_front,
+    unsplit_input_extent,
+)
 
 _WINDOWS = "$.dscs_[0].N_.paddingSizes_"
 _SLICES = "$.numWkSlicesPerDim_"

@@ -5,7 +5,6 @@ SDSC format, `definitions` the operations as one reads them, `families` what the
 execute do together. Tests run reference and engine on two memories and compare every byte.
 """
 
-from spyre.hw.reference.execution import Execution, IndexOutOfRange, Memory, literal_starts
-from spyre.hw.reference.families import run_reference
+import lazy_loader
 
-__all__ = ["Execution", "IndexOutOfRange", "Memory", "literal_starts", "run_reference"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

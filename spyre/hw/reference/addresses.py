@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from spyre.mlir.operation.operation import Component, Indirection, Operation, Padding, Tensor
+from spyre.mlir.operation import Component, Indirection, Operation, Padding, Tensor
 
 Int64Array = npt.NDArray[np.int64]
 Coordinates = Mapping[str, Int64Array]

@@ -23,8 +23,8 @@ from spyre.dtypes import (
     decode_device,
     find_stored_format,
 )
-from spyre.hw.ops.table import Family
-from spyre.mlir.operation.operation import Operation
+from spyre.hw.ops import Family
+from spyre.mlir.operation import Operation
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import NumericRules, decode_device, encode_device
 from spyre.hw import spec_choices
-from spyre.mlir.operation.operation import Operation
+from spyre.mlir.operation import Operation
 
 Array = npt.NDArray[Any]
 

@@ -25,7 +25,7 @@ from spyre.hw.reference.addresses import (
     slice_origin,
 )
 from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.mlir.operation.operation import Component, Operation, Tensor
+from spyre.mlir.operation import Component, Operation, Tensor
 
 Codes = npt.NDArray[Any]
 Float32Array = npt.NDArray[np.float32]

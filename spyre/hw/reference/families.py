@@ -16,8 +16,7 @@ import numpy.typing as npt
 from spyre.dtypes import NumericRules
 from spyre.hw import spec_choices
 from spyre.hw.numerics import Numerics
-from spyre.hw.ops.rules import require_op
-from spyre.hw.ops.table import Family, OpDefinition
+from spyre.hw.ops import Family, OpDefinition, require_op
 from spyre.hw.reference.addresses import (
     Int64Array,
     addresses_elsewhere,
@@ -44,7 +43,7 @@ from spyre.hw.reference.execution import (
 )
 from spyre.hw.reference.packed import run_packed_matmul, run_requantize, run_windowing
 from spyre.layout import arrangement_positions
-from spyre.mlir.operation.operation import Indirection, Operation, Tensor
+from spyre.mlir.operation import Indirection, Operation, Tensor
 
 Array = npt.NDArray[Any]
 _MASK_CONSTANT = "samv-maskvalue"

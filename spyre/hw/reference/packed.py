@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import NIBBLE_SHIFTS, encode_device, find_stored_format
-from spyre.hw.ops.table import OpDefinition
+from spyre.hw.ops import OpDefinition
 from spyre.hw.reference.addresses import (
     Coordinates,
     Int64Array,
@@ -32,7 +32,7 @@ from spyre.hw.spec_choices import (
     QUANTIZED_FP8_MAX,
     WINDOW_MAX_OUTSIDE,
 )
-from spyre.mlir.operation.operation import Operation, Padding, Tensor
+from spyre.mlir.operation import Operation, Padding, Tensor
 
 Array = npt.NDArray[Any]
 

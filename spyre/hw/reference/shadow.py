@@ -21,7 +21,7 @@ from spyre.hw.reference.addresses import (
     local_coordinates,
 )
 from spyre.hw.reference.packed import bits_of, input_coordinates
-from spyre.mlir.operation.operation import Component, Operation, Tensor
+from spyre.mlir.operation import Component, Operation, Tensor
 
 STICK_BYTES = 128
 Range = tuple[int, int]

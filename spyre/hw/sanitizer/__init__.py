@@ -4,3 +4,7 @@
 tables of the compiled checks, `static_checks` is what needs no run, `cover` looks at the outputs,
 `findings` are the reports, `sanitizer` holds it together.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

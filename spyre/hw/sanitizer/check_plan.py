@@ -14,14 +14,12 @@ import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
 from spyre.hw.access import Box, canonical_cores, core_boxes, is_indirect
-from spyre.hw.linking.binding import Allocation
-from spyre.hw.linking.linked_program import LinkedProgram, Variant, variants_of
+from spyre.hw.linking import Allocation, LinkedProgram, Variant, variants_of
 from spyre.hw.sanitizer.findings import Check
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
 from spyre.hw.table import checks as ct
-from spyre.layout.access_map import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
-from spyre.mlir.operation.footprint import footprint
-from spyre.mlir.operation.operation import Component, Tensor
+from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
+from spyre.mlir.operation import Component, Tensor, footprint
 
 
 def host_sticks(addresses: Int64Array) -> Int64Array:

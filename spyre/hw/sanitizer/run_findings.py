@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from spyre.errors import Severity, SourceLocation
 from spyre.hw.access import core_boxes, global_coordinate
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.counters.program import ProgramView
+from spyre.hw.counters import ExecuteLabels, ProgramView
 from spyre.hw.sanitizer.check_plan import CheckPlan, RowSource
 from spyre.hw.sanitizer.findings import Check, SanitizerFinding, count_of
 from spyre.hw.sanitizer.shadow import (
@@ -28,11 +27,10 @@ from spyre.hw.sanitizer.shadow import (
 )
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, device_address
 from spyre.hw.table import checks as ct
-from spyre.layout import host_coordinates_of_stick, transfer_geometry
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array, host_coordinates_of_stick, transfer_geometry
 
 if TYPE_CHECKING:
-    from spyre.hw.memory.device_memory import DeviceTensor
+    from spyre.hw.memory import DeviceTensor
 
 
 @dataclass(frozen=True)

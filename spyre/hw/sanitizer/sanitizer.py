@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Severity
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.counters import ExecuteLabels
+from spyre.hw.linking import LinkedProgram
 from spyre.hw.sanitizer.check_plan import CheckPlan, make_check_plan, new_results
 from spyre.hw.sanitizer.findings import Check, SanitizerFinding, grouped
 from spyre.hw.sanitizer.run_findings import CheckedLaunch, findings_of
 from spyre.hw.sanitizer.shadow import LaunchEvent, RecordLog, ShadowMemory, Upload
 from spyre.hw.sanitizer.static_checks import check_program
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 
 
 class Sanitizer:

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.counters.program import ProgramView, StatementView
-from spyre.hw.memory.device_memory import reserve
+from spyre.hw.counters import ExecuteLabels, ProgramView, StatementView
+from spyre.hw.memory import reserve
 from spyre.hw.spec import (
     CORES,
     HOST_BYTES,
@@ -29,7 +28,7 @@ from spyre.hw.spec import (
     host_offset,
 )
 from spyre.hw.table import checks as ct
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 
 UInt32Array = npt.NDArray[np.uint32]
 _WORD_BYTES = 4

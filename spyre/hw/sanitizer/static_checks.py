@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from spyre.errors import Severity
 from spyre.hw.access import Box, core_boxes, global_coordinate, is_indirect
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.linking.binding import Allocation
-from spyre.hw.linking.linked_program import LinkedProgram, Variant, variants_of
+from spyre.hw.counters import ExecuteLabels
+from spyre.hw.linking import Allocation, LinkedProgram, Variant, variants_of
 from spyre.hw.sanitizer.findings import (
     MAX_SPAN_BYTES,
     PLANNER_LX_BYTES,
@@ -30,11 +29,17 @@ from spyre.hw.sanitizer.findings import (
 )
 from spyre.hw.sanitizer.run_findings import shown_address
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, STICK_BYTES
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import footprint, stick_elements
-from spyre.mlir.operation.operation import Component, Operation, Tensor
-from spyre.mlir.program.program import Body, Execute
-from spyre.mlir.program.values import AllocationAtom, Atom, Derived, IndexValue, ParameterAtom
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Component, Operation, Tensor, footprint, stick_elements
+from spyre.mlir.program import (
+    AllocationAtom,
+    Atom,
+    Body,
+    Derived,
+    Execute,
+    IndexValue,
+    ParameterAtom,
+)
 
 
 @dataclass(frozen=True)

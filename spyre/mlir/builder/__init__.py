@@ -1,1 +1,5 @@
 """Operations and whole bundles made from Python descriptions."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -28,31 +28,34 @@ from spyre.mlir.builder.operations import (
     SizeValue,
     build_inspected,
 )
-from spyre.mlir.operation.operation import Operation
-from spyre.mlir.program.affine import (
+from spyre.mlir.operation import Operation
+from spyre.mlir.program import (
     EXPRESSIONS,
+    SYMBOLIC,
     AffineConstant,
     AffineDim,
     AffineExpr,
     AffineMap,
     AffineSymbol,
-    fold,
-)
-from spyre.mlir.program.program import Body, Execute, Loop, LoopProgram, Parameter, executes
-from spyre.mlir.program.values import (
-    SYMBOLIC,
+    Body,
+    Execute,
     IndexValue,
+    Loop,
     LoopAtom,
+    LoopProgram,
+    Parameter,
     ParameterAtom,
     Terms,
     add,
+    executes,
+    fold,
     of_atom,
 )
-from spyre.mlir.sdsc.structs import Sdsc
+from spyre.mlir.sdsc import Sdsc
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
-    from spyre.mlir.text.syntax import Module
+    from spyre.mlir.text import Module
 
 POOL = "pool"
 Strides = tuple[tuple[str, int | SizeValue], ...]

@@ -22,8 +22,8 @@ from spyre.mlir.builder.bundles import (
     sizes_of,
 )
 from spyre.mlir.builder.operations import RuntimeSize
-from spyre.mlir.program.affine import AffineMap, AffineSymbol
-from spyre.mlir.text.syntax import (
+from spyre.mlir.program import AffineMap, AffineSymbol
+from spyre.mlir.text import (
     AddIOp,
     ApplyOp,
     ArgumentField,

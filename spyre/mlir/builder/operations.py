@@ -15,8 +15,7 @@ from math import prod
 
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError, ValidationError, has_errors
-from spyre.mlir.operation.footprint import footprint, indexed_dims, stick_elements
-from spyre.mlir.operation.operation import (
+from spyre.mlir.operation import (
     Component,
     Indirection,
     Operation,
@@ -24,14 +23,20 @@ from spyre.mlir.operation.operation import (
     SymbolicDim,
     Tensor,
     Window,
+    footprint,
+    indexed_dims,
+    stick_elements,
 )
-from spyre.mlir.program.affine import AffineExpr
-from spyre.mlir.sdsc.codec import json_path
-from spyre.mlir.sdsc.form_rules import MAX_CORES
-from spyre.mlir.sdsc.inspection import Inspection, inspect_operation
-from spyre.mlir.sdsc.reader import read_operation
-from spyre.mlir.sdsc.structs import Sdsc
-from spyre.mlir.sdsc.writer import write_operation
+from spyre.mlir.program import AffineExpr
+from spyre.mlir.sdsc import (
+    MAX_CORES,
+    Inspection,
+    Sdsc,
+    inspect_operation,
+    json_path,
+    read_operation,
+    write_operation,
+)
 
 ROLES = ("OUTPUT", "KERNEL", "INPUT")
 """Roles given to tensors that do not name one, in order of first use; roles are not directions."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from spyre.dtypes import FORMATS
 from spyre.errors import BundleError
 from spyre.mlir.builder.operations import Base, OperandSpec, OperationSpec
-from spyre.mlir.operation.operation import MASK_CONSTANT, Component
+from spyre.mlir.operation import MASK_CONSTANT, Component
 
 OUTER_DIMS = ("mb", "x", "y", "i", "j", "ki", "kj")
 MATMUL_DIMS = ("ki", "kj", "y", "x", "mb", "out", "in")

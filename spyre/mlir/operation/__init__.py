@@ -1,1 +1,5 @@
 """What one SDSC means: an operation, its operands, their place in memory."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
 """SDSC files: bytes ↔ structs ↔ operation, and every rule on them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

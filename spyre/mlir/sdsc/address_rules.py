@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
-from spyre.mlir.operation.footprint import stick_elements
-from spyre.mlir.operation.operation import Component, Operation, Tensor
+from spyre.mlir.operation import Component, Operation, Tensor, stick_elements
 from spyre.mlir.sdsc.meaning_rules import OperationRule
 from spyre.mlir.sdsc.reading import RuleContext
 from spyre.rules import Fault, error, warning

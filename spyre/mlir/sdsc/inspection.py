@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
-from spyre.mlir.operation.operation import Operation, Tensor
+from spyre.mlir.operation import Operation, Tensor
 from spyre.mlir.sdsc.address_rules import ADDRESS_RULES
 from spyre.mlir.sdsc.form_rules import FORM_RULES, MAX_TENSORS
 from spyre.mlir.sdsc.meaning_rules import (

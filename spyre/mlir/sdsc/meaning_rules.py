@@ -10,16 +10,18 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from spyre.dtypes import FORMATS
-from spyre.mlir.operation.footprint import index_step_fault, stick_elements
-from spyre.mlir.operation.operation import (
+from spyre.mlir.operation import (
     MASK_CONSTANT,
+    SHUFFLE,
     Indirection,
     Operation,
     Padding,
     Tensor,
     Window,
+    index_step_fault,
+    own_slice_faults,
+    stick_elements,
 )
-from spyre.mlir.operation.own_slices import SHUFFLE, own_slice_faults
 from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY
 from spyre.mlir.sdsc.reading import RuleContext, coord_infos, dim_entries, show_table
 from spyre.mlir.sdsc.structs import CoordInfo, given, int_or_none

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import UnsetType
 
-from spyre.mlir.operation.operation import Operation, SymbolicDim, Window
+from spyre.mlir.operation import Operation, SymbolicDim, Window
 from spyre.mlir.sdsc.reading import (
     SdscDocument,
     dim_entries,

@@ -14,8 +14,7 @@ from functools import cached_property
 from msgspec import UNSET, UnsetType
 
 from spyre.errors import JsonLocation, SdscError, UnsupportedError
-from spyre.mlir.operation.footprint import Footprint, footprint
-from spyre.mlir.operation.operation import Operation, Tensor
+from spyre.mlir.operation import Footprint, Operation, Tensor, footprint
 from spyre.mlir.sdsc.codec import json_path
 from spyre.mlir.sdsc.structs import (
     AllocateNode,

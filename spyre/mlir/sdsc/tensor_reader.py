@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from msgspec import UNSET, UnsetType
 
-from spyre.mlir.operation.operation import Component, Indirection, Padding, Tensor
+from spyre.mlir.operation import Component, Indirection, Padding, Tensor
 from spyre.mlir.sdsc.reading import SdscDocument, read_core_slices, unknown_dim
 from spyre.mlir.sdsc.structs import (
     AllocateNode,

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
 
-from spyre.mlir.operation.footprint import stick_elements
-from spyre.mlir.operation.operation import (
+from spyre.mlir.operation import (
     MASK_CONSTANT,
     Component,
     Indirection,
@@ -22,6 +21,7 @@ from spyre.mlir.operation.operation import (
     Padding,
     Tensor,
     Window,
+    stick_elements,
 )
 from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY, window_table
 from spyre.mlir.sdsc.structs import (

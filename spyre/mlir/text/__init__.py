@@ -1,1 +1,5 @@
 """bundle.mlir as text and syntax tree: parsed, checked for structure, printed."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,7 +13,7 @@ from typing import Any
 
 from lark import Token
 
-from spyre.mlir.program.affine import AffineMap
+from spyre.mlir.program import AffineMap
 from spyre.mlir.text.diagnosis import Rejection
 from spyre.mlir.text.syntax import Attribute, ExecuteOp
 

@@ -13,25 +13,24 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from spyre.errors import BundleError, Finding, ValidationError, has_errors
-from spyre.mlir.program.affine import AffineMap, fold
-from spyre.mlir.program.program import (
+from spyre.mlir.program import (
+    SYMBOLIC,
+    AffineMap,
+    AllocationAtom,
     Body,
     Execute,
+    IndexValue,
     LaunchAllocation,
     Loop,
+    LoopAtom,
     LoopProgram,
     Parameter,
-    executes,
-    loops,
-)
-from spyre.mlir.program.values import (
-    SYMBOLIC,
-    AllocationAtom,
-    IndexValue,
-    LoopAtom,
     ParameterAtom,
     Terms,
     add,
+    executes,
+    fold,
+    loops,
     of_atom,
     relocate,
 )

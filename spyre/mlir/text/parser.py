@@ -19,7 +19,7 @@ from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput
 
 from spyre.errors import BundleError, MlirSyntaxError
-from spyre.mlir.program.affine import (
+from spyre.mlir.program import (
     AffineBinary,
     AffineConstant,
     AffineDim,

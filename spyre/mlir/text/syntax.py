@@ -16,7 +16,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from spyre.errors import SourceLocation
-from spyre.mlir.program.affine import AffineMap
+from spyre.mlir.program import AffineMap
 
 NO_POSITION = -1
 

@@ -14,25 +14,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
-from spyre.hw.linking.linker import check_bound
-from spyre.hw.ops.rules import STANDARD, arrangement_faults
-from spyre.hw.ops.table import find_op
-from spyre.hw.plans.normalise import check_slices
-from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import (
+from spyre.hw.linking import check_bound
+from spyre.hw.ops import STANDARD, arrangement_faults, find_op
+from spyre.hw.plans import check_slices
+from spyre.layout import Int64Array, SpyreTensorLayout, contiguous_strides
+from spyre.mlir.operation import (
+    Component,
     Footprint,
+    Operation,
+    Tensor,
     footprint,
     group_by_sizes,
     stick_elements,
     with_sizes,
 )
-from spyre.mlir.operation.operation import Component, Operation, Tensor
-from spyre.mlir.program.program import Execute, LoopProgram, Schedule
+from spyre.mlir.program import Execute, LoopProgram, Schedule
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments, argument_name
-from spyre.runtime.program.compiled import LoweredBundle
-from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.program.symbols import POOL, owner_of, require_no_size
+from spyre.runtime.program import POOL, LoweredBundle, Role, owner_of, require_no_size
 
 # Parameters are scheduled with their number in the high bits, so that it can be read off every
 # address computed from them, whatever the loops add.

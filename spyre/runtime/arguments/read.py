@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.mlir.program.program import check_sizes
+from spyre.mlir.program import check_sizes
 from spyre.runtime.arguments.derived import derive_arguments
 from spyre.runtime.arguments.host_tensor import (
     HostTensor,
@@ -27,10 +27,11 @@ from spyre.runtime.arguments.specs import (
     with_shapes,
     with_strides,
 )
-from spyre.runtime.program.compiled import CompiledBundle, LoweredBundle
-from spyre.runtime.program.launch_spec import (
+from spyre.runtime.program import (
     DERIVED_EMITTER,
+    CompiledBundle,
     LaunchSpec,
+    LoweredBundle,
     find_launch_spec,
     read_launch_spec,
 )

@@ -19,7 +19,7 @@ from spyre.layout import (
     transfer_geometry,
 )
 from spyre.runtime.arguments.host_tensor import TensorSpec
-from spyre.runtime.program.launch_spec import VERSION, LaunchArgument, LaunchSpec, LayoutSpec, Role
+from spyre.runtime.program import VERSION, LaunchArgument, LaunchSpec, LayoutSpec, Role
 
 _MAX_PERMUTED_DIMS = 6
 

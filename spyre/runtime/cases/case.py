@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from spyre.errors import JsonLocation, LaunchError
 from spyre.mlir.bundle_source import MODULE_FILE
-from spyre.runtime.program.launch_spec import LayoutSpec, find_launch_spec
+from spyre.runtime.program import LayoutSpec, find_launch_spec
 
 CASE_FILE = "case.json"
 VALUES_FILE = "values.npz"

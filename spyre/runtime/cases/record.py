@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.arguments.read import given_launch_spec
-from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments, spec_of_arguments
+from spyre.runtime.arguments import (
+    ArgumentSpec,
+    HostTensor,
+    KernelArguments,
+    given_launch_spec,
+    spec_of_arguments,
+)
 from spyre.runtime.cases.case import (
     POOL_BUFFER,
     Case,
@@ -24,9 +28,8 @@ from spyre.runtime.cases.case import (
     CaseOutput,
     CaseTolerance,
 )
-from spyre.runtime.compare.outputs import Tolerance
-from spyre.runtime.program.compiled import LoweredBundle
-from spyre.runtime.program.launch_spec import LAUNCH_SPEC_FILE, LayoutSpec, format_launch_spec
+from spyre.runtime.compare import Tolerance
+from spyre.runtime.program import LAUNCH_SPEC_FILE, LayoutSpec, LoweredBundle, format_launch_spec
 
 _EXACT = CaseTolerance(0.0, 0.0)
 

@@ -1,1 +1,5 @@
 """Comparison of what ran with what should have: outputs, reference, number modes."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

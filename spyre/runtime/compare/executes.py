@@ -20,16 +20,14 @@ import numpy.typing as npt
 
 from spyre.errors import DeviceLocation
 from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate, touched_bytes
-from spyre.hw.counters.program import StatementView
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.linking.linker import instance_arrangements
-from spyre.hw.memory.device_memory import DeviceMemory
-from spyre.hw.plans.core_plan import CorePlan, PlanRun
-from spyre.hw.reference.execution import Execution
+from spyre.hw.counters import StatementView
+from spyre.hw.linking import LinkedProgram, instance_arrangements
+from spyre.hw.memory import DeviceMemory
+from spyre.hw.plans import CorePlan, PlanRun
+from spyre.hw.reference import Execution
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
-from spyre.layout import arrangement_positions
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.operation import Component, Indirection, Operation
+from spyre.layout import Int64Array, arrangement_positions
+from spyre.mlir.operation import Component, Indirection, Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from spyre.dtypes import canonical_dtype_name
 from spyre.errors import MismatchError
 from spyre.hw.access import covers
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.plans.core_plan import PlanRun
+from spyre.hw.linking import LinkedProgram
+from spyre.hw.plans import PlanRun
 from spyre.hw.spec import STICK_BYTES
-from spyre.layout import SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.operation import Component, Indirection
-from spyre.mlir.program.program import Execute
+from spyre.layout import Int64Array, SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
+from spyre.mlir.operation import Component, Indirection
+from spyre.mlir.program import Execute
 
 Index = tuple[int, ...]
 Extreme = tuple[float, Index]

@@ -18,20 +18,19 @@ import numpy.typing as npt
 
 from spyre.dtypes import Mode, find_stored_format
 from spyre.errors import DeviceLocation, Finding, MismatchError, Severity
-from spyre.hw.device.device import Device
-from spyre.hw.device.executor import Progress
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.memory.device_memory import DeviceMemory
-from spyre.hw.reference import run_reference
-from spyre.hw.reference.agreement import (
+from spyre.hw.device import Device, Progress
+from spyre.hw.linking import LinkedProgram
+from spyre.hw.memory import DeviceMemory
+from spyre.hw.reference import (
     NOT_COMPARABLE,
+    Execution,
     agreement_of,
     decoded,
+    run_reference,
     sum_noise,
     ulp_distance,
 )
-from spyre.hw.reference.execution import Execution
-from spyre.mlir.operation.operation import Operation
+from spyre.mlir.operation import Operation
 from spyre.runtime.compare.executes import (
     ByteRange,
     ExecuteView,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spyre.errors import SpyreError
-from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.hw.memory import AllocationHistory
 from spyre.runtime.flex.job import ControlBlock, LaunchContext
 from spyre.runtime.flex.scheduling import Engine, Label, Work, WorkUnit, label_text
-from spyre.runtime.kernel.launch import ExecutedLaunch
+from spyre.runtime.kernel import ExecutedLaunch
 
 
 @dataclass(frozen=True, slots=True)

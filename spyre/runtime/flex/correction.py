@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from spyre.hw.spec import STICK_BYTES
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.program.program import Parameter
+from spyre.layout import Int64Array
+from spyre.mlir.program import Parameter
 from spyre.runtime.flex.job import DMA, HostOperation, LaunchContext, MemoryRange
 from spyre.runtime.flex.launch_plan import kernel_launch
-from spyre.runtime.kernel.launch import LaunchSignature
-from spyre.runtime.memory.storage import ProgramMemory
-from spyre.runtime.program.symbols import owner_of
+from spyre.runtime.kernel import LaunchSignature
+from spyre.runtime.memory import ProgramMemory
+from spyre.runtime.program import owner_of
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice

@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from spyre import config
 from spyre.errors import DeviceOutOfMemory, LaunchError
-from spyre.hw.counters.launches import LaunchCounts
-from spyre.hw.device.device import Device
-from spyre.hw.memory.allocation_history import AllocationHistory
-from spyre.hw.memory.regions import TENSOR_REGIONS
+from spyre.hw.counters import LaunchCounts
+from spyre.hw.device import Device
+from spyre.hw.memory import TENSOR_REGIONS, AllocationHistory
 from spyre.layout import SpyreTensorLayout
-from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import DmaEngine
 from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.flex.job import JobPlan, LaunchContext, host_like, to_device_plan, to_host_plan
@@ -25,15 +24,17 @@ from spyre.runtime.flex.scheduler import Scheduler
 from spyre.runtime.flex.scheduling import Engine, Policy, Work
 from spyre.runtime.flex.stream import BlockingStream, FlexStream, StreamPool, dependent_error
 from spyre.runtime.flex.virtual_time import VirtualTime
-from spyre.runtime.kernel.launch import Runner
-from spyre.runtime.memory.allocator import (
+from spyre.runtime.kernel import Runner
+from spyre.runtime.memory import (
     PROGRAM,
     AllocationDirective,
     AllocationIndex,
+    DeviceStorage,
     FlexAllocator,
+    ProgramMemory,
+    SpyreTensor,
+    visible_devices,
 )
-from spyre.runtime.memory.flex_mode import visible_devices
-from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory, SpyreTensor
 
 
 class FlexDevice:

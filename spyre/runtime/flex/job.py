@@ -18,12 +18,11 @@ import numpy.typing as npt
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.hw.memory.device_memory import DeviceTensor
-from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.hw.memory import DeviceTensor
+from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex.scheduling import Engine, Stage, Stages
-from spyre.runtime.kernel.launch import TilingOptions
-from spyre.runtime.memory.allocator import VirtualAddress
-from spyre.runtime.memory.storage import SpyreTensor
+from spyre.runtime.kernel import TilingOptions
+from spyre.runtime.memory import SpyreTensor, VirtualAddress
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 from spyre.runtime.flex.job import LARGE_BYTES, JobPlan, LaunchContext
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, LaunchSignature, Runner
-from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory
+from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, Runner
+from spyre.runtime.memory import DeviceStorage, ProgramMemory
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
-    from spyre.runtime.tiling.execute import TiledLaunch, TileSteps
-    from spyre.runtime.tiling.tile_plan import TilePlan
+    from spyre.runtime.tiling import TiledLaunch, TilePlan, TileSteps
 
 CHUNK_BYTES = 1 << 26
 """Tensor bytes that tiles run over in one go: some milliseconds."""
@@ -52,7 +50,7 @@ class LaunchPlan:
     @classmethod
     def over_tiles(cls, tiled: TiledLaunch) -> LaunchPlan:
         """The kernel retargeted to tiles, and where every tile lies."""
-        from spyre.runtime.tiling.tile_steps import Compute
+        from spyre.runtime.tiling import Compute
 
         plan, launch = tiled.plan, tiled.launch
         first = Compute(0)

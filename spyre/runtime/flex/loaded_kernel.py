@@ -19,10 +19,9 @@ import numpy as np
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import STICK_BYTES
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 from spyre.lru_cache import LruCache
-from spyre.runtime.arguments.read import given_launch_spec
-from spyre.runtime.arguments.specs import KernelArguments
+from spyre.runtime.arguments import KernelArguments, given_launch_spec
 from spyre.runtime.flex.correction import (
     Correction,
     CorrectionMemory,
@@ -39,14 +38,13 @@ from spyre.runtime.flex.job import (
     bytes_to_device,
 )
 from spyre.runtime.flex.launch_plan import KernelLaunch, LaunchPlan, kernel_launch
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, LaunchSignature, PoolBuffer, Runner, TilingOptions
-from spyre.runtime.memory.storage import DeviceStorage, ProgramMemory, SpyreTensor
-from spyre.runtime.program.launch_spec import LaunchSpec
+from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner, TilingOptions
+from spyre.runtime.memory import DeviceStorage, ProgramMemory, SpyreTensor
+from spyre.runtime.program import LaunchSpec
 
 if TYPE_CHECKING:
     from spyre.runtime.flex.device import FlexDevice
-    from spyre.runtime.tiling.execute import TilingKernel
+    from spyre.runtime.tiling import TilingKernel
 
 Shapes = tuple[tuple[int | str, ...], ...]
 """Per argument its extents: numbers, and names of runtime sizes."""
@@ -181,7 +179,7 @@ class LoadedKernel:
         values: Mapping[str, int],
     ) -> tuple[LaunchPlan, TilingKernel]:
         """The plan of a launch; TilingError and LaunchError SPY850-SPY862 when there is none."""
-        from spyre.runtime.tiling.execute import TiledLaunch
+        from spyre.runtime.tiling import TiledLaunch
 
         arguments = self.arguments_of(values)
         self._check(device, arguments, tensors)
@@ -196,7 +194,7 @@ class LoadedKernel:
             return LaunchPlan.over_tiles(TiledLaunch(tiling, launch, tiles)), tiling
 
     def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
-        from spyre.runtime.tiling.execute import TilingKernel
+        from spyre.runtime.tiling import TilingKernel
 
         key = tuple(sorted(values.items()))
         if key not in self._tilings:
@@ -223,7 +221,7 @@ class LoadedKernel:
         values: Mapping[str, int],
     ) -> None:
         """What a tiled launch needs beside its plan: a look at its addresses, temporaries."""
-        from spyre.runtime.tiling.execute import TiledLaunch, TileSteps, temporaries_of
+        from spyre.runtime.tiling import TiledLaunch, TileSteps, temporaries_of
 
         tiles, device = kernel_launch.launch_plan.tiles, kernel_launch.device
         assert tiles is not None

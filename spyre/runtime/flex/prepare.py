@@ -13,27 +13,31 @@ from functools import partial
 from pathlib import Path
 
 from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
-from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.arguments import read_arguments
 from spyre.runtime.flex.device import FlexDevice, devices
 from spyre.runtime.flex.job import NO_VALUES, ExecutionPlan, Job, JobPlan, LaunchOutcome
 from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
 from spyre.runtime.flex.stream import FlexStream
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import TilingOptions
-from spyre.runtime.memory.storage import SpyreTensor
-from spyre.runtime.program.compiled import BundleFiles, CompiledBundle
-from spyre.runtime.program.launch_spec import DERIVED_EMITTER, SPYRE_CODE_DIRECTORY
-from spyre.runtime.program.plan_cache import load_compiled_files
-from spyre.runtime.spyrecode.code_directory import CodeDirectory, read_code_directory
-from spyre.runtime.spyrecode.commands import (
+from spyre.runtime.kernel import Kernel, TilingOptions
+from spyre.runtime.memory import SpyreTensor
+from spyre.runtime.program import (
+    DERIVED_EMITTER,
+    SPYRE_CODE_DIRECTORY,
+    BundleFiles,
+    CompiledBundle,
+    load_compiled_files,
+)
+from spyre.runtime.spyrecode import (
+    SPYRECODE_FILE,
+    CodeDirectory,
     ComputeOnDevice,
     ComputeOnHost,
     DataTransfer,
     Direction,
     ExecutionCommand,
+    read_code_directory,
+    unpack_bundle,
 )
-from spyre.runtime.spyrecode.init_binary import unpack_bundle
-from spyre.runtime.spyrecode.spyrecode_file import SPYRECODE_FILE
 
 CodePath = str | os.PathLike[str]
 

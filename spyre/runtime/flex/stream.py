@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import LaunchError, SpyreError, StreamError
-from spyre.hw.memory.device_memory import DeviceTensor
-from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.arguments.read import read_arguments
+from spyre.hw.memory import DeviceTensor
+from spyre.runtime.arguments import HostTensor, read_arguments
 from spyre.runtime.flex.job import (
     NO_VALUES,
     Job,
@@ -39,11 +38,10 @@ from spyre.runtime.flex.launch_plan import LaunchPlan
 from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
 from spyre.runtime.flex.scheduler import StreamHasFailed
 from spyre.runtime.flex.scheduling import Engine, EventRecord, Stage, Stages, StreamQueue, Work
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import ExecutedLaunch, Launch, Runner, TilingOptions, run_recorded
-from spyre.runtime.memory.storage import SpyreTensor
-from spyre.runtime.program.compiled import CompiledBundle, LoweredBundle, files_of_bundle
-from spyre.runtime.spyrecode.init_binary import format_header
+from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, Runner, TilingOptions, run_recorded
+from spyre.runtime.memory import SpyreTensor
+from spyre.runtime.program import CompiledBundle, LoweredBundle, files_of_bundle
+from spyre.runtime.spyrecode import format_header
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spyre.hw.cost.timeline import VirtualClock
+from spyre.hw.cost import VirtualClock
 from spyre.runtime.flex.scheduling import Engine, WorkUnit, label_text
 
 Take = Callable[[], WorkUnit | None]

@@ -12,21 +12,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spyre.hw.device.device import Device
-from spyre.hw.linking.binding import Binding, TileMap
-from spyre.hw.linking.linked_program import (
+from spyre.hw.device import Device
+from spyre.hw.linking import (
+    AliasStructure,
     BatchGroup,
+    Binding,
     LinkedBatch,
     LinkedProgram,
+    Linker,
+    TileMap,
+    alias_rows,
+    alias_structure,
+    equal_runs,
     is_movable,
     movable_rows,
     move,
 )
-from spyre.hw.linking.linker import Linker
-from spyre.hw.linking.provenance import AliasStructure, alias_rows, alias_structure, equal_runs
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 from spyre.lru_cache import LruCache
-from spyre.mlir.operation.operation import Operation
+from spyre.mlir.operation import Operation
 from spyre.runtime.kernel.launch import (
     Launch,
     LaunchSignature,
@@ -36,7 +40,7 @@ from spyre.runtime.kernel.launch import (
     scratch_name,
     signature_key,
 )
-from spyre.runtime.program.compiled import LoweredBundle
+from spyre.runtime.program import LoweredBundle
 
 MAX_LINKED = 64
 """Sets of addresses a kernel stays linked for; the one used longest ago goes first."""

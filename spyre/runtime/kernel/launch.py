@@ -18,25 +18,24 @@ import numpy.typing as npt
 
 from spyre import config
 from spyre.errors import LaunchError
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.device.device import Device
-from spyre.hw.device.executor import Progress
-from spyre.hw.linking.binding import (
+from spyre.hw.counters import ExecuteLabels
+from spyre.hw.device import Device, Progress
+from spyre.hw.linking import (
     AddressProvenance,
     AddressWindow,
     Allocation,
     Binding,
+    LinkedProgram,
     TileMap,
     window_base,
 )
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.program.program import LoopProgram, Parameter
-from spyre.runtime.program.symbols import POOL, owner_of, require_no_size
+from spyre.mlir.program import LoopProgram, Parameter
+from spyre.runtime.program import POOL, owner_of, require_no_size
 
 if TYPE_CHECKING:
-    from spyre.runtime.compare.verification import Verification
+    from spyre.runtime.compare import Verification
 
 _MAX_SLOTS = 4096
 

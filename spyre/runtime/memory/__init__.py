@@ -1,1 +1,5 @@
 """Device memory: the allocator, its modes, and who owns what it hands out."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

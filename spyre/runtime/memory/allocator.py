@@ -18,8 +18,8 @@ from enum import StrEnum
 from typing import NewType
 
 from spyre.errors import DeviceOutOfMemory, LaunchError, UnsupportedError
-from spyre.hw.device.device import Device
-from spyre.hw.memory.regions import PROGRAM_REGION, TENSOR_REGIONS, RegionUsage
+from spyre.hw.device import Device
+from spyre.hw.memory import PROGRAM_REGION, TENSOR_REGIONS, RegionUsage
 from spyre.hw.spec import REGION_BITS, REGION_BYTES, STICK_BYTES
 from spyre.runtime.memory.flex_mode import FlexMode, read_mode, region_capacities
 

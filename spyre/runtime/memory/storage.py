@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from spyre.errors import LaunchError
-from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.runtime.memory.allocator import (
     AllocationIndex,

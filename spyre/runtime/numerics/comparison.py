@@ -21,21 +21,21 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import bytes_to_codes, decode_device, encode_device, find_stored_format
-from spyre.hw.device.device import Device
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.linking.view import shape_text
+from spyre.hw.device import Device
+from spyre.hw.linking import LinkedProgram, shape_text
 from spyre.hw.numerics import Numerics
-from spyre.runtime.compare.executes import (
+from spyre.runtime.compare import (
     ElementLocation,
     ExecuteView,
+    Index,
     MemoryWindow,
+    describe_location,
     execute_views,
     locate_element,
     operand_window,
     output_elements,
     writers,
 )
-from spyre.runtime.compare.outputs import Index, describe_location
 from spyre.runtime.numerics.loaded_program import LoadedProgram, first_executes
 from spyre.runtime.numerics.rounding import Differences, UlpSize, differences, explained_units
 

@@ -16,24 +16,25 @@ import numpy.typing as npt
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import Finding
-from spyre.hw.device.device import Device
-from spyre.hw.memory.device_memory import DeviceTensor
-from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.arguments.read import Inputs, prepare_inputs
-from spyre.runtime.cases.case import Case, CaseOutput
-from spyre.runtime.compare.outputs import OutputLocation, Tolerance, WriterLookup
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
-from spyre.runtime.program.plan_cache import load_source
-from spyre.runtime.run.replay import (
+from spyre.hw.device import Device
+from spyre.hw.memory import DeviceTensor
+from spyre.runtime.arguments import HostTensor, Inputs, prepare_inputs
+from spyre.runtime.cases import Case, CaseOutput
+from spyre.runtime.compare import OutputLocation, Tolerance, WriterLookup
+from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.program import load_source
+from spyre.runtime.run import (
+    BundleLike,
     LaunchedKernel,
+    RunOptions,
     bind_launch,
     compare_with_case,
     output_place,
     place_buffers,
+    placed,
+    read_output as read_case_output,
+    session_of,
 )
-from spyre.runtime.run.replay import read_output as read_case_output
-from spyre.runtime.run.session import BundleLike, RunOptions, placed, session_of
 
 Array = npt.NDArray[Any]
 

@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from spyre.dtypes import find_stored_format
 from spyre.hw.numerics import Numerics
-from spyre.hw.ops.rules import decode_constant
-from spyre.hw.ops.table import Family
-from spyre.hw.plans.core_plan import CorePlan
-from spyre.hw.table.plan import CHUNK, CHUNKED_REDUCTIONS
+from spyre.hw.ops import Family, decode_constant
+from spyre.hw.plans import CorePlan
+from spyre.hw.table import CHUNK, CHUNKED_REDUCTIONS
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]

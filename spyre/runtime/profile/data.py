@@ -15,17 +15,12 @@ from operator import add
 
 import numpy as np
 
-from spyre.hw.cost.machine import MachineSpec
-from spyre.hw.cost.models import Model
-from spyre.hw.cost.timeline import Overlap, Resource, Span, TaskKind, Timeline
-from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.counters.program import ProgramView
-from spyre.hw.memory.allocation_history import AllocationHistory
-from spyre.layout.access_map import Int64Array
-from spyre.runtime.flex.command_stream import Command, launch_of
-from spyre.runtime.flex.scheduling import Engine
-from spyre.runtime.kernel.launch import UNLABELLED
+from spyre.hw.cost import MachineSpec, Model, Overlap, Resource, Span, TaskKind, Timeline
+from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
+from spyre.hw.memory import AllocationHistory
+from spyre.layout import Int64Array
+from spyre.runtime.flex import Command, Engine, launch_of
+from spyre.runtime.kernel import UNLABELLED
 from spyre.runtime.profile.kernels import (
     CoreBalance,
     ExecuteProfile,
@@ -33,8 +28,8 @@ from spyre.runtime.profile.kernels import (
     KernelProfile,
     balance_of,
 )
-from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.run.result import RunResult
+from spyre.runtime.program import Role
+from spyre.runtime.run import RunResult
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,11 +18,11 @@ import numpy as np
 
 from spyre.atomic_write import atomic_write, writable_target
 from spyre.errors import JsonLocation, ProfileError
-from spyre.hw.cost.timeline import Resource, TaskKind
+from spyre.hw.cost import Resource, TaskKind
 from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, KernelProfile
 from spyre.runtime.profile.table import ProfileRow, execute_rows, kernel_rows, time_text
-from spyre.runtime.trace.events import hbm_counters
+from spyre.runtime.trace import hbm_counters
 from spyre.runtime.units import format_bytes
 
 if TYPE_CHECKING:

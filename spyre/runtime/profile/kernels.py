@@ -15,15 +15,22 @@ from operator import add
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.cost.machine import MachineSpec
-from spyre.hw.cost.models import Bound, Model, OperationTime, kernel_ns
-from spyre.hw.counters.counts import Counters, OperationCounts
-from spyre.hw.counters.execute import CORE_COLUMNS, CORE_TRAFFIC, CORE_WORK
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.counters.program import Executions, ProgramView, StatementView
-from spyre.hw.counters.scratchpad import LxAccesses, live_bytes
+from spyre.hw.cost import Bound, MachineSpec, Model, OperationTime, kernel_ns
+from spyre.hw.counters import (
+    CORE_COLUMNS,
+    CORE_TRAFFIC,
+    CORE_WORK,
+    Counters,
+    ExecuteLabels,
+    Executions,
+    LxAccesses,
+    OperationCounts,
+    ProgramView,
+    StatementView,
+    live_bytes,
+)
 from spyre.hw.spec import CORES, STICK_BYTES
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 
 Float64Array = npt.NDArray[np.float64]
 

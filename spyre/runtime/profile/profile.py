@@ -9,13 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spyre.hw.cost.machine import MachineSpec, default_machine, load_machine
-from spyre.hw.cost.models import Model
-from spyre.hw.cost.timeline import Overlap, Task, TaskKind, simulate
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.counters.program import ProgramView
-from spyre.hw.memory.allocation_history import AllocationHistory
-from spyre.runtime.flex.command_stream import CommandStream
+from spyre.hw.cost import (
+    MachineSpec,
+    Model,
+    Overlap,
+    Task,
+    TaskKind,
+    default_machine,
+    load_machine,
+    simulate,
+)
+from spyre.hw.counters import ExecuteLabels, ProgramView
+from spyre.hw.memory import AllocationHistory
+from spyre.runtime.flex import CommandStream
 from spyre.runtime.profile.data import (
     Activity,
     ProfileData,
@@ -26,10 +32,10 @@ from spyre.runtime.profile.data import (
 )
 from spyre.runtime.profile.files import profile_object
 from spyre.runtime.profile.kernels import KernelModel, KernelProfile, model_kernel
-from spyre.runtime.profile.report.page import write_report
+from spyre.runtime.profile.report import write_report
 from spyre.runtime.profile.roofline import write_roofline
 from spyre.runtime.profile.table import make_table, profile_text
-from spyre.runtime.run.result import RunResult
+from spyre.runtime.run import RunResult
 
 if TYPE_CHECKING:
     from rich.table import Table

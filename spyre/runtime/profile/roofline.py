@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from spyre.errors import ProfileError
-from spyre.hw.cost.models import ideal_pt_ns, sfu_ns
-from spyre.hw.counters.counts import CostClass, Counters, OperationCounts
+from spyre.hw.cost import ideal_pt_ns, sfu_ns
+from spyre.hw.counters import CostClass, Counters, OperationCounts
 from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.files import check_target, write_whole
 from spyre.runtime.profile.kernels import ExecuteProfile

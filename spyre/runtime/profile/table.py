@@ -10,8 +10,8 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from spyre.hw.cost.timeline import Resource, TaskKind
-from spyre.hw.counters.counts import Counters
+from spyre.hw.cost import Resource, TaskKind
+from spyre.hw.counters import Counters
 from spyre.runtime.profile.data import HbmOccupancy, PeakRates, ProfileData
 from spyre.runtime.profile.kernels import (
     LAUNCH,
@@ -20,7 +20,7 @@ from spyre.runtime.profile.kernels import (
     KernelProfile,
     balance_of,
 )
-from spyre.runtime.trace.events import region_name
+from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes, format_ns
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from spyre.hw.cost.timeline import Resource, Span
-from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.execute import CORE_COLUMNS
-from spyre.layout.access_map import Int64Array
+from spyre.hw.cost import Resource, Span
+from spyre.hw.counters import CORE_COLUMNS, Counters
+from spyre.layout import Int64Array
 from spyre.runtime.profile.data import ProfileData, TimelineLaunch
 from spyre.runtime.profile.kernels import (
     ExecuteProfile,
@@ -27,14 +26,7 @@ from spyre.runtime.profile.kernels import (
     KernelProfile,
     part_of,
 )
-from spyre.runtime.trace.events import (
-    HBM_TRACK,
-    TraceEvent,
-    TraceProcess,
-    Track,
-    core_track,
-    hbm_counters,
-)
+from spyre.runtime.trace import HBM_TRACK, TraceEvent, TraceProcess, Track, core_track, hbm_counters
 
 PROCESSES = 100
 """Distance of a card's process with modelled time from the one with the host's."""

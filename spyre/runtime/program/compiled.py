@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spyre.errors import Finding, Severity, ValidationError
 from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, MemorySource
-from spyre.mlir.operation.operation import Operation
-from spyre.mlir.program.program import LoopProgram
+from spyre.mlir.operation import Operation
+from spyre.mlir.program import LoopProgram
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchSpec,
@@ -201,8 +201,8 @@ def compile_files(files: BundleFiles) -> CompiledBundle:
 
 def files_of_bundle(bundle: Bundle) -> BundleFiles:
     """The files a bundle in memory would be written as, and the launch spec of its directory."""
-    from spyre.mlir.sdsc.codec import encode_sdsc
-    from spyre.mlir.text.printer import print_module
+    from spyre.mlir.sdsc import encode_sdsc
+    from spyre.mlir.text import print_module
 
     files = {name: encode_sdsc(sdsc) for name, sdsc in bundle.sdscs.items()}
     files |= read_given_launch_spec(bundle.directory)

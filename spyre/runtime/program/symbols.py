@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from spyre.errors import LaunchError
-from spyre.mlir.program.program import Parameter
+from spyre.mlir.program import Parameter
 from spyre.runtime.program.launch_spec import SymbolKind
 
 _ARGUMENT_NAME = re.compile(r"arg_(\d+)_base_addr")

@@ -1,1 +1,5 @@
 """Running a bundle once, start to end: the session and its result."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -18,41 +18,27 @@ import numpy.typing as npt
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import Finding, LaunchError
-from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.device.device import Device
-from spyre.hw.device.executor import Progress
-from spyre.hw.memory.device_memory import DeviceTensor
-from spyre.hw.sanitizer.run_findings import ExpectedOutput
+from spyre.hw.counters import Counters, ExecuteLabels
+from spyre.hw.device import Device, Progress
+from spyre.hw.memory import DeviceTensor
+from spyre.hw.sanitizer import ExpectedOutput
 from spyre.layout import transfer_geometry, viewed_sticks
-from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.arguments.specs import ArgumentSpec
-from spyre.runtime.cases.case import (
-    Case,
-    CaseBuffer,
-    CaseFile,
-    CaseLaunch,
-    CaseOutput,
-    CaseTolerance,
-)
-from spyre.runtime.compare.outputs import (
+from spyre.runtime.arguments import ArgumentSpec, HostTensor
+from spyre.runtime.cases import Case, CaseBuffer, CaseFile, CaseLaunch, CaseOutput, CaseTolerance
+from spyre.runtime.compare import (
     EXACT,
     Comparison,
     Index,
     OutputLocation,
     StickWriter,
     Tolerance,
+    Verification,
     WriterLookup,
     compare,
 )
-from spyre.runtime.compare.verification import Verification
-from spyre.runtime.flex.device import flex_device_of
-from spyre.runtime.flex.loaded_kernel import LoadedKernel
-from spyre.runtime.flex.stream import BlockingStream
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import ExecutedLaunch, Launch, PoolBuffer
-from spyre.runtime.program.launch_spec import LayoutSpec, Role
-from spyre.runtime.program.plan_cache import load_source
+from spyre.runtime.flex import BlockingStream, LoadedKernel, flex_device_of
+from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, PoolBuffer
+from spyre.runtime.program import LayoutSpec, Role, load_source
 from spyre.runtime.run.result import (
     ExecuteReport,
     PlacedArgument,
@@ -69,7 +55,7 @@ from spyre.runtime.run.sanitizing import (
 from spyre.runtime.run.session import RunOptions, launch_runner
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer.run_findings import ExpectedOutput
+    from spyre.hw.sanitizer import ExpectedOutput
 
 
 @dataclass(frozen=True)
@@ -436,7 +422,7 @@ def viewed_output(tensor: DeviceTensor, output: CaseOutput) -> ExpectedOutput:
     if prod(output.shape) == prod(tensor.sizes):
         return whole_output(tensor)
     geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
-    from spyre.hw.sanitizer.run_findings import ExpectedOutput
+    from spyre.hw.sanitizer import ExpectedOutput
 
     sticks = viewed_sticks(geometry, output.shape, output.stride, output.storage_offset)
     return ExpectedOutput(tensor, sticks)

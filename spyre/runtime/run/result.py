@@ -14,17 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Finding
-from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.program import StatementView
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.arguments.specs import ArgumentSpec
-from spyre.runtime.compare.outputs import OutputLocation
-from spyre.runtime.compare.verification import Verification
-from spyre.runtime.kernel.launch import ExecutedLaunch
+from spyre.hw.counters import Counters, StatementView
+from spyre.hw.linking import LinkedProgram
+from spyre.runtime.arguments import ArgumentSpec, HostTensor
+from spyre.runtime.compare import OutputLocation, Verification
+from spyre.runtime.kernel import ExecutedLaunch
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer.findings import SanitizerFinding
+    from spyre.hw.sanitizer import SanitizerFinding
 
 
 @dataclass(frozen=True, slots=True)

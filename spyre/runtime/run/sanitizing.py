@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spyre.errors import SpyreError
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.device.device import Device
-from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.counters import ExecuteLabels
+from spyre.hw.device import Device
+from spyre.hw.memory import DeviceTensor
 from spyre.layout import occupied_sticks, transfer_geometry
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer.findings import SanitizerFinding
-    from spyre.hw.sanitizer.run_findings import ExpectedOutput
+    from spyre.hw.sanitizer import ExpectedOutput, SanitizerFinding
 
 
 def label_launch(device: Device, first_execute: int, directory: str) -> None:
@@ -50,8 +49,7 @@ def take_findings(
     sanitizer = device.sanitizer
     if sanitizer is None:
         return ()
-    from spyre.hw.sanitizer.findings import Check
-    from spyre.hw.sanitizer.run_findings import check_cover
+    from spyre.hw.sanitizer import Check, check_cover
 
     if Check.COVER in sanitizer.checks:
         for expected in outputs:
@@ -62,7 +60,7 @@ def take_findings(
 
 def whole_output(tensor: DeviceTensor) -> ExpectedOutput:
     """An output all of whose elements count."""
-    from spyre.hw.sanitizer.run_findings import ExpectedOutput
+    from spyre.hw.sanitizer import ExpectedOutput
 
     geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
     return ExpectedOutput(tensor, occupied_sticks(geometry))

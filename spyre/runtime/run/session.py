@@ -16,41 +16,41 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from spyre.errors import Finding, Severity, ValidationError
-from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.launches import ExecuteLabels
-from spyre.hw.device.device import Device
-from spyre.hw.device.executor import Progress
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.counters import Counters, ExecuteLabels
+from spyre.hw.device import Device, Progress
+from spyre.hw.linking import LinkedProgram
+from spyre.hw.memory import DeviceTensor
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout
 from spyre.lru_cache import LruCache
-from spyre.mlir.program.program import LoopProgram
-from spyre.runtime.arguments.host_tensor import HostTensor, TensorSpec
-from spyre.runtime.arguments.read import Inputs, prepare_inputs, read_arguments
-from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments
-from spyre.runtime.compare.outputs import OutputLocation, StickWriter
-from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS
-from spyre.runtime.flex.device import flex_device_of
-from spyre.runtime.flex.loaded_kernel import LoadedKernel
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import (
+from spyre.mlir.program import LoopProgram
+from spyre.runtime.arguments import (
+    ArgumentSpec,
+    HostTensor,
+    Inputs,
+    KernelArguments,
+    TensorSpec,
+    prepare_inputs,
+    read_arguments,
+)
+from spyre.runtime.compare import DEFAULT_VERIFY_POINTS, OutputLocation, StickWriter
+from spyre.runtime.flex import LoadedKernel, flex_device_of
+from spyre.runtime.kernel import (
     UNLABELLED,
     ExecutedLaunch,
+    Kernel,
     Launch,
     PoolBuffer,
     Runner,
     timed_runner,
 )
-from spyre.runtime.program.compiled import LoweredBundle, read_bundle_files
-from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.program.plan_cache import load_source
+from spyre.runtime.program import LoweredBundle, Role, load_source, read_bundle_files
 from spyre.runtime.run.result import PlacedArgument, RunResult, report_executes
 from spyre.runtime.run.sanitizing import next_record, observed, take_findings, whole_output
 
 if TYPE_CHECKING:
-    from spyre.runtime.compare.reference_check import ReferenceCheck
+    from spyre.runtime.compare import ReferenceCheck
 
 BundleLike = LoweredBundle | str | os.PathLike[str]
 MAX_KERNELS = 256
@@ -275,7 +275,7 @@ def launch_runner(
     ``label``: how its executes are numbered.
     """
     if options.verify:
-        from spyre.runtime.compare.reference_check import ReferenceCheck
+        from spyre.runtime.compare import ReferenceCheck
 
         check = ReferenceCheck(device, options.verify_points, options.progress)
         return verified_runner(check, label)
@@ -337,7 +337,7 @@ def _writer_of_stick(
     linked: LinkedProgram, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
 ) -> StickWriter | None:
     """See `WriterLookup.writer_of_stick`, which only reports of differences need."""
-    from spyre.runtime.compare.outputs import WriterLookup
+    from spyre.runtime.compare import WriterLookup
 
     return WriterLookup(linked).writer_of_stick(layout, base_address, stick)
 

@@ -1,1 +1,5 @@
 """SpyreCode directories: their files, read and written, and the compiler that makes them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation
-from spyre.runtime.program.launch_spec import (
+from spyre.runtime.program import (
     LAUNCH_SPEC_FILE,
     SPYRE_CODE_DIRECTORY,
     LaunchSpec,

@@ -13,8 +13,8 @@ import msgspec
 
 from spyre.errors import Finding
 from spyre.hw.spec import REGION_BYTES, REGIONS, STICK_BYTES
-from spyre.runtime.memory.allocator import device_virtual_address
-from spyre.runtime.program.launch_spec import SymbolKind
+from spyre.runtime.memory import device_virtual_address
+from spyre.runtime.program import SymbolKind
 
 PROGRAM_REGION = REGIONS - 1
 PROGRAM_BASE = device_virtual_address(PROGRAM_REGION, 0)

@@ -14,16 +14,17 @@ from pathlib import Path
 from spyre.errors import Finding, JsonLocation, Severity, SpyreError
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.bundle_source import MODULE_FILE
-from spyre.runtime.arguments.read import read_arguments
-from spyre.runtime.arguments.specs import spec_of_arguments
-from spyre.runtime.program.compiled import BundleFiles, CompiledBundle, read_bundle_files
-from spyre.runtime.program.launch_spec import (
+from spyre.runtime.arguments import read_arguments, spec_of_arguments
+from spyre.runtime.program import (
     DERIVED_EMITTER,
     LAUNCH_SPEC_FILE,
+    BundleFiles,
+    CompiledBundle,
     SymbolKind,
     format_launch_spec,
+    load_compiled_files,
+    read_bundle_files,
 )
-from spyre.runtime.program.plan_cache import load_compiled_files
 from spyre.runtime.spyrecode.code_directory import write_code_directory
 from spyre.runtime.spyrecode.commands import (
     PROGRAM_BASE,

@@ -17,9 +17,7 @@ import msgspec
 
 from spyre.errors import BundleError, JsonLocation, SourceLocation
 from spyre.hw.spec import STICK_BYTES
-from spyre.runtime.program.compiled import (
-    digest_of_files,
-)
+from spyre.runtime.program import digest_of_files
 
 INIT_BINARY_FILE = "init_binary.bin"
 MAGIC = b"SPYREPRG"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation
-from spyre.runtime.program.launch_spec import SymbolKind
+from spyre.runtime.program import SymbolKind
 from spyre.runtime.spyrecode.code_rules import check_code
 from spyre.runtime.spyrecode.commands import (
     Allocate,

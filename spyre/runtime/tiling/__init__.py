@@ -4,3 +4,7 @@
 tiles, `retarget` gives operations the larger tensors' pitches, `tile_steps` says what happens in
 which order, `execute` holds it together and runs it.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,10 +16,9 @@ from itertools import permutations
 import numpy as np
 
 from spyre.dtypes import STICK_BYTES
-from spyre.hw.memory.device_memory import DeviceTensor
-from spyre.layout import SpyreTensorLayout, transfer_geometry
-from spyre.layout.access_map import AccessMap, Axis, Int64Array
-from spyre.runtime.program.launch_spec import Role
+from spyre.hw.memory import DeviceTensor
+from spyre.layout import AccessMap, Axis, Int64Array, SpyreTensorLayout, transfer_geometry
+from spyre.runtime.program import Role
 
 _MAX_RANK = 6
 

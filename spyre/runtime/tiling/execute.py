@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spyre.errors import LaunchError
-from spyre.hw.device.device import Device
-from spyre.hw.linking.binding import TileMap
-from spyre.hw.memory.device_memory import DeviceTensor
-from spyre.layout import SpyreTensorLayout
-from spyre.layout.access_map import Int64Array
+from spyre.hw.device import Device
+from spyre.hw.linking import TileMap
+from spyre.hw.memory import DeviceTensor
+from spyre.layout import Int64Array, SpyreTensorLayout
 from spyre.lru_cache import LruCache
-from spyre.runtime.arguments.specs import KernelArguments
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, LaunchSignature, TilingOptions
+from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, TilingOptions
 from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
@@ -45,8 +43,8 @@ from spyre.runtime.tiling.tile_steps import (
 )
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer.sanitizer import Sanitizer
-    from spyre.mlir.builder.bundles import BuiltBundle
+    from spyre.hw.sanitizer import Sanitizer
+    from spyre.mlir.builder import BuiltBundle
 
 
 def accumulator(device: Device, operation: str, layout: SpyreTensorLayout) -> Kernel:
@@ -68,8 +66,7 @@ class _Accumulators(dict[tuple[str, str, int], Kernel]):
 @lru_cache(maxsize=256)
 def _bundle(operation: str, data_format: str, num_sticks: int) -> BuiltBundle:
     """A bundle over ``num_sticks`` rows of one stick; the writers are imported when needed."""
-    from spyre.mlir.builder.bundles import BundleBuilder
-    from spyre.mlir.builder.recipes import HostOperand, pointwise
+    from spyre.mlir.builder import BundleBuilder, HostOperand, pointwise
 
     builder = BundleBuilder()
     total, result = (builder.argument(num_sticks * 128) for _ in range(2))

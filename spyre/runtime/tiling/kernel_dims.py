@@ -14,11 +14,10 @@ from math import prod
 
 import numpy as np
 
-from spyre.hw.ops.table import Family, find_op
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import footprint, indexed_dims
-from spyre.mlir.operation.operation import Operation
-from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments
+from spyre.hw.ops import Family, find_op
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Operation, footprint, indexed_dims
+from spyre.runtime.arguments import ArgumentSpec, KernelArguments
 from spyre.runtime.tiling.device_dims import ExpectedTensor, KernelDim, device_dims
 from spyre.runtime.tiling.operand_uses import (
     OperandUse,

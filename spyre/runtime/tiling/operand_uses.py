@@ -12,20 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.hw.linking.binding import WINDOW_BITS, window_base
+from spyre.hw.linking import WINDOW_BITS, window_base
 from spyre.hw.spec import REGION_BITS, REGION_BYTES
-from spyre.layout.access_map import Int64Array
-from spyre.mlir.operation.footprint import (
+from spyre.layout import Int64Array
+from spyre.mlir.operation import (
+    Component,
+    Operation,
+    Tensor,
     footprint,
     indexed_dims,
     stick_elements,
     unsplit_input_extent,
 )
-from spyre.mlir.operation.operation import Component, Operation, Tensor
-from spyre.mlir.program.program import Execute, LoopProgram, Schedule
-from spyre.runtime.arguments.derived import operand_starts
-from spyre.runtime.program.compiled import LoweredBundle
-from spyre.runtime.program.symbols import POOL, owner_of
+from spyre.mlir.program import Execute, LoopProgram, Schedule
+from spyre.runtime.arguments import operand_starts
+from spyre.runtime.program import POOL, LoweredBundle, owner_of
 from spyre.runtime.tiling.device_dims import DeviceDims
 
 FIRST_SCRATCH = POOL - 1

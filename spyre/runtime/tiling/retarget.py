@@ -16,9 +16,16 @@ import numpy as np
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
 from spyre.hw.access import core_boxes
-from spyre.hw.linking.binding import TileMap
-from spyre.mlir.operation.footprint import RESTICKIFY, footprint, stick_elements
-from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor
+from spyre.hw.linking import TileMap
+from spyre.mlir.operation import (
+    RESTICKIFY,
+    Component,
+    Indirection,
+    Operation,
+    Tensor,
+    footprint,
+    stick_elements,
+)
 from spyre.runtime.tiling.operand_uses import OperandUse, whole_steps
 
 Pitches = Mapping[str, int]

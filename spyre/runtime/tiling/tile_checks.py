@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spyre.errors import LaunchError
-from spyre.runtime.kernel.launch import Reduction, Remainder, TilingOptions
-from spyre.runtime.program.launch_spec import Role
+from spyre.runtime.kernel import Reduction, Remainder, TilingOptions
+from spyre.runtime.program import Role
 from spyre.runtime.tiling.device_dims import ActualTensor, ExpectedTensor, KernelDim
 
 

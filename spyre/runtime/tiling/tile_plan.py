@@ -15,11 +15,10 @@ from math import prod
 import numpy as np
 
 from spyre.errors import LaunchError
-from spyre.hw.linking.binding import TileMap
-from spyre.layout.access_map import Int64Array
-from spyre.layout.tensor_layout import logical_columns
-from spyre.runtime.kernel.launch import TilingOptions
-from spyre.runtime.program.launch_spec import Role
+from spyre.hw.linking import TileMap
+from spyre.layout import Int64Array, logical_columns
+from spyre.runtime.kernel import TilingOptions
+from spyre.runtime.program import Role
 from spyre.runtime.tiling.device_dims import ActualTensor, DeviceDims, ExpectedTensor, KernelDim
 from spyre.runtime.tiling.tile_checks import (
     Growth,

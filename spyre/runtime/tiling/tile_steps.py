@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
-from spyre.layout.access_map import AccessMap, Axis
+from spyre.layout import AccessMap, Axis
 from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan
 
 

@@ -21,10 +21,9 @@ import numpy as np
 
 from spyre.atomic_write import atomic_write, writable_target
 from spyre.errors import LaunchError
-from spyre.hw.memory.allocation_history import AllocationHistory
-from spyre.runtime.flex.command_stream import Command, CommandStream, launch_of
-from spyre.runtime.flex.scheduling import Engine
-from spyre.runtime.kernel.launch import ExecutedLaunch
+from spyre.hw.memory import AllocationHistory
+from spyre.runtime.flex import Command, CommandStream, Engine, launch_of
+from spyre.runtime.kernel import ExecutedLaunch
 from spyre.runtime.trace.events import (
     HBM_TRACK,
     TraceEvent,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spyre.hw.memory.regions import PROGRAM_REGION
-from spyre.layout.access_map import Int64Array
+from spyre.hw.memory import PROGRAM_REGION
+from spyre.layout import Int64Array
 
 TraceEvent = dict[str, Any]
 HBM_TRACK = "HBM bytes allocated"

@@ -1,1 +1,5 @@
 """Cards as PyTorch sees them: selection, memory, streams, random numbers, dtypes, errors."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import Devices, FlexDevice
+    from spyre.runtime.flex import Devices, FlexDevice
 
 _forked = False
 _devices: Callable[[], Devices] | None = None
@@ -78,7 +78,7 @@ def _begin() -> None:
     global _devices
     if _forked:
         _refuse()
-    from spyre.runtime.flex.device import devices
+    from spyre.runtime.flex import devices
 
     os.register_at_fork(after_in_child=_after_fork)
     _devices = devices
@@ -108,7 +108,7 @@ def _refuse() -> NoReturn:
 
 def device_count() -> int:
     """Number of visible cards; errors as of `visible_devices` for a wrong environment."""
-    from spyre.runtime.memory.flex_mode import visible_devices
+    from spyre.runtime.memory import visible_devices
 
     return len(visible_devices())
 
@@ -132,7 +132,7 @@ def _is_in_bad_fork() -> bool:
 
 def current_device() -> int:
     """Index of the calling thread's card."""
-    from spyre.runtime.flex.device import devices
+    from spyre.runtime.flex import devices
 
     return devices().current_index
 
@@ -146,7 +146,7 @@ def _exchange_device(index: int) -> int:
     """Make card ``index`` current, unless it is negative; returns the one before."""
     before = current_device()
     if index >= 0 and index != before:
-        from spyre.runtime.flex.device import devices
+        from spyre.runtime.flex import devices
 
         devices().set_current(card_at(index).index)
     return before

@@ -18,8 +18,8 @@ from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.errors import SpyreOutOfMemory
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
-    from spyre.runtime.memory.storage import DeviceStorage
+    from spyre.runtime.flex import FlexDevice
+    from spyre.runtime.memory import DeviceStorage
 
 
 class TensorMemory:

@@ -50,7 +50,7 @@ class SpyreDeviceProperties:
 def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
     """Properties of a card, by default the current one; LaunchError SPY883 if there is none."""
     from spyre.hw.spec import CORES, LX_BYTES, STICK_BYTES
-    from spyre.runtime.flex.device import devices
+    from spyre.runtime.flex import devices
 
     card = card_of(device)
     total = card.allocator.statistics().reserved_bytes

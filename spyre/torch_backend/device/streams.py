@@ -24,9 +24,7 @@ from spyre.torch_backend.device.cards import (
 )
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
-    from spyre.runtime.flex.stream import Event as FlexEvent
-    from spyre.runtime.flex.stream import FlexStream
+    from spyre.runtime.flex import Event as FlexEvent, FlexDevice, FlexStream
 
 
 class _Entered(threading.local):
@@ -135,7 +133,7 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
         if interprocess:
             raise NotImplementedError("spyre events cannot be shared between processes")
         index = index_of(None if isinstance(device, bool) else device)
-        from spyre.runtime.flex.stream import Event as FlexEvent
+        from spyre.runtime.flex import Event as FlexEvent
 
         event = torch.Event.__new__(cls, device="spyre", enable_timing=enable_timing)
         event.flex = FlexEvent(enable_timing)

@@ -1,1 +1,5 @@
 """Eager operations: aten kernels that run on the simulated cores."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

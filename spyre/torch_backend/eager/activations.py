@@ -13,19 +13,11 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
-from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
-    FLOATS,
-    ArgumentClass,
-    Kernel,
-    fill,
-)
+from spyre.torch_backend.eager.dispatch import ANY, FLOAT, FLOATS, ArgumentClass, EagerKernel, fill
 from spyre.torch_backend.eager.special import erf
-from spyre.torch_backend.program.op_spec import LoweringFunction, Value
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 _F32 = "float32"
 
@@ -219,10 +211,10 @@ def _formula(
     lowering: LoweringFunction,
     tensors: int,
     numbers: Mapping[str, float],
-) -> dict[ArgumentClass, Kernel]:
+) -> dict[ArgumentClass, EagerKernel]:
     are_operands = name in ("addcmul.out", "addcdiv.out")
     run = partial(_run_formula, name, lowering, tensors, numbers, are_operands)
-    return {FLOAT: Kernel(run, partial(_takes_formula, tensors))}
+    return {FLOAT: EagerKernel(run, partial(_takes_formula, tensors))}
 
 
 _FORMULAS: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
@@ -241,14 +233,14 @@ _FORMULAS: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
 
 _THRESHOLD, _HARDTANH = "threshold_backward.grad_input", "hardtanh_backward"
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     **{
         name: _formula(name, partial(in_float32, formula), tensors, numbers)
         for name, (formula, tensors, numbers) in _FORMULAS.items()
     },
     _THRESHOLD: _formula(_THRESHOLD, threshold_backward, 2, {"threshold": 0.0}),
     _HARDTANH: _formula(_HARDTANH, hardtanh_backward, 2, {"min_val": -1.0, "max_val": 1.0}),
-    "gelu_backward.grad_input": {FLOAT: Kernel(_gelu_backward, partial(_takes_formula, 2))},
-    "hardtanh": {ANY: Kernel(hardtanh)},
-    "hardtanh_": {ANY: Kernel(hardtanh_)},
+    "gelu_backward.grad_input": {FLOAT: EagerKernel(_gelu_backward, partial(_takes_formula, 2))},
+    "hardtanh": {ANY: EagerKernel(hardtanh)},
+    "hardtanh_": {ANY: EagerKernel(hardtanh_)},
 }

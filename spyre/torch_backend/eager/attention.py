@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import ANY, FLOATS, ArgumentClass, Kernel
+from spyre.torch_backend.eager.dispatch import ANY, FLOATS, ArgumentClass, EagerKernel
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.eager.matmul import is_small_product, product
-from spyre.torch_backend.program.op_spec import Value
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import Lowering, Value
 
 
 def attention(low: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
@@ -203,7 +202,7 @@ COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
 
 _FUSED = "_scaled_dot_product_fused_attention_overrideable"
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
-    _FUSED: {ANY: Kernel(fused_attention)},
-    f"{_FUSED}_backward": {ANY: Kernel(fused_attention_backward)},
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    _FUSED: {ANY: EagerKernel(fused_attention)},
+    f"{_FUSED}_backward": {ANY: EagerKernel(fused_attention_backward)},
 }

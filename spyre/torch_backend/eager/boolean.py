@@ -14,13 +14,12 @@ from spyre.torch_backend.eager.dispatch import (
     FLOAT,
     FLOATS,
     ArgumentClass,
-    Kernel,
+    EagerKernel,
     broadcast_shape,
     fill,
     operand,
 )
-from spyre.torch_backend.program.op_spec import LoweringFunction, Value
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 
 def _of_truths(name: str, low: Lowering, a: Value, b: Value) -> Value:
@@ -116,18 +115,18 @@ _OPERATIONS: dict[str, LoweringFunction] = {
 
 def _single(
     name: str, lowering: LoweringFunction, takes: Any, kind: ArgumentClass
-) -> dict[str, dict[ArgumentClass, Kernel]]:
-    return {name: {kind: Kernel(partial(_unary, name, lowering), takes)}}
+) -> dict[str, dict[ArgumentClass, EagerKernel]]:
+    return {name: {kind: EagerKernel(partial(_unary, name, lowering), takes)}}
 
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     **{
-        full: {ANY: Kernel(partial(_binary, full, lowering), _takes_truths)}
+        full: {ANY: EagerKernel(partial(_binary, full, lowering), _takes_truths)}
         for name, lowering in _OPERATIONS.items()
         for full in (f"logical_{name}.out",)
     },
     **{
-        full: {BOOL: Kernel(partial(_binary, full, lowering), _takes_bools)}
+        full: {BOOL: EagerKernel(partial(_binary, full, lowering), _takes_bools)}
         for name, lowering in _OPERATIONS.items()
         for full in (f"bitwise_{name}.Tensor_out",)
     },
@@ -137,7 +136,7 @@ KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
     **_single("isneginf.out", partial(_equal_to, float("-inf")), _takes_predicate, FLOAT),
     **_single("sign.out", _sign, _takes_sign, FLOAT),
     **_single("sgn.out", _sign, _takes_sign, FLOAT),
-    "isnan": {FLOAT: Kernel(isnan, _is_float)},
+    "isnan": {FLOAT: EagerKernel(isnan, _is_float)},
     # a product of bools is their conjunction
-    "mul.out": {BOOL: Kernel(partial(_binary, "logical_and.out", _AND), _takes_bools)},
+    "mul.out": {BOOL: EagerKernel(partial(_binary, "logical_and.out", _AND), _takes_bools)},
 }

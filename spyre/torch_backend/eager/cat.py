@@ -8,13 +8,18 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.device.dtypes import name_of
-from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, ArgumentClass, Kernel, fill
-from spyre.torch_backend.program.indexing import join_lane, joined, stored_elements
-from spyre.torch_backend.program.op_spec import LoweringError, Value
-from spyre.torch_backend.program.operations import Lowering
-from spyre.torch_backend.program.recording import current_recorder
-from spyre.torch_backend.tensors.copies import assemble, moves_bits
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, ArgumentClass, EagerKernel, fill
+from spyre.torch_backend.program import (
+    Lowering,
+    LoweringError,
+    Value,
+    current_recorder,
+    join_lane,
+    joined,
+    stored_elements,
+)
+from spyre.torch_backend.tensors import assemble, moves_bits
 
 MAX_ELEMENTS = 1 << 26
 """Elements a join may need room for where it is laid out with other sticks; beyond that, DMA."""
@@ -97,7 +102,7 @@ def _takes_roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()
     return counts and x.numel() > 0 and x.dim() > 0 and x.dtype in CONVERTED
 
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
-    "cat.out": {ANY: Kernel(cat, _takes)},
-    "roll": {ANY: Kernel(roll, _takes_roll)},
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    "cat.out": {ANY: EagerKernel(cat, _takes)},
+    "roll": {ANY: EagerKernel(roll, _takes_roll)},
 }

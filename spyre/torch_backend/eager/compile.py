@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.layout.device_view import DeviceView, device_view
+from spyre.layout import DeviceView, SpyreTensorLayout, contiguous_strides, device_view
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.device.dtypes import DTYPES, name_of
-from spyre.torch_backend.program.compiled import CompiledProgram
-from spyre.torch_backend.program.debug import show_program
-from spyre.torch_backend.program.op_spec import LoweringError, LoweringFunction, Value
-from spyre.torch_backend.program.operations import (
+from spyre.torch_backend.device import DTYPES, name_of
+from spyre.torch_backend.program import (
+    CompiledProgram,
     ConstantArgument,
     Lowering,
+    LoweringError,
+    LoweringFunction,
+    Value,
     scalar_view,
+    show_program,
     store_result,
 )
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
+from spyre.torch_backend.tensors import DeviceBuffer, StorageLayout
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex import FlexDevice
 
 
 @dataclass(frozen=True, slots=True)

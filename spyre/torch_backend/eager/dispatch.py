@@ -23,9 +23,8 @@ import torch
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
-from spyre.torch_backend.program.op_spec import LoweringError, LoweringFunction
-from spyre.torch_backend.program.recording import current_recorder
+from spyre.torch_backend.fallback import cpu_fallback
+from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 INTEGERS = (torch.int32, torch.int64)
@@ -54,7 +53,7 @@ def always(*_: Any, **__: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class EagerKernel:
     """What runs an operation where ``takes`` is true; both are called with aten's arguments.
 
     ``run`` raises LoweringError where no program can be written; nothing has changed then.
@@ -64,12 +63,12 @@ class Kernel:
     takes: Callable[..., bool] = always
 
 
-KernelTable = Mapping[str, Mapping[ArgumentClass, Kernel]]
+KernelTable = Mapping[str, Mapping[ArgumentClass, EagerKernel]]
 """Kernels by aten name and class of arguments."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class EagerOperation:
     """An aten operation the card has kernels for, in the order they are asked.
 
     ``overload``: what runs on the CPU; None where that has no kernel either. ``promoted``: the
@@ -78,7 +77,7 @@ class Operation:
 
     name: str
     overload: Any
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[EagerKernel, ...]
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
 
 
@@ -91,7 +90,7 @@ class FunctionalVariant:
     """
 
     overload: Any
-    kernel: Kernel
+    kernel: EagerKernel
     fits: Callable[..., bool]
     tensors: int
 
@@ -106,7 +105,7 @@ class NewResult:
     dtype: torch.dtype
 
 
-def call(operation: Operation, *args: Any, **kwargs: Any) -> Any:
+def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     """Run an operation by the first kernel that takes the arguments, else on the CPU.
 
     The CPU also does what no program can be written for; trying has changed nothing.

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.device.dtypes import NAMES, name_of
+from spyre.torch_backend.device import NAMES, name_of
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     CONVERTED,
     FLOAT,
     FLOATS,
     ArgumentClass,
-    Kernel,
+    EagerKernel,
     broadcast_shape,
     fill,
     is_computed,
@@ -30,8 +30,7 @@ from spyre.torch_backend.eager.special import (
     tanh_gelu,
     with_nan,
 )
-from spyre.torch_backend.program.op_spec import LoweringFunction, Value
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 # --- lowerings: (low, *values, result dtype, …) ---------------------------------------------------
 
@@ -257,18 +256,18 @@ CLAMPS = {
 }
 """What the positional bounds of clamps are."""
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     **{
-        f"{name}.out": {FLOAT: Kernel(partial(unary, name, lowering), takes_floats)}
+        f"{name}.out": {FLOAT: EagerKernel(partial(unary, name, lowering), takes_floats)}
         for name, lowering in _UNARY.items()
     },
     **{
-        f"{name}.out": {FLOAT: Kernel(partial(binary, name, lowering), takes_floats)}
+        f"{name}.out": {FLOAT: EagerKernel(partial(binary, name, lowering), takes_floats)}
         for name, lowering in _BINARY.items()
     },
     **{
         f"{name}.{kind}": {
-            FLOAT: Kernel(
+            FLOAT: EagerKernel(
                 partial(comparison, f"{name}.{kind}", partial(_compared, op)), _takes_comparison
             )
         }
@@ -276,15 +275,15 @@ KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
         for kind in COMPARISON_OVERLOADS
     },
     **{
-        name: {FLOAT: Kernel(partial(_clamp, bounds), _takes_clamp)}
+        name: {FLOAT: EagerKernel(partial(_clamp, bounds), _takes_clamp)}
         for name, bounds in CLAMPS.items()
     },
-    "pow.Tensor_Scalar_out": {FLOAT: Kernel(partial(unary, "pow", _power), takes_power)},
-    "gelu.out": {FLOAT: Kernel(_gelu, _takes_gelu)},
-    "softplus.out": {FLOAT: Kernel(_softplus, takes_floats)},
-    "leaky_relu.out": {FLOAT: Kernel(_leaky_relu, takes_floats)},
-    "relu": {FLOAT: Kernel(relu, is_computed)},
-    "relu_": {FLOAT: Kernel(relu_, is_computed)},
-    "rsub.Tensor": {ANY: Kernel(reversed_subtraction)},
-    "rsub.Scalar": {ANY: Kernel(reversed_subtraction)},
+    "pow.Tensor_Scalar_out": {FLOAT: EagerKernel(partial(unary, "pow", _power), takes_power)},
+    "gelu.out": {FLOAT: EagerKernel(_gelu, _takes_gelu)},
+    "softplus.out": {FLOAT: EagerKernel(_softplus, takes_floats)},
+    "leaky_relu.out": {FLOAT: EagerKernel(_leaky_relu, takes_floats)},
+    "relu": {FLOAT: EagerKernel(relu, is_computed)},
+    "relu_": {FLOAT: EagerKernel(relu_, is_computed)},
+    "rsub.Tensor": {ANY: EagerKernel(reversed_subtraction)},
+    "rsub.Scalar": {ANY: EagerKernel(reversed_subtraction)},
 }

@@ -13,16 +13,20 @@ from typing import Any
 import torch
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.device.cards import is_on_card
-from spyre.torch_backend.device.dtypes import NAMES, name_of
+from spyre.torch_backend.device import NAMES, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
-from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, Kernel
+from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, EagerKernel
 from spyre.torch_backend.eager.launch import ready_buffer, run
-from spyre.torch_backend.program.op_spec import Ints, Value
-from spyre.torch_backend.program.operations import Lowering
-from spyre.torch_backend.tensors.allocation import allocate
-from spyre.torch_backend.tensors.buffer import buffer_of
-from spyre.torch_backend.tensors.copies import assemble, download, moves_bits, to_host, upload
+from spyre.torch_backend.program import Ints, Lowering, Value
+from spyre.torch_backend.tensors import (
+    allocate,
+    assemble,
+    buffer_of,
+    download,
+    moves_bits,
+    to_host,
+    upload,
+)
 
 
 def empty(
@@ -191,15 +195,15 @@ def _triangle_indices(
     return _upload_into(torch.empty(content.shape, dtype=dtype, device=device), content)
 
 
-_EYE = {ANY: Kernel(partial(_sequence, torch.eye), _takes_sequence)}
+_EYE = {ANY: EagerKernel(partial(_sequence, torch.eye), _takes_sequence)}
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
-    "fill_.Scalar": {ANY: Kernel(fill_scalar)},
-    "zero_": {ANY: Kernel(zero)},
-    "arange.start_out": {ANY: Kernel(partial(_sequence, torch.arange), _takes_sequence)},
-    "linspace.out": {ANY: Kernel(partial(_sequence, torch.linspace), _takes_sequence)},
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    "fill_.Scalar": {ANY: EagerKernel(fill_scalar)},
+    "zero_": {ANY: EagerKernel(zero)},
+    "arange.start_out": {ANY: EagerKernel(partial(_sequence, torch.arange), _takes_sequence)},
+    "linspace.out": {ANY: EagerKernel(partial(_sequence, torch.linspace), _takes_sequence)},
     "eye.m_out": _EYE,
     "eye.out": _EYE,
-    "tril_indices": {ANY: Kernel(partial(_triangle_indices, torch.tril_indices))},
-    "triu_indices": {ANY: Kernel(partial(_triangle_indices, torch.triu_indices))},
+    "tril_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.tril_indices))},
+    "triu_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.triu_indices))},
 }

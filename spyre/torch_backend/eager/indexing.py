@@ -20,21 +20,22 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     ZERO_SIZE,
     ArgumentClass,
-    Kernel,
+    EagerKernel,
     fill,
 )
-from spyre.torch_backend.program.indexing import (
+from spyre.torch_backend.program import (
     MAX_ROWS,
     OUT_OF_RANGE,
+    Lowering,
+    Value,
     gathered,
     marked_positions,
+    narrowed,
     other_lane,
     stored_elements,
     wrapped_positions,
 )
-from spyre.torch_backend.program.op_spec import Value, narrowed
-from spyre.torch_backend.program.operations import Lowering
-from spyre.torch_backend.tensors.copies import to_host
+from spyre.torch_backend.tensors import to_host
 
 INDICES = (torch.int32, torch.int64)
 MAX_ELEMENTS = 1 << 26
@@ -285,19 +286,19 @@ def _takes_renorm(weight: torch.Tensor, indices: torch.Tensor, *_: Any) -> bool:
     return weight.dtype in FLOATS and weight.numel() > 0 and indices.numel() > 0
 
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
-    "embedding": {ANY: Kernel(embedding, _takes_embedding)},
-    "index_select": {ANY: Kernel(index_select, _takes_index_select)},
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    "embedding": {ANY: EagerKernel(embedding, _takes_embedding)},
+    "index_select": {ANY: EagerKernel(index_select, _takes_index_select)},
     "gather.out": {
-        ZERO_SIZE: Kernel(_gather_of_nothing, _takes_gather_of_nothing),
-        ANY: Kernel(gather, _takes_gather),
+        ZERO_SIZE: EagerKernel(_gather_of_nothing, _takes_gather_of_nothing),
+        ANY: EagerKernel(gather, _takes_gather),
     },
     "index.Tensor_out": {
-        BOOL: Kernel(index_by_masks, _has_masks),
-        ANY: Kernel(index, _takes_index),
+        BOOL: EagerKernel(index_by_masks, _has_masks),
+        ANY: EagerKernel(index, _takes_index),
     },
-    "isin.Tensor_Tensor_out": {ANY: Kernel(isin, _takes_isin)},
-    "flip": {ANY: Kernel(flip, _takes_flip)},
-    "nonzero": {ANY: Kernel(nonzero)},
-    "embedding_renorm_": {FLOAT: Kernel(embedding_renorm_, _takes_renorm)},
+    "isin.Tensor_Tensor_out": {ANY: EagerKernel(isin, _takes_isin)},
+    "flip": {ANY: EagerKernel(flip, _takes_flip)},
+    "nonzero": {ANY: EagerKernel(nonzero)},
+    "embedding_renorm_": {FLOAT: EagerKernel(embedding_renorm_, _takes_renorm)},
 }

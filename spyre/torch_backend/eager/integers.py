@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     INTEGER,
     INTEGERS,
     ArgumentClass,
-    Kernel,
+    EagerKernel,
     broadcast_shape,
     fill,
     operand,
@@ -28,9 +28,7 @@ from spyre.torch_backend.eager.elementwise import (
     clamp_bounds,
 )
 from spyre.torch_backend.eager.reductions import over_all, over_dims, reduced_sizes
-from spyre.torch_backend.program.indexing import off_lanes
-from spyre.torch_backend.program.op_spec import LoweringFunction, Value, narrowed
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import Lowering, LoweringFunction, Value, narrowed, off_lanes
 
 
 def plus(low: Lowering, a: Value, b: Value) -> Value:
@@ -335,28 +333,28 @@ PROMOTIONS = {
 }
 """`Operation.promoted` by aten name."""
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     **{
-        f"{name}.out": {INTEGER: Kernel(partial(_binary, name, lowering), _takes_binary)}
+        f"{name}.out": {INTEGER: EagerKernel(partial(_binary, name, lowering), _takes_binary)}
         for name, lowering in _BINARY.items()
     },
     **{
-        full: {INTEGER: Kernel(partial(_comparison, name), _takes_comparison)}
+        full: {INTEGER: EagerKernel(partial(_comparison, name), _takes_comparison)}
         for full, name in _COMPARISONS.items()
     },
     **{
-        name: {INTEGER: Kernel(partial(_clamp, bounds), partial(_takes_clamp, bounds))}
+        name: {INTEGER: EagerKernel(partial(_clamp, bounds), partial(_takes_clamp, bounds))}
         for name, bounds in CLAMPS.items()
     },
     **{
         f"bitwise_{name}.Tensor_out": {
-            INTEGER: Kernel(partial(_binary, name, partial(_with_truth, name)), _takes_bits)
+            INTEGER: EagerKernel(partial(_binary, name, partial(_with_truth, name)), _takes_bits)
         }
         for name in ("and", "or", "xor")
     },
     **{
         name: {
-            INTEGER: Kernel(
+            INTEGER: EagerKernel(
                 partial(over_all, f"int {name}", partial(_outermost, name)), _takes_extreme_of_all
             )
         }
@@ -364,15 +362,15 @@ KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
     },
     **{
         f"a{name}.out": {
-            INTEGER: Kernel(
+            INTEGER: EagerKernel(
                 partial(over_dims, f"int {name}", partial(_outermost, name)), _takes_extreme
             )
         }
         for name in ("max", "min")
     },
-    "neg.out": {INTEGER: Kernel(partial(_unary, "neg", _negative), _takes_unary)},
-    "abs.out": {INTEGER: Kernel(partial(_unary, "abs", _magnitude), _takes_unary)},
-    "sum.IntList_out": {INTEGER: Kernel(_sum, _takes_sum)},
-    "remainder.Tensor_out": {INTEGER: Kernel(_remainder, _takes_remainder)},
-    "floor_divide": {INTEGER: Kernel(_floor_divide, _divides)},
+    "neg.out": {INTEGER: EagerKernel(partial(_unary, "neg", _negative), _takes_unary)},
+    "abs.out": {INTEGER: EagerKernel(partial(_unary, "abs", _magnitude), _takes_unary)},
+    "sum.IntList_out": {INTEGER: EagerKernel(_sum, _takes_sum)},
+    "remainder.Tensor_out": {INTEGER: EagerKernel(_remainder, _takes_remainder)},
+    "floor_divide": {INTEGER: EagerKernel(_floor_divide, _divides)},
 }

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spyre.dtypes import STICK_BYTES, find_stored_format
-from spyre.dtypes.formats import FormatKind
+from spyre.dtypes import STICK_BYTES, FormatKind, find_stored_format
 from spyre.layout import SpyreTensorLayout
 from spyre.lru_cache import LruCache
-from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.flex.job import to_device_plan
-from spyre.runtime.memory.storage import SpyreTensor
+from spyre.runtime.arguments import HostTensor
+from spyre.runtime.flex import to_device_plan
+from spyre.runtime.memory import SpyreTensor
 from spyre.torch_backend.compat import TO_CARD, in_range
 from spyre.torch_backend.eager.compile import (
     CachedCall,
@@ -25,14 +24,22 @@ from spyre.torch_backend.eager.compile import (
     ScalarOperand,
     prepare,
 )
-from spyre.torch_backend.program.op_spec import LoweringError, LoweringFunction, device_format
-from spyre.torch_backend.program.recording import current_recorder
-from spyre.torch_backend.tensors.allocation import allocate_based
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, buffer_of
-from spyre.torch_backend.tensors.copies import lay_out_for, relayout
+from spyre.torch_backend.program import (
+    LoweringError,
+    LoweringFunction,
+    current_recorder,
+    device_format,
+)
+from spyre.torch_backend.tensors import (
+    DeviceBuffer,
+    allocate_based,
+    buffer_of,
+    lay_out_for,
+    relayout,
+)
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex import FlexDevice
 
 MAX_CALLS = 16384
 Key = tuple[object, ...]

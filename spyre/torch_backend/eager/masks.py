@@ -8,23 +8,20 @@ from typing import Any
 import torch
 
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.device.cards import card_of
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device import card_of, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     CONVERTED,
     INTEGERS,
     ArgumentClass,
-    Kernel,
+    EagerKernel,
     fill,
     operand,
 )
 from spyre.torch_backend.eager.integers import chosen, is_integer
-from spyre.torch_backend.program.op_spec import Value
-from spyre.torch_backend.program.operations import Lowering
-from spyre.torch_backend.program.recording import current_recorder
-from spyre.torch_backend.tensors.buffer import buffer_of
+from spyre.torch_backend.program import Lowering, Value, current_recorder
+from spyre.torch_backend.tensors import buffer_of
 
 MAX_TRIANGLES = 32
 """Triangles that stay on the card."""
@@ -157,14 +154,14 @@ def _takes_triangular(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) 
     return x.dtype in CONVERTED and x.dtype == out.dtype
 
 
-_MASKED_FILL = {ANY: Kernel(masked_fill, _takes_fill)}
-_MASKED_FILL_ = {ANY: Kernel(masked_fill_, _takes_fill)}
+_MASKED_FILL = {ANY: EagerKernel(masked_fill, _takes_fill)}
+_MASKED_FILL_ = {ANY: EagerKernel(masked_fill_, _takes_fill)}
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
-    "where.self": {ANY: Kernel(where, _takes_where)},
-    "where.self_out": {ANY: Kernel(where_out, _takes_where)},
-    "tril.out": {ANY: Kernel(partial(_triangular, True), _takes_triangular)},
-    "triu.out": {ANY: Kernel(partial(_triangular, False), _takes_triangular)},
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    "where.self": {ANY: EagerKernel(where, _takes_where)},
+    "where.self_out": {ANY: EagerKernel(where_out, _takes_where)},
+    "tril.out": {ANY: EagerKernel(partial(_triangular, True), _takes_triangular)},
+    "triu.out": {ANY: EagerKernel(partial(_triangular, False), _takes_triangular)},
     "masked_fill.Scalar": _MASKED_FILL,
     "masked_fill.Tensor": _MASKED_FILL,
     "masked_fill_.Scalar": _MASKED_FILL_,

@@ -12,18 +12,17 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
     FLOAT,
     FLOATS,
     ZERO_SIZE,
     ArgumentClass,
-    Kernel,
+    EagerKernel,
     fill,
     fill_number,
 )
-from spyre.torch_backend.program.op_spec import Value
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import Lowering, Value
 
 TERMS_BYTES = 1 << 28
 """Most memory for the terms of a float32 product."""
@@ -184,15 +183,18 @@ def is_addmm(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, **_: A
     return is_mm(left, right) and bias.shape in (right.shape[1:], (left.shape[0], right.shape[1]))
 
 
-_PRODUCT = {ZERO_SIZE: Kernel(_empty_product, _takes_empty), FLOAT: Kernel(_matmul, _takes)}
-_SUMMED = {ZERO_SIZE: Kernel(_empty_addmm, _takes_empty), FLOAT: Kernel(_addmm, _takes)}
+_PRODUCT = {
+    ZERO_SIZE: EagerKernel(_empty_product, _takes_empty),
+    FLOAT: EagerKernel(_matmul, _takes),
+}
+_SUMMED = {ZERO_SIZE: EagerKernel(_empty_addmm, _takes_empty), FLOAT: EagerKernel(_addmm, _takes)}
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "mm.out": _PRODUCT,
     "bmm.out": _PRODUCT,
     "addmm.out": _SUMMED,
     "baddbmm.out": _SUMMED,
-    "addmv.out": {FLOAT: Kernel(_addmv, _takes_vector)},
-    "dot": {FLOAT: Kernel(dot, _takes_dot)},
-    "vdot": {FLOAT: Kernel(dot, _takes_dot)},
+    "addmv.out": {FLOAT: EagerKernel(_addmv, _takes_vector)},
+    "dot": {FLOAT: EagerKernel(dot, _takes_dot)},
+    "vdot": {FLOAT: EagerKernel(dot, _takes_dot)},
 }

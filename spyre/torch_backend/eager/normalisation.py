@@ -9,20 +9,19 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
     FLOAT,
     FLOATS,
     ZERO_SIZE,
     ArgumentClass,
-    Kernel,
+    EagerKernel,
     NewResult,
     fill,
 )
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import logarithm
-from spyre.torch_backend.program.op_spec import LoweringFunction, Value
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 _AFFINE = {"weight": 1.0, "bias": 0.0}
 """What the normalised values are multiplied by and what is added, and the numbers for neither."""
@@ -158,21 +157,23 @@ def _takes_layer_norm_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
     return x.dtype in FLOATS and not x.numel()
 
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
-    "_softmax.out": {FLOAT: Kernel(partial(_softmax, "softmax", softmax), _takes_softmax)},
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    "_softmax.out": {FLOAT: EagerKernel(partial(_softmax, "softmax", softmax), _takes_softmax)},
     "_log_softmax.out": {
-        FLOAT: Kernel(partial(_softmax, "log_softmax", log_softmax), _takes_softmax)
+        FLOAT: EagerKernel(partial(_softmax, "log_softmax", log_softmax), _takes_softmax)
     },
     "_softmax_backward_data.out": {
-        FLOAT: Kernel(partial(_backward, "softmax_backward", softmax_backward), _takes_backward)
+        FLOAT: EagerKernel(
+            partial(_backward, "softmax_backward", softmax_backward), _takes_backward
+        )
     },
     "_log_softmax_backward_data.out": {
-        FLOAT: Kernel(
+        FLOAT: EagerKernel(
             partial(_backward, "log_softmax_backward", log_softmax_backward), _takes_backward
         )
     },
     "native_layer_norm": {
-        ZERO_SIZE: Kernel(_layer_norm_of_nothing, _takes_layer_norm_of_nothing),
-        FLOAT: Kernel(native_layer_norm, _takes_layer_norm),
+        ZERO_SIZE: EagerKernel(_layer_norm_of_nothing, _takes_layer_norm_of_nothing),
+        FLOAT: EagerKernel(native_layer_norm, _takes_layer_norm),
     },
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     COMPUTED,
@@ -22,16 +22,22 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     ZERO_SIZE,
     ArgumentClass,
-    Kernel,
+    EagerKernel,
     fill,
     fill_number,
     is_computed,
     takes_floats,
 )
 from spyre.torch_backend.eager.special import extreme, logarithm
-from spyre.torch_backend.program.indexing import other_lane, running_sum, stored_elements
-from spyre.torch_backend.program.op_spec import Ints, LoweringFunction, Value
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import (
+    Ints,
+    Lowering,
+    LoweringFunction,
+    Value,
+    other_lane,
+    running_sum,
+    stored_elements,
+)
 
 MAX_CUMULATIVE_ELEMENTS = 1 << 24
 """Elements a running sum may need room for with sticks along another dim."""
@@ -274,41 +280,43 @@ def _takes_cumsum(
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _sums(label: str, lowering: LoweringFunction, of_nothing: float) -> dict[ArgumentClass, Kernel]:
+def _sums(
+    label: str, lowering: LoweringFunction, of_nothing: float
+) -> dict[ArgumentClass, EagerKernel]:
     return {
-        ZERO_SIZE: Kernel(partial(_fill_zero_size, of_nothing), _takes_zero_size),
-        FLOAT: Kernel(partial(over_dims, label, lowering), _takes_reduction),
+        ZERO_SIZE: EagerKernel(partial(_fill_zero_size, of_nothing), _takes_zero_size),
+        FLOAT: EagerKernel(partial(over_dims, label, lowering), _takes_reduction),
     }
 
 
-def _variances(root: bool) -> dict[ArgumentClass, Kernel]:
+def _variances(root: bool) -> dict[ArgumentClass, EagerKernel]:
     return {
-        ZERO_SIZE: Kernel(_variance_of_nothing, _takes_variance_of_nothing),
-        FLOAT: Kernel(partial(_variance_kernel, root), _takes_variance),
+        ZERO_SIZE: EagerKernel(_variance_of_nothing, _takes_variance_of_nothing),
+        FLOAT: EagerKernel(partial(_variance_kernel, root), _takes_variance),
     }
 
 
 _LARGEST, _SMALLEST = partial(_extreme, "max"), partial(_extreme, "min")
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "sum.IntList_out": _sums("sum", partial(_reduced, "sum"), 0.0),
     "mean.out": _sums("mean", _mean, nan),
     "prod.int_out": _sums("prod", partial(_reduced, "prod"), 1.0),
-    "prod": {ANY: Kernel(_product_of_all)},
-    "amax.out": {FLOAT: Kernel(partial(over_dims, "amax", _LARGEST), _takes_reduction)},
-    "amin.out": {FLOAT: Kernel(partial(over_dims, "amin", _SMALLEST), _takes_reduction)},
-    "max": {FLOAT: Kernel(partial(over_all, "amax", _LARGEST), _takes_all)},
-    "min": {FLOAT: Kernel(partial(over_all, "amin", _SMALLEST), _takes_all)},
+    "prod": {ANY: EagerKernel(_product_of_all)},
+    "amax.out": {FLOAT: EagerKernel(partial(over_dims, "amax", _LARGEST), _takes_reduction)},
+    "amin.out": {FLOAT: EagerKernel(partial(over_dims, "amin", _SMALLEST), _takes_reduction)},
+    "max": {FLOAT: EagerKernel(partial(over_all, "amax", _LARGEST), _takes_all)},
+    "min": {FLOAT: EagerKernel(partial(over_all, "amin", _SMALLEST), _takes_all)},
     "var.correction": _variances(False),
     "std.correction": _variances(True),
     "linalg_vector_norm.out": {
-        ZERO_SIZE: Kernel(_norm_of_nothing, _takes_norm_of_nothing),
-        FLOAT: Kernel(_vector_norm, _takes_reduction),
+        ZERO_SIZE: EagerKernel(_norm_of_nothing, _takes_norm_of_nothing),
+        FLOAT: EagerKernel(_vector_norm, _takes_reduction),
     },
     **{
-        f"{name}.{kind}": {ANY: Kernel(partial(over_dims, name, lowering), _takes_truth)}
+        f"{name}.{kind}": {ANY: EagerKernel(partial(over_dims, name, lowering), _takes_truth)}
         for name, lowering in (("any", partial(_truth, "max")), ("all", partial(_truth, "min")))
         for kind in ("out", "dims_out", "all_out")
     },
-    "cumsum.out": {ANY: Kernel(cumsum, _takes_cumsum)},
+    "cumsum.out": {ANY: EagerKernel(cumsum, _takes_cumsum)},
 }

@@ -26,14 +26,14 @@ from spyre.torch_backend.eager import (
 from spyre.torch_backend.eager.dispatch import (
     FLOAT,
     ArgumentClass,
+    EagerKernel,
+    EagerOperation,
     FunctionalVariant,
-    Kernel,
-    Operation,
     always,
     call,
     call_functional,
 )
-from spyre.torch_backend.registration.library import register_composites, register_kernels
+from spyre.torch_backend.registration import register_composites, register_kernels
 
 MODULES: tuple[ModuleType, ...] = (
     attention,
@@ -91,9 +91,9 @@ FITS: dict[str, Callable[..., bool]] = {
 
 
 @cache
-def kernel_tables() -> dict[str, dict[ArgumentClass, Kernel]]:
+def kernel_tables() -> dict[str, dict[ArgumentClass, EagerKernel]]:
     """The kernels of every operation by class of arguments, in the order they are asked."""
-    tables: dict[str, dict[ArgumentClass, Kernel]] = {}
+    tables: dict[str, dict[ArgumentClass, EagerKernel]] = {}
     for module in MODULES:
         for name, kernels in module.KERNELS.items():
             tables.setdefault(name, {}).update(kernels)
@@ -111,14 +111,14 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
     for name, kernels in tables.items():
         promoted = integers.PROMOTIONS.get(name)
         overload = None if name in attention.KERNELS else operator(name)
-        operation = Operation(name, overload, tuple(kernels.values()), promoted)
+        operation = EagerOperation(name, overload, tuple(kernels.values()), promoted)
         functions[name] = partial(call, operation)
     for name, out in FUNCTIONAL_VARIANTS.items():
         functions[name] = partial(call_functional, _functional_variant(name, tables[out][FLOAT]))
     return functions
 
 
-def _functional_variant(name: str, kernel: Kernel) -> FunctionalVariant:
+def _functional_variant(name: str, kernel: EagerKernel) -> FunctionalVariant:
     op = operator(name)
     tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
     return FunctionalVariant(op, kernel, FITS.get(name, always), tensors)

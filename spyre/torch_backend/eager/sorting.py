@@ -14,13 +14,18 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import FLOAT, FLOATS, ArgumentClass, Kernel
+from spyre.torch_backend.eager.dispatch import FLOAT, FLOATS, ArgumentClass, EagerKernel
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import extreme
-from spyre.torch_backend.program.indexing import largest, off_lanes, other_lane, stored_elements
-from spyre.torch_backend.program.op_spec import Value
-from spyre.torch_backend.program.operations import Lowering
-from spyre.torch_backend.program.recording import current_recorder
+from spyre.torch_backend.program import (
+    Lowering,
+    Value,
+    current_recorder,
+    largest,
+    off_lanes,
+    other_lane,
+    stored_elements,
+)
 
 MAX_ELEMENTS = 1 << 24
 """Elements a tensor may need room for with sticks along another dim."""
@@ -183,17 +188,17 @@ _INTO: dict[str, tuple[str, tuple[str, str]]] = {
 }
 """Variants with given results: the function, and the names the results have."""
 
-KERNELS: dict[str, dict[ArgumentClass, Kernel]] = {
-    **{name: {FLOAT: Kernel(*function)} for name, function in _FUNCTIONS.items()},
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    **{name: {FLOAT: EagerKernel(*function)} for name, function in _FUNCTIONS.items()},
     **{
         name: {
-            FLOAT: Kernel(
+            FLOAT: EagerKernel(
                 partial(_run_into, _FUNCTIONS[function][0], results),
                 partial(_takes_into, _FUNCTIONS[function][1], results),
             )
         }
         for name, (function, results) in _INTO.items()
     },
-    "argmax.out": {FLOAT: Kernel(partial(_position, True), _takes_position)},
-    "argmin.out": {FLOAT: Kernel(partial(_position, False), _takes_position)},
+    "argmax.out": {FLOAT: EagerKernel(partial(_position, True), _takes_position)},
+    "argmin.out": {FLOAT: EagerKernel(partial(_position, False), _takes_position)},
 }

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spyre.torch_backend.program.op_spec import Value, float_bits
-from spyre.torch_backend.program.operations import Lowering
+from spyre.torch_backend.program import Lowering, Value, float_bits
 
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 """Abramowitz and Stegun 7.1.26: |error| < 1.5e-7."""

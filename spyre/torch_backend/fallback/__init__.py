@@ -1,1 +1,5 @@
 """Operations without a kernel on the cores: run on the CPU, or refused."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -22,14 +22,25 @@ import torch
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_key
-from spyre.torch_backend.device.cards import is_on_card
-from spyre.torch_backend.device.dtypes import check_int64, name_of
-from spyre.torch_backend.device.random import cpu_generator, drawing_from_card, is_random
-from spyre.torch_backend.registration.unsupported_layouts import refuse_layout
-from spyre.torch_backend.tensors.allocation import allocate
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, buffer_of
-from spyre.torch_backend.tensors.copies import from_host, start_host_storage, view_of, write_storage
-from spyre.torch_backend.tensors.storages import set_storage
+from spyre.torch_backend.device import (
+    check_int64,
+    cpu_generator,
+    drawing_from_card,
+    is_on_card,
+    is_random,
+    name_of,
+)
+from spyre.torch_backend.registration import refuse_layout
+from spyre.torch_backend.tensors import (
+    DeviceBuffer,
+    allocate,
+    buffer_of,
+    from_host,
+    set_storage,
+    start_host_storage,
+    view_of,
+    write_storage,
+)
 
 PythonNumber = bool | int | float | complex
 NUMBERS = (bool, int, float, complex)

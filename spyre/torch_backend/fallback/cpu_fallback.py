@@ -18,9 +18,9 @@ import torch
 from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.compat import schema_of
-from spyre.torch_backend.device.errors import warn_user
+from spyre.torch_backend.device import warn_user
 from spyre.torch_backend.fallback.call import FallbackCall
-from spyre.torch_backend.program.recording import NotRecorded, current_recorder
+from spyre.torch_backend.program import NotRecorded, current_recorder
 
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()

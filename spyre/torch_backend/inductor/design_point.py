@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from spyre.hw.counters.launches import LaunchCounts
+from spyre.hw.counters import LaunchCounts
 from spyre.torch_backend import autoload
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
-from spyre.torch_backend.observe.launches import launches_noted
+from spyre.torch_backend.observe import launches_noted
 
 Function = Callable[..., Any]
 _forms = itertools.count()

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from spyre.torch_backend.program.compiled import CompiledProgram, launches_reported_to
+from spyre.torch_backend.program import CompiledProgram, launches_reported_to
 
 if TYPE_CHECKING:
-    from spyre.hw.linking.linked_program import LinkedProgram
+    from spyre.hw.linking import LinkedProgram
 
 
 class Launches:

@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from spyre.errors import LaunchError
-from spyre.hw.cost.models import Model
-from spyre.hw.cost.timeline import Overlap
-from spyre.runtime.flex.command_stream import CommandStream
-from spyre.runtime.kernel.launch import run_recorded
+from spyre.hw.cost import Model, Overlap
+from spyre.runtime.flex import CommandStream
+from spyre.runtime.kernel import run_recorded
 from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
 from spyre.runtime.profile.trace import modelled_events
-from spyre.runtime.trace.commands import check_trace_file, write_trace
+from spyre.runtime.trace import check_trace_file, write_trace
 from spyre.torch_backend.observe.watch import FIRST_PROCESS, CardObserver, recorded, time_axis
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from spyre.runtime.profile.profile import Profile
-    from spyre.runtime.trace.commands import TimeAxis
+    from spyre.runtime.trace import TimeAxis
 
 
 class profile(CardObserver[CommandStream]):

@@ -16,16 +16,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from spyre.errors import LaunchError
-from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.launches import LaunchCounts
-from spyre.runtime.flex.command_stream import CommandStream
-from spyre.runtime.flex.device import FlexDevice, devices
-from spyre.runtime.trace.commands import TimeAxis, check_trace_file, write_trace
+from spyre.hw.counters import Counters, LaunchCounts
+from spyre.runtime.flex import CommandStream, FlexDevice, devices
+from spyre.runtime.trace import TimeAxis, check_trace_file, write_trace
 from spyre.torch_backend.compat import TRACE_BASE_STEP_S
-from spyre.torch_backend.device.cards import card_at
+from spyre.torch_backend.device import card_at
 
 if TYPE_CHECKING:
-    from spyre.runtime.kernel.launch import Runner
+    from spyre.runtime.kernel import Runner
 
 T = TypeVar("T")
 _observed = threading.Lock()

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import DeviceView, row_major_view
-from spyre.mlir.builder.bundles import BuiltBundle, BundleBuilder
-from spyre.mlir.builder.operations import BufferAddress
+from spyre.layout import DeviceView, row_major_view
+from spyre.mlir.builder import BufferAddress, BuiltBundle, BundleBuilder
 from spyre.torch_backend.program.emit import emit
-from spyre.torch_backend.program.op_spec import OpSpec, Value, device_format
+from spyre.torch_backend.program.op_spec import DeviceOp, Value, device_format
 
 SCRATCH = "scratch"
 
@@ -33,7 +32,7 @@ class ProgramBuilder:
     """A program under construction."""
 
     regions: list[MemoryRegion] = field(default_factory=list)
-    specs: list[OpSpec] = field(default_factory=list)
+    specs: list[DeviceOp] = field(default_factory=list)
     arguments: int = 0
     scratch_bytes: int = 0
 
@@ -67,7 +66,7 @@ class ProgramBuilder:
         region = self._region(view.span_bytes + more * last)
         return Value(view, dtype, region, tuple(order))
 
-    def add(self, spec: OpSpec) -> Value:
+    def add(self, spec: DeviceOp) -> Value:
         """Append an operation; returns its result."""
         self.specs.append(spec)
         return spec.output

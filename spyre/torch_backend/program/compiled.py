@@ -12,22 +12,19 @@ from typing import TYPE_CHECKING
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
-from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.linking import LinkedProgram
+from spyre.hw.memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.builder.bundles import BuiltBundle
-from spyre.runtime.arguments.specs import KernelArguments
-from spyre.runtime.flex.launch_plan import LaunchPlan
-from spyre.runtime.flex.loaded_kernel import load_kernel
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
-from spyre.runtime.spyrecode.init_binary import format_header
+from spyre.mlir.builder import BuiltBundle
+from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.flex import LaunchPlan, load_kernel
+from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.spyrecode import format_header
 from spyre.torch_backend.compat import launch_range, profiled
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
-    from spyre.runtime.flex.stream import FlexStream
-    from spyre.runtime.memory.storage import SpyreTensor
+    from spyre.runtime.flex import FlexDevice, FlexStream
+    from spyre.runtime.memory import SpyreTensor
 
 
 LaunchWatcher = Callable[["CompiledProgram", tuple[int, ...]], object]

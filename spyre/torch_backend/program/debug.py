@@ -9,9 +9,9 @@ from pathlib import Path
 
 from spyre import config
 from spyre.errors import LaunchError
-from spyre.mlir.builder.bundles import BuiltBundle
+from spyre.mlir.builder import BuiltBundle
 from spyre.mlir.bundle import write_bundle
-from spyre.torch_backend.registration.debug_log import log_program
+from spyre.torch_backend.registration import log_program
 
 LISTING_FILE = "operations.txt"
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import DeviceView, Factor
-from spyre.mlir.builder.operations import BufferAddress, OperandSpec, OperationSpec
-from spyre.mlir.operation.operation import MASK_CONSTANT, Indirection
+from spyre.layout import DeviceView, Factor
+from spyre.mlir.builder import BufferAddress, OperandSpec, OperationSpec
+from spyre.mlir.operation import MASK_CONSTANT, Indirection
 from spyre.torch_backend.program.emitter import (
     Emitter,
     IterationSpace,
@@ -24,10 +24,10 @@ from spyre.torch_backend.program.emitter import (
 )
 from spyre.torch_backend.program.iteration import IterationDim, common_iteration
 from spyre.torch_backend.program.op_spec import (
+    DeviceOp,
     LoweringError,
     OpFunction,
     OpKind,
-    OpSpec,
     Value,
     float_bits,
 )
@@ -38,7 +38,7 @@ INDEX_STICK = 32
 _TABLE, _INDEX, _OUTPUT = 0, 1, 2
 
 
-def gather_space(spec: OpSpec, place: Callable[[Value], BufferAddress]) -> IterationSpace:
+def gather_space(spec: DeviceOp, place: Callable[[Value], BufferAddress]) -> IterationSpace:
     """``dims``: the table's dim of rows. The index has the output's rank, with size 1 (or repeated
     elements) along dims it does not depend on; the table has that rank too.
     """
@@ -61,7 +61,7 @@ def single_row(pitch_bytes: int) -> IterationDim:
     return IterationDim(1, (Factor(1, pitch_bytes), one, one), 1)
 
 
-def emit_gather(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
+def emit_gather(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
     """The SDSC of a gather; the one dim of role 1 steps through the index where there is one row of
     the output per element.
     """
@@ -132,17 +132,17 @@ _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
 """What masked elements count as, where it is not 0."""
 
 
-def emit(spec: OpSpec, place: PlaceOf) -> OperationSpec:
+def emit(spec: DeviceOp, place: PlaceOf) -> OperationSpec:
     """The SDSC of ``spec``; LoweringError when its operands' sticks do not go together."""
     return emit_over(spec, iteration_space(spec, place))
 
 
-def iteration_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
+def iteration_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
     """The tensors of ``spec`` over common dims. LoweringError as of `common_iteration`."""
     return _SPACES[spec.kind](spec, place)
 
 
-def emit_over(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
+def emit_over(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
     """The SDSC of an operation over given dims.
 
     Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
@@ -152,14 +152,14 @@ def emit_over(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
     return _EMITTERS[spec.kind](spec, walk)
 
 
-def _pointwise_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
+def _pointwise_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
     output = spec.written
     values = [*(v.expanded(output.sizes) for v in spec.inputs), output]
     views = [v.view for v in values]
     return IterationSpace(common_iteration(views), views, [place(v) for v in values])
 
 
-def _pointwise(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
+def _pointwise(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
     dims, last = list(walk.dims), len(walk.views) - 1
     lane = lane_index(dims, last)
     if lane < 0:
@@ -186,7 +186,7 @@ def _tensors(
     return [emitter.tensor(TensorOperand(k, *operand)) for k, operand in enumerate(operands)]
 
 
-def _reduction_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
+def _reduction_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
     (source,) = spec.inputs
     roles = [int(k in spec.dims) for k in range(len(source.sizes))]
     views = [source.view, spec.output.expanded(source.sizes).view]
@@ -195,7 +195,7 @@ def _reduction_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     )
 
 
-def _reduction(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
+def _reduction(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     lane = lane_index(dims, 0)
     if lane < 0:
@@ -217,7 +217,7 @@ def _reduction(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec
     )
 
 
-def _matmul_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
+def _matmul_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
     """``output[.., M, N] = left[.., M, K] · right[.., K, N]`` of equal ranks."""
     left, right = spec.inputs
     rank = len(spec.output.sizes)
@@ -232,7 +232,7 @@ def _matmul_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     return IterationSpace(dims, views, [place(v) for v in values])
 
 
-def _matmul(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
+def _matmul(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     inner, column = _matmul_lanes(dims)
     multiples = {column: MATMUL_STICK, inner: MATMUL_STICK}
@@ -257,13 +257,13 @@ def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
     return inner, column
 
 
-def _restickify_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
+def _restickify_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
     values = (*spec.inputs, spec.output)
     views = [v.view for v in values]
     return IterationSpace(common_iteration(views), views, [place(v) for v in values])
 
 
-def _restickify(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
+def _restickify(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
     dims = list(walk.dims)
     lanes = [lane_index(dims, 0), lane_index(dims, 1)]
     for k in (0, 1):
@@ -277,7 +277,7 @@ def _restickify(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpe
     return emitter.operation(spec.name, tensors[:1], tensors[1:])
 
 
-def _topk_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
+def _topk_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
     """``output``: k elements along ``dims[0]``, which no stick runs along."""
     (source,), (along,) = spec.inputs, spec.dims
     rank = len(source.sizes)
@@ -291,7 +291,7 @@ def _topk_space(spec: OpSpec, place: PlaceOf) -> IterationSpace:
     )
 
 
-def _topk(spec: OpFunction | OpSpec, walk: IterationSpace) -> OperationSpec:
+def _topk(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
     dims = [*walk.dims, *_missing_roles(walk.dims)]
     lane = lane_index(dims, 0)
     if lane < 0:
@@ -312,7 +312,7 @@ def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
     return [IterationDim(1, pair, role) for role, pair in pairs.items() if role not in present]
 
 
-_SPACES: dict[OpKind, Callable[[OpSpec, PlaceOf], IterationSpace]] = {
+_SPACES: dict[OpKind, Callable[[DeviceOp, PlaceOf], IterationSpace]] = {
     OpKind.POINTWISE: _pointwise_space,
     OpKind.REDUCTION: _reduction_space,
     OpKind.MATMUL: _matmul_space,
@@ -320,7 +320,7 @@ _SPACES: dict[OpKind, Callable[[OpSpec, PlaceOf], IterationSpace]] = {
     OpKind.TOPK: _topk_space,
     OpKind.GATHER: gather_space,
 }
-_EMITTERS: dict[OpKind, Callable[[OpFunction | OpSpec, IterationSpace], OperationSpec]] = {
+_EMITTERS: dict[OpKind, Callable[[OpFunction | DeviceOp, IterationSpace], OperationSpec]] = {
     OpKind.POINTWISE: _pointwise,
     OpKind.REDUCTION: _reduction,
     OpKind.MATMUL: _matmul,

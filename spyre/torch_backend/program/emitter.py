@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import DeviceView, Factor
-from spyre.mlir.builder.operations import Base, OperandSpec, OperationSpec
-from spyre.mlir.builder.recipes import round_up
-from spyre.mlir.operation.operation import Component
-from spyre.torch_backend.device.properties import usable_cores
+from spyre.layout import DeviceView, Factor
+from spyre.mlir.builder import Base, OperandSpec, OperationSpec, round_up
+from spyre.mlir.operation import Component
+from spyre.torch_backend.device import usable_cores
 from spyre.torch_backend.program.iteration import CoreDivision, IterationDim, ScratchpadPlace
 from spyre.torch_backend.program.op_spec import LoweringError, UnevenDivision
 

@@ -12,7 +12,14 @@ from math import prod
 
 from spyre.dtypes import find_stored_format
 from spyre.torch_backend.program.emit import INDEX_STICK
-from spyre.torch_backend.program.op_spec import Ints, OpKind, OpSpec, Value, device_format, narrowed
+from spyre.torch_backend.program.op_spec import (
+    DeviceOp,
+    Ints,
+    OpKind,
+    Value,
+    device_format,
+    narrowed,
+)
 from spyre.torch_backend.program.operations import INTEGER, WIDE, Operations, wide_multiple
 
 MAX_ROWS = 1 << 24
@@ -64,7 +71,7 @@ def joined(low: Operations, pieces: Sequence[Value], dim: int, dtype: str) -> Va
         wanted = lane if lane >= 0 and piece.sizes[lane] > 1 else -1
         piece = low.with_lane(piece, wanted)
         part = (dim, start, piece.sizes[dim])
-        low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (piece,), into, part=part))
+        low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (piece,), into, part=part))
     return into
 
 
@@ -83,13 +90,13 @@ def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints)
     lane, split = table.lane_dim, index.lane_dim
     into = low.builder.scratch(sizes, table.dtype, lane)
     if split < 0 or split == lane or sizes[split] <= INDEX_STICK or not sizes[split] % INDEX_STICK:
-        return low.builder.add(OpSpec(OpKind.GATHER, "identity", (table, index), into, (dim,)))
+        return low.builder.add(DeviceOp(OpKind.GATHER, "identity", (table, index), into, (dim,)))
     full_sticks = sizes[split] // INDEX_STICK * INDEX_STICK
     for start, length in ((0, full_sticks), (full_sticks, sizes[split] - full_sticks)):
         part = (split, start, length)
         rows = table if split == dim or table.sizes[split] == 1 else narrowed(table, *part)
         inputs = (rows, narrowed(index, *part))
-        low.builder.add(OpSpec(OpKind.GATHER, "identity", inputs, into, (dim,), part=part))
+        low.builder.add(DeviceOp(OpKind.GATHER, "identity", inputs, into, (dim,), part=part))
     return into
 
 
@@ -130,7 +137,7 @@ def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> 
     into = low.builder.scratch(sizes, "float32", lane)
     one = low.constant(1.0, "float32")
     low.builder.add(
-        OpSpec(
+        DeviceOp(
             OpKind.POINTWISE,
             "mul",
             (numbers, one),
@@ -142,7 +149,7 @@ def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> 
     if padded > sticks:
         zero = low.constant(0.0, "float32")
         part = (lane, sticks, padded - sticks)
-        low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (zero,), into, part=part))
+        low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (zero,), into, part=part))
     return narrowed(low.convert(into, "int32"), lane, 0, extent)
 
 
@@ -153,11 +160,11 @@ def largest(low: Operations, value: Value, dim: int, count: int, indices: bool) 
     lane = value.lane_dim
     if not indices:
         into = low.builder.scratch(sizes, value.dtype, lane)
-        return low.builder.add(OpSpec(OpKind.TOPK, "topkvalue", (value,), into, (dim,)))
+        return low.builder.add(DeviceOp(OpKind.TOPK, "topkvalue", (value,), into, (dim,)))
     half = value.view.elements_per_stick == WIDE
     multiple = wide_multiple(value) if half else 0
     into = low.builder.scratch(sizes, "int64", lane, multiple)
-    positions = low.builder.add(OpSpec(OpKind.TOPK, "topkindex", (value,), into, (dim,)))
+    positions = low.builder.add(DeviceOp(OpKind.TOPK, "topkindex", (value,), into, (dim,)))
     return replace(positions, order=None) if multiple else positions
 
 
@@ -171,10 +178,10 @@ def running_sum(low: Operations, value: Value, dim: int) -> Value:
         into = low.builder.scratch(value.sizes, value.dtype, value.lane_dim)
         head, tail = narrowed(value, dim, 0, step), narrowed(value, dim, step, remaining)
         before = narrowed(value, dim, 0, remaining)
-        keep = OpSpec(OpKind.POINTWISE, "identity", (head,), into, part=(dim, 0, step))
+        keep = DeviceOp(OpKind.POINTWISE, "identity", (head,), into, part=(dim, 0, step))
         low.builder.add(keep)
         low.builder.add(
-            OpSpec(OpKind.POINTWISE, name, (before, tail), into, part=(dim, step, remaining))
+            DeviceOp(OpKind.POINTWISE, name, (before, tail), into, part=(dim, step, remaining))
         )
         value, step = into, 2 * step
     return value

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spyre.layout.device_view import DeviceView, Factor, split
+from spyre.layout import DeviceView, Factor, split
 from spyre.torch_backend.program.op_spec import LoweringError
 
 

@@ -14,7 +14,7 @@ from math import prod
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import UnsupportedError
-from spyre.layout.device_view import DeviceView
+from spyre.layout import DeviceView
 
 
 def float_bits(number: float) -> int:
@@ -189,7 +189,7 @@ class OpFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class OpSpec:
+class DeviceOp:
     """One SDSC to be.
 
     ``name``: opFuncName, of a reduction without the suffix ``nonstick``. ``dims``: host dims a
@@ -218,7 +218,7 @@ class OpSpec:
         """Regions it touches, the output's last."""
         return (*(value.region for value in self.inputs), self.output.region)
 
-    def into(self, region: int, target: Value) -> OpSpec:
+    def into(self, region: int, target: Value) -> DeviceOp:
         """The operation with the result that lies in ``region`` in ``target`` instead."""
         output = target if self.output.region == region else self.output
         inputs = tuple(target if v.region == region else v for v in self.inputs)

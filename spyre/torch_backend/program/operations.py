@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import DeviceView, Factor
+from spyre.layout import DeviceView, Factor
 from spyre.torch_backend.program.builder import ProgramBuilder
 from spyre.torch_backend.program.op_spec import (
+    DeviceOp,
     Ints,
     LoweringError,
     OpKind,
-    OpSpec,
     Value,
     broadcast_sizes,
     device_format,
@@ -66,7 +66,7 @@ class Operations:
         agreed = tuple(self._agreeing(_aligned(v, len(sizes)), lane) for v in inputs)
         into = self.builder.scratch(sizes, dtype or inputs[0].dtype, lane)
         return self.builder.add(
-            OpSpec(OpKind.POINTWISE, name, agreed, into, constants=constants or {})
+            DeviceOp(OpKind.POINTWISE, name, agreed, into, constants=constants or {})
         )
 
     def _agreeing(self, value: Value, lane: int) -> Value:
@@ -89,7 +89,7 @@ class Operations:
                 lane = [k for k, n in enumerate(sizes) if n > 1 and value.sizes[k] == 1][-1]
         into = self.builder.scratch(sizes, value.dtype, lane)
         return self.builder.add(
-            OpSpec(OpKind.POINTWISE, "identity", (self._agreeing(value, lane),), into)
+            DeviceOp(OpKind.POINTWISE, "identity", (self._agreeing(value, lane),), into)
         )
 
     # --- layouts ---------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Operations:
         if current == lane or (lane >= 0 and value.sizes[lane] == 1 and current < 0):
             return value
         into = self.builder.scratch(value.sizes, value.dtype, lane)
-        return self.builder.add(OpSpec(OpKind.RESTICKIFY, "ReStickifyOpHBM", (value,), into))
+        return self.builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (value,), into))
 
     def _repeated_with_lane(self, value: Value, lane: int) -> Value:
         once = value.collapsed()
@@ -175,14 +175,14 @@ class Operations:
     def _converted(self, name: str, value: Value, dtype: str) -> Value:
         """A conversion between formats with equally long elements."""
         into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
-        return self.builder.add(OpSpec(OpKind.POINTWISE, name, (value,), into))
+        return self.builder.add(DeviceOp(OpKind.POINTWISE, name, (value,), into))
 
     def _widened(self, value: Value) -> Value:
         # one DL16 stick becomes two of float32, so memory has room for an even number of them
         multiple = wide_multiple(value)
         into = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
         wide = self.builder.add(
-            OpSpec(OpKind.POINTWISE, "dl16tofp32", (value,), into, lane_multiple=WIDE)
+            DeviceOp(OpKind.POINTWISE, "dl16tofp32", (value,), into, lane_multiple=WIDE)
         )
         return replace(wide, order=None) if multiple else wide
 
@@ -190,16 +190,16 @@ class Operations:
         """Where the last group is not whole, a copy has room for it, and numbers in it."""
         if multiple := wide_multiple(value):
             wide = self.builder.scratch(value.sizes, "float32", value.lane_dim, multiple)
-            self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), wide))
+            self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), wide))
             if wide_multiple(wide):
                 # the stick beyond the elements is read too: copy numbers there that convert
                 last = (sticks_from_last(value, 0),)
                 room = sticks_from_last(wide, 1)
-                self.builder.add(OpSpec(OpKind.POINTWISE, "identity", last, room))
+                self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", last, room))
             value = wide
         into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
         return self.builder.add(
-            OpSpec(OpKind.POINTWISE, "fp32todl16", (value,), into, lane_multiple=WIDE)
+            DeviceOp(OpKind.POINTWISE, "fp32todl16", (value,), into, lane_multiple=WIDE)
         )
 
     # --- reductions ------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Operations:
         lane = -1 if value.lane_dim in dims else value.lane_dim
         into = self.builder.scratch(sizes, value.dtype, lane)
         return self.builder.add(
-            OpSpec(OpKind.REDUCTION, name, (value,), into, tuple(dims), constants or {})
+            DeviceOp(OpKind.REDUCTION, name, (value,), into, tuple(dims), constants or {})
         )
 
     def mean(self, value: Value, dims: Sequence[int]) -> Value:
@@ -258,7 +258,7 @@ class Operations:
         rank, columns = len(left.sizes), right.sizes[-1]
         sizes = (*batch, left.sizes[-2], columns)
         into = self.builder.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
-        return self.builder.add(OpSpec(OpKind.MATMUL, "batchmatmul", (left, right), into))
+        return self.builder.add(DeviceOp(OpKind.MATMUL, "batchmatmul", (left, right), into))
 
     def _held_matrix(self, value: Value) -> Value:
         """``value`` with memory for every element of its last two dims."""
@@ -274,7 +274,7 @@ class Operations:
             into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
             one = self.constant(1.0, left.dtype)
             left = self.builder.add(
-                OpSpec(OpKind.POINTWISE, "mul", (left, one), into, mask_from=left.sizes[-1])
+                DeviceOp(OpKind.POINTWISE, "mul", (left, one), into, mask_from=left.sizes[-1])
             )
         lane = left.view.dims[-1][-1] if left.view.dims[-1] else Factor(1, STICK_BYTES, True)
         padded_lane = replace(lane, extent=_whole_sticks(lane.extent))
@@ -291,9 +291,9 @@ class Operations:
         padded_right = self.builder.scratch(sizes, right.dtype, right.lane_dim)
         zero = self.constant(0.0, right.dtype)
         missing_rows = narrowed(padded_right, rank - 2, inner, padded - inner)
-        self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (zero,), missing_rows))
+        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (zero,), missing_rows))
         rows = narrowed(padded_right, rank - 2, 0, inner)
-        self.builder.add(OpSpec(OpKind.POINTWISE, "identity", (right,), rows))
+        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (right,), rows))
         return replace(padded_right, order=None)
 
 
@@ -404,7 +404,7 @@ def store_result(
     if straight and not overlaps:
         low.builder.output_into(value, goal)
     else:
-        low.builder.add(OpSpec(OpKind.POINTWISE, "identity", (value,), goal))
+        low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), goal))
 
 
 def _is_last(low: Operations, value: Value, is_operand: bool) -> bool:

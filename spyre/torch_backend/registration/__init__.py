@@ -1,1 +1,5 @@
 """How torch gets to know the device: dispatcher kernels, ``torch.spyre``, autocast, patches."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The fallback, loaded when an operation needs it."""
-    from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
+    from spyre.torch_backend.fallback import cpu_fallback
 
     return cpu_fallback(op, *args, **kwargs)
 
@@ -102,8 +102,8 @@ def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
     import torch
     from torch.utils._pytree import tree_map
 
-    from spyre.torch_backend.device.cards import is_on_card
-    from spyre.torch_backend.fallback.cpu_fallback import announce, check_devices
+    from spyre.torch_backend.device import is_on_card
+    from spyre.torch_backend.fallback import announce, check_devices
 
     announce(str(op))
     check_devices(op, args, kwargs)

@@ -9,7 +9,7 @@ import importlib
 import types
 from typing import Any
 
-from spyre.torch_backend.device.cards import is_initialized
+from spyre.torch_backend.device import is_initialized
 
 EXPORTS: dict[str, tuple[str, ...]] = {
     "spyre.torch_backend.device.cards": (

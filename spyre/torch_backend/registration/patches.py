@@ -13,7 +13,7 @@ import torch
 
 from spyre import config
 from spyre.torch_backend import compat
-from spyre.torch_backend.device.cards import (
+from spyre.torch_backend.device import (
     _exchange_device,
     _maybe_exchange_device,
     current_device,
@@ -98,7 +98,7 @@ def _print_on_host(original: Callable[..., str], tensor: torch.Tensor, *args: An
 def _to(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if "device_layout" not in kwargs:
         return original(tensor, *args, **kwargs)
-    from spyre.torch_backend.tensors.layouts import to_layout
+    from spyre.torch_backend.tensors import to_layout
 
     return to_layout(tensor, *args, **kwargs)
 
@@ -106,20 +106,20 @@ def _to(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs
 def _empty(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if "device_layout" not in kwargs:
         return original(*args, **kwargs)
-    from spyre.torch_backend.tensors.layouts import empty_in_layout
+    from spyre.torch_backend.tensors import empty_in_layout
 
     return empty_in_layout(original, *args, **kwargs)
 
 
 def _device_tensor_layout(tensor: torch.Tensor) -> Any:
     """The `SpyreTensorLayout` of the storage behind a tensor on a spyre device."""
-    from spyre.torch_backend.tensors.layouts import device_tensor_layout
+    from spyre.torch_backend.tensors import device_tensor_layout
 
     return device_tensor_layout(tensor)
 
 
 def _set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Tensor) -> None:
-    from spyre.torch_backend.tensors.module_moves import set_data
+    from spyre.torch_backend.tensors import set_data
 
     set_data(original, tensor, new)
 
@@ -153,7 +153,7 @@ def _is_pinned(original: Callable[..., Any], tensor: torch.Tensor, device: Any =
 
 
 def _apply(original: Callable[..., Any], module: Any, fn: Any, recurse: bool = True) -> Any:
-    from spyre.torch_backend.tensors.module_moves import apply
+    from spyre.torch_backend.tensors import apply
 
     return apply(original, module, fn, recurse)
 
@@ -162,7 +162,7 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The engine's own threads know one card and no current stream; the calling thread does."""
     if not is_initialized():
         return original(*args, **kwargs)
-    from spyre.torch_backend.device.streams import follow_all_streams
+    from spyre.torch_backend.device import follow_all_streams
 
     follow_all_streams()
     with torch.autograd.set_multithreading_enabled(False):
@@ -203,7 +203,7 @@ def _new_storage(original: Callable[..., Any], cls: type, *args: Any, **kwargs: 
     size_bytes = args[0] if args else kwargs.get("size", 0)
     if not isinstance(size_bytes, int):
         raise TypeError("a spyre storage is made from a number of bytes, not from data")
-    from spyre.torch_backend.tensors.storages import new_storage
+    from spyre.torch_backend.tensors import new_storage
 
     return new_storage(size_bytes, torch.device(device))
 
@@ -212,7 +212,7 @@ def _storage_method(name: str) -> Callable[..., Any]:
     def method(original: Callable[..., Any], storage: Any, *args: Any, **kwargs: Any) -> Any:
         if storage.device.type != "spyre":
             return original(storage, *args, **kwargs)
-        from spyre.torch_backend.tensors.storages import METHODS
+        from spyre.torch_backend.tensors import METHODS
 
         return METHODS[name](storage, *args, **kwargs)
 
@@ -228,7 +228,7 @@ def _stream(device: Any = None, *args: Any, **kwargs: Any) -> Any:
         return None
     if device is not None and not isinstance(device, int) and not _is_spyre(device):
         return None
-    from spyre.torch_backend.device.streams import Stream
+    from spyre.torch_backend.device import Stream
 
     kwargs.pop("device_type", None)
     return Stream(device, *args, **kwargs)
@@ -237,7 +237,7 @@ def _stream(device: Any = None, *args: Any, **kwargs: Any) -> Any:
 def _event(device: Any = None, **kwargs: Any) -> Any:
     if device is not None and not isinstance(device, int) and not _is_spyre(device):
         return None
-    from spyre.torch_backend.device.streams import Event
+    from spyre.torch_backend.device import Event
 
     return Event(device, **kwargs)
 
@@ -245,7 +245,7 @@ def _event(device: Any = None, **kwargs: Any) -> Any:
 def _generator(device: Any = "cpu") -> Any:
     if not _is_spyre(device):
         return None
-    from spyre.torch_backend.device.random import SpyreGenerator
+    from spyre.torch_backend.device import SpyreGenerator
 
     return SpyreGenerator(device)
 

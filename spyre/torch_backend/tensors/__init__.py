@@ -1,1 +1,5 @@
 """Tensors and storages on a card: memory, layouts, copies."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -21,12 +21,11 @@ import torch
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.torch_backend.compat import from_dlpack
-from spyre.torch_backend.device.cards import card_at
-from spyre.torch_backend.device.dtypes import DTYPES, name_of, warn_of_downcast
+from spyre.torch_backend.device import DTYPES, card_at, name_of, warn_of_downcast
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, attach
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex import FlexDevice
 
 EXTENSION_DEVICE = 12
 """kDLExtDev."""

@@ -22,16 +22,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spyre.hw.memory.device_memory import KEEP_BYTES
+from spyre.hw.memory import KEEP_BYTES
 from spyre.hw.spec import STICK_BYTES, host_offset
 from spyre.layout import SpyreTensorLayout, storage_bytes
 from spyre.lru_cache import LruCache
-from spyre.runtime.memory.storage import DeviceStorage, SpyreTensor
-from spyre.torch_backend.device.cards import card_at
-from spyre.torch_backend.device.memory import allocate_memory, tensor_memory
+from spyre.runtime.memory import DeviceStorage, SpyreTensor
+from spyre.torch_backend.device import allocate_memory, card_at, tensor_memory
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex import FlexDevice
 
 Ints = tuple[int, ...]
 

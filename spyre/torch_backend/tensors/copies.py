@@ -15,13 +15,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.memory import DeviceTensor
 from spyre.layout import contiguous_strides
-from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.flex.job import host_like, to_device_plan, to_host_plan
-from spyre.runtime.memory.storage import SpyreTensor
+from spyre.runtime.arguments import HostTensor
+from spyre.runtime.flex import host_like, to_device_plan, to_host_plan
+from spyre.runtime.memory import SpyreTensor
 from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, profiled
-from spyre.torch_backend.device.dtypes import DTYPES, check_int64, name_of
+from spyre.torch_backend.device import DTYPES, check_int64, name_of
 from spyre.torch_backend.tensors.allocation import allocate_on, default_base, storage_elements
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, buffer_of
 

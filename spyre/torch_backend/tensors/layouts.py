@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spyre.errors import LaunchError
-from spyre.hw.memory.device_memory import DeviceTensor
+from spyre.hw.memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.dma import DmaDirection
 from spyre.torch_backend.compat import parse_to
-from spyre.torch_backend.device.cards import card_at
-from spyre.torch_backend.device.dtypes import name_of
+from spyre.torch_backend.device import card_at, name_of
 from spyre.torch_backend.tensors.allocation import allocate_on, default_base
 from spyre.torch_backend.tensors.buffer import buffer_of
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.flex import FlexDevice
 
 __all__ = ["SpyreTensorLayout", "device_tensor_layout", "empty_in_layout", "to_layout"]
 

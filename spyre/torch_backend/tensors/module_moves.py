@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import is_fake
-from spyre.torch_backend.device.errors import warn_user
+from spyre.torch_backend.device import warn_user
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Replaced = dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from spyre.layout import contiguous_strides
-from spyre.runtime.flex.job import device_copy_plan
+from spyre.runtime.flex import device_copy_plan
 from spyre.torch_backend.compat import CPU_KEYS, ON_CARD, profiled
 from spyre.torch_backend.tensors.allocation import (
     allocate_on,

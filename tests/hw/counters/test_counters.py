@@ -6,8 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.execute import count_plan, operand_traffic, sticks_per_core

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.execute import CORE_COLUMNS, chain_hops, count_cores, count_execute

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.counters.launches import lx_peak_bytes
 from spyre.hw.counters.scratchpad import is_live, live_bytes

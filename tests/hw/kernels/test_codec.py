@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16, encode_ieee_half
-from spyre.hw.kernels import intrinsics
-from spyre.hw.kernels import vector_math as vm
+from spyre.hw.kernels import intrinsics, vector_math as vm
 from spyre.hw.kernels.jit import FASTMATH
 
 Array = npt.NDArray[Any]

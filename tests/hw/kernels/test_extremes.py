@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.reference.definitions import maximum, minimum
 from spyre.mlir.builder.operations import OperationSpec, build_operation

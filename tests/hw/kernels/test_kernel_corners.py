@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.dtypes import decode_device, encode_device
 from spyre.errors import DeviceFault, SdscError, SpyreError, UnsupportedError

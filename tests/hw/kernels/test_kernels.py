@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.ops.table import HALF, OPS, Family, OpDefinition
 from spyre.mlir.builder.operations import OperationSpec

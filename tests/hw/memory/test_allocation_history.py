@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.device.device import Device
 from spyre.hw.memory.allocation_history import AllocationHistory

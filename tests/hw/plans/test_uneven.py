@@ -7,8 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import DeviceFault, UnsupportedError
 from spyre.hw.linking.binding import Allocation

@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
 from spyre.hw.device.device import Device
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import element_offsets, local_coordinates, slice_origin
-from spyre.hw.table import matmul as mt
-from spyre.hw.table import plan as tb
+from spyre.hw.table import matmul as mt, plan as tb
 from spyre.hw.table.plan import BINARY
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction

@@ -7,8 +7,7 @@ import struct
 import zlib
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.errors import BundleError
 from spyre.runtime.program.compiled import digest_of_files

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.errors import BundleError, JsonLocation, Severity, SpyreError
 from spyre.runtime.program.launch_spec import SymbolKind

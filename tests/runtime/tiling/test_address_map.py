@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.hw.linking.binding import AddressWindow, TileMap, through_windows, window_base
 from spyre.layout import SpyreTensorLayout, contiguous_strides, device_coordinate

@@ -6,8 +6,7 @@ import operator
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from tests.torch_backend.eager.agreement import agrees, numbers
 

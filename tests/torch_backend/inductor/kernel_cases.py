@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from spyre.torch_backend.inductor.bundles.op_spec import Spec
-from tests.torch_backend.inductor.bundles.spec_cases import arg, op
-from tests.torch_backend.inductor.bundles.spec_cases import default_arg as tensor
+from tests.torch_backend.inductor.bundles.spec_cases import arg, default_arg as tensor, op
 
 
 @dataclass(frozen=True)

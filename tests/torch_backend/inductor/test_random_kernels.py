@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.bundle import load_bundle, write_bundle

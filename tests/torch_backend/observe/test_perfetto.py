@@ -6,8 +6,7 @@ import json
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity
-from torch.profiler import profile as torch_profile
+from torch.profiler import ProfilerActivity, profile as torch_profile
 
 from spyre.torch_backend.observe.watch import FIRST_PROCESS
 from tests.perfetto.sums import assert_sums, assert_whole, tracks_of

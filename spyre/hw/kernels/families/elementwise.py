@@ -53,8 +53,7 @@ from spyre.hw.kernels.vector_math import (
 )
 from spyre.hw.spec import HOST_BYTES, STICK_BYTES
 from spyre.hw.spec_choices import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     BINARY,
     FUSE,
     FUSED_BINARY,
@@ -62,6 +61,7 @@ from spyre.hw.table.plan import (
     FUSED_UNARY,
     MANY,
     UNARY,
+    plan as tb,
 )
 
 F = np.float32

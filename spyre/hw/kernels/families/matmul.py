@@ -27,8 +27,7 @@ from spyre.hw.kernels.intrinsics import (
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
 from spyre.hw.spec import HOST_BYTES
-from spyre.hw.table import matmul as mt
-from spyre.hw.table import plan as tb
+from spyre.hw.table import matmul as mt, plan as tb
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT

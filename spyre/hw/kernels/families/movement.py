@@ -23,13 +23,13 @@ from spyre.hw.kernels.intrinsics import (
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import HOST_BYTES
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     CONVERSIONS,
     GATHER,
     HALF_STAGGERED,
     INDEX_PER_LANE,
     WORD_STAGGERED,
+    plan as tb,
 )
 
 OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE

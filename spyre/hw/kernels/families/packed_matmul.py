@@ -28,8 +28,7 @@ from spyre.hw.kernels.offset_vectors import (
     vector_word,
 )
 from spyre.hw.spec import HOST_BYTES
-from spyre.hw.table import plan as tb
-from spyre.hw.table import vectors as vt
+from spyre.hw.table import plan as tb, vectors as vt
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT, FLAGS, VALUE = tb.BASE, tb.TENSOR, tb.FORMAT, tb.FLAGS, tb.VALUE

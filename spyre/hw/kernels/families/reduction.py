@@ -33,8 +33,7 @@ from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import absolute
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import EXX2_LANES, TOKEN_CLIP
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import (
+from spyre.hw.table import (
     CHUNK,
     CLIP,
     MAX_CHUNK_STICKS,
@@ -43,6 +42,7 @@ from spyre.hw.table.plan import (
     REDUCTIONS,
     RUN_REDUCED,
     ZERO_MEAN,
+    plan as tb,
 )
 
 F = np.float32

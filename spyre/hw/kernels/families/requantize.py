@@ -28,9 +28,7 @@ from spyre.hw.kernels.offset_vectors import (
 )
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
-from spyre.hw.table import plan as tb
-from spyre.hw.table import vectors as vt
-from spyre.hw.table.plan import REQUANTIZATIONS
+from spyre.hw.table import REQUANTIZATIONS, plan as tb, vectors as vt
 
 F = np.float32
 

@@ -14,8 +14,7 @@ from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i32, pointer_i64, p
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import TOPK_TIES
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import TOPK_INDEX
+from spyre.hw.table import TOPK_INDEX, plan as tb
 
 F = np.float32
 

@@ -21,9 +21,7 @@ from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.offset_vectors import TABLE_WORDS, read_vector, vector_word
 from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import WINDOW_MAX_OUTSIDE
-from spyre.hw.table import plan as tb
-from spyre.hw.table import vectors as vt
-from spyre.hw.table.plan import WINDOWINGS
+from spyre.hw.table import WINDOWINGS, plan as tb, vectors as vt
 
 F = np.float32
 

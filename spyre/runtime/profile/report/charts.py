@@ -10,10 +10,10 @@ from math import atan2, degrees, log10, sqrt
 
 import numpy as np
 
-from spyre.hw.cost.timeline import Resource, TaskKind
-from spyre.hw.counters.scratchpad import LxLifetimes, lifetimes
+from spyre.hw.cost import Resource, TaskKind
+from spyre.hw.counters import LxLifetimes, lifetimes
 from spyre.hw.spec import REGIONS
-from spyre.layout.access_map import Int64Array
+from spyre.layout import Int64Array
 from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, Float64Array, KernelProfile, imbalance
 from spyre.runtime.profile.report.html import (
@@ -25,13 +25,13 @@ from spyre.runtime.profile.report.html import (
     linear_ticks,
     tag,
     x_axis,
+    x_axis as axis_of_x,
     y_axis,
+    y_axis as axis_of_y,
 )
-from spyre.runtime.profile.report.html import x_axis as axis_of_x
-from spyre.runtime.profile.report.html import y_axis as axis_of_y
 from spyre.runtime.profile.roofline import Roofline, RooflinePoint, RooflineRoof
 from spyre.runtime.profile.table import imbalance_text, time_text
-from spyre.runtime.trace.events import region_name
+from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes
 
 TIMELINE_FRAME = Frame(height=190.0)

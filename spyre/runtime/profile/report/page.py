@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from spyre import __version__
-from spyre.hw.cost.models import Bound
+from spyre.hw.cost import Bound
 from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.files import write_whole
 from spyre.runtime.profile.kernels import LAUNCH, KernelProfile
@@ -34,6 +34,7 @@ from spyre.runtime.profile.roofline import roofline_of
 from spyre.runtime.profile.table import (
     CELLS,
     COLUMNS,
+    LEFT as LEFT_COLUMNS,
     ProfileRow,
     execute_rows,
     kernel_rows,
@@ -42,8 +43,7 @@ from spyre.runtime.profile.table import (
     time_text,
     total_row,
 )
-from spyre.runtime.profile.table import LEFT as LEFT_COLUMNS
-from spyre.runtime.trace.events import region_name
+from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes
 
 LEFT = (*LEFT_COLUMNS, "counter")

@@ -34,16 +34,18 @@ from spyre.torch_backend.inductor.auto_tile.search import (
     best_of,
     range_text,
 )
-from spyre.torch_backend.inductor.base.compat import V, ir
-from spyre.torch_backend.inductor.base.debug import TILING_REPORT, logger
-from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
-from spyre.torch_backend.inductor.passes.runs import OperationRun, host_buffer, runs_of
-from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read
-from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
-from spyre.torch_backend.inductor.tiling.full_buffers import FullBuffer
-from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel
-from spyre.torch_backend.program.op_spec import LoweringError
+from spyre.torch_backend.inductor.base import TILING_REPORT, V, ir, logger
+from spyre.torch_backend.inductor.kernel import PlannedKernel, SpyreKernel, target_of
+from spyre.torch_backend.inductor.passes import OperationRun, host_buffer, runs_of
+from spyre.torch_backend.inductor.tiling import (
+    FullBuffer,
+    TileGroup,
+    TileLevel,
+    coarse_tile,
+    is_loop_operation,
+    names_read,
+)
+from spyre.torch_backend.program import LoweringError
 
 WORTH = 0.01
 """The share of a stretch's time that loops have to save."""

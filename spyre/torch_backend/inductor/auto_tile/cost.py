@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
-from spyre.hw.cost.machine import default_machine
-from spyre.hw.cost.models import kernel_ns
-from spyre.hw.counters.counts import (
+from spyre.hw.cost import default_machine, kernel_ns
+from spyre.hw.counters import (
+    TRANSCENDENTAL,
     CostClass,
     Counters,
     OperationCounts,
@@ -23,10 +23,9 @@ from spyre.hw.counters.counts import (
     product_dims,
     product_shape,
 )
-from spyre.hw.counters.execute import TRANSCENDENTAL
-from spyre.hw.ops.table import OPS
-from spyre.torch_backend.inductor.bundles.kernel_op import LX, Kernel, KernelLoop, KernelOp
-from spyre.torch_backend.program.op_spec import Ints, OpKind
+from spyre.hw.ops import OPS
+from spyre.torch_backend.inductor.bundles import LX, Kernel, KernelLoop, KernelOp
+from spyre.torch_backend.program import Ints, OpKind
 
 
 @dataclass(frozen=True, slots=True)

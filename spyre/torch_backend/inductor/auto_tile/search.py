@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from spyre.torch_backend.inductor.auto_tile.candidates import counts_of
-from spyre.torch_backend.inductor.tiling.groups import TileLevel
+from spyre.torch_backend.inductor.tiling import TileLevel
 
 Levels = tuple[TileLevel, ...]
 UNTILED: Levels = ()

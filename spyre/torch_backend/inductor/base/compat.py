@@ -11,8 +11,7 @@ from typing import Any
 
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
-from torch._inductor import config as inductor_config
-from torch._inductor import ir, lowering
+from torch._inductor import config as inductor_config, ir, lowering
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,

@@ -22,8 +22,8 @@ from spyre import config
 from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base.compat import DefaultHandler, V, ir
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, lane_of
-from spyre.torch_backend.program.debug import next_place
-from spyre.torch_backend.tensors.allocation import default_base
+from spyre.torch_backend.program import next_place
+from spyre.torch_backend.tensors import default_base
 
 
 @dataclass(frozen=True, slots=True)

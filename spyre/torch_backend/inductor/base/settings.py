@@ -27,7 +27,7 @@ from spyre.cache import digest_of_sources
 from spyre.config import Variable
 from spyre.errors import LaunchError, SpyreError
 from spyre.hw.spec import CORES, LX_BYTES
-from spyre.torch_backend.device.properties import usable_cores
+from spyre.torch_backend.device import usable_cores
 from spyre.torch_backend.inductor import config
 from spyre.torch_backend.inductor.base.debug import wants_notes
 from spyre.torch_backend.inductor.hints import hints_key

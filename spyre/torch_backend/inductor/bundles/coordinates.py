@@ -18,7 +18,7 @@ from typing import Any
 import sympy
 
 from spyre.dtypes import STICK_BYTES
-from spyre.layout.device_view import Factor
+from spyre.layout import Factor
 from spyre.torch_backend.inductor.bundles.op_spec import plain_expression
 
 

@@ -25,7 +25,7 @@ from spyre.torch_backend.inductor.bundles.op_spec import (
     Spec,
     TensorArg,
 )
-from spyre.torch_backend.program.op_spec import OpKind
+from spyre.torch_backend.program import OpKind
 
 SEGMENT_BYTES = 1 << 34
 INDIRECT = "indirect"

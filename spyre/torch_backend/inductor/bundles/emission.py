@@ -13,14 +13,20 @@ import sympy
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
 from spyre.hw.spec import CORES
-from spyre.layout.device_view import DeviceView
-from spyre.mlir.builder.operations import OperationSpec
-from spyre.mlir.operation.footprint import RESTICKIFY
+from spyre.layout import DeviceView
+from spyre.mlir.builder import OperationSpec
+from spyre.mlir.operation import RESTICKIFY
 from spyre.torch_backend.inductor.bundles.kernel_op import K_ROLE, LX, REDUCED, KernelOp
-from spyre.torch_backend.program.emit import emit_over
-from spyre.torch_backend.program.emitter import Bases, IterationSpace
-from spyre.torch_backend.program.iteration import CoreDivision, IterationDim
-from spyre.torch_backend.program.op_spec import LoweringError, OpKind, UnevenDivision
+from spyre.torch_backend.program import (
+    Bases,
+    CoreDivision,
+    IterationDim,
+    IterationSpace,
+    LoweringError,
+    OpKind,
+    UnevenDivision,
+    emit_over,
+)
 
 LoopCounts = tuple[tuple[str, int], ...]
 """(name, count) of the loops around an operation, the outermost first; UNKNOWN_COUNT for counts

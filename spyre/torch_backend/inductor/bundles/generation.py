@@ -14,8 +14,14 @@ import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
-from spyre.mlir.builder.bundles import BuiltBundle, BundleBuilder
-from spyre.mlir.builder.operations import BufferAddress, RuntimeSize, SizeValue
+from spyre.mlir.builder import (
+    POOL,
+    BufferAddress,
+    BuiltBundle,
+    BundleBuilder,
+    RuntimeSize,
+    SizeValue,
+)
 from spyre.torch_backend.inductor.bundles.emission import (
     UNKNOWN_COUNT,
     LoopCounts,
@@ -29,7 +35,6 @@ from spyre.torch_backend.inductor.bundles.emission import (
 )
 from spyre.torch_backend.inductor.bundles.kernel_op import (
     LX,
-    POOL,
     Kernel,
     KernelLoop,
     KernelOp,
@@ -38,9 +43,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
 from spyre.torch_backend.inductor.bundles.op_spec import AnySpec, SizeSpec
 from spyre.torch_backend.inductor.bundles.reader import kernel_of
 from spyre.torch_backend.inductor.bundles.sizes import Sizes, size_value, smallest, value_at
-from spyre.torch_backend.program.builder import SCRATCH
-from spyre.torch_backend.program.iteration import ScratchpadPlace
-from spyre.torch_backend.program.op_spec import Ints
+from spyre.torch_backend.program import SCRATCH, Ints, ScratchpadPlace
 
 
 @dataclass(frozen=True, slots=True)

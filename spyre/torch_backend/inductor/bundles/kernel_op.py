@@ -16,10 +16,9 @@ from itertools import pairwise
 from typing import Any
 
 from spyre.dtypes import STICK_BYTES, find_stored_format
-from spyre.layout.device_view import Factor
-from spyre.mlir.builder.bundles import POOL as POOL
-from spyre.torch_backend.program.iteration import IterationDim
-from spyre.torch_backend.program.op_spec import Ints, OpFunction, OpKind
+from spyre.layout import Factor
+from spyre.mlir.builder import POOL as POOL
+from spyre.torch_backend.program import Ints, IterationDim, OpFunction, OpKind
 
 HBM, LX = "hbm", "lx"
 REDUCED, K_ROLE = 1, 3

@@ -19,17 +19,11 @@ from msgspec import structs
 
 from spyre.errors import UnsupportedError
 from spyre.lru_cache import LruCache
-from spyre.mlir.builder.bundles import BuiltBundle
-from spyre.runtime.arguments.specs import (
-    ArgumentSpec,
-    KernelArguments,
-    argument_name,
-    spec_of_arguments,
-)
-from spyre.runtime.program.launch_spec import LAUNCH_SPEC_FILE, Role, format_launch_spec
-from spyre.torch_backend.eager.launch import number_on_card, ready_buffer, scratch_memory
-from spyre.torch_backend.inductor.base.compat import AsyncCompile
-from spyre.torch_backend.inductor.base.debug import LAYOUTS_FILE, NO_NOTES, Notes, note
+from spyre.mlir.builder import BuiltBundle
+from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name, spec_of_arguments
+from spyre.runtime.program import LAUNCH_SPEC_FILE, Role, format_launch_spec
+from spyre.torch_backend.eager import number_on_card, ready_buffer, scratch_memory
+from spyre.torch_backend.inductor.base import LAYOUTS_FILE, NO_NOTES, AsyncCompile, Notes, note
 from spyre.torch_backend.inductor.bundles.document import documented
 from spyre.torch_backend.inductor.bundles.generation import (
     ArgumentMemory,
@@ -44,16 +38,12 @@ from spyre.torch_backend.inductor.bundles.sizes import (
     sizes_of_launch,
     smallest,
 )
-from spyre.torch_backend.program.compiled import CompiledProgram
-from spyre.torch_backend.program.debug import show_program, shows_programs
-from spyre.torch_backend.tensors.allocation import default_base
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, buffer_of
-from spyre.torch_backend.tensors.copies import relayout
+from spyre.torch_backend.program import CompiledProgram, show_program, shows_programs
+from spyre.torch_backend.tensors import DeviceBuffer, buffer_of, default_base, relayout
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
-    from spyre.runtime.flex.launch_plan import LaunchPlan
-    from spyre.runtime.memory.storage import SpyreTensor
+    from spyre.runtime.flex import FlexDevice, LaunchPlan
+    from spyre.runtime.memory import SpyreTensor
 EMITTER = "spyre.torch_backend.inductor"
 
 

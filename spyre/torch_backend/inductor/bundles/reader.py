@@ -20,8 +20,9 @@ from math import gcd, prod
 import sympy
 
 from spyre.dtypes import STICK_BYTES
-from spyre.hw.ops.table import Family, find_op
-from spyre.layout.device_view import DeviceView, Factor
+from spyre.hw.ops import Family, find_op
+from spyre.layout import DeviceView, Factor
+from spyre.mlir.builder import POOL
 from spyre.torch_backend.inductor.bundles.coordinates import (
     AffineForm,
     AffineReader,
@@ -43,7 +44,6 @@ from spyre.torch_backend.inductor.bundles.emission import (
 from spyre.torch_backend.inductor.bundles.kernel_op import (
     HBM,
     LX,
-    POOL,
     Kernel,
     KernelLoop,
     KernelOp,
@@ -59,8 +59,7 @@ from spyre.torch_backend.inductor.bundles.op_spec import (
     plain_expression,
 )
 from spyre.torch_backend.inductor.bundles.sizes import dynamic_walk, is_dynamic, lanes_of
-from spyre.torch_backend.program.iteration import IterationDim, cut
-from spyre.torch_backend.program.op_spec import LoweringError, OpFunction, OpKind
+from spyre.torch_backend.program import IterationDim, LoweringError, OpFunction, OpKind, cut
 
 _POINTWISE_FAMILIES = (Family.ELEMENTWISE, Family.COPY, Family.CONVERT, Family.REQUANTIZE)
 _KINDS = dict.fromkeys(_POINTWISE_FAMILIES, OpKind.POINTWISE) | {

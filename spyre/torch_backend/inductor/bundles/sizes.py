@@ -18,8 +18,8 @@ import sympy
 
 from spyre.dtypes import FORMATS, STICK_BYTES
 from spyre.errors import LaunchError
-from spyre.mlir.builder.operations import RuntimeSize, SizeValue
-from spyre.mlir.program.affine import AffineConstant, AffineExpr, AffineSymbol
+from spyre.mlir.builder import RuntimeSize, SizeValue
+from spyre.mlir.program import AffineConstant, AffineExpr, AffineSymbol
 from spyre.torch_backend.inductor.bundles.coordinates import (
     AffineForm,
     AffineReader,

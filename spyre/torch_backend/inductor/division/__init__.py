@@ -4,13 +4,6 @@
 used from several threads.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from spyre.torch_backend.inductor.division.plan import (
-    WorkDivision,
-    core_slices,
-    divide_op,
-    with_division,
-)
-
-__all__ = ["WorkDivision", "core_slices", "divide_op", "with_division"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,10 +15,9 @@ from math import isqrt, lcm
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.ops.names import SPEC_NAMES, Category
-from spyre.hw.ops.table import Family, find_op
-from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp
-from spyre.torch_backend.program.op_spec import OpKind
+from spyre.hw.ops import SPEC_NAMES, Category, Family, find_op
+from spyre.torch_backend.inductor.bundles import KernelOp
+from spyre.torch_backend.program import OpKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from spyre.errors import LaunchError
 from spyre.hw.spec import CORES
-from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp
+from spyre.torch_backend.inductor.bundles import KernelOp
 from spyre.torch_backend.inductor.division.iteration import (
     DivisibleDim,
     Iteration,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
 from spyre.hw.spec import STICK_BYTES
-from spyre.torch_backend.inductor.bundles.kernel_op import LX, DeviceDim
+from spyre.torch_backend.inductor.bundles import LX, DeviceDim
 from spyre.torch_backend.inductor.division.iteration import Iteration, Splits, splits_within
 
 MAX_SPAN_BYTES = 256 << 20

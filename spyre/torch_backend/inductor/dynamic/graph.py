@@ -18,10 +18,11 @@ import sympy
 import torch
 
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.inductor.base.compat import OutputCode, inductor_config
-from spyre.torch_backend.inductor.base.debug import (
+from spyre.torch_backend.inductor.base import (
     ObservedGraph,
     ObservedOperations,
+    OutputCode,
+    inductor_config,
     is_observed,
     note,
     observing,

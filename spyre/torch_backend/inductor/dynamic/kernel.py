@@ -16,13 +16,13 @@ import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
-from spyre.mlir.builder.bundles import POOL
-from spyre.torch_backend.inductor.base.debug import SIZES_FILE
-from spyre.torch_backend.inductor.base.settings import settings
-from spyre.torch_backend.inductor.bundles.generation import KernelMemory
-from spyre.torch_backend.inductor.bundles.kernels import DynamicExtents, DynamicKernel
-from spyre.torch_backend.inductor.bundles.op_spec import (
+from spyre.mlir.builder import POOL
+from spyre.torch_backend.inductor.base import SIZES_FILE, settings
+from spyre.torch_backend.inductor.bundles import (
     DataFormats,
+    DynamicExtents,
+    DynamicKernel,
+    KernelMemory,
     LoopSpec,
     OpSpec,
     SizeSpec,
@@ -30,9 +30,9 @@ from spyre.torch_backend.inductor.bundles.op_spec import (
     TensorArg,
 )
 from spyre.torch_backend.inductor.dynamic.tiles import NotRowwise, RowTile, check_alike, row_strides
-from spyre.torch_backend.inductor.kernel.planning import HostBuffer
-from spyre.torch_backend.program.op_spec import Ints
-from spyre.torch_backend.tensors.allocation import default_base
+from spyre.torch_backend.inductor.kernel import HostBuffer
+from spyre.torch_backend.program import Ints
+from spyre.torch_backend.tensors import default_base
 
 TILE_ROWS = (64, 8, 1)
 """Rows of the tiles; each divides the one before."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.inductor.base.compat import DeviceInterface, DeviceOpOverrides
+from spyre.torch_backend.inductor.base import DeviceInterface, DeviceOpOverrides
 
 
 class SpyreInterface(DeviceInterface):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.base.compat import FusedSchedulerNode
+from spyre.torch_backend.inductor.base import FusedSchedulerNode
 
 
 class CountedLoopSchedulerNode(FusedSchedulerNode):  # type: ignore[misc]

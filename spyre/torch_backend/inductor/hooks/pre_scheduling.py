@@ -14,20 +14,22 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
-from spyre.torch_backend.inductor.base.debug import (
+from spyre.torch_backend.inductor.auto_tile import automatic_groups
+from spyre.torch_backend.inductor.base import (
     ObservedOperations,
     PassPrinter,
     format_operations,
     is_observed,
     note,
+    settings,
 )
-from spyre.torch_backend.inductor.base.settings import settings
-from spyre.torch_backend.inductor.passes.restickify import restickify
-from spyre.torch_backend.inductor.passes.runs import propagate_layouts, remove_dead_code
-from spyre.torch_backend.inductor.tiling.accesses import propagate_named_dims
-from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
-from spyre.torch_backend.inductor.tiling.groups import assign_dim_hints, hints_to_coarse_tile_groups
+from spyre.torch_backend.inductor.passes import propagate_layouts, remove_dead_code, restickify
+from spyre.torch_backend.inductor.tiling import (
+    assign_dim_hints,
+    coarse_tile,
+    hints_to_coarse_tile_groups,
+    propagate_named_dims,
+)
 
 LAYOUT_PASSES: tuple[Callable[[Any], None], ...] = (remove_dead_code, propagate_layouts, restickify)
 """Change the graph in place; `restickify` chooses lanes and final layouts and inserts copies."""

@@ -17,28 +17,28 @@ from typing import Any
 import torch
 
 from spyre import config
-from spyre.torch_backend.inductor.base.compat import (
+from spyre.torch_backend.inductor.base import (
     CustomGraphPass,
     GraphLowering,
+    ObservedGraph,
     asks_for_symbols,
+    cache_key,
+    chosen_settings,
     compile_fx_module,
     dynamo_config,
     inductor_config,
     ir,
+    is_observed,
     joint_graph,
+    mark_graph,
+    note,
     register_backend_for_device,
     register_device_op_overrides,
     register_interface_for_device,
     select_decomp_table,
-)
-from spyre.torch_backend.inductor.base.debug import ObservedGraph, is_observed, note
-from spyre.torch_backend.inductor.base.settings import (
-    cache_key,
-    chosen_settings,
-    mark_graph,
     settings,
 )
-from spyre.torch_backend.inductor.dynamic.graph import DynamicGraph
+from spyre.torch_backend.inductor.dynamic import DynamicGraph
 from spyre.torch_backend.inductor.hints import names_of_inputs
 from spyre.torch_backend.inductor.hooks.device_interface import SpyreInterface, SpyreOpOverrides
 from spyre.torch_backend.inductor.hooks.pre_scheduling import named_inputs, pre_scheduling
@@ -47,14 +47,14 @@ from spyre.torch_backend.inductor.hooks.scheduling import (
     SpyreScheduling,
     SpyreWrapper,
 )
-from spyre.torch_backend.inductor.lowering.decompositions import (
+from spyre.torch_backend.inductor.lowering import (
     decompositions,
     eager_operators,
     install_lowerings,
     mark_fallbacks,
     mark_fallbacks_in,
 )
-from spyre.torch_backend.inductor.tiling.accesses import names_of_graph_inputs
+from spyre.torch_backend.inductor.tiling import names_of_graph_inputs
 
 _installed = False
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from spyre.errors import UnsupportedError
-from spyre.mlir.builder.bundles import MAX_SEGMENTS
-from spyre.torch_backend.inductor.base.compat import (
+from spyre.mlir.builder import MAX_SEGMENTS
+from spyre.torch_backend.inductor.base import (
     BaseScheduling,
     CustomSchedulerPass,
     FusedSchedulerNode,
@@ -28,23 +28,23 @@ from spyre.torch_backend.inductor.base.compat import (
     SchedulerNode,
     SubgraphPythonWrapperCodegen,
     V,
+    cache_key,
     get_fused_kernel_name,
     get_kernel_metadata,
+    settings,
     sympy_product,
 )
-from spyre.torch_backend.inductor.base.settings import cache_key, settings
-from spyre.torch_backend.inductor.bundles.op_spec import spec_text
-from spyre.torch_backend.inductor.dynamic.tiles import CollectedKernels, RowTile, collecting
+from spyre.torch_backend.inductor.bundles import spec_text
+from spyre.torch_backend.inductor.dynamic import CollectedKernels, RowTile, collecting
 from spyre.torch_backend.inductor.hooks.loop_nodes import (
     CountedLoopSchedulerNode,
     build_loop_scheduler_nodes,
     leaf_nodes,
 )
 from spyre.torch_backend.inductor.hooks.pre_scheduling import printer_of
-from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.planning import HostBuffer, PlannedKernel
-from spyre.torch_backend.inductor.lowering.device_ir import body_of
-from spyre.torch_backend.program.op_spec import Ints
+from spyre.torch_backend.inductor.kernel import HostBuffer, PlannedKernel, SpyreKernel, target_of
+from spyre.torch_backend.inductor.lowering import body_of
+from spyre.torch_backend.program import Ints
 
 
 def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:

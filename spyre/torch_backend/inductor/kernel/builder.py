@@ -8,15 +8,15 @@ from typing import Any
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
-from spyre.mlir.builder.operations import BufferAddress
-from spyre.torch_backend.inductor.base.compat import ir
-from spyre.torch_backend.inductor.base.debug import (
+from spyre.mlir.builder import BufferAddress
+from spyre.torch_backend.inductor.base import (
     TILING_FILE,
     TILING_REPORT,
     PassPrinter,
+    ir,
+    lane_of,
     wants_notes,
 )
-from spyre.torch_backend.inductor.base.layouts import lane_of
 from spyre.torch_backend.inductor.kernel.operands import (
     NO_LOOPS,
     LoopPath,
@@ -35,11 +35,17 @@ from spyre.torch_backend.inductor.kernel.passes import (
     insert_bmm_padding,
 )
 from spyre.torch_backend.inductor.kernel.planning import HostBuffer, PlannedKernel, planned_kernel
-from spyre.torch_backend.inductor.lowering.device_graph import DeviceProgram
-from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load, body_of
-from spyre.torch_backend.program.emit import emit
-from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind, OpSpec, Value, float_of
-from spyre.torch_backend.program.operations import store_result
+from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, DeviceProgram, Load, body_of
+from spyre.torch_backend.program import (
+    DeviceOp,
+    Ints,
+    LoweringError,
+    OpKind,
+    Value,
+    emit,
+    float_of,
+    store_result,
+)
 
 MOST_SPREAD_BYTES = 1 << 30
 """Memory for a copy of an operand with one element per stick."""
@@ -109,7 +115,7 @@ class SpyreKernel:
         else:
             self._whole.add(value.region)
 
-    def _check(self, specs: Sequence[OpSpec]) -> None:
+    def _check(self, specs: Sequence[DeviceOp]) -> None:
         """LoweringError for what cannot be an SDSC, as it is when all factors are padded."""
         found = KernelOperations(self.low, tuple(specs), (NO_LOOPS,) * len(specs))
         for spec in insert_bmm_padding(found).specs:

@@ -10,13 +10,12 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-from spyre.layout import contiguous_strides
-from spyre.layout.device_view import DeviceView, device_view, seen_through
-from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
-from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load
-from spyre.torch_backend.inductor.tiling.accesses import extents_of
-from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind, Value
-from spyre.torch_backend.tensors.allocation import default_base
+from spyre.layout import DeviceView, contiguous_strides, device_view, seen_through
+from spyre.torch_backend.inductor.bundles import KernelLoop, KernelOp, UnimplementedOp
+from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, Load
+from spyre.torch_backend.inductor.tiling import extents_of
+from spyre.torch_backend.program import Ints, LoweringError, OpKind, Value
+from spyre.torch_backend.tensors import default_base
 
 
 @dataclass(frozen=True, slots=True)

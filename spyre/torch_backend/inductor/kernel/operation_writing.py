@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spyre.layout.device_view import DeviceView
-from spyre.mlir.builder.operations import BufferAddress
-from spyre.torch_backend.inductor.bundles.kernel_op import (
-    HBM,
-    POOL,
-    KernelOp,
-    KernelTensor,
-    roles_of,
-)
+from spyre.layout import DeviceView
+from spyre.mlir.builder import POOL, BufferAddress
+from spyre.torch_backend.inductor.bundles import HBM, KernelOp, KernelTensor, roles_of
 from spyre.torch_backend.inductor.kernel.operands import LoopPath
-from spyre.torch_backend.program.emit import iteration_space
-from spyre.torch_backend.program.emitter import IterationSpace
-from spyre.torch_backend.program.iteration import IterationDim, common_iteration
-from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind, OpSpec, Value
+from spyre.torch_backend.program import (
+    DeviceOp,
+    Ints,
+    IterationDim,
+    IterationSpace,
+    LoweringError,
+    OpKind,
+    Value,
+    common_iteration,
+    iteration_space,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class RegionPlace:
 
 
 def kernel_op(
-    operation: OpSpec, places: Mapping[int, RegionPlace], path: LoopPath
+    operation: DeviceOp, places: Mapping[int, RegionPlace], path: LoopPath
 ) -> tuple[KernelOp, tuple[str, ...]]:
     """The operation whose scratch tensors have no place yet, and its tensors' names.
 
@@ -85,7 +86,7 @@ def kernel_op(
     return op, tuple(places[value.region].name for value in values)
 
 
-def _iterated(operation: OpSpec, path: LoopPath) -> tuple[IterationSpace, Sequence[IterationDim]]:
+def _iterated(operation: DeviceOp, path: LoopPath) -> tuple[IterationSpace, Sequence[IterationDim]]:
     """Its tensors over common dims, of which loops want one per dim of the operation."""
     space = iteration_space(operation, _anywhere)
     if sum(dim.role == 1 for dim in space.dims) > 1 and space.rows:

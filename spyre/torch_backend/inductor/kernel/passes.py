@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from spyre.torch_backend.inductor.kernel.operands import LoopPath
-from spyre.torch_backend.program.op_spec import OpKind, OpSpec, Value
-from spyre.torch_backend.program.operations import (
+from spyre.torch_backend.program import (
     ConstantArgument,
+    DeviceOp,
     Lowering,
+    OpKind,
+    Value,
     is_padded,
     scalar_view,
 )
@@ -44,7 +46,7 @@ class KernelOperations:
     """Operations in their order, and the loops around each. ``low``: has their memory."""
 
     low: Lowering
-    specs: tuple[OpSpec, ...]
+    specs: tuple[DeviceOp, ...]
     paths: tuple[LoopPath, ...]
 
     def __str__(self) -> str:
@@ -109,10 +111,10 @@ class _Padding:
     def __init__(self, low: Lowering) -> None:
         self._low = low
         self._made: dict[tuple[bool, Value, LoopPath], Value] = {}
-        self.specs: list[OpSpec] = []
+        self.specs: list[DeviceOp] = []
         self.paths: list[LoopPath] = []
 
-    def take(self, spec: OpSpec, path: LoopPath) -> None:
+    def take(self, spec: DeviceOp, path: LoopPath) -> None:
         """The next operation, behind what it needs."""
         if spec.kind is OpKind.MATMUL and not is_padded(*spec.inputs):
             rank = len(spec.output.sizes)
@@ -155,6 +157,6 @@ def dedup_and_promote_constants(kernel: KernelOperations) -> KernelOperations:
     return replace(kernel, specs=tuple(_reading(spec, same) for spec in kernel.specs))
 
 
-def _reading(spec: OpSpec, regions: Mapping[int, int]) -> OpSpec:
+def _reading(spec: DeviceOp, regions: Mapping[int, int]) -> DeviceOp:
     inputs = tuple(replace(v, region=regions.get(v.region, v.region)) for v in spec.inputs)
     return spec if inputs == spec.inputs else replace(spec, inputs=inputs)

@@ -11,20 +11,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spyre.torch_backend.inductor.base.debug import (
+from spyre.torch_backend.inductor.base import (
     DIVISIONS_FILE,
     LX_FILE,
     SILENT,
     Notes,
     PassPrinter,
+    Settings,
+    settings,
     wants_notes,
 )
-from spyre.torch_backend.inductor.base.settings import Settings, settings
-from spyre.torch_backend.inductor.bundles.document import documented
-from spyre.torch_backend.inductor.bundles.generation import KernelMemory
-from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, KernelOp, kernel_text
-from spyre.torch_backend.inductor.bundles.op_spec import Spec, spec_text
-from spyre.torch_backend.inductor.division.plan import (
+from spyre.torch_backend.inductor.bundles import (
+    Kernel,
+    KernelMemory,
+    KernelOp,
+    Spec,
+    documented,
+    kernel_text,
+    spec_text,
+)
+from spyre.torch_backend.inductor.division import (
     DISTRIBUTION,
     MATMUL_COST,
     SPAN,
@@ -42,10 +48,15 @@ from spyre.torch_backend.inductor.kernel.passes import (
     read_constants,
     remove_unread,
 )
-from spyre.torch_backend.inductor.scratchpad.plan import Surroundings, plan_scratchpad
-from spyre.torch_backend.inductor.scratchpad.pool import plan_pool, pool_buffers, with_allocations
-from spyre.torch_backend.inductor.scratchpad.report import report_text
-from spyre.torch_backend.program.op_spec import Ints, OpKind
+from spyre.torch_backend.inductor.scratchpad import (
+    Surroundings,
+    plan_pool,
+    plan_scratchpad,
+    pool_buffers,
+    report_text,
+    with_allocations,
+)
+from spyre.torch_backend.program import Ints, OpKind
 
 KERNEL_PASSES = (
     "remove_unread",

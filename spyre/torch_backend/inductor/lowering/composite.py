@@ -13,10 +13,8 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import operator
-from spyre.torch_backend.eager.dispatch import CONVERTED
-from spyre.torch_backend.eager.indexing import INDICES
-from spyre.torch_backend.eager.masks import is_number_of
-from spyre.torch_backend.program.indexing import MAX_ROWS
+from spyre.torch_backend.eager import CONVERTED, INDICES, is_number_of
+from spyre.torch_backend.program import MAX_ROWS
 
 
 def repeat(x: torch.Tensor, repeats: Sequence[int]) -> Any:

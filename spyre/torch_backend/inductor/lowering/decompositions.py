@@ -22,13 +22,18 @@ import torch
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.compat import operator, schema_of
-from spyre.torch_backend.device.dtypes import name_of
-from spyre.torch_backend.eager.compile import Operand, ScalarOperand
-from spyre.torch_backend.eager.dispatch import CONVERTED
-from spyre.torch_backend.eager.factories import converted
-from spyre.torch_backend.eager.masks import is_number_of, triangle
-from spyre.torch_backend.eager.registry import FUNCTIONAL_VARIANTS, eager_kernels
-from spyre.torch_backend.inductor.base.compat import (
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.eager import (
+    CONVERTED,
+    FUNCTIONAL_VARIANTS,
+    Operand,
+    ScalarOperand,
+    converted,
+    eager_kernels,
+    is_number_of,
+    triangle,
+)
+from spyre.torch_backend.inductor.base import (
     DataDependentOutputException,
     OpOverload,
     lowering,
@@ -48,8 +53,7 @@ from spyre.torch_backend.inductor.lowering.device_graph import (
     program_results,
 )
 from spyre.torch_backend.inductor.lowering.device_ir import GraphToIr, prevent_inlining
-from spyre.torch_backend.program.op_spec import Ints, LoweringError
-from spyre.torch_backend.program.recording import NotRecorded, recorded_by
+from spyre.torch_backend.program import Ints, LoweringError, NotRecorded, recorded_by
 
 _log = logging.getLogger("spyre.compile")
 

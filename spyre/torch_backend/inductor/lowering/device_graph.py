@@ -14,21 +14,23 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from spyre.layout import contiguous_strides
-from spyre.layout.device_view import device_view
-from spyre.mlir.builder.operations import BufferAddress
-from spyre.torch_backend.program.emit import emit
-from spyre.torch_backend.program.op_spec import (
+from spyre.layout import contiguous_strides, device_view
+from spyre.mlir.builder import BufferAddress
+from spyre.torch_backend.program import (
+    HALF,
+    INTEGER,
+    WORD,
     Ints,
+    Lowering,
     LoweringError,
     OpKind,
     Value,
     broadcast_sizes,
     device_format,
+    emit,
     float_bits,
 )
-from spyre.torch_backend.program.operations import HALF, INTEGER, WORD, Lowering
-from spyre.torch_backend.tensors.allocation import default_base
+from spyre.torch_backend.tensors import default_base
 
 Results = list[tuple[Ints, str]]
 """Sizes and torch dtype name per result."""

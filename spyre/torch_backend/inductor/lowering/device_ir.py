@@ -17,14 +17,14 @@ import sympy
 import torch
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base.compat import DefaultHandler, V, ir, lowering, ops
+from spyre.torch_backend.inductor.base import DefaultHandler, V, ir, lowering, ops
 from spyre.torch_backend.inductor.lowering.device_graph import (
     DeviceProgram,
     GraphNode,
     GraphValue,
     GraphView,
 )
-from spyre.torch_backend.program.op_spec import Ints, LoweringError, OpKind
+from spyre.torch_backend.program import Ints, LoweringError, OpKind
 
 Index = Sequence[sympy.Expr]
 Loader = Callable[[Index], Any]

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base.layouts import lane_of
-from spyre.torch_backend.inductor.kernel.operands import (
+from spyre.torch_backend.inductor.base import lane_of
+from spyre.torch_backend.inductor.kernel import (
     OperandRead,
     argument_view,
     reads_of,
     storage_order,
     strided_view,
 )
-from spyre.torch_backend.inductor.lowering.device_ir import Load
+from spyre.torch_backend.inductor.lowering import Load
 from spyre.torch_backend.inductor.passes.placement import (
     SPARSE,
     LaneNode,
@@ -38,9 +38,7 @@ from spyre.torch_backend.inductor.passes.runs import (
     RunOperation,
     memory_lane,
 )
-from spyre.torch_backend.program import op_spec as program
-from spyre.torch_backend.program.builder import ProgramBuilder
-from spyre.torch_backend.program.op_spec import Ints, OpKind, Value
+from spyre.torch_backend.program import Ints, OpKind, ProgramBuilder, Value, op_spec as program
 
 MOST_GROWTH = 2
 """Lanes that make a result larger than this times what it is by itself are not tried."""

@@ -5,3 +5,7 @@ why not (`eligibility`, `in_place`), how long it must (`liveness`), where (`gree
 `optimal`), all together (`plan`), what came of it (`report`). Everything here is a pure function
 over frozen data, so several threads may plan at once. Nothing imports torch.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -18,14 +18,14 @@ from math import prod
 
 from spyre.errors import BundleError
 from spyre.hw.spec import STICK_BYTES
-from spyre.torch_backend.inductor.bundles.kernel_op import (
+from spyre.torch_backend.inductor.bundles import (
     DeviceDim,
     Kernel,
     KernelLoop,
     KernelOp,
     UnimplementedOp,
 )
-from spyre.torch_backend.program.op_spec import Ints, OpKind
+from spyre.torch_backend.program import Ints, OpKind
 
 
 class StepKind(StrEnum):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from spyre.errors import LaunchError
-from spyre.torch_backend.inductor.base.settings import lx_capacity_bytes
-from spyre.torch_backend.inductor.bundles.kernel_op import Kernel
+from spyre.torch_backend.inductor.base import lx_capacity_bytes
+from spyre.torch_backend.inductor.bundles import Kernel
 from spyre.torch_backend.inductor.scratchpad.accesses import (
     AccessTrace,
     BufferAccess,

@@ -13,13 +13,8 @@ from dataclasses import dataclass, replace
 
 from spyre.errors import BundleError, DeviceOutOfMemory
 from spyre.hw.spec import REGION_BYTES
-from spyre.torch_backend.inductor.bundles.kernel_op import (
-    POOL,
-    Kernel,
-    KernelLoop,
-    KernelOp,
-    UnimplementedOp,
-)
+from spyre.mlir.builder import POOL
+from spyre.torch_backend.inductor.bundles import Kernel, KernelLoop, KernelOp, UnimplementedOp
 from spyre.torch_backend.inductor.scratchpad.accesses import (
     LiveBuffer,
     access_trace,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import product
 from math import inf
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.torch_backend.inductor.auto_tile.candidates import counts_of
 from spyre.torch_backend.inductor.auto_tile.search import RISES, Outcome, best_levels, best_of

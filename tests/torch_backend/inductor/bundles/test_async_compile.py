@@ -16,8 +16,7 @@ from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, SpyreAs
 from spyre.torch_backend.inductor.bundles.op_spec import spec_text
 from spyre.torch_backend.tensors.buffer import buffer_of
 from tests.torch_backend import processes
-from tests.torch_backend.inductor.bundles.spec_cases import default_arg as tensor
-from tests.torch_backend.inductor.bundles.spec_cases import op, tiled_example
+from tests.torch_backend.inductor.bundles.spec_cases import default_arg as tensor, op, tiled_example
 from tests.torch_backend.inductor.kernel_cases import ROWS, through
 
 SHAPE = (100, 150)

@@ -17,12 +17,18 @@ from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle, unroll
+from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
-from spyre.torch_backend.inductor.bundles.op_spec import UnimplementedOp
 from spyre.torch_backend.inductor.bundles.reader import kernel_of
 from spyre.torch_backend.tensors.buffer import buffer_of
-from tests.torch_backend.inductor.bundles.spec_cases import MATRIX, arg, loop, op, tiled_example
-from tests.torch_backend.inductor.bundles.spec_cases import default_arg as tensor
+from tests.torch_backend.inductor.bundles.spec_cases import (
+    MATRIX,
+    arg,
+    default_arg as tensor,
+    loop,
+    op,
+    tiled_example,
+)
 from tests.torch_backend.inductor.kernel_cases import CASES, MERGED, PADDED, ROWS, matmul, through
 
 STICKS = ("floor(c0/64)", "Mod(c0, 64)")

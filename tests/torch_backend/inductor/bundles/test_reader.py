@@ -9,8 +9,7 @@ from fractions import Fraction
 
 import pytest
 import sympy
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.bundles.coordinates import AffineReader, NotAffine, collapsed

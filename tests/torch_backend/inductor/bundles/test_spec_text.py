@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sympy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.torch_backend.inductor.bundles import op_spec
+from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
 from spyre.torch_backend.inductor.bundles.op_spec import (
     DataFormats,
     LoopSpec,
     OpSpec,
     TensorArg,
-    UnimplementedOp,
     expression_text,
     plain_expression,
     spec_text,

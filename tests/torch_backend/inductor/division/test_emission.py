@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.mlir.builder.operations import build_inspected
-from spyre.mlir.builder.recipes import HostOperand
-from spyre.mlir.builder.recipes import matmul as matmul_sdsc
-from spyre.mlir.builder.recipes import pointwise as pointwise_sdsc
+from spyre.mlir.builder.recipes import (
+    HostOperand,
+    matmul as matmul_sdsc,
+    pointwise as pointwise_sdsc,
+)
 from spyre.torch_backend.inductor.division import core_slices, divide_op
 from spyre.torch_backend.inductor.division.matmul import PLANNERS
 from tests.torch_backend.inductor.division.specs import bmm, matmul, pointwise

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.division import divide_op, with_division

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.hooks.scheduling import cut_to_segments

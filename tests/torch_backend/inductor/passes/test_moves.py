@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.kernel.operands import OperandRead, strided_view

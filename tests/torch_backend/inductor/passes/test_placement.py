@@ -7,8 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.passes.placement import (

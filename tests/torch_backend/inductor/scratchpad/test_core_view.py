@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.torch_backend.inductor.scratchpad.accesses import CoreView, NoCoreView, core_view
 from tests.torch_backend.inductor.scratchpad.kernels import (

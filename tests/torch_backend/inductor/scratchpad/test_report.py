@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.torch_backend.inductor.scratchpad.accesses import LiveBuffer
 from spyre.torch_backend.inductor.scratchpad.plan import SOLVERS, ScratchpadPlan, plan_scratchpad

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.scratchpad.accesses import LiveBuffer

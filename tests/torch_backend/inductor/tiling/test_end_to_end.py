@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from torch._inductor import ir
 
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, tile_layout

@@ -1,0 +1,6 @@
+from .entry import (
+    guarded as guarded,
+)
+from .text_report import (
+    ProgressBar as ProgressBar,
+)

@@ -1,0 +1,35 @@
+from .counts import (
+    CostClass as CostClass,
+    Counters as Counters,
+    OperationCounts as OperationCounts,
+    ProductShape as ProductShape,
+    is_broadcast as is_broadcast,
+    product_dims as product_dims,
+    product_shape as product_shape,
+)
+from .execute import (
+    CORE_COLUMNS as CORE_COLUMNS,
+    CORE_TRAFFIC as CORE_TRAFFIC,
+    CORE_WORK as CORE_WORK,
+    TRANSCENDENTAL as TRANSCENDENTAL,
+    count_cores as count_cores,
+    count_execute as count_execute,
+    count_operation as count_operation,
+)
+from .launches import (
+    ExecuteLabels as ExecuteLabels,
+    LaunchCounts as LaunchCounts,
+)
+from .program import (
+    Dispatches as Dispatches,
+    Executions as Executions,
+    ProgramView as ProgramView,
+    StatementView as StatementView,
+)
+from .scratchpad import (
+    NO_ACCESSES as NO_ACCESSES,
+    LxAccesses as LxAccesses,
+    LxLifetimes as LxLifetimes,
+    lifetimes as lifetimes,
+    live_bytes as live_bytes,
+)

@@ -1,0 +1,12 @@
+from .core_plan import (
+    CorePlan as CorePlan,
+    PlanRun as PlanRun,
+    check_operation as check_operation,
+    plan_operation as plan_operation,
+    shares as shares,
+)
+from .normalise import (
+    UniformOperation as UniformOperation,
+    check_slices as check_slices,
+    uniform_operations as uniform_operations,
+)

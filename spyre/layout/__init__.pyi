@@ -1,0 +1,47 @@
+from .access_map import (
+    AccessMap as AccessMap,
+    Axis as Axis,
+    Int64Array as Int64Array,
+    canonical_axes as canonical_axes,
+    drop_unit_axes as drop_unit_axes,
+    join_axes as join_axes,
+    pad_axes as pad_axes,
+    sort_axes as sort_axes,
+)
+from .conversion import (
+    DataConversionInfo as DataConversionInfo,
+    StrideInfo as StrideInfo,
+    ZeroFill as ZeroFill,
+    conversion_info as conversion_info,
+)
+from .device_view import (
+    DeviceView as DeviceView,
+    Factor as Factor,
+    device_view as device_view,
+    row_major_view as row_major_view,
+    seen_through as seen_through,
+    split as split,
+)
+from .geometry import (
+    TransferGeometry as TransferGeometry,
+    device_coordinate as device_coordinate,
+    host_coordinate_of_offset as host_coordinate_of_offset,
+    host_coordinates_of_stick as host_coordinates_of_stick,
+    host_positions as host_positions,
+    occupied_sticks as occupied_sticks,
+    transfer_geometry as transfer_geometry,
+    viewed_sticks as viewed_sticks,
+)
+from .reference import (
+    device_to_host_reference as device_to_host_reference,
+    host_to_device_reference as host_to_device_reference,
+)
+from .tensor_layout import (
+    ELEMENT_ARRANGEMENTS as ELEMENT_ARRANGEMENTS,
+    SpyreTensorLayout as SpyreTensorLayout,
+    StrideRule as StrideRule,
+    arrangement_positions as arrangement_positions,
+    contiguous_strides as contiguous_strides,
+    logical_columns as logical_columns,
+    storage_bytes as storage_bytes,
+)

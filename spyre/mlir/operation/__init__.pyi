@@ -1,0 +1,35 @@
+from .footprint import (
+    RESTICKIFY as RESTICKIFY,
+    Footprint as Footprint,
+    footprint as footprint,
+    group_by_sizes as group_by_sizes,
+    implied_front as implied_front,
+    index_step as index_step,
+    index_step_fault as index_step_fault,
+    indexed_dims as indexed_dims,
+    pinned as pinned,
+    stick_elements as stick_elements,
+    stored_extent as stored_extent,
+    unsplit_input_extent as unsplit_input_extent,
+    with_sizes as with_sizes,
+)
+from .operation import (
+    MASK_CONSTANT as MASK_CONSTANT,
+    Component as Component,
+    Indirection as Indirection,
+    Operation as Operation,
+    Padding as Padding,
+    SymbolicDim as SymbolicDim,
+    Tensor as Tensor,
+    Window as Window,
+)
+from .own_slices import (
+    SHUFFLE as SHUFFLE,
+    TensorDivision as TensorDivision,
+    computed_division as computed_division,
+    division_of as division_of,
+    held_dims as held_dims,
+    is_looked_up as is_looked_up,
+    own_slice_faults as own_slice_faults,
+    without_equal_divisions as without_equal_divisions,
+)

@@ -1,0 +1,36 @@
+from .affine import (
+    EXPRESSIONS as EXPRESSIONS,
+    AffineBinary as AffineBinary,
+    AffineConstant as AffineConstant,
+    AffineDim as AffineDim,
+    AffineExpr as AffineExpr,
+    AffineMap as AffineMap,
+    AffineSymbol as AffineSymbol,
+    Operator as Operator,
+    fold as fold,
+)
+from .program import (
+    Body as Body,
+    Execute as Execute,
+    LaunchAllocation as LaunchAllocation,
+    Loop as Loop,
+    LoopProgram as LoopProgram,
+    Parameter as Parameter,
+    Schedule as Schedule,
+    check_sizes as check_sizes,
+    executes as executes,
+    loops as loops,
+)
+from .values import (
+    SYMBOLIC as SYMBOLIC,
+    AllocationAtom as AllocationAtom,
+    Atom as Atom,
+    Derived as Derived,
+    IndexValue as IndexValue,
+    LoopAtom as LoopAtom,
+    ParameterAtom as ParameterAtom,
+    Terms as Terms,
+    add as add,
+    of_atom as of_atom,
+    relocate as relocate,
+)

@@ -1,0 +1,23 @@
+from .derived import (
+    arrangement_findings as arrangement_findings,
+    operand_starts as operand_starts,
+)
+from .host_tensor import (
+    HostTensor as HostTensor,
+    TensorSpec as TensorSpec,
+    load_tensors as load_tensors,
+    parse_tensor_spec as parse_tensor_spec,
+    save_tensors as save_tensors,
+)
+from .read import (
+    Inputs as Inputs,
+    given_launch_spec as given_launch_spec,
+    prepare_inputs as prepare_inputs,
+    read_arguments as read_arguments,
+)
+from .specs import (
+    ArgumentSpec as ArgumentSpec,
+    KernelArguments as KernelArguments,
+    argument_name as argument_name,
+    spec_of_arguments as spec_of_arguments,
+)

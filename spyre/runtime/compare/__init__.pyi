@@ -1,0 +1,30 @@
+from .executes import (
+    ElementLocation as ElementLocation,
+    ExecuteView as ExecuteView,
+    MemoryWindow as MemoryWindow,
+    execute_views as execute_views,
+    locate_element as locate_element,
+    operand_window as operand_window,
+    output_elements as output_elements,
+    writers as writers,
+)
+from .outputs import (
+    EXACT as EXACT,
+    Comparison as Comparison,
+    Index as Index,
+    OutputLocation as OutputLocation,
+    StickWriter as StickWriter,
+    Tolerance as Tolerance,
+    WriterLookup as WriterLookup,
+    compare as compare,
+    default_tolerance as default_tolerance,
+    describe_location as describe_location,
+    format_comparison as format_comparison,
+)
+from .reference_check import (
+    ReferenceCheck as ReferenceCheck,
+)
+from .verification import (
+    DEFAULT_VERIFY_POINTS as DEFAULT_VERIFY_POINTS,
+    Verification as Verification,
+)

@@ -1,0 +1,37 @@
+from .command_stream import (
+    Command as Command,
+    CommandStream as CommandStream,
+    launch_of as launch_of,
+)
+from .device import (
+    Devices as Devices,
+    FlexDevice as FlexDevice,
+    devices as devices,
+    flex_device_of as flex_device_of,
+)
+from .job import (
+    device_copy_plan as device_copy_plan,
+    host_like as host_like,
+    to_device_plan as to_device_plan,
+    to_host_plan as to_host_plan,
+)
+from .launch_plan import (
+    LaunchPlan as LaunchPlan,
+)
+from .loaded_kernel import (
+    LoadedKernel as LoadedKernel,
+    load_kernel as load_kernel,
+)
+from .prepare import (
+    launch_jobplan as launch_jobplan,
+    launch_kernel as launch_kernel,
+    prepare_kernel as prepare_kernel,
+)
+from .scheduling import (
+    Engine as Engine,
+)
+from .stream import (
+    BlockingStream as BlockingStream,
+    Event as Event,
+    FlexStream as FlexStream,
+)

@@ -1,0 +1,16 @@
+from .allocator import (
+    PROGRAM as PROGRAM,
+    AllocationDirective as AllocationDirective,
+    AllocationIndex as AllocationIndex,
+    FlexAllocator as FlexAllocator,
+    VirtualAddress as VirtualAddress,
+    device_virtual_address as device_virtual_address,
+)
+from .flex_mode import (
+    visible_devices as visible_devices,
+)
+from .storage import (
+    DeviceStorage as DeviceStorage,
+    ProgramMemory as ProgramMemory,
+    SpyreTensor as SpyreTensor,
+)

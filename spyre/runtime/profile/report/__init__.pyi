@@ -1,0 +1,3 @@
+from .page import (
+    write_report as write_report,
+)

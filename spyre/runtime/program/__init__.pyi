@@ -1,0 +1,32 @@
+from .compiled import (
+    BundleFiles as BundleFiles,
+    CompiledBundle as CompiledBundle,
+    LoweredBundle as LoweredBundle,
+    digest_of_files as digest_of_files,
+    files_of_bundle as files_of_bundle,
+    read_bundle_files as read_bundle_files,
+)
+from .launch_spec import (
+    DERIVED_EMITTER as DERIVED_EMITTER,
+    LAUNCH_SPEC_FILE as LAUNCH_SPEC_FILE,
+    SPYRE_CODE_DIRECTORY as SPYRE_CODE_DIRECTORY,
+    VERSION as VERSION,
+    LaunchArgument as LaunchArgument,
+    LaunchSpec as LaunchSpec,
+    LayoutSpec as LayoutSpec,
+    Role as Role,
+    SymbolKind as SymbolKind,
+    find_launch_spec as find_launch_spec,
+    format_launch_spec as format_launch_spec,
+    parse_launch_spec as parse_launch_spec,
+    read_launch_spec as read_launch_spec,
+)
+from .plan_cache import (
+    load_compiled_files as load_compiled_files,
+    load_source as load_source,
+)
+from .symbols import (
+    POOL as POOL,
+    owner_of as owner_of,
+    require_no_size as require_no_size,
+)

@@ -1,0 +1,26 @@
+from .compile import (
+    Operand as Operand,
+    ScalarOperand as ScalarOperand,
+)
+from .dispatch import (
+    CONVERTED as CONVERTED,
+)
+from .factories import (
+    converted as converted,
+)
+from .indexing import (
+    INDICES as INDICES,
+)
+from .launch import (
+    number_on_card as number_on_card,
+    ready_buffer as ready_buffer,
+    scratch_memory as scratch_memory,
+)
+from .masks import (
+    is_number_of as is_number_of,
+    triangle as triangle,
+)
+from .registry import (
+    FUNCTIONAL_VARIANTS as FUNCTIONAL_VARIANTS,
+    eager_kernels as eager_kernels,
+)

@@ -1,0 +1,5 @@
+from .cpu_fallback import (
+    announce as announce,
+    check_devices as check_devices,
+    cpu_fallback as cpu_fallback,
+)

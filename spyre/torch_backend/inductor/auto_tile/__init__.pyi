@@ -1,0 +1,3 @@
+from .choose import (
+    automatic_groups as automatic_groups,
+)

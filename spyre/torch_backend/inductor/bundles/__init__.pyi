@@ -1,0 +1,34 @@
+from .document import (
+    documented as documented,
+)
+from .generation import (
+    KernelMemory as KernelMemory,
+)
+from .kernel_op import (
+    HBM as HBM,
+    LX as LX,
+    DeviceDim as DeviceDim,
+    Kernel as Kernel,
+    KernelLoop as KernelLoop,
+    KernelOp as KernelOp,
+    KernelTensor as KernelTensor,
+    UnimplementedOp as UnimplementedOp,
+    kernel_text as kernel_text,
+    operations_in as operations_in,
+    roles_of as roles_of,
+)
+from .kernels import (
+    DynamicExtents as DynamicExtents,
+    DynamicKernel as DynamicKernel,
+    InductorKernel as InductorKernel,
+)
+from .op_spec import (
+    DataFormats as DataFormats,
+    LoopSpec as LoopSpec,
+    OpSpec as OpSpec,
+    SizeSpec as SizeSpec,
+    Spec as Spec,
+    TensorArg as TensorArg,
+    operations_of as operations_of,
+    spec_text as spec_text,
+)

@@ -1,0 +1,19 @@
+from .decompositions import (
+    decompositions as decompositions,
+    eager_operators as eager_operators,
+    install_lowerings as install_lowerings,
+    mark_fallbacks as mark_fallbacks,
+    mark_fallbacks_in as mark_fallbacks_in,
+)
+from .device_graph import (
+    DeviceProgram as DeviceProgram,
+)
+from .device_ir import (
+    DEVICE_OPERATION as DEVICE_OPERATION,
+    Body as Body,
+    ConstantLoad as ConstantLoad,
+    DeviceOperation as DeviceOperation,
+    Load as Load,
+    body_of as body_of,
+    program_of as program_of,
+)

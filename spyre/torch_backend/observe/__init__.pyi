@@ -1,0 +1,3 @@
+from .launches import (
+    launches_noted as launches_noted,
+)

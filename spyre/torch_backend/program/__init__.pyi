@@ -1,0 +1,74 @@
+from . import op_spec as op_spec
+from .builder import (
+    SCRATCH as SCRATCH,
+    ProgramBuilder as ProgramBuilder,
+)
+from .compiled import (
+    CompiledProgram as CompiledProgram,
+    launches_reported_to as launches_reported_to,
+)
+from .debug import (
+    next_place as next_place,
+    show_program as show_program,
+    shows_programs as shows_programs,
+)
+from .emit import (
+    emit as emit,
+    emit_over as emit_over,
+    iteration_space as iteration_space,
+)
+from .emitter import (
+    Bases as Bases,
+    IterationSpace as IterationSpace,
+)
+from .indexing import (
+    MAX_ROWS as MAX_ROWS,
+    OUT_OF_RANGE as OUT_OF_RANGE,
+    gathered as gathered,
+    join_lane as join_lane,
+    joined as joined,
+    largest as largest,
+    marked_positions as marked_positions,
+    off_lanes as off_lanes,
+    other_lane as other_lane,
+    running_sum as running_sum,
+    stored_elements as stored_elements,
+    wrapped_positions as wrapped_positions,
+)
+from .iteration import (
+    CoreDivision as CoreDivision,
+    IterationDim as IterationDim,
+    ScratchpadPlace as ScratchpadPlace,
+    common_iteration as common_iteration,
+    cut as cut,
+)
+from .op_spec import (
+    DeviceOp as DeviceOp,
+    Ints as Ints,
+    LoweringError as LoweringError,
+    LoweringFunction as LoweringFunction,
+    OpFunction as OpFunction,
+    OpKind as OpKind,
+    UnevenDivision as UnevenDivision,
+    Value as Value,
+    broadcast_sizes as broadcast_sizes,
+    device_format as device_format,
+    float_bits as float_bits,
+    float_of as float_of,
+    narrowed as narrowed,
+)
+from .operations import (
+    HALF as HALF,
+    INTEGER as INTEGER,
+    WORD as WORD,
+    ConstantArgument as ConstantArgument,
+    Lowering as Lowering,
+    is_padded as is_padded,
+    scalar_view as scalar_view,
+    store_result as store_result,
+)
+from .recording import (
+    NotRecorded as NotRecorded,
+    current_recorder as current_recorder,
+    recorded_by as recorded_by,
+)

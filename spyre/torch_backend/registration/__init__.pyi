@@ -1,0 +1,22 @@
+from . import (
+    cpu_operations as cpu_operations,
+    patches as patches,
+    unsupported_layouts as unsupported_layouts,
+)
+from .debug_log import (
+    log_program as log_program,
+)
+from .device_module import (
+    make_module as make_module,
+)
+from .library import (
+    register_composites as register_composites,
+    register_fallback as register_fallback,
+    register_fallbacks as register_fallbacks,
+    register_kernels as register_kernels,
+    register_under as register_under,
+    view_kernels as view_kernels,
+)
+from .unsupported_layouts import (
+    refuse_layout as refuse_layout,
+)

@@ -1,0 +1,37 @@
+from .allocation import (
+    allocate as allocate,
+    allocate_based as allocate_based,
+    default_base as default_base,
+)
+from .buffer import (
+    DeviceBuffer as DeviceBuffer,
+    StorageLayout as StorageLayout,
+    buffer_of as buffer_of,
+)
+from .copies import (
+    assemble as assemble,
+    download as download,
+    from_host as from_host,
+    lay_out_for as lay_out_for,
+    moves_bits as moves_bits,
+    relayout as relayout,
+    start_host_storage as start_host_storage,
+    to_host as to_host,
+    upload as upload,
+    view_of as view_of,
+    write_storage as write_storage,
+)
+from .layouts import (
+    device_tensor_layout as device_tensor_layout,
+    empty_in_layout as empty_in_layout,
+    to_layout as to_layout,
+)
+from .module_moves import (
+    apply as apply,
+    set_data as set_data,
+)
+from .storages import (
+    METHODS as METHODS,
+    new_storage as new_storage,
+    set_storage as set_storage,
+)

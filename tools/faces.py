@@ -1,0 +1,62 @@
+"""The import contract of folders: from outside, a folder is imported through its ``__init__``.
+
+What a folder offers stands in ``__init__.pyi``; `lazy_loader` imports the module that has a name
+when the name is first used, so a face costs nothing that is not asked for. Modules that stand
+beside folders, as ``spyre.mlir.bundle`` beside ``spyre.mlir.sdsc``, are faces of themselves.
+
+``lint-imports`` calls this (pyproject.toml, ``contract_types``).
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from grimp import ImportGraph
+from importlinter import Contract, ContractCheck, output
+
+
+@cache
+def offered(folder: str) -> frozenset[str]:
+    """Names in the stub of a folder."""
+    spec = find_spec(folder)
+    stub = Path(spec.origin or "").with_suffix(".pyi") if spec else Path()
+    if not stub.is_file():
+        return frozenset()
+    statements = ast.parse(stub.read_text(encoding="utf-8")).body
+    froms = (statement for statement in statements if isinstance(statement, ast.ImportFrom))
+    return frozenset(alias.name for statement in froms for alias in statement.names)
+
+
+def deep_imports(graph: ImportGraph) -> list[tuple[str, str]]:
+    """(importer, imported) wherever a module reaches past the face of another folder."""
+    own = {module for module in graph.modules if module.split(".")[0] == "spyre"}
+    packages = {module for module in own if graph.find_children(module)}
+    with_folders = {module for module in packages if packages & graph.find_children(module)}
+    broken = []
+    for imported in own - packages:
+        folder, _, name = imported.rpartition(".")
+        # A name in the stub may be that of a module, or of a function in a module of its name.
+        if folder in with_folders or name in offered(folder):
+            continue
+        importers = graph.find_modules_that_directly_import(imported)
+        outside = (m for m in importers if m != folder and not m.startswith(f"{folder}."))
+        broken += [(importer, imported) for importer in outside]
+    return sorted(broken)
+
+
+class FacesContract(Contract):
+    """Kept when nothing is imported past the face of a folder."""
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        """Every direct import of the graph, those inside functions and those for types too."""
+        broken = deep_imports(graph)
+        return ContractCheck(kept=not broken, metadata={"broken": broken})
+
+    def render_broken_contract(self, check: Any) -> None:
+        """A line per import."""
+        for importer, imported in check.metadata["broken"]:
+            output.print_error(f"{importer} imports {imported}: use {imported.rpartition('.')[0]}")
