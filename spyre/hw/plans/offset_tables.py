@@ -1,6 +1,6 @@
 """Iteration spaces as offset tables: per dim, a vector of bit offsets for every operand.
 
-Unlike the axes of :mod:`spyre.hw.plans.loop_nests`, such a vector needs no constant pitch, so
+Unlike the axes of :mod:`spyre.hw.plans.core_axes`, such a vector needs no constant pitch, so
 packed
 and interleaved sticks (operations reference §5) and windows are vectors too. The address of an
 element is
