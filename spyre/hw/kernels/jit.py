@@ -58,23 +58,51 @@ ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 
 _numba_config = threading.RLock()
 """Held while numba's process-wide configuration differs: threads may import kernels at once."""
-_IMPORT = re.compile(r"^from (spyre[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+_IMPORT = re.compile(r"^from ([\w.]+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 
 
 @cache
 def _imports(module: str) -> tuple[str, ...]:
-    """Modules of this package that the source of ``module`` names in its import statements."""
-    found: list[str] = []
-    for name, in_brackets, on_line in _IMPORT.findall(_source(module).read_text()):
-        members = re.findall(r"\w+(?= as |,|$|\s)", in_brackets or on_line)
-        inner = (f"{name}.{member}" for member in members)
-        found += [name, *(m for m in inner if _source(m).exists())]
-    return tuple(dict.fromkeys(found))
+    """Modules of this package that the source of ``module`` names in its import statements.
+
+    A name from the face of a folder is one of the module that the face has it from.
+    """
+    imported: list[str] = []
+    for name, members in _import_statements(module):
+        if name.partition(".")[0] == "spyre":
+            homes = _offered(name)
+            inner = (homes.get(member, f"{name}.{member}") for member in members)
+            imported += [name, *(m for m in inner if _source(m).exists())]
+    return tuple(dict.fromkeys(imported))
+
+
+@cache
+def _offered(folder: str) -> dict[str, str]:
+    """The module of every name in the face of a folder (``__init__.pyi``); nothing of a module."""
+    if _source(folder).suffix != ".pyi":
+        return {}
+    return {
+        member: f"{folder}{name}" if name != "." else f"{folder}.{member}"
+        for name, members in _import_statements(folder)
+        for member in members
+    }
+
+
+def _import_statements(module: str) -> list[tuple[str, list[str]]]:
+    """(module, names taken from it) of the import statements at the margin of a source."""
+    return [
+        (name, re.findall(r"\w+(?= as |,|$|\s)", re.sub(r" as \w+", "", in_brackets or on_line)))
+        for name, in_brackets, on_line in _IMPORT.findall(_source(module).read_text())
+    ]
 
 
 def _source(module: str) -> Path:
+    """The file of a module, which may not exist; of a folder its stub, where it has one."""
     base = PACKAGE.parent.joinpath(*module.split("."))
-    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    if not base.is_dir():
+        return base.with_suffix(".py")
+    stub = base / "__init__.pyi"
+    return stub if stub.exists() else base / "__init__.py"
 
 
 def imported_sources(module: str) -> tuple[Path, ...]:

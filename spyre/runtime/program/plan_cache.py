@@ -50,6 +50,7 @@ _SOURCES = (
     "layout",
     "dtypes",
     "errors.py",
+    "rules.py",
     "runtime/program",
     "runtime/spyrecode",
 )

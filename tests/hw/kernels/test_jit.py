@@ -52,7 +52,7 @@ def test_the_key_covers_every_module_a_kernel_imports() -> None:
         code = f"import sys, {module}; print(*(m for m in sys.modules if m.startswith('spyre')))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
         loaded = {jit._source(name) for name in done.stdout.decode().split()}
-        packages = {path for path in loaded if path.name == "__init__.py"}
+        packages = {path for path in loaded if path.stem == "__init__"}
         assert loaded - packages <= set(jit.imported_sources(module)), module
 
 

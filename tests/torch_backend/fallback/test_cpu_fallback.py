@@ -134,7 +134,7 @@ def test_a_result_that_is_an_operand():
 
 def test_views_the_operation_made_stay_views():
     x = torch.arange(6.0, device="spyre")
-    part = cpu_fallback.cpu_fallback(torch.ops.aten._unsafe_view.default, x, [2, 3])
+    part = cpu_fallback(torch.ops.aten._unsafe_view.default, x, [2, 3])
     part.lgamma_()
     assert torch.equal(part.cpu().reshape(-1), x.cpu())
 

@@ -52,9 +52,9 @@ def shown(lines: str, directory: Path, **environment: str) -> list[str]:
 VARIATIONS = """
 import os
 from spyre.torch_backend.inductor import config
-from spyre.torch_backend.inductor.lowering import decompositions
+from spyre.torch_backend.inductor.lowering.decompositions import _graphs_by_call
 show(f)
-assert not decompositions._graphs_by_call
+assert not _graphs_by_call
 show(f, options={"spyre.lx_planning": False})
 with config.patch(work_division="august"):
     show(f)
