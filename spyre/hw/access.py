@@ -1,8 +1,9 @@
 """Where a tensor's elements lie, and which of them a core touches.
 
-The rule is that of :mod:`spyre.mlir.operation.footprint` (SDSC reference §5.2). A *pitch* is the distance in
-bytes between neighbours along a dim: of sticks for a dim in the tensor's stick, of elements for any
-other. Start addresses already hold a core's slice offset. Lengths and addresses are bytes.
+The rule is that of :mod:`spyre.mlir.operation.footprint` (SDSC reference §5.2). A *pitch* is the
+distance in bytes between neighbours along a dim: of sticks for a dim in the tensor's stick, of
+elements for any other. Start addresses already hold a core's slice offset. Lengths and addresses
+are bytes.
 """
 
 from __future__ import annotations

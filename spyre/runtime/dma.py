@@ -1,8 +1,8 @@
 """The DMA engine: every copy between host and device goes through here.
 
 Tensors are converted by data-conversion descriptors on the way (:mod:`spyre.layout.conversion`,
-executed by :mod:`spyre.hw.device.transfer`), programs and correction tensors travel as raw bytes. Rule:
-runtime reference §3; the engine itself: Program RFC.
+executed by :mod:`spyre.hw.device.transfer`), programs and correction tensors travel as raw bytes.
+Rule: runtime reference §3; the engine itself: Program RFC.
 """
 
 from __future__ import annotations
