@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -196,6 +197,14 @@ def wrap_storage_new(around: Callable[..., Any]) -> None:
     storage.__new__ = lambda cls, *args, **kwargs: around(original, cls, *args, **kwargs)
 
 
+def _stand_at(function: Callable[..., Any], owner: Any, name: str) -> None:
+    """``owner.name`` is ``function`` from now on, and that is where pickle looks for it."""
+    is_module = isinstance(owner, ModuleType)
+    function.__module__ = owner.__name__ if is_module else owner.__module__
+    function.__qualname__ = name if is_module else f"{owner.__qualname__}.{name}"
+    setattr(owner, name, skip_in_dynamo(function))
+
+
 def wrap_method(cls: type, name: str, around: Callable[..., Any]) -> None:
     """``around(original, object, …)`` is the method ``name`` of ``cls`` from now on."""
     original = getattr(cls, name)
@@ -204,7 +213,7 @@ def wrap_method(cls: type, name: str, around: Callable[..., Any]) -> None:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return around(original, self, *args, **kwargs)
 
-    setattr(cls, name, skip_in_dynamo(method))
+    _stand_at(method, cls, name)
 
 
 def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
@@ -219,7 +228,7 @@ def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
             return handle_torch_function(method, (self,), self, *args, **kwargs)
         return around(original, self, *args, **kwargs)
 
-    setattr(torch.Tensor, name, skip_in_dynamo(method))
+    _stand_at(method, torch.Tensor, name)
     allowed = torch.nn.parameter.UninitializedTensorMixin._allowed_methods
     if original in allowed:
         allowed.append(method)
@@ -228,12 +237,12 @@ def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
 def wrap_tensor_data(set_data: Callable[..., None]) -> None:
     """``set_data(original, tensor, new)`` is run for ``tensor.data = new``."""
     original = torch._C.TensorBase.data
-    get, original_set = original.__get__, original.__set__
+    get, original_set, delete = original.__get__, original.__set__, original.__delete__
 
     def assign(tensor: torch.Tensor, new: torch.Tensor) -> None:
         set_data(original_set, tensor, new)
 
-    torch.Tensor.data = property(get, skip_in_dynamo(assign), doc=original.__doc__)
+    torch.Tensor.data = property(get, skip_in_dynamo(assign), delete, original.__doc__)
 
 
 def wrap_function(name: str, around: Callable[..., Any]) -> None:
@@ -249,7 +258,7 @@ def wrap_function(name: str, around: Callable[..., Any]) -> None:
             return handle_torch_function(function, (), *args, **kwargs)
         return around(original, *args, **kwargs)
 
-    setattr(torch, name, skip_in_dynamo(function))
+    _stand_at(function, torch, name)
     table = torch.jit._builtins._builtin_table
     if table is not None:
         table[id(function)] = f"aten::{name}"
@@ -306,6 +315,7 @@ def redirect_constructor(name: str, make: Callable[..., Any]) -> None:
                 return issubclass(subclass, original)
             return bool(super().__subclasscheck__(subclass))
 
-    namespace = {"__module__": original.__module__, "__doc__": original.__doc__}
+    # A class is pickled by where it is found, and objects of it by their class.
+    namespace = {"__module__": "torch", "__doc__": original.__doc__}
     replacement = Redirected(original.__name__, (original,), namespace)
     setattr(torch, name, replacement)

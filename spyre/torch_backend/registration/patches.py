@@ -124,7 +124,9 @@ def _set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Te
     set_data(original, tensor, new)
 
 
-def _to_dlpack(original: Callable[..., Any], tensor: torch.Tensor, **kwargs: Any) -> Any:
+def _to_dlpack(
+    original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
     """Sticks mean nothing to other libraries."""
     wanted = kwargs.get("dl_device")
     if tensor.device.type == "spyre" and (wanted is None or int(wanted[0]) != 1):
@@ -132,7 +134,7 @@ def _to_dlpack(original: Callable[..., Any], tensor: torch.Tensor, **kwargs: Any
             "spyre tensors cannot be exported by DLPack: their memory is laid out in sticks. "
             "Use tensor.cpu() first"
         )
-    return original(tensor, **kwargs)
+    return original(tensor, *args, **kwargs)
 
 
 def _pin_memory(original: Callable[..., Any], tensor: torch.Tensor, device: Any = None) -> Any:
@@ -182,7 +184,8 @@ class _InFloat32:
 
 
 def _unscale(original: Callable[..., Any], scaler: Any, optimizer: Any) -> Any:
-    scale = scaler._scale
+    # A disabled scaler has none, an unused one has None: what that means is torch's to say.
+    scale = getattr(scaler, "_scale", None)
     if scale is None or scale.device.type != "spyre":
         return original(scaler, optimizer)
     scaler._scale = _InFloat32(scale)
@@ -242,8 +245,9 @@ def _event(device: Any = None, **kwargs: Any) -> Any:
     return Event(device, **kwargs)
 
 
-def _generator(device: Any = "cpu") -> Any:
-    if not _is_spyre(device):
+def _generator(*args: Any, **kwargs: Any) -> Any:
+    device = args[0] if args else kwargs.get("device")
+    if len(args) + len(kwargs) != 1 or not _is_spyre(device):
         return None
     from spyre.torch_backend.device import SpyreGenerator
 
