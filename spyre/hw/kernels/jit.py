@@ -3,26 +3,30 @@
 numba's disk cache does not notice edits in other modules, so every module's functions are cached in
 a directory keyed by a hash of that module and all modules of this package it imports, directly or
 not. The directory is set only while our functions are decorated; a user's own numba functions keep
-theirs.
+theirs. A file that is not whole (power failed, the disk was full) is compiled again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import re
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba import types
+from numba.core.caching import IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.runtime import rtsys
 
 from spyre import config
-from spyre.cache import PACKAGE, digest_of_found_sources, writable_directory
+from spyre.cache import PACKAGE, digest_of_found_sources, warn_uncached, writable_directory
 
 TESTED_VERSIONS = ("0.68.1",)
 
@@ -37,6 +41,7 @@ def load_lightly(cache: Any) -> None:
 
     def load_overload(signature: Any, target_context: Any) -> Any:
         rtsys.initialize(target_context)
+        found = None
         with cache._guard_against_spurious_io_errors():
             found = cache._load_overload(signature, target_context)
         if found is None:
@@ -44,6 +49,74 @@ def load_lightly(cache: Any) -> None:
         return found
 
     cache.load_overload = load_overload
+
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
+    """numba's files of one function, where what is not whole counts as not there.
+
+    A damaged index would fail in numba for ever, and damaged machine code would run; so code
+    begins with its SHA-256.
+    """
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()
+        except MemoryError:
+            raise
+        except Exception:  # unpickling damaged bytes can raise anything
+            warn_damaged()
+            return {}
+
+    def _load_data(self, name: str) -> Any:
+        """OSError, which numba takes as no file, when it cannot be read or is damaged."""
+        content = Path(self._data_path(name)).read_bytes()
+        digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(data).digest() != digest:
+            warn_damaged()
+            raise OSError
+        return pickle.loads(data)
+
+    def _save_data(self, name: str, data: Any) -> None:
+        content = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(content).digest() + content)
+
+
+@cache
+def warn_damaged() -> None:
+    """Once, however many files there are."""
+    warnings.warn(
+        f"damaged files among the compiled kernels in {config.cache_directory()}: what they held "
+        "is compiled again",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+@contextmanager
+def _uncached_on_errors() -> Iterator[None]:
+    """A kernel that cannot be read or kept is one that has to be compiled."""
+    try:
+        yield
+    except OSError as error:
+        warn_uncached(error.strerror or str(error))
+
+
+def check_files(cache: Any) -> None:
+    """Let the disk cache of one function do without files that are damaged or cannot be written.
+
+    ``cache``: as of `load_lightly`.
+    """
+    files = cache._cache_file
+    cache._cache_file = CheckedFiles(
+        cache_path=files._cache_path,
+        filename_base=cache._impl.filename_base,
+        source_stamp=files._source_stamp,
+    )
+    cache._guard_against_spurious_io_errors = _uncached_on_errors
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -149,6 +222,7 @@ def kernel(function: F) -> F:
     def decorate(cache: bool) -> Any:
         compiled = numba.njit(cache=cache, fastmath=FASTMATH, **options)(function)
         if cache:
+            check_files(compiled._cache)
             load_lightly(compiled._cache)
         return compiled
 
@@ -187,6 +261,7 @@ class Entry:
         signature = (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type)
         compiled: Any = CFunc(self._function, signature, {}, {"nopython": True})
         compiled.enable_caching()
+        check_files(compiled._cache)
         load_lightly(compiled._cache)
         compiled.compile()
         return compiled

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numba
@@ -12,7 +13,7 @@ import pytest
 
 from spyre.cache import warn_uncached
 from spyre.hw.kernels import jit
-from spyre.hw.kernels.jit import TESTED_VERSIONS
+from spyre.hw.kernels.jit import TESTED_VERSIONS, CheckedFiles
 
 KERNELS = "spyre.hw.kernels.families.elementwise"
 
@@ -28,6 +29,7 @@ def _forget() -> Iterator[None]:
 def _forget_now() -> None:
     jit.cache_directory.cache_clear()
     warn_uncached.cache_clear()
+    jit.warn_damaged.cache_clear()
 
 
 def test_the_directory_is_keyed_by_the_sources(
@@ -115,3 +117,60 @@ def test_kept_kernels_load_without_what_numba_compiles_with() -> None:
     for code in (LOAD_ALL, LOAD_ALL, LOAD_ALL + RUN, LOAD_ALL + COMPILE_MORE + RUN):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.decode().split() == ["light" if light else "all"]
+
+
+def thrice(x):
+    return 3 * x
+
+
+thrice.__module__ = KERNELS  # functions of other packages are not kept in our cache
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
+
+
+def emptied(content: bytes) -> bytes:
+    return b""
+
+
+def truncated(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        ("nbi", emptied),
+        ("nbi", truncated),
+        ("nbc", emptied),
+        ("nbc", truncated),
+        ("nbc", flipped),
+    ],
+)
+def test_a_damaged_file_is_compiled_again_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, damage: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    assert jit.kernel(thrice)(7) == 21
+    (file,) = tmp_path.rglob(f"*.{suffix}")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    with pytest.warns(RuntimeWarning, match="damaged files among the compiled kernels") as warned:
+        assert jit.kernel(thrice)(7) == 21
+    assert len(warned) == 1
+    again = jit.kernel(thrice)
+    assert again(7) == 21
+    assert again.stats.cache_hits
+
+
+def test_a_full_disk_costs_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CheckedFiles, "_open_for_write", full)
+    with pytest.warns(RuntimeWarning, match="cannot be kept.*No space left") as warned:
+        assert [jit.kernel(thrice)(7) for _ in range(2)] == [21, 21]
+    assert len(warned) == 1
