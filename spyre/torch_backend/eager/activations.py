@@ -185,11 +185,18 @@ def _target(args: tuple[Any, ...], named: Mapping[str, Any]) -> torch.Tensor:
 
 
 def hardtanh(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
-    return torch.clamp(x, min_val, max_val)
+    return torch.clamp(x, *_bounds_in(x.dtype, min_val, max_val))
 
 
 def hardtanh_(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
-    return torch.clamp_(x, min_val, max_val)
+    return torch.clamp_(x, *_bounds_in(x.dtype, min_val, max_val))
+
+
+def _bounds_in(dtype: torch.dtype, *bounds: float) -> tuple[float, ...]:
+    """Bounds do not promote as those of clamp do: of integers they are cut off to integers."""
+    if dtype is torch.bool:
+        raise RuntimeError("Bool inputs not supported for hardtanh")
+    return bounds if dtype.is_floating_point else tuple(map(int, bounds))
 
 
 def _gelu_backward(

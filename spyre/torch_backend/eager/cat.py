@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, ArgumentClass, EagerKernel, fill
+from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    CONVERTED,
+    ArgumentClass,
+    EagerKernel,
+    checked_dim,
+    fill,
+)
 from spyre.torch_backend.program import (
     Lowering,
     LoweringError,
@@ -89,7 +96,7 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> to
     """aten::roll: the end of every dim in front of its beginning."""
     if not dims:
         return roll(x.reshape(-1), shifts, (0,)).reshape(x.shape)
-    for shift, dim in zip(shifts, dims, strict=True):
+    for shift, dim in zip(shifts, dims, strict=True):  # a dim may come twice
         extent = x.shape[dim]
         cut = extent - shift % extent
         pieces = [x.narrow(dim, cut, extent - cut), x.narrow(dim, 0, cut)]
@@ -99,6 +106,8 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> to
 
 def _takes_roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> bool:
     counts = len(shifts) == (len(dims) or 1)
+    for dim in dims:
+        checked_dim(dim, x.dim())
     return counts and x.numel() > 0 and x.dim() > 0 and x.dtype in CONVERTED
 
 

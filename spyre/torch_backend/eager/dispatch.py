@@ -237,6 +237,31 @@ def fill(
     return target
 
 
+def checked_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
+    """``dims`` counted from the first, as they come; those torch refuses raise torch's errors.
+
+    ATen checks the dims of most operations before it calls us, but not of those whose functional
+    variant is ours. A tensor of rank 0 has dim 0.
+    """
+    extent = max(rank, 1)
+    for dim in dims:
+        if not -extent <= dim < extent:
+            bounds = f"[{-extent}, {extent - 1}]"
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of {bounds}, but got {dim})"
+            )
+    counted = tuple(dim % extent for dim in dims)
+    for k, dim in enumerate(counted):
+        if dim in counted[:k]:
+            raise RuntimeError(f"dim {dim} appears multiple times in the list of dims")
+    return counted
+
+
+def checked_dim(dim: int, rank: int) -> int:
+    """As `checked_dims`, of one."""
+    return checked_dims((dim,), rank)[0]
+
+
 def fill_number(out: torch.Tensor, sizes: Sequence[int], number: float) -> torch.Tensor:
     """``out`` with ``sizes`` and nothing but ``number``: results over no elements."""
     if out.shape != tuple(sizes):

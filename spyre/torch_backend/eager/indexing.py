@@ -21,6 +21,8 @@ from spyre.torch_backend.eager.dispatch import (
     ZERO_SIZE,
     ArgumentClass,
     EagerKernel,
+    checked_dim,
+    checked_dims,
     fill,
 )
 from spyre.torch_backend.program import (
@@ -123,14 +125,15 @@ def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor
     """aten::index_select; a tensor of rank 0 has one row, which is the result."""
     if not x.dim():
         return index_select(x.reshape(1), 0, index).reshape(())
-    dim %= x.dim()
+    dim = checked_dim(dim, x.dim())
     sizes = (*x.shape[:dim], index.numel(), *x.shape[dim + 1 :])
     rows = x.new_empty(sizes)
     return fill("select", select_rows, [x, index.reshape(-1)], (dim, False), rows)
 
 
 def _takes_index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
-    return takes_table(x, dim % x.dim(), index) if x.dim() else takes_table(x.reshape(1), 0, index)
+    dim = checked_dim(dim, x.dim())
+    return takes_table(x, dim, index) if x.dim() else takes_table(x.reshape(1), 0, index)
 
 
 def gather(
@@ -257,8 +260,8 @@ def _takes_isin(elements: torch.Tensor, wanted: torch.Tensor, *, out: Any, **_: 
 
 def flip(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """aten::flip: gathered from the last to the first along every dim."""
-    for dim in sorted({d % max(x.dim(), 1) for d in dims}):
-        if x.dim() and x.shape[dim] > 1:
+    for dim in checked_dims(dims, x.dim()):
+        if x.shape[dim] > 1:
             order = torch.arange(x.shape[dim] - 1, -1, -1, dtype=torch.int32, device=x.device)
             x = index_select(x, dim, order)
         else:
@@ -268,7 +271,7 @@ def flip(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 def _takes_flip(x: torch.Tensor, dims: Sequence[int]) -> bool:
     index = torch.empty(max(x.shape, default=1), dtype=torch.int32, device=x.device)
-    return x.dim() > 0 and all(takes_table(x, d % x.dim(), index) for d in dims)
+    return x.dim() > 0 and all(takes_table(x, d, index) for d in checked_dims(dims, x.dim()))
 
 
 def embedding_renorm_(

@@ -15,6 +15,7 @@ import torch
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
     ANY,
+    BOOL,
     COMPUTED,
     CONVERTED,
     FLOAT,
@@ -23,6 +24,7 @@ from spyre.torch_backend.eager.dispatch import (
     ZERO_SIZE,
     ArgumentClass,
     EagerKernel,
+    checked_dims,
     fill,
     fill_number,
     is_computed,
@@ -48,8 +50,8 @@ def dims_of(tensor: torch.Tensor, dim: Any) -> Ints:
     rank = tensor.dim()
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(rank))
-    dims = [dim] if isinstance(dim, int) else dim
-    return tuple(sorted(d % rank for d in dims)) if rank else ()
+    dims = checked_dims([dim] if isinstance(dim, int) else dim, rank)
+    return tuple(sorted(dims)) if rank else ()
 
 
 def reduced_sizes(sizes: Sequence[int], dims: Sequence[int], keepdim: bool) -> Ints:
@@ -152,6 +154,22 @@ def _takes_reduction(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> 
 
 def _takes_truth(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
     return is_computed(x) and out.dtype is torch.bool and x.numel() > 0
+
+
+def _truth_of_each(
+    x: torch.Tensor, dim: Any, keepdim: bool = False, *, out: torch.Tensor
+) -> torch.Tensor:
+    """any and all over an empty list of dims, which for them means none, not all."""
+    if out.shape != x.shape:
+        out.resize_(x.shape)
+    return out.copy_(x)
+
+
+def _takes_truth_of_each(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, out: torch.Tensor
+) -> bool:
+    no_dims = isinstance(dim, (list, tuple)) and not dim
+    return no_dims and x.dtype in CONVERTED and out.dtype is torch.bool
 
 
 def over_all(label: str, lowering: LoweringFunction, x: torch.Tensor) -> torch.Tensor:
@@ -262,6 +280,8 @@ def cumsum(
     x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
 ) -> torch.Tensor:
     if x.dim() == 0:
+        if out.dim():
+            out.resize_(())
         return out.copy_(x)
     return fill("cumsum", _cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
@@ -314,7 +334,10 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
         FLOAT: EagerKernel(_vector_norm, _takes_reduction),
     },
     **{
-        f"{name}.{kind}": {ANY: EagerKernel(partial(over_dims, name, lowering), _takes_truth)}
+        f"{name}.{kind}": {
+            BOOL: EagerKernel(_truth_of_each, _takes_truth_of_each),
+            ANY: EagerKernel(partial(over_dims, name, lowering), _takes_truth),
+        }
         for name, lowering in (("any", partial(_truth, "max")), ("all", partial(_truth, "min")))
         for kind in ("out", "dims_out", "all_out")
     },

@@ -1,20 +1,26 @@
 """The largest and smallest elements along a dim and their positions: top-k, sort, max, argmax.
 
-Equal elements come in the order of their positions. NaNs (in float32 only; the 16-bit format of the
-card has none) count as infinite, where torch on a CPU takes them for larger still; sort and top-k
-return them as infinite too.
+Equal elements come in the order of their positions. NaN (in float32 only; the 16-bit format of the
+card has none) is larger than infinity, and what max and min choose. The card ranks NaN as it likes:
+it is put out of the way first, and the order of NaN and infinity is found apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import inf
+from math import inf, nan
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import FLOAT, FLOATS, ArgumentClass, EagerKernel
+from spyre.torch_backend.eager.dispatch import (
+    FLOAT,
+    FLOATS,
+    ArgumentClass,
+    EagerKernel,
+    checked_dim,
+)
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import extreme
 from spyre.torch_backend.program import (
@@ -39,46 +45,99 @@ def ranked(
 ) -> Value | tuple[Value, ...]:
     """The first ``count`` along ``dim`` in falling or rising order, and their positions.
 
-    ``both``: values and positions, else positions only. ``keeps``: the dim stays in the results.
-    ``count`` 0: the one that max and min choose, to which NaN is first in both orders.
+    ``count`` 0: the one that max and min choose, to which NaN is first in both orders; with
+    ``both`` its value too. ``keeps``: the dim stays in the results.
     """
-    unranked, x = x, off_lanes(low, x, dim)
-    if x.dtype == "float32":
-        last = low.constant(inf if count or descending else -inf, x.dtype)
-        x = low.pointwise("where3", low.pointwise("equal", x, x), x, last)
-    if not descending:
-        x = low.pointwise("neg", x)
-    results = [largest(low, x, dim, count or 1, indices=True)]
-    if both and not count:
-        results.insert(0, extreme(low, "max" if descending else "min", unranked, (dim,)))
-    elif both:
-        values = largest(low, x, dim, count, indices=False)
-        results.insert(0, values if descending else low.pointwise("neg", values))
+    if not count:
+        results = _chosen(low, x, dim, descending, both)
+    elif x.dtype == "float32":
+        results = _ordered_with_nan(low, off_lanes(low, x, dim), dim, count, descending)
+    else:
+        results = _ordered(low, off_lanes(low, x, dim), dim, count, descending)
     if not keeps:
         sizes = tuple(n for k, n in enumerate(x.sizes) if k != dim)
         results = [value.reshaped(sizes) for value in results]
     return tuple(results)
 
 
+def _chosen(low: Lowering, x: Value, dim: int, descending: bool, both: bool) -> list[Value]:
+    """What max or min choose along ``dim``, and its position: the first NaN where there is one."""
+    values = [extreme(low, "max" if descending else "min", x, (dim,))] if both else []
+    x = off_lanes(low, x, dim)
+    key = x if descending else low.pointwise("neg", x)
+    if x.dtype == "float32":
+        is_number = low.pointwise("equal", x, x)
+        is_nan = low.pointwise("notequal", x, x)
+        key = low.pointwise("where3", low.reduce("min", is_number, (dim,)), key, is_nan)
+    return [*values, largest(low, key, dim, 1, indices=True)]
+
+
+def _ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> list[Value]:
+    """The first ``count`` elements in order, and their positions; there is no NaN."""
+    key = x if descending else low.pointwise("neg", x)
+    values = largest(low, key, dim, count, indices=False)
+    positions = largest(low, key, dim, count, indices=True)
+    return [values if descending else low.pointwise("neg", values), positions]
+
+
+def _ordered_with_nan(
+    low: Lowering, x: Value, dim: int, count: int, descending: bool
+) -> list[Value]:
+    """As `_ordered`, of float32.
+
+    With NaN as infinity the order is right but for the places that infinities and NaNs have in
+    common, at one end. A second order, of the classes number, infinity and NaN, has these right.
+    """
+    infinity = low.constant(inf, "float32")
+    nan_class, number_class = (2.0, 0.0) if descending else (0.0, 2.0)
+    is_number = low.pointwise("equal", x, x)
+    as_infinite = low.pointwise("where3", is_number, x, infinity)
+    classes = low.pointwise(
+        "where3",
+        low.pointwise("equal", as_infinite, infinity),
+        low.pointwise("where3", is_number, *(low.constant(c, "float32") for c in (1.0, nan_class))),
+        low.constant(number_class, "float32"),
+    )
+    values, positions = _ordered(low, as_infinite, dim, count, descending)
+    ranked_classes = largest(low, classes, dim, count, indices=False)
+    by_class = largest(low, classes, dim, count, indices=True)
+    nan_here = low.pointwise("equal", ranked_classes, low.constant(nan_class, "float32"))
+    values = low.pointwise("where3", nan_here, low.constant(nan, "float32"), values)
+    number_here = low.pointwise("equal", ranked_classes, low.constant(number_class, "float32"))
+    return [values, _either(low, number_here, positions, by_class)]
+
+
+def _either(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
+    """Positions, which float32 holds, from ``a`` or from ``b``."""
+    a, b = low.convert(a, "float32"), low.convert(b, "float32")
+    return low.convert(low.pointwise("where3", condition, a, b), "int64")
+
+
 def _ranked(
     x: torch.Tensor, dim: int, count: int, descending: bool, keeps: bool = True, both: bool = True
 ) -> tuple[torch.Tensor, ...]:
+    dim = checked_dim(dim, x.dim())
     if x.dim() == 0:
         position = torch.zeros((), dtype=torch.int64, device=x.device)
         return (x.clone(), position) if both else (position,)
-    return run("ranked", ranked, [x], (dim % x.dim(), count, descending, keeps, both))
+    return run("ranked", ranked, [x], (dim, count, descending, keeps, both))
 
 
 def takes_ranking(x: torch.Tensor, dim: int, count: int) -> bool:
     """True if the cores can rank along ``dim``."""
     if x.dtype not in FLOATS or not x.numel() or not count:
         return False
+    dim = checked_dim(dim, x.dim())
     if x.dim() == 0:
         return True
-    dim %= x.dim()
     lane = other_lane(x.shape, dim)
     steps = x.shape[dim] * count
     return stored_elements(x.shape, lane) <= MAX_ELEMENTS and steps <= MAX_STEPS
+
+
+def _extent(x: torch.Tensor, dim: int) -> int:
+    dim = checked_dim(dim, x.dim())
+    return x.shape[dim] if x.dim() else 1
 
 
 def _into(targets: Any, results: tuple[torch.Tensor, ...]) -> Any:
@@ -104,7 +163,7 @@ def topk(
 def _takes_topk(
     x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> bool:
-    extent = x.shape[dim] if x.dim() else 1
+    extent = _extent(x, dim)
     return 0 < k <= extent and takes_ranking(x, dim, k)
 
 
@@ -112,13 +171,13 @@ def sort(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[torch.Tensor, ...]:
     """aten::sort.stable."""
-    return _ranked(x, dim, x.shape[dim] if x.dim() else 1, descending)
+    return _ranked(x, dim, _extent(x, dim), descending)
 
 
 def _takes_sort(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> bool:
-    extent = x.shape[dim] if x.dim() else 1
+    extent = _extent(x, dim)
     return extent <= MAX_SORTED and takes_ranking(x, dim, extent)
 
 

@@ -70,8 +70,33 @@ def test_binary(function):
     same(function(Y.to("spyre"), X.to("spyre")), function(Y, X))
 
 
-def test_positions_of_sorted_elements_are_those_of_elements():
-    """NaN counts as infinite there."""
-    values, places = (v.cpu() for v in X.to("spyre").sort(dim=1))
-    assert torch.equal(places.sort(dim=1).values, torch.arange(5).expand(3, 5))
-    assert torch.equal(values, X.nan_to_num(nan=INF, posinf=INF, neginf=-INF).sort(dim=1).values)
+MIXED = torch.tensor(
+    [
+        [INF, NAN, INF, NAN, 1.0, -INF],
+        [NAN, NAN, NAN, NAN, NAN, NAN],
+        [-INF, NAN, -INF, NAN, -INF, -INF],
+        [INF, 3.4028234663852886e38, NAN, INF, -INF, NAN],
+        [0.0, 2.0, -1.0, -2.0, 5.0, 1.5],
+    ]
+)
+"""Infinities and NaNs, which are told apart where they come together."""
+
+
+@pytest.mark.parametrize("falling", [True, False])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_nan_is_larger_than_infinity(dim, falling):
+    def ordered(x):
+        return x.sort(dim=dim, descending=falling, stable=True)
+
+    for found, wanted in zip(ordered(MIXED.to("spyre")), ordered(MIXED), strict=True):
+        same(found, wanted)
+    for count in (1, 2, 4):
+        found, places = MIXED.to("spyre").topk(count, dim, largest=falling)
+        same(found, MIXED.topk(count, dim, largest=falling).values)
+        same(places, ordered(MIXED).indices.narrow(dim, 0, count))
+
+
+@pytest.mark.parametrize("function", [torch.argmax, torch.argmin])
+def test_the_first_nan_is_chosen_before_an_infinity(function):
+    same(function(MIXED.to("spyre"), 1), function(MIXED, 1))
+    same(function(MIXED.to("spyre")), function(MIXED))
