@@ -21,6 +21,7 @@ from .errors import (
 )
 from .memory import (
     allocate_memory as allocate_memory,
+    out_of_memory_as_torch_says as out_of_memory_as_torch_says,
     tensor_memory as tensor_memory,
 )
 from .properties import (

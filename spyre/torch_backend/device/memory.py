@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spyre.errors import DeviceOutOfMemory
@@ -182,23 +183,30 @@ def _line(name: str, values: Iterable[str]) -> str:
     return f"{name:<14}" + "".join(f"{value:>20}" for value in values)
 
 
-def allocate_memory(card: FlexDevice, size_bytes: int) -> DeviceStorage:
-    """Memory of ``card`` that nobody uses; more than `KEEP_BYTES` may hold anything.
+def allocate_memory(card: FlexDevice, size_bytes: int, uncleared: bool = True) -> DeviceStorage:
+    """Memory of ``card`` that nobody uses; more than `KEEP_BYTES` may hold anything, if uncleared.
 
     SpyreOutOfMemory SPY401 when there is no room.
     """
+    with out_of_memory_as_torch_says(card, f"{size_bytes} bytes"):
+        return card.allocate(size_bytes, uncleared=uncleared)
+
+
+@contextmanager
+def out_of_memory_as_torch_says(card: FlexDevice, wanted: str) -> Iterator[None]:
+    """A block that allocates memory of ``card``: no room for ``wanted`` is SpyreOutOfMemory."""
     try:
-        return card.allocate(size_bytes, uncleared=True)
+        yield
     except DeviceOutOfMemory as error:
         tensor_memory(card).note_out_of_memory()
-        raise _out_of_memory(card, size_bytes, error) from None
+        raise _out_of_memory(card, wanted, error) from None
 
 
-def _out_of_memory(card: FlexDevice, size_bytes: int, error: DeviceOutOfMemory) -> SpyreOutOfMemory:
+def _out_of_memory(card: FlexDevice, wanted: str, error: DeviceOutOfMemory) -> SpyreOutOfMemory:
     statistics = card.allocator.statistics()
     return SpyreOutOfMemory(
         error.code,
-        f"spyre:{card.index} out of memory. Tried to allocate {size_bytes} bytes",
+        f"spyre:{card.index} out of memory. Tried to allocate {wanted}",
         expected=f"at most {statistics.largest_free_bytes} bytes, the largest free block",
         found=f"{statistics.free_bytes} of {statistics.reserved_bytes} bytes are free, "
         f"{statistics.allocated_bytes.current} allocated",

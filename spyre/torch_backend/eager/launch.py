@@ -16,6 +16,7 @@ from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import to_device_plan
 from spyre.runtime.memory import SpyreTensor
 from spyre.torch_backend.compat import TO_CARD, in_range
+from spyre.torch_backend.device import allocate_memory
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
@@ -208,7 +209,7 @@ def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
     stored = find_stored_format(device_format(dtype))
     lanes = stored.elements_per_stick
     layout = SpyreTensorLayout.from_host((lanes,), dtype)
-    storage = card.allocate(layout.device_bytes)
+    storage = allocate_memory(card, layout.device_bytes, uncleared=False)
     tensor = SpyreTensor(f"{number:g}", (lanes,), dtype, layout, storage)
     is_integer = stored.kind is FormatKind.SIGNED
     values = np.full(lanes, number, np.int32 if is_integer else np.float32)
@@ -234,7 +235,7 @@ def scratch_memory(card: FlexDevice, size_bytes: int) -> SpyreTensor:
         capacity = max(MIN_SCRATCH_BYTES, 1 << (size_bytes - 1).bit_length())
         sticks = capacity // STICK_BYTES
         layout = SpyreTensorLayout((sticks, 64), (64, 1), "SEN169_FP16")
-        storage = card.allocate(capacity)
+        storage = allocate_memory(card, capacity, uncleared=False)
         scratch = SpyreTensor("scratch", (sticks * 64,), "float16", layout, storage)
         _scratch[key] = scratch
     return scratch

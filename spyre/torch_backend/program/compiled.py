@@ -21,6 +21,7 @@ from spyre.runtime.flex import LaunchPlan, load_kernel
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.spyrecode import format_header
 from spyre.torch_backend.compat import launch_range, profiled
+from spyre.torch_backend.device import out_of_memory_as_torch_says
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice, FlexStream
@@ -65,7 +66,8 @@ class CompiledProgram:
         self.spans_bytes = tuple(spans_bytes)
         kernel = Kernel(self.bundle, card.device)
         header = format_header(hashlib.sha256(repr(identity).encode()).hexdigest())
-        self._loaded, copy = load_kernel(card, kernel, _takes_addresses, header, name)
+        with out_of_memory_as_torch_says(card, f"program memory for {name}"):
+            self._loaded, copy = load_kernel(card, kernel, _takes_addresses, header, name)
         self._is_linked = False
         self._launch_plan = self.launch_plan(self.spans_bytes)
         card.streams.current.launch(copy)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import threading
+from functools import partial
 
 import pytest
 import torch
 
 from spyre.errors import DeviceOutOfMemory
 from spyre.layout import SpyreTensorLayout
+from spyre.runtime.flex.device import devices
+from spyre.torch_backend.eager import launch
 from tests.torch_backend.processes import run
 
 
@@ -143,6 +146,47 @@ def test_small_cards_fill_up():
     """
     printed = run(code, FLEX_DEVICE="MOCK", FLEX_MOCK_DEVICE_MEMORY_SIZE=str(8 << 20))
     assert "held 56" in printed
+
+
+PLACES = {
+    "program": "x.neg()",
+    "number": "x.add(0.7182)",
+    "scratch": "x.t().contiguous().cumsum(0)",
+    "compiled program": "torch.compile(lambda t: t.neg() * t.exp())(x)",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_room_for_what_an_operation_brings(monkeypatch, place):
+    """Any of its allocations may be the one that fails; the same operation then works."""
+    x = torch.rand(5, 70, device="spyre")
+    flex = devices().current
+    launch._calls.clear()
+    launch._scalars.clear()
+    torch._dynamo.reset()
+
+    def full(index, *_, **__):
+        full.at -= 1
+        if full.at == 0:
+            raise DeviceOutOfMemory("SPY401", "full")
+        return index(*_, **__)
+
+    def attempt(allocation):
+        full.at = allocation
+        with monkeypatch.context() as patched:
+            for name in ("allocate", "allocate_program"):
+                patched.setattr(flex, name, partial(full, getattr(flex, name)))
+            return eval(PLACES[place], {"torch": torch, "x": x})
+
+    failed = 0
+    for allocation in range(1, 20):
+        try:
+            result = attempt(allocation)
+            break
+        except torch.OutOfMemoryError:
+            failed += 1
+    assert failed
+    assert result.isfinite().all()
 
 
 def test_threads_leave_nothing_behind(host):
