@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import spyre
-from spyre.cli.entry import guarded
+from spyre.cli.entry import guarded, run_process
 
 if TYPE_CHECKING:
     from spyre.errors import Finding
@@ -86,5 +86,10 @@ def _print_warnings(findings: Sequence[Finding]) -> None:
     print_warnings(findings, show_all=True)
 
 
+def process() -> NoReturn:
+    """The console script: `main` as a process of its own."""
+    run_process(main)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    process()

@@ -3,68 +3,147 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import io
 import os
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from spyre.errors import SpyreError
 
 EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
+EXIT_NOT_RUN = 2
 COLLECT_AFTER = 100_000
 """New objects after which cycles are looked for; importing makes many that all stay."""
+
+
+class OutputError(OSError):
+    """Standard output or standard error cannot be written."""
 
 
 def run_process(main: Callable[[], int]) -> NoReturn:
     """Run ``main`` as the whole of this process, and leave with its exit code.
 
-    What ends normally leaves as soon as everything that was registered for the end is done and
-    written: taking the interpreter and the compiler apart takes 0.15 seconds. Exceptions leave as
-    always.
+    What ends leaves as soon as everything that was registered for the end is done and written:
+    taking the interpreter and the compiler apart takes 0.15 seconds. An exception that nobody
+    expected is printed as always, but exit code 1 would say that outputs differ: it is 2.
     """
     # Imports make some hundred thousand objects that all stay; looking at them takes time.
     gc.set_threshold(COLLECT_AFTER, 50, 50)
-    code = main()
+    try:
+        code = main()
+    except SystemExit as left:  # of argparse
+        code = left.code if isinstance(left.code, int) else 0
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = EXIT_NOT_RUN
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
-        except BrokenPipeError:
-            code = EXIT_BROKEN_PIPE
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            code = EXIT_NOT_RUN
     os._exit(code)
 
 
 def guarded(program: str, command: Callable[[], int], json: bool = False) -> int:
     """The exit code of ``command``; SpyreErrors are printed, with ``json`` as an object.
 
-    130 when interrupted, 141 when nobody reads the output any more; any other exception is a bug
-    and propagates.
+    130 when interrupted, 2 when its output cannot be written; any other exception is a bug and
+    propagates.
     """
     from spyre.errors import SpyreError  # not at the top: ``--help`` ends before
 
     _accept_any_encoding()
-    try:
+    with _checked_streams():
         try:
-            code = command()
-        except SpyreError as error:
-            _print_error(program, error, json)
-            code = error.exit_code
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        _silence_stdout()
-        return EXIT_BROKEN_PIPE
+            try:
+                code = command()
+            except SpyreError as error:
+                _print_error(program, error, json)
+                code = error.exit_code
+            sys.stdout.flush()
+            sys.stderr.flush()
+            return code
+        except KeyboardInterrupt:
+            _say(f"{program}: interrupted")
+            return EXIT_INTERRUPTED
+        except OutputError as error:
+            if error.errno != errno.EPIPE:
+                _say(f"{program}: cannot write the output: {error.strerror}")
+            _silence_streams()
+            return EXIT_NOT_RUN
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+class _Checked:
+    """A stream whose failures are told from those of files."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with _as_output_error():
+            written: int = self._stream.write(text)
+            return written
+
+    def flush(self) -> None:
+        with _as_output_error():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Closed(io.TextIOBase):
+    """In place of a stream that was closed before the process began."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+@contextmanager
+def _as_output_error() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(error.errno, error.strerror) from error
+
+
+@contextmanager
+def _checked_streams() -> Iterator[None]:
+    streams = sys.stdout, sys.stderr
+    if None in streams:
+        _occupy_standard_descriptors()
+    checked = [_Checked(_Closed() if stream is None else stream) for stream in streams]
+    sys.stdout, sys.stderr = checked
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _occupy_standard_descriptors() -> None:
+    """A file that gets the number of a closed stream would be printed into by libraries."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
+def _say(text: str) -> None:
+    with suppress(OutputError):
+        print(text, file=sys.stderr)
 
 
 def _accept_any_encoding() -> None:
@@ -85,7 +164,11 @@ def _print_error(program: str, error: SpyreError, json: bool) -> None:
     print(f"{program}: {error}", file=sys.stderr)
 
 
-def _silence_stdout() -> None:
-    """Nobody reads our output any more: let the interpreter's last flush go nowhere."""
-    with open(os.devnull, "w") as devnull:
-        os.dup2(devnull.fileno(), sys.stdout.fileno())
+def _silence_streams() -> None:
+    """Let what is still held for a stream that cannot be written go nowhere."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OutputError:
+            with suppress(OSError), open(os.devnull, "w") as devnull:  # a stream of no descriptor
+                os.dup2(devnull.fileno(), stream.fileno())

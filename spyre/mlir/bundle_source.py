@@ -44,6 +44,8 @@ class DirectorySource:
         """Contents of a file. BundleError SPY274 when it cannot be read."""
         path = self.directory / name
         try:
+            if path.exists() and not path.is_file():  # a pipe would be waited for
+                raise BundleError("SPY274", f"{path} cannot be read", found="no regular file")
             return path.read_bytes()
         except OSError as error:
             message = f"{path} cannot be read"

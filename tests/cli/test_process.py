@@ -65,10 +65,50 @@ def test_running_needs_no_torch():
     assert "torch" not in imported(code)
 
 
-def test_a_closed_pipe_is_no_traceback():
-    command = f"{sys.executable} -m spyre.cli.run {SOFTMAX} --json | head -c 10 >/dev/null"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
-    assert done.stderr == ""
+@pytest.mark.parametrize(
+    ("redirection", "code"),
+    [
+        ("| head -c 10 >/dev/null", 2),
+        ("2>&1 | head -c 0", 2),
+        (">&-", 2),
+        (">&- 2>&-", 2),
+        (">/dev/full", 2),
+        (">/dev/full 2>&1", 2),
+        ("2>&-", 0),
+        ("-q >&-", 0),
+    ],
+)
+def test_output_that_cannot_be_written(redirection, code):
+    """What was to be said is lost, and the exit code says so; never a traceback."""
+    command = f"set -o pipefail; {sys.executable} -m spyre.cli.run {SOFTMAX} --check {redirection}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_an_error_that_cannot_be_said():
+    command = f"{sys.executable} -m spyre.cli.run /nonexistent 2>/dev/full"
+    assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == 2
+
+
+def test_a_bug_is_no_difference():
+    code = "from spyre.cli.entry import run_process\nrun_process(lambda: 1 // 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "ZeroDivisionError" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["-q", "--check"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path, option):
+    os.mkfifo(tmp_path / "bundle.mlir")
+    done = subprocess.run(
+        [*RUN, str(tmp_path), option], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert done.returncode == 2
+    assert "error SPY27" in done.stderr + done.stdout
 
 
 def test_interrupt(monkeypatch, capsys):

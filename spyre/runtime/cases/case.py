@@ -255,8 +255,11 @@ def check_dump_directory(directory: Path) -> None:
     """LaunchError SPY380 unless ``directory`` does not exist or is an earlier dump."""
     if not os.path.lexists(directory):
         return
+    file = directory / FINDINGS_FILE
     try:
-        msgspec.json.decode((directory / FINDINGS_FILE).read_bytes(), type=_Marker)
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            raise FileNotFoundError
+        msgspec.json.decode(file.read_bytes(), type=_Marker)
     except (OSError, msgspec.MsgspecError) as error:
         raise LaunchError(
             "SPY380",

@@ -7,6 +7,7 @@ imports the parser until something has to be parsed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -139,6 +140,8 @@ def read_given_launch_spec(directory: str | os.PathLike[str]) -> dict[str, bytes
 
 
 def _read(path: str) -> bytes:
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise OSError(errno.EINVAL, "no regular file", path)
     with open(path, "rb") as file:
         return file.read()
 
