@@ -48,6 +48,7 @@ from spyre.torch_backend.inductor.hooks.scheduling import (
     SpyreWrapper,
 )
 from spyre.torch_backend.inductor.lowering import (
+    copy_strided_views,
     decompositions,
     eager_operators,
     install_lowerings,
@@ -202,6 +203,7 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Change ``graph`` in place."""
+        copy_strided_views(graph)
         mark_fallbacks(graph)
         note(ObservedGraph(str(graph)) if is_observed() else None)
 

@@ -1,4 +1,5 @@
 from .decompositions import (
+    copy_strided_views as copy_strided_views,
     decompositions as decompositions,
     eager_operators as eager_operators,
     install_lowerings as install_lowerings,

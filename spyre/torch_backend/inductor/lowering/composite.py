@@ -2,7 +2,9 @@
 writes to parts of tensors.
 
 The cores write no tensor in part and keep the rest; the parts are joined or chosen instead. Numbers
-of rows are compared in float32, which holds those below 2**24.
+of rows are compared in float32, which holds those below 2**24. Writes to other parts (diagonals,
+strides, steps) run eagerly between the bundles, as operations of ours: Inductor would make a write
+to a view of aten's, and an eager view is a tensor of its own to it.
 """
 
 from __future__ import annotations
@@ -77,9 +79,11 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Any:
-    """aten::slice_scatter without steps: what is before, the source, what is behind."""
-    if step != 1 or not _can_scatter(x, source):
+    """aten::slice_scatter: without steps what is before, the source, what is behind."""
+    if x.device.type != "spyre":
         return NotImplemented
+    if step != 1 or not _can_scatter(x, source):
+        return torch.ops.spyre.slice_scatter(x, source, dim, start, end, step)
     dim %= x.dim()
     extent = x.shape[dim]
     begin, stop, _ = slice(start, end).indices(extent)
@@ -91,10 +95,30 @@ def slice_scatter(
 
 def select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> Any:
     """aten::select_scatter, as a slice of one step."""
-    if not _can_scatter(x, source):
-        return NotImplemented
     dim, index = dim % x.dim(), index % x.shape[dim]
     return slice_scatter(x, source.unsqueeze(dim), dim, index, index + 1)
+
+
+def diagonal_scatter(
+    x: torch.Tensor, source: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Any:
+    """aten::diagonal_scatter, between bundles."""
+    if x.device.type != "spyre":
+        return NotImplemented
+    return torch.ops.spyre.diagonal_scatter(x, source, offset, dim1, dim2)
+
+
+def as_strided_scatter(
+    x: torch.Tensor,
+    source: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> Any:
+    """aten::as_strided_scatter, between bundles."""
+    if x.device.type != "spyre":
+        return NotImplemented
+    return torch.ops.spyre.as_strided_scatter(x, source, size, stride, storage_offset)
 
 
 def index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
@@ -174,6 +198,8 @@ def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
         operator("copy"): copied,
         operator("slice_scatter"): slice_scatter,
         operator("select_scatter"): select_scatter,
+        operator("diagonal_scatter"): diagonal_scatter,
+        operator("as_strided_scatter"): as_strided_scatter,
         operator("index_copy"): index_copy,
         operator("index_put"): index_put,
     }

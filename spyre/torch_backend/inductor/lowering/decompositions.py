@@ -6,7 +6,7 @@ gathers,
 sorting) as a `DeviceProgram`. Inductor's lowering of the node makes ir.Operations of it, one per
 device operation. What a kernel refuses for its operands stays an aten operation, which runs as an
 eager one between the bundles. ``spyre::run`` never runs by itself; ``spyre::triangle`` gives the
-masks that some operations need.
+masks that some operations need, ``spyre::slice_scatter`` and its kin are what aten's are.
 """
 
 from __future__ import annotations
@@ -269,6 +269,12 @@ LIBRARY.define("run(Tensor[] operands, str call, str results) -> Tensor[]")
 LIBRARY.define(
     "triangle(SymInt rows, SymInt columns, SymInt diagonal, bool lower, Device device) -> Tensor"
 )
+SCATTERS = {
+    "slice_scatter": "SymInt dim, SymInt? start, SymInt? end, SymInt step",
+    "diagonal_scatter": "int offset, int dim1, int dim2",
+    "as_strided_scatter": "SymInt[] size, SymInt[] stride, SymInt? storage_offset",
+}
+"""Parameters of aten's writes to views, which are operations of ours in compiled code."""
 
 _graphs_by_call: dict[str, list[GraphValue]] = {}
 """The results of calls as device graphs, by call text; operands are inputs in the node's order."""
@@ -332,6 +338,10 @@ LIBRARY.impl("run", _refuse, "PrivateUse1")
 LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
 torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
 torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
+for _name, _parameters in SCATTERS.items():
+    LIBRARY.define(f"{_name}(Tensor self, Tensor src, {_parameters}) -> Tensor")
+    LIBRARY.impl(_name, operator(_name), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"spyre::{_name}", operator(_name), lib=LIBRARY)
 RUN = torch.ops.spyre.run.default
 
 
@@ -358,7 +368,6 @@ LOWERED_BY_INDUCTOR = frozenset(
         aten.unbind.int,
         aten.alias.default,
         aten.detach.default,
-        aten.as_strided.default,
         aten.full.default,
         aten.copy_.default,
     }
@@ -380,6 +389,54 @@ def _lower_run(operands: Sequence[Any], call: str, results: str) -> list[Any]:
     values = of_another_call(_graphs_by_call[call])
     known = zip(values, results_of(results), strict=True)
     return [maker.result(value, strides) for value, (_, _, strides) in known]
+
+
+COPIED_VIEWS = {
+    aten.as_strided.default: aten.as_strided_copy.default,
+    aten.unfold.default: aten.unfold_copy.default,
+    aten.diagonal.default: aten.diagonal_copy.default,
+}
+"""Views whose elements the cores cannot walk in general, and the operations that copy them."""
+
+
+def copy_strided_views(graph: torch.fx.Graph) -> None:
+    """Have eager mode copy every view of `COPIED_VIEWS` of a spyre tensor.
+
+    What is written to a view is a scatter by now, so that a copy reads the same.
+    """
+    for node in list(graph.nodes):
+        if node.target not in COPIED_VIEWS or not _is_on_spyre(node):
+            continue
+        base, *parameters = node.args
+        if node.target is aten.as_strided.default:
+            base, parameters = _in_storage(node)
+        copied = COPIED_VIEWS[node.target]
+        value = copied(base.meta["val"], *parameters)
+        with graph.inserting_before(node):
+            copy = graph.call_function(copied, (base, *parameters))
+        copy.meta = {**node.meta, "val": value}
+        node.replace_all_uses_with(copy)
+        graph.erase_node(node)
+
+
+def _in_storage(node: torch.fx.Node) -> tuple[torch.fx.Node, list[Any]]:
+    """What an aten::as_strided is a view of, and its parameters. Elements count from the start of
+    the storage, so that a view of a copied view is one of what that was a view of.
+    """
+    base = found = node.args[0]
+    while _is_view(found) or found.target in COPIED_VIEWS.values():
+        copied, found = found.target in COPIED_VIEWS.values(), found.args[0]
+        base = found if copied else base
+    if base is node.args[0]:
+        return base, list(node.args[1:])
+    return base, [*node.args[1:3], node.meta["val"].storage_offset()]
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    aliases = [result.alias_info for result in schema_of(node.target).returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def mark_fallbacks_in(module: torch.nn.Module) -> None:

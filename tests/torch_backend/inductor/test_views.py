@@ -1,0 +1,82 @@
+"""Compiled reads of and writes to views that cores cannot walk: the bits of eager mode."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.torch_backend.inductor.compiled_code import compiled
+
+torch.manual_seed(0)
+X = torch.randn(5, 66, 66).half()
+
+
+def written(view, write):
+    """A function that writes to a view of what it has made."""
+
+    def function(x):
+        y = x * 2
+        write(view(y))
+        return y
+
+    return function
+
+
+def argument_written(x):
+    x[..., ::2].mul_(3.0)
+    x[0].diagonal().add_(1.0)
+    return (x,)
+
+
+def argument_written_by_strides(x):
+    x.as_strided((4, 4), (9, 2), 1).mul_(2.0)
+    return x + 1
+
+
+def numbers_written(x):
+    numbers, marks = (x[0] * 4).int(), x[0] > 0
+    for y in (numbers, marks):
+        y[:, ::2] = 1
+        y.diagonal(1).fill_(0)
+        y[3] = 1
+    return numbers, marks
+
+
+def strided(y):
+    return y.as_strided((4, 4), (9, 2), 3)
+
+
+FUNCTIONS = {
+    "fill a diagonal": written(lambda y: y[0].diagonal(), lambda v: v.fill_(1.0)),
+    "add to a diagonal": written(lambda y: y.diagonal(-2, 2, 1), lambda v: v.add_(1.0)),
+    "copy to a diagonal": written(lambda y: y[0].t().diagonal(1), lambda v: v.copy_(v.flip(0))),
+    "fill_diagonal_": lambda x: (x[0] * 2).fill_diagonal_(7.0),
+    "fill_diagonal_ of a tall one": lambda x: (x[0, :, :9] * 2).fill_diagonal_(7.0, wrap=True),
+    "multiply by strides": written(strided, lambda v: v.mul_(3.0)),
+    "every third row": written(lambda y: y[:, 1::3, ::2], lambda v: v.mul_(3.0)),
+    "diagonal_scatter": lambda x: torch.diagonal_scatter(x[0], x[0, 1] * 5),
+    "as_strided_scatter": lambda x: torch.as_strided_scatter(x, x[0, :4, :4], (4, 4), (9, 2), 3),
+    "slice_scatter": lambda x: torch.slice_scatter(x, x[..., ::2] * 5, 2, step=2),
+    "select_scatter": lambda x: torch.select_scatter(x, x[:, 0] * 5, 2, 3),
+    "an argument": argument_written,
+    "an argument by strides": argument_written_by_strides,
+    "integers and bool": numbers_written,
+    "as_strided": lambda x: strided(x) + 1,
+    "as_strided of as_strided": lambda x: strided((x + 1)[2:].as_strided((8, 8), (9, 1), 5)) + 1,
+    "as_strided of windows": lambda x: strided((x + 1).unfold(1, 4, 2)[1:]) * 2,
+    "diagonal": lambda x: x.diagonal(2, 1, 2) * 2,
+    "unfold": lambda x: x.unfold(1, 4, 2) * 2,
+    "unfold of the last dim": lambda x: x.unfold(-1, 5, 3).sum(-1),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_views_are_those_of_eager_mode(name):
+    given = [X.to("spyre") for _ in range(2)]
+    wanted = FUNCTIONS[name](given[0])
+    found, _ = compiled(FUNCTIONS[name], given[1])
+    several = not isinstance(wanted, torch.Tensor)
+    pairs = zip(wanted, found, strict=True) if several else [(wanted, found)]
+    for one, other in [*pairs, tuple(given)]:
+        assert one.stride() == other.stride()
+        assert torch.equal(one.cpu(), other.cpu())
