@@ -1,0 +1,46 @@
+"""`python -m tests.random_programs --seeds N`: exits 1 if a program differs or crashes.
+
+Every seed is one program, run eagerly, compiled, and compiled with dynamic sizes, on a card of DL16
+or of IEEE halves by turns. A failing program is shrunk and printed as a function. Programs that
+end in an error of an unsupported feature are counted by code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from collections import Counter
+
+from tests.random_programs.runner import outcomes
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.random_programs", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="how many (100)")
+    parser.add_argument("--first", type=int, metavar="SEED", help="the first (a random one)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="J", help="processes")
+    options = parser.parse_args()
+    first = secrets.randbelow(1 << 30) if options.first is None else options.first
+    print(f"seeds {first} to {first + options.seeds - 1}", flush=True)
+    kinds: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
+    for outcome in outcomes(first, options.seeds, options.jobs):
+        kinds[outcome.kind or "equal"] += 1
+        if outcome.kind == "refused":
+            refusals[outcome.text] += 1
+        elif outcome.kind:
+            print(
+                f"\nseed {outcome.seed} ({outcome.numerics})\n{outcome.text}\n{outcome.program}",
+                flush=True,
+            )
+    for text, times in refusals.most_common():
+        print(f"{times:5d} refused: {text}")
+    print(", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
+    return 1 if kinds["different"] or kinds["crashed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

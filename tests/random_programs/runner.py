@@ -1,0 +1,58 @@
+"""Seeds run in worker processes, half of them under each of the number modes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+NUMERICS = ("dl16", "ieee")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``kind`` is empty for a program that agrees."""
+
+    seed: int
+    numerics: str
+    kind: str = ""
+    text: str = ""
+    program: str = ""
+
+
+def run_seed(seed: int) -> Outcome:
+    """Generate, run, and shrink if it fails; in a worker process."""
+    from tests.random_programs.comparison import first_failure
+    from tests.random_programs.generate import random_program
+    from tests.random_programs.shrink import shrunk
+
+    numerics = os.environ["SPYRE_NUMERICS"]
+    program = random_program(seed)
+    failure = first_failure(program)
+    if failure is None:
+        return Outcome(seed, numerics)
+    if failure.kind != "refused":
+        program, failure = shrunk(program, failure)
+    return Outcome(seed, numerics, failure.kind, str(failure), str(program))
+
+
+def _start_worker(numerics: str) -> None:
+    os.environ["SPYRE_NUMERICS"] = numerics
+    os.environ["SPYRE_FALLBACK"] = "silent"
+    import torch
+
+    torch.set_num_threads(1)
+    torch._inductor.config.force_disable_caches = True
+
+
+def outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
+    """Outcomes of ``count`` seeds from ``first``, half of them under each of the number modes."""
+    for turn, numerics in enumerate(NUMERICS):
+        seeds = range(first + turn, first + count, len(NUMERICS))
+        # A fresh process now and then: compiled code is never unloaded.
+        with ProcessPoolExecutor(
+            jobs, get_context("spawn"), _start_worker, (numerics,), max_tasks_per_child=100
+        ) as pool:
+            yield from pool.map(run_seed, seeds)

@@ -1,0 +1,83 @@
+"""Random programs: the same for a seed, right where nothing is wrong, small where something is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.random_programs import comparison, shrink
+from tests.random_programs.comparison import Failure, difference, eager_failure, first_failure
+from tests.random_programs.generate import random_program
+from tests.random_programs.programs import HALF, Input, Program, Statement
+
+NEAR = Statement("t", "x", ("x",), "near")
+
+
+def test_a_seed_is_one_program():
+    programs = [str(random_program(seed)) for seed in range(8)]
+    assert programs == [str(random_program(seed)) for seed in range(8)]
+    assert len(set(programs)) == 8
+
+
+def test_programs_run_on_the_cpu_and_use_many_forms():
+    texts = ""
+    for seed in range(100):
+        program = random_program(seed)
+        results = program.function()(*(i.make() for i in program.inputs))
+        assert len(results) == len(program.names)
+        assert all(torch.isfinite(t).all() for t in results if t.is_floating_point())
+        texts += program.source()
+    for word in ("@", "sum(", "transpose", "cat(", "_(", "where(", "float32", "[..., ::2]"):
+        assert word in texts, word
+
+
+def test_a_right_program_has_no_failure():
+    inputs = (Input("x", (3, 70), HALF, 1), Input("y", (70,), HALF, 2))
+    statements = (
+        Statement("a", "x + y", ("x", "y"), "near"),
+        Statement("", "a.narrow(1, 3, 60).mul_(2.0)", ("a",), "near"),
+        Statement("b", "torch.softmax(a, -1)", ("a",), "sum"),
+    )
+    assert first_failure(Program(0, inputs, statements)) is None
+
+
+def test_a_wrong_result_names_its_statement(monkeypatch: pytest.MonkeyPatch):
+    run = comparison.execute
+
+    def wrong(statement, scope):
+        run(statement, scope)
+        if statement.target == "b" and scope["b"].device.type == "spyre":
+            scope["b"] = scope["b"] + 1
+
+    monkeypatch.setattr(comparison, "execute", wrong)
+    statements = tuple(Statement(name, "x * 2.0", ("x",), "near") for name in "abc")
+    failure = eager_failure(Program(0, (Input("x", (4, 5), HALF, 1),), statements))
+    assert failure is not None
+    assert failure.kind == "different"
+    assert failure.statement == statements[1]
+    assert "20 of 20 differ" in failure.text
+
+
+def test_roundings_are_no_difference():
+    expected = torch.tensor([1.0, 100.0]).half()
+    assert not difference(expected * (1 + 2.0**-9), expected, NEAR, [expected])
+    assert difference(expected * 1.1, expected, NEAR, [expected])
+    assert difference(expected.float(), expected, NEAR, [expected])
+
+
+def test_shrinking_keeps_what_fails(monkeypatch: pytest.MonkeyPatch):
+    def fails_with_sum(program: Program) -> Failure | None:
+        guilty = any("sum" in s.text for s in program.statements)
+        return Failure("eager", "different", "t: wrong") if guilty else None
+
+    monkeypatch.setattr(shrink, "first_failure", fails_with_sum)
+    statements = (
+        Statement("a", "x + 1", ("x",), "near"),
+        Statement("b", "a * 2", ("a",), "near"),
+        Statement("c", "b.sum()", ("b",), "sum"),
+        Statement("d", "a - 3", ("a",), "near"),
+    )
+    program = Program(0, (Input("x", (2,), HALF, 1),), statements)
+    smaller, failure = shrink.shrunk(program, Failure("eager", "different", "t: wrong"))
+    assert [s.target for s in smaller.statements] == ["a", "b", "c"]
+    assert failure.kind == "different"
