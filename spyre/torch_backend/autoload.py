@@ -66,12 +66,14 @@ def _register_exceptions() -> None:
     """What torch would take apart in a way the card cannot follow, and what it has no form for."""
     from spyre.torch_backend.registration import (
         cpu_operations,
+        pass_autocast,
         register_composites,
         register_fallbacks,
         register_under,
         unsupported_layouts,
     )
 
+    pass_autocast()
     register_under("PrivateUse1", cpu_operations.formula_kernels())
     register_composites(cpu_operations.composite_kernels())
     register_fallbacks(unsupported_layouts.fallback_kernels())
@@ -82,6 +84,7 @@ def _register_exceptions() -> None:
 _FACTORIES = {
     "empty.memory_format": "empty",
     "empty_strided": "empty_strided",
+    "_to_copy": "to_copy",
     "_copy_from": "copy_from",
     "_copy_from_and_resize": "copy_from_and_resize",
     "_local_scalar_dense": "local_scalar_dense",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from spyre.layout import contiguous_strides
+from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.device import NAMES, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, EagerKernel
@@ -84,6 +85,17 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     return target
 
 
+def to_copy(x: torch.Tensor, *, non_blocking: bool = False, **options: Any) -> torch.Tensor:
+    """aten::_to_copy. Copies to the host wait, and torch must not ask for pinned memory for them:
+    a device in Python has no allocator to give.
+    """
+    device = options.get("device")
+    waits = device is not None and device.type == "cpu"
+    copy = operator("_to_copy").redispatch
+    made: torch.Tensor = copy(COMPOSITE_KEYS, x, non_blocking=non_blocking and not waits, **options)
+    return made
+
+
 def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """aten::_copy_from_and_resize."""
     target.resize_(source.size())
@@ -149,12 +161,27 @@ def fill_scalar(x: torch.Tensor, value: Any) -> torch.Tensor:
     """aten::fill_.Scalar."""
     if x.numel() == 0:
         return x
+    if expanded_dims(x):
+        fill_scalar(each_once(x), value)
+        return x
     if x.dtype in CONVERTED and not isinstance(value, complex) and _is_writable(x):
         number = torch.tensor(value, dtype=x.dtype).item()
         if x.dtype not in INTEGERS or abs(number) < 1 << 31:
             run("fill", filled, [x, ScalarOperand(float(number), name_of(x.dtype))], (), x)
             return x
     upload(x, torch.tensor(value, dtype=x.dtype))
+    return x
+
+
+def expanded_dims(x: torch.Tensor) -> Ints:
+    """Dims along which all elements are the same memory."""
+    return tuple(k for k, n in enumerate(x.shape) if n > 1 and not x.stride(k))
+
+
+def each_once(x: torch.Tensor) -> torch.Tensor:
+    """A view of ``x`` without what expanded dims repeat: what the cores can write to."""
+    for dim in expanded_dims(x):
+        x = x.narrow(dim, 0, 1)
     return x
 
 
@@ -195,6 +222,13 @@ def _triangle_indices(
     return _upload_into(torch.empty(content.shape, dtype=dtype, device=device), content)
 
 
+def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
+    """aten::_efficientzerotensor: gradients that are zero everywhere; with memory, as the cores
+    know no tensors without.
+    """
+    return torch.zeros(size, **options)
+
+
 _EYE = {ANY: EagerKernel(partial(_sequence, torch.eye), _takes_sequence)}
 
 KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
@@ -204,6 +238,7 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "linspace.out": {ANY: EagerKernel(partial(_sequence, torch.linspace), _takes_sequence)},
     "eye.m_out": _EYE,
     "eye.out": _EYE,
+    "_efficientzerotensor": {ANY: EagerKernel(_zeros)},
     "tril_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.tril_indices))},
     "triu_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.triu_indices))},
 }

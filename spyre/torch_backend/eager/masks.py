@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.device import card_of, name_of
+from spyre.torch_backend.device import card_of, name_of, warn_user
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     ANY,
@@ -16,9 +16,11 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     ArgumentClass,
     EagerKernel,
+    broadcast_shape,
     fill,
     operand,
 )
+from spyre.torch_backend.eager.factories import each_once, expanded_dims
 from spyre.torch_backend.eager.integers import chosen, is_integer
 from spyre.torch_backend.program import Lowering, Value, current_recorder
 from spyre.torch_backend.tensors import buffer_of
@@ -92,7 +94,22 @@ def is_number_of(value: Any, dtype: torch.dtype) -> bool:
 
 
 def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
-    """aten::masked_fill_, Scalar and Tensor."""
+    """aten::masked_fill_, Scalar and Tensor. Memory that an expanded tensor shows several times is
+    filled where one of its places is masked.
+    """
+    sizes = broadcast_shape(x, mask)
+    if sizes != x.shape:
+        raise RuntimeError(
+            f"output with shape {list(x.shape)} doesn't match the broadcast shape {list(sizes)}"
+        )
+    repeated = expanded_dims(x)
+    if repeated:
+        warn_user(
+            "Use of masked_fill_ on expanded tensors is deprecated. "
+            "Please clone() the tensor before performing this operation."
+        )
+        masked_fill_(each_once(x), mask.expand(x.shape).any(repeated, keepdim=True), value)
+        return x
     number = _filling(value, x.dtype)
     return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), x)
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
+    ANY,
     FLOAT,
     FLOATS,
     ZERO_SIZE,
@@ -157,6 +159,22 @@ def _takes_layer_norm_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
     return x.dtype in FLOATS and not x.numel()
 
 
+def native_group_norm(x: torch.Tensor, *args: Any) -> Any:
+    """aten::native_group_norm: what torch makes of it views the groups, of contiguous memory only,
+    but gives tensors of this device in the memory format they have.
+    """
+    results = operator("native_group_norm").redispatch(COMPOSITE_KEYS, x.contiguous(), *args)
+    for memory_format in (torch.channels_last, torch.channels_last_3d):
+        rank = 4 if memory_format is torch.channels_last else 5
+        if (
+            x.dim() == rank
+            and not x.is_contiguous()
+            and x.is_contiguous(memory_format=memory_format)
+        ):
+            return results[0].contiguous(memory_format=memory_format), *results[1:]
+    return results
+
+
 KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "_softmax.out": {FLOAT: EagerKernel(partial(_softmax, "softmax", softmax), _takes_softmax)},
     "_log_softmax.out": {
@@ -172,6 +190,7 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
             partial(_backward, "log_softmax_backward", log_softmax_backward), _takes_backward
         )
     },
+    "native_group_norm": {ANY: EagerKernel(native_group_norm)},
     "native_layer_norm": {
         ZERO_SIZE: EagerKernel(_layer_norm_of_nothing, _takes_layer_norm_of_nothing),
         FLOAT: EagerKernel(native_layer_norm, _takes_layer_norm),

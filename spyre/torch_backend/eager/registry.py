@@ -33,7 +33,7 @@ from spyre.torch_backend.eager.dispatch import (
     call,
     call_functional,
 )
-from spyre.torch_backend.registration import register_composites, register_kernels
+from spyre.torch_backend.registration import register_casts, register_composites, register_kernels
 
 MODULES: tuple[ModuleType, ...] = (
     attention,
@@ -133,3 +133,4 @@ def register() -> None:
         _registered = True
         register_kernels(eager_kernels())
         register_composites(attention.COMPOSITES)
+        register_casts()

@@ -3,6 +3,9 @@ from . import (
     patches as patches,
     unsupported_layouts as unsupported_layouts,
 )
+from .autocast import (
+    register_casts as register_casts,
+)
 from .debug_log import (
     log_program as log_program,
 )
@@ -10,6 +13,7 @@ from .device_module import (
     make_module as make_module,
 )
 from .library import (
+    pass_autocast as pass_autocast,
     register_composites as register_composites,
     register_fallback as register_fallback,
     register_fallbacks as register_fallbacks,

@@ -75,17 +75,20 @@ _is_registered = False
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """dtypes autocast may cast to.
+    """dtypes autocast may cast to; ``torch.autocast("spyre")`` asks for them first of all."""
+    register_casts()
+    return [torch.float16, torch.bfloat16]
 
-    ``torch.autocast`` asks for them first of all, so this is where the kernels are registered: it
-    takes too long for ``import torch``.
+
+def register_casts() -> None:
+    """Register what autocast does on the device, once: with the first tensor, as autocast can be
+    switched on without asking anybody. It takes too long for ``import torch``.
     """
     global _is_registered
     with _lock:
         if not _is_registered:
             _register()
             _is_registered = True
-    return [torch.float16, torch.bfloat16]
 
 
 def _register() -> None:

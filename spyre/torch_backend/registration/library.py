@@ -85,13 +85,16 @@ def register_fallbacks(kernels: dict[str, Kernel]) -> None:
 
 
 def register_autocast(kernels: dict[str, Kernel]) -> None:
-    """Register what autocast does to the operations in ``kernels``; all others are left alone."""
-    everything = torch.library.Library("_", "IMPL")
-    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    """Register what autocast does to the operations in ``kernels``."""
     library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
     for name, kernel in kernels.items():
         library.impl(name, kernel)
-    _libraries.extend((everything, library))
+    _libraries.append(library)
+
+
+def pass_autocast() -> None:
+    """Have autocast leave alone what it has no kernel for."""
+    register_fallbacks({"AutocastPrivateUse1": torch.library.fallthrough_kernel})
 
 
 def view_kernels() -> dict[str, Kernel]:

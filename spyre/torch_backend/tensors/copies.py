@@ -99,6 +99,8 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
     """
     if tensor.numel() == 0:
         return
+    if source._is_zerotensor():
+        source = torch.zeros_like(source)
     source = source.detach().resolve_conj().resolve_neg()
     if source.dtype != tensor.dtype:
         source = source.to(tensor.dtype)

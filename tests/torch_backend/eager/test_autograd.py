@@ -150,3 +150,24 @@ def test_gradcheck_in_float32():
         2 * step
     )
     assert torch.allclose(x.grad.cpu().double(), expected, atol=1e-3)
+
+
+def test_gradients_that_are_zero_everywhere(host):
+    x = leaf(host, "spyre")
+    torch.sgn(x).sum().backward()
+    assert torch.equal(x.grad.cpu(), torch.zeros_like(host))
+    assert torch._efficientzerotensor(3).to("spyre").cpu().tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_group_norm_in_every_memory_format(memory_format):
+    results = []
+    for device in ("cpu", "spyre"):
+        x = torch.arange(64.0).reshape(2, 4, 2, 4).to(memory_format=memory_format)
+        x = x.to(device).requires_grad_()
+        y = torch.nn.functional.group_norm(x, 2)
+        (y * y * y).sum().backward()
+        results.append((y, x.grad))
+    for expected, found in zip(*results, strict=True):
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)

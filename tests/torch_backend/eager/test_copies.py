@@ -79,3 +79,13 @@ def test_a_source_may_change_after_the_copy():
     x[:, 3:9] = source
     source.zero_()
     assert x.sum().item() == 24
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+def test_copies_to_the_host_need_no_pinned_memory(dtype):
+    x = numbers(3, 70)
+    moved = x.to("spyre").requires_grad_()
+    down = moved.to("cpu", dtype or x.dtype, non_blocking=True)
+    assert torch.equal(down, x.to(down.dtype))
+    down.sum().backward()
+    assert moved.grad.device == moved.device

@@ -83,3 +83,32 @@ def test_kept_triangles_do_not_count_as_tensors():
     del found
     gc.collect()
     assert torch.spyre.memory_allocated() == before
+
+
+EXPANDED = [((4,), (3, 4)), ((3, 1), (3, 70)), ((), (3,)), ((1, 1), (3, 4)), ((2, 1, 4), (2, 3, 4))]
+
+
+@pytest.mark.parametrize("dtype", MOVED)
+@pytest.mark.parametrize(("sizes", "expanded"), EXPANDED)
+def test_fills_of_expanded_tensors_write_their_memory(dtype, sizes, expanded):
+    def filled(x):
+        x = x.clone()
+        x.expand(expanded).fill_(1)
+        return x
+
+    def masked(x, chosen):
+        x = x.clone()
+        x.expand(expanded).masked_fill_(chosen, 1)
+        return x
+
+    x = numbers(*sizes, dtype=dtype)
+    agrees(filled, x)
+    with pytest.warns(UserWarning, match="masked_fill_ on expanded tensors"):
+        agrees(masked, x, mask(*expanded))
+
+
+def test_a_mask_does_not_change_the_sizes_of_what_it_fills():
+    x, more = torch.ones(4, device="spyre"), mask(3, 4).to("spyre")
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        x.masked_fill_(more, 2)
+    agrees(lambda x, m: x.masked_fill(m, 2), numbers(4), mask(3, 4))

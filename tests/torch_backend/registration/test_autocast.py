@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.registration import autocast
+from tests.torch_backend.processes import run
 
 
 @pytest.fixture(params=[torch.float16, torch.bfloat16], ids=str)
@@ -147,3 +148,20 @@ def test_grad_scaler():
     scaler.step(optimizer)
     scaler.update()
     assert torch.allclose(model.bias.cpu(), before - 0.4, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "enable",
+    [
+        "torch.autocast('spyre:0').__enter__()",
+        "torch.set_autocast_enabled('spyre', True)",
+        "torch.autocast('spyre').__enter__()",
+    ],
+)
+def test_autocast_may_be_the_first_use_of_the_device(enable):
+    code = f"""
+        {enable}
+        x = torch.ones(2, 2, device="spyre")
+        print((x @ x).dtype, x.exp().dtype)
+    """
+    assert "torch.float16 torch.float32" in run(code)
