@@ -43,7 +43,9 @@ class FlexDevice:
     ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards
     of the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
     ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
-    ``runner``: how launches run, if not plainly. ``prepared``: plans of directories, by content.
+    ``streams_recover``: a stream that failed takes work again once its error was raised, which the
+    next submission does if nobody waited. ``runner``: how launches run, if not plainly.
+    ``prepared``: plans of directories, by content.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class FlexDevice:
         chosen = policy if policy is not None else config.SCHEDULER.read()
         self.scheduler = Scheduler(Policy(chosen), _ended, dependent_error)
         self.is_blocking = config.launch_blocking() if is_blocking is None else is_blocking
+        self.streams_recover = False
         self.runner: Runner | None = None
         self.streams = StreamPool(self)
         self.prepared: dict[tuple[object, ...], JobPlan] = {}
@@ -156,9 +159,24 @@ class FlexDevice:
         """Return when everything submitted to any stream has ended; raises an error, once."""
         streams = self.streams.handed_out()
         last = [s.queue.last for s in streams]
-        self.scheduler.wait_until(lambda: all(w is None or w.has_ended for w in last))
+        self.wait_until(lambda: all(w is None or w.has_ended for w in last))
         for stream in streams:
             stream.report()
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Return once ``done()``, which only reads states.
+
+        An interrupt that hits a launch is raised here, and its stream takes work again if streams
+        recover: whoever waits has been told.
+        """
+        try:
+            self.scheduler.wait_until(done)
+        except BaseException as interrupt:
+            if self.streams_recover:
+                for stream in self.streams.handed_out():
+                    if stream.error is interrupt:
+                        stream.take_error()
+            raise
 
     def reset(self) -> None:
         """Drop all queued work and forget the errors of all streams; memory stays as it is."""
@@ -259,6 +277,7 @@ class Devices:
         self._lock = threading.Lock()
         self.made: dict[int, FlexDevice] = {}
         self._watcher: Callable[[FlexDevice], object] | None = None
+        self._streams_recover = False
         self._local = threading.local()
 
     def __len__(self) -> int:
@@ -280,7 +299,9 @@ class Devices:
             )
         with self._lock:
             if chosen not in self.made:
-                self.made[chosen] = FlexDevice(index=chosen)
+                card = FlexDevice(index=chosen)
+                card.streams_recover = self._streams_recover
+                self.made[chosen] = card
                 if self._watcher is not None:
                     self._watcher(self.made[chosen])
             return self.made[chosen]
@@ -296,6 +317,13 @@ class Devices:
                 return
             for index in sorted(self.made):
                 watcher(self.made[index])
+
+    def let_streams_recover(self) -> None:
+        """Streams of all cards, also of those made later, recover from errors."""
+        with self._lock:
+            self._streams_recover = True
+            for card in self.made.values():
+                card.streams_recover = True
 
     @property
     def current_index(self) -> int:

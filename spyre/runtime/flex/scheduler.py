@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, StreamQueue, Work, WorkUnit
 from spyre.runtime.flex.virtual_time import VirtualTime
@@ -413,7 +413,9 @@ def _serve(reference: weakref.ref[Scheduler]) -> None:
         if unit_or_waker is None:
             return
         if isinstance(unit_or_waker, WorkUnit):
-            scheduler._run(unit_or_waker)
+            # The stream has the error. An own thread has nobody to raise an interrupt to.
+            with suppress(BaseException):
+                scheduler._run(unit_or_waker)
             dozes, take = 0, True
             continue
         del scheduler  # a thread at rest keeps no scheduler alive

@@ -1,11 +1,12 @@
 """Streams of a card and events in them.
 
 `FlexStream` is the pipeline RFC's: a queue of jobs that run in order, while the host goes on; it
-walks a job's plan into stages for the scheduler. Errors of work are sticky: the first
-`synchronize` or `query` after it raises it, what was queued behind it is dropped, and the stream
-takes nothing more (runtime reference §7). Events follow what PyTorch users know: the last
-`record` counts, waiting for an event that was never recorded does nothing, times come from the
-host clock. The calls of a `BlockingStream` wait: errors are raised where the work was submitted.
+walks a job's plan into stages for the scheduler. Errors of work are sticky: the first `synchronize`
+or `query` after it raises it, what was queued behind it is dropped, and the stream takes nothing
+more (runtime reference §7), unless streams of the card recover. Events follow what PyTorch users
+know: the last `record` counts, waiting for an event that was never recorded does nothing, times
+come from the host clock. The calls of a `BlockingStream` wait: errors are raised where the work was
+submitted.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Event:
         record, stream = self._record, self._stream
         if record is None or stream is None:
             return
-        stream.device.scheduler.wait_until(lambda: record.done or record.error is not None)
+        stream.device.wait_until(lambda: record.done or record.error is not None)
         if record.error is not None:
             raise record.error
 
@@ -161,23 +162,37 @@ class FlexStream:
         self.submit(Work(_CALLBACK, 1, function))
 
     def submit(self, work: Work) -> None:
-        """Append work. StreamError SPY870 when the stream has failed."""
+        """Append work. StreamError SPY870 when the stream has failed.
+
+        If streams recover, the error itself, unless it has been raised.
+        """
         try:
             self.device.scheduler.submit(self._queue, work)
         except StreamHasFailed:
-            raise self._refusal() from self._queue.error
+            if not self.device.streams_recover:
+                raise self._refusal() from self._queue.error
+            if (error := self.take_error()) is not None:
+                error.add_note(_RAISED_BY_THE_NEXT)
+                raise error from None
+            self.device.scheduler.submit(self._queue, work)
         if self.device.is_blocking:
             self.synchronize()
 
     def _refusal(self) -> StreamError:
-        error = self._queue.error
-        text = str(error).splitlines()[0] if error is not None else ""
         return StreamError(
             "SPY870",
             f"stream {self.stream_id} has failed and takes no more work",
             expected="a stream without an error, or a reset of the device",
-            found=text or type(error).__name__,
+            found=_first_line(self._queue.error),
         )
+
+    def take_error(self) -> BaseException | None:
+        """The error of the stream, which takes work again from now on."""
+        # What was handed in before it is known to have failed is dropped first.
+        with self.device.scheduler.guarded():
+            queue = self._queue
+            error, queue.error, queue.reported = queue.error, None, False
+        return error
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record ``event``, or a new one, behind everything submitted until now."""
@@ -206,7 +221,7 @@ class FlexStream:
         """Return when everything submitted until now has ended. Raises the stream's error, once."""
         last = self._queue.last
         if last is not None:
-            self.device.scheduler.wait_until(lambda: last.has_ended)
+            self.device.wait_until(lambda: last.has_ended)
         self.report()
 
     def report(self) -> None:
@@ -214,8 +229,11 @@ class FlexStream:
         queue = self._queue
         if queue.error is None or queue.reported:
             return
-        queue.reported = True
-        raise queue.error
+        if not self.device.streams_recover:
+            queue.reported = True
+            raise queue.error
+        if (error := self.take_error()) is not None:
+            raise error
 
     @property
     def error(self) -> BaseException | None:
@@ -231,6 +249,18 @@ class FlexStream:
         return f"FlexStream(device={self.device.index}, id={self.stream_id}, {state})"
 
 
+_RAISED_BY_THE_NEXT = (
+    "An earlier operation of the stream failed while it ran. What was enqueued behind it was "
+    "dropped, and so is the operation that raises this; the next one runs."
+)
+
+
+def _first_line(error: BaseException | None) -> str:
+    """What fits into another error; interrupts and some others have no text."""
+    lines = str(error).splitlines() if error is not None else []
+    return next(filter(None, lines), type(error).__name__)
+
+
 def _call(function: Callable[[], None], first: int, last: int) -> None:
     function()
 
@@ -240,12 +270,11 @@ _CALLBACK = Stages((Stage(Engine.HOST, _call),))
 
 def dependent_error(error: BaseException, stream: StreamQueue) -> SpyreError:
     """The error of a stream that waits for an event of a failed one."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return StreamError(
         "SPY871",
         f"stream {stream.stream_id} waits for an event of a stream that failed",
         expected="the event to complete",
-        found=text,
+        found=_first_line(error),
     )
 
 

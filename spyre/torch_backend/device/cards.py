@@ -81,6 +81,7 @@ def _begin() -> None:
     from spyre.runtime.flex import devices
 
     os.register_at_fork(after_in_child=_after_fork)
+    devices().let_streams_recover()
     _devices = devices
 
 
@@ -200,6 +201,19 @@ def synchronize(device: Any = None) -> None:
             card.synchronize()
 
 
+def reset(device: Any = None) -> None:
+    """Drop all work of ``device`` that has not run, and forget the errors of its streams.
+
+    None: of all cards that were used. Memory stays as it is.
+    """
+    wanted = None if device is None else card_of(device)
+    if is_in_bad_fork():
+        init()
+    for card in made_cards():
+        if wanted is None or card is wanted:
+            card.reset()
+
+
 def check_index(index: int) -> None:
     """LaunchError SPY883 unless there is a card ``index``."""
     if not 0 <= index < device_count():
@@ -219,6 +233,7 @@ __all__ = [
     "init",
     "is_available",
     "is_initialized",
+    "reset",
     "set_device",
     "synchronize",
 ]

@@ -14,7 +14,7 @@ from spyre.torch_backend.device import is_initialized
 EXPORTS: dict[str, tuple[str, ...]] = {
     "spyre.torch_backend.device.cards": (
         *("device_count", "is_available", "is_initialized", "init", "_lazy_init"),
-        *("current_device", "set_device", "device", "device_of", "synchronize"),
+        *("current_device", "set_device", "device", "device_of", "synchronize", "reset"),
         *("_exchange_device", "_maybe_exchange_device", "_is_in_bad_fork"),
     ),
     "spyre.torch_backend.device.streams": (

@@ -124,6 +124,33 @@ def test_error_surfaces_once_and_the_stream_is_finished(card, bundle, place):
     stream.synchronize()
 
 
+def test_a_callback_that_fails_without_text(card):
+    stream = card.streams.take()
+
+    def fail():
+        raise ZeroDivisionError
+
+    stream.add_callback(fail)
+    with pytest.raises(ZeroDivisionError):
+        stream.synchronize()
+    with pytest.raises(StreamError, match=r"SPY870(.|\n)*ZeroDivisionError"):
+        stream.record_event()
+
+
+def test_streams_recover_where_the_card_says_so(card, bundle):
+    plan = kernels.load(card, bundle)
+    a, y = card.to_device(ONES), card.empty(kernels.STICK)
+    card.synchronize()
+    card.streams_recover = True
+    stream = card.streams.take()
+    stream.launch(failing(plan, 2), [a, a, y])
+    with pytest.raises(RuntimeError):
+        stream.synchronize()
+    stream.launch(plan, [a, a, y])
+    stream.synchronize()
+    assert (values(card, y) == 2).all()
+
+
 def test_query_reports_the_error(card, bundle):
     plan = failing(kernels.load(card, bundle), 2)
     stream = card.streams.take()
