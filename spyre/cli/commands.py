@@ -248,9 +248,12 @@ def override_tolerance(options: Options, default: Tolerance) -> Tolerance:
 # --- tensor files -----------------------------------------------------------------------------
 
 
+_OTHER_INPUTS = "SPY367"
+
+
 def load_inputs(files: Sequence[str], arguments: Sequence[ArgumentSpec]) -> tuple[HostTensor, ...]:
     """A tensor per input argument. LaunchError SPY367 for another number of tensors."""
-    return _load(files, arguments, "SPY367", "input")
+    return _load(files, arguments, _OTHER_INPUTS, "input")
 
 
 def load_expected(
@@ -274,7 +277,8 @@ def _load(
     tensors: list[HostTensor] = []
     for file in files:
         k = len(tensors)
-        tensors += load_tensors(file, arguments[k].host_spec if k < len(arguments) else None)
+        specs = [argument.host_spec for argument in arguments[k:]]
+        tensors += load_tensors(file, specs, refuse_other_shapes=code == _OTHER_INPUTS)
     if len(tensors) != len(arguments):
         raise LaunchError(
             code,

@@ -9,6 +9,9 @@ from .host_tensor import (
     parse_tensor_spec as parse_tensor_spec,
     save_tensors as save_tensors,
 )
+from .numpy_files import (
+    read_npz as read_npz,
+)
 from .read import (
     Inputs as Inputs,
     given_launch_spec as given_launch_spec,

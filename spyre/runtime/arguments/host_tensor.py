@@ -10,6 +10,7 @@ gives). Pickled objects are never loaded. Rules: runtime reference §2-3, §5.
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 import re
 import zipfile
@@ -33,6 +34,7 @@ from spyre.dtypes import (
 )
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.layout import contiguous_strides
+from spyre.runtime.arguments.numpy_files import read_npy, read_npz
 
 _HOST_ONLY_DTYPES = ("float64", "uint16", "uint32", "uint64")
 _SCALAR = "scalar"
@@ -122,13 +124,7 @@ def conform_tensor(tensor: HostTensor, spec: TensorSpec) -> HostTensor:
     float32 numbers are accepted for bfloat16 and float8, which .npy cannot name, when they are
     all representable. LaunchError SPY333 for the shape, SPY334 for the dtype.
     """
-    if tensor.shape != spec.shape:
-        raise LaunchError(
-            "SPY333",
-            f"tensor {spec.name} has the wrong shape",
-            expected=str(spec),
-            found=str(tensor.spec),
-        )
+    _check_shape(tensor.spec, spec)
     if tensor.dtype_name == spec.dtype_name:
         fields = (tensor.shape, tensor.strides, tensor.storage_offset, tensor.storage)
         return HostTensor(spec.name, spec.dtype_name, *fields)
@@ -141,6 +137,16 @@ def conform_tensor(tensor: HostTensor, spec: TensorSpec) -> HostTensor:
             found=str(tensor.spec),
         )
     return narrowed
+
+
+def _check_shape(found: TensorSpec, spec: TensorSpec) -> None:
+    if found.shape != spec.shape:
+        raise LaunchError(
+            "SPY333",
+            f"tensor {spec.name} has the wrong shape",
+            expected=str(spec),
+            found=str(found),
+        )
 
 
 def random_tensor(
@@ -231,23 +237,24 @@ __all__ = [
 ]
 
 
-_NUMPY_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile)
-
-
-def load_tensors(path: Path | str, spec: TensorSpec | None = None) -> tuple[HostTensor, ...]:
+def load_tensors(
+    path: Path | str, specs: Sequence[TensorSpec] = (), refuse_other_shapes: bool = False
+) -> tuple[HostTensor, ...]:
     """Every tensor of a file, in its order, named after the file or its keys.
 
-    ``path`` may end in ``.npz:key``. ``spec`` gives shape and dtype of a .bin file; the others
-    are checked by `conform_tensor`. LaunchError SPY330 (missing or damaged), SPY331 (suffix),
-    SPY332 (no such key, no spec), SPY333 (size of a .bin), SPY334 (dtype), SPY335 (pickles).
+    ``path`` may end in ``.npz:key``. ``specs``: what its tensors are to be; the first gives shape
+    and dtype of a .bin file. The others are checked by `conform_tensor`; with
+    ``refuse_other_shapes`` those of an archive are before they are unpacked. LaunchError SPY330
+    (missing or damaged), SPY331 (suffix), SPY332 (no such key, no spec), SPY333 (size of a .bin,
+    shape), SPY334 (dtype), SPY335 (pickles), SPY382 (no memory).
     """
     file, key = _split_key(str(path))
     load = _LOADERS.get(file.suffix)
     if load is None:
         raise _unknown_suffix(file, _LOADERS)
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise LaunchError("SPY330", f"tensor file {file} does not exist")
-    return tuple(load(file, key, spec))
+    return tuple(load(_Wanted(file, key, specs, refuse_other_shapes)))
 
 
 def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
@@ -284,62 +291,60 @@ def _unknown_suffix(file: Path, known: dict[str, Any]) -> LaunchError:
     )
 
 
-def _load_npy(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostTensor]:
-    return [HostTensor.from_array(file.stem, _read_numpy(file))]
+@dataclass(frozen=True)
+class _Wanted:
+    """What `load_tensors` is asked for."""
+
+    file: Path
+    key: str | None
+    specs: Sequence[TensorSpec]
+    refuse_other_shapes: bool
+
+    def check(self, number: int, name: str, shape: tuple[int, ...], dtype_name: str) -> None:
+        """A `ShapeCheck`."""
+        if self.refuse_other_shapes and number < len(self.specs):
+            _check_shape(TensorSpec(name, shape, dtype_name), self.specs[number])
 
 
-def _load_npz(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostTensor]:
-    with _read_numpy(file) as archive:
-        keys = archive.files if key is None else [key]
-        return [HostTensor.from_array(k, _read_member(file, archive, k)) for k in keys]
+def _load_npy(wanted: _Wanted) -> list[HostTensor]:
+    return [HostTensor.from_array(wanted.file.stem, read_npy(wanted.file))]
 
 
-def _read_numpy(file: Path) -> Any:
-    try:
-        return np.load(file, allow_pickle=False)
-    except _NUMPY_ERRORS as error:
-        raise _numpy_error(file, error) from error
+def _load_npz(wanted: _Wanted) -> list[HostTensor]:
+    arrays = read_npz(wanted.file, wanted.key, wanted.check)
+    return [HostTensor.from_array(name, array) for name, array in arrays.items()]
 
 
-def _read_member(file: Path, archive: Any, key: str) -> NDArray[Any]:
-    if key not in archive.files:
-        raise LaunchError(
-            "SPY332",
-            f"{file} has no array {key!r}",
-            expected=f"one of {', '.join(archive.files)}",
-        )
-    try:
-        return np.asarray(archive[key])
-    except _NUMPY_ERRORS as error:
-        raise _numpy_error(file, error) from error
-
-
-def _numpy_error(file: Path, error: Exception) -> LaunchError:
-    if "pickle" in str(error):
-        return LaunchError("SPY335", f"{file} holds pickled objects or no numpy data")
-    return LaunchError("SPY330", f"cannot read tensor file {file}: {error}")
-
-
-def _load_bin(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostTensor]:
-    if spec is None:
+def _load_bin(wanted: _Wanted) -> list[HostTensor]:
+    file = wanted.file
+    if not wanted.specs:
         raise LaunchError(
             "SPY332",
             f"{file} is raw: its shape and dtype have to come from a launch spec",
         )
+    spec = wanted.specs[0]
     dtype = find_host_dtype(spec.dtype_name)
-    data = file.read_bytes()
-    if len(data) != spec.elements * dtype.item_bytes:
+    size_bytes = file.stat().st_size
+    if size_bytes != spec.elements * dtype.item_bytes:
         raise LaunchError(
             "SPY333",
             f"{file} does not hold tensor {spec.name}",
             expected=f"{spec.elements * dtype.item_bytes} bytes for {spec}",
-            found=f"{len(data)} bytes",
+            found=f"{size_bytes} bytes",
         )
-    array = np.frombuffer(data, dtype=dtype.storage_dtype).reshape(spec.shape).copy()
+    try:
+        array = np.fromfile(file, dtype.storage_dtype).reshape(spec.shape)
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, error) from error
     return [HostTensor.from_array(spec.name, array, dtype.name)]
 
 
-def _load_pt(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostTensor]:
+def _unreadable(file: Path, error: Exception) -> LaunchError:
+    return LaunchError("SPY330", f"cannot read tensor file {file}: {error}")
+
+
+def _load_pt(wanted: _Wanted) -> list[HostTensor]:
+    file = wanted.file
     torch = _import_torch(file)
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
@@ -347,8 +352,8 @@ def _load_pt(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostT
         raise LaunchError(
             "SPY335", f"{file} holds objects that are not tensors; they are not loaded"
         ) from error
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
-        raise LaunchError("SPY330", f"cannot read tensor file {file}: {error}") from error
+    except Exception as error:  # a damaged pickle can raise anything
+        raise _unreadable(file, error) from error
     if isinstance(content, dict) and "tensors" in content:
         content = content["tensors"]
     tensors = _checked_tensors(torch, file, content)
@@ -356,13 +361,18 @@ def _load_pt(file: Path, key: str | None, spec: TensorSpec | None) -> list[HostT
     return [_from_torch(torch, n, t) for n, t in zip(names, tensors, strict=True)]
 
 
+def _is_dense(torch: Any, tensor: Any) -> bool:
+    """True for plain numbers in host memory: no subclass, no layout of its own, no lazy sign."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    strided = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
+    return strided and tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg())
+
+
 def _checked_tensors(torch: Any, file: Path, content: Any) -> Sequence[Any]:
     """The dense tensors a .pt file holds, or LaunchError SPY332."""
     tensors = [content] if isinstance(content, torch.Tensor) else content
-    if isinstance(tensors, list | tuple) and all(
-        isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_quantized
-        for t in tensors
-    ):
+    if isinstance(tensors, list | tuple) and all(_is_dense(torch, t) for t in tensors):
         return tensors
     raise LaunchError(
         "SPY332",
@@ -433,7 +443,7 @@ def _save_pt(file: Path, tensors: Sequence[HostTensor]) -> None:
     torch.save(saved[0] if len(saved) == 1 else {"tensors": saved}, file)
 
 
-_LOADERS: dict[str, Callable[[Path, str | None, TensorSpec | None], list[HostTensor]]] = {
+_LOADERS: dict[str, Callable[[_Wanted], list[HostTensor]]] = {
     ".npy": _load_npy,
     ".npz": _load_npz,
     ".pt": _load_pt,

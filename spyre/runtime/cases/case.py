@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -25,6 +24,7 @@ import numpy.typing as npt
 
 from spyre.errors import JsonLocation, LaunchError
 from spyre.mlir.bundle_source import MODULE_FILE
+from spyre.runtime.arguments import read_npz
 from spyre.runtime.program import LayoutSpec, find_launch_spec
 
 CASE_FILE = "case.json"
@@ -223,9 +223,8 @@ def _read_npz(file: Path) -> dict[str, npt.NDArray[Any]]:
     if not file.is_file():
         return {}
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        return read_npz(file)
+    except LaunchError as error:
         _refuse(file, "cannot read the arrays", found=str(error))
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -107,6 +111,22 @@ class TestShapeArgument:
             parse_tensor_spec("4@fp17")
 
 
+def npy_header(shape):
+    stream = io.BytesIO()
+    header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue()
+
+
+def write_member(file, content):
+    """A .npy file, or the same as the member of an .npz file."""
+    if file.suffix == ".npy":
+        file.write_bytes(content)
+        return
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content)
+
+
 class TestNumpyFiles:
     @pytest.mark.parametrize("dtype", [n for n in DTYPES if n not in BITS])
     def test_npy(self, tmp_path, dtype):
@@ -159,6 +179,54 @@ class TestNumpyFiles:
         with pytest.raises(LaunchError, match="SPY330"):
             load_tensors(tmp_path / name)
 
+    @pytest.mark.parametrize("shape", [(2**60,), (2**70,), (-1,), (2**32, 2**32), (10**6,)])
+    @pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+    def test_headers_that_promise_more_than_follows(self, tmp_path, shape, name):
+        write_member(tmp_path / name, npy_header(shape) + b"xx")
+        with pytest.raises(LaunchError, match="SPY330"):
+            load_tensors(tmp_path / name)
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\x10\x00{((((((((((((((\n", b"abc" * 40]
+    )
+    @pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+    def test_damaged_headers(self, tmp_path, content, name):
+        write_member(tmp_path / name, content)
+        with pytest.raises(LaunchError, match="SPY330"):
+            load_tensors(tmp_path / name)
+
+    @pytest.mark.parametrize(
+        ("offset", "value"),
+        [(6, 1), (8, 99), (100, 0xFF)],
+        ids=["encrypted", "method of compression", "deflated bytes"],
+    )
+    def test_damaged_members(self, tmp_path, offset, value):
+        content = np.random.default_rng(0).bytes(2000)
+        write_member(tmp_path / "x.npz", npy_header((1000,)) + content)
+        data = bytearray((tmp_path / "x.npz").read_bytes())
+        data[offset] ^= value
+        if offset < 30:  # the directory at the end says it again
+            data[data.find(b"PK\x01\x02") + offset + 2] ^= value
+        (tmp_path / "x.npz").write_bytes(data)
+        with pytest.raises(LaunchError, match="SPY330"):
+            load_tensors(tmp_path / "x.npz")
+
+    def test_an_array_of_another_shape_is_not_unpacked(self, tmp_path):
+        """Its content is damaged, which would show."""
+        write_member(tmp_path / "x.npz", npy_header((2**20,)) + bytes(2**21))
+        data = bytearray((tmp_path / "x.npz").read_bytes())
+        data[1000:1100] = b"\xff" * 100
+        (tmp_path / "x.npz").write_bytes(data)
+        with pytest.raises(LaunchError, match="SPY333") as caught:
+            load_tensors(tmp_path / "x.npz", [parse_tensor_spec("2x3@fp16")], True)
+        assert caught.value.finding.found == "1048576@float16"
+
+    def test_empty_and_column_major(self, tmp_path):
+        np.savez(tmp_path / "t.npz", e=np.zeros((0, 3)), f=np.arange(6.0).reshape(2, 3).T)
+        empty, columns = load_tensors(tmp_path / "t.npz")
+        assert empty.shape == (0, 3)
+        assert columns.to_array().tolist() == [[0, 3], [1, 4], [2, 5]]
+
     def test_same_name_twice(self, tmp_path):
         tensor = random_tensor((1,), "float16", 0, "x")
         with pytest.raises(LaunchError, match="SPY336"):
@@ -170,14 +238,14 @@ class TestRawFiles:
     def test_round_trip(self, tmp_path, dtype):
         tensor = random_tensor((3, 4), dtype, 1, "x")
         save_tensors(tmp_path / "a.bin", [tensor])
-        (found,) = load_tensors(tmp_path / "a.bin", tensor.spec)
+        (found,) = load_tensors(tmp_path / "a.bin", [tensor.spec])
         assert found.name == "x"
         assert_same(found, tensor)
 
     def test_wrong_size(self, tmp_path):
         (tmp_path / "a.bin").write_bytes(bytes(10))
         with pytest.raises(LaunchError, match="SPY333") as caught:
-            load_tensors(tmp_path / "a.bin", parse_tensor_spec("2x3@fp16"))
+            load_tensors(tmp_path / "a.bin", [parse_tensor_spec("2x3@fp16")])
         assert caught.value.finding.expected == "12 bytes for 2x3@float16"
         assert caught.value.finding.found == "10 bytes"
 
@@ -235,6 +303,28 @@ class TestTorchFiles:
         torch.save(torch.eye(3).to_sparse(), tmp_path / "s.pt")
         with pytest.raises(LaunchError, match="SPY332"):
             load_tensors(tmp_path / "s.pt")
+
+    @pytest.mark.parametrize("kind", ["meta", "conj", "neg", "nested"])
+    def test_tensors_that_are_no_plain_numbers(self, tmp_path, torch, kind):
+        ones = torch.ones(2)
+        tensor = {
+            "meta": lambda: ones.to("meta"),
+            "conj": lambda: ones.to(torch.complex64).conj(),
+            "neg": lambda: torch._neg_view(ones),
+            "nested": lambda: torch.nested.nested_tensor([ones, ones]),
+        }[kind]()
+        torch.save(tensor, tmp_path / "t.pt")
+        with pytest.raises(LaunchError, match=r"SPY33[25]"):
+            load_tensors(tmp_path / "t.pt")
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_damaged_bytes_are_no_other_error(self, tmp_path, torch, seed):
+        torch.save(torch.ones(10), tmp_path / "x.pt")
+        data = bytearray((tmp_path / "x.pt").read_bytes())
+        data[len(data) * seed // 20] ^= 0x55
+        (tmp_path / "x.pt").write_bytes(data)
+        with contextlib.suppress(LaunchError):
+            load_tensors(tmp_path / "x.pt")
 
     def test_pickles_are_refused(self, tmp_path, torch):
         torch.save([TensorSpec("x", (1,), "float16")], tmp_path / "p.pt")
