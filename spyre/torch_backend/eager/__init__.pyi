@@ -14,6 +14,7 @@ from .indexing import (
 from .launch import (
     number_on_card as number_on_card,
     ready_buffer as ready_buffer,
+    run as run,
     scratch_memory as scratch_memory,
 )
 from .masks import (

@@ -262,6 +262,15 @@ def checked_dim(dim: int, rank: int) -> int:
     return checked_dims((dim,), rank)[0]
 
 
+def copy_into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """``out`` with what other operations have made for it; to a recorder that is the result."""
+    if current_recorder() is not None:
+        return result.to(out.dtype)
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
 def fill_number(out: torch.Tensor, sizes: Sequence[int], number: float) -> torch.Tensor:
     """``out`` with ``sizes`` and nothing but ``number``: results over no elements."""
     if out.shape != tuple(sizes):

@@ -23,6 +23,7 @@ from spyre.torch_backend.eager.dispatch import (
     EagerKernel,
     checked_dim,
     checked_dims,
+    copy_into,
     fill,
 )
 from spyre.torch_backend.program import (
@@ -162,7 +163,7 @@ def _gather_of_nothing(
     if index.numel() == 0:
         return out.resize_(index.shape) if out.shape != index.shape else out
     elements = torch.gather(x.reshape(1), 0, index.reshape(-1)).reshape(index.shape)
-    return out.resize_(index.shape).copy_(elements)
+    return copy_into(out, elements)
 
 
 def _takes_gather_of_nothing(x: torch.Tensor, dim: int, index: torch.Tensor, **_: Any) -> bool:
@@ -245,10 +246,8 @@ def isin(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """aten::isin.Tensor_Tensor_out: every element compared with every one wanted."""
-    if out.shape != elements.shape:
-        out.resize_(elements.shape)
     matches = (elements.unsqueeze(-1) == wanted.reshape(-1)).any(-1)
-    return out.copy_(~matches if invert else matches)
+    return copy_into(out, ~matches if invert else matches)
 
 
 def _takes_isin(elements: torch.Tensor, wanted: torch.Tensor, *, out: Any, **_: Any) -> bool:

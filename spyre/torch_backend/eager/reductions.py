@@ -25,6 +25,7 @@ from spyre.torch_backend.eager.dispatch import (
     ArgumentClass,
     EagerKernel,
     checked_dims,
+    copy_into,
     fill,
     fill_number,
     is_computed,
@@ -280,9 +281,7 @@ def cumsum(
     x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
 ) -> torch.Tensor:
     if x.dim() == 0:
-        if out.dim():
-            out.resize_(())
-        return out.copy_(x)
+        return copy_into(out, x)
     return fill("cumsum", _cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 

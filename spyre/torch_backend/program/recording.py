@@ -34,8 +34,10 @@ current_recorder: Callable[[], Recorder | None] = _recorder.get
 
 
 @contextmanager
-def recorded_by(recorder: Recorder) -> Iterator[None]:
-    """A block in which operations of this thread are given to ``recorder``, and none runs."""
+def recorded_by(recorder: Recorder | None) -> Iterator[None]:
+    """A block in which operations of this thread are given to ``recorder``, and none runs; with
+    None they do.
+    """
     token = _recorder.set(recorder)
     try:
         yield

@@ -5,8 +5,8 @@ a recorder, which keeps its lowering as a device graph, or where that is about l
 gathers,
 sorting) as a `DeviceProgram`. Inductor's lowering of the node makes ir.Operations of it, one per
 device operation. What a kernel refuses for its operands stays an aten operation, which runs as an
-eager one between the bundles. ``spyre::run`` never runs by itself; ``spyre::triangle`` gives the
-masks that some operations need, ``spyre::slice_scatter`` and its kin are what aten's are.
+eager one between the bundles. ``spyre::run`` runs by itself on constants only; ``spyre::triangle``
+gives the masks that some operations need, ``spyre::slice_scatter`` and its kin are what aten's are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -31,6 +31,7 @@ from spyre.torch_backend.eager import (
     converted,
     eager_kernels,
     is_number_of,
+    run,
     triangle,
 )
 from spyre.torch_backend.inductor.base import (
@@ -242,6 +243,7 @@ def _record(
         )
     call = f"{name}{parameters!r} of {', '.join(map(_described, operands))}"
     _graphs_by_call[call] = results
+    _runs_by_call[call] = partial(_run_again, name, lowering, parameters, given)
     return tuple(RUN(tensors, call, results_text(results, target)))
 
 
@@ -278,6 +280,22 @@ SCATTERS = {
 
 _graphs_by_call: dict[str, list[GraphValue]] = {}
 """The results of calls as device graphs, by call text; operands are inputs in the node's order."""
+
+
+_runs_by_call: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {}
+"""The same calls as operations of eager mode on the node's operands."""
+
+
+def _run_again(
+    name: str,
+    lowering: Callable[..., Any],
+    parameters: tuple[Any, ...],
+    numbers: Sequence[tuple[float, str] | None],
+    tensors: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, ...]:
+    rest = iter(tensors)
+    operands = [next(rest) if n is None else ScalarOperand(*n) for n in numbers]
+    return run(name, lowering, operands, parameters)
 
 
 def results_text(results: Sequence[GraphValue], target: torch.Tensor | None) -> str:
@@ -324,8 +342,13 @@ def _fake(operands: Sequence[torch.Tensor], call: str, results: str) -> list[tor
     ]
 
 
-def _refuse(*_: Any) -> Any:
-    raise NotImplementedError("spyre::run is for Inductor; it does not run by itself")
+def _of_constants(operands: Sequence[torch.Tensor], call: str, results: str) -> list[torch.Tensor]:
+    """Tracing computes what is made of constants, as of ``torch.tensor([1], device=…)``."""
+    with recorded_by(None):
+        new = _fake(operands, call, results)
+        for target, value in zip(new, _runs_by_call[call](operands), strict=True):
+            target.copy_(value)
+    return new
 
 
 def _fake_triangle(
@@ -334,7 +357,7 @@ def _fake_triangle(
     return torch.empty(rows, columns, dtype=torch.bool, device=device)
 
 
-LIBRARY.impl("run", _refuse, "PrivateUse1")
+LIBRARY.impl("run", _of_constants, "PrivateUse1")
 LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
 torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
 torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
