@@ -36,6 +36,10 @@ class Int64Overflow(LaunchError, OverflowError):
     """An int64 value has no place in the card's int32."""
 
 
+class EventsWithoutTime(LaunchError, ValueError):
+    """No time can be told between two events, for which torch has a ValueError."""
+
+
 def _message_first(finding: Finding) -> str:
     head, _, details = str(finding).partition("\n")
     return f"{finding.message} [{finding.code}]\n{details}" if head else details

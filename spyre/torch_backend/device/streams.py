@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from spyre.errors import LaunchError
 from spyre.torch_backend.compat import PRIVATE_USE_1
 from spyre.torch_backend.device.cards import (
     card_at,
@@ -22,6 +23,7 @@ from spyre.torch_backend.device.cards import (
     made_cards,
     set_device,
 )
+from spyre.torch_backend.device.errors import EventsWithoutTime
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import Event as FlexEvent, FlexDevice, FlexStream
@@ -171,8 +173,14 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
         self.flex.synchronize()
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to ``end_event``, both complete; else LaunchError SPY875."""
-        return self.flex.elapsed_time(end_event.flex)
+        """Milliseconds from this event to ``end_event``, both complete; else ValueError, SPY875."""
+        try:
+            return self.flex.elapsed_time(end_event.flex)
+        except LaunchError as error:
+            found = error.finding
+            raise EventsWithoutTime(
+                found.code, found.message, expected=found.expected, found=found.found
+            ) from None
 
     def __repr__(self) -> str:
         return f"torch.spyre.{self.flex!r}"

@@ -87,6 +87,8 @@ def _takes(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) 
     pieces = _pieces(tensors)
     if any(p.device != out.device for p in pieces):
         return False
+    if not all(torch.can_cast(p.dtype, out.dtype) for p in pieces):
+        return False
     if current_recorder() is None and all(p.dtype == out.dtype for p in pieces) and moves_bits(out):
         return True
     return {out.dtype, *(p.dtype for p in pieces)} <= set(CONVERTED)

@@ -328,7 +328,7 @@ _COMPARISONS = {
 _FLOAT_FUNCTIONS = ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh")
 
 PROMOTIONS = {
-    **{f"{name}.out": _promoted_to_out for name in (*_BINARY, "neg", "abs", *_FLOAT_FUNCTIONS)},
+    **{f"{name}.out": _promoted_to_out for name in (*_BINARY, *_FLOAT_FUNCTIONS)},
     **dict.fromkeys(_COMPARISONS, _promoted_together),
 }
 """`Operation.promoted` by aten name."""

@@ -227,6 +227,8 @@ def _position(
 def _takes_position(
     x: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor
 ) -> bool:
+    if out.dtype != torch.int64:
+        return False
     if dim is None:
         return x.dtype in FLOATS and 0 < x.numel() <= MAX_ELEMENTS // 64
     return takes_ranking(x, dim, 1)

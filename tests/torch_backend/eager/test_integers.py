@@ -126,3 +126,21 @@ def test_isin():
     a = numbers(4, 65, dtype=torch.int64)
     agrees(torch.isin, a, torch.tensor([2, -3]))
     agrees(lambda a, b: torch.isin(a, b, invert=True), a, torch.tensor([2, -3]))
+
+
+WRONG_OUT = {
+    "neg": (lambda i, x, out: torch.neg(i, out=out), torch.float32),
+    "abs": (lambda i, x, out: torch.abs(i, out=out), torch.float32),
+    "argmax": (lambda i, x, out: torch.argmax(x, 0, out=out), torch.float32),
+    "argmin": (lambda i, x, out: torch.argmin(x, out=out), torch.int32),
+    "cat": (lambda i, x, out: torch.cat([x, x], out=out), torch.int64),
+}
+
+
+@pytest.mark.parametrize(("function", "dtype"), WRONG_OUT.values(), ids=WRONG_OUT)
+def test_results_do_not_go_to_a_dtype_torch_refuses(function, dtype):
+    integers = torch.arange(4)
+    for device in ("cpu", "spyre"):
+        i, x = integers.to(device), integers.to(device, torch.float32)
+        with pytest.raises((RuntimeError, TypeError), match=r"dtype|cast"):
+            function(i, x, torch.empty(0, dtype=dtype, device=device))

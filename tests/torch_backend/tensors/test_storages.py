@@ -153,3 +153,10 @@ def test_other_libraries_get_a_clear_refusal(card, host):
     with pytest.raises(TypeError, match=r"can't convert spyre:0 device type tensor to numpy"):
         card.numpy()
     assert torch.equal(torch.from_dlpack(host), host)
+
+
+def test_storages_say_where_they_are():
+    host = torch.arange(3.0).untyped_storage()
+    card = torch.arange(3.0, device="spyre").untyped_storage()
+    assert (host.is_spyre, card.is_spyre) == (False, True)
+    assert torch.empty(0, device="spyre").storage().is_spyre
