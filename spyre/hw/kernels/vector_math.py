@@ -65,7 +65,9 @@ def bounded_exponential(x):
     p = p * r + F(4.999914927e-1)
     p = p * r + F(9.999997071e-1)
     p = p * r + F(1.0)
-    return bits_float(add_i32(float_bits(p), shl_i32(float_bits(shifted), I(23))))
+    y = bits_float(add_i32(float_bits(p), shl_i32(float_bits(shifted), I(23))))
+    # the payload of a NaN would have gone into the exponent
+    return y if x == x else x
 
 
 @inline
@@ -120,8 +122,9 @@ def inverse_root(x):
 
 @inline
 def sigmoid(x):
-    """1 / (1 + e**-x)."""
-    return F(1.0) / (F(1.0) + bounded_exponential(-x))
+    """1 / (1 + e**-x); zero below -88.7, where multiples of it must vanish as well."""
+    y = F(1.0) / (F(1.0) + bounded_exponential(-x))
+    return F(0.0) if x < F(-88.72283) else y
 
 
 @inline

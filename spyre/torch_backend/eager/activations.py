@@ -16,7 +16,7 @@ import torch
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import ANY, FLOAT, FLOATS, ArgumentClass, EagerKernel, fill
-from spyre.torch_backend.eager.special import erf
+from spyre.torch_backend.eager.special import erf, exponential_minus_one
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 _F32 = "float32"
@@ -116,7 +116,7 @@ def hardsigmoid(f: Formula, x: Value) -> Value:
 
 def elu(f: Formula, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
     """scale · x above zero, else scale · alpha · (e^(input_scale · x) - 1)."""
-    below = f("mul", alpha * scale, f("sub", f("exp", f("mul", input_scale, x)), 1.0))
+    below = f("mul", alpha * scale, exponential_minus_one(f.low, f("mul", input_scale, x)))
     return f("where3", f("greaterthan", x, 0.0), f("mul", scale, x), below)
 
 

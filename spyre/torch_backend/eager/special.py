@@ -1,10 +1,10 @@
 """Special functions and NaN in float32, which the vector unit lacks.
 
 It has some functions for 16-bit floats only, in both formats. In float32 they are made of
-operations that exist there: a logarithm by Newton's method on `exp`, hyperbolic functions from
-`sigmoid`, the error function by a rational approximation with `exp`. The card's extremes of float32
-prefer numbers, torch's prefer NaN; 16-bit floats need nothing, since their one code for infinity
-and NaN ranks above all numbers.
+operations that exist there: a logarithm from a 16-bit one and `exp`, hyperbolic functions from
+`sigmoid` and a polynomial near zero, the error function by a rational approximation with `exp`.
+The card's extremes of float32 prefer numbers, torch's prefer NaN; 16-bit floats need nothing, since
+their one code for infinity and NaN ranks above all numbers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 _ERF_P = 0.3275911
 _SQRT_2_OVER_PI = 0.7978845608028654
 _TANH_CUBIC = 0.044715
+_TANH = (
+    *(-3.33332819422e-1, 1.33314422036e-1, -5.37397155531e-2),
+    *(2.06390887954e-2, -5.70498872745e-3),
+)
+"""(tanh x - x) / x³ as a polynomial of x² for |x| < 0.625, which is that of the kernels."""
 _LN_2 = 0.6931471805599453
 
 
@@ -34,29 +39,54 @@ def logarithm(low: Lowering, x: Value, dtype: str) -> Value:
 
 
 def _float32_log(low: Lowering, x: Value) -> Value:
-    """A 16-bit logarithm, then two steps of y + 2 (x - e^y) / (x + e^y).
+    """y + 2 artanh((x - e^y) / (x + e^y)), y a 16-bit logarithm.
 
-    Numbers the 16-bit format cannot hold are brought into its range by factors of 2^±64 before.
+    One factor of 2^±64 leaves 2^-85 to 2^64, of which `exp` is exact enough; the eighth root of
+    that lies in the range of both 16-bit formats, so y errs by less than 0.04.
     """
-    shift, inverse = low.constant(2.0**64, "float32"), low.constant(2.0**-64, "float32")
-    scaled = x
-    steps = low.constant(0.0, "float32")
-    for _ in range(2):
-        up = low.pointwise("lesserthan", scaled, low.constant(2.0**-30, "float32"))
-        down = low.pointwise("greaterthan", scaled, low.constant(2.0**30, "float32"))
-        grown = low.pointwise("where3", up, low.pointwise("mul", scaled, shift), scaled)
-        scaled = low.pointwise("where3", down, low.pointwise("mul", scaled, inverse), grown)
-        steps = low.pointwise("add", steps, low.pointwise("sub", down, up))
-    y = low.convert(low.pointwise("log", low.convert(scaled, "float16")), "float32")
-    two = low.constant(2.0, "float32")
-    for _ in range(2):
-        e = low.pointwise("exp", y)
-        difference = low.pointwise("sub", scaled, e)
-        ratio = low.pointwise("realdiv", difference, low.pointwise("add", scaled, e))
-        y = low.pointwise("add", y, low.pointwise("mul", two, ratio))
+    scaled, steps = _brought_near(low, x)
+    root = scaled
+    for _ in range(3):
+        root = low.pointwise("sqrt", root)
+    y = low.convert(low.pointwise("log", low.convert(root, "float16")), "float32")
+    y = low.pointwise("mul", y, low.constant(8.0, "float32"))
+    # near 1 the result is small, and the rounding of e^y would show: there y is 0 and e^y exact
+    far = low.pointwise("greaterthan", low.pointwise("abs", y), low.constant(0.36, "float32"))
+    y = low.pointwise("mul", y, far)
+    e = low.pointwise("exp", y)
+    sum_ = low.pointwise("add", scaled, e)
+    ratio = low.pointwise("realdiv", low.pointwise("sub", scaled, e), sum_)
+    y = low.pointwise("add", y, _twice_artanh(low, ratio, 5))
     unit = low.constant(64 * _LN_2, "float32")
     y = low.pointwise("add", y, low.pointwise("mul", steps, unit))
     return _log_edges(low, x, y)
+
+
+def _brought_near(low: Lowering, x: Value) -> tuple[Value, Value]:
+    """x · 2^(-64 n) within 2^-85 .. 2^64, and n, which is -1, 0 or 1."""
+    up = low.pointwise("lesserthan", x, low.constant(2.0**-32, "float32"))
+    down = low.pointwise("greaterthan", x, low.constant(2.0**32, "float32"))
+    grown = low.pointwise("mul", x, low.constant(2.0**64, "float32"))
+    shrunk = low.pointwise("mul", x, low.constant(2.0**-64, "float32"))
+    scaled = low.pointwise("where3", down, shrunk, low.pointwise("where3", up, grown, x))
+    return scaled, low.pointwise("sub", down, up)
+
+
+def _twice_artanh(low: Lowering, r: Value, terms: int) -> Value:
+    """2 artanh r = ln((1 + r) / (1 - r)) by the series 2r (1 + r²/3 + r⁴/5 + …)."""
+    z = low.pointwise("mul", r, r)
+    coefficients = [2 / (2 * k + 1) for k in range(terms)]
+    return low.pointwise("mul", r, _polynomial(low, z, coefficients))
+
+
+def _polynomial(low: Lowering, z: Value, coefficients: Sequence[float]) -> Value:
+    """Horner's scheme; ``coefficients``: at least two, the constant one first."""
+    *lower, highest = coefficients
+    total = low.constant(highest, "float32")
+    for coefficient in reversed(lower):
+        total = low.pointwise("mul", total, z)
+        total = low.pointwise("add", total, low.constant(coefficient, "float32"))
+    return total
 
 
 def _log_edges(low: Lowering, x: Value, y: Value) -> Value:
@@ -77,7 +107,27 @@ def tangent(low: Lowering, x: Value, dtype: str) -> Value:
         return low.pointwise("tanh", x)
     two, one = low.constant(2.0, dtype), low.constant(1.0, dtype)
     s = low.pointwise("sigmoid", low.pointwise("mul", x, two))
-    return low.pointwise("sub", low.pointwise("mul", s, two), one)
+    large = low.pointwise("sub", low.pointwise("mul", s, two), one)
+    # near zero the difference cancels
+    near = low.pointwise("lesserthan", low.pointwise("abs", x), low.constant(0.625, dtype))
+    return low.pointwise("where3", near, _small_tangent(low, x), large)
+
+
+def _small_tangent(low: Lowering, x: Value) -> Value:
+    """tanh x in float32 for |x| < 0.625, which is -0 at -0."""
+    z = low.pointwise("mul", x, x)
+    series = low.pointwise("mul", z, _polynomial(low, z, _TANH))
+    return low.pointwise("add", x, low.pointwise("mul", x, series))
+
+
+def exponential_minus_one(low: Lowering, x: Value) -> Value:
+    """e^x - 1 in float32; near zero, where that cancels, 2t / (1 - t) with t = tanh(x / 2)."""
+    one = low.constant(1.0, "float32")
+    large = low.pointwise("sub", low.pointwise("exp", x), one)
+    t = _small_tangent(low, low.pointwise("mul", x, low.constant(0.5, "float32")))
+    small = low.pointwise("realdiv", low.pointwise("add", t, t), low.pointwise("sub", one, t))
+    near = low.pointwise("lesserthan", low.pointwise("abs", x), one)
+    return low.pointwise("where3", near, small, large)
 
 
 def erf(low: Lowering, x: Value) -> Value:
@@ -132,9 +182,11 @@ def softplus(low: Lowering, x: Value, dtype: str, beta: float, threshold: float)
 def _log_one_plus_exp(low: Lowering, x: Value) -> Value:
     """max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
     decay = low.pointwise("exp", low.pointwise("neg", low.pointwise("abs", x)))
-    inside = low.pointwise("add", decay, low.constant(1.0, "float32"))
+    # ln(1 + d) = 2 artanh(d / (2 + d)): 1 + d would lose a small d
+    beyond = low.pointwise("add", decay, low.constant(2.0, "float32"))
+    inside = _twice_artanh(low, low.pointwise("realdiv", decay, beyond), 8)
     above = low.pointwise("maximum", x, low.constant(0.0, "float32"))
-    return low.pointwise("add", above, _float32_log(low, inside))
+    return low.pointwise("add", above, inside)
 
 
 def mish(low: Lowering, x: Value, dtype: str) -> Value:

@@ -255,6 +255,18 @@ def test_softplus_is_accurate_to_a_few_ulp():
     assert relative_error(apply(_softplus, x)[~near], exact[~near]) <= 8
 
 
+@pytest.mark.parametrize("function", [vm.exponential, vm.sigmoid], ids=["exp", "sigmoid"])
+def test_nan_of_any_payload_stays_nan(function: Any):
+    bits = np.arange(0x7F800001, 0x80000000, 4099, np.uint32)
+    x = np.concatenate([bits, bits | np.uint32(0x80000000)]).view(np.float32)
+    assert np.isnan(apply(function, x)).all()
+
+
+def test_sigmoid_vanishes_where_multiples_of_it_must():
+    x = np.array([-89.0, -1e30, -np.inf], np.float32)
+    assert not apply(vm.sigmoid, x).any()
+
+
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 200.0, -200.0], np.float32)
 nan, inf = np.nan, np.inf
 
