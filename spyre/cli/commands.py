@@ -122,7 +122,7 @@ def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = No
     else:
         compared = _run_bundle(options, recorder, dump)
     if options.save_output is not None:
-        save_outputs(options.save_output, compared.result.output_tensors)
+        save_tensors(options.save_output, compared.result.output_tensors)
     return compared
 
 
@@ -261,14 +261,6 @@ def load_expected(
 ) -> tuple[HostTensor, ...]:
     """A tensor per output argument. LaunchError SPY369 for another number of tensors."""
     return _load(files, arguments, "SPY369", "output")
-
-
-def save_outputs(file: str, tensors: Sequence[HostTensor]) -> None:
-    """Write the outputs; LaunchError SPY370 when the file cannot be written."""
-    try:
-        save_tensors(file, tensors)
-    except OSError as error:
-        raise LaunchError("SPY370", f"cannot write {file}", found=str(error.strerror)) from error
 
 
 def _load(

@@ -110,9 +110,9 @@ def read_bundle(source: BundleSource, module_name: str = MODULE_FILE) -> Bundle:
 
 
 def _module_path(path: Path) -> Path:
-    if path.is_file():
+    if os.path.isfile(path):  # False also for names that are too long
         return path
-    if not path.is_dir():
+    if not os.path.isdir(path):
         expected = "a directory, or the path of a bundle.mlir"
         raise BundleError("SPY270", f"{path} does not exist", expected=expected)
     if not (path / MODULE_FILE).is_file():

@@ -102,6 +102,12 @@ def test_a_bug_is_no_difference():
 
 
 @pytest.mark.parametrize("option", ["-q", "--check"])
+def test_a_name_that_is_too_long(capsys, option):
+    assert main(["x" * 5000, option]) == 2
+    assert "error SPY270" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("option", ["-q", "--check"])
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path, option):
     os.mkfifo(tmp_path / "bundle.mlir")
     done = subprocess.run(

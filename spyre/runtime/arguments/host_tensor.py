@@ -16,6 +16,7 @@ import re
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spyre.atomic_write import atomic_write, writable_target
 from spyre.dtypes import (
     HOST_DTYPES,
     NumericRules,
@@ -32,7 +34,7 @@ from spyre.dtypes import (
     encode_host,
     find_host_dtype,
 )
-from spyre.errors import LaunchError, UnsupportedError
+from spyre.errors import LaunchError, SpyreError, UnsupportedError
 from spyre.layout import contiguous_strides
 from spyre.runtime.arguments.numpy_files import read_npy, read_npz
 
@@ -260,8 +262,9 @@ def load_tensors(
 def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
     """Save tensors in the kind of file the suffix says; .npy and .bin hold exactly one.
 
-    numpy files hold bfloat16 and float8 as float32 numbers (exact). LaunchError SPY331 for the
-    suffix, SPY336 for several tensors in a file of one.
+    numpy files hold bfloat16 and float8 as float32 numbers (exact). The file is whole, or what
+    was there before. LaunchError SPY331 for the suffix, SPY336 for several tensors in a file of
+    one, SPY370 when it cannot be written.
     """
     file = Path(path)
     save = _SAVERS.get(file.suffix)
@@ -274,7 +277,18 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
             found=f"{len(tensors)} tensors",
             hint="use .npz or .pt for several",
         )
-    save(file, tensors)
+    target = writable_target(file, partial(_not_writable, file))
+    try:
+        with atomic_write(target) as temporary:
+            save(temporary, tensors)
+    except SpyreError:
+        raise
+    except (OSError, RuntimeError) as error:  # torch says so with a RuntimeError
+        raise _not_writable(file, getattr(error, "strerror", None) or str(error)) from error
+
+
+def _not_writable(file: Path, found: str) -> LaunchError:
+    return LaunchError("SPY370", f"cannot write {file}", found=found)
 
 
 def _split_key(path: str) -> tuple[Path, str | None]:

@@ -15,6 +15,8 @@ import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
@@ -149,9 +151,9 @@ class Case:
 def case_directory(path: str | os.PathLike[str]) -> Path | None:
     """The directory of the case that ``path`` (directory or case.json) names, if it is one."""
     named = Path(path)
-    if named.name == CASE_FILE and named.is_file():
+    if named.name == CASE_FILE and os.path.isfile(named):  # False also for names too long
         return named.parent
-    return named if (named / CASE_FILE).is_file() else None
+    return named if os.path.isfile(named / CASE_FILE) else None
 
 
 def read_case(directory: Path) -> Case:
@@ -159,8 +161,9 @@ def read_case(directory: Path) -> Case:
     file = directory / CASE_FILE
     try:
         spec = msgspec.json.decode(file.read_bytes(), type=CaseFile)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         _refuse(file, "cannot read the case", found=str(error))
+    _check_numbers(file, spec)
     _check_names(file, spec)
     return Case(
         directory, spec, _read_npz(directory / VALUES_FILE), _read_npz(directory / IMAGES_FILE)
@@ -204,6 +207,45 @@ def _check_names(file: Path, spec: CaseFile) -> None:
         if buffer.alias_of is not None:
             _check_name(file, spec, buffer.alias_of, f"$.buffers.{name}.alias_of")
             _check_alias(file, spec, name, buffer)
+
+
+_MOST_ELEMENTS = 1 << 40
+"""More than any host holds."""
+
+
+def _check_numbers(file: Path, spec: CaseFile) -> None:
+    """Sizes and strides are in pairs, and span what a host can hold."""
+    for name, buffer in spec.buffers.items():
+        path, host = f"$.buffers.{name}", buffer.host
+        shape = buffer.shape if host.shape is None else host.shape
+        stride = buffer.stride if host.stride is None else host.stride
+        _check_extents(file, buffer.dma_sizes, buffer.dma_strides, f"{path}.dma_sizes")
+        _check_extents(file, buffer.shape, buffer.stride, f"{path}.shape")
+        _check_extents(file, shape, stride, f"{path}.host")
+    for k, output in enumerate(spec.outputs):
+        _check_extents(file, output.shape, output.stride, f"$.outputs[{k}].shape")
+
+
+def _check_extents(file: Path, sizes: tuple[int, ...], strides: tuple[int, ...], path: str) -> None:
+    if len(sizes) != len(strides):
+        _refuse(
+            file,
+            "sizes and strides differ in length",
+            path,
+            expected=f"{len(sizes)} strides",
+            found=str(len(strides)),
+        )
+    if min((*sizes, *strides), default=0) < 0:
+        _refuse(file, "sizes and strides are negative", path, found=f"{sizes}, {strides}")
+    span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    if max(span, prod(sizes)) > _MOST_ELEMENTS:
+        _refuse(
+            file,
+            "sizes and strides span more than a host holds",
+            path,
+            expected=f"at most {_MOST_ELEMENTS} elements",
+            found=f"{sizes}, {strides}",
+        )
 
 
 def _check_alias(file: Path, spec: CaseFile, name: str, buffer: CaseBuffer) -> None:
@@ -292,6 +334,7 @@ def write_case(case: Case, directory: Path) -> None:
 
 
 def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, bytes]) -> None:
+    directory = _resolved(directory)
     temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
     try:
         temporary.mkdir(parents=True)
@@ -303,6 +346,14 @@ def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, byte
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _resolved(directory: Path) -> Path:
+    """Where the directory lies: a link stays, and ``.`` has a name."""
+    try:
+        return directory.resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise LaunchError("SPY381", f"cannot write {directory}", found=str(error)) from error
 
 
 def _put_in_place(temporary: Path, directory: Path) -> None:
@@ -335,12 +386,19 @@ def _write_content(case: Case, target: Path, extra_files: Mapping[str, bytes]) -
 
 def _bundle_names(spec: CaseFile) -> dict[str, str]:
     """Directory of every bundle in the copy: its own, unless that lies outside of the case."""
-    names: dict[str, str] = {}
-    for launch in spec.launches:
-        pure = PurePosixPath(launch.bundle)
-        inside = not pure.is_absolute() and ".." not in pure.parts
-        names.setdefault(launch.bundle, launch.bundle if inside else f"kernel_{len(names)}")
+    bundles = dict.fromkeys(launch.bundle for launch in spec.launches)
+    names = {bundle: bundle for bundle in bundles if _is_inside(bundle)}
+    taken = {str(PurePosixPath(bundle)) for bundle in names}
+    free = (name for k in count() if (name := f"kernel_{k}") not in taken)
+    for bundle in bundles:
+        if bundle not in names:
+            names[bundle] = next(free)
     return names
+
+
+def _is_inside(bundle: str) -> bool:
+    pure = PurePosixPath(bundle)
+    return not pure.is_absolute() and ".." not in pure.parts
 
 
 def _copy_bundle(source: Path, target: Path) -> None:

@@ -124,7 +124,7 @@ def _fill_buffer(
 
 def _host_storage(buffer: CaseBuffer, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """1-D host storage in which element (i0, …) sits at Σ i·dma_stride."""
-    storage = np.zeros(_storage_elements(buffer.dma_sizes, buffer.dma_strides), array.dtype)
+    storage = _zeros(buffer, array.dtype)
     shape = buffer.shape if buffer.host.shape is None else buffer.host.shape
     stride = buffer.stride if buffer.host.stride is None else buffer.host.stride
     view = _strided_view(storage, shape, stride, buffer.host.storage_offset)
@@ -132,8 +132,16 @@ def _host_storage(buffer: CaseBuffer, array: npt.NDArray[Any]) -> npt.NDArray[An
     return storage
 
 
-def _storage_elements(sizes: Index, strides: Index) -> int:
-    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+def _zeros(buffer: CaseBuffer, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Host storage that the buffer's transfers reach. LaunchError SPY382 without memory for it."""
+    sizes, strides = buffer.dma_sizes, buffer.dma_strides
+    elements = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    try:
+        return np.zeros(max(elements, 0), dtype)
+    except MemoryError as error:
+        raise LaunchError(
+            "SPY382", "no memory for a buffer of the case", found=f"{elements} elements"
+        ) from error
 
 
 def _strided_view(
@@ -175,7 +183,7 @@ def read_output(
     is_float = kind.device_format in ("SEN169_FP16", "IEEE_FP32") and kind.name != "bool"
     through = output.read_as or ("float32" if is_float else kind.name)
     dtype = np.dtype(find_host_dtype(through).storage_dtype)
-    storage = np.zeros(_storage_elements(buffer.dma_sizes, buffer.dma_strides), dtype)
+    storage = _zeros(buffer, dtype)
     extents = (tuple(buffer.dma_sizes), tuple(buffer.dma_strides))
     stream = flex_device_of(device).blocking
     stream.to_host(tensor, HostTensor(tensor.name, through, *extents, 0, storage))

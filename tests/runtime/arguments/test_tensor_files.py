@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import resource
 import zipfile
 
 import numpy as np
@@ -386,3 +387,27 @@ class TestConform:
         tensor = HostTensor.from_array("x", np.array([1.0, 0.1], np.float32))
         with pytest.raises(LaunchError, match="SPY334"):
             conform_tensor(tensor, TensorSpec("arg0", (2,), "bfloat16"))
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.bin", "x.pt"])
+def test_a_file_that_cannot_be_written_whole_is_unchanged(tmp_path, monkeypatch, name):
+    """A disk that is full shows when the file is in part written."""
+    file = tmp_path / name
+    save_tensors(file, [random_tensor((3,), "float16", 0)])
+    before = file.read_bytes()
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, most))
+    try:
+        with pytest.raises(LaunchError, match="SPY370"):
+            save_tensors(file, [random_tensor((10_000,), "float16", 0)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_link_to_a_file_stays_a_link(tmp_path):
+    (tmp_path / "link.npy").symlink_to(tmp_path / "y.npy")
+    save_tensors(tmp_path / "link.npy", [random_tensor((3,), "float16", 0)])
+    assert (tmp_path / "link.npy").is_symlink()
+    assert np.load(tmp_path / "y.npy").shape == (3,)

@@ -126,10 +126,25 @@ def damage(directory: Path, change: Any) -> str:
         (lambda s: s["buffers"]["y"].update(layout=None), "output 'y' has no layout"),
         (lambda s: s["buffers"]["x"].update(value="w"), "array that case.json names is missing"),
         (lambda s: s.pop("tolerance"), "tolerance"),
+        (lambda s: s["buffers"]["x"].update(dma_sizes=[4]), "$.buffers.x.dma_sizes"),
+        (lambda s: s["buffers"]["x"].update(dma_sizes=[-1, -1]), "are negative"),
+        (lambda s: s["buffers"]["y"].update(dma_strides=[2**40, 1]), "more than a host holds"),
+        (lambda s: s["buffers"]["y"].update(dma_sizes=[2**70, 1]), "more than a host holds"),
+        (lambda s: s["buffers"]["x"].update(host={"shape": []}), "differ in length"),
+        (lambda s: s["outputs"][0].update(shape=[1, 1, 1]), "$.outputs[0].shape"),
+        (lambda s: s["outputs"][0].update(stride=[]), "differ in length"),
     ],
 )
 def test_damaged_cases(tmp_path, change, message):
     assert message in damage(write_case(tmp_path), change)
+
+
+@pytest.mark.parametrize("text", [b"", b"[" * 100_000, b'{"name": "\xff"}'])
+def test_texts_that_are_no_case(tmp_path, text):
+    write_case(tmp_path)
+    (tmp_path / "case.json").write_bytes(text)
+    with pytest.raises(LaunchError, match=r"SPY371.*cannot read the case"):
+        read_case(tmp_path)
 
 
 def test_values_that_are_no_archive(tmp_path):

@@ -67,6 +67,18 @@ def test_a_bundle_outside_of_the_case_moves_in(tmp_path):
     assert run_case(copy, Device()).ok
 
 
+def test_bundles_from_outside_and_inside_have_places_of_their_own(tmp_path):
+    """The first one moves in, where the second one's name would be the next to choose."""
+    case = read_case(make_case(tmp_path / "a"))
+    (tmp_path / "a" / "k1").rename(tmp_path / "a" / "kernel_0")
+    places = ("../a/k0", "kernel_0")
+    launches = zip(case.spec.launches, places, strict=True)
+    moved = tuple(msgspec.structs.replace(launch, bundle=place) for launch, place in launches)
+    spec = msgspec.structs.replace(case.spec, launches=moved)
+    write_case(Case(case.directory, spec, case.values, {}), tmp_path / "b")
+    assert run_case(read_case(tmp_path / "b"), Device()).ok
+
+
 def test_only_a_dump_is_replaced(tmp_path):
     case = read_case(make_case(tmp_path / "a"))
     target = tmp_path / "dump"
@@ -79,6 +91,24 @@ def test_only_a_dump_is_replaced(tmp_path):
         with pytest.raises(LaunchError, match="SPY380"):
             write_dump(case, other, {})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "dump"]
+
+
+def test_a_link_to_a_dump_stays_a_link(tmp_path):
+    case = read_case(make_case(tmp_path / "a"))
+    write_dump(case, tmp_path / "dump", {"exit_code": 0})
+    (tmp_path / "link").symlink_to(tmp_path / "dump")
+    write_dump(case, tmp_path / "link", {"exit_code": 1})
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((tmp_path / "dump" / "findings.json").read_text())["exit_code"] == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "dump", "link"]
+
+
+def test_a_dump_into_the_working_directory(tmp_path, monkeypatch):
+    case = read_case(make_case(tmp_path / "a"))
+    write_dump(case, tmp_path / "dump", {"exit_code": 0})
+    monkeypatch.chdir(tmp_path / "dump")
+    write_dump(case, Path(), {"exit_code": 1})
+    assert json.loads((tmp_path / "dump" / "findings.json").read_text())["exit_code"] == 1
 
 
 def test_a_directory_that_cannot_be_written(tmp_path):
