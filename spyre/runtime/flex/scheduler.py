@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from spyre.runtime.flex.interrupts import interrupts
 from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, StreamQueue, Work, WorkUnit
 from spyre.runtime.flex.virtual_time import VirtualTime
 
@@ -84,8 +85,9 @@ class Scheduler:
             raise StreamHasFailed(stream)
         work.stream = stream
         with stream.lock:  # `last` and the inbox agree on the order
-            stream.last = work
+            # In this order: nobody waits for work that an interrupt kept from coming in.
             self._inbox.append(work)
+            stream.last = work
         # Whoever runs a small unit looks at the inbox when it is done, which is soon.
         if self._running <= self._large and self._wants_thread(work.is_large):
             self._wake(work.is_large)
@@ -109,12 +111,16 @@ class Scheduler:
 
     def step(self) -> bool:
         """Run one unit in this thread; False if there was nothing to run."""
-        with self._lock:
-            unit = self._take()
-        if unit is None:
-            return False
-        self._run(unit)
-        return True
+        interrupts.hold_off()
+        try:
+            with self._lock:
+                unit = self._take()
+            if unit is None:
+                return False
+            self._run(unit)
+            return True
+        finally:
+            interrupts.let_in()
 
     def _take(self) -> WorkUnit | None:
         """The next unit, counted as running; under the lock."""
@@ -134,9 +140,12 @@ class Scheduler:
         begin = self._state.clock() if observed else 0
         error: BaseException | None = None
         try:
+            interrupts.let_in()
             unit.run()
+            interrupts.hold_off()
         except BaseException as raised:
             error = raised
+            interrupts.hold_off()
         self._complete(unit, error, begin, self._state.clock() if observed else 0)
         if error is not None and not isinstance(error, Exception):
             raise error
@@ -167,6 +176,13 @@ class Scheduler:
             for waiter in waiting:
                 waiter.release()
 
+    def _report_held_off(self) -> None:
+        interrupts.hold_off()
+        try:
+            self._report_ends()
+        finally:
+            interrupts.let_in()
+
     def _next_finished(self) -> Work | None:
         try:
             return self._finished.popleft()
@@ -188,7 +204,7 @@ class Scheduler:
                 if self.step():
                     continue
                 if self._finished:
-                    self._report_ends()
+                    self._report_held_off()
                     continue
                 self._sleep_until_some_end(done)
         finally:

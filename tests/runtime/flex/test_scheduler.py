@@ -269,6 +269,29 @@ def test_an_interrupted_wait_leaves_the_scheduler_usable(interruptible):
     until(lambda: is_done(queue))
 
 
+@pytest.mark.parametrize("name", ["next_unit", "complete"])
+def test_an_interrupt_amid_the_books_comes_after_them(interruptible, name):
+    """Nothing that was taken stays taken, whatever line Ctrl-C hits."""
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    scheduler.close()
+    original = getattr(scheduler._state, name)
+
+    def interrupted(*arguments):
+        setattr(scheduler._state, name, original)
+        signal.raise_signal(signal.SIGINT)
+        return original(*arguments)
+
+    setattr(scheduler._state, name, interrupted)
+    scheduler.submit(queue, job(_nothing))
+    with pytest.raises(KeyboardInterrupt):
+        wait(scheduler, queue)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    queue.error = None
+    scheduler.submit(queue, job(_nothing))
+    wait(scheduler, queue)
+    assert scheduler.is_idle
+
+
 def test_ends_may_be_reported_by_several_threads_at_once():
     """Threads that find the same last one: nobody fails, everything is told once."""
     told = []
