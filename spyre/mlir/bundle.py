@@ -22,6 +22,7 @@ from spyre.mlir.program import LoopProgram
 from spyre.mlir.sdsc import Inspection, Sdsc, decode_sdsc, encode_sdsc, inspect_sdsc, read_operation
 from spyre.mlir.text import (
     ExecuteOp,
+    InputArgType,
     Module,
     ModuleInspection,
     inspect_module,
@@ -162,15 +163,39 @@ def _sdsc_name(source: BundleSource, module: Module, execute: ExecuteOp) -> str:
 
 
 def _cross_findings(bundle: Bundle) -> Iterator[Finding]:
+    judged: set[str] = set()
     for execute in bundle.module.executes():
-        operation = bundle.inspections[execute.sdsc_filename].operation
+        name = execute.sdsc_filename
+        operation = bundle.inspections[name].operation
         if operation is not None:
+            if name not in judged and _takes_addresses(bundle.module):
+                yield from _literal_addresses(bundle, name, operation)
+            judged.add(name)
             yield from _unbound(bundle, execute, operation)
             yield from _unused(bundle, execute, operation)
     yield from _same_names(bundle)
     for name in bundle.unexecuted:
         place = JsonLocation(bundle.path_of(name))
         yield Finding("SPY277", Severity.WARNING, f"{name} is never executed", place)
+
+
+def _takes_addresses(module: Module) -> bool:
+    """True if the arguments' addresses are parameters, so that segments name none."""
+    types = (parameter.type for parameter in module.function.parameters)
+    return any(isinstance(given, InputArgType) and not given.is_size for given in types)
+
+
+def _literal_addresses(bundle: Bundle, name: str, operation: Operation) -> Iterator[Finding]:
+    """A literal address means an argument by its segment, which only baked bundles have."""
+    for tensor in operation.literal_operands:
+        yield Finding(
+            "SPY298",
+            Severity.ERROR,
+            f"{tensor.name} of {name} has an address that belongs to no argument",
+            JsonLocation(bundle.path_of(name), tensor.json_path),
+            expected="symbol ids: the arguments' addresses are parameters of the bundle",
+            found=f"the literal address {tensor.starts[0]:#x}",
+        )
 
 
 def _unbound(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterator[Finding]:

@@ -6,13 +6,22 @@ import re
 from pathlib import Path
 
 from spyre.mlir.sdsc.codec import encode_sdsc
-from tests.corpus.making import CorpusCase, Edit, Stage, delete, folder, text, write
+from tests.corpus.making import CorpusCase, Edit, Stage, delete, folder, patch, text, write
 from tests.mlir.sample_bundles import SAMPLES
 
 MODULES = Path(__file__).resolve().parents[1] / "mlir" / "bad_mlir"
 CODE = re.compile(r"SPY\d{3}")
 FILE_NAME = re.compile(r'sdsc_filename"?\s*=\s*"([\w.]+)"')
 SYMBOLIC = SAMPLES["symbolic_add"]
+NODE = "/0_add/dscs_/0/add/scheduleTree_/0"
+LITERAL = patch(
+    "sdsc_0.json",
+    {
+        f"{NODE}/isStartAddrSymbolic_": 0,
+        f"{NODE}/startAddressCoreCorelet_/data_": {"[0, 0, 0]": "0", "[1, 0, 0]": "2048"},
+    },
+)
+"""The first operand's address is 0, where no argument lies."""
 
 
 def module_case(path: Path) -> CorpusCase:
@@ -49,6 +58,13 @@ CASES = (
         "SPY275",
         SYMBOLIC,
         (text("bundle.mlir", "-3, -4", "-3, -9"),),
+    ),
+    CorpusCase(
+        "literal_address_beside_parameters",
+        Stage.CHECK,
+        "SPY298",
+        SYMBOLIC,
+        (LITERAL,),
     ),
     CorpusCase(
         "symbol_not_used",

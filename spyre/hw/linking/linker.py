@@ -86,6 +86,7 @@ class Linker:
         op = self.operations[execute.sdsc_filename]
         symbols = launch.schedule.symbols[execute.index]
         check_bound(op, execute)
+        check_literals(op, self.program)
         check_slices(op)
         starts = start_addresses(op, execute, symbols, launch.binding)
         anchors = launch.anchors(op, execute)
@@ -221,6 +222,20 @@ def check_bound(op: Operation, execute: Execute) -> None:
             execute.location,
             expected=f"symbol ids {list(execute.symbol_ids)}",
             found=str(missing),
+        )
+
+
+def check_literals(op: Operation, program: LoopProgram) -> None:
+    """The checker's SPY298, for programs that were not checked."""
+    if not any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
+        return
+    for tensor in op.literal_operands:
+        raise BundleError(
+            "SPY298",
+            f"{tensor.name} has an address that belongs to no argument",
+            JsonLocation(op.file, tensor.json_path),
+            expected="symbol ids: the arguments' addresses are parameters of the program",
+            found=f"the literal address {tensor.starts[0]:#x}",
         )
 
 

@@ -172,6 +172,12 @@ class Operation:
         return (*self.inputs, *self.index_tensors, *self.outputs)
 
     @property
+    def literal_operands(self) -> tuple[Tensor, ...]:
+        """Operands in HBM whose addresses are numbers in the file, not symbols."""
+        in_hbm = (t for t in self.tensors if t.component is Component.HBM)
+        return tuple(tensor for tensor in in_hbm if not tensor.symbolic)
+
+    @property
     def symbol_ids(self) -> tuple[int, ...]:
         """Distinct symbol ids in order of first appearance over tensors and cores, then sizes."""
         tensors = sorted(self.tensors, key=lambda t: t.index)

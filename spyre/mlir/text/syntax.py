@@ -70,6 +70,11 @@ class InputArgType:
     granularity: int | None = None
     max_value: int | None = None
 
+    @property
+    def is_size(self) -> bool:
+        """True for a dimension size, which is annotated; else it is a device address."""
+        return self.granularity is not None or self.max_value is not None
+
     def annotation(self, which: ArgumentField) -> int | None:
         """The compile-time annotation asked for (None: not written; ``value`` has none)."""
         if which is ArgumentField.VALUE:

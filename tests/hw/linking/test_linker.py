@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spyre.errors import DeviceFault, LaunchError
+from spyre.errors import BundleError, DeviceFault, LaunchError
 from spyre.hw.linking.binding import Allocation, Binding
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.linking.linker import Linker
@@ -205,6 +205,19 @@ def test_the_last_iteration_outside_is_named():
     assert f"loop indices ({ROWS},), core 0, tensor Tensor0, address {region(0) + BYTES:#x}" in str(
         caught.value
     )
+
+
+def test_a_literal_address_beside_parameters_belongs_to_no_argument():
+    """Whatever argument the launch put at address 0 would be read."""
+    op = build_operation(pointwise("neg", (1, COLUMNS), [HostOperand(0)], HostOperand(0)))
+    half = map_tensors(op, lambda t: replace(t, starts=(-2,), symbolic=True) if t.index else t)
+    text = TILED.format(stride=256, count=1, extract=EXTRACT, attributes=ATTRIBUTES)
+    linker = Linker(lower(parse_module(text, "tiles")), {"sdsc_0.json": half}, 0, 1)
+    values = {f"arg_{k}_base_addr": 4096 * k for k in range(2)}
+    allocations = tuple(Allocation(f"t{k}", 4096 * k, BYTES) for k in range(1))
+    with pytest.raises(BundleError, match="literal address 0x0") as caught:
+        linker.link(Binding(values, None, allocations))
+    assert caught.value.code == "SPY298"
 
 
 def test_a_loop_of_no_iterations():
