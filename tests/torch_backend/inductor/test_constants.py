@@ -1,4 +1,4 @@
-"""Compiled functions of constants, and of operations made of others: the bits of eager mode."""
+"""Compiled functions of constants, of operations made of others, of unknown sizes: eager values."""
 
 from __future__ import annotations
 
@@ -34,3 +34,10 @@ def test_values_are_those_of_eager_mode(name):
     found, _ = compiled(FUNCTIONS[name], x)
     assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
     assert torch.equal(found.cpu(), wanted.cpu())
+
+
+def test_sizes_that_running_tells():
+    x = X.to("spyre")
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found, _ = compiled(lambda x: x[x > 3] * 2 + 1, x)
+    assert torch.equal(found.cpu(), X[X > 3] * 2 + 1)

@@ -24,6 +24,7 @@ from .compat import (
     compile_fx_module as compile_fx_module,
     compiled_input_index as compiled_input_index,
     dynamo_config as dynamo_config,
+    free_unbacked_symbols as free_unbacked_symbols,
     get_fused_kernel_name as get_fused_kernel_name,
     get_kernel_metadata as get_kernel_metadata,
     inductor_config as inductor_config,

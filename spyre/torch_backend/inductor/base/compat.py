@@ -39,6 +39,7 @@ from torch._inductor.virtualized import V, ops
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as without_tracing
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves
 
@@ -70,6 +71,7 @@ __all__ = [
     "compile_fx_module",
     "compiled_input_index",
     "dynamo_config",
+    "free_unbacked_symbols",
     "get_fused_kernel_name",
     "get_kernel_metadata",
     "inductor_config",

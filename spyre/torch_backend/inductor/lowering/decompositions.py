@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache, partial, wraps
 from math import prod
 from typing import Any
 
@@ -37,6 +37,7 @@ from spyre.torch_backend.eager import (
 from spyre.torch_backend.inductor.base import (
     DataDependentOutputException,
     OpOverload,
+    free_unbacked_symbols,
     lowering,
     tree_leaves,
     without_tracing,
@@ -88,7 +89,35 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
     found[operator("celu")] = _celu
     found |= {operator("sort"): _sort, operator("cat"): _cat_of_some(found[operator("cat")])}
-    return found | scatter_decompositions() | enlargement_decompositions()
+    found |= scatter_decompositions() | enlargement_decompositions()
+    return {op: _with_known_values(op, decompose) for op, decompose in found.items()}
+
+
+def _with_known_values(op: Any, decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Sizes and numbers that only running tells are for eager mode: programs are made of known
+    ones.
+    """
+
+    @wraps(decompose)
+    def known(*args: Any, **kwargs: Any) -> Any:
+        leaves = tree_leaves((args, kwargs))
+        masks = op is aten.index.Tensor and any(_is_mask(v) for v in leaves)
+        if masks or any(_is_unbacked(v) for v in leaves):
+            return NotImplemented
+        return decompose(*args, **kwargs)
+
+    return known
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8)
+
+
+def _is_unbacked(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(_is_unbacked(n) for n in value.shape)
+    symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return symbolic and bool(free_unbacked_symbols(value))
 
 
 def _cat_of_some(decomposition: Callable[..., Any]) -> Callable[..., Any]:
