@@ -25,7 +25,6 @@ from spyre.torch_backend.eager.dispatch import (
     ArgumentClass,
     EagerKernel,
     checked_dims,
-    copy_into,
     fill,
     fill_number,
     is_computed,
@@ -124,6 +123,11 @@ def _truth(name: str, low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype:
     return low.truth(result.reshaped(reduced_sizes(x.sizes, dims, keepdim)))
 
 
+def _each(low: Lowering, x: Value, dtype: str) -> Value:
+    """Every element for itself, as ``dtype``."""
+    return low.copy(x) if x.dtype == dtype else low.convert(x, dtype)
+
+
 def _cumulated(low: Lowering, x: Value, dim: int, dtype: str) -> Value:
     """Sums in float32, or in integers, rounded to ``dtype`` at the end."""
     inner = dtype if dtype in ("int32", "int64") else "float32"
@@ -161,9 +165,7 @@ def _truth_of_each(
     x: torch.Tensor, dim: Any, keepdim: bool = False, *, out: torch.Tensor
 ) -> torch.Tensor:
     """any and all over an empty list of dims, which for them means none, not all."""
-    if out.shape != x.shape:
-        out.resize_(x.shape)
-    return out.copy_(x)
+    return fill("truth", _each, [x], ("bool",), out, x.shape)
 
 
 def _takes_truth_of_each(
@@ -281,7 +283,7 @@ def cumsum(
     x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
 ) -> torch.Tensor:
     if x.dim() == 0:
-        return copy_into(out, x)
+        return fill("cumsum", _each, [x], (name_of(out.dtype),), out, x.shape)
     return fill("cumsum", _cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 

@@ -89,6 +89,7 @@ def product(a, b, left, right):
 
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "each for itself": (lambda a: (torch.any(a, dim=[]), torch.cumsum(a.sum() * 0, 0)), A),
     "arithmetic": (lambda a, b: (a + b, a - b, a * b, a / (b.abs() + 1)), A, B),
     "scalars": (lambda a: (1 - a, 2 / (a.abs() + 1), a * 3 + 0.5), A),
     "alpha": (lambda a, b: (torch.add(a, b, alpha=2), torch.rsub(a, b)), A, B),

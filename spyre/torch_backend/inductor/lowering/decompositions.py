@@ -59,7 +59,15 @@ from spyre.torch_backend.program import Ints, LoweringError, NotRecorded, record
 
 _log = logging.getLogger("spyre.compile")
 
-HOST_MADE = ("arange", "eye", "linspace", "nonzero", "tril_indices", "triu_indices")
+HOST_MADE = (
+    "_efficientzerotensor",
+    "arange",
+    "eye",
+    "linspace",
+    "nonzero",
+    "tril_indices",
+    "triu_indices",
+)
 """Beginnings of names whose kernels work on the host."""
 
 COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
