@@ -334,12 +334,12 @@ def write_case(case: Case, directory: Path) -> None:
 
 
 def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, bytes]) -> None:
-    directory = _resolved(directory)
-    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
+    target = _resolved(directory)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         temporary.mkdir(parents=True)
         _write_content(case, temporary, extra_files)
-        _put_in_place(temporary, directory)
+        _put_in_place(temporary, target)
     except OSError as error:
         raise LaunchError(
             "SPY381", f"cannot write {directory}", found=str(error.strerror or error)
