@@ -98,13 +98,13 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     the directory, MlirSyntaxError and SdscError when a file cannot be read.
     """
     module_path = _module_path(Path(path))
-    return read_bundle(DirectorySource(module_path.parent), module_path.name)
+    return read_bundle(DirectorySource(module_path.parent, module_path.name))
 
 
-def read_bundle(source: BundleSource, module_name: str = MODULE_FILE) -> Bundle:
+def read_bundle(source: BundleSource) -> Bundle:
     """The bundle whose module and SDSC files ``source`` holds; errors as of `load_bundle`."""
-    module_path = source.directory / module_name
-    module = parse_module(_text(source.read(module_name), module_path), str(module_path))
+    module_path = source.directory / source.module_name
+    module = parse_module(_text(source.read(source.module_name), module_path), str(module_path))
     sdscs = _load_sdscs(source, module)
     unexecuted = tuple(n for n in source.sdsc_names() if n not in sdscs)
     return Bundle(source.directory, module, sdscs, unexecuted)

@@ -1,13 +1,15 @@
-"""Where a bundle's files come from: a directory, or memory (a program binary).
+"""Where a bundle's files come from: a directory, or memory (read ahead, or a program binary).
 
 Apart from :mod:`.bundle`, which loads the parser: a launch whose plan is kept needs names only.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +26,10 @@ class BundleSource(Protocol):
     def directory(self) -> Path:
         """Where messages say the files are."""
 
+    @property
+    def module_name(self) -> str:
+        """Name of the file that is bundle.mlir."""
+
     def read(self, name: str) -> bytes:
         """Contents of a file. BundleError SPY274 when it cannot be read."""
 
@@ -39,6 +45,7 @@ class DirectorySource:
     """The files of a directory."""
 
     directory: Path
+    module_name: str = MODULE_FILE
 
     def read(self, name: str) -> bytes:
         """Contents of a file. BundleError SPY274 when it cannot be read."""
@@ -63,12 +70,24 @@ class DirectorySource:
         return sorted(p.name for p in self.directory.glob(SDSC_PATTERN))
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySource:
-    """Files by name; ``directory`` is where messages say they are."""
+@dataclass(frozen=True)
+class BundleFiles:
+    """A bundle's files by name, relative to ``directory``, which is where messages say they are.
+
+    ``module_name``: bundle.mlir, unless another file was given. ``is_complete``: False where it is
+    not known which files belong to the bundle: a name in bundle.mlir is spelled with escapes, or
+    an SDSC is no plain file.
+    """
 
     directory: Path
+    module_name: str
     files: Mapping[str, bytes]
+    is_complete: bool = True
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hexadecimal) of all of it, wherever it lies."""
+        return digest_of_files(self.files, self.module_name)
 
     def read(self, name: str) -> bytes:
         """Contents of a file. BundleError SPY274 when there is none."""
@@ -83,3 +102,12 @@ class MemorySource:
     def sdsc_names(self) -> list[str]:
         """Names of all SDSC files, sorted."""
         return sorted(name for name in self.files if fnmatch(name, SDSC_PATTERN))
+
+
+def digest_of_files(files: Mapping[str, bytes], module_name: str = MODULE_FILE) -> str:
+    """SHA-256 (hexadecimal) over the module's name, then names and contents in order of names."""
+    digest = hashlib.sha256(module_name.encode("utf-8", "surrogateescape") + b"\0")
+    for name in sorted(files):
+        digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+        digest.update(hashlib.sha256(files[name]).digest())
+    return digest.hexdigest()

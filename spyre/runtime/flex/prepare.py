@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
+from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles
 from spyre.runtime.arguments import read_arguments
 from spyre.runtime.flex.device import FlexDevice, devices
 from spyre.runtime.flex.job import NO_VALUES, ExecutionPlan, Job, JobPlan, LaunchOutcome
@@ -23,7 +24,6 @@ from spyre.runtime.memory import SpyreTensor
 from spyre.runtime.program import (
     DERIVED_EMITTER,
     SPYRE_CODE_DIRECTORY,
-    BundleFiles,
     CompiledBundle,
     load_compiled_files,
 )
@@ -137,7 +137,7 @@ def _source(code: CodeDirectory) -> CompiledBundle:
     if len(code.binaries) != 1:
         raise _unsupported(code, f"{len(code.binaries)} transfers of binaries", "one")
     path = str(code.directory / code.code.init_transfers[0].init_bin_file)
-    files = BundleFiles(code.directory, "bundle.mlir", unpack_bundle(code.binaries[0], path))
+    files = BundleFiles(code.directory, MODULE_FILE, unpack_bundle(code.binaries[0], path))
     kernel = load_compiled_files(files)
     spec = code.launch_spec
     if spec is not None and spec.emitter == DERIVED_EMITTER:

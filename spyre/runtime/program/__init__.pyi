@@ -1,8 +1,6 @@
 from .compiled import (
-    BundleFiles as BundleFiles,
     CompiledBundle as CompiledBundle,
     LoweredBundle as LoweredBundle,
-    digest_of_files as digest_of_files,
     files_of_bundle as files_of_bundle,
     read_bundle_files as read_bundle_files,
 )

@@ -8,7 +8,6 @@ imports the parser until something has to be parsed.
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import pickle
@@ -16,12 +15,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spyre.errors import Finding, Severity, ValidationError
-from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, MemorySource
+from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, BundleFiles
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LoopProgram
 from spyre.runtime.program.launch_spec import (
@@ -63,30 +61,6 @@ class LoweredBundle(Protocol):
 _QUOTED = re.compile(rb'"([^"\n]*)"')
 
 
-@dataclass(frozen=True)
-class BundleFiles:
-    """A bundle's files by name, relative to ``directory``.
-
-    ``module_name``: bundle.mlir, unless another file was given. ``is_complete``: False where it is
-    not known which files belong to the bundle: a name in bundle.mlir is spelled with escapes, or
-    an SDSC is no plain file.
-    """
-
-    directory: Path
-    module_name: str
-    files: Mapping[str, bytes]
-    is_complete: bool = True
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 (hexadecimal) of all of it, wherever it lies."""
-        return digest_of_files(self.files, self.module_name)
-
-    def to_source(self, directory: Path | None = None) -> MemorySource:
-        """The files for `read_bundle`, as if they lay in ``directory``."""
-        return MemorySource(self.directory if directory is None else directory, self.files)
-
-
 def read_bundle_files(
     path: str | os.PathLike[str], executed: Iterable[str] = ()
 ) -> BundleFiles | None:
@@ -113,15 +87,6 @@ def read_bundle_files(
     certain = bool(known) or not any(b"\\" in name for name in quoted)
     complete = certain and sdscs <= files.keys()
     return BundleFiles(Path(directory), module_name, {**files, module_name: module}, complete)
-
-
-def digest_of_files(files: Mapping[str, bytes], module_name: str = MODULE_FILE) -> str:
-    """SHA-256 (hexadecimal) over the module's name, then names and contents in order of names."""
-    digest = hashlib.sha256(module_name.encode("utf-8", "surrogateescape") + b"\0")
-    for name in sorted(files):
-        digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
-        digest.update(hashlib.sha256(files[name]).digest())
-    return digest.hexdigest()
 
 
 def _files_among(directory: str, names: set[str]) -> list[str]:
@@ -199,7 +164,7 @@ def compile_files(files: BundleFiles) -> CompiledBundle:
     """As `compile_bundle`, for files in memory; messages name ``files.directory``."""
     from spyre.mlir.bundle import read_bundle
 
-    return _compiled(read_bundle(files.to_source(), files.module_name), files)
+    return _compiled(read_bundle(files), files)
 
 
 def files_of_bundle(bundle: Bundle) -> BundleFiles:

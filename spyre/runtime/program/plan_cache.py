@@ -25,9 +25,9 @@ import numpy as np
 from spyre import config
 from spyre.cache import digest_of_sources, package_sources, warn_uncached, writable_directory
 from spyre.errors import SpyreError
+from spyre.mlir.bundle_source import BundleFiles
 from spyre.runtime.program.compiled import (
     PLACEHOLDER,
-    BundleFiles,
     CompiledBundle,
     LoweredBundle,
     compile_bundle,

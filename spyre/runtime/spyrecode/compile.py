@@ -13,12 +13,11 @@ from pathlib import Path
 
 from spyre.errors import Finding, JsonLocation, Severity, SpyreError
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.bundle_source import MODULE_FILE
+from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles
 from spyre.runtime.arguments import read_arguments, spec_of_arguments
 from spyre.runtime.program import (
     DERIVED_EMITTER,
     LAUNCH_SPEC_FILE,
-    BundleFiles,
     CompiledBundle,
     SymbolKind,
     format_launch_spec,

@@ -17,7 +17,7 @@ import msgspec
 
 from spyre.errors import BundleError, JsonLocation, SourceLocation
 from spyre.hw.spec import STICK_BYTES
-from spyre.runtime.program import digest_of_files
+from spyre.mlir.bundle_source import digest_of_files
 
 INIT_BINARY_FILE = "init_binary.bin"
 MAGIC = b"SPYREPRG"

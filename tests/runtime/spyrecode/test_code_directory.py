@@ -13,7 +13,8 @@ import pytest
 
 from spyre.errors import BundleError, SpyreError
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.program.compiled import BundleFiles, compile_bundle
+from spyre.mlir.bundle_source import BundleFiles
+from spyre.runtime.program.compiled import compile_bundle
 from spyre.runtime.program.launch_spec import DERIVED_EMITTER
 from spyre.runtime.program.plan_cache import load_compiled_files
 from spyre.runtime.spyrecode import code_directory

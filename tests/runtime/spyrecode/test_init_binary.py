@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from spyre.errors import BundleError
-from spyre.runtime.program.compiled import digest_of_files
+from spyre.mlir.bundle_source import digest_of_files
 from spyre.runtime.spyrecode.init_binary import (
     HEADER_BYTES,
     MAGIC,
