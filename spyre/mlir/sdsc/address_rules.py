@@ -6,10 +6,11 @@ Part of the rule table of :mod:`.inspection`. Rules: SuperDSC reference §5, §6
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
-from spyre.mlir.operation import Component, Operation, Tensor, stick_elements
+from spyre.mlir.operation import Component, Tensor, stick_elements
 from spyre.mlir.sdsc.meaning_rules import OperationRule
 from spyre.mlir.sdsc.reading import RuleContext
 from spyre.rules import Fault, error, warning
@@ -22,53 +23,50 @@ MAX_SPAN_BYTES = 256 << 20
 def _alignment(context: RuleContext) -> Iterator[Fault[str]]:
     """A warning: real compilers write such programs (coarse tiling, real-bundles.md); they run."""
     for tensor in context.op.tensors:
-        if tensor.symbolic or not any(start % STICK_BYTES for start in tensor.starts):
+        if tensor.symbolic:
             continue
-        core, start = _first(context.op, tensor, _unaligned)
-        message = f"{tensor.name} does not start on a stick on core {core}"
-        yield Fault(context.start_path(tensor), message, "a multiple of 128", str(start))
+        for core, start in _first(context, tensor, lambda start: start % STICK_BYTES != 0):
+            message = f"{tensor.name} does not start on a stick on core {core}"
+            yield Fault(context.start_path(tensor), message, "a multiple of 128", str(start))
 
 
-def _first(op: Operation, tensor: Tensor, is_bad: Callable[[int], bool]) -> tuple[int, int]:
-    """First (core, start) whose start is bad."""
-    pairs = zip(op.cores, tensor.starts, strict=True)
-    return next((core, start) for core, start in pairs if is_bad(start))
-
-
-def _unaligned(start: int) -> bool:
-    return start % STICK_BYTES != 0
-
-
-def _not_negative(start: int) -> bool:
-    return start >= 0
-
-
-def _outside(limit: int) -> Callable[[int], bool]:
-    return lambda start: not 0 <= start <= limit
+def _first(
+    context: RuleContext, tensor: Tensor, is_bad: Callable[[int], bool]
+) -> list[tuple[int, int]]:
+    """The first core whose start address or symbol id is bad, with that; empty if none is."""
+    if not any(map(is_bad, tensor.starts)):
+        return []
+    pairs = zip(context.op.cores, tensor.starts, strict=True)
+    return [next(pair for pair in pairs if is_bad(pair[1]))]
 
 
 def _hbm_range(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor in context.op.tensors:
-        if tensor.symbolic or tensor.component is not Component.HBM:
-            continue
-        limit = HBM_BYTES - context.footprints[tensor.index].span_bytes
-        if min(tensor.starts) < 0 or max(tensor.starts) > limit:
-            core, start = _first(context.op, tensor, _outside(limit))
+    for tensor, limit in _literal(context, Component.HBM, HBM_BYTES):
+        for core, start in _first(context, tensor, partial(_is_outside, limit)):
             message = f"{tensor.name} lies outside device memory on core {core}"
-            path = context.start_path(tensor)
-            yield Fault(path, message, f"an address from 0 to {limit}", str(start))
+            expected = f"an address from 0 to {limit}"
+            yield Fault(context.start_path(tensor), message, expected, str(start))
 
 
 def _lx_range(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor in context.op.tensors:
-        if tensor.component is not Component.LX or tensor.symbolic:
-            continue
-        limit = LX_BYTES - context.footprints[tensor.index].span_bytes
-        if min(tensor.starts) < 0 or max(tensor.starts) > limit:
-            core, start = _first(context.op, tensor, _outside(limit))
+    for tensor, limit in _literal(context, Component.LX, LX_BYTES):
+        for core, start in _first(context, tensor, partial(_is_outside, limit)):
             message = f"{tensor.name} does not fit the scratchpad of core {core}"
             expected = f"a start from 0 to {limit} bytes"
             yield Fault(context.start_path(tensor), message, expected, str(start))
+
+
+def _literal(
+    context: RuleContext, component: Component, capacity_bytes: int
+) -> Iterator[tuple[Tensor, int]]:
+    """Tensors of one memory with literal addresses, and the highest that keeps them inside."""
+    for tensor in context.op.tensors:
+        if tensor.component is component and not tensor.symbolic:
+            yield tensor, capacity_bytes - context.footprints[tensor.index].span_bytes
+
+
+def _is_outside(limit: int, start: int) -> bool:
+    return not 0 <= start <= limit
 
 
 def _symbol_ids(context: RuleContext) -> Iterator[Fault[str]]:
@@ -78,8 +76,8 @@ def _symbol_ids(context: RuleContext) -> Iterator[Fault[str]]:
         if tensor.component is Component.LX:
             message = f"{tensor.name} is in LX, whose addresses are never symbolic"
             yield Fault(context.start_path(tensor), message, "literal addresses")
-        elif max(tensor.starts) >= 0:
-            core, start = _first(context.op, tensor, _not_negative)
+            continue
+        for core, start in _first(context, tensor, lambda start: start >= 0):
             message = f"symbol id of {tensor.name} on core {core} is not negative"
             yield Fault(context.start_path(tensor), message, "a negative id", str(start))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -55,22 +55,19 @@ def check_rules(
     return tuple(apply_rules(rules, subject, locate, MAX_FAULTS))
 
 
-@dataclass(frozen=True, slots=True)
-class NameFault:
-    """A fault with the code of the rule it breaks."""
-
-    code: str
-    fault: ModuleFault
+NameFaults = Mapping[str, Sequence[ModuleFault]]
+"""Faults by the code of the rule they break."""
 
 
-def resolve(module: Module) -> tuple[NameFault, ...]:
-    """All faults of SSA names and aliases (SPY130-SPY137, SPY139), in textual order."""
+def resolve(module: Module) -> NameFaults:
+    """All faults of SSA names and aliases (`NAME_CODES`), those of a code in textual order."""
     walk = _Walk(module)
     walk.aliases()
     for parameter in module.function.parameters:
         walk.define(parameter.name, parameter.type, parameter.position)
     walk.body(module.function.body)
-    return tuple(walk.finish())
+    walk.name_unknown()
+    return walk.faults
 
 
 def names_used(op: Statement) -> tuple[str, ...]:
@@ -111,9 +108,9 @@ class _Walk:
     maps: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     opened: list[str] = field(default_factory=list)
-    unknown: dict[int, tuple[str, int]] = field(default_factory=dict)
+    unknown: list[tuple[str, int]] = field(default_factory=list)
     misused: set[tuple[str, int]] = field(default_factory=set)
-    faults: list[NameFault | None] = field(default_factory=list)
+    faults: dict[str, list[ModuleFault]] = field(default_factory=dict)
 
     def aliases(self) -> None:
         """Aliases have the whole file as their scope, so they come first."""
@@ -209,25 +206,22 @@ class _Walk:
                 found=f"defined{self.line(self.positions[name])}",
             )  # fmt: skip
         else:
-            self.unknown[len(self.faults)] = (name, position)
-            self.faults.append(None)
+            self.unknown.append((name, position))
 
-    def finish(self) -> Iterator[NameFault]:
-        """The faults; a name unknown where it was used may have been defined later."""
-        for index, fault in enumerate(self.faults):
-            yield fault if fault is not None else self.undefined(*self.unknown[index])
-
-    def undefined(self, name: str, position: int) -> NameFault:
-        """Used before its definition, or never defined."""
-        if name not in self.positions:
-            return NameFault("SPY130", Fault(position, f"'%{name}' is not defined"))
-        found = f"defined{self.line(self.positions[name])}"
-        message = f"'%{name}' is used before its definition"
-        return NameFault("SPY131", Fault(position, message, found=found))
+    def name_unknown(self) -> None:
+        """At the end: a name unknown where it was used may have been defined later."""
+        for name, position in self.unknown:
+            if name in self.positions:
+                self.report(
+                    "SPY131", f"'%{name}' is used before its definition", position,
+                    found=f"defined{self.line(self.positions[name])}",
+                )  # fmt: skip
+            else:
+                self.report("SPY130", f"'%{name}' is not defined", position)
 
     def report(self, code: str, message: str, position: int, **details: str) -> None:
         """Collect a fault."""
-        self.faults.append(NameFault(code, Fault(position, message, **details)))
+        self.faults.setdefault(code, []).append(Fault(position, message, **details))
 
     def line(self, position: int) -> str:
         """`` in line N`` if the text is known."""
@@ -246,7 +240,7 @@ class Structure:
 
     module: Module
     statements: tuple[Statement, ...]
-    name_faults: tuple[NameFault, ...]
+    name_faults: NameFaults
 
     @property
     def executes(self) -> tuple[ExecuteOp, ...]:
@@ -254,7 +248,7 @@ class Structure:
         return tuple(op for op in self.statements if isinstance(op, ExecuteOp))
 
 
-StructureCheck = Callable[[Structure], Iterator[ModuleFault]]
+StructureCheck = Callable[[Structure], Iterable[ModuleFault]]
 
 
 def check_structure(module: Module) -> tuple[Finding, ...]:
@@ -264,10 +258,7 @@ def check_structure(module: Module) -> tuple[Finding, ...]:
 
 
 def _name_rule(code: str) -> StructureCheck:
-    def check(structure: Structure) -> Iterator[ModuleFault]:
-        return (found.fault for found in structure.name_faults if found.code == code)
-
-    return check
+    return lambda structure: structure.name_faults.get(code, ())
 
 
 def _extract_types(structure: Structure) -> Iterator[ModuleFault]:
@@ -434,17 +425,10 @@ def _id_lists(structure: Structure) -> Iterator[ModuleFault]:
             )  # fmt: skip
 
 
+NAME_CODES = (*(f"SPY{number}" for number in range(130, 138)), "SPY139")
 STRUCTURE_RULES: tuple[Rule[Structure, ModulePlace], ...] = (
-    error("SPY130", _name_rule("SPY130")),
-    error("SPY131", _name_rule("SPY131")),
-    error("SPY132", _name_rule("SPY132")),
-    error("SPY133", _name_rule("SPY133")),
-    error("SPY134", _name_rule("SPY134")),
-    error("SPY135", _name_rule("SPY135")),
-    error("SPY136", _name_rule("SPY136")),
-    error("SPY137", _name_rule("SPY137")),
+    *(error(code, _name_rule(code)) for code in NAME_CODES),
     warning("SPY138", _extract_types),
-    error("SPY139", _name_rule("SPY139")),
     warning("SPY140", _aliases_in_function),
     error("SPY141", _operand_counts),
     warning("SPY142", _varying_symbols),

@@ -1,4 +1,4 @@
-"""What has to hold between the commands of a spyrecode.json; one function per fault.
+"""What has to hold between the commands of a spyrecode.json.
 
 Addresses are device virtual addresses of the program segment, multiples of 128 (runtime reference
 §4.2, §5: the specification's own example breaks this; §8: 128-multiples are demanded, an overlap of
@@ -7,10 +7,10 @@ correction buffer and binary is a warning).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 
-from spyre.errors import BundleError, Finding, JsonLocation, Severity
+from spyre.errors import BundleError, Finding, JsonLocation
+from spyre.rules import Fault, apply_rules, warning
 from spyre.runtime.spyrecode.commands import (
     ADDRESS_ALIGNMENT,
     PROGRAM_BASE,
@@ -20,186 +20,179 @@ from spyre.runtime.spyrecode.commands import (
     ComputeOnHost,
     DataTransfer,
     Direction,
-    ExecutionCommand,
     SpyreCode,
 )
+
+CodeFault = tuple[str, Fault[str]]
+"""A code and its fault, whose place is a JSON path without the root."""
 
 
 def check_code(code: SpyreCode, file: str) -> tuple[Finding, ...]:
     """Warnings; BundleError SPY828-SPY832, SPY834, SPY836 for the first fault, in file order."""
-    rules = _Rules(code, file)
+
+    def locate(path: str) -> JsonLocation:
+        return JsonLocation(file, f"$.{path}")
+
+    for name, fault in _faults(code):
+        raise BundleError(
+            name, fault.message, locate(fault.place), expected=fault.expected, found=fault.found
+        )
+    return tuple(apply_rules((warning("SPY837", _overlaps),), code, locate))
+
+
+def _fault(code: str, place: str, message: str, expected: str = "", found: str = "") -> CodeFault:
+    return code, Fault(place, message, expected, found)
+
+
+def _faults(code: SpyreCode) -> Iterator[CodeFault]:
+    """All errors in file order. What comes after one may assume that it is not there."""
     for k, transfer in enumerate(code.init_transfers, 1):
-        rules.range(transfer.dev_ptr, transfer.size_bytes, f"JobPreparationPlan[{k}]")
+        yield from _range(code, transfer.dev_ptr, transfer.size_bytes, f"JobPreparationPlan[{k}]")
+    buffers: dict[str, int] = {}  # size in bytes of every host buffer so far
     for k, command in enumerate(code.execution):
-        rules.execution(command, f"JobExecPlan[{k}]")
-    rules.order()
-    return tuple(rules.overlaps())
-
-
-@dataclass(slots=True)
-class _Rules:
-    """The walk over the plans; ``buffers``: size in bytes of every host buffer so far."""
-
-    code: SpyreCode
-    file: str
-    buffers: dict[str, int] = field(default_factory=dict)
-
-    def place(self, item: str, key: str) -> JsonLocation:
-        return JsonLocation(self.file, f"$.{item}.properties.{key}")
-
-    # --- addresses ---
-
-    def pointer(self, address: int, item: str, key: str = "dev_ptr") -> None:
-        """SPY828 outside of the program segment, SPY829 between sticks."""
-        if not PROGRAM_BASE <= address < PROGRAM_END:
-            raise BundleError(
-                "SPY828",
-                f"{key} {address:#x} is out of program segment bounds "
-                f"[{PROGRAM_BASE:#x}, {PROGRAM_END:#x})",
-                self.place(item, key),
-            )
-        self.aligned(address, item, key)
-
-    def aligned(self, address: int, item: str, key: str = "dev_ptr") -> None:
-        """SPY829."""
-        if address % ADDRESS_ALIGNMENT:
-            raise BundleError(
-                "SPY829",
-                f"{key} {address:#x} is not a multiple of {ADDRESS_ALIGNMENT}",
-                self.place(item, key),
-                expected=f"{address // ADDRESS_ALIGNMENT * ADDRESS_ALIGNMENT:#x}",
-                found=f"{address:#x}",
-            )
-
-    def range(self, address: int, size_bytes: int, item: str, key: str = "dev_ptr") -> None:
-        """A pointer with ``size_bytes`` behind it; SPY830 when they leave the allocation."""
-        self.pointer(address, item, key)
-        end = address - PROGRAM_BASE + size_bytes
-        if end > self.code.allocation_bytes:
-            raise BundleError(
-                "SPY830",
-                f"{key} reaches beyond the program allocation",
-                self.place(item, key),
-                expected=f"at most {self.code.allocation_bytes} bytes from {PROGRAM_BASE:#x}",
-                found=f"{size_bytes} bytes at {address:#x}, which end at {end}",
-            )
-
-    # --- commands ---
-
-    def execution(self, command: ExecutionCommand, item: str) -> None:
-        """One command of the execution plan; host buffers are remembered."""
+        place = f"JobExecPlan[{k}]"
         match command:
             case ComputeOnHost():
-                self.host_compute(command, item)
+                yield from _host_compute(command, buffers, place)
+                buffers[command.ohandle] = command.size_bytes
             case DataTransfer(direction=Direction.H2D):
-                self.known(command.host_handle, item, "host_handle", "Host handle")
-                self.fits(command, item)
-                self.range(command.dev_ptr, command.size_bytes, item)
+                yield from _to_device(code, command, buffers, place)
             case DataTransfer():
-                self.from_device(command, item)
+                yield from _from_device(code, command, buffers, place)
+                buffers[command.host_handle] = command.size_bytes
             case ComputeOnDevice():
-                self.range(command.job_bin_ptr, 1, item, "job_bin_ptr")
+                yield from _range(code, command.job_bin_ptr, 1, place, "job_bin_ptr")
+    yield from _order(code)
 
-    def host_compute(self, command: ComputeOnHost, item: str) -> None:
-        """Its buffers, and whether the output holds its symbols (SPY834)."""
-        self.new(command.ohandle, item, "ohandle", "ohandle")
-        if command.ihandle:
-            self.known(command.ihandle, item, "ihandle", "ihandle")
-        n_symbols = len(command.hcm.symbols or ())
-        if n_symbols * SYMBOL_BYTES > command.size_bytes:
-            raise BundleError(
-                "SPY834",
-                f"Failed to import Hcm for ohandle '{command.ohandle}': "
-                f"{n_symbols} symbols do not fit into the buffer",
-                self.place(item, "size"),
-                expected=f"at least {n_symbols * SYMBOL_BYTES} bytes",
-                found=f"{command.size_bytes}",
-            )
-        self.buffers[command.ohandle] = command.size_bytes
 
-    def from_device(self, command: DataTransfer, item: str) -> None:
-        """D2H makes a buffer; its address may lie in a tensor segment."""
-        self.new(command.host_handle, item, "host_handle", "Host handle")
-        if command.dev_ptr < PROGRAM_BASE:
-            self.aligned(command.dev_ptr, item)
-        else:
-            self.range(command.dev_ptr, command.size_bytes, item)
-        self.buffers[command.host_handle] = command.size_bytes
+# --- addresses --------------------------------------------------------------------------------
 
-    def new(self, handle: str, item: str, key: str, what: str) -> None:
-        """SPY831."""
-        if handle in self.buffers:
-            message = f"{what} '{handle}' already exists in pinned buffer map"
-            raise BundleError("SPY831", message, self.place(item, key))
 
-    def known(self, handle: str, item: str, key: str, what: str) -> None:
-        """SPY832."""
-        if handle not in self.buffers:
-            raise BundleError(
-                "SPY832",
-                f"{what} '{handle}' not found in pinned buffer map",
-                self.place(item, key),
-                found=", ".join(self.buffers) or "no buffers before this command",
-            )
+def _range(
+    code: SpyreCode, address: int, size_bytes: int, item: str, key: str = "dev_ptr"
+) -> Iterator[CodeFault]:
+    """A pointer into the program segment with ``size_bytes`` behind it, inside the allocation."""
+    place = f"{item}.properties.{key}"
+    if not PROGRAM_BASE <= address < PROGRAM_END:
+        bounds = f"[{PROGRAM_BASE:#x}, {PROGRAM_END:#x})"
+        message = f"{key} {address:#x} is out of program segment bounds {bounds}"
+        yield _fault("SPY828", place, message)
+    yield from _alignment(address, place, key)
+    end = address - PROGRAM_BASE + size_bytes
+    if end > code.allocation_bytes:
+        message = f"{key} reaches beyond the program allocation"
+        expected = f"at most {code.allocation_bytes} bytes from {PROGRAM_BASE:#x}"
+        found = f"{size_bytes} bytes at {address:#x}, which end at {end}"
+        yield _fault("SPY830", place, message, expected, found)
 
-    def fits(self, command: DataTransfer, item: str) -> None:
-        """SPY830: more bytes than the host buffer has."""
-        buffer_bytes = self.buffers[command.host_handle]
-        if command.size_bytes > buffer_bytes:
-            raise BundleError(
-                "SPY830",
-                f"the transfer is larger than host buffer '{command.host_handle}'",
-                self.place(item, "size"),
-                expected=f"at most {buffer_bytes} bytes",
-                found=f"{command.size_bytes}",
-            )
 
-    # --- plans ---
+def _alignment(address: int, place: str, key: str) -> Iterator[CodeFault]:
+    if address % ADDRESS_ALIGNMENT:
+        message = f"{key} {address:#x} is not a multiple of {ADDRESS_ALIGNMENT}"
+        below = address // ADDRESS_ALIGNMENT * ADDRESS_ALIGNMENT
+        yield _fault("SPY829", place, message, f"{below:#x}", f"{address:#x}")
 
-    def order(self) -> None:
-        """SPY836: a plan that begins on the host prepares (host compute, then H2D) and computes.
 
-        The two kinds are looked at as sequences of their own, and the first H2D has to come
-        before the first compute.
-        """
-        execution = self.code.execution
-        if not execution or not isinstance(execution[0], ComputeOnHost):
-            return
-        expected: type[ComputeOnHost | DataTransfer] = ComputeOnHost
-        for k, command in enumerate(execution):
-            is_compute = isinstance(command, ComputeOnDevice)
-            wrong = k < 2 if is_compute else not isinstance(command, expected)
-            if wrong or (isinstance(command, DataTransfer) and command.direction is Direction.D2H):
-                raise self.misplaced(k, "DataTransfer (host to device), then ComputeOnDevice")
-            if not is_compute:
-                expected = DataTransfer if expected is ComputeOnHost else ComputeOnHost
-        if expected is DataTransfer or not isinstance(execution[-1], ComputeOnDevice):
-            raise self.misplaced(len(execution) - 1, "a plan that ends with ComputeOnDevice")
+# --- commands ---------------------------------------------------------------------------------
 
-    def misplaced(self, k: int, expected: str) -> BundleError:
-        """SPY836."""
-        names = [type(command).__name__ for command in self.code.execution]
-        return BundleError(
-            "SPY836",
-            f"{names[k]} may not stand here in a plan that begins with ComputeOnHost",
-            JsonLocation(self.file, f"$.JobExecPlan[{k}].command"),
-            expected=expected,
-            found=", ".join(names[:8]),
+
+def _host_compute(
+    command: ComputeOnHost, buffers: Mapping[str, int], item: str
+) -> Iterator[CodeFault]:
+    """Its buffers, and whether the output holds its symbols."""
+    properties = f"{item}.properties"
+    yield from _new(buffers, command.ohandle, f"{properties}.ohandle", "ohandle")
+    if command.ihandle:
+        yield from _known(buffers, command.ihandle, f"{properties}.ihandle", "ihandle")
+    n_symbols = len(command.hcm.symbols or ())
+    if n_symbols * SYMBOL_BYTES > command.size_bytes:
+        message = (
+            f"Failed to import Hcm for ohandle '{command.ohandle}': "
+            f"{n_symbols} symbols do not fit into the buffer"
         )
+        expected = f"at least {n_symbols * SYMBOL_BYTES} bytes"
+        yield _fault("SPY834", f"{properties}.size", message, expected, f"{command.size_bytes}")
 
-    def overlaps(self) -> Iterator[Finding]:
-        """SPY837, a warning per transfer that overwrites part of the program."""
-        for k, command in enumerate(self.code.execution):
-            if not isinstance(command, DataTransfer) or command.direction is Direction.D2H:
-                continue
-            first, end = command.dev_ptr, command.dev_ptr + command.size_bytes
-            for binary in self.code.init_transfers:
-                if first < binary.dev_ptr + binary.size_bytes and binary.dev_ptr < end:
-                    yield Finding(
-                        "SPY837",
-                        Severity.WARNING,
-                        f"the correction buffer overwrites part of {binary.init_bin_file}",
-                        self.place(f"JobExecPlan[{k}]", "dev_ptr"),
-                        expected=f"outside of {binary.dev_ptr:#x} + {binary.size_bytes}",
-                        found=f"{first:#x} + {command.size_bytes}",
-                    )
+
+def _to_device(
+    code: SpyreCode, command: DataTransfer, buffers: Mapping[str, int], item: str
+) -> Iterator[CodeFault]:
+    """A host buffer that is there, no more bytes than it has, and where they go."""
+    handle = command.host_handle
+    yield from _known(buffers, handle, f"{item}.properties.host_handle", "Host handle")
+    if command.size_bytes > buffers[handle]:
+        message = f"the transfer is larger than host buffer '{handle}'"
+        expected = f"at most {buffers[handle]} bytes"
+        place = f"{item}.properties.size"
+        yield _fault("SPY830", place, message, expected, f"{command.size_bytes}")
+    yield from _range(code, command.dev_ptr, command.size_bytes, item)
+
+
+def _from_device(
+    code: SpyreCode, command: DataTransfer, buffers: Mapping[str, int], item: str
+) -> Iterator[CodeFault]:
+    """D2H makes a buffer; its address may lie in a tensor segment."""
+    properties = f"{item}.properties"
+    yield from _new(buffers, command.host_handle, f"{properties}.host_handle", "Host handle")
+    if command.dev_ptr < PROGRAM_BASE:
+        yield from _alignment(command.dev_ptr, f"{properties}.dev_ptr", "dev_ptr")
+    else:
+        yield from _range(code, command.dev_ptr, command.size_bytes, item)
+
+
+def _new(buffers: Mapping[str, int], handle: str, place: str, what: str) -> Iterator[CodeFault]:
+    if handle in buffers:
+        yield _fault("SPY831", place, f"{what} '{handle}' already exists in pinned buffer map")
+
+
+def _known(buffers: Mapping[str, int], handle: str, place: str, what: str) -> Iterator[CodeFault]:
+    if handle not in buffers:
+        message = f"{what} '{handle}' not found in pinned buffer map"
+        found = ", ".join(buffers) or "no buffers before this command"
+        yield _fault("SPY832", place, message, found=found)
+
+
+# --- plans ------------------------------------------------------------------------------------
+
+
+def _order(code: SpyreCode) -> Iterator[CodeFault]:
+    """A plan that begins on the host prepares (host compute, then H2D) and computes.
+
+    The two kinds are looked at as sequences of their own, and the first H2D has to come before the
+    first compute.
+    """
+    execution = code.execution
+    if not execution or not isinstance(execution[0], ComputeOnHost):
+        return
+    expected: type[ComputeOnHost | DataTransfer] = ComputeOnHost
+    for k, command in enumerate(execution):
+        is_compute = isinstance(command, ComputeOnDevice)
+        wrong = k < 2 if is_compute else not isinstance(command, expected)
+        if wrong or (isinstance(command, DataTransfer) and command.direction is Direction.D2H):
+            yield _misplaced(code, k, "DataTransfer (host to device), then ComputeOnDevice")
+        if not is_compute:
+            expected = DataTransfer if expected is ComputeOnHost else ComputeOnHost
+    if expected is DataTransfer or not isinstance(execution[-1], ComputeOnDevice):
+        yield _misplaced(code, len(execution) - 1, "a plan that ends with ComputeOnDevice")
+
+
+def _misplaced(code: SpyreCode, k: int, expected: str) -> CodeFault:
+    names = [type(command).__name__ for command in code.execution]
+    message = f"{names[k]} may not stand here in a plan that begins with ComputeOnHost"
+    return _fault("SPY836", f"JobExecPlan[{k}].command", message, expected, ", ".join(names[:8]))
+
+
+def _overlaps(code: SpyreCode) -> Iterator[Fault[str]]:
+    """A fault per transfer and file of the program that it overwrites."""
+    for k, command in enumerate(code.execution):
+        if not isinstance(command, DataTransfer) or command.direction is Direction.D2H:
+            continue
+        first, end = command.dev_ptr, command.dev_ptr + command.size_bytes
+        for binary in code.init_transfers:
+            if first < binary.dev_ptr + binary.size_bytes and binary.dev_ptr < end:
+                yield Fault(
+                    f"JobExecPlan[{k}].properties.dev_ptr",
+                    f"the correction buffer overwrites part of {binary.init_bin_file}",
+                    expected=f"outside of {binary.dev_ptr:#x} + {binary.size_bytes}",
+                    found=f"{first:#x} + {command.size_bytes}",
+                )
