@@ -25,6 +25,7 @@ from .device_view import (
 from .geometry import (
     TransferGeometry as TransferGeometry,
     device_coordinate as device_coordinate,
+    exact_geometry as exact_geometry,
     host_coordinate_of_offset as host_coordinate_of_offset,
     host_coordinates_of_stick as host_coordinates_of_stick,
     host_positions as host_positions,

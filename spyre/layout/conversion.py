@@ -18,7 +18,7 @@ from typing import Any
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.layout.geometry import TransferGeometry, transfer_geometry
+from spyre.layout.geometry import TransferGeometry, fold_sizes, transfer_geometry
 from spyre.layout.tensor_layout import Digit, SpyreTensorLayout, arrangement_digits
 
 Span = tuple[int, int]
@@ -28,33 +28,29 @@ Box = tuple[Span, ...]
 
 
 def split_boxes(size: int, axes: Sequence[tuple[int, int]]) -> tuple[list[Box], list[Box]]:
-    """Boxes with Σ multiplier·index < ``size``, and boxes of all other indices; all disjoint.
+    """Boxes of the indices that hold one of ``size`` elements, and of all others; all disjoint.
 
-    ``axes``: (multiplier, extent) by falling multiplier; each multiplier is the number of elements
-    that the axes after it hold, as `check_tiling` of the geometry demands. The box of whole steps
-    comes first, that of the rest after it.
+    ``axes``: (multiplier, extent), see `coarse_to_fine` of the geometry: within a step of one, the
+    axes after it hold as many elements as its multiplier says. The boxes of whole steps come
+    first, those of the rest after them.
     """
     if not axes:
         return ([()], []) if size > 0 else ([], [()])
     (multiplier, extent), rest = axes[0], axes[1:]
-    all_of_rest = tuple((0, n) for _, n in rest)
-    whole = min(extent, whole_steps(size, multiplier, rest))
-    begun = min(extent, -(-size // multiplier))
-    held: list[Box] = [((0, whole), *all_of_rest)] if whole else []
+    whole, begun = min(extent, size // multiplier), min(extent, -(-size // multiplier))
+    held: list[Box] = []
     padding: list[Box] = []
-    if begun > whole:
-        inner_held, inner_padding = split_boxes(size - whole * multiplier, rest)
-        held += [((whole, 1), *box) for box in inner_held]
-        padding += [((whole, 1), *box) for box in inner_padding]
+    for first, steps, elements in (
+        (0, whole, multiplier),
+        (whole, begun - whole, size % multiplier),
+    ):
+        if steps:
+            inner_held, inner_padding = split_boxes(elements, rest)
+            held += [((first, steps), *box) for box in inner_held]
+            padding += [((first, steps), *box) for box in inner_padding]
     if begun < extent:
-        padding.append(((begun, extent - begun), *all_of_rest))
+        padding.append(((begun, extent - begun), *((0, n) for _, n in rest)))
     return held, padding
-
-
-def whole_steps(size: int, multiplier: int, rest: Sequence[tuple[int, int]]) -> int:
-    """Steps of an axis in which all elements of the axes in ``rest`` lie below ``size``."""
-    reach = 1 + sum(m * (n - 1) for m, n in rest)
-    return (size - reach) // multiplier + 1 if size >= reach else 0
 
 
 DESCRIPTOR_NAME = "DCI-Tensor-0"
@@ -202,7 +198,7 @@ class _Axis:
     """A device dim, or a digit of one: its steps, its stride, and what it walks on the host.
 
     ``multiplier``: host coordinates per step of ``host_dim`` (−1: none); ``limit``: how many steps
-    hold host elements where there is no host dim.
+    hold host elements where there is no host dim. ``in_stick``: it counts lanes.
     """
 
     extent: int
@@ -210,6 +206,7 @@ class _Axis:
     host_dim: int
     multiplier: int
     limit: int
+    in_stick: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +248,7 @@ def conversion_info(
         zero_fill = _fill_all(layout)
     else:
         geometry = transfer_geometry(layout, dma_sizes, dma_strides)
+        _check_folded(geometry, strides)
         axes = tuple(_axes(geometry, layout, to_device))
         if not to_device:
             _check_targets(axes, strides)
@@ -288,12 +286,12 @@ def _axes(
         host_dim, multiplier = geometry.host_dims[k], geometry.multipliers[k]
         digits = {last: lane_digits, geometry.stick_axis: stick_digits}.get(k, ())
         for n, columns in digits:
-            yield _Axis(n, stride, host_dim, columns * geometry.multipliers[last], n)
+            yield _Axis(n, stride, host_dim, columns * geometry.multipliers[last], n, k == last)
             extent, stride, multiplier = extent // n, stride * n, multiplier * n
         if k == last and digits:
             continue
         limit = geometry.limits[k] if to_device or host_dim >= 0 else min(extent, 1)
-        yield _Axis(extent, stride, host_dim, multiplier, min(limit, extent))
+        yield _Axis(extent, stride, host_dim, multiplier, min(limit, extent), k == last)
 
 
 def _digits(geometry: TransferGeometry) -> tuple[list[Digit], list[Digit]]:
@@ -307,6 +305,18 @@ def _digits(geometry: TransferGeometry) -> tuple[list[Digit], list[Digit]]:
         (lanes if position < geometry.device_size[-1] else sticks).append((extent, columns))
         position *= extent
     return lanes, sticks
+
+
+def _check_folded(geometry: TransferGeometry, host_strides: Sequence[int]) -> None:
+    """Host dims that the layout walks as one have to continue each other in the given storage."""
+    sizes = geometry.folded_sizes
+    if sizes and fold_sizes(sizes, host_strides) != geometry.host_sizes:
+        raise LaunchError(
+            "SPY322",
+            "the layout walks several host dims as one, which the strides of the storage part",
+            expected=f"strides {list(geometry.host_strides)} of sizes {list(sizes)}, or a multiple",
+            found=f"strides {list(host_strides)}",
+        )
 
 
 def _check_targets(axes: Sequence[_Axis], host_strides: Sequence[int]) -> None:
@@ -335,7 +345,8 @@ def _groups(axes: Sequence[_Axis], host_sizes: Sequence[int]) -> tuple[_Group, .
 
 
 def _walked(axes: Sequence[_Axis], members: Sequence[int], size: int) -> _Group:
-    ordered = sorted(members, key=lambda k: -axes[k].multiplier)
+    # as `coarse_to_fine`: members go from the stick outwards
+    ordered = sorted(members, key=lambda k: (-axes[k].multiplier, axes[k].in_stick, k))
     held, padding = split_boxes(size, [(axes[k].multiplier, axes[k].extent) for k in ordered])
     whole = tuple((0, axes[k].extent) for k in ordered)
     return _Group(tuple(ordered), tuple(held), tuple(padding), whole)

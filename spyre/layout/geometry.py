@@ -8,8 +8,10 @@ be written. Rule: runtime reference §1 and §3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +30,17 @@ class TransferGeometry:
     """The walk of a copy, per device dim k and host dim h.
 
     Host coordinate of h: Σ ``multipliers[k]``·c[k] over the device dims with ``host_dims[k]`` = h.
-    A device position holds a host element iff c[k] < ``limits[k]`` for every k and every host
-    coordinate < ``host_sizes[h]``; all others are padding. ``host_dims`` is −1 where a device dim
+    A device position holds a host element iff c[k] < ``limits[k]`` for every k, every host
+    coordinate < ``host_sizes[h]``, and no device dim of h steps past where the next coarser one
+    steps (`coarse_to_fine`); all others are padding. ``host_dims`` is −1 where a device dim
     walks no host dim; then ``limits`` is 1, or the whole extent for an expanded copy (stride 0).
     ``host_strides``: host elements per step of h. All this holds for logical device coordinates;
     with an ``arrangement`` other than STANDARD `logical_coordinates` first maps the physical
     ones, which moves elements along the last dim and ``stick_axis`` (−1: along the last only).
+
+    ``folded_sizes``: where device dims walk on from one host dim into the next, the sizes of the
+    host tensor; ``host_sizes`` then counts all elements along the inner one, and 1 along the other.
+    ``exact``: no folding, and the steps of every device dim begin where the finer ones end.
     """
 
     device_size: tuple[int, ...]
@@ -44,6 +51,8 @@ class TransferGeometry:
     host_strides: tuple[int, ...]
     arrangement: str = "STANDARD"
     stick_axis: int = -1
+    folded_sizes: tuple[int, ...] = ()
+    exact: bool = True
 
     @property
     def expanded(self) -> tuple[bool, ...]:
@@ -95,19 +104,78 @@ def transfer_geometry(
     """Geometry of a copy between ``layout`` and host extents ``dma_sizes``/``dma_strides``.
 
     A device dim with extent > 1 and stride > 0 walks the host dim of size > 1 with the largest
-    stride that divides its own. LaunchError SPY322 when no host dim fits or when host elements
-    have no place on the device, SPY810 when the device dims of a host dim skip or repeat elements,
-    UnsupportedError SPY323 for arrangements that cannot be copied.
+    stride that divides its own. Where that leaves host elements out, host dims that continue each
+    other are walked as one. LaunchError SPY322 when no host dim fits or when host elements have no
+    place on the device, SPY810 when the device dims of a host dim skip elements, UnsupportedError
+    SPY323 for arrangements that cannot be copied.
     """
     sizes, strides = tuple(dma_sizes), tuple(dma_strides)
     _check_extents(layout, sizes, strides)
+    try:
+        return _geometry_over(layout, sizes, strides)
+    except LaunchError:
+        folded = fold_sizes(sizes, strides)
+        if folded == sizes:
+            raise
+        with suppress(LaunchError):
+            return replace(_geometry_over(layout, folded, strides), folded_sizes=sizes, exact=False)
+        raise
+
+
+def exact_geometry(
+    layout: SpyreTensorLayout, dma_sizes: Sequence[int], dma_strides: Sequence[int]
+) -> TransferGeometry:
+    """As `transfer_geometry`, for those who reckon with single host dims: only ``exact`` ones.
+
+    LaunchError SPY322 and SPY810 for the others.
+    """
+    sizes, strides = tuple(dma_sizes), tuple(dma_strides)
+    _check_extents(layout, sizes, strides)
+    geometry = _geometry_over(layout, sizes, strides)
+    if not geometry.exact:
+        raise LaunchError(
+            "SPY810",
+            "device dims step into what finer ones of their host dim hold",
+            expected=f"a layout of host sizes {list(sizes)}, strides {list(strides)}",
+            found=str(layout),
+        )
+    return geometry
+
+
+def fold_sizes(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Host sizes after each dim that another one continues was made part of it, then of size 1."""
+    folded = list(sizes)
+    inner = -1
+    for dim in sorted(range(len(sizes)), key=lambda d: strides[d]):
+        if folded[dim] <= 1 or strides[dim] <= 0:
+            continue
+        if inner >= 0 and strides[dim] == strides[inner] * folded[inner]:
+            folded[inner], folded[dim] = folded[inner] * folded[dim], 1
+        else:
+            inner = dim
+    return tuple(folded)
+
+
+def _geometry_over(
+    layout: SpyreTensorLayout, sizes: tuple[int, ...], strides: tuple[int, ...]
+) -> TransferGeometry:
     walks = [_walk(layout, k, sizes, strides) for k in range(len(layout.device_size))]
     host_dims, multipliers, limits = zip(*walks, strict=True)
-    _check_coverage(layout, host_dims, multipliers, sizes, strides)
+    exact = _check_coverage(layout, host_dims, multipliers, sizes, strides)
     arrangement, axis = _find_stick_axis(layout, host_dims, multipliers)
-    return TransferGeometry(
-        layout.device_size, host_dims, multipliers, limits, sizes, strides, arrangement, axis
-    )
+    walked = (layout.device_size, host_dims, multipliers, limits)
+    return TransferGeometry(*walked, sizes, strides, arrangement, axis, exact=exact)
+
+
+def coarse_to_fine(multipliers: Sequence[int], dims: Iterable[int]) -> list[int]:
+    """Device dims of one host dim from the coarsest step to the finest.
+
+    A step of one ends before the next step of the one before it. Among equal steps the innermost
+    dim takes them and the others stay at their first, but for the stick: it is always finest, and
+    so holds one element where the layout has one value per stick.
+    """
+    last = len(multipliers) - 1
+    return sorted(dims, key=lambda k: (-multipliers[k], k == last, -k))
 
 
 def device_coordinate(
@@ -122,7 +190,7 @@ def device_coordinate(
     """
     geometry = transfer_geometry(layout, dma_sizes, dma_strides)
     logical = np.zeros(len(layout.device_size), dtype=np.int64)
-    for host_dim, coordinate in enumerate(index):
+    for host_dim, coordinate in enumerate(_folded_index(geometry, index)):
         rest = _split_coordinate(geometry, host_dim, coordinate, logical)
         if rest and geometry.host_strides[host_dim] > 0:
             raise _misfit(layout, dma_sizes, dma_strides, f"no device position for {list(index)}")
@@ -130,6 +198,14 @@ def device_coordinate(
     element = sum(c * s for c, s in zip(physical, layout.device_strides, strict=True))
     offset = element * layout.data_format.bits // 8
     return DevicePosition(tuple(physical[:-1]), physical[-1], offset)
+
+
+def _folded_index(geometry: TransferGeometry, index: Sequence[int]) -> tuple[int, ...]:
+    """Host coordinates along the folded dims of an element at ``index`` of the host tensor."""
+    if not geometry.folded_sizes:
+        return tuple(index)
+    offset = sum(i * s for i, s in zip(index, geometry.host_strides, strict=True))
+    return host_coordinate_of_offset(offset, geometry.host_sizes, geometry.host_strides)
 
 
 def host_coordinate_of_offset(
@@ -201,15 +277,20 @@ def _check_coverage(
     multipliers: tuple[int, ...],
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
-) -> None:
-    """Every host coordinate must be reached, or elements would be lost without a word."""
+) -> bool:
+    """Every host coordinate must be reached, or elements would be lost without a word.
+
+    True if no device dim of a host dim steps into what a finer one holds.
+    """
+    exact = True
     for host_dim, size in enumerate(sizes):
         walked = zip(host_dims, multipliers, layout.device_size, strict=True)
         reach = 1 + sum(m * (n - 1) for h, m, n in walked if h == host_dim)
         if size > reach and strides[host_dim] > 0:
             found = f"device extents reach {reach} of {size} in host dim {host_dim}"
             raise _misfit(layout, sizes, strides, found)
-        _check_tiling(layout, host_dims, multipliers, host_dim, size)
+        exact &= _check_tiling(layout, host_dims, multipliers, host_dim, size)
+    return exact
 
 
 def _check_tiling(
@@ -218,22 +299,32 @@ def _check_tiling(
     multipliers: tuple[int, ...],
     host_dim: int,
     size: int,
-) -> None:
-    """Each step of an axis must begin where the finer axes of its host dim end.
+) -> bool:
+    """A step of an axis beyond the end of the finer axes of its host dim skips elements.
 
-    A larger step would skip host elements, a smaller one hold some of them twice.
+    One before their end cuts them short: True if there is none.
     """
-    walks = zip(multipliers, layout.device_size, host_dims, strict=True)
-    covered = 1
-    for multiplier, extent in sorted((m, n) for m, n, h in walks if h == host_dim):
-        if multiplier < min(covered, size) or (covered < size and multiplier > covered):
+    covered, exact = 1, True
+    walked = [k for k, h in enumerate(host_dims) if h == host_dim]
+    for k in reversed(coarse_to_fine(multipliers, walked)):
+        step, extent = multipliers[k], layout.device_size[k]
+        exact &= step >= min(covered, size)
+        if covered < size and step > covered:
             raise LaunchError(
                 "SPY810",
                 f"Invalid tiling for dimension {host_dim}",
                 expected=f"a step of {covered} elements",
-                found=f"a step of {multiplier} elements; {layout}",
+                found=f"a step of {step} elements; {layout}",
             )
-        covered += multiplier * (extent - 1)
+        covered = step * (extent - 1) + min(covered, step)
+    if walked and covered < size:
+        raise LaunchError(
+            "SPY810",
+            f"Invalid tiling for dimension {host_dim}",
+            expected=f"steps that hold {size} elements",
+            found=f"steps that hold {covered}; {layout}",
+        )
+    return exact
 
 
 def _find_stick_axis(
@@ -270,7 +361,7 @@ def _split_coordinate(
     """Write the device coordinates that add up to ``coordinate``; return what is left over."""
     rest = coordinate
     dims = [k for k, h in enumerate(geometry.host_dims) if h == host_dim]
-    for k in sorted(dims, key=lambda k: -geometry.multipliers[k]):
+    for k in coarse_to_fine(geometry.multipliers, dims):
         logical[k] = min(rest // geometry.multipliers[k], geometry.limits[k] - 1)
         rest -= int(logical[k]) * geometry.multipliers[k]
     return rest
@@ -278,16 +369,18 @@ def _split_coordinate(
 
 def occupied_sticks(geometry: TransferGeometry) -> NDArray[np.bool_]:
     """True per stick, shape ``device_size[:-1]``, where a copy to the host reads an element."""
-    host, occupied = _first_lanes(geometry)
-    for host_dim, size in enumerate(geometry.host_sizes):
-        occupied &= host[host_dim] < size
+    _, occupied = _first_lanes(geometry)
     return occupied
 
 
 def host_coordinates_of_stick(geometry: TransferGeometry, stick: Sequence[int]) -> tuple[int, ...]:
     """Host coordinates of the first element of a stick."""
     host, _ = _first_lanes(geometry)
-    return tuple(int(coordinate[tuple(stick)]) for coordinate in host)
+    coordinates = tuple(int(coordinate[tuple(stick)]) for coordinate in host)
+    if not geometry.folded_sizes:
+        return coordinates
+    offset = sum(c * s for c, s in zip(coordinates, geometry.host_strides, strict=True))
+    return host_coordinate_of_offset(offset, geometry.folded_sizes, geometry.host_strides)
 
 
 def viewed_sticks(
@@ -308,21 +401,16 @@ def viewed_sticks(
 def _first_lanes(
     geometry: TransferGeometry,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Host coordinates of lane 0 of every stick, and whether the device coordinates are valid."""
+    """`_host_coordinates` of lane 0 of every stick, of the first copy where there are several."""
     extents = geometry.device_size[:-1]
     physical = np.zeros((len(geometry.device_size), *extents), np.int64)
     if extents:
         physical[:-1] = np.indices(extents, dtype=np.int64)
+    host, valid = _host_coordinates(geometry, physical)
     logical = geometry.logical_coordinates(physical)
-    host = np.zeros((len(geometry.host_sizes), *extents), np.int64)
-    valid = np.ones(extents, np.bool_)
-    walks = zip(geometry.host_dims, geometry.multipliers, geometry.limits, strict=True)
-    for k, (host_dim, multiplier, limit) in enumerate(walks):
-        valid &= logical[k] < limit
-        if geometry.expanded[k]:
+    for k, expanded in enumerate(geometry.expanded):
+        if expanded:
             valid &= logical[k] == 0
-        if host_dim >= 0:
-            host[host_dim] += multiplier * logical[k]
     return host, valid
 
 
@@ -333,15 +421,23 @@ def host_positions(
 
     Shapes: (host dims, *device_size) and device_size. Coordinates of padding mean nothing.
     """
-    device = geometry.logical_coordinates(np.indices(geometry.device_size, dtype=np.int64))
-    host = np.zeros((len(geometry.host_sizes), *geometry.device_size), dtype=np.int64)
-    valid = np.ones(geometry.device_size, dtype=np.bool_)
-    for k, (host_dim, multiplier) in enumerate(
-        zip(geometry.host_dims, geometry.multipliers, strict=True)
-    ):
-        valid &= device[k] < geometry.limits[k]
-        if host_dim >= 0:
-            host[host_dim] += multiplier * device[k]
+    return _host_coordinates(geometry, np.indices(geometry.device_size, dtype=np.int64))
+
+
+def _host_coordinates(
+    geometry: TransferGeometry, physical: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Host coordinates at physical device coordinates [dim, ...], and where elements are held."""
+    device = geometry.logical_coordinates(physical)
+    host = np.zeros((len(geometry.host_sizes), *device.shape[1:]), dtype=np.int64)
+    valid = np.ones(device.shape[1:], dtype=np.bool_)
+    for k, limit in enumerate(geometry.limits):
+        valid &= device[k] < limit
     for host_dim, size in enumerate(geometry.host_sizes):
-        valid &= host[host_dim] < size
+        walked = [k for k, h in enumerate(geometry.host_dims) if h == host_dim]
+        finest_first = coarse_to_fine(geometry.multipliers, walked)[::-1]
+        for k, coarser in zip_longest(finest_first, finest_first[1:]):
+            host[host_dim] += geometry.multipliers[k] * device[k]
+            valid &= host[host_dim] < (size if coarser is None else geometry.multipliers[coarser])
+        valid &= size > 0
     return host, valid

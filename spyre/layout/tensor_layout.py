@@ -35,8 +35,9 @@ PICKLE_VERSION = 3
 class StrideRule(StrEnum):
     """How the host stride of a stick count is found; they differ for dims within one stick.
 
-    ``CLAMPED`` (torch-spyre from August 2026): never beyond the host dim's own extent.
-    ``UNCLAMPED`` (June 2026): stride times device extent; at most 6 dims.
+    ``CLAMPED`` (torch-spyre after 19 August 2026): never beyond the host dim's own extent.
+    ``UNCLAMPED`` (until then): stride times device extent; at most 6 dims and a sparse one, and an
+    extent of 0 makes the default strides of the dims outside of it 0.
     """
 
     CLAMPED = "clamped"
@@ -82,6 +83,8 @@ class SpyreTensorLayout:
     ) -> SpyreTensorLayout:
         """Default layout of a contiguous host tensor of torch dtype ``dtype``."""
         strides = contiguous_strides(host_size)
+        if rule is StrideRule.UNCLAMPED:
+            strides = tuple(prod(host_size[k + 1 :]) for k in range(len(host_size)))
         return cls.from_dim_order(host_size, strides, dtype, range(len(host_size)), rule=rule)
 
     @classmethod
@@ -208,8 +211,9 @@ def _check_dim_order(
     order = list(dim_order)
     dense = order[:-1] if len(order) == rank + 1 and order[-1] == -1 else order
     found = f"host_size {list(host_size)}, host_strides {list(host_strides)}, dim_order {order}"
-    if rule is StrideRule.UNCLAMPED and len(order) > 6:
-        raise UnsupportedError("SPY321", "Unsupported tensor rank", expected="<= 6", found=found)
+    if rule is StrideRule.UNCLAMPED and len(dense) > 6:
+        rank_error = f"Unsupported tensor rank: {len(order)}"
+        raise UnsupportedError("SPY321", rank_error, expected="<= 6", found=found)
     if sorted(dense) != list(range(rank)):
         raise LaunchError("SPY321", "Incompatible host_size and dim_order", found=found)
     if len(host_strides) != rank:

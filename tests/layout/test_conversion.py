@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import prod
 
 import numpy as np
@@ -17,7 +18,11 @@ from spyre.layout import (
     ZeroFill,
     contiguous_strides,
     conversion_info,
+    device_coordinate,
+    exact_geometry,
+    host_coordinates_of_stick,
     host_positions,
+    occupied_sticks,
     transfer_geometry,
 )
 from tests.hw.strategies import examples
@@ -208,6 +213,59 @@ def test_raw_layouts(name: str):
     check_against_geometry(raw_case(name))
 
 
+def check_identity(case: Case) -> None:
+    """Each host element has one place: its host offset is Σ coordinate · stride."""
+    device_size, stride_map = case.layout.device_size, case.layout.stride_map
+    touched = walk(info_of(case, True), prod(device_size))
+    held = np.flatnonzero(touched.host >= 0)
+    coordinates = np.stack(np.unravel_index(held, device_size))
+    assert np.array_equal(np.maximum(stride_map, 0) @ coordinates, touched.host[held])
+    assert sorted(touched.host[held]) == list(range(prod(case.sizes)))
+    element_bytes = case.layout.data_format.bits // 8
+    for index in [(0,) * len(case.sizes), tuple(n - 1 for n in case.sizes)]:
+        place = device_coordinate(case.layout, case.sizes, case.layout_strides, index)
+        offset = sum(i * s for i, s in zip(index, case.layout_strides, strict=True))
+        assert touched.host[place.byte_offset // element_bytes] == offset
+        geometry = transfer_geometry(case.layout, case.sizes, case.layout_strides)
+        assert occupied_sticks(geometry)[place.stick]
+        if place.lane == 0:
+            assert host_coordinates_of_stick(geometry, place.stick) == index
+
+
+@pytest.mark.parametrize("name", [name for name in RAW if RAW[name][3][0]])
+def test_places_follow_the_stride_map(name: str):
+    check_identity(raw_case(name))
+
+
+@pytest.mark.shared
+def test_layouts_of_torch_spyres_tests(shared_dir):
+    lines = (shared_dir / "bundles-refused/layouts.tsv").read_text().splitlines()
+    for line in {line.partition("\t")[2] for line in lines}:
+        sizes, strides, *device = (
+            tuple(map(int, found.split(","))) for found in re.findall(r"\[([-\d, ]+)\]", line)[:4]
+        )
+        layout = SpyreTensorLayout(device[0], device[1], "SEN169_FP16")
+        check_identity(Case(layout, "float16", sizes, strides, strides))
+
+
+def test_folded_dims_have_to_continue_each_other_in_memory():
+    case = raw_case("folded")
+    layout, sizes = case.layout, case.sizes
+    info = conversion_info(layout, sizes, case.strides, "float16", True, (256, 2))
+    assert info.nests == (StrideInfo((64, 12), (2, 128), (1, 64), 0, 0),)
+    with pytest.raises(LaunchError, match="SPY322: the layout walks several host dims as one"):
+        conversion_info(layout, sizes, case.strides, "float16", True, (1, 6))
+    with pytest.raises(LaunchError, match="SPY322"):
+        transfer_geometry(layout, sizes, (130, 1))
+
+
+@pytest.mark.parametrize("name", ["folded", "tiles within tiles"])
+def test_layouts_without_single_host_dims_are_not_exact(name: str):
+    case = raw_case(name)
+    with pytest.raises(LaunchError, match=r"SPY322|SPY810"):
+        exact_geometry(case.layout, case.sizes, case.strides)
+
+
 @pytest.mark.parametrize(("dtype", "device", "arrangement"), ARRANGED)
 @pytest.mark.parametrize("sizes", ARRANGED_SIZES)
 def test_arrangements(dtype: str, device: str, arrangement: str, sizes: tuple[int, ...]):
@@ -227,10 +285,10 @@ def test_several_axes_for_one_host_dim(case: Case):
     ("device_size", "stride_map", "size", "found"),
     [
         ((2, 64), (128, 1), 192, "a step of 128"),
-        ((2, 64), (32, 1), 96, "a step of 32"),
+        ((2, 64), (32, 1), 96, "steps that hold 64"),
         ((1, 64), (-1, 2), 127, "a step of 2"),
-        ((2, 64), (1, 1), 65, "a step of 1 elements"),
-        ((2, 64, 64), (1, 64, 1), 4096, "a step of 1 elements"),
+        ((2, 64), (1, 1), 65, "steps that hold 2"),
+        ((2, 64, 64), (1, 64, 1), 4096, "a step of 64 elements"),
     ],
 )
 def test_tilings_that_skip_or_repeat_elements(device_size, stride_map, size, found):

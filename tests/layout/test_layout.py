@@ -80,8 +80,14 @@ class TestConstructors:
     def test_june_refuses_more_than_six_dims(self):
         size = [2] * 7
         assert len(SpyreTensorLayout.from_host(size, "float16").device_size) == 8
-        with pytest.raises(UnsupportedError, match="Unsupported tensor rank"):
+        with pytest.raises(UnsupportedError, match="Unsupported tensor rank: 7"):
             SpyreTensorLayout.from_host(size, "float16", rule=UNCLAMPED)
+        sparse = ([2] * 6, [32, 16, 8, 4, 2, 1], "float16", [*range(6), -1])
+        assert len(SpyreTensorLayout.from_dim_order(*sparse, rule=UNCLAMPED).device_size) == 8
+
+    @pytest.mark.parametrize(("rule", "outer"), [(UNCLAMPED, 0), (StrideRule.CLAMPED, 5)])
+    def test_empty_dims(self, rule, outer):
+        assert SpyreTensorLayout.from_host([3, 0, 5], "float16", rule=rule).stride_map[2] == outer
 
     @pytest.mark.parametrize("order", [[0], [0, 0], [0, 1, 2], [0, -1], [-1, 0, 1], [0, 1, -1, -1]])
     def test_wrong_dim_order(self, order):

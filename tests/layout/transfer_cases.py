@@ -70,6 +70,15 @@ RAW = {
     "a padded dim without host dim": ((3, 2, 64), (-1, 64, 1), (100,), (1,)),
     "two device dims for one host dim": ((3, 4, 1, 64), (256, 64, -1, 1), (700,), (1,)),
     "expanded": ((5, 2, 64), (0, 64, 1), (5, 100), (0, 1)),
+    "folded": ((12, 64), (64, 1), (6, 128), (128, 1)),
+    "folded, rows no whole sticks": ((17, 64), (64, 1), (26, 40), (40, 1)),
+    "folded, rows shorter than a stick": ((2, 64), (64, 1), (4, 32), (32, 1)),
+    "folded into one of three": ((3, 14, 64), (840, 64, 1), (3, 14, 60), (840, 60, 1)),
+    "tiles that end early": ((2, 4, 3, 64), (350, 150, 50, 1), (14, 50), (50, 1)),
+    "tiles within tiles": ((3, 2, 14, 64), (120, 64, 360, 1), (4800,), (1,)),
+    "sticks begun early": ((2, 3, 64), (90, 30, 1), (180,), (1,)),
+    "one value per stick, of a host dim": ((1, 60, 64), (64, 1, 1), (60,), (1,)),
+    "equal steps": ((3, 2, 64), (64, 64, 1), (128,), (1,)),
 }
 """device_size, stride_map, sizes, strides."""
 

@@ -16,6 +16,7 @@ from spyre.layout import (
     SpyreTensorLayout,
     TransferGeometry,
     contiguous_strides,
+    exact_geometry,
     transfer_geometry,
 )
 from spyre.runtime.arguments.host_tensor import TensorSpec
@@ -262,20 +263,22 @@ def _long(extents: Sequence[int]) -> list[int]:
 def find_host_strides(shape: Sequence[int], layout: SpyreTensorLayout) -> tuple[int, ...]:
     """Dense host strides (elements) that ``layout`` was made for: row-major if that fits well.
 
-    Among the orders of the host dims that fit, one wins in which every dim but the one along the
-    stick is walked by one device dim; row-major wins ties. LaunchError SPY322 when none fits.
+    Among the orders of the host dims that fit, those win whose dims are neither folded nor cut
+    short, then one in which every dim but the one along the stick is walked by one device dim;
+    row-major wins ties. LaunchError SPY322 when none fits.
     """
-    best: tuple[int, tuple[int, ...]] | None = None
+    best: tuple[tuple[bool, int], tuple[int, ...]] | None = None
     failure: SpyreError | None = None
     for strides in _dense_strides(tuple(shape)):
         try:
-            score = _split_dims(transfer_geometry(layout, shape, strides))
+            geometry = transfer_geometry(layout, shape, strides)
+            score = (not geometry.exact, _split_dims(geometry))
         except LaunchError as error:
             failure = failure or error
             continue
         if best is None or score < best[0]:
             best = (score, strides)
-        if best[0] == 0:
+        if best[0] == (False, 0):
             break
     if best is None:
         assert failure is not None
@@ -284,8 +287,17 @@ def find_host_strides(shape: Sequence[int], layout: SpyreTensorLayout) -> tuple[
 
 
 def with_strides(argument: ArgumentSpec, strides: Sequence[int]) -> ArgumentSpec:
-    """``argument`` with host ``strides`` instead; LaunchError SPY322 when they do not fit."""
-    transfer_geometry(argument.layout, argument.shape, strides)
+    """``argument`` with host ``strides`` instead; LaunchError SPY322 when they do not fit.
+
+    They do not either where they fold dims or cut them short and other strides would not.
+    """
+    layout, shape = argument.layout, argument.shape
+    try:
+        exact_geometry(layout, shape, strides)
+    except LaunchError:
+        transfer_geometry(layout, shape, strides)
+        if transfer_geometry(layout, shape, find_host_strides(shape, layout)).exact:
+            raise
     return replace(argument, strides=tuple(strides))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from spyre.dtypes import STICK_BYTES
 from spyre.hw.memory import DeviceTensor
-from spyre.layout import AccessMap, Axis, Int64Array, SpyreTensorLayout, transfer_geometry
+from spyre.layout import AccessMap, Axis, Int64Array, SpyreTensorLayout, exact_geometry
 from spyre.runtime.program import Role
 
 _MAX_RANK = 6
@@ -76,9 +76,9 @@ def device_dims(
 ) -> DeviceDims:
     """Device dims of a tensor of host ``shape``/``strides`` (elements) in ``layout``.
 
-    LaunchError SPY322 when the layout does not fit.
+    LaunchError SPY322 and SPY810 when the layout does not fit, as in `exact_geometry`.
     """
-    geometry = transfer_geometry(layout, shape, strides)
+    geometry = exact_geometry(layout, shape, strides)
     host_dims, multipliers = list(geometry.host_dims), list(geometry.multipliers)
     order = next(
         (o for o in _orders(layout, shape) if _fits(o, host_dims, layout, shape)), host_dims

@@ -14,7 +14,7 @@ import torch
 
 from spyre.errors import LaunchError
 from spyre.hw.memory import DeviceTensor
-from spyre.layout import SpyreTensorLayout
+from spyre.layout import SpyreTensorLayout, exact_geometry
 from spyre.runtime.dma import DmaDirection
 from spyre.torch_backend.compat import parse_to
 from spyre.torch_backend.device import card_at, name_of
@@ -93,10 +93,15 @@ def _new(
     dtype: torch.dtype,
     layout: SpyreTensorLayout,
 ) -> torch.Tensor:
-    """Errors as of `DmaEngine.describe` for layouts that do not go with the sizes."""
+    """Errors as of `DmaEngine.describe` for layouts that do not go with the sizes.
+
+    Layouts that fold host dims are refused as well: views could not tell the dims apart.
+    """
     if not isinstance(layout, SpyreTensorLayout):
         raise TypeError(f"device_layout is a SpyreTensorLayout, not {type(layout).__name__}")
     name = name_of(dtype)
     tensor = DeviceTensor("tensor", 0, layout, name, tuple(size), tuple(stride))
     card.dma.describe(DmaDirection.TO_DEVICE, tensor)
+    if 0 not in tensor.sizes:
+        exact_geometry(layout, tensor.sizes, tensor.strides)
     return allocate_on(card, tuple(size), tuple(stride), dtype, layout)
