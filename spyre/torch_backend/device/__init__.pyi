@@ -4,6 +4,7 @@ from .cards import (
     card_at as card_at,
     card_of as card_of,
     current_device as current_device,
+    current_if_used as current_if_used,
     is_initialized as is_initialized,
     is_on_card as is_on_card,
     set_device as set_device,

@@ -138,6 +138,11 @@ def current_device() -> int:
     return devices().current_index
 
 
+def current_if_used() -> int:
+    """As `current_device`; 0 as long as no card was asked for, when it asks nobody."""
+    return 0 if _devices is None else _devices().current_index
+
+
 def set_device(device: Any) -> None:
     """Make ``device`` the calling thread's card; nothing for -1 or a device without an index."""
     _exchange_device(index_of(device))

@@ -127,7 +127,7 @@ def fused_attention(
     parameters = (tuple(kinds), _scale_of(q, scale), str(q.dtype).removeprefix("torch."))
     (output,) = run("attention", attention, operands, parameters)
     empty = torch.empty(0, dtype=torch.float32, device=q.device)
-    counts = torch.empty(0, dtype=torch.int64)
+    counts = torch.empty(0, dtype=torch.int64, device="cpu")
     lengths = (q.shape[-2], k.shape[-2])
     return (output, empty, counts, counts, *lengths, counts, counts, empty)
 

@@ -24,7 +24,10 @@ from spyre.torch_backend.tensors import (
     assemble,
     buffer_of,
     download,
+    is_whole,
+    move,
     moves_bits,
+    relayout,
     to_host,
     upload,
 )
@@ -130,14 +133,22 @@ def filled(low: Lowering, x: Value, number: Value) -> Value:
 
 
 def copy_on_card(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Elements of ``source``, broadcast and converted, onto ``target``; both on one card."""
+    """Elements of ``source``, broadcast and converted, onto ``target``.
+
+    From another card they come as they are: codes have a wider range than float16 has on the host.
+    """
     if target.numel() == 0:
         return
-    same_card = buffer_of(source).card is buffer_of(target).card
     dtypes = {source.dtype, target.dtype}
-    if not same_card or (len(dtypes) > 1 and not dtypes <= set(CONVERTED)):
+    if len(dtypes) > 1 and not dtypes <= set(CONVERTED):
         upload(target, to_host(source))
         return
+    if buffer_of(source).card is not buffer_of(target).card:
+        ready_buffer(source)
+        if source.dtype == target.dtype and source.shape == target.shape and is_whole(target):
+            move(source, target)
+            return
+        source = relayout(source, buffer_of(target).card)
     if not dtypes <= set(CONVERTED):
         _copy_bits(target, source)
         return
@@ -165,11 +176,11 @@ def fill_scalar(x: torch.Tensor, value: Any) -> torch.Tensor:
         fill_scalar(each_once(x), value)
         return x
     if x.dtype in CONVERTED and not isinstance(value, complex) and _is_writable(x):
-        number = torch.tensor(value, dtype=x.dtype).item()
+        number = torch.tensor(value, dtype=x.dtype, device="cpu").item()
         if x.dtype not in INTEGERS or abs(number) < 1 << 31:
             run("fill", filled, [x, ScalarOperand(float(number), name_of(x.dtype))], (), x)
             return x
-    upload(x, torch.tensor(value, dtype=x.dtype))
+    upload(x, torch.tensor(value, dtype=x.dtype, device="cpu"))
     return x
 
 
@@ -205,7 +216,7 @@ def _upload_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
 
 def _sequence(make: Callable[..., torch.Tensor], *args: Any, out: torch.Tensor) -> torch.Tensor:
     """``make(*args, dtype)`` on the CPU."""
-    return _upload_into(out, make(*args, dtype=out.dtype))
+    return _upload_into(out, make(*args, dtype=out.dtype, device="cpu"))
 
 
 def _takes_sequence(*args: Any, out: torch.Tensor) -> bool:
@@ -217,7 +228,7 @@ def _triangle_indices(
 ) -> torch.Tensor:
     """aten::tril_indices and triu_indices."""
     dtype = options.get("dtype") or torch.int64
-    content = make(row, col, offset, dtype=dtype)
+    content = make(row, col, offset, dtype=dtype, device="cpu")
     device = options.get("device") or "spyre"
     return _upload_into(torch.empty(content.shape, dtype=dtype, device=device), content)
 

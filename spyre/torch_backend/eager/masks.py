@@ -124,7 +124,8 @@ def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor
 def _filling(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
     if isinstance(value, torch.Tensor) and value.device.type == "spyre":
         return value
-    number = torch.tensor(value.item() if isinstance(value, torch.Tensor) else value, dtype=dtype)
+    number = value.item() if isinstance(value, torch.Tensor) else value
+    number = torch.tensor(number, dtype=dtype, device="cpu")
     return ScalarOperand(float(number.item()), name_of(dtype))
 
 
@@ -150,7 +151,7 @@ def triangle(
     key = (card.index, card.device.resets, rows, columns, diagonal, lower)
     mask = _triangles.get(key)
     if mask is None:
-        ones = torch.ones(rows, columns, dtype=torch.bool)
+        ones = torch.ones(rows, columns, dtype=torch.bool, device="cpu")
         mask = (ones.tril(diagonal) if lower else ones.triu(diagonal)).to(device)
         if rows * columns <= MAX_TRIANGLE_ELEMENTS:
             buffer_of(mask).leave_uncounted()

@@ -54,7 +54,7 @@ def number_tensor(value: PythonNumber, others: Sequence[torch.Tensor]) -> torch.
     """
     chosen = [t for t in others if t.dtype is not torch.bool] or list(others)
     chosen = [t for t in chosen if t.dim() == 0] or chosen
-    alone = torch.tensor(value)
+    alone = torch.tensor(value, device="cpu")
     if not chosen:
         return alone
     dtype = functools.reduce(torch.promote_types, (torch.result_type(t, value) for t in chosen))

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from spyre import config
 from spyre.torch_backend import compat
 from spyre.torch_backend.device import (
     _exchange_device,
     _maybe_exchange_device,
     current_device,
+    current_if_used,
     is_initialized,
     set_device,
     synchronize,
@@ -49,21 +49,15 @@ def install() -> None:
     compat.redirect_constructor("Stream", _stream)
     compat.redirect_constructor("Event", _event)
     compat.redirect_constructor("Generator", _generator)
-    torch.Tensor.device_tensor_layout = _device_tensor_layout
-    if config.AIU_WORLD_SIZE.read().strip() != "1":
-        _name_current_card()
-
-
-def _name_current_card() -> None:
-    """C++ takes "spyre" for card 0 where it fills in the index itself."""
-    compat.wrap_tensor_method("to", _with_current_card)
     for name in ("tensor", "as_tensor", "asarray"):
         compat.wrap_function(name, _with_current_card)
+    compat.wrap_tensor_method("new_tensor", _with_current_card)
+    torch.Tensor.device_tensor_layout = _device_tensor_layout
 
 
 def _with_current_card(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    index = current_device() if is_initialized() else 0
-    if index:
+    """C++ takes "spyre" for card 0 where it fills in the index itself."""
+    if index := current_if_used():
         named = {k: _named(v, index) if k == "device" else v for k, v in kwargs.items()}
         return original(*(_named(value, index) for value in args), **named)
     return original(*args, **kwargs)
@@ -97,7 +91,7 @@ def _print_on_host(original: Callable[..., str], tensor: torch.Tensor, *args: An
 
 def _to(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if "device_layout" not in kwargs:
-        return original(tensor, *args, **kwargs)
+        return _with_current_card(original, tensor, *args, **kwargs)
     from spyre.torch_backend.tensors import to_layout
 
     return to_layout(tensor, *args, **kwargs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, prof
 from spyre.torch_backend.device import DTYPES, check_int64, name_of
 from spyre.torch_backend.tensors.allocation import allocate_on, default_base, storage_elements
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, buffer_of
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex import FlexDevice
 
 SMALL_BYTES = 1 << 20
 """Sources up to this size are copied on the host, so that the caller need not wait."""
@@ -54,7 +58,7 @@ def download(source: torch.Tensor, target: torch.Tensor) -> None:
 
 def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """The CPU tensor over ``storage`` with dtype, sizes, strides and offset of ``like``."""
-    empty = torch.empty(0, dtype=like.dtype)
+    empty = torch.empty(0, dtype=like.dtype, device="cpu")
     return empty.set_(storage, like.storage_offset(), like.size(), like.stride())
 
 
@@ -122,10 +126,14 @@ def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
     base = buffer.base
     if base is None:
         if buffer.host_bytes:
-            buffer.raw = torch.empty(0, dtype=torch.uint8).set_(content).numpy().copy()
+            buffer.raw = (
+                torch.empty(0, dtype=torch.uint8, device="cpu").set_(content).numpy().copy()
+            )
         return
     elements = storage_elements(base.shape, base.strides)
-    flat = torch.empty(0, dtype=DTYPES[base.dtype]).set_(content, 0, (elements,), (1,))
+    flat = torch.empty(0, dtype=DTYPES[base.dtype], device="cpu").set_(
+        content, 0, (elements,), (1,)
+    )
     view = flat.as_strided(base.shape, base.strides)
     _upload(buffer, base.resolved, view, True)
 
@@ -216,27 +224,40 @@ __all__ = [
 _RAW = {8: ("SENINT8", "int8"), 16: ("SENINT16", "int16"), 32: ("IEEE_INT32", "int32")}
 
 
-def relayout(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy in default layout; enqueued, where the bits can be moved as they are."""
-    buffer = buffer_of(tensor)
+def relayout(tensor: torch.Tensor, card: FlexDevice | None = None) -> torch.Tensor:
+    """A contiguous copy in default layout on ``card`` (its own); enqueued there, where the bits can
+    be moved as they are. The host waits for what has to come from another card.
+    """
     size = tuple(tensor.size())
-    copy = allocate_on(buffer.card, size, contiguous_strides(size), tensor.dtype)
-    base, target = buffer.base, buffer_of(copy).base
-    if target is None:
-        return copy
-    if base is None or DTYPES[base.dtype] != tensor.dtype or not _is_plain(base):
-        from_host(copy, to_host(tensor))
-        return copy
-    source = _raw(base)
-    host = host_like(source)
-    view = HostTensor(
-        host.name, host.dtype_name, size, tensor.stride(), tensor.storage_offset(), host.storage
-    )
+    chosen = buffer_of(tensor).card if card is None else card
+    copy = allocate_on(chosen, size, contiguous_strides(size), tensor.dtype)
+    if tensor.numel():
+        move(tensor, copy)
+    return copy
+
+
+def move(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Elements of ``source`` onto ``target``, a whole storage in an ordinary layout; sizes and
+    dtype are the same, the card may be another. Bits are kept where the source's can be moved.
+    """
+    buffer, target_buffer = buffer_of(source), buffer_of(target)
+    base, target_base = buffer.base, target_buffer.base
+    assert target_base is not None
+    if base is None or not moves_bits(source):
+        from_host(target, to_host(source))
+        return
+    raw = _raw(base)
+    host = host_like(raw)
+    extents = (tuple(source.size()), source.stride(), source.storage_offset())
+    view = HostTensor(host.name, host.dtype_name, *extents, host.storage)
     stream = buffer.card.streams.current
     with profiled(ON_CARD):
-        stream.launch(to_host_plan(source, host), [base])
-        stream.launch(to_device_plan(view, _raw(target)), [target])
-    return copy
+        stream.launch(to_host_plan(raw, host), [base])
+        if target_buffer.card is not buffer.card:
+            stream.synchronize()
+        target_stream = target_buffer.card.streams.current
+        target_stream.launch(to_device_plan(view, _raw(target_base)), [target_base])
+    target_buffer.zero_padded = True
 
 
 def moves_bits(tensor: torch.Tensor) -> bool:
@@ -245,6 +266,11 @@ def moves_bits(tensor: torch.Tensor) -> bool:
     """
     base = buffer_of(tensor).base
     return base is not None and DTYPES[base.dtype] == tensor.dtype and _is_plain(base)
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """True if the tensor is all of a storage whose bits DMA can move."""
+    return moves_bits(tensor) and whole_target(buffer_of(tensor), tensor) is not None
 
 
 def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -275,7 +301,7 @@ def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
     go to memory of their own first, and from there to their places, all enqueued.
     """
     buffer = buffer_of(target)
-    if not moves_bits(target) or whole_target(buffer, target) is not None:
+    if not moves_bits(target) or is_whole(target):
         from_host(target, source, non_blocking)
     elif target.numel():
         size = tuple(target.size())
@@ -286,14 +312,9 @@ def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
 
 def _whole_base(source: torch.Tensor) -> SpyreTensor:
     """The base of ``source``, if that is all of its storage, else of a copy."""
-    base = buffer_of(source).base
-    size = tuple(source.size())
-    is_whole = base is not None and (base.shape, base.strides) == (size, tuple(source.stride()))
-    if base is not None and is_whole and moves_bits(source) and not source.storage_offset():
-        return base
-    copy_base = buffer_of(relayout(source)).base
-    assert copy_base is not None
-    return copy_base
+    base = buffer_of(source if is_whole(source) else relayout(source)).base
+    assert base is not None
+    return base
 
 
 def _is_plain(base: SpyreTensor) -> bool:

@@ -172,7 +172,7 @@ def set_storage(
 def _copy_bytes(source: torch.UntypedStorage, target: torch.Tensor) -> None:
     """The first bytes of ``target``'s storage become those of ``source``."""
     buffer = buffer_of(target)
-    content = torch.empty(0, dtype=torch.uint8).set_(source).numpy()
+    content = torch.empty(0, dtype=torch.uint8, device="cpu").set_(source).numpy()
     target_bytes = np.zeros(buffer.host_bytes, np.uint8)
     count = min(content.size, target_bytes.size)
     target_bytes[:count] = content[:count]

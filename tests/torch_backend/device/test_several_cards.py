@@ -40,6 +40,59 @@ def test_copies_between_them():
     """)
 
 
+def test_copies_between_them_keep_codes():
+    """On the card float16 reaches further up and down than in IEEE's format."""
+    cards("""
+    large = torch.full((2, 64), 60000.0).half().to("spyre:0") * 4
+    assert (large / 4)[0, 0].item() == 60032
+    row = torch.zeros(3, 64, dtype=torch.float16, device="spyre:2")[1].copy_(large[0])
+    both = torch.zeros(2, 2, 64, dtype=torch.float16, device="spyre:2").copy_(large)
+    columns = torch.zeros(64, 2, dtype=torch.float16, device="spyre:1").t().copy_(large)
+    for copy in (large.to("spyre:1"), large.t().to("spyre:1").t(), row, both, columns):
+        assert torch.equal((copy / 4).cpu().float(), torch.full(copy.shape, 60032.0))
+    wide = torch.zeros(2, 64, device="spyre:1").copy_(large)
+    assert wide.unique().tolist() == [240128]
+    small = torch.full((64,), 2.0**-14).half().to("spyre:0") / 4096
+    assert (small.to("spyre:1") * 4096).cpu().unique().item() == 2.0**-14
+    numbers = torch.arange(-3, 3)
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.uint8):
+        there = numbers.to(dtype).to("spyre:0")
+        assert torch.equal(there.to("spyre:1").cpu(), numbers.to(dtype))
+    """)
+
+
+def test_compiled_functions_run_where_their_tensors_are():
+    cards("""
+    f = torch.compile(lambda a, b: (a * 2 + b.sin(), (a - b).sum(1)))
+    expected = [t.cpu() for t in f(host.to("spyre"), host.to("spyre"))]
+    for current, index in ((0, 1), (1, 0), (2, 2), (0, 0)):
+        torch.spyre.set_device(current)
+        results = f(host.to(f"spyre:{index}"), host.to(f"spyre:{index}"))
+        assert [r.device.index for r in results] == [index] * 2
+        assert all(torch.equal(r.cpu(), e) for r, e in zip(results, expected))
+    across = torch.compile(lambda a, b: ((a * 2).to(b.device) + b, (a + 1) * a, b * b))
+    results = across(host.to("spyre:0"), host.to("spyre:1"))
+    assert [r.device.index for r in results] == [1, 0, 1]
+    assert [r.cpu().sum().item() for r in results] == [
+        (host * 3).sum(), (host * host + host).sum(), (host * host).sum()]
+    layer = torch.nn.Linear(6, 2).to("spyre:2")
+    torch.compile(layer)(host.to("spyre:2")).sum().backward()
+    assert layer.weight.grad.device.index == 2
+    """)
+
+
+def test_cards_are_counted_when_they_are_first_used():
+    code = """
+    import os
+    os.environ["AIU_WORLD_SIZE"] = "2"
+    torch.spyre.set_device(1)
+    made = [torch.empty(2, device="spyre"), torch.ones(2).to("spyre"),
+            torch.tensor([1.0], device="spyre"), torch.ones(2).new_tensor([1.0], device="spyre")]
+    assert [m.device.index for m in made] == [1] * 4, made
+    """
+    run(code)
+
+
 def test_current_card():
     cards("""
     with torch.spyre.device(2):
@@ -146,6 +199,23 @@ def test_load_keeps_the_card():
         loaded = torch.load(file, map_location=location)
         assert loaded.device.index == index, (location, loaded.device)
         assert torch.equal(loaded.cpu(), host)
+    """)
+
+
+def test_load_under_a_default_device():
+    cards("""
+    import io
+    torch.set_default_device("spyre")
+    for source in (host, host.to("spyre:1"), host.to("spyre:1").half()[1:]):
+        file = io.BytesIO()
+        torch.save(source, file)
+        for location in (None, "spyre", "spyre:2", "cpu"):
+            file.seek(0)
+            loaded = torch.load(file, map_location=location)
+            assert torch.equal(loaded.cpu(), source.cpu())
+    x = torch.ones(3, requires_grad=True)
+    torch.autograd.backward([(x.masked_fill(x > 3, 2.0).fmod(3) ** 2).sum()])
+    assert x.grad.tolist() == [2, 2, 2]
     """)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -55,11 +56,11 @@ def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
         if isinstance(node, NopKernelSchedulerNode) and not node.unmet_dependencies:
             found.append(node)  # memory for a loop's results, which nothing has to wait for
             continue
-        if _is_bundled(node):
-            run.append(node)
-            continue
-        found += [*_bundle(run), node]
-        run = []
+        joins = _is_bundled(node)
+        if run and not (joins and node.get_device() == run[-1].get_device()):
+            found += _bundle(run)
+            run = []
+        (run if joins else found).append(node)
     return [*found, *_bundle(run)]
 
 
@@ -294,7 +295,21 @@ from spyre.torch_backend.program.op_spec import OpKind
 """
 
 
-class SpyreWrapper(PythonWrapperCodegen):  # type: ignore[misc]
+class _OwnCards:
+    """Wrappers whose buffers lie on the card they were compiled for, whatever card is current."""
+
+    def make_allocation(self, name: str, device: torch.device, *args: Any, **named: Any) -> str:
+        """Inductor writes the device's type only, and takes current the card of a guard."""
+        device_text = SimpleNamespace(type=str(device))
+        code: str = super().make_allocation(name, device_text, *args, **named)  # type: ignore[misc]
+        return code
+
+
+class SpyreSubgraphWrapper(_OwnCards, SubgraphPythonWrapperCodegen):  # type: ignore[misc]
+    """The wrapper of a part of a graph."""
+
+
+class SpyreWrapper(_OwnCards, PythonWrapperCodegen):  # type: ignore[misc]
     """A wrapper module whose kernels are bundles."""
 
     def __init__(self) -> None:
@@ -310,7 +325,7 @@ class SpyreWrapper(PythonWrapperCodegen):  # type: ignore[misc]
     ) -> Any:
         """The wrapper of a graph, or of a part of it."""
         if is_subgraph:
-            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
+            return SpyreSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
         return SpyreWrapper()
 
     def write_header(self) -> None:
