@@ -6,7 +6,7 @@ Every command gathers frozen results and hands them to a report; nothing is prin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,10 @@ from spyre.hw.numerics import parse_numerics
 from spyre.runtime.arguments import (
     ArgumentSpec,
     HostTensor,
+    TensorSpec,
     load_tensors,
     parse_tensor_spec,
+    require_shape,
     save_tensors,
 )
 from spyre.runtime.cases import (
@@ -41,6 +43,7 @@ from spyre.runtime.compare import (
     Tolerance,
     compare,
     default_tolerance,
+    require_equal_shapes,
 )
 from spyre.runtime.run import RunOptions, RunResult, Session, placed
 
@@ -248,37 +251,63 @@ def override_tolerance(options: Options, default: Tolerance) -> Tolerance:
 # --- tensor files -----------------------------------------------------------------------------
 
 
-_OTHER_INPUTS = "SPY367"
-
-
 def load_inputs(files: Sequence[str], arguments: Sequence[ArgumentSpec]) -> tuple[HostTensor, ...]:
-    """A tensor per input argument. LaunchError SPY367 for another number of tensors."""
-    return _load(files, arguments, _OTHER_INPUTS, "input")
+    """A tensor per input argument. LaunchError SPY367 for another number of tensors, SPY333 for
+    another shape; errors as of `load_tensors`.
+    """
+
+    def require(found: TensorSpec, argument: ArgumentSpec) -> None:
+        require_shape(found, argument.host_spec)
+
+    return _load(files, arguments, require, partial(_other_number, "SPY367", "input"))
 
 
 def load_expected(
     files: Sequence[str], arguments: Sequence[ArgumentSpec]
 ) -> tuple[HostTensor, ...]:
-    """A tensor per output argument. LaunchError SPY369 for another number of tensors."""
-    return _load(files, arguments, "SPY369", "output")
+    """A tensor per output argument. LaunchError SPY369 for another number of tensors,
+    MismatchError SPY602 for another shape; errors as of `load_tensors`.
+    """
+
+    def require(found: TensorSpec, argument: ArgumentSpec) -> None:
+        require_equal_shapes(argument.shape, found.shape)
+
+    return _load(files, arguments, require, partial(_other_number, "SPY369", "output"))
 
 
 def _load(
-    files: Sequence[str], arguments: Sequence[ArgumentSpec], code: str, what: str
+    files: Sequence[str],
+    arguments: Sequence[ArgumentSpec],
+    require: Callable[[TensorSpec, ArgumentSpec], None],
+    refusal: Callable[[Sequence[ArgumentSpec], Sequence[TensorSpec]], LaunchError],
 ) -> tuple[HostTensor, ...]:
+    """The tensors of all files; what does not fit the arguments is refused before it is read."""
     tensors: list[HostTensor] = []
-    for file in files:
-        k = len(tensors)
-        specs = [argument.host_spec for argument in arguments[k:]]
-        tensors += load_tensors(file, specs, refuse_other_shapes=code == _OTHER_INPUTS)
-    if len(tensors) != len(arguments):
-        raise LaunchError(
-            code,
-            f"the {what} files hold another number of tensors than the kernel has {what}s",
-            expected=", ".join(f"{a.name} {a.host_spec}" for a in arguments) or f"no {what}s",
-            found=", ".join(f"{t.name} {t.spec}" for t in tensors) or "no tensors",
-        )
+
+    def check(is_last: bool, found: Sequence[TensorSpec]) -> None:
+        here, specs = len(tensors), (*(t.spec for t in tensors), *found)
+        if len(specs) > len(arguments) or (is_last and len(specs) < len(arguments)):
+            raise refusal(arguments, specs)
+        for spec, argument in zip(found, arguments[here:], strict=False):
+            require(spec, argument)
+
+    for number, file in enumerate(files, 1):
+        specs = [argument.host_spec for argument in arguments[len(tensors) :]]
+        tensors += load_tensors(file, specs, partial(check, number == len(files)))
+    if len(tensors) != len(arguments):  # of raw files
+        raise refusal(arguments, [t.spec for t in tensors])
     return tuple(tensors)
+
+
+def _other_number(
+    code: str, what: str, arguments: Sequence[ArgumentSpec], found: Sequence[TensorSpec]
+) -> LaunchError:
+    return LaunchError(
+        code,
+        f"the {what} files hold another number of tensors than the kernel has {what}s",
+        expected=", ".join(f"{a.name} {a.host_spec}" for a in arguments) or f"no {what}s",
+        found=", ".join(f"{spec.name} {spec}" for spec in found) or "no tensors",
+    )
 
 
 # --- warming ----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ needed, so that ``--help`` starts at once.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -30,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Errors this package raises on purpose are printed; any other exception is a bug and propagates.
     """
-    options = make_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
-    return guarded("spyre-compile", lambda: _compile(options))
+    return guarded("spyre-compile", lambda: make_parser().parse_args(arguments), _compile)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spyre.cli.options import Options
-from spyre.errors import Finding, Severity, SpyreError, ValidationError
+from spyre.errors import Finding, Severity, SpyreError, ValidationError, has_errors
 from spyre.runtime.cases import case_directory, read_case
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Diagnosis:
     @property
     def exit_code(self) -> int:
         """2 if there is an error."""
-        return 2 if any(f.severity is Severity.ERROR for f in self.findings) else 0
+        return 2 if has_errors(self.findings) else 0
 
 
 def diagnose_and_report(options: Options) -> int:
@@ -73,10 +73,10 @@ def diagnose_bundle(path: str, options: Options) -> Diagnosis:
         return Diagnosis(path, error.findings)
     except SpyreError as error:
         return Diagnosis(path, (error.finding,))
-    findings = bundle.check() if options.check else ()
-    if any(f.severity is Severity.ERROR for f in findings):
+    findings = bundle.check()
+    if has_errors(findings):  # what is wrong means nothing that could be explained
         return Diagnosis(path, findings)
-    findings += _argument_findings(bundle, options) if options.check else ()
+    findings = findings + _argument_findings(bundle, options) if options.check else ()
     return Diagnosis(path, findings, _explanations(bundle) if options.explain else ())
 
 

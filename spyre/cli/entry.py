@@ -11,19 +11,27 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from spyre.errors import SpyreError
 
+Parsed = TypeVar("Parsed")
 EXIT_INTERRUPTED = 130
 EXIT_NOT_RUN = 2
 COLLECT_AFTER = 100_000
 """New objects after which cycles are looked for; importing makes many that all stay."""
 
 
-class OutputError(OSError):
-    """Standard output or standard error cannot be written."""
+class OutputError(Exception):
+    """Standard output or standard error cannot be written.
+
+    No OSError: argparse, whose help would get lost, takes those for nothing.
+    """
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause.strerror)
+        self.is_broken_pipe = cause.errno == errno.EPIPE
 
 
 def run_process(main: Callable[[], int]) -> NoReturn:
@@ -39,6 +47,8 @@ def run_process(main: Callable[[], int]) -> NoReturn:
         code = main()
     except SystemExit as left:  # of argparse
         code = left.code if isinstance(left.code, int) else 0
+    except KeyboardInterrupt:  # before or after what `guarded` guards
+        code = EXIT_INTERRUPTED
     except Exception:
         sys.excepthook(*sys.exc_info())
         code = EXIT_NOT_RUN
@@ -55,33 +65,40 @@ def run_process(main: Callable[[], int]) -> NoReturn:
     os._exit(code)
 
 
-def guarded(program: str, command: Callable[[], int], json: bool = False) -> int:
-    """The exit code of ``command``; SpyreErrors are printed, with ``json`` as an object.
+def guarded(program: str, parse: Callable[[], Parsed], command: Callable[[Parsed], int]) -> int:
+    """The exit code of ``command`` for what ``parse`` makes of the command line.
 
-    130 when interrupted, 2 when its output cannot be written; any other exception is a bug and
-    propagates.
+    SpyreErrors are printed, as an object where the command line has a true ``json``. 130 when
+    interrupted, 2 when the output cannot be written; argparse's SystemExit and any other
+    exception, which is a bug, propagate.
     """
-    from spyre.errors import SpyreError  # not at the top: ``--help`` ends before
-
     _accept_any_encoding()
     with _checked_streams():
         try:
             try:
-                code = command()
-            except SpyreError as error:
-                _print_error(program, error, json)
-                code = error.exit_code
-            sys.stdout.flush()
-            sys.stderr.flush()
+                code = _code_of(program, command, parse())
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
             return code
         except KeyboardInterrupt:
             _say(f"{program}: interrupted")
             return EXIT_INTERRUPTED
         except OutputError as error:
-            if error.errno != errno.EPIPE:
-                _say(f"{program}: cannot write the output: {error.strerror}")
+            if not error.is_broken_pipe:
+                _say(f"{program}: cannot write the output: {error}")
             _silence_streams()
             return EXIT_NOT_RUN
+
+
+def _code_of(program: str, command: Callable[[Parsed], int], parsed: Parsed) -> int:
+    from spyre.errors import SpyreError  # not at the top: ``--help`` ends before
+
+    try:
+        return command(parsed)
+    except SpyreError as error:
+        _print_error(program, error, getattr(parsed, "json", False))
+        return error.exit_code
 
 
 # --- streams ----------------------------------------------------------------------------------
@@ -118,7 +135,7 @@ def _as_output_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(error.errno, error.strerror) from error
+        raise OutputError(error) from error
 
 
 @contextmanager

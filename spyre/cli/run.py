@@ -19,8 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: all right. 1: outputs differ or the device faulted. 2: it could not run. Errors this
     package raises on purpose are printed; any other exception is a bug and propagates.
     """
-    options = parse_options(arguments)
-    return guarded("spyre-run", lambda: _carry_out(options), options.json)
+    return guarded("spyre-run", lambda: parse_options(arguments), _carry_out)
 
 
 def _carry_out(options: Options) -> int:

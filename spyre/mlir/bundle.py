@@ -111,16 +111,26 @@ def read_bundle(source: BundleSource) -> Bundle:
 
 
 def _module_path(path: Path) -> Path:
-    if os.path.isfile(path):  # False also for names that are too long
+    """os.path says False where pathlib raises: names that are too long, closed directories."""
+    if os.path.isdir(path):
+        if not os.path.lexists(path / MODULE_FILE):
+            message = f"{path} holds no {MODULE_FILE}"
+            raise BundleError("SPY271", message, expected=MODULE_FILE, found=_listing(path))
+        path = path / MODULE_FILE
+    if os.path.isfile(path):
         return path
-    if not os.path.isdir(path):
-        expected = "a directory, or the path of a bundle.mlir"
-        raise BundleError("SPY270", f"{path} does not exist", expected=expected)
-    if not (path / MODULE_FILE).is_file():
-        found = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "an empty directory"
-        message = f"{path} holds no {MODULE_FILE}"
-        raise BundleError("SPY271", message, expected=MODULE_FILE, found=found)
-    return path / MODULE_FILE
+    expected = "a directory, or the path of a bundle.mlir"
+    if os.path.lexists(path):  # a pipe would be waited for
+        found = "no regular file"
+        raise BundleError("SPY274", f"{path} cannot be read", expected=expected, found=found)
+    raise BundleError("SPY270", f"{path} does not exist", expected=expected)
+
+
+def _listing(directory: Path) -> str:
+    try:
+        return ", ".join(sorted(os.listdir(directory))[:8]) or "an empty directory"
+    except OSError as error:
+        return str(error.strerror)
 
 
 def _text(data: bytes, path: Path) -> str:

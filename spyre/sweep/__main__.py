@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spyre.cli import guarded
+from spyre.cli import guarded, run_process
 
 if TYPE_CHECKING:
     from spyre.sweep.definition import Definition
@@ -95,8 +94,8 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
 
 
-def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line. SystemExit 2 with usage when it is wrong."""
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse a command line (default: the process's). SystemExit 2 with usage when it is wrong."""
     parser = make_parser()
     options = parser.parse_args(arguments)
     if not (options.file or options.bundle or options.function):
@@ -144,8 +143,7 @@ def document_of(options: argparse.Namespace, base: dict[str, Any]) -> dict[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line (default: the process's); returns the exit code."""
-    options = parse_options(sys.argv[1:] if arguments is None else arguments)
-    return guarded("spyre.sweep", lambda: _sweep(options))
+    return guarded("spyre.sweep", lambda: parse_options(arguments), _sweep)
 
 
 def _sweep(options: argparse.Namespace) -> int:
@@ -226,4 +224,4 @@ def _write(
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_process(main)

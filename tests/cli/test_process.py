@@ -89,6 +89,33 @@ def test_output_that_cannot_be_written(redirection, code):
     assert "Exception" not in done.stderr
 
 
+@pytest.mark.parametrize("program", ["cli.run", "cli.compile", "sweep"])
+@pytest.mark.parametrize(
+    ("option", "redirection"), [("--help", ">&-"), ("--version", ">/dev/full")]
+)
+def test_help_that_cannot_be_written(program, option, redirection):
+    """argparse itself would say nothing and exit with 0."""
+    option = "--help" if program == "sweep" else option
+    command = f"{sys.executable} -m spyre.{program} {option} {redirection}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 2
+    assert "cannot write the output" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bug_of_a_sweep_is_no_failed_point():
+    code = (
+        "import runpy, sys, spyre.sweep.run as run\nrun.run_sweep = None\n"
+        f"sys.argv[1:] = ['--bundle', {SOFTMAX!r}, '--out', '/tmp/never.csv']\n"
+        "runpy.run_module('spyre.sweep', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "TypeError" in done.stderr
+
+
 def test_an_error_that_cannot_be_said():
     command = f"{sys.executable} -m spyre.cli.run /nonexistent 2>/dev/full"
     assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == 2
@@ -107,14 +134,14 @@ def test_a_name_that_is_too_long(capsys, option):
     assert "error SPY270" in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize("path", ["", "bundle.mlir"])
 @pytest.mark.parametrize("option", ["-q", "--check"])
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path, option):
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path, option, path, capsys):
     os.mkfifo(tmp_path / "bundle.mlir")
-    done = subprocess.run(
-        [*RUN, str(tmp_path), option], capture_output=True, text=True, cwd=ROOT, timeout=60
-    )
-    assert done.returncode == 2
-    assert "error SPY27" in done.stderr + done.stdout
+    assert main([str(tmp_path / path), option]) == 2
+    said = "".join(capsys.readouterr())
+    assert "error SPY274" in said
+    assert "no regular file" in said
 
 
 def test_interrupt(monkeypatch, capsys):

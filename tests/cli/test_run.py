@@ -137,6 +137,23 @@ class TestComparison:
         assert ran.code == 1
         assert "SPY602" in ran.err
 
+    @pytest.mark.parametrize(
+        ("option", "shapes", "code"),
+        [
+            ("-o", [(256, 512)], "SPY602"),
+            ("-o", [(128, 256), (128, 256)], "SPY369"),
+            ("-i", [(256, 512)], "SPY333"),
+            ("-i", [(128, 256), (128, 256)], "SPY367"),
+        ],
+    )
+    def test_nothing_is_unpacked_for_nothing(
+        self, cli, softmax, tmp_path, monkeypatch, option, shapes, code
+    ):
+        arrays = {f"a{k}": np.zeros(shape, np.float16) for k, shape in enumerate(shapes)}
+        np.savez_compressed(tmp_path / "x.npz", **arrays)
+        monkeypatch.setattr("spyre.runtime.arguments.numpy_files._read_elements", None)
+        assert code in cli(softmax, option, tmp_path / "x.npz").err
+
 
 class TestFiles:
     def test_round_trip_through_every_kind(self, cli, softmax, tmp_path):
@@ -234,6 +251,14 @@ class TestDiagnosing:
         (tmp_path / "bundle.mlir").write_text("module {")
         ran = cli(tmp_path, "--check")
         assert (ran.code, "SPY103" in ran.out) == (2, True)
+
+    def test_what_is_wrong_is_not_explained(self, cli, examples, tmp_path):
+        shutil.copytree(examples / "softmax", tmp_path / "b")
+        file = tmp_path / "b" / "sdsc_0.json"
+        file.write_text(file.read_text().replace('"mb": 8', '"mb": 0', 1))
+        ran = cli(tmp_path / "b", "--explain")
+        assert ran.code == 2
+        assert "error SPY21" in ran.out
 
     def test_explain(self, cli, examples):
         ran = cli(examples / "matmul", "--explain")

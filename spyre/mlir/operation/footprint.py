@@ -147,6 +147,8 @@ def index_step_fault(op: Operation, tensor: Tensor) -> str:
     if step is None:
         return f"no dim of {tensor.name} says where an index counts"
     held = [dim for dim in tensor.dims if tensor.holds(dim)]
+    if step.dim not in held:
+        return f"an index counts along {step.dim}, which {tensor.name} does not have"
     beyond = held[held.index(step.dim) + 1 :]
     outer = [dim for dim in beyond if dim not in indexed_dims(op, tensor)]
     if outer and step.dim not in tensor.device_dim_sizes:

@@ -7,9 +7,11 @@ from .host_tensor import (
     TensorSpec as TensorSpec,
     load_tensors as load_tensors,
     parse_tensor_spec as parse_tensor_spec,
+    require_shape as require_shape,
     save_tensors as save_tensors,
 )
 from .numpy_files import (
+    ArrayHeader as ArrayHeader,
     read_npz as read_npz,
 )
 from .read import (

@@ -36,7 +36,7 @@ from spyre.dtypes import (
 )
 from spyre.errors import LaunchError, SpyreError, UnsupportedError
 from spyre.layout import contiguous_strides
-from spyre.runtime.arguments.numpy_files import read_npy, read_npz
+from spyre.runtime.arguments.numpy_files import ArrayHeader, read_npy, read_npz
 
 _HOST_ONLY_DTYPES = ("float64", "uint16", "uint32", "uint64")
 _SCALAR = "scalar"
@@ -126,7 +126,7 @@ def conform_tensor(tensor: HostTensor, spec: TensorSpec) -> HostTensor:
     float32 numbers are accepted for bfloat16 and float8, which .npy cannot name, when they are
     all representable. LaunchError SPY333 for the shape, SPY334 for the dtype.
     """
-    _check_shape(tensor.spec, spec)
+    require_shape(tensor.spec, spec)
     if tensor.dtype_name == spec.dtype_name:
         fields = (tensor.shape, tensor.strides, tensor.storage_offset, tensor.storage)
         return HostTensor(spec.name, spec.dtype_name, *fields)
@@ -141,7 +141,8 @@ def conform_tensor(tensor: HostTensor, spec: TensorSpec) -> HostTensor:
     return narrowed
 
 
-def _check_shape(found: TensorSpec, spec: TensorSpec) -> None:
+def require_shape(found: TensorSpec, spec: TensorSpec) -> None:
+    """LaunchError SPY333 when the shapes differ."""
     if found.shape != spec.shape:
         raise LaunchError(
             "SPY333",
@@ -235,20 +236,24 @@ __all__ = [
     "load_tensors",
     "parse_tensor_spec",
     "random_tensor",
+    "require_shape",
     "save_tensors",
 ]
 
 
+SpecCheck = Callable[[Sequence[TensorSpec]], None]
+"""Called with what a file says it holds; it raises to have nothing of it unpacked."""
+
+
 def load_tensors(
-    path: Path | str, specs: Sequence[TensorSpec] = (), refuse_other_shapes: bool = False
+    path: Path | str, specs: Sequence[TensorSpec] = (), check: SpecCheck | None = None
 ) -> tuple[HostTensor, ...]:
     """Every tensor of a file, in its order, named after the file or its keys.
 
     ``path`` may end in ``.npz:key``. ``specs``: what its tensors are to be; the first gives shape
-    and dtype of a .bin file. The others are checked by `conform_tensor`; with
-    ``refuse_other_shapes`` those of an archive are before they are unpacked. LaunchError SPY330
-    (missing or damaged), SPY331 (suffix), SPY332 (no such key, no spec), SPY333 (size of a .bin,
-    shape), SPY334 (dtype), SPY335 (pickles), SPY382 (no memory).
+    and dtype of a .bin file. Errors of ``check``; LaunchError SPY330 (missing or damaged), SPY331
+    (suffix), SPY332 (no such key, no spec), SPY333 (size of a .bin), SPY334 (dtype), SPY335
+    (pickles), SPY382 (no memory).
     """
     file, key = _split_key(str(path))
     load = _LOADERS.get(file.suffix)
@@ -256,7 +261,7 @@ def load_tensors(
         raise _unknown_suffix(file, _LOADERS)
     if not os.path.isfile(file):
         raise LaunchError("SPY330", f"tensor file {file} does not exist")
-    return tuple(load(_Wanted(file, key, specs, refuse_other_shapes)))
+    return tuple(load(_Wanted(file, key, specs, check)))
 
 
 def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
@@ -312,20 +317,21 @@ class _Wanted:
     file: Path
     key: str | None
     specs: Sequence[TensorSpec]
-    refuse_other_shapes: bool
+    check: SpecCheck | None
 
-    def check(self, number: int, name: str, shape: tuple[int, ...], dtype_name: str) -> None:
-        """A `ShapeCheck`."""
-        if self.refuse_other_shapes and number < len(self.specs):
-            _check_shape(TensorSpec(name, shape, dtype_name), self.specs[number])
+    def check_headers(self, headers: Sequence[ArrayHeader]) -> None:
+        """A `HeaderCheck`."""
+        if self.check is not None:
+            self.check([TensorSpec(h.name, h.shape, h.dtype.name) for h in headers])
 
 
 def _load_npy(wanted: _Wanted) -> list[HostTensor]:
-    return [HostTensor.from_array(wanted.file.stem, read_npy(wanted.file))]
+    array = read_npy(wanted.file, wanted.check_headers)
+    return [HostTensor.from_array(wanted.file.stem, array)]
 
 
 def _load_npz(wanted: _Wanted) -> list[HostTensor]:
-    arrays = read_npz(wanted.file, wanted.key, wanted.check)
+    arrays = read_npz(wanted.file, wanted.key, wanted.check_headers)
     return [HostTensor.from_array(name, array) for name, array in arrays.items()]
 
 
@@ -361,7 +367,10 @@ def _load_pt(wanted: _Wanted) -> list[HostTensor]:
     file = wanted.file
     torch = _import_torch(file)
     try:
+        _refuse_packed(file)
         content = torch.load(file, map_location="cpu", weights_only=True)
+    except MemoryError as error:
+        raise LaunchError("SPY382", f"no memory for the tensors of {file}") from error
     except pickle.UnpicklingError as error:
         raise LaunchError(
             "SPY335", f"{file} holds objects that are not tensors; they are not loaded"
@@ -372,7 +381,23 @@ def _load_pt(wanted: _Wanted) -> list[HostTensor]:
         content = content["tensors"]
     tensors = _checked_tensors(torch, file, content)
     names = [file.stem] if len(tensors) == 1 else [f"{file.stem}[{i}]" for i in range(len(tensors))]
-    return [_from_torch(torch, n, t) for n, t in zip(names, tensors, strict=True)]
+    named = list(zip(names, tensors, strict=True))
+    if wanted.check is not None:
+        wanted.check([TensorSpec(n, tuple(t.shape), _dtype_name(t)) for n, t in named])
+    return [_from_torch(torch, name, tensor) for name, tensor in named]
+
+
+def _refuse_packed(file: Path) -> None:
+    """ValueError for an archive that torch would unpack to more than its own size.
+
+    Torch itself compresses nothing, and reads no shape before it has unpacked everything.
+    """
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.file_size > member.compress_size:
+                raise ValueError(f"{member.filename} is compressed")
 
 
 def _is_dense(torch: Any, tensor: Any) -> bool:
@@ -406,9 +431,13 @@ def _import_torch(file: Path) -> Any:
         ) from error
 
 
+def _dtype_name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def _from_torch(torch: Any, name: str, tensor: Any) -> HostTensor:
     """A tensor with torch's own shape, strides, offset and whole storage."""
-    dtype_name = str(tensor.dtype).removeprefix("torch.")
+    dtype_name = _dtype_name(tensor)
     row = HOST_DTYPES.get(dtype_name)
     elements = tensor.untyped_storage().nbytes() // tensor.element_size()
     flat = tensor.detach().as_strided((elements,), (1,), 0)

@@ -1,8 +1,8 @@
 """Arrays in .npy and .npz files, read with nothing taken on trust.
 
-What a header says is compared with the bytes that follow before memory is taken for them, and with
-the tensor that is asked for before an archive's member is unpacked. Pickled objects are never
-loaded. A file that is wrong is a LaunchError, however it is wrong.
+What a header says is compared with the bytes that follow before memory is taken for them; the
+headers of all arrays are shown to the caller before the first one is unpacked. Pickled objects are
+never loaded. A file that is wrong is a LaunchError, however it is wrong.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -19,10 +20,25 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spyre.errors import LaunchError
+from spyre.errors import LaunchError, SpyreError
 
-ShapeCheck = Callable[[int, str, tuple[int, ...], str], None]
-"""Called with number, name, shape and dtype of an array before its elements are read."""
+
+@dataclass(frozen=True, slots=True)
+class ArrayHeader:
+    """What a file says of an array before its elements: ``in_columns`` is column-major order."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    in_columns: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+HeaderCheck = Callable[[Sequence[ArrayHeader]], None]
+"""Called with the headers of all arrays that are asked for; it raises to have none of them read."""
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -45,16 +61,25 @@ _DAMAGE = (
 _NPY_SUFFIX = ".npy"
 
 
-def read_npy(file: Path) -> NDArray[Any]:
-    """The array of a .npy file. LaunchError SPY330 (damaged), SPY335 (pickles), SPY382 (memory)."""
+def read_npy(file: Path, check: HeaderCheck | None = None) -> NDArray[Any]:
+    """The array of a .npy file.
+
+    Errors of ``check``; LaunchError SPY330 (damaged), SPY335 (pickles), SPY382 (memory).
+    """
     with _located(file), file.open("rb") as stream:
-        return _read_array(stream, file.stat().st_size, file, 0, file.stem, None)
+        header = _read_header(stream, file.stat().st_size, file, file.stem)
+        if check is not None:
+            check((header,))
+        return _read_elements(stream, header)
 
 
 def read_npz(
-    file: Path, key: str | None = None, check: ShapeCheck | None = None
+    file: Path,
+    key: str | None = None,
+    check: HeaderCheck | None = None,
+    only: Container[str] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file in its order, or the one of ``key``.
+    """The arrays of an .npz file in its order: all, the one of ``key``, or those in ``only``.
 
     Errors as of `read_npy` and ``check``; LaunchError SPY332 without such a key.
     """
@@ -64,12 +89,24 @@ def read_npz(
             raise LaunchError(
                 "SPY332", f"{file} has no array {key!r}", expected=f"one of {', '.join(members)}"
             )
-        arrays = {}
-        for number, name in enumerate(members if key is None else [key]):
-            with archive.open(members[name]) as stream:
-                size_bytes = members[name].file_size
-                arrays[name] = _read_array(stream, size_bytes, file, number, name, check)
-        return arrays
+        names = [key] if key is not None else [n for n in members if only is None or n in only]
+        if check is not None:
+            check([_member_header(archive, members[name], file, name) for name in names])
+        return {name: _read_member(archive, members[name], file, name) for name in names}
+
+
+def _member_header(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path, name: str
+) -> ArrayHeader:
+    with archive.open(member) as stream:
+        return _read_header(stream, member.file_size, file, name)
+
+
+def _read_member(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path, name: str
+) -> NDArray[Any]:
+    with archive.open(member) as stream:
+        return _read_elements(stream, _read_header(stream, member.file_size, file, name))
 
 
 @contextmanager
@@ -77,7 +114,7 @@ def _located(file: Path) -> Iterator[None]:
     """What damage makes the libraries raise, as an error that names the file."""
     try:
         yield
-    except LaunchError:
+    except SpyreError:
         raise
     except MemoryError as error:
         raise LaunchError("SPY382", f"no memory for the tensors of {file}") from error
@@ -85,35 +122,25 @@ def _located(file: Path) -> Iterator[None]:
         raise LaunchError("SPY330", f"cannot read tensor file {file}: {error}") from error
 
 
-def _read_array(
-    stream: IO[bytes],
-    size_bytes: int,
-    file: Path,
-    number: int,
-    name: str,
-    check: ShapeCheck | None,
-) -> NDArray[Any]:
-    """An array of ``size_bytes`` with its header."""
-    shape, in_columns, dtype = _read_header(stream)
-    if dtype.hasobject:
-        raise LaunchError("SPY335", f"{file} holds pickled objects")
-    expected_bytes = prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or stream.tell() + expected_bytes > size_bytes:
-        found = f"{size_bytes - stream.tell()} bytes follow"
-        raise ValueError(f"the header says {shape} of {dtype}, {expected_bytes} bytes; {found}")
-    if check is not None:
-        check(number, name, shape, dtype.name)
-    content = bytearray(expected_bytes)
-    if stream.readinto(content) != expected_bytes:  # type: ignore[attr-defined]
-        raise EOFError("its end is missing")
-    flat = np.frombuffer(content, dtype, prod(shape))
-    return flat.reshape(shape, order="F" if in_columns else "C")
-
-
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in column-major order, dtype."""
+def _read_header(stream: IO[bytes], size_bytes: int, file: Path, name: str) -> ArrayHeader:
+    """Header of an array that takes ``size_bytes`` with it, which says no more than there is."""
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
         raise ValueError(f"format version {version}")
     shape, in_columns, dtype = _HEADERS[version](stream)
-    return tuple(map(int, shape)), in_columns, dtype
+    header = ArrayHeader(name, tuple(map(int, shape)), dtype, in_columns)
+    if dtype.hasobject:
+        raise LaunchError("SPY335", f"{file} holds pickled objects")
+    follow = size_bytes - stream.tell()
+    if min(header.shape, default=0) < 0 or header.size_bytes > follow:
+        told = f"{header.shape} of {dtype}, {header.size_bytes} bytes"
+        raise ValueError(f"the header says {told}; {follow} bytes follow")
+    return header
+
+
+def _read_elements(stream: IO[bytes], header: ArrayHeader) -> NDArray[Any]:
+    content = bytearray(header.size_bytes)
+    if stream.readinto(content) != header.size_bytes:  # type: ignore[attr-defined]
+        raise EOFError("its end is missing")
+    flat = np.frombuffer(content, header.dtype, prod(header.shape))
+    return flat.reshape(header.shape, order="F" if header.in_columns else "C")

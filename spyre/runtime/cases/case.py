@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from spyre.errors import JsonLocation, LaunchError
 from spyre.mlir.bundle_source import MODULE_FILE
-from spyre.runtime.arguments import read_npz
+from spyre.runtime.arguments import ArrayHeader, read_npz
 from spyre.runtime.program import LayoutSpec, find_launch_spec
 
 CASE_FILE = "case.json"
@@ -165,9 +165,8 @@ def read_case(directory: Path) -> Case:
         _refuse(file, "cannot read the case", found=str(error))
     _check_numbers(file, spec)
     _check_names(file, spec)
-    return Case(
-        directory, spec, _read_npz(directory / VALUES_FILE), _read_npz(directory / IMAGES_FILE)
-    )
+    values = _read_npz(directory / VALUES_FILE, _value_sizes(spec))
+    return Case(directory, spec, values, _read_npz(directory / IMAGES_FILE, _image_sizes(spec)))
 
 
 def with_tolerances(case: Case, change: Callable[[CaseTolerance], CaseTolerance]) -> Case:
@@ -261,13 +260,60 @@ def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:
         _refuse(file, f"there is no buffer {name!r}", path, expected=known, found=name)
 
 
-def _read_npz(file: Path) -> dict[str, npt.NDArray[Any]]:
+def _value_sizes(spec: CaseFile) -> list[tuple[str, int]]:
+    """Name and elements of every array of VALUES_FILE that the case uses."""
+    given = [
+        (buffer.value, buffer.shape if buffer.host.shape is None else buffer.host.shape)
+        for buffer in spec.buffers.values()
+        if buffer.value is not None
+    ]
+    wanted = [(f"expect_{o.value}", o.shape) for o in spec.outputs if o.value is not None]
+    return [(name, prod(shape)) for name, shape in (*given, *wanted)]
+
+
+def _image_sizes(spec: CaseFile) -> list[tuple[str, int]]:
+    """Name and bytes of every array of IMAGES_FILE, which is all of a tensor's memory or less."""
+    return [
+        (buffer.device_image, buffer.layout.to_layout().device_bytes)
+        for buffer in spec.buffers.values()
+        if buffer.device_image is not None and buffer.layout is not None
+    ]
+
+
+def _read_npz(file: Path, sizes: Sequence[tuple[str, int]]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays named, once their sizes are known to be right: those of images are bytes."""
+
+    def check(headers: Sequence[ArrayHeader]) -> None:
+        found = {header.name: header for header in headers}
+        for name, size in sizes:
+            if name in found:
+                _check_size(file, found[name], size)
+
     if not file.is_file():
         return {}
     try:
-        return read_npz(file)
+        return read_npz(file, check=check, only={name for name, _ in sizes})
     except LaunchError as error:
+        if error.code == _CODE:
+            raise
         _refuse(file, "cannot read the arrays", found=str(error))
+
+
+def _check_size(file: Path, header: ArrayHeader, size: int) -> None:
+    if file.name == IMAGES_FILE:
+        fits, unit, found = header.size_bytes <= size, "bytes or fewer", header.size_bytes
+    else:
+        fits, unit, found = prod(header.shape) == size, "elements", prod(header.shape)
+    if not fits:
+        _refuse(
+            file,
+            f"array {header.name!r} is not of the size that case.json says",
+            expected=f"{size} {unit}",
+            found=str(found),
+        )
+
+
+_CODE = "SPY371"
 
 
 def _refuse(
@@ -278,9 +324,7 @@ def _refuse(
     expected: str = "",
     found: str = "",
 ) -> NoReturn:
-    raise LaunchError(
-        "SPY371", message, JsonLocation(str(file), path), expected=expected, found=found
-    )
+    raise LaunchError(_CODE, message, JsonLocation(str(file), path), expected=expected, found=found)
 
 
 FINDINGS_FILE = "findings.json"

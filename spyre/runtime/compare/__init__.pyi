@@ -20,6 +20,7 @@ from .outputs import (
     default_tolerance as default_tolerance,
     describe_location as describe_location,
     format_comparison as format_comparison,
+    require_equal_shapes as require_equal_shapes,
 )
 from .reference_check import (
     ReferenceCheck as ReferenceCheck,

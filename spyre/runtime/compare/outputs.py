@@ -105,18 +105,23 @@ class Comparison:
         return self.mismatched == 0
 
 
+def require_equal_shapes(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """MismatchError SPY602 when the shapes of an output and of what it should be differ."""
+    if found != expected:
+        raise MismatchError(
+            "SPY602",
+            "found and expected values differ in shape",
+            expected=str(expected),
+            found=str(found),
+        )
+
+
 def compare(found: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance) -> Comparison:
     """Compare two arrays of equal shape, floats as float64, integers and booleans exactly.
 
     MismatchError SPY602 when the shapes differ.
     """
-    if found.shape != expected.shape:
-        raise MismatchError(
-            "SPY602",
-            "found and expected values differ in shape",
-            expected=str(expected.shape),
-            found=str(found.shape),
-        )
+    require_equal_shapes(found.shape, expected.shape)
     if found.dtype.kind == "f" or expected.dtype.kind == "f":
         difference, allowed = _float_differences(found, expected, tolerance)
     else:

@@ -7,6 +7,7 @@ not know are ignored, a newer version is refused, every error names its JSON pat
 
 from __future__ import annotations
 
+import os
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -122,7 +123,7 @@ def find_launch_spec(kernel_directory: Path | str) -> Path | None:
     """The launch_spec.json beside a kernel's bundle.mlir or in its spyreCodeDir, else None."""
     directory = Path(kernel_directory)
     for candidate in (directory, directory / SPYRE_CODE_DIRECTORY):
-        if (path := candidate / LAUNCH_SPEC_FILE).is_file():
+        if os.path.isfile(path := candidate / LAUNCH_SPEC_FILE):
             return path
     return None
 

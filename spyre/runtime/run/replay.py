@@ -107,13 +107,6 @@ def _fill_buffer(
         return
     if buffer.device_image is not None:
         image = case.image(buffer.device_image).view(np.uint8).ravel()
-        if image.size > tensor.size_bytes:
-            raise LaunchError(
-                "SPY371",
-                f"the device image of {tensor.name} is larger than the tensor",
-                expected=f"at most {tensor.size_bytes} bytes",
-                found=f"{image.size} bytes",
-            )
         stream.write_bytes(tensor.address_bytes, image, tensor.name)
     if buffer.value is not None:
         storage = _host_storage(buffer, case.value(buffer.value))

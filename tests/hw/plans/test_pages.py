@@ -200,6 +200,23 @@ def test_pages_that_say_too_little(name: str):
     assert message in str(finding)
 
 
+def test_an_index_along_a_dim_the_table_lacks():
+    index = OperandSpec(
+        ("mb",), (("mb", 32),), region(1), data_format="SENUINT32", role="KERNEL_IDX",
+        indirection=Indirection.INDEX,
+    )  # fmt: skip
+    table = OperandSpec(
+        ("mb", "out"), (("out", 64),), region(0), scale={"mb": -1}, indirection=Indirection.VALUE
+    )
+    rows = OperandSpec(("mb", "out"), (("out", 64),), region(2))
+    spec = OperationSpec(
+        "identity", {"mb": 32, "out": COLUMNS}, [table], [rows], index_inputs=[index]
+    )
+    findings = check_sdsc(write_operation(build_operation(spec)), "f")
+    (finding,) = (f for f in findings if f.code == "SPY262")
+    assert "an index counts along mb, which Tensor1 does not have" in str(finding)
+
+
 def test_pages_of_half_a_stick():
     value = {"dims": ("out",), "max_dim_sizes": {"out": 160}, "device_dim_sizes": {}}
     op = build_operation(table_of_pages(2, value=value))

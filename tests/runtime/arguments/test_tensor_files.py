@@ -212,15 +212,20 @@ class TestNumpyFiles:
         with pytest.raises(LaunchError, match="SPY330"):
             load_tensors(tmp_path / "x.npz")
 
-    def test_an_array_of_another_shape_is_not_unpacked(self, tmp_path):
+    def test_nothing_is_unpacked_that_is_refused_by_its_header(self, tmp_path):
         """Its content is damaged, which would show."""
         write_member(tmp_path / "x.npz", npy_header((2**20,)) + bytes(2**21))
         data = bytearray((tmp_path / "x.npz").read_bytes())
         data[1000:1100] = b"\xff" * 100
         (tmp_path / "x.npz").write_bytes(data)
-        with pytest.raises(LaunchError, match="SPY333") as caught:
-            load_tensors(tmp_path / "x.npz", [parse_tensor_spec("2x3@fp16")], True)
-        assert caught.value.finding.found == "1048576@float16"
+
+        def refuse(found):
+            raise AssertionError(*map(str, found))
+
+        with pytest.raises(AssertionError, match="1048576@float16"):
+            load_tensors(tmp_path / "x.npz", check=refuse)
+        with pytest.raises(LaunchError, match="SPY330"):
+            load_tensors(tmp_path / "x.npz")
 
     def test_empty_and_column_major(self, tmp_path):
         np.savez(tmp_path / "t.npz", e=np.zeros((0, 3)), f=np.arange(6.0).reshape(2, 3).T)
@@ -331,6 +336,18 @@ class TestTorchFiles:
         torch.save([TensorSpec("x", (1,), "float16")], tmp_path / "p.pt")
         with pytest.raises(LaunchError, match="SPY335"):
             load_tensors(tmp_path / "p.pt")
+
+    def test_compressed(self, tmp_path, torch):
+        """What torch would unpack before anybody has seen a shape."""
+        torch.save(torch.zeros(1 << 16), tmp_path / "x.pt")
+        with (
+            zipfile.ZipFile(tmp_path / "x.pt") as plain,
+            zipfile.ZipFile(tmp_path / "y.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+        ):
+            for name in plain.namelist():
+                packed.writestr(name, plain.read(name))
+        with pytest.raises(LaunchError, match=r"SPY330.*is compressed"):
+            load_tensors(tmp_path / "y.pt")
 
     def test_damaged(self, tmp_path):
         (tmp_path / "x.pt").write_bytes(b"PK\x03\x04 not a zip archive")
