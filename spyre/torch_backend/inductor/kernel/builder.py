@@ -92,12 +92,15 @@ class SpyreKernel:
             self.low.builder.specs, self._programs = specs, programs
             del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
-        self._note_paths(self._path)
+        self._note_paths(self._path.undivided)
         if report := getattr(operation, TILING_REPORT, ""):
             self._reports.append(report)
 
     def _note_paths(self, path: LoopPath) -> None:
-        """What was added since the last time is in these loops."""
+        """What was added since the last time is in these loops.
+
+        What hints divide is the operation itself: not copies of its operands and of its result.
+        """
         self.paths += [path] * (len(self.low.builder.specs) - len(self.paths))
 
     def _make(self, operation: Any, body: Body, spread: bool) -> None:
@@ -232,6 +235,12 @@ class SpyreKernel:
         self._lanes = tuple(v.lane_dim for read, v in pairs if isinstance(read.operand, Load))
         if program is not None:
             return self._programmed(body, program, values)
+        self._note_paths(self._path.undivided)
+        found = self._result(body, values)
+        self._note_paths(self._path)
+        return found
+
+    def _result(self, body: Body, values: Sequence[Value]) -> Value:
         kind = body.operation.kind
         if kind is OpKind.RESTICKIFY:
             return self._restickified(values[0])
@@ -282,9 +291,10 @@ class SpyreKernel:
     def _product(self, left: Value, right: Value) -> Value:
         rank = len(left.sizes)
         left = self.low.left_factor(left, rank)
-        self._note_paths(self._path.seen_as({rank - 1: None, rank: rank - 1}))
+        path = self._path.undivided
+        self._note_paths(path.seen_as({rank - 1: None, rank: rank - 1}))
         right = self.low.right_factor(right, rank)
-        self._note_paths(self._path.seen_as({rank - 2: None, rank: rank - 2}))
+        self._note_paths(path.seen_as({rank - 2: None, rank: rank - 2}))
         return self.low.product(left, right)
 
 

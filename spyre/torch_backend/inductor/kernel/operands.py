@@ -13,7 +13,7 @@ from typing import Any
 from spyre.layout import DeviceView, contiguous_strides, device_view, seen_through
 from spyre.torch_backend.inductor.bundles import KernelLoop, KernelOp, UnimplementedOp
 from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, Load
-from spyre.torch_backend.inductor.tiling import extents_of
+from spyre.torch_backend.inductor.tiling import extents_of, shares_of
 from spyre.torch_backend.program import Ints, LoweringError, OpKind, Value
 from spyre.torch_backend.tensors import default_base
 
@@ -121,7 +121,7 @@ def other_lanes(value: Value) -> list[int]:
 class LoopPath:
     """Per enclosing loop, the outermost first: its number, how often it runs (a number or an
     expression of sizes), and the dim of the operation that it moves along, None where the
-    operation does not follow it.
+    operation does not follow it. ``shares``: (dim of the operation, cores that are to share it).
 
     ``singles``: instead of a dim, the place in the iteration space whose tiles have one element: an
     operation's views have no dim there.
@@ -131,11 +131,19 @@ class LoopPath:
     counts: tuple[Any, ...] = ()
     dims: tuple[int | None, ...] = ()
     singles: tuple[int | None, ...] = ()
+    shares: tuple[tuple[int, int], ...] = ()
 
     def seen_as(self, dims: Mapping[int, int | None]) -> LoopPath:
         """The same loops around an operation whose dims have other numbers; None: that it lacks."""
         found = (None if d is None else dims.get(d, d) for d in self.dims)
-        return replace(self, dims=tuple(found))
+        shares = ((dims.get(d, d), cores) for d, cores in self.shares)
+        kept = tuple((d, cores) for d, cores in shares if d is not None)
+        return replace(self, dims=tuple(found), shares=kept)
+
+    @property
+    def undivided(self) -> LoopPath:
+        """The same loops around a copy that is made for the operation: hints do not mean it."""
+        return replace(self, shares=()) if self.shares else self
 
     def single_tiles(self, place: int) -> int:
         """How many tiles there are of one element at a place of the iteration space; 1: none."""
@@ -158,16 +166,16 @@ NO_LOOPS = LoopPath()
 
 
 def loop_path(operation: Any) -> LoopPath:
-    """The loops that coarse tiling has put an ir.Operation in."""
-    numbers = tuple(getattr(operation, "loop_group_id", ()))
+    """The loops that coarse tiling has put an ir.Operation in, and how hints divide it."""
+    numbers, shares = tuple(getattr(operation, "loop_group_id", ())), shares_of(operation)
     if not numbers:
-        return NO_LOOPS
+        return replace(NO_LOOPS, shares=shares) if shares else NO_LOOPS
     places = [entry[0] if entry else None for entry in operation.loop_tiled_dims]
     extents = extents_of(operation)
     single = [place is not None and extents[place] == 1 for place in places]
     dims = tuple(None if one else p for p, one in zip(places, single, strict=True))
     singles = tuple(p if one else None for p, one in zip(places, single, strict=True))
-    return LoopPath(numbers, tuple(operation.loop_count), dims, singles)
+    return LoopPath(numbers, tuple(operation.loop_count), dims, singles, shares)
 
 
 def looped(

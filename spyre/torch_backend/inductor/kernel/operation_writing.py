@@ -82,6 +82,7 @@ def kernel_op(
         mask_from=operation.mask_from,
         rows=space.rows,
         loop_dims=loop_dims,
+        cores=_asked_cores(path, operation, dims, len(extents)),
     )
     return op, tuple(places[value.region].name for value in values)
 
@@ -91,9 +92,9 @@ def _iterated(operation: DeviceOp, path: LoopPath) -> tuple[IterationSpace, Sequ
     space = iteration_space(operation, _anywhere)
     if sum(dim.role == 1 for dim in space.dims) > 1 and space.rows:
         raise LoweringError("rows of a gather in several steps")
-    if not path or operation.kind in (OpKind.TOPK, OpKind.GATHER):
+    if not (path or path.shares) or operation.kind in (OpKind.TOPK, OpKind.GATHER):
         return space, space.dims
-    # Dims that all operands walk as one are joined; loops move along single ones.
+    # Dims that all operands walk as one are joined; loops move along single ones, hints divide them
     return space, common_iteration(space.views, range(len(space.views[0].sizes)))
 
 
@@ -117,6 +118,23 @@ def _walked_extent(dim: IterationDim, multiple: int, views: Sequence[DeviceView]
 def _single_tiles(values: Sequence[Value]) -> list[int]:
     """Loops over tiles of one element, along which the views have no dim."""
     return sorted({loop for value in values for loop, pitch in value.tile_pitches if pitch})
+
+
+def _asked_cores(
+    path: LoopPath, operation: DeviceOp, dims: Sequence[IterationDim], rank: int
+) -> Ints:
+    """How many cores hints let share each dim, empty without any: of a host dim's, the outermost.
+
+    Restickifies are copies that the compiler makes, which nobody has a hint for.
+    """
+    if not path.shares or operation.kind is OpKind.RESTICKIFY:
+        return ()
+    cores = [1] * rank
+    for host_dim, count in path.shares:
+        number = next((k for k, dim in enumerate(dims) if dim.role == host_dim), None)
+        if number is not None:
+            cores[number] = count
+    return tuple(cores)
 
 
 def _loop_dims(path: LoopPath, dims: Sequence[IterationDim], singles: Sequence[int]) -> Ints:

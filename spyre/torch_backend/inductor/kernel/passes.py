@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from spyre.torch_backend.inductor.kernel.operands import LoopPath
+from spyre.torch_backend.inductor.kernel.operands import NO_LOOPS, LoopPath
 from spyre.torch_backend.program import (
     ConstantArgument,
     DeviceOp,
@@ -143,7 +143,7 @@ class _Padding:
 
 def _along(path: LoopPath, dims: Mapping[int, int | None]) -> LoopPath:
     """The loops as the operations on a factor see them, which has other dims than the matmul."""
-    return path.seen_as(dims) if path else path
+    return path.undivided.seen_as(dims) if path else NO_LOOPS
 
 
 def dedup_and_promote_constants(kernel: KernelOperations) -> KernelOperations:

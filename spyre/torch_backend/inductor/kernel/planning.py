@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base import (
     DIVISIONS_FILE,
     LX_FILE,
@@ -183,17 +184,24 @@ def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, Re
 
 
 def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
-    """How the cores share an operation; of reduced dims only K of a matmul is divided, whose
-    partial sums are added up.
+    """How the cores share an operation: as hints say (``op.cores``), else as the passes do. Of
+    reduced dims only K of a matmul is divided, whose partial sums are added up.
     """
-    division = divide_op(
-        op, chosen.sencores, chosen.work_division, k_fast=chosen.core_id_k_fast_emission
-    )
+    hints = {symbol: n for symbol, n in zip(op.symbols, op.cores, strict=False) if n > 1}
+    k_fast = chosen.core_id_k_fast_emission
+    division = divide_op(op, chosen.sencores, chosen.work_division, hints, k_fast=k_fast)
     if op.kind is OpKind.MATMUL:
         return division
     written = {symbol for k, symbol in enumerate(op.symbols) if op.output.has(k)}
     splits = {s: n if s in written else 1 for s, n in division.splits.items()}
     whole = [s for s, n in division.splits.items() if n > 1 and s not in written]
+    if hints and whole:
+        raise LaunchError(
+            "SPY982",
+            f"a work division hint cannot divide {whole[0]} of {op.name}",
+            expected="dims of the result: only matmuls add up what several cores reduced",
+            found=f"{division.splits[whole[0]]} cores",
+        )
     why = division.why
     if whole:
         why += f"\nreduced dims stay whole: {', '.join(whole)}"

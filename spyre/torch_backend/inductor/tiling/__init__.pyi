@@ -21,4 +21,5 @@ from .groups import (
     assign_dim_hints as assign_dim_hints,
     hints_to_coarse_tile_groups as hints_to_coarse_tile_groups,
     is_hinted as is_hinted,
+    shares_of as shares_of,
 )

@@ -273,6 +273,20 @@ def _tile_hints(operation: Any) -> list[DimHint]:
     return [h for h in getattr(operation, "dim_hints", ()) if h.kind is HintKind.SLICES]
 
 
+def shares_of(operation: Any) -> tuple[tuple[int, int], ...]:
+    """(place in the iteration space, cores) as hints divide an operation; inner blocks count.
+
+    A program of several device operations, made as its operands lie, has a warning instead.
+    """
+    hints = (h for h in getattr(operation, "dim_hints", ()) if h.kind is HintKind.WORK_DIV)
+    shares = {h.dim: h.number for h in hints if h.dim is not None}
+    program = program_of(operation)
+    if shares and program is not None:
+        warn_user(f"spyre_hint: {program.name} is several operations, which work_div cannot divide")
+        return ()
+    return tuple(shares.items())
+
+
 def _loops_of(operation: Any) -> _HintedLoops:
     hints = [] if program_of(operation) is not None else _tile_hints(operation)
     return tuple(
