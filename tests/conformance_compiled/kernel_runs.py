@@ -15,18 +15,19 @@ import spyre
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import BundleContents, load_bundle, write_bundle
 from spyre.runtime.arguments.host_tensor import HostTensor
-from spyre.runtime.memory.storage import SpyreTensor
+from spyre.runtime.flex.job import host_like, to_host_plan
 from spyre.torch_backend.eager.launch import number_on_card
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
+from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
 
 
 @dataclass(frozen=True)
 class KernelRun:
-    """A launch: what the arguments held before it, by arg_index, and the tensors they were."""
+    """A launch: what the arguments held before it, by arg_index, and how they were laid out."""
 
     kernel: InductorKernel
-    tensors: tuple[SpyreTensor, ...]
+    layouts: tuple[StorageLayout, ...]
     held: tuple[HostTensor, ...]
 
     @property
@@ -48,10 +49,10 @@ def recorded() -> Iterator[list[KernelRun]]:
 
     def launch(self: InductorKernel, buffers: Sequence[Any]) -> None:
         card = buffers[0].card
-        tensors = [b.base for b in buffers]
-        tensors += [number_on_card(card, number, dtype) for number, dtype in self.constants]
-        held = tuple(card.to_host(tensor) for tensor in tensors)
-        found.append(KernelRun(self, tuple(tensors), held))
+        constants = [number_on_card(card, number, dtype) for number, dtype in self.constants]
+        arguments = [*buffers, *constants]
+        layouts = tuple(b.base for b in arguments if b.base is not None)
+        found.append(KernelRun(self, layouts, tuple(map(_content, arguments))))
         original(self, buffers)
 
     InductorKernel._launch = launch  # type: ignore[method-assign]
@@ -60,6 +61,14 @@ def recorded() -> Iterator[list[KernelRun]]:
             yield found
     finally:
         InductorKernel._launch = original  # type: ignore[method-assign]
+
+
+def _content(buffer: DeviceBuffer) -> HostTensor:
+    """What a buffer holds now."""
+    host, stream = host_like(buffer.tensor), buffer.card.streams.current
+    stream.copy(to_host_plan(buffer.tensor, host), [buffer.memory])
+    stream.synchronize()
+    return host
 
 
 @dataclass(frozen=True)
@@ -102,5 +111,5 @@ class KeptBundles:
 def _parts(launched: KernelRun, symbolic: bool) -> BundleContents:
     kernel = launched.kernel
     parts = generate_bundle(kernel.name, kernel.specs, symbolic=symbolic)
-    files = launch_spec_files(kernel.name, kernel.memory, launched.tensors, symbolic)
+    files = launch_spec_files(kernel.name, kernel.memory, launched.layouts, symbolic)
     return replace(parts, extra_files=files)

@@ -138,11 +138,12 @@ class JobPlan:
     ) -> LaunchContext:
         """A launch over ``tensors``. LaunchError or TilingError when they do not fit."""
         if self.program is None:
-            return LaunchContext(self, device, tuple(tensors), is_large=self._moves_much)
+            return LaunchContext(self, device, tuple(tensors), is_large=self.moves_much)
         return self.program.bind(self, device, tensors, options, values)
 
     @cached_property
-    def _moves_much(self) -> bool:
+    def moves_much(self) -> bool:
+        """Whether its copies are worth a second thread."""
         sizes = (step.size_bytes for step in self.steps if isinstance(step, DMA))
         return sum(sizes) > LARGE_BYTES
 

@@ -150,6 +150,11 @@ class FlexStream:
         plan = job.job_plan if isinstance(job, Job) else job
         return self.submit_launch(plan.bind(self.device, tensors, options, values))
 
+    def copy(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
+        """Enqueue a plan that runs no program; ``keep_alive`` lives until it has run."""
+        context = LaunchContext(plan, self.device, keep_alive, is_large=plan.moves_much)
+        self.submit_launch(context)
+
     def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
         """Enqueue a launch that was bound."""
         stages, size = context.plan.stages, context.is_large

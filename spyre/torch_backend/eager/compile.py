@@ -77,10 +77,12 @@ class EagerProgram:
 
 @dataclass(frozen=True, slots=True)
 class CachedCall:
-    """A program for particular views; ``offsets_bytes``: of each operand, then of the target."""
+    """A program for particular views; ``offsets_bytes``: (argument, bytes) of those that do not
+    begin where their memory does.
+    """
 
     program: EagerProgram
-    offsets_bytes: tuple[int, ...]
+    offsets_bytes: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,10 @@ def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
         if not odd:
             raise
         return NeedsRelayout(odd)
-    offsets = [view.offset_bytes for view in operand_views]
-    if target is not None:
-        offsets.append(target.offset_bytes)
-    return CachedCall(program, tuple(offsets))
+    offsets = {k: view.offset_bytes for k, view in enumerate(operand_views)}
+    if target is not None and program.into_target:
+        offsets[len(operand_views) + len(program.constants)] = target.offset_bytes
+    return CachedCall(program, tuple((k, n) for k, n in offsets.items() if n))
 
 
 def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | None:

@@ -14,9 +14,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import to_device_plan
-from spyre.runtime.memory import SpyreTensor
 from spyre.torch_backend.compat import TO_CARD, in_range
-from spyre.torch_backend.device import allocate_memory
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
@@ -33,6 +31,7 @@ from spyre.torch_backend.program import (
 )
 from spyre.torch_backend.tensors import (
     DeviceBuffer,
+    StorageLayout,
     allocate_based,
     buffer_of,
     lay_out_for,
@@ -153,89 +152,87 @@ def _launch(
     target_buffer: DeviceBuffer | None,
 ) -> tuple[torch.Tensor, ...]:
     program = cached.program
-    memory: list[SpyreTensor] = []
+    arguments: list[DeviceBuffer] = []
     for operand, buffer in zip(operands, buffers, strict=True):
         if isinstance(operand, ScalarOperand):
-            memory.append(number_on_card(card, operand.value, operand.dtype))
-        elif buffer is not None and buffer.base is not None:
-            memory.append(buffer.base)
-    memory += [number_on_card(card, c.number, c.dtype) for c in program.constants]
-    offsets = [*cached.offsets_bytes[: len(operands)], *[0] * len(program.constants)]
+            arguments.append(number_on_card(card, operand.value, operand.dtype))
+        elif buffer is not None:
+            arguments.append(buffer)
+    if program.constants:
+        arguments += [number_on_card(card, c.number, c.dtype) for c in program.constants]
     if program.into_target:
         assert target_buffer is not None
-        memory.append(_written(target_buffer))
-        offsets.append(cached.offsets_bytes[-1])
+        target_buffer.zero_padded = False
+        arguments.append(target_buffer)
     results = []
     for layout in program.results:
         result, buffer = allocate_based(card, layout)
-        memory.append(_written(buffer))
+        buffer.zero_padded = False
+        arguments.append(buffer)
         results.append(result)
     if program.scratch_bytes:
-        memory.append(scratch_memory(card, program.scratch_bytes))
-    offsets += [0] * (len(memory) - len(offsets))
-    addresses = [m.address_bytes + o for m, o in zip(memory, offsets, strict=True)]
-    program.compiled.launch(card.streams.current, addresses, memory)
+        arguments.append(scratch_memory(card, program.scratch_bytes))
+    addresses = [argument.address_bytes for argument in arguments]
+    for number, offset_bytes in cached.offsets_bytes:
+        addresses[number] += offset_bytes
+    program.compiled.launch(
+        card.streams.current, tuple(addresses), [argument.memory for argument in arguments]
+    )
     return tuple(results)
-
-
-def _written(buffer: DeviceBuffer) -> SpyreTensor:
-    """The memory of a buffer, all of which a program may change."""
-    assert buffer.base is not None
-    buffer.zero_padded = False
-    return buffer.base
 
 
 # --- numbers and scratch memory on the card -------------------------------------------------------
 
 MAX_SCALARS = 1024
-_scalars: LruCache[tuple[int, int, float, str], SpyreTensor] = LruCache(MAX_SCALARS)
+_scalars: LruCache[tuple[int, int, float, str], DeviceBuffer] = LruCache(MAX_SCALARS)
 
 
-def number_on_card(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
-    """A tensor of rank 0, with the number in every lane of its stick; cached for the next use."""
+def number_on_card(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
+    """Memory of a tensor of rank 0, with the number in every lane; cached for the next use."""
     key = (id(card), card.device.resets, number, dtype)
     if number != number or number == 0:
         key = (*key[:2], 0.0, f"{dtype} {number}")  # NaN is unequal to itself, -0 equal to 0
-    tensor = _scalars.get(key)
-    if tensor is None:
-        tensor = _upload_scalar(card, number, dtype)
-        _scalars.put(key, tensor)
-    return tensor
+    buffer = _scalars.get(key)
+    if buffer is None:
+        buffer = _upload_scalar(card, number, dtype)
+        _scalars.put(key, buffer)
+    return buffer
 
 
 @in_range(TO_CARD)
-def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> SpyreTensor:
+def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
     """Through a copy as any other, so that it has the number mode's format."""
     stored = find_stored_format(device_format(dtype))
     lanes = stored.elements_per_stick
     layout = SpyreTensorLayout.from_host((lanes,), dtype)
-    storage = allocate_memory(card, layout.device_bytes, uncleared=False)
-    tensor = SpyreTensor(f"{number:g}", (lanes,), dtype, layout, storage)
+    buffer = DeviceBuffer.uncounted(card, StorageLayout.of((lanes,), (1,), dtype, layout))
     is_integer = stored.kind is FormatKind.SIGNED
     values = np.full(lanes, number, np.int32 if is_integer else np.float32)
-    host = HostTensor.from_array(tensor.name, values)
-    card.default_stream.launch(to_device_plan(host, tensor.resolved), [tensor])
+    host = HostTensor.from_array(f"{number:g}", values)
+    card.default_stream.copy(to_device_plan(host, buffer.tensor), [buffer.memory])
     card.default_stream.synchronize()
-    return tensor
+    return buffer
 
 
 MIN_SCRATCH_BYTES = 1 << 20
-_scratch: dict[tuple[int, int], SpyreTensor] = {}
+_scratch: dict[tuple[int, int], tuple[int, DeviceBuffer]] = {}
+"""By card and how often it was reset: bytes, and the memory."""
 
 
-def scratch_memory(card: FlexDevice, size_bytes: int) -> SpyreTensor:
+def scratch_memory(card: FlexDevice, size_bytes: int) -> DeviceBuffer:
     """At least ``size_bytes`` for the programs of a card; one piece serves all of them: a program
     is one control block, the cores run one at a time, and nothing in it is read by another.
 
     Launches keep an older, smaller piece alive while they need it.
     """
     key = (card.index, card.device.resets)
-    scratch = _scratch.get(key)
-    if scratch is None or scratch.size_bytes < size_bytes:
+    capacity, scratch = _scratch.get(key, (0, None))
+    if scratch is None or capacity < size_bytes:
         capacity = max(MIN_SCRATCH_BYTES, 1 << (size_bytes - 1).bit_length())
         sticks = capacity // STICK_BYTES
         layout = SpyreTensorLayout((sticks, 64), (64, 1), "SEN169_FP16")
-        storage = allocate_memory(card, capacity, uncleared=False)
-        scratch = SpyreTensor("scratch", (sticks * 64,), "float16", layout, storage)
-        _scratch[key] = scratch
+        extents = (sticks * 64,)
+        base = StorageLayout.of(extents, (1,), "float16", layout)
+        scratch = DeviceBuffer.uncounted(card, base)
+        _scratch[key] = capacity, scratch
     return scratch

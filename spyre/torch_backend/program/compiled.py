@@ -25,7 +25,7 @@ from spyre.torch_backend.device import out_of_memory_as_torch_says
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice, FlexStream
-    from spyre.runtime.memory import SpyreTensor
+    from spyre.runtime.memory import DeviceStorage
 
 
 LaunchWatcher = Callable[["CompiledProgram", tuple[int, ...]], object]
@@ -83,8 +83,8 @@ class CompiledProgram:
     def launch(
         self,
         stream: FlexStream,
-        addresses: Sequence[int],
-        keep_alive: Sequence[SpyreTensor],
+        addresses: tuple[int, ...],
+        keep_alive: Sequence[DeviceStorage | None],
         plan: LaunchPlan | None = None,
     ) -> None:
         """Enqueue it with arguments at ``addresses``; ``keep_alive`` lives until it has run.
@@ -96,15 +96,15 @@ class CompiledProgram:
             self.linked_at(addresses)
             self._is_linked = True
         if (watcher := _launch_watcher.get()) is not None:
-            watcher(self, tuple(addresses))
+            watcher(self, addresses)
         with profiled(self._range):
             plan = plan or self._launch_plan
-            launch = self._loaded.bind_at(self.card, plan, tuple(addresses), keep_alive)
+            launch = self._loaded.bind_at(self.card, plan, addresses, keep_alive)
             stream.submit_launch(launch)
 
-    def linked_at(self, addresses: Sequence[int]) -> LinkedProgram:
+    def linked_at(self, addresses: tuple[int, ...]) -> LinkedProgram:
         """What the driver runs for a launch with arguments at ``addresses``."""
-        return self._loaded.kernel.link_at(self._launch_plan.signature, tuple(addresses))
+        return self._loaded.kernel.link_at(self._launch_plan.signature, addresses)
 
 
 def _raw(number: int, span_bytes: int) -> DeviceTensor:

@@ -1,4 +1,4 @@
-"""`DeviceBuffer`: the device memory behind one torch storage.
+"""`DeviceBuffer`: the device memory behind one torch storage, or of what the backend keeps itself.
 
 A storage is a row of host elements to torch, and sticks on the card. The buffer knows which
 tensor it was laid out for (its *base*: shape, strides, dtype, layout); tensors that share the
@@ -22,15 +22,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spyre.hw.memory import KEEP_BYTES
+from spyre.hw.memory import KEEP_BYTES, DeviceTensor
 from spyre.hw.spec import STICK_BYTES, host_offset
 from spyre.layout import SpyreTensorLayout, storage_bytes
 from spyre.lru_cache import LruCache
-from spyre.runtime.memory import DeviceStorage, SpyreTensor
 from spyre.torch_backend.device import allocate_memory, card_at, tensor_memory
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice
+    from spyre.runtime.memory import DeviceStorage
 
 Ints = tuple[int, ...]
 
@@ -62,20 +62,21 @@ class StorageLayout:
 class DeviceBuffer:
     """Memory of one storage. Whoever changes ``base`` does so on the thread that uses the tensor.
 
-    ``host_bytes``: of the storage, as torch sees it. ``pointer``: its data_ptr. ``base``: the
-    tensor on the card; None while the content is ``raw`` host bytes, or empty. ``zero_padded``:
-    what lies beyond the host elements in its sticks is known to be zero. ``layout_id``: equal for
-    buffers whose bases differ by their place only.
+    ``host_bytes``: of the storage, as torch sees it. ``pointer``: its data_ptr. ``base``: what it
+    is laid out for; None while the content is ``raw`` host bytes, or empty. ``memory``: its
+    allocation, from ``address_bytes`` on; launches keep it alive. ``zero_padded``: what lies beyond
+    the host elements in its sticks is known to be zero.
     """
 
     __slots__ = (
         "__weakref__",
         "_anchor",
         "_counted_bytes",
+        "address_bytes",
         "base",
         "card",
         "host_bytes",
-        "layout_id",
+        "memory",
         "pointer",
         "raw",
         "zero_padded",
@@ -84,41 +85,65 @@ class DeviceBuffer:
     def __init__(self, card: FlexDevice, host_bytes: int) -> None:
         self.card = card
         self.host_bytes = host_bytes
-        self.base: SpyreTensor | None = None
+        self.base: StorageLayout | None = None
+        self.memory: DeviceStorage | None = None
+        self.address_bytes = 0
         self.raw: npt.NDArray[np.uint8] | None = None
         self.zero_padded = False
-        self.layout_id = 0
         self._anchor: DeviceStorage | None = None
         self._counted_bytes = 0
         self.pointer = 0
 
+    @property
+    def layout_id(self) -> int:
+        """Equal for buffers that are laid out alike; 0 without a base."""
+        return 0 if self.base is None else self.base.layout_id
+
+    @property
+    def tensor(self) -> DeviceTensor:
+        """The tensor it is laid out for, at its address."""
+        base = self.base
+        assert base is not None
+        return DeviceTensor(
+            "tensor", self.address_bytes, base.layout, base.dtype, base.shape, base.strides
+        )
+
     def place(self, base: StorageLayout) -> None:
         """Give it new memory for ``base``; large memory may hold anything."""
-        storage = allocate_memory(self.card, base.size_bytes)
-        tensor = SpyreTensor("tensor", base.shape, base.dtype, base.layout, storage, base.strides)
-        self._take(storage, tensor.address_bytes, base.size_bytes)
-        self.base = tensor
+        self._take(allocate_memory(self.card, base.size_bytes), base.size_bytes)
+        self.base = base
         self.zero_padded = base.size_bytes <= KEEP_BYTES
-        self.layout_id = base.layout_id
+
+    @classmethod
+    def uncounted(cls, card: FlexDevice, base: StorageLayout) -> DeviceBuffer:
+        """Zeros for ``base`` that no torch storage and no statistics of tensors know of."""
+        buffer = cls(card, 0)
+        buffer._own(allocate_memory(card, base.size_bytes, uncleared=False))
+        buffer.base = base
+        buffer.zero_padded = True
+        return buffer
 
     def hold(self, content: npt.NDArray[np.uint8]) -> None:
         """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
-        storage = allocate_memory(self.card, STICK_BYTES)
-        address_bytes = self.card.allocator.device_address(storage.index)
-        self._take(storage, address_bytes, STICK_BYTES)
+        self._take(allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
         self.raw = content
 
-    def _take(self, storage: DeviceStorage, address_bytes: int, counted_bytes: int) -> None:
+    def _take(self, memory: DeviceStorage, counted_bytes: int) -> None:
         """The first memory gives the pointer, and is kept for it."""
+        self._own(memory)
         # Torch cannot be given another data_ptr for a storage, so the pointer outlives the memory a
         # new layout takes; holding the first memory keeps it from being anybody else's.
         if self._anchor is None:
-            self._anchor = storage
-            self.pointer = self.card.device.memory.pointer + host_offset(address_bytes)
+            self._anchor = memory
+            self.pointer = self.card.device.memory.pointer + host_offset(self.address_bytes)
             _by_pointer[self.pointer] = self
         counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
         tensor_memory(self.card).replace(self._counted_bytes, counted_bytes)
         self._counted_bytes = counted_bytes
+
+    def _own(self, memory: DeviceStorage) -> None:
+        self.memory = memory
+        self.address_bytes = self.card.allocator.device_address(memory.index)
 
     def leave_uncounted(self) -> None:
         """Take its memory out of torch's statistics: it is a constant the backend keeps."""

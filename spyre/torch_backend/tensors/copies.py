@@ -20,7 +20,6 @@ from spyre.hw.memory import DeviceTensor
 from spyre.layout import contiguous_strides
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import host_like, to_device_plan, to_host_plan
-from spyre.runtime.memory import SpyreTensor
 from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, profiled
 from spyre.torch_backend.device import DTYPES, check_int64, name_of
 from spyre.torch_backend.tensors.allocation import allocate_on, default_base, storage_elements
@@ -52,7 +51,7 @@ def download(source: torch.Tensor, target: torch.Tensor) -> None:
         return
     stream = buffer.card.streams.current
     with profiled(TO_HOST):
-        stream.launch(to_host_plan(whole_base, host_tensor(target.detach())), [buffer.base])
+        stream.copy(to_host_plan(whole_base, host_tensor(target.detach())), [buffer.memory])
         stream.synchronize()
 
 
@@ -76,15 +75,15 @@ def start_host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
         return _bytes_storage(buffer.raw.copy(), buffer.host_bytes)
     if buffer.base is None:
         return torch.UntypedStorage(buffer.host_bytes)
-    resolved = buffer.base.resolved
-    host = host_like(resolved)
+    tensor = buffer.tensor
+    host = host_like(tensor)
     content = host.storage.view(np.uint8)
     if content.size < buffer.host_bytes:
         content = np.zeros(buffer.host_bytes, np.uint8)
         seen = content[: host.storage.nbytes].view(host.storage.dtype)
         host = HostTensor(host.name, host.dtype_name, host.shape, host.strides, 0, seen)
     with profiled(TO_HOST):
-        buffer.card.streams.current.launch(to_host_plan(resolved, host), [buffer.base])
+        buffer.card.streams.current.copy(to_host_plan(tensor, host), [buffer.memory])
     return torch.from_numpy(content).untyped_storage()
 
 
@@ -135,7 +134,7 @@ def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
         content, 0, (elements,), (1,)
     )
     view = flat.as_strided(base.shape, base.strides)
-    _upload(buffer, base.resolved, view, True)
+    _upload(buffer, buffer.tensor, view, True)
 
 
 def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
@@ -164,7 +163,7 @@ def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | N
         return None
     size, stride = tuple(tensor.size()), tuple(tensor.stride())
     if (size, stride) == (base.shape, base.strides):
-        return base.resolved
+        return buffer.tensor
     return None
 
 
@@ -172,8 +171,6 @@ def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | N
 def _upload(
     buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
 ) -> None:
-    base = buffer.base
-    assert base is not None
     check_int64(source)
     wait = False
     if not non_blocking:
@@ -182,7 +179,7 @@ def _upload(
         else:
             wait = True
     stream = buffer.card.streams.current
-    stream.launch(to_device_plan(host_tensor(source), target), [base])
+    stream.copy(to_device_plan(host_tensor(source), target), [buffer.memory])
     buffer.zero_padded = True
     if wait:
         stream.synchronize()
@@ -241,22 +238,21 @@ def move(source: torch.Tensor, target: torch.Tensor) -> None:
     dtype are the same, the card may be another. Bits are kept where the source's can be moved.
     """
     buffer, target_buffer = buffer_of(source), buffer_of(target)
-    base, target_base = buffer.base, target_buffer.base
-    assert target_base is not None
-    if base is None or not moves_bits(source):
+    if not moves_bits(source):
         from_host(target, to_host(source))
         return
-    raw = _raw(base)
+    raw = _raw(buffer)
     host = host_like(raw)
     extents = (tuple(source.size()), source.stride(), source.storage_offset())
     view = HostTensor(host.name, host.dtype_name, *extents, host.storage)
     stream = buffer.card.streams.current
     with profiled(ON_CARD):
-        stream.launch(to_host_plan(raw, host), [base])
+        stream.copy(to_host_plan(raw, host), [buffer.memory])
         if target_buffer.card is not buffer.card:
             stream.synchronize()
         target_stream = target_buffer.card.streams.current
-        target_stream.launch(to_device_plan(view, _raw(target_base)), [target_base])
+        target_plan = to_device_plan(view, _raw(target_buffer))
+        target_stream.copy(target_plan, [target_buffer.memory])
     target_buffer.zero_padded = True
 
 
@@ -265,7 +261,9 @@ def moves_bits(tensor: torch.Tensor) -> bool:
     dtype it was made for.
     """
     base = buffer_of(tensor).base
-    return base is not None and DTYPES[base.dtype] == tensor.dtype and _is_plain(base)
+    if base is None or DTYPES[base.dtype] != tensor.dtype:
+        return False
+    return base.layout.element_arrangement == "STANDARD"
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
@@ -281,18 +279,16 @@ def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Ten
     places in it, and it goes up again.
     """
     buffer = buffer_of(target)
-    base = buffer.base
-    assert base is not None
-    raw = _raw(base)
+    raw = _raw(buffer)
     host = host_like(raw)
     stream = buffer.card.streams.current
-    stream.launch(to_host_plan(raw, host), [base])
+    stream.copy(to_host_plan(raw, host), [buffer.memory])
     for view, source in parts:
         extents = (tuple(view.size()), tuple(view.stride()), view.storage_offset())
         host_view = HostTensor(host.name, host.dtype_name, *extents, host.storage)
-        source_base = _whole_base(source)
-        stream.launch(to_host_plan(_raw(source_base), host_view), [source_base])
-    stream.launch(to_device_plan(host, raw), [base])
+        source_buffer = _whole_buffer(source)
+        stream.copy(to_host_plan(_raw(source_buffer), host_view), [source_buffer.memory])
+    stream.copy(to_device_plan(host, raw), [buffer.memory])
     buffer.zero_padded = True
 
 
@@ -310,19 +306,14 @@ def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         assemble(target, [(target, staged)])
 
 
-def _whole_base(source: torch.Tensor) -> SpyreTensor:
-    """The base of ``source``, if that is all of its storage, else of a copy."""
-    base = buffer_of(source if is_whole(source) else relayout(source)).base
-    assert base is not None
-    return base
+def _whole_buffer(source: torch.Tensor) -> DeviceBuffer:
+    """The buffer of ``source``, if that is all of its storage, else of a copy."""
+    return buffer_of(source if is_whole(source) else relayout(source))
 
 
-def _is_plain(base: SpyreTensor) -> bool:
-    return base.layout.element_arrangement == "STANDARD"
-
-
-def _raw(tensor: SpyreTensor) -> DeviceTensor:
-    """The tensor with its elements as integers of the same size."""
+def _raw(buffer: DeviceBuffer) -> DeviceTensor:
+    """Its tensor with the elements as integers of the same size."""
+    tensor = buffer.tensor
     device_format, name = _RAW[tensor.layout.data_format.bits]
     layout = replace(tensor.layout, device_dtype=device_format)
-    return replace(tensor.resolved, layout=layout, dtype=name)
+    return replace(tensor, layout=layout, dtype=name)

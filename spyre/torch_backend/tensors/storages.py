@@ -24,7 +24,6 @@ from spyre.torch_backend.tensors.allocation import (
 )
 from spyre.torch_backend.tensors.buffer import (
     DeviceBuffer,
-    StorageLayout,
     attach,
     buffer_of,
     buffer_of_storage,
@@ -42,13 +41,11 @@ def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A copy on the same card, in the same layout."""
     source = buffer_of_storage(storage)
     copy = DeviceBuffer(source.card, source.host_bytes)
-    base = source.base
-    if base is not None:
-        copy.place(StorageLayout.of(base.shape, base.strides, base.dtype, base.layout))
-        assert copy.base is not None
-        plan = device_copy_plan(base.resolved, copy.base.resolved)
+    if source.base is not None:
+        copy.place(source.base)
+        plan = device_copy_plan(source.tensor, copy.tensor)
         with profiled(ON_CARD):
-            source.card.streams.current.launch(plan, [base, copy.base])
+            source.card.streams.current.copy(plan, [source.memory, copy.memory])
         copy.zero_padded = source.zero_padded
     elif source.raw is not None:
         copy.hold(source.raw.copy())

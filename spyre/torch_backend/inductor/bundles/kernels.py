@@ -39,18 +39,23 @@ from spyre.torch_backend.inductor.bundles.sizes import (
     smallest,
 )
 from spyre.torch_backend.program import CompiledProgram, show_program, shows_programs
-from spyre.torch_backend.tensors import DeviceBuffer, buffer_of, default_base, relayout
+from spyre.torch_backend.tensors import (
+    DeviceBuffer,
+    StorageLayout,
+    buffer_of,
+    default_base,
+    relayout,
+)
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice, LaunchPlan
-    from spyre.runtime.memory import SpyreTensor
 EMITTER = "spyre.torch_backend.inductor"
 
 
 def launch_spec_files(
     name: str,
     memory: KernelMemory,
-    tensors: Sequence[SpyreTensor],
+    tensors: Sequence[StorageLayout],
     symbolic: bool,
     shapes: Sequence[tuple[int | str, ...]] = (),
 ) -> dict[str, bytes]:
@@ -79,7 +84,7 @@ def _role(expected: ArgumentMemory) -> Role:
     return Role.INPUT_OUTPUT if expected.is_input else Role.OUTPUT
 
 
-def layouts_text(memory: KernelMemory, tensors: Sequence[SpyreTensor]) -> str:
+def layouts_text(memory: KernelMemory, tensors: Sequence[StorageLayout]) -> str:
     """A line per argument: host sizes, strides and dtype, device size and format."""
     lines = []
     for k, (use, tensor) in enumerate(zip(memory.arguments, tensors, strict=True)):
@@ -95,7 +100,7 @@ def layouts_text(memory: KernelMemory, tensors: Sequence[SpyreTensor]) -> str:
 
 
 def note_files(
-    notes: Notes, memory: KernelMemory, tensors: Sequence[SpyreTensor]
+    notes: Notes, memory: KernelMemory, tensors: Sequence[StorageLayout]
 ) -> dict[str, bytes]:
     """``notes`` and layouts of a launch, as files. ``tensors``: by arg_index."""
     texts = {**notes, LAYOUTS_FILE: layouts_text(memory, tensors)}
@@ -207,12 +212,10 @@ class InductorKernel:
                 "Expected all tensors to be on the same device, but found spyre:"
                 + " and spyre:".join(str(k) for k in sorted({b.card.index for b in buffers}))
             )
-        memory: list[SpyreTensor] = []
+        memory = list(buffers)
         for buffer, expected in zip(buffers, self.memory.arguments, strict=False):
-            assert buffer.base is not None
             if expected.is_output:
                 buffer.zero_padded = False
-            memory.append(buffer.base)
         memory += [number_on_card(card, number, dtype) for number, dtype in self.constants]
         if not self._is_shown:
             self._show(memory)
@@ -220,23 +223,23 @@ class InductorKernel:
             memory.append(scratch_memory(card, self.memory.pool_bytes))
         self._enqueue(card, memory)
 
-    def _enqueue(self, card: FlexDevice, memory: Sequence[SpyreTensor]) -> None:
-        addresses = [m.address_bytes for m in memory]
-        self.program_on(card).launch(card.streams.current, addresses, memory)
+    def _enqueue(self, card: FlexDevice, memory: Sequence[DeviceBuffer]) -> None:
+        _enqueue_at(self.program_on(card), card, memory)
 
-    def _show(self, tensors: Sequence[SpyreTensor]) -> None:
+    def _show(self, memory: Sequence[DeviceBuffer]) -> None:
         """Log and keep it as the environment asks for, when it runs for the first time."""
         with self._lock:
             if self._is_shown:
                 return
             if shows_programs():
+                tensors = [buffer.base for buffer in memory if buffer.base is not None]
                 files = self._launch_spec_files(tensors)
                 files |= note_files(self.notes, self.memory, tensors)
                 parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
                 show_program(self.name, spec_text(self.specs), parts)
             self._is_shown = True
 
-    def _launch_spec_files(self, tensors: Sequence[SpyreTensor]) -> dict[str, bytes]:
+    def _launch_spec_files(self, tensors: Sequence[StorageLayout]) -> dict[str, bytes]:
         return launch_spec_files(self.name, self.memory, tensors, self._symbolic)
 
     def program_on(self, card: FlexDevice) -> CompiledProgram:
@@ -283,6 +286,16 @@ class InductorKernel:
             found=found,
             hint="outputs, and inputs that are not whole tensors, are not copied to fit",
         )
+
+
+def _enqueue_at(
+    program: CompiledProgram,
+    card: FlexDevice,
+    memory: Sequence[DeviceBuffer],
+    plan: LaunchPlan | None = None,
+) -> None:
+    addresses = tuple([buffer.address_bytes for buffer in memory])
+    program.launch(card.streams.current, addresses, [buffer.memory for buffer in memory], plan)
 
 
 def _fits(buffer: DeviceBuffer, expected: ArgumentMemory) -> bool:
@@ -402,7 +415,7 @@ class _KernelAtSizes(InductorKernel):
         """That of the kernel."""
         return self.dynamic.bundle
 
-    def _enqueue(self, card: FlexDevice, memory: Sequence[SpyreTensor]) -> None:
+    def _enqueue(self, card: FlexDevice, memory: Sequence[DeviceBuffer]) -> None:
         spans = [argument.size_bytes for argument in self.memory.arguments]
         if self.memory.pool_bytes:
             spans.append(self.memory.pool_bytes)
@@ -410,10 +423,9 @@ class _KernelAtSizes(InductorKernel):
         key = (card.index, card.device.resets)
         if key not in self._forms:
             self._forms = {key: program.launch_plan(spans, self.sizes)}
-        addresses = [m.address_bytes for m in memory]
-        program.launch(card.streams.current, addresses, memory, self._forms[key])
+        _enqueue_at(program, card, memory, self._forms[key])
 
-    def _launch_spec_files(self, tensors: Sequence[SpyreTensor]) -> dict[str, bytes]:
+    def _launch_spec_files(self, tensors: Sequence[StorageLayout]) -> dict[str, bytes]:
         self.dynamic.is_shown = True
         names = {size.name for size in self.dynamic.sizes}
         shapes = [
