@@ -1,3 +1,7 @@
+from .combining import (
+    OPERATORS as OPERATORS,
+    Combiner as Combiner,
+)
 from .device import (
     Device as Device,
     warm_driver as warm_driver,

@@ -1,0 +1,118 @@
+"""Reductions of collectives: two stick images made one, with the arithmetic of the card's adds.
+
+16-bit and 32-bit floats go through the compiled kernels; integers and bools, whose elements the
+card adds as words that wrap, through numpy, whose words wrap alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import find_format, find_host_dtype
+from spyre.errors import UnsupportedError
+from spyre.hw.numerics import Numerics
+from spyre.hw.spec import STICK_BYTES
+from spyre.hw.table import BINARY, FUSED_BINARY, plan as tb
+
+Bytes = npt.NDArray[np.uint8]
+Operator = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
+OPERATORS: tuple[str, ...] = get_args(Operator)
+
+_FLOATS = {"sum": "add", "product": "mul", "min": "min", "max": "max"}
+_INTEGERS: dict[str, Callable[..., Any]] = {
+    "sum": np.add,
+    "product": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+_BOOLS: dict[str, Callable[..., Any]] = {
+    "sum": np.bitwise_or,
+    "product": np.bitwise_and,
+    "min": np.bitwise_and,
+    "max": np.bitwise_or,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+"""Bools are the codes of 0 and 1, so that words of bits do: or is their sum and maximum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combiner:
+    """One reduction operator over one dtype in one number mode.
+
+    ``dtype``: torch dtype name. Raises UnsupportedError SPY953 for an operator the dtype has not,
+    such as ``bor`` of floats.
+    """
+
+    operator: str
+    dtype: str
+    numerics: Numerics
+
+    def __post_init__(self) -> None:
+        allowed = list(_FLOATS) if self.is_float else list(OPERATORS)
+        if self.operator not in allowed:
+            raise UnsupportedError(
+                "SPY953",
+                f"collectives have no reduction {self.operator} of {self.dtype}",
+                expected=", ".join(allowed),
+                found=self.operator,
+            )
+        if self._words is None and not self.is_float:
+            raise UnsupportedError(
+                "SPY953",
+                f"the card has no arithmetic for tensors of {self.dtype}",
+                expected="float16, bfloat16, float32, bool, int8, int16, int32, int64 or uint8",
+                found=self.dtype,
+            )
+
+    @property
+    def is_float(self) -> bool:
+        """True for what the card adds as numbers and rounds."""
+        return self.dtype in ("float16", "bfloat16", "float32")
+
+    @property
+    def _words(self) -> str | None:
+        if self.dtype == "bool":
+            return "uint16"
+        name = find_format(find_host_dtype(self.dtype).device_format).code_dtype
+        return name if np.dtype(name).kind in "iu" and not self.dtype.startswith("float8") else None
+
+    @property
+    def _format_code(self) -> int:
+        return tb.FP32 if self.dtype == "float32" else self.numerics.half_format
+
+    def combine(self, x: Bytes, y: Bytes, out: Bytes) -> None:
+        """``out`` = x op y; equal numbers of whole sticks, ``out`` may be x."""
+        if not self.is_float:
+            table = _BOOLS if self.dtype == "bool" else _INTEGERS
+            left, right, result = (run.view(np.dtype(self._words)) for run in (x, y, out))
+            table[self.operator](left, right, out=result)
+            if self.dtype == "uint8":
+                # a byte is a word on the card; it wraps where torch's byte does
+                np.bitwise_and(result, 0xFF, out=result)
+            return
+        from spyre.hw.kernels import combining
+
+        name = _FLOATS[self.operator]
+        fused = self._format_code == tb.DL16 and name in FUSED_BINARY
+        sticks = out.size // STICK_BYTES
+        addresses = [run.ctypes.data for run in (x, y, out)]
+        kernel: Any = combining.combine
+        kernel(BINARY.index(name), self._format_code, fused, *addresses, sticks)
+
+    def add_once(self, runs: Sequence[Bytes], out: Bytes) -> None:
+        """``out`` = the sum of all runs, added in float32 in their order and rounded once."""
+        from spyre.hw.kernels import combining
+
+        addresses = np.array([run.ctypes.data for run in runs], np.int64)
+        kernel: Any = combining.add_all
+        kernel(self._format_code, addresses, out.ctypes.data, out.size // STICK_BYTES)

@@ -1,0 +1,26 @@
+from .algorithms import (
+    ALGORITHMS as ALGORITHMS,
+    Algorithm as Algorithm,
+)
+from .collectives import (
+    Communicator as Communicator,
+    Operation as Operation,
+)
+from .errors import (
+    CollectiveError as CollectiveError,
+)
+from .memory import (
+    SharedMemory as SharedMemory,
+    join_processes as join_processes,
+    join_threads as join_threads,
+)
+from .messages import (
+    Messages as Messages,
+    MessageTransport as MessageTransport,
+    Pending as Pending,
+)
+from .transport import (
+    Deadline as Deadline,
+    Store as Store,
+    Transport as Transport,
+)

@@ -1,0 +1,382 @@
+"""The collectives of one group: schedules of rounds over bytes of the cards' memories.
+
+All data are arrays of bytes [rows, columns] (a run is one row; parts of a tensor may be rows at a
+distance): stick images, or codes in C order where the ranks agreed on those. A rank's own memory is
+only touched by the thread that calls. Every operation is one round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from spyre.errors import SpyreError
+from spyre.hw.device import Combiner
+from spyre.runtime.comms.algorithms import (
+    block_bytes,
+    blocks_of,
+    chunk_bounds,
+    edges_of,
+    fold,
+    piece_sizes,
+)
+from spyre.runtime.comms.errors import CollectiveError
+from spyre.runtime.comms.transport import Box, Bytes, Deadline, Round, Transport
+
+SMALL_BYTES = 64 << 10
+"""Reductions up to this size are one exchange: every rank sends all and reduces all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One collective as it was run. ``seconds``: of the host; ``size_bytes``: of the argument."""
+
+    name: str
+    detail: str
+    sequence: int
+    size_bytes: int
+    seconds: float
+    combined_bytes: int
+
+
+class _Given(NamedTuple):
+    """A part for ``readers``."""
+
+    part: Bytes
+    readers: tuple[int, ...]
+
+
+class _Taken(NamedTuple):
+    """Where a part from box ``box`` of another rank goes."""
+
+    part: Bytes
+    box: int
+
+
+class Communicator:
+    """One rank of a group. Calls come from one thread, on all ranks in the same order.
+
+    After a failure the group is dead: every later call raises CollectiveError SPY956.
+    ``observer`` is told of every operation done.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        algorithm: str = "RankOrder",
+        observer: Callable[[Operation], None] | None = None,
+    ) -> None:
+        self.transport = transport
+        self.algorithm = algorithm
+        self.observer = observer
+        self.failure: SpyreError | None = None
+        self._sequence = 0
+        self._combined_bytes = 0
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.transport.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.transport.size
+
+    def fail(self, reason: SpyreError) -> None:
+        """The group is dead from now on; the other ranks notice."""
+        if self.failure is None:
+            self.failure = reason
+            # what another rank said first is handed on: the cause, not who heard of it
+            heard = reason.finding.found if reason.code == "SPY957" else ""
+            self.transport.fail(heard or f"rank {self.rank}: {reason.finding.message}")
+
+    def check(self) -> None:
+        """CollectiveError SPY956 if the group has failed before."""
+        if self.failure is not None:
+            raise CollectiveError(
+                "SPY956",
+                "an operation of this group has failed, and the group with it",
+                found=str(self.failure.finding.message),
+                hint="destroy the process group and make a new one",
+            ) from self.failure
+
+    def close(self) -> None:
+        """Give the transport back."""
+        self.transport.close()
+
+    # --- reductions ---------------------------------------------------------------------------
+
+    def all_reduce(self, run: Bytes, combiner: Combiner, detail: str, deadline: Deadline) -> None:
+        """Reduce equal runs of whole sticks of all ranks, in place; the same bits on all ranks."""
+        if run.size * self.size <= SMALL_BYTES:
+            self._all_reduce_small(run, combiner, detail, deadline)
+        else:
+            self._reduce_chunks("all_reduce", run, range(self.size), combiner, detail, deadline)
+
+    def reduce(
+        self, run: Bytes, root: int, combiner: Combiner, detail: str, deadline: Deadline
+    ) -> None:
+        """As `all_reduce`; only the root gets the result, the others keep what they have."""
+        self._reduce_chunks(f"reduce to {root}", run, [root], combiner, detail, deadline)
+
+    def _all_reduce_small(
+        self, run: Bytes, combiner: Combiner, detail: str, deadline: Deadline
+    ) -> None:
+        boxes = [Box((run.size,), self._others)]
+        with self._round("all_reduce", detail, boxes, run.size, deadline) as current:
+            self._fill(current, 0, 0, run)
+            runs = [
+                current.read(k, 0, 0, boxes[0].sizes) if k != self.rank else current.piece(0, 0)
+                for k in range(self.size)
+            ]
+            for owner, (start, end) in enumerate(chunk_bounds(run.size, self.size)):
+                if start < end:
+                    self._fold([r[start:end] for r in runs], owner, combiner, run[start:end])
+
+    def _reduce_chunks(
+        self,
+        name: str,
+        run: Bytes,
+        receivers: Sequence[int],
+        combiner: Combiner,
+        detail: str,
+        deadline: Deadline,
+    ) -> None:
+        """Every rank reduces a chunk of all runs and hands it to the receivers, piece by piece.
+
+        Box c: what this rank has of chunk c; the last box: its own chunk, reduced. Piece by piece
+        the steps follow each other so that the ranks work at the same time.
+        """
+        bounds = chunk_bounds(run.size, self.size)
+        sizes = [piece_sizes(end - start) for start, end in bounds]
+        others = tuple(k for k in receivers if k != self.rank)
+        boxes = [Box(sizes[c] if c != self.rank else (), (c,)) for c in range(self.size)] + [
+            Box(sizes[self.rank], others)
+        ]
+        starts = [edges_of(s, start) for (start, _), s in zip(bounds, sizes, strict=True)]
+        takes = self.rank in receivers
+
+        def give(current: Round, index: int) -> None:
+            for c in self._followers:
+                if index < len(sizes[c]):
+                    self._fill(current, c, index, _part(run, starts[c], index))
+
+        def reduce_own(current: Round, index: int) -> None:
+            if index >= len(sizes[self.rank]):
+                return
+            own = _part(run, starts[self.rank], index)
+            runs = [
+                own if k == self.rank else current.read(k, self.rank, index, sizes[self.rank])
+                for k in range(self.size)
+            ]
+            result = current.piece(self.size, index)
+            self._fold(runs, self.rank, combiner, result)
+            current.commit(self.size)
+            if takes:
+                own[:] = result
+
+        def take(current: Round, index: int) -> None:
+            for c in self._followers:
+                if takes and index < len(sizes[c]):
+                    result = current.read(c, self.size, index, sizes[c])
+                    _part(run, starts[c], index)[:] = result
+
+        with self._round(name, detail, boxes, run.size, deadline) as current:
+            _pipeline(current, max(map(len, sizes)), (give, reduce_own, take))
+
+    def reduce_scatter(
+        self,
+        out: Bytes,
+        parts: Sequence[Bytes],
+        combiner: Combiner,
+        detail: str,
+        deadline: Deadline,
+    ) -> None:
+        """``out`` = the reduction of every rank's ``parts[rank]``, whole sticks each."""
+        own_blocks = blocks_of(_shape(out))
+        sizes = block_bytes(own_blocks)
+        blocks = [blocks_of(_shape(part)) for part in parts]
+        boxes = [
+            Box(block_bytes(blocks[c]) if c != self.rank else (), (c,)) for c in range(self.size)
+        ]
+
+        def give(current: Round, index: int) -> None:
+            for c in self._followers:
+                if index < len(blocks[c]):
+                    self._fill(current, c, index, parts[c][blocks[c][index]])
+
+        def reduce_own(current: Round, index: int) -> None:
+            if index >= len(own_blocks):
+                return
+            own = np.ascontiguousarray(parts[self.rank][own_blocks[index]]).reshape(-1)
+            runs = [
+                own if k == self.rank else current.read(k, self.rank, index, sizes)
+                for k in range(self.size)
+            ]
+            result = np.empty_like(own)
+            self._fold(runs, self.rank, combiner, result)
+            target = out[own_blocks[index]]
+            target[...] = result.reshape(target.shape)
+
+        total = sum(part.size for part in parts)
+        with self._round("reduce_scatter", detail, boxes, total, deadline) as current:
+            _pipeline(current, max(map(len, blocks)), (give, reduce_own))
+
+    # --- copies -------------------------------------------------------------------------------
+
+    def broadcast(self, part: Bytes, root: int, detail: str, deadline: Deadline) -> None:
+        """Every rank's ``part`` becomes the root's."""
+        at_root = self.rank == root
+        given = {0: _Given(part, self._others)} if at_root else {}
+        taken = {} if at_root else {root: _Taken(part, 0)}
+        self._copy(f"broadcast from {root}", given, taken, detail, deadline)
+
+    def all_gather(
+        self, outs: Sequence[Bytes], own: Bytes, detail: str, deadline: Deadline
+    ) -> None:
+        """``outs[k]`` = what rank k gives as ``own``."""
+        given = {0: _Given(own, self._others)}
+        taken = {k: _Taken(outs[k], 0) for k in self._others}
+        self._copy("all_gather", given, taken, detail, deadline, (outs[self.rank], own))
+
+    def gather(
+        self, outs: Sequence[Bytes], own: Bytes, root: int, detail: str, deadline: Deadline
+    ) -> None:
+        """At the root ``outs[k]`` = what rank k gives as ``own``; ``outs`` is empty elsewhere."""
+        name = f"gather to {root}"
+        if self.rank == root:
+            taken = {k: _Taken(outs[k], root) for k in self._others}
+            self._copy(name, {}, taken, detail, deadline, (outs[root], own))
+        else:
+            self._copy(name, {root: _Given(own, (root,))}, {}, detail, deadline)
+
+    def scatter(
+        self, out: Bytes, parts: Sequence[Bytes], root: int, detail: str, deadline: Deadline
+    ) -> None:
+        """``out`` = the root's ``parts[rank]``; ``parts`` is empty elsewhere."""
+        name = f"scatter from {root}"
+        if self.rank == root:
+            given = {k: _Given(parts[k], (k,)) for k in self._others}
+            self._copy(name, given, {}, detail, deadline, (out, parts[root]))
+        else:
+            self._copy(name, {}, {root: _Taken(out, self.rank)}, detail, deadline)
+
+    def all_to_all(
+        self, outs: Sequence[Bytes], parts: Sequence[Bytes], detail: str, deadline: Deadline
+    ) -> None:
+        """``outs[k]`` = what rank k gives as ``parts[rank]``."""
+        given = {k: _Given(parts[k], (k,)) for k in self._others}
+        taken = {k: _Taken(outs[k], self.rank) for k in self._others}
+        itself = outs[self.rank], parts[self.rank]
+        self._copy("all_to_all", given, taken, detail, deadline, itself)
+
+    def barrier(self, detail: str, deadline: Deadline) -> None:
+        """Return when all ranks have come."""
+        self._copy("barrier", {}, {}, detail, deadline)
+
+    def _copy(
+        self,
+        name: str,
+        given: dict[int, _Given],
+        taken: dict[int, _Taken],
+        detail: str,
+        deadline: Deadline,
+        itself: tuple[Bytes, Bytes] | None = None,
+    ) -> None:
+        """Give parts (by box) and take parts (by rank); ``itself``: (out, part) of this rank."""
+        layout = {box: blocks_of(_shape(item.part)) for box, item in given.items()}
+        expected = {k: blocks_of(_shape(item.part)) for k, item in taken.items()}
+        boxes = [
+            Box(block_bytes(layout[box]), given[box].readers) if box in given else Box((), ())
+            for box in range(max(given, default=-1) + 1)
+        ]
+
+        def give(current: Round, index: int) -> None:
+            for box, blocks in layout.items():
+                if index < len(blocks):
+                    self._fill(current, box, index, given[box].part[blocks[index]])
+
+        def take(current: Round, index: int) -> None:
+            for k in self._followers:
+                if k in taken and index < len(expected[k]):
+                    sizes = block_bytes(expected[k])
+                    target = taken[k].part[expected[k][index]]
+                    content = current.read(k, taken[k].box, index, sizes)
+                    target[...] = content.reshape(target.shape)
+
+        parts = [item.part for item in (given or taken).values()]
+        size_bytes = sum(part.size for part in parts)
+        with self._round(name, detail, boxes, size_bytes, deadline) as current:
+            steps = max(map(len, (*layout.values(), *expected.values())), default=0)
+            _pipeline(current, steps, (give, take))
+            if itself is not None:
+                itself[0][...] = itself[1].reshape(itself[0].shape)
+
+    # --- rounds -------------------------------------------------------------------------------
+
+    @property
+    def _followers(self) -> list[int]:
+        """The other ranks, each rank beginning with the next one, so that not all ask one."""
+        return [(self.rank + step) % self.size for step in range(1, self.size)]
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        return tuple(k for k in range(self.size) if k != self.rank)
+
+    @contextmanager
+    def _round(
+        self, name: str, detail: str, boxes: Sequence[Box], size_bytes: int, deadline: Deadline
+    ) -> Iterator[Round]:
+        self.check()
+        self._sequence += 1
+        self._combined_bytes = 0
+        start = time.perf_counter()
+        header = f"{f'{name} {detail}'.rstrip()} (operation {self._sequence} of the group)"
+        try:
+            with self.transport.round(header, boxes, deadline) as current:
+                yield current
+        except SpyreError as error:
+            self.fail(error)
+            raise
+        except BaseException as error:
+            reason = f"{header}: {type(error).__name__}: {error}"
+            self.fail(CollectiveError("SPY957", reason))
+            raise
+        if self.observer is not None:
+            seconds = time.perf_counter() - start
+            combined = self._combined_bytes
+            self.observer(Operation(name, detail, self._sequence, size_bytes, seconds, combined))
+
+    @staticmethod
+    def _fill(current: Round, box: int, index: int, content: Bytes) -> None:
+        target = current.piece(box, index)
+        target.reshape(content.shape)[...] = content
+        current.commit(box)
+
+    def _fold(self, runs: Sequence[Bytes], owner: int, combiner: Combiner, out: Bytes) -> None:
+        self._combined_bytes += (len(runs) - 1) * out.size
+        fold(runs, owner, self.algorithm, combiner, out)
+
+
+def _pipeline(current: Round, pieces: int, stages: Sequence[Callable[[Round, int], None]]) -> None:
+    """Stage s works on piece i - s in step i: a piece is asked for after the next one was given."""
+    for step in range(pieces + len(stages) - 1):
+        for lag, stage in enumerate(stages):
+            if 0 <= step - lag < pieces:
+                stage(current, step - lag)
+
+
+def _part(run: Bytes, edges: Sequence[int], index: int) -> Bytes:
+    return run[edges[index] : edges[index + 1]]
+
+
+def _shape(part: Bytes) -> tuple[int, int]:
+    """[rows, columns] of a part; a run is one row."""
+    rows, columns = part.shape
+    return rows, columns

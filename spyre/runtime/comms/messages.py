@@ -1,0 +1,187 @@
+"""Rounds over messages between pairs of ranks, for ranks that share no memory.
+
+The messages are handed in: `torch.distributed`'s gloo, which has sockets, name resolution and
+encryption settings. Per pair and box messages arrive in the order they are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from spyre.runtime.comms.errors import CollectiveError
+from spyre.runtime.comms.memory import check_size
+from spyre.runtime.comms.transport import (
+    MAX_RANKS,
+    Box,
+    Bytes,
+    Deadline,
+    disagreement,
+    missing,
+)
+
+HEADER_BYTES = 256
+HEADER_TAG = 2 * MAX_RANKS - 1
+TAGS_PER_ROUND = 2 * MAX_RANKS
+ROUNDS = 1 << 16
+"""Rounds until tags come again; no two of a group are ever under way that far apart."""
+AHEAD = 2
+"""Pieces whose receive is posted before they are asked for."""
+
+
+class Pending(Protocol):
+    """A message under way."""
+
+    def wait(self, seconds: float) -> bool:
+        """False if it is not done after so long. Raises what the other end's death raises."""
+
+
+class Messages(Protocol):
+    """Point-to-point messages of one rank."""
+
+    def send(self, content: Bytes, rank: int, tag: int) -> Pending:
+        """``content`` must not change until the message is done."""
+
+    def receive(self, content: Bytes, rank: int, tag: int) -> Pending:
+        """Fill ``content`` with the next message of ``rank`` under ``tag``."""
+
+    def close(self) -> None:
+        """Break the connections, so that the others notice."""
+
+
+class MessageTransport:
+    """The transport of one rank over `Messages`."""
+
+    def __init__(self, messages: Messages, rank: int, size: int) -> None:
+        check_size(size)
+        self.rank, self.size = rank, size
+        self._messages = messages
+        self._round = 0
+
+    @contextmanager
+    def round(
+        self, header: str, boxes: Sequence[Box], deadline: Deadline
+    ) -> Iterator[_MessageRound]:
+        """See `Transport.round`."""
+        first_tag = (self._round % ROUNDS) * TAGS_PER_ROUND
+        self._round += 1
+        current = _MessageRound(
+            self._messages, self.rank, self.size, header, tuple(boxes), deadline, first_tag
+        )
+        current.publish()
+        yield current
+        for other in current.others:
+            current.meet(other)
+        current.flush()
+
+    def fail(self, reason: str) -> None:
+        """See `Transport.fail`: a broken connection is all that others can notice."""
+        self._messages.close()
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        self._messages.close()
+
+
+@dataclass(slots=True)
+class _MessageRound:
+    """See `Round`."""
+
+    messages: Messages
+    rank: int
+    size: int
+    header: str
+    boxes: tuple[Box, ...]
+    deadline: Deadline
+    first_tag: int
+    contents: list[Bytes] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    sent: list[tuple[int, Pending]] = field(default_factory=list)
+    headers: dict[int, tuple[Bytes, Pending]] = field(default_factory=dict)
+    sizes: dict[int, Bytes] = field(default_factory=dict)
+    inbox: dict[tuple[int, int], list[tuple[Bytes, Pending]]] = field(default_factory=dict)
+
+    @property
+    def others(self) -> list[int]:
+        """All ranks but this one."""
+        return [k for k in range(self.size) if k != self.rank]
+
+    def publish(self) -> None:
+        """Send the header to all, and be ready for theirs."""
+        sizes = np.zeros(MAX_RANKS + 2, np.int64)
+        sizes[: len(self.boxes)] = [box.size_bytes for box in self.boxes]
+        text = self.header.encode()[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")
+        content = np.concatenate([np.frombuffer(text, np.uint8), sizes.view(np.uint8)])
+        for other in self.others:
+            answer = np.empty_like(content)
+            tag = self.first_tag + HEADER_TAG
+            self.headers[other] = answer, self.messages.receive(answer, other, tag)
+            self.sent.append((other, self.messages.send(content, other, tag)))
+        self.contents = [np.empty(box.size_bytes, np.uint8) for box in self.boxes]
+        self.committed = [0] * len(self.boxes)
+
+    def piece(self, box: int, index: int) -> Bytes:
+        """See `Round.piece`."""
+        start = sum(self.boxes[box].sizes[:index])
+        return self.contents[box][start : start + self.boxes[box].sizes[index]]
+
+    def commit(self, box: int) -> None:
+        """See `Round.commit`."""
+        content = self.piece(box, self.committed[box])
+        self.committed[box] += 1
+        for reader in self.boxes[box].readers:
+            self.sent.append((reader, self.messages.send(content, reader, self.first_tag + box)))
+
+    def meet(self, rank: int) -> None:
+        """Wait for the header of ``rank``, which must be doing the same."""
+        if rank in self.sizes:
+            return
+        content, pending = self.headers[rank]
+        self._finish(rank, pending)
+        theirs = content[:HEADER_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
+        if theirs.encode() != self.header.encode()[:HEADER_BYTES]:
+            raise disagreement(rank, theirs, self.rank, self.header)
+        self.sizes[rank] = content[HEADER_BYTES:].view(np.int64)
+
+    def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
+        """See `Round.read`."""
+        self.meet(rank)
+        expected, found = sum(sizes), int(self.sizes[rank][box])
+        if expected != found:
+            raise disagreement(
+                rank,
+                f"{self.header}, {found} bytes for rank {self.rank}",
+                self.rank,
+                f"{self.header}, {expected} bytes from rank {rank}",
+            )
+        posted = self.inbox.setdefault((rank, box), [])
+        for size in sizes[len(posted) : index + 1 + AHEAD]:
+            content = np.empty(size, np.uint8)
+            pending = self.messages.receive(content, rank, self.first_tag + box)
+            posted.append((content, pending))
+        content, pending = posted[index]
+        self._finish(rank, pending)
+        return content
+
+    def flush(self) -> None:
+        """Wait until everything sent has been taken."""
+        for rank, pending in self.sent:
+            self._finish(rank, pending)
+
+    def _finish(self, rank: int, pending: Pending) -> None:
+        try:
+            done = pending.wait(self.deadline.seconds_left)
+        except RuntimeError as error:
+            if self.deadline.seconds_left == 0:
+                raise missing([rank], self.header, self.deadline) from error
+            raise CollectiveError(
+                "SPY954",
+                f"{self.header}: the connection to rank {rank} has ended",
+                found=str(error).splitlines()[0],
+            ) from error
+        if not done:
+            raise missing([rank], self.header, self.deadline)

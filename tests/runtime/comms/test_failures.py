@@ -1,0 +1,170 @@
+"""Ranks that differ, fail, end or do not come: an error on all others, in time, naming them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spyre.hw.device import Combiner
+from spyre.hw.numerics import Numerics
+from spyre.runtime.comms import CollectiveError, Communicator, Deadline
+from spyre.runtime.comms.memory import join_processes
+from tests.runtime.comms.ranks import one_row, raised, run_ranks
+
+KINDS = ["threads", "messages"]
+
+
+def failures(results):
+    assert all(isinstance(result, CollectiveError) for result in results), results
+    return [str(result) for result in results]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_different_operations_fail_on_all_ranks(kind):
+    def body(communicator):
+        if communicator.rank == 0:
+            communicator.barrier("", Deadline.after(5))
+        else:
+            communicator.broadcast(np.zeros((1, 8), np.uint8), 0, "int8 8", Deadline.after(5))
+
+    first, second = failures(run_ranks(2, body, kind))
+    assert "SPY952" in first
+    assert "barrier" in first
+    assert "broadcast from 0" in first
+    assert "SPY952" in second
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_different_sizes_fail_and_name_both(kind):
+    def body(communicator):
+        own = np.zeros((1, 128 * (1 + communicator.rank)), np.uint8)
+        outs = [np.zeros_like(own) for _ in range(2)]
+        communicator.all_gather(outs, own, "", Deadline.after(5))
+
+    text = failures(run_ranks(2, body, kind))[0]
+    assert "128 bytes" in text
+    assert "256 bytes" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_absent_rank_is_missed_at_the_deadline(kind):
+    def body(communicator):
+        if communicator.rank == 1:
+            return 0.2
+        start = time.monotonic()
+        with pytest.raises(CollectiveError, match=r"SPY955[\s\S]*rank 1"):
+            communicator.barrier("", Deadline.after(0.2))
+        return time.monotonic() - start
+
+    assert raised(run_ranks(2, body, kind))[0] == pytest.approx(0.2, abs=0.3)
+
+
+def test_a_rank_that_fails_ends_the_others_long_before_the_deadline():
+    def body(communicator):
+        start = time.monotonic()
+        if communicator.rank == 1:
+            communicator.fail(CollectiveError("SPY957", "the third operand is missing"))
+        else:
+            with pytest.raises(CollectiveError, match=r"SPY957[\s\S]*operand is missing"):
+                communicator.barrier("", Deadline.after(20))
+        with pytest.raises(CollectiveError, match="SPY956"):
+            communicator.barrier("", Deadline.after(20))
+        return time.monotonic() - start
+
+    assert max(raised(run_ranks(3, body))) < 5
+
+
+# --- processes --------------------------------------------------------------------------------
+
+
+class DirectoryStore:
+    """A store as torch.distributed's, in a directory."""
+
+    def __init__(self, path):
+        self._path = Path(path)
+
+    def set(self, key, value):
+        target = self._path / key.replace("/", "_")
+        scratch = target.with_suffix(f".{os.getpid()}")
+        scratch.write_bytes(value.encode())
+        scratch.rename(target)
+
+    def get(self, key):
+        target, last = self._path / key.replace("/", "_"), time.monotonic() + 20
+        while not target.exists():
+            assert time.monotonic() < last, f"nobody sets {key}"
+            time.sleep(0.002)
+        return target.read_bytes()
+
+
+def main(directory, rank, size, work):
+    """What a rank's process does; exit code 3 after a CollectiveError, whose code it prints."""
+    transport = join_processes(DirectoryStore(directory), rank, size)
+    assert transport is not None
+    communicator = Communicator(transport)
+    combiner = Combiner("sum", "float32", Numerics())
+    try:
+        for number in range(4 if work == "sum" else 1_000_000):
+            run = np.full(100_000 // 128 * 32, rank + number, np.float32)
+            limit = Deadline.after(20 if number < 4 else 2)
+            communicator.all_reduce(run.view(np.uint8), combiner, "", limit)
+            assert (run == sum(range(size)) + size * number).all()
+            if number == 3:
+                print("under way", flush=True)
+        outs = [np.zeros((1, 8), np.uint8) for _ in range(size)]
+        communicator.all_gather(outs, one_row(np.int64(rank)), "", Deadline.after(20))
+        assert [int(out.view(np.int64)[0, 0]) for out in outs] == list(range(size))
+    except CollectiveError as error:
+        print(error.code, flush=True)
+        sys.exit(3)
+    finally:
+        communicator.close()
+
+
+@pytest.fixture
+def start_ranks(tmp_path):
+    started = []
+
+    def start(size, work):
+        for rank in range(size):
+            command = (
+                f"from {__name__} import main; main({str(tmp_path)!r}, {rank}, {size}, {work!r})"
+            )
+            started.append(
+                subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True)
+            )
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_processes_share_memory_and_leave_nothing(start_ranks):
+    before = set(os.listdir("/dev/shm"))
+    processes = start_ranks(2, "sum")
+    assert [process.wait(30) for process in processes] == [0, 0]
+    assert set(os.listdir("/dev/shm")) == before
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGKILL, "SPY954"), (signal.SIGSTOP, "SPY955")])
+def test_a_killed_or_stopped_process_ends_the_others(start_ranks, sign, code):
+    killed, *others = start_ranks(3, "endless")
+    for process in (killed, *others):
+        assert process.stdout.readline() == "under way\n"
+    killed.send_signal(sign)
+    start = time.monotonic()
+    assert [process.wait(20) for process in others] == [3, 3]
+    assert time.monotonic() - start < (5 if sign == signal.SIGKILL else 10)
+    codes = {process.stdout.read().strip() for process in others}
+    # the first one to notice tells the other
+    assert codes <= {code, "SPY957"}
+    assert code in codes
