@@ -100,19 +100,19 @@ class Combiner:
                 # a byte is a word on the card; it wraps where torch's byte does
                 np.bitwise_and(result, 0xFF, out=result)
             return
-        from spyre.hw.kernels import combining
+        from spyre.hw.kernels import families
 
         name = _FLOATS[self.operator]
         fused = self._format_code == tb.DL16 and name in FUSED_BINARY
         sticks = out.size // STICK_BYTES
         addresses = [run.ctypes.data for run in (x, y, out)]
-        kernel: Any = combining.combine
+        kernel: Any = families.combine
         kernel(BINARY.index(name), self._format_code, fused, *addresses, sticks)
 
     def add_once(self, runs: Sequence[Bytes], out: Bytes) -> None:
         """``out`` = the sum of all runs, added in float32 in their order and rounded once."""
-        from spyre.hw.kernels import combining
+        from spyre.hw.kernels import families
 
         addresses = np.array([run.ctypes.data for run in runs], np.int64)
-        kernel: Any = combining.add_all
+        kernel: Any = families.add_all
         kernel(self._format_code, addresses, out.ctypes.data, out.size // STICK_BYTES)

@@ -1,1 +1,5 @@
-"""One module per family of operations, with an entry for each kernel."""
+"""Kernels, one module per family of operations."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,4 @@
+from .combining import (
+    add_all as add_all,
+    combine as combine,
+)
