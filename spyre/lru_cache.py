@@ -33,6 +33,21 @@ class LruCache(Generic[K, V]):
         value = self._young.get(key)
         return value if value is not None else self._promoted(key)
 
+    def get_or_make(self, key: K, make: Callable[[], V]) -> V:
+        """The value of ``key``, made if it is not there.
+
+        No lock is held meanwhile: threads may make it at once, of which all get the first one's.
+        """
+        value = self.get(key)
+        if value is not None:
+            return value
+        made = make()
+        with self._lock:
+            value = self.get(key)
+            if value is None:
+                self.put(key, made)
+        return made if value is None else value
+
     def put(self, key: K, value: V) -> None:
         """Keep ``value``, used last."""
         evicted: dict[K, V] = {}

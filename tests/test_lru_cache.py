@@ -78,3 +78,33 @@ def test_who_asks_is_told_of_what_goes():
     assert sorted([*gone, *kept.values()]) == [str(key) for key in range(9)]
     kept.clear()
     assert len(gone) < 9
+
+
+def test_what_is_missing_is_made_once():
+    kept, made = LruCache(8), []
+
+    def make():
+        made.append("value")
+        return made[-1]
+
+    assert kept.get_or_make("key", make) is kept.get_or_make("key", make) is kept.get("key")
+    assert len(made) == 1
+
+
+def test_threads_that_make_the_same_get_the_first():
+    kept, ready = LruCache(8), threading.Barrier(4)
+    results = []
+
+    def make():
+        ready.wait()  # all four are here before one of them puts its own in
+        return object()
+
+    threads = [
+        threading.Thread(target=lambda: results.append(kept.get_or_make("key", make)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(results) == {kept.get("key")}

@@ -132,18 +132,12 @@ class Kernel:
 
     def signature_of(self, launch: Launch) -> LaunchSignature:
         """Everything of ``launch`` but its addresses; the same object for equal ones."""
-        key = signature_key(launch)
-        signature = self._signatures.get(key)
-        if signature is not None:
-            return signature
-        with self._lock:
-            signature = self._signatures.get(key)
-            if signature is None:
-                signature = LaunchSignature.of(launch)
-                if self.maps:
-                    signature = signature.seen_through(self.maps)
-                self._signatures.put(key, signature)
-            return signature
+
+        def make() -> LaunchSignature:
+            signature = LaunchSignature.of(launch)
+            return signature.seen_through(self.maps) if self.maps else signature
+
+        return self._signatures.get_or_make(signature_key(launch), make)
 
     def link_at(
         self, signature: LaunchSignature, addresses: Sequence[int], names: tuple[str, ...] = ()
@@ -219,12 +213,9 @@ class Kernel:
         if not is_movable(addresses, templates.sizes):
             return None
         aliases = alias_structure(addresses, templates.sizes)
-        template = templates.by_aliases.get(aliases)
-        if template is None:
-            # Without the lock: linking takes long, and two threads at worst link the same twice.
-            template = self._link_anew(signature, addresses, names)
-            templates.by_aliases.put(aliases, template)
-        return template
+        return templates.by_aliases.get_or_make(
+            aliases, lambda: self._link_anew(signature, addresses, names)
+        )
 
     def _link_anew(
         self, signature: LaunchSignature, addresses: tuple[int, ...], names: tuple[str, ...]
@@ -237,16 +228,10 @@ class Kernel:
         return _Template(self._linker.link(binding), address_of, addresses, names)
 
     def _templates_of(self, signature: LaunchSignature) -> _Templates:
-        templates = self._templates.get(signature)
-        if templates is not None:
-            return templates
-        with self._lock:
-            templates = self._templates.get(signature)
-            if templates is None:
-                scratch = self.reserve_scratch()
-                templates = _Templates((*signature.sizes, *(b.size_bytes for b in scratch)))
-                self._templates.put(signature, templates)
-            return templates
+        def make() -> _Templates:
+            return _Templates((*signature.sizes, *(b.size_bytes for b in self.reserve_scratch())))
+
+        return self._templates.get_or_make(signature, make)
 
     # --- running ------------------------------------------------------------------------------
 

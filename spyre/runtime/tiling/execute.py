@@ -123,23 +123,18 @@ class TilingKernel:
         tensors = [self._bound(launch, expected.arg_index) for expected in self.expected]
         actual = [ActualTensor.of(tensor) for tensor in tensors]
         key = (options, *(replace(tensor, name="") for tensor in actual))
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = plan_tiles(self.expected, actual, options)
-            self._plans.put(key, plan)
-        return plan
+        return self._plans.get_or_make(key, lambda: plan_tiles(self.expected, actual, options))
 
     def retargeted(self, maps: Mapping[int, TileMap]) -> Kernel:
         """The kernel for tiles: arguments seen through ``maps``, by index. LaunchError SPY861."""
         if not maps:
             return self.kernel
-        key = tuple(sorted(maps.items()))
-        kernel = self._kernels.get(key)
-        if kernel is None:
+
+        def make() -> Kernel:
             operations = retarget(self.kernel.bundle.operations, self.uses, maps)
-            kernel = self.kernel.retargeted(operations, maps)
-            self._kernels.put(key, kernel)
-        return kernel
+            return self.kernel.retargeted(operations, maps)
+
+        return self._kernels.get_or_make(tuple(sorted(maps.items())), make)
 
     def _bound(self, launch: Launch, arg_index: int) -> DeviceTensor:
         if arg_index in launch.arguments:

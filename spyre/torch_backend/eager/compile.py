@@ -161,11 +161,7 @@ def _program(
     call: EagerCall, views: Sequence[DeviceView], target: DeviceView | None
 ) -> EagerProgram:
     key = _program_key(call, views, target)
-    program = _programs.get(key)
-    if program is None:
-        program = _compile(call, views, target, key)
-        _programs.put(key, program)
-    return program
+    return _programs.get_or_make(key, lambda: _compile(call, views, target, key))
 
 
 def _program_key(

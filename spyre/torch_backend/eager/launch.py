@@ -192,11 +192,7 @@ def number_on_card(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
     key = (id(card), card.device.resets, number, dtype)
     if number != number or number == 0:
         key = (*key[:2], 0.0, f"{dtype} {number}")  # NaN is unequal to itself, -0 equal to 0
-    buffer = _scalars.get(key)
-    if buffer is None:
-        buffer = _upload_scalar(card, number, dtype)
-        _scalars.put(key, buffer)
-    return buffer
+    return _scalars.get_or_make(key, lambda: _upload_scalar(card, number, dtype))
 
 
 @in_range(TO_CARD)
