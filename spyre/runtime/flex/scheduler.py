@@ -7,6 +7,8 @@ switch; the scheduler's own threads make work go on that nobody waits for. They 
 
 from __future__ import annotations
 
+# What ``signal`` wraps: making enums of handlers takes longer than all the rest here.
+import _signal  # type: ignore[import-not-found]
 import atexit
 import os
 import threading
@@ -14,8 +16,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from signal import SIGINT
+from types import FrameType
+from typing import Any
 
-from spyre.runtime.flex.interrupts import interrupts
 from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, StreamQueue, Work, WorkUnit
 from spyre.runtime.flex.virtual_time import VirtualTime
 
@@ -33,6 +37,47 @@ DOZES = 40
 Observer = Callable[[WorkUnit, int, int, BaseException | None], None]
 """Told of every unit that ran, with the host clock at its begin and end (ns) and what it raised,
 under the lock."""
+
+
+class Interrupts:
+    """Ctrl-C waits while the scheduler keeps its books: an interrupt between two lines that belong
+    together would leave engines taken that nobody gives back. It comes while a unit runs or a
+    thread waits. Only the main thread gets any; in others the methods do nothing.
+    """
+
+    def __init__(self) -> None:
+        self._handler: Callable[[int, FrameType | None], Any] | None = None
+        self._came = False
+
+    def hold_off(self) -> None:
+        """Note interrupts from now on. Nothing where they are ignored or end the process."""
+        if self._handler is not None or not _in_main_thread():
+            return
+        handler = _signal.getsignal(SIGINT)
+        if callable(handler):
+            _signal.signal(SIGINT, self._note)
+            self._handler = handler
+
+    def let_in(self) -> None:
+        """Call the handler for what came meanwhile, and from now on at once."""
+        handler = self._handler
+        if handler is None or not _in_main_thread():
+            return
+        self._handler = None
+        _signal.signal(SIGINT, handler)
+        if self._came:
+            self._came = False
+            handler(SIGINT, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+
+
+def _in_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+_interrupts = Interrupts()
 
 
 class Scheduler:
@@ -111,7 +156,7 @@ class Scheduler:
 
     def step(self) -> bool:
         """Run one unit in this thread; False if there was nothing to run."""
-        interrupts.hold_off()
+        _interrupts.hold_off()
         try:
             with self._lock:
                 unit = self._take()
@@ -120,7 +165,7 @@ class Scheduler:
             self._run(unit)
             return True
         finally:
-            interrupts.let_in()
+            _interrupts.let_in()
 
     def _take(self) -> WorkUnit | None:
         """The next unit, counted as running; under the lock."""
@@ -140,12 +185,12 @@ class Scheduler:
         begin = self._state.clock() if observed else 0
         error: BaseException | None = None
         try:
-            interrupts.let_in()
+            _interrupts.let_in()
             unit.run()
-            interrupts.hold_off()
+            _interrupts.hold_off()
         except BaseException as raised:
             error = raised
-            interrupts.hold_off()
+            _interrupts.hold_off()
         self._complete(unit, error, begin, self._state.clock() if observed else 0)
         if error is not None and not isinstance(error, Exception):
             raise error
@@ -177,11 +222,11 @@ class Scheduler:
                 waiter.release()
 
     def _report_held_off(self) -> None:
-        interrupts.hold_off()
+        _interrupts.hold_off()
         try:
             self._report_ends()
         finally:
-            interrupts.let_in()
+            _interrupts.let_in()
 
     def _next_finished(self) -> Work | None:
         try:
