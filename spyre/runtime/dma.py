@@ -7,7 +7,7 @@ Rule: runtime reference §3; the engine itself: Program RFC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -79,26 +79,11 @@ class DmaEngine:
         made for. Errors as of `to_device`, and LaunchError SPY811 when elements of ``out`` share
         memory.
         """
-        target = _new_host(tensor) if out is None else out
+        target = host_like(tensor) if out is None else out
         _check_sizes(target, tensor)
         info = self.device.download(tensor, _view(target, tensor))
         self._made(DmaDirection.FROM_DEVICE, tensor, info)
         return target
-
-    def to_host_view(
-        self, tensor: DeviceTensor, sizes: Sequence[int], strides: Sequence[int], offset: int = 0
-    ) -> HostTensor:
-        """View of a device tensor → host: the whole parent is copied, then viewed.
-
-        ``sizes``, ``strides``, ``offset`` in elements of the parent's host storage, as torch's
-        ``as_strided`` has them. The result shares that storage. LaunchError SPY812 when the view
-        leaves it.
-        """
-        parent = _new_host(tensor)
-        _check_view(tensor, parent.storage.size, sizes, strides, offset)
-        parent = self.to_host(tensor, parent)
-        view = (tuple(sizes), tuple(strides), offset)
-        return HostTensor(tensor.name, parent.dtype_name, *view, parent.storage)
 
     def write_bytes(
         self, address_bytes: int, content: bytes | NDArray[np.uint8], name: str = ""
@@ -152,18 +137,15 @@ def _view(host: HostTensor, tensor: DeviceTensor) -> HostView:
     return HostView(host.storage, host.dtype_name, *extents, host.storage_offset)
 
 
-def _new_host(tensor: DeviceTensor) -> HostTensor:
-    """A zeroed host tensor of the device tensor's dtype, sizes and strides."""
+def host_like(tensor: DeviceTensor) -> HostTensor:
+    """A zeroed host tensor for the elements of ``tensor``, with the strides its layout was made
+    for.
+    """
     dtype = find_host_dtype(tensor.dtype)
-    storage = np.zeros(_storage_elements(tensor.sizes, tensor.strides), dtype.storage_dtype)
+    pairs = zip(tensor.sizes, tensor.strides, strict=True)
+    elements = 0 if 0 in tensor.sizes else 1 + sum((n - 1) * step for n, step in pairs)
+    storage = np.zeros(elements, dtype.storage_dtype)
     return HostTensor(tensor.name, dtype.name, tensor.sizes, tensor.strides, 0, storage)
-
-
-def _storage_elements(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements of the smallest storage that holds a tensor of these extents from its first on."""
-    if 0 in sizes:
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
 
 
 def _check_sizes(host: HostTensor, tensor: DeviceTensor) -> None:
@@ -185,21 +167,4 @@ def _check_region(address_bytes: int, size_bytes: int) -> None:
             "raw bytes do not lie within one memory region",
             expected=f"addresses below {HBM_BYTES:#x}, in one region of {REGION_BYTES:#x} bytes",
             found=f"addresses {address_bytes:#x} to {end:#x}",
-        )
-
-
-def _check_view(
-    tensor: DeviceTensor,
-    elements: int,
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    offset: int,
-) -> None:
-    fits = len(sizes) == len(strides) and min((*sizes, *strides, offset), default=0) >= 0
-    if not fits or offset + _storage_elements(sizes, strides) > elements:
-        raise LaunchError(
-            "SPY812",
-            f"a view leaves tensor {tensor.name}",
-            expected=f"elements 0 to {elements - 1}",
-            found=f"sizes {list(sizes)}, strides {list(strides)}, offset {offset}",
         )

@@ -109,6 +109,5 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY861": "tiled launches are made in Python: tests/runtime/tiling",
     "SPY862": "tiled launches are made in Python: tests/runtime/tiling",
     "SPY811": "spyre-run copies to contiguous host tensors",
-    "SPY812": "views of device tensors are copied in Python only",
 }
 """Codes that no file and no command line provokes, or not here, with the reason."""

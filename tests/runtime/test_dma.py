@@ -168,41 +168,6 @@ def test_a_tensor_comes_back_in_another_dtype(recorder: Recorder):
     assert last.formats == ("SEN169_FP16", "IEEE_FP32")
 
 
-# --- views ------------------------------------------------------------------------------------
-
-
-@examples(60)
-@given(data=st.data(), seed=seeds)
-def test_views_of_device_tensors(device: Device, data: st.DataObject, seed: int):
-    """Transposed, sliced, broadcast: what numpy's as_strided gives of the parent."""
-    sizes = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
-    engine, tensor = DmaEngine(device), placed(sizes, "float32")
-    host = random_tensor(sizes, "float32", seed)
-    engine.to_device(host, tensor)
-    view = np.arange(host.storage.size).reshape(sizes)
-    view = view.transpose(data.draw(st.permutations(range(len(sizes)))))
-    view = view[tuple(slice(data.draw(st.integers(0, n - 1)), None) for n in view.shape)]
-    strides = tuple(s // view.itemsize for s in view.strides)
-    found = engine.to_host_view(tensor, view.shape, strides, int(view.flat[0]))
-    np.testing.assert_array_equal(found.to_array(), host.storage[view])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "strides", "offset"),
-    [
-        ((4, 8), (8, 1), 1),
-        ((2, 2), (31, 1), 0),
-        ((2,), (1,), -1),
-        ((2, 2), (8,), 0),
-        ((1,), (1,), 32),
-    ],
-)
-def test_views_that_leave_their_tensor(recorder: Recorder, sizes, strides, offset):
-    with pytest.raises(LaunchError, match="SPY812"):
-        recorder.engine.to_host_view(placed((4, 8), "float16"), sizes, strides, offset)
-    assert recorder.copies == []
-
-
 # --- raw bytes, records, descriptors ----------------------------------------------------------
 
 

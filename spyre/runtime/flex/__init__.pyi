@@ -11,7 +11,6 @@ from .device import (
 )
 from .job import (
     device_copy_plan as device_copy_plan,
-    host_like as host_like,
     to_device_plan as to_device_plan,
     to_host_plan as to_host_plan,
 )

@@ -17,9 +17,9 @@ from spyre.hw.device import Device
 from spyre.hw.memory import TENSOR_REGIONS, AllocationHistory
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.arguments import HostTensor
-from spyre.runtime.dma import DmaEngine
+from spyre.runtime.dma import DmaEngine, host_like
 from spyre.runtime.flex.command_stream import CommandStream
-from spyre.runtime.flex.job import JobPlan, LaunchContext, host_like, to_device_plan, to_host_plan
+from spyre.runtime.flex.job import JobPlan, LaunchContext, to_device_plan, to_host_plan
 from spyre.runtime.flex.scheduler import Scheduler
 from spyre.runtime.flex.scheduling import Engine, Policy, Work
 from spyre.runtime.flex.stream import BlockingStream, FlexStream, StreamPool, dependent_error

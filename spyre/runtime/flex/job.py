@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
 from spyre.hw.memory import DeviceTensor
 from spyre.runtime.arguments import HostTensor
@@ -291,15 +290,6 @@ class ExecutionPlan:
 
 
 CopyFunction = Callable[[LaunchContext, int, int], None]
-
-
-def host_like(tensor: DeviceTensor) -> HostTensor:
-    """A host tensor for the elements of ``tensor``, with the strides its layout was made for."""
-    dtype = find_host_dtype(tensor.dtype)
-    pairs = zip(tensor.sizes, tensor.strides, strict=True)
-    elements = 0 if 0 in tensor.sizes else 1 + sum((n - 1) * step for n, step in pairs)
-    storage = np.zeros(elements, np.dtype(dtype.storage_dtype))
-    return HostTensor(tensor.name, dtype.name, tensor.sizes, tensor.strides, 0, storage)
 
 
 def to_device_plan(host: HostTensor, tensor: DeviceTensor) -> JobPlan:

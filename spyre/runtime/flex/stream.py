@@ -24,6 +24,7 @@ import numpy.typing as npt
 from spyre.errors import LaunchError, SpyreError, StreamError
 from spyre.hw.memory import DeviceTensor
 from spyre.runtime.arguments import HostTensor, read_arguments
+from spyre.runtime.dma import host_like
 from spyre.runtime.flex.job import (
     NO_VALUES,
     Job,
@@ -31,7 +32,6 @@ from spyre.runtime.flex.job import (
     LaunchContext,
     LaunchOutcome,
     bytes_to_device,
-    host_like,
     to_device_plan,
     to_host_plan,
 )

@@ -19,7 +19,8 @@ import torch
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import contiguous_strides
 from spyre.runtime.arguments import HostTensor
-from spyre.runtime.flex import host_like, to_device_plan, to_host_plan
+from spyre.runtime.dma import host_like
+from spyre.runtime.flex import to_device_plan, to_host_plan
 from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, profiled
 from spyre.torch_backend.device import DTYPES, check_int64, name_of
 from spyre.torch_backend.tensors.allocation import allocate_on, default_base, storage_elements
