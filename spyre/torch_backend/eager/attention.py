@@ -9,8 +9,13 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.eager.dispatch import ANY, FLOATS, ArgumentClass, EagerKernel
-from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    FLOATS,
+    ArgumentClass,
+    EagerKernel,
+    fill,
+)
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.program import Lowering, Value
@@ -125,11 +130,21 @@ def fused_attention(
         operands.append(causal_mask(q, k))
         kinds.append("keep")
     parameters = (tuple(kinds), _scale_of(q, scale), str(q.dtype).removeprefix("torch."))
-    (output,) = run("attention", attention, operands, parameters)
+    output = fill("attention", attention, operands, parameters, _ordered_as(q, v.shape[-1]))
     empty = torch.empty(0, dtype=torch.float32, device=q.device)
     counts = torch.empty(0, dtype=torch.int64, device="cpu")
     lengths = (q.shape[-2], k.shape[-2])
     return (output, empty, counts, counts, *lengths, counts, counts, empty)
+
+
+def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
+    """A new tensor for the output, dims in memory in the order of ``q``'s: as torch expects it, so
+    that heads which were a view of rows can be viewed as rows again.
+    """
+    order = sorted(range(q.dim()), key=q.stride().__getitem__, reverse=True)
+    sizes = (*q.shape[:-1], width)
+    made = torch.empty([sizes[k] for k in order], dtype=q.dtype, device=q.device)
+    return made.permute([order.index(k) for k in range(q.dim())])
 
 
 def fused_attention_backward(

@@ -286,6 +286,18 @@ def test_attention(dtype, name):
     )
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])
+def test_attention_keeps_the_order_of_dims_in_memory(order):
+    sizes, width = (2, 3, 5, 64), 32
+    back = [order.index(k) for k in range(4)]
+    q = torch.randn([sizes[k] for k in order]).permute(back)
+    v = torch.randn(*sizes[:-1], width)
+    found = F.scaled_dot_product_attention(*(t.to("spyre") for t in (q, q, v)))
+    wanted = F.scaled_dot_product_attention(q, q, v)
+    assert found.permute(order).is_contiguous()
+    assert torch.allclose(found.cpu(), wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_attention_under_masks(dtype):
     q, k, v = randoms(2, 4, 5, 64), randoms(2, 4, 70, 64), randoms(2, 4, 70, 16)

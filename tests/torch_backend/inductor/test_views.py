@@ -33,6 +33,13 @@ def argument_written_by_strides(x):
     return x + 1
 
 
+def argument_written_after_a_sum_of_one(x):
+    """A reduction over one element is a copy of it, not the same memory."""
+    y = x.unsqueeze(-1).sum(-1)
+    x[0].diagonal().clamp_(-1.0, 1.0)
+    return x, y
+
+
 def numbers_written(x):
     numbers, marks = (x[0] * 4).int(), x[0] > 0
     for y in (numbers, marks):
@@ -60,6 +67,7 @@ FUNCTIONS = {
     "select_scatter": lambda x: torch.select_scatter(x, x[:, 0] * 5, 2, 3),
     "an argument": argument_written,
     "an argument by strides": argument_written_by_strides,
+    "an argument after a sum": argument_written_after_a_sum_of_one,
     "integers and bool": numbers_written,
     "as_strided": lambda x: strided(x) + 1,
     "as_strided of as_strided": lambda x: strided((x + 1)[2:].as_strided((8, 8), (9, 1), 5)) + 1,

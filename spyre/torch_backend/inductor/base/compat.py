@@ -7,10 +7,15 @@ Inductor.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._dynamo.source import ConstantSource
+from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config, ir, lowering
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codegen.common import (
@@ -37,9 +42,15 @@ from torch._inductor.scheduler import (
 from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata, sympy_product
 from torch._inductor.virtualized import V, ops
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as without_tracing
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    StatefulSymbolicContext,
+    free_unbacked_symbols,
+)
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves
 
@@ -55,6 +66,7 @@ __all__ = [
     "DeviceOpOverrides",
     "FusedSchedulerNode",
     "GraphLowering",
+    "GuardOnDataDependentSymNode",
     "MemoryDep",
     "NopKernelSchedulerNode",
     "OpOverload",
@@ -83,6 +95,7 @@ __all__ = [
     "register_device_op_overrides",
     "register_interface_for_device",
     "select_decomp_table",
+    "symbols_allowed",
     "sympy_product",
     "tree_leaves",
     "without_tracing",
@@ -92,6 +105,22 @@ __all__ = [
 def compile_fx_module() -> Any:
     """Inductor's entry module; importing it installs the backend (:mod:`..compile_hook`)."""
     return importlib.import_module("torch._inductor.compile_fx")
+
+
+@contextmanager
+def symbols_allowed(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """A graph that is compiled here, not by Dynamo, may have sizes that only running tells.
+
+    Those of its inputs ``tensors`` are known.
+    """
+    context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()))
+    for k, tensor in enumerate(tensors):
+        context.tensor_to_context[tensor] = StatefulSymbolicContext(
+            dynamic_sizes=[DimDynamic.STATIC] * tensor.dim(),
+            tensor_source=ConstantSource(f"input_{k}"),
+        )
+    with tracing(context):
+        yield
 
 
 def clear_caches(node: Any) -> None:

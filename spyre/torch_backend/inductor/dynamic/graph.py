@@ -22,6 +22,7 @@ from spyre.torch_backend.inductor.base import (
     ObservedGraph,
     ObservedOperations,
     OutputCode,
+    free_unbacked_symbols,
     inductor_config,
     is_observed,
     note,
@@ -41,8 +42,12 @@ from spyre.torch_backend.inductor.dynamic.tiles import (
 )
 from spyre.torch_backend.inductor.hints import hints_key
 
-SIZED_META = ("val", "tensor_meta", "eager_input_vals")
+SIZED_META = ("val", "tensor_meta", "eager_input_vals", "unbacked_bindings")
 """What nodes know of the sizes they were traced with."""
+AT_ANY_STRIDES = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
+"""Operations that were chosen for the strides tensors had when the graph was traced, and what they
+were chosen from: what is compiled for known sizes may have others.
+"""
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 T = TypeVar("T")
 Values = Mapping[sympy.Symbol, int]
@@ -117,7 +122,7 @@ def module_at(
     numbers: list[float | None] = []
     for node in module.graph.nodes:
         value = node.meta.get("val")
-        if is_size(value):
+        if is_size(value) and not free_unbacked_symbols(value):
             made[node] = value_at(value, sizes)
         elif node.op == "output":
             outputs = torch.fx.map_arg(node.args[0], made.__getitem__)
@@ -127,6 +132,7 @@ def module_at(
             made[node] = value
         else:
             made[node] = graph.node_copy(node, made.__getitem__)
+            made[node].target = AT_ANY_STRIDES.get(node.target, node.target)
             for name in SIZED_META:
                 made[node].meta.pop(name, None)
     return torch.fx.GraphModule(module, graph), numbers
@@ -160,6 +166,8 @@ class RowwiseGraph:
         try:
             if hints_key(module):
                 raise NotRowwise("hints ask for loops of their own")
+            if any(node.meta.get("unbacked_bindings") for node in module.graph.nodes):
+                raise NotRowwise("it has values that only running tells")
             self._symbol = _row_symbol(module)
         except NotRowwise as error:
             _log.info("compiled once per set of sizes: %s", error)

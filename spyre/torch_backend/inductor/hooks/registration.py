@@ -37,6 +37,7 @@ from spyre.torch_backend.inductor.base import (
     register_interface_for_device,
     select_decomp_table,
     settings,
+    symbols_allowed,
 )
 from spyre.torch_backend.inductor.dynamic import DynamicGraph
 from spyre.torch_backend.inductor.hints import names_of_inputs
@@ -54,6 +55,7 @@ from spyre.torch_backend.inductor.lowering import (
     install_lowerings,
     mark_fallbacks,
     mark_fallbacks_in,
+    numbers_as_tensors,
 )
 from spyre.torch_backend.inductor.tiling import names_of_graph_inputs
 
@@ -129,7 +131,7 @@ def _symbolic(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
 
     def compile_at(module: torch.fx.GraphModule, tensors: Sequence[Any]) -> Any:
         static = dynamo_config.patch(assume_static_by_default=True)
-        with inductor_config.patch(chosen), static, torch.no_grad():
+        with inductor_config.patch(chosen), static, torch.no_grad(), symbols_allowed(tensors):
             return compile_fx_module().compile_fx(module, tensors)
 
     @functools.wraps(inner)
@@ -204,6 +206,7 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Change ``graph`` in place."""
         copy_strided_views(graph)
+        numbers_as_tensors(graph)
         mark_fallbacks(graph)
         note(ObservedGraph(str(graph)) if is_observed() else None)
 

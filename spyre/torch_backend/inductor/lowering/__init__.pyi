@@ -5,6 +5,7 @@ from .decompositions import (
     install_lowerings as install_lowerings,
     mark_fallbacks as mark_fallbacks,
     mark_fallbacks_in as mark_fallbacks_in,
+    numbers_as_tensors as numbers_as_tensors,
 )
 from .device_graph import (
     DeviceProgram as DeviceProgram,

@@ -36,6 +36,7 @@ from spyre.torch_backend.eager import (
 )
 from spyre.torch_backend.inductor.base import (
     DataDependentOutputException,
+    GuardOnDataDependentSymNode,
     OpOverload,
     free_unbacked_symbols,
     lowering,
@@ -54,7 +55,11 @@ from spyre.torch_backend.inductor.lowering.device_graph import (
     of_another_call,
     program_results,
 )
-from spyre.torch_backend.inductor.lowering.device_ir import GraphToIr, prevent_inlining
+from spyre.torch_backend.inductor.lowering.device_ir import (
+    GraphToIr,
+    node_strides,
+    prevent_inlining,
+)
 from spyre.torch_backend.program import Ints, LoweringError, NotRecorded, recorded_by
 
 _log = logging.getLogger("spyre.compile")
@@ -74,6 +79,8 @@ COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
 """Operations whose kernels are made of other aten operations."""
 FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
 """Arguments of operations that make tensors, which their out variants do not have."""
+DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
+"""Raised for numbers that only running tells, as of CPU tensors of rank 0."""
 SCALARS = ("add", "sub", "mul", "div")
 """Operations of a tensor and a number, which are those of two tensors to the card."""
 
@@ -237,7 +244,7 @@ def _decomposition(op: Any, kernel_op: Any, kernel: Callable[..., Any]) -> Calla
         try:
             with recorded_by(_record):
                 return kernel(*args, **kwargs, **new)
-        except (LoweringError, LayoutDependent, NotRecorded, DataDependentOutputException):
+        except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
             return NotImplemented
         except Exception:
             # While a backward graph is traced, ATen loses what is raised here.
@@ -273,7 +280,7 @@ def _record(
     values = [_graph_operand(low, number, places, shapes, dtypes) for number in given]
     try:
         lowered = lowering(low, *values, *parameters)
-        results = [lowered] if isinstance(lowered, GraphValue) else list(lowered)
+        results = _own_results(low, [lowered] if isinstance(lowered, GraphValue) else lowered)
     except LayoutDependent:
         results = program_results(
             DeviceProgram(name, lowering, parameters, tuple(shapes), tuple(dtypes), tuple(given))
@@ -282,6 +289,17 @@ def _record(
     _graphs_by_call[call] = results
     _runs_by_call[call] = partial(_run_again, name, lowering, parameters, given)
     return tuple(RUN(tensors, call, results_text(results, target)))
+
+
+def _own_results(low: GraphOperations, results: Sequence[GraphValue]) -> list[GraphValue]:
+    """Results in memory of their own, as in eager mode: operands and earlier results are copied."""
+    taken: set[int] = set()
+    found = []
+    for value in results:
+        is_shared = value.node.place >= 0 or id(value.node) in taken
+        taken.add(id(value.node))
+        found.append(low.copy(value) if is_shared else value)
+    return found
 
 
 def _graph_operand(
@@ -348,14 +366,14 @@ def results_text(results: Sequence[GraphValue], target: torch.Tensor | None) -> 
 
 def _strides_as(target: torch.Tensor | None, value: GraphValue) -> Ints:
     """The strides (elements) of ``target`` if ``value`` can be a dense buffer with them."""
-    if target is None or value.views or value.node.place >= 0 or value.node.number is not None:
+    if target is None or value.node.number is not None:
         return ()
     if tuple(target.shape) != value.sizes or target.is_contiguous():
         return ()
     strides = tuple(int(n) for n in target.stride())
     held = sorted((s, n) for s, n in zip(strides, value.sizes, strict=True) if n > 1)
     dense = all(s == prod(n for _, n in held[:k]) for k, (s, _) in enumerate(held))
-    return strides if dense else ()
+    return strides if dense and node_strides(value, strides) else ()
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -430,6 +448,7 @@ LOWERED_BY_INDUCTOR = frozenset(
         aten.detach.default,
         aten.full.default,
         aten.copy_.default,
+        aten._local_scalar_dense.default,
     }
 )
 """What Inductor lowers of operations on spyre tensors; all others run eagerly, between bundles."""
@@ -499,6 +518,41 @@ def _is_view(node: torch.fx.Node) -> bool:
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
+def numbers_as_tensors(graph: torch.fx.Graph) -> None:
+    """Have the host compute with numbers that tensors on spyre become (``Tensor.item``).
+
+    AOTAutograd makes tensors of float64 of them, for which cards have no format; a bool taken for a
+    tensor is one that Inductor cannot hand to eager mode.
+    """
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        is_double = isinstance(value, torch.Tensor) and value.dtype is torch.float64
+        if is_double and value.device.type == "spyre":
+            node.meta["val"] = value.to("cpu")
+            if node.target is torch.ops.prims.convert_element_type.default:
+                node.target = operator("_to_copy")
+                node.args, node.kwargs = node.args[:1], {"dtype": torch.float64, "device": "cpu"}
+        elif not is_double and node.target is torch.ops.prims.convert_element_type.default:
+            if node.args[0].meta["val"].dtype is torch.float64 and _is_on_spyre(node):
+                node.target = operator("_to_copy")
+                node.kwargs = {"dtype": node.args[1], "device": value.device}
+                node.args = node.args[:1]
+        elif isinstance(node.target, OpOverload):
+            _take_bools_as_tensors(graph, node)
+
+
+def _take_bools_as_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    pairs = zip(schema_of(node.target).arguments, node.args, strict=False)
+    for k, (argument, given) in enumerate(pairs):
+        read = isinstance(given, torch.fx.Node) and given.target is aten._local_scalar_dense.default
+        if read and str(argument.type) == "Tensor" and isinstance(given.meta["val"], torch.SymBool):
+            (tensor,) = given.args
+            with graph.inserting_before(node):
+                number = graph.call_function(aten.reshape.default, (tensor, []))
+            number.meta["val"] = tensor.meta["val"].reshape([])
+            node.update_arg(k, number)
+
+
 def mark_fallbacks_in(module: torch.nn.Module) -> None:
     """`mark_fallbacks` of a graph and of the graphs inside of it."""
     for part in module.modules():
@@ -514,7 +568,7 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if not isinstance(node.target, OpOverload):
             node.meta.pop("should_fallback", None)
-        elif not _is_lowered(node) and _is_on_spyre(node):
+        elif not _is_lowered(node) and (_is_on_spyre(node) or _is_host_number(node)):
             if node.target not in lowering.lowerings:
                 lowering.make_fallback(node.target, warn=False, override_decomp=True)
             node.meta["should_fallback"] = True
@@ -528,8 +582,19 @@ def _is_lowered(node: torch.fx.Node) -> bool:
         return alike and target.dtype in CONVERTED and target.numel() > 0
     if node.target is aten.full.default:
         made = node.meta["val"]
-        return made.dtype in CONVERTED and is_number_of(node.args[1], made.dtype) and made.numel()
+        return (
+            made.dtype in CONVERTED
+            and is_number_of(node.args[1], made.dtype)
+            and not _is_unbacked(made)
+            and made.numel() > 0
+        )
     return node.target in LOWERED_BY_INDUCTOR
+
+
+def _is_host_number(node: torch.fx.Node) -> bool:
+    """Not worth a kernel that the host compiles."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.dim()
 
 
 def _is_on_spyre(node: torch.fx.Node) -> bool:

@@ -91,9 +91,14 @@ class GraphToIr:
 
     def result(self, value: GraphValue, strides: Ints) -> Any:
         """The box of a result of the graph, its buffer with these strides (host elements)."""
-        if strides != contiguous_strides(value.sizes):
-            self._strides[id(value.node), value.dtype] = strides
-        return self.box(value)
+        if strides == contiguous_strides(value.sizes):
+            return self.box(value)
+        self._strides[id(value.node), value.dtype] = node_strides(value, strides)
+        buffer = self._origin(value.node, value.dtype)
+        if not value.views:
+            return buffer
+        layout = ir.FixedLayout(self._device, buffer.get_dtype(), list(value.sizes), list(strides))
+        return ir.TensorBox(ir.ReinterpretView(data=buffer.data, layout=layout))
 
     def _origin(self, node: GraphNode, dtype: str) -> Any:
         key = (id(node), dtype)
@@ -203,6 +208,19 @@ def _new_reduction(
         src_dtype=torch_dtype,
         reduction_hint=ir.ReductionHint.DEFAULT,
     )
+
+
+def node_strides(value: GraphValue, strides: Ints) -> Ints:
+    """Strides of its node's buffer where ``value`` has these; empty where none give them."""
+    if not value.views:
+        return strides
+    if any(how not in ("reshape", "unsqueeze") for how, _ in value.views):
+        return ()
+    viewed = torch.empty_strided(value.sizes, strides, device="meta")
+    try:
+        return tuple(viewed.view(value.node.sizes).stride())
+    except RuntimeError:
+        return ()
 
 
 def device_call(name: str, values: Sequence[Any], dtype: torch.dtype) -> Any:

@@ -146,6 +146,47 @@ def test_what_is_no_function_of_rows_is_made_once_per_size(function, why, caplog
     assert caplog.text.count("compiled for sizes") == len(SIZES)
 
 
+def attention_block(x, weight):
+    """Heads that are views of rows, and are joined by the view that attention's strides allow."""
+    batch, length, width = x.shape
+    heads = [
+        (x @ w).view(batch, length, 2, width // 2).transpose(1, 2) for w in weight.split(width, 1)
+    ]
+    found = functional.scaled_dot_product_attention(*heads)
+    return x + found.transpose(1, 2).reshape(batch, length, width)
+
+
+def test_a_transformer_block_over_any_batch():
+    weight = card(128, 384) / 16
+    compiled = torch.compile(attention_block, dynamic=True)
+    for batch, length in ((2, 64), (3, 64), (2, 10)):
+        x = card(batch, length, 128)
+        wanted = attention_block(x, weight)
+        torch.testing.assert_close(compiled(x, weight).cpu(), wanted.cpu(), rtol=4e-3, atol=4e-3)
+    assert graphs() == 1
+
+
+CAPTURED = {
+    "a float": lambda t, n: t * t.sum().item() + 1,
+    "an integer": lambda t, n: t + n.max().item(),
+    "a bool": lambda t, n: t * (t.sum() > 0).item(),
+    "a size": lambda t, n: torch.zeros(n.max().item(), device=t.device) + 1,
+    "a slice": lambda t, n: t[: n.max().item()] * 2,
+    "chosen elements": lambda t, n: t[t > 0.5] * 2,
+    "indices": lambda t, n: (t > 0.5).nonzero(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", CAPTURED)
+def test_values_that_only_running_tells(name, dynamic):
+    settings = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+    t, n = torch.randn(40).to("spyre"), torch.tensor([3, 7, 5]).to("spyre")
+    with torch._dynamo.config.patch(settings):
+        found = torch.compile(CAPTURED[name], dynamic=dynamic, fullgraph=True)(t, n)
+    assert torch.equal(found.cpu(), CAPTURED[name](t, n).cpu())
+
+
 def test_marked_dims_and_settings():
     check_at(chain, torch.compile(chain), SIZES, mark=True)
     assert graphs() == 1
