@@ -95,6 +95,12 @@ def read_npz(
         return {name: _read_member(archive, members[name], file, name) for name in names}
 
 
+def array_names(file: Path) -> list[str]:
+    """Names of the arrays of an .npz file; LaunchError SPY330 when it is damaged."""
+    with _located(file), zipfile.ZipFile(file) as archive:
+        return [name.removesuffix(_NPY_SUFFIX) for name in archive.namelist()]
+
+
 def _member_header(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path, name: str
 ) -> ArrayHeader:

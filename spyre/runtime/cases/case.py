@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from spyre.errors import JsonLocation, LaunchError
 from spyre.mlir.bundle_source import MODULE_FILE
-from spyre.runtime.arguments import ArrayHeader, read_npz
+from spyre.runtime.arguments import ArrayHeader, array_names, read_npz
 from spyre.runtime.program import LayoutSpec, find_launch_spec
 
 CASE_FILE = "case.json"
@@ -139,12 +139,9 @@ class Case:
 
     def _get(self, name: str, arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[Any]:
         if key not in arrays:
-            _refuse(
-                self.directory / name,
-                "an array that case.json names is missing",
-                expected=key,
-                found=", ".join(arrays) or "no arrays",
-            )
+            file, message = self.directory / name, "an array that case.json names is missing"
+            names = array_names(file) if file.is_file() else ()
+            _refuse(file, message, expected=key, found=", ".join(names) or "no arrays")
         return arrays[key]
 
 
