@@ -5,11 +5,9 @@ from .device_memory import (
     KEEP_BYTES as KEEP_BYTES,
     DeviceMemory as DeviceMemory,
     DeviceTensor as DeviceTensor,
-    reserve as reserve,
-)
-from .dirty_ranges import (
     DirtyRanges as DirtyRanges,
     MemoryRange as MemoryRange,
+    reserve as reserve,
 )
 from .regions import (
     PROGRAM_REGION as PROGRAM_REGION,

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from spyre.hw.device.device import Device
-from spyre.hw.memory.device_memory import KEEP_BYTES
-from spyre.hw.memory.dirty_ranges import DirtyRanges
+from spyre.hw.memory.device_memory import KEEP_BYTES, DirtyRanges
 from spyre.runtime.memory.allocator import FlexAllocator
 
 LARGE = 4 * KEEP_BYTES

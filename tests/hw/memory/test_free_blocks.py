@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spyre.hw.memory.free_blocks import FreeBlocks, IntegerSet
+from spyre.hw.memory.regions import FreeBlocks, IntegerSet
 
 values = st.one_of(
     st.integers(0, 1100),
