@@ -42,6 +42,12 @@ SCHEDULER = Variable(
     "serialised",
     "how jobs of different streams share a card: `serialised` or `concurrent`",
 )
+FRONTEND = Variable(
+    "SPYRE_FRONTEND",
+    "spyre",
+    "who the PyTorch device belongs to: `spyre`, this package's own, or `torch-spyre`, which is "
+    "run unmodified on the simulator",
+)
 LAUNCH_BLOCKING = Variable(
     "SPYRE_LAUNCH_BLOCKING", "0", "1: every launch and copy waits until it is done"
 )

@@ -18,16 +18,19 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from spyre import config
+
 _loaded = False
 
 
 def autoload() -> None:
     """Register the device "spyre"; does nothing the second time.
 
-    Where another backend has taken PrivateUse1 already, it warns and leaves torch as it is.
+    Where another backend has taken PrivateUse1 already, it warns and leaves torch as it is. Where
+    the device is to be torch-spyre's (SPYRE_FRONTEND), it does nothing.
     """
     global _loaded
-    if _loaded:
+    if _loaded or config.FRONTEND.read() != "spyre":
         return
     _loaded = True
     from spyre.torch_backend import compat

@@ -30,6 +30,10 @@ COMPOSITE_KEYS = torch._C.DispatchKeySet(DispatchKey.PrivateUse3)
 """Redispatching to it runs what ATen makes of an operation for devices without a kernel of their
 own; the operations it consists of are dispatched as usual."""
 
+reinterpret: Callable[..., torch.Tensor] = torch._C._dynamo.guards._reinterpret_tensor
+"""(tensor, size, stride, offset that is added): the same storage seen otherwise, unchecked and
+unknown to autograd."""
+
 from_dlpack: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
 
 
@@ -41,6 +45,20 @@ def register_device(name: str, module: Any) -> None:
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
+
+
+def register_guard() -> None:
+    """Hooks and guard of PrivateUse1 alone, for a package that gives it name and module itself."""
+    from torch.utils.backend_registration import _DummyDeviceGuard, _DummyPrivateUse1Hook
+
+    hook, guard = _DummyPrivateUse1Hook(), _DummyDeviceGuard()
+    _registered.extend((hook, guard))
+    torch._C._acc.register_python_privateuseone_hook(hook)
+    torch._C._acc.register_python_privateuseone_device_guard(guard)
+
+
+_registered: list[Any] = []
+"""C++ keeps no reference to what it was given."""
 
 
 def private_use_name() -> str:

@@ -31,6 +31,10 @@ WITHOUT_CASE: dict[str, str] = {
         f"SPY{number}": "files beside the bundle: tests/cli/test_profile.py"
         for number in (780, 781, 782)
     },
+    **{
+        f"SPY{number}": "torch-spyre is used from Python only: tests/frontend"
+        for number in (990, 991, 992)
+    },
     "SPY783": "the PyTorch device is used from Python only: tests/torch_backend",
     **{
         f"SPY{number}": "design-space runs have an entry point of their own: tests/sweep"

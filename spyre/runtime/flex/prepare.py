@@ -48,21 +48,39 @@ def prepare_kernel(
     """The kernel of a SpyreCode directory (or of a bundle directory with one) on ``device``.
 
     Its binary is copied by a job on ``stream``; default: current device and stream. BundleErrors
-    of reading the directory, UnsupportedError SPY885 for an execution plan of another shape than
-    spyre-compile writes, BundleError SPY884 where its sizes contradict the program.
+    of reading the directory, others as of `load_code`.
     """
     chosen = device if device is not None else devices().current
     code = read_code_directory(_code_directory(Path(directory)))
+    pool_bytes = 0 if code.launch_spec is None else code.launch_spec.pool_size
+    return load_code(code, chosen, stream, pool_bytes=pool_bytes).plan
+
+
+def load_code(
+    code: CodeDirectory,
+    device: FlexDevice,
+    stream: FlexStream | None = None,
+    name: str = "",
+    pool_bytes: int = 0,
+) -> LoadedKernel:
+    """The program of a SpyreCode directory, loaded on ``device``.
+
+    Its binary is copied by a job on ``stream`` (default: current). ``name``: what profiles call it
+    (default: the bundle's). ``pool_bytes``: memory of its own for a kernel whose launches give it
+    none. UnsupportedError SPY885 for an execution plan of another shape than spyre-compile writes,
+    BundleError SPY884 where its sizes contradict the program.
+    """
     source = _source(code)
-    kernel = Kernel(source, chosen.device)
+    kernel = Kernel(source, device.device)
     kernel.reserve_scratch()
     binary = code.binaries[0]
     arguments_of = partial(read_arguments, source)
-    pool_bytes = 0 if code.launch_spec is None else code.launch_spec.pool_size
-    loaded, copy = load_kernel(chosen, kernel, arguments_of, binary, source.name, pool_bytes)
+    loaded, copy = load_kernel(
+        device, kernel, arguments_of, binary, name or source.name, pool_bytes
+    )
     _check_execution_plan(code, loaded)
-    (stream if stream is not None else chosen.streams.current).launch(copy)
-    return loaded.plan
+    (stream if stream is not None else device.streams.current).launch(copy)
+    return loaded
 
 
 def launch_jobplan(

@@ -14,6 +14,7 @@ from .compile import (
 )
 from .init_binary import (
     format_header as format_header,
+    holds_program as holds_program,
     unpack_bundle as unpack_bundle,
 )
 from .spyrecode_file import (

@@ -65,6 +65,11 @@ def format_header(digest: str, payload: bytes = b"", content_bytes: int = 0) -> 
     return fields + _CHECK.pack(zlib.crc32(fields))
 
 
+def holds_program(data: bytes) -> bool:
+    """True if a binary is one of this compiler's, whole or not."""
+    return data.startswith(MAGIC)
+
+
 def read_header(data: bytes, file: str = INIT_BINARY_FILE) -> ProgramHeader:
     """The header that the first 128 bytes of ``data`` are.
 

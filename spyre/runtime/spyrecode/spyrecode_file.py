@@ -77,7 +77,10 @@ class JsonObject:
         key = self.spelling(*keys)
         value = self.properties[key]
         if not (isinstance(value, str) and _UNSIGNED.fullmatch(value)) or int(value) > MAX_NUMBER:
-            raise wrong_property(self, key, 'a number as a decimal string, such as "128"')
+            what = "is not what it has to be"
+            if isinstance(value, str) and value.lstrip().startswith("-"):
+                what = "has a negative value not allowed for unsigned integer"
+            raise wrong_property(self, key, 'a number as a decimal string, such as "128"', what)
         return int(value)
 
     def size(self, *keys: str) -> int:
@@ -115,11 +118,13 @@ def ambiguous_property(command: JsonObject, keys: list[str]) -> BundleError:
     )
 
 
-def wrong_property(command: JsonObject, key: str, expected: str) -> BundleError:
+def wrong_property(
+    command: JsonObject, key: str, expected: str, what: str = "is not what it has to be"
+) -> BundleError:
     """SPY827."""
     return BundleError(
         "SPY827",
-        f"{command.name} {key} is not what it has to be",
+        f"{command.name} {key} {what}",
         command.place(key),
         expected=expected,
         found=shown(command.properties[key]),
@@ -329,7 +334,7 @@ def _hcm(command: JsonObject, ohandle: str) -> Hcm:
     others = {k: v for k, v in value.items() if k not in ("vdci", "senConstants", "symbols")}
     vdci, constants = value.get("vdci", {}), value.get("senConstants", [])
     if not isinstance(vdci, dict):
-        raise _wrong_hcm(command, ohandle, "vdci is not an object", vdci)
+        raise _wrong_hcm(command, ohandle, "the vdci field is not an object", vdci)
     if not isinstance(constants, list):
         raise _wrong_hcm(command, ohandle, "senConstants is not an array", constants)
     return Hcm(vdci, tuple(constants), _symbols(command, ohandle, value.get("symbols")), others)
@@ -346,7 +351,9 @@ def _symbols(command: JsonObject, ohandle: str, value: Any) -> tuple[SymbolKind,
 
 def _wrong_hcm(command: JsonObject, ohandle: str, reason: str, value: Any) -> BundleError:
     """SPY834."""
-    message = f"Failed to import Hcm for ohandle '{ohandle}': {reason}"
+    message = (
+        f"Failed to parse SpyreCode command: Failed to import Hcm for ohandle '{ohandle}': {reason}"
+    )
     return BundleError("SPY834", message, command.place("hcm"), found=shown(value))
 
 

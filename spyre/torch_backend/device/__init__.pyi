@@ -3,10 +3,14 @@ from .cards import (
     _maybe_exchange_device as _maybe_exchange_device,
     card_at as card_at,
     card_of as card_of,
+    check_index as check_index,
     current_device as current_device,
     current_if_used as current_if_used,
+    device_count as device_count,
     is_initialized as is_initialized,
     is_on_card as is_on_card,
+    made_cards as made_cards,
+    reset as reset,
     set_device as set_device,
     synchronize as synchronize,
 )
@@ -22,10 +26,16 @@ from .errors import (
 )
 from .memory import (
     allocate_memory as allocate_memory,
+    empty_cache as empty_cache,
+    get_memory_info as get_memory_info,
+    memory_stats as memory_stats,
     out_of_memory_as_torch_says as out_of_memory_as_torch_says,
+    reset_accumulated_memory_stats as reset_accumulated_memory_stats,
+    reset_peak_memory_stats as reset_peak_memory_stats,
     tensor_memory as tensor_memory,
 )
 from .properties import (
+    get_device_capability as get_device_capability,
     usable_cores as usable_cores,
 )
 from .random import (
@@ -37,5 +47,7 @@ from .random import (
 from .streams import (
     Event as Event,
     Stream as Stream,
+    current_stream as current_stream,
     follow_all_streams as follow_all_streams,
+    set_stream as set_stream,
 )

@@ -4,6 +4,8 @@ from . import (
     unsupported_layouts as unsupported_layouts,
 )
 from .autocast import (
+    FLOAT32_NORMS as FLOAT32_NORMS,
+    FLOAT32_RESULT as FLOAT32_RESULT,
     register_casts as register_casts,
 )
 from .debug_log import (

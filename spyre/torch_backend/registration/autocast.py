@@ -8,7 +8,7 @@ Weights are cast at every use; there is no cache of casts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -80,25 +80,27 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16]
 
 
-def register_casts() -> None:
+def register_casts(without: Collection[str] = ()) -> None:
     """Register what autocast does on the device, once: with the first tensor, as autocast can be
     switched on without asking anybody. It takes too long for ``import torch``.
+
+    ``without``: operations to leave alone.
     """
     global _is_registered
     with _lock:
         if not _is_registered:
-            _register()
+            _register(without)
             _is_registered = True
 
 
-def _register() -> None:
+def _register(without: Collection[str]) -> None:
     kernels: dict[str, Kernel] = {name: _casting(name, _lower) for name in LOWER_PRECISION}
     kernels |= {name: _casting(name, _float32) for name in FLOAT32}
     kernels |= {name: _casting(name, _widest) for name in PROMOTED}
     kernels |= {name: _computing_in_float32(name, name) for name in FLOAT32_RESULT}
     kernels |= {name: _computing_in_float32(*pair) for name, *pair in _norms()}
     kernels[BANNED] = _banned
-    register_autocast(kernels)
+    register_autocast({name: kernels[name] for name in kernels if name not in without})
 
 
 def _norms() -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend import compat
+from spyre.torch_backend import compat, device
 from spyre.torch_backend.device import (
     _exchange_device,
     _maybe_exchange_device,
@@ -45,10 +45,7 @@ def install() -> None:
     compat.wrap_function("empty", _empty)
     compat.wrap_tensor_data(_set_data)
     compat.wrap_backward(_backward)
-    _replace_accelerator()
-    compat.redirect_constructor("Stream", _stream)
-    compat.redirect_constructor("Event", _event)
-    compat.redirect_constructor("Generator", _generator)
+    install_accelerator()
     for name in ("tensor", "as_tensor", "asarray"):
         compat.wrap_function(name, _with_current_card)
     compat.wrap_tensor_method("new_tensor", _with_current_card)
@@ -69,9 +66,12 @@ def _named(value: Any, index: int) -> Any:
     return value
 
 
-def _replace_accelerator() -> None:
-
+def install_accelerator() -> None:
+    """``torch.accelerator``, and the constructors of streams, events and generators."""
     compat.replace_accelerator(FUNCTIONS)
+    compat.redirect_constructor("Stream", _stream)
+    compat.redirect_constructor("Event", _event)
+    compat.redirect_constructor("Generator", _generator)
 
 
 def _is_spyre(device: Any) -> bool:
@@ -248,11 +248,11 @@ def _generator(*args: Any, **kwargs: Any) -> Any:
     return SpyreGenerator(device)
 
 
-def _of_module(name: str) -> Callable[..., Any]:
-    """A function of ``torch.spyre``, whose home is loaded by the first call."""
+def _of_device(name: str) -> Callable[..., Any]:
+    """A function of `spyre.torch_backend.device`, whose home is loaded by the first call."""
 
     def call(*args: Any) -> Any:
-        return getattr(torch.spyre, name)(*args)
+        return getattr(device, name)(*args)
 
     return call
 
@@ -267,15 +267,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_setDeviceIndex": set_device,
     "_accelerator_exchangeDevice": _exchange_device,
     "_accelerator_maybeExchangeDevice": _maybe_exchange_device,
-    "_accelerator_getStream": _of_module("current_stream"),
-    "_accelerator_setStream": _of_module("set_stream"),
+    "_accelerator_getStream": _of_device("current_stream"),
+    "_accelerator_setStream": _of_device("set_stream"),
     "_accelerator_synchronizeDevice": synchronize,
-    "_accelerator_getDeviceStats": _of_module("memory_stats"),
-    "_accelerator_resetPeakStats": _of_module("reset_peak_memory_stats"),
-    "_accelerator_resetAccumulatedStats": _of_module("reset_accumulated_memory_stats"),
-    "_accelerator_getMemoryInfo": _of_module("get_memory_info"),
-    "_accelerator_emptyCache": _of_module("empty_cache"),
+    "_accelerator_getDeviceStats": _of_device("memory_stats"),
+    "_accelerator_resetPeakStats": _of_device("reset_peak_memory_stats"),
+    "_accelerator_resetAccumulatedStats": _of_device("reset_accumulated_memory_stats"),
+    "_accelerator_getMemoryInfo": _of_device("get_memory_info"),
+    "_accelerator_emptyCache": _of_device("empty_cache"),
     "_accelerator_emptyHostCache": _no_host_cache,
-    "_accelerator_getDeviceCapability": _of_module("get_device_capability"),
+    "_accelerator_getDeviceCapability": _of_device("get_device_capability"),
 }
 """By the function of ``torch._C`` it stands for."""

@@ -2,16 +2,19 @@ from .allocation import (
     allocate as allocate,
     allocate_based as allocate_based,
     default_base as default_base,
+    tensor_at as tensor_at,
 )
 from .buffer import (
     DeviceBuffer as DeviceBuffer,
     StorageLayout as StorageLayout,
+    attach as attach,
     buffer_of as buffer_of,
 )
 from .copies import (
     assemble as assemble,
     download as download,
     from_host as from_host,
+    host_tensor as host_tensor,
     is_whole as is_whole,
     lay_out_for as lay_out_for,
     move as move,

@@ -1,0 +1,5 @@
+from .activation import (
+    activate as activate,
+    autoload as autoload,
+    is_active as is_active,
+)

@@ -1,0 +1,123 @@
+"""The module that stands for ``torch_spyre._C``, and what loading it registers with torch.
+
+`EXPORTS` is the list of everything in it. torch-spyre's own Python renames PrivateUse1, gives it
+its module and registers most kernels; what is left are the parts it has in C++.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from spyre.frontend import (
+    copies,
+    device,
+    formats,
+    kernels,
+    layouts,
+    native_logging,
+    provenance,
+    tensors,
+)
+from spyre.frontend.formats import EXTENSION
+from spyre.torch_backend import compat
+from spyre.torch_backend.device import reset
+from spyre.torch_backend.observe import counting, profile, trace
+from spyre.torch_backend.registration import (
+    FLOAT32_NORMS,
+    FLOAT32_RESULT,
+    pass_autocast,
+    patches,
+    register_casts,
+    register_kernels,
+)
+
+_OF_MODULES: dict[Any, tuple[str, ...]] = {
+    formats: (
+        *("DataFormats", "ElementArrangement", "SpyreStreamError", "SpyreDeviceState"),
+        *("AIUPTI_ACTIVITY_NAME_MAX_BYTES", "encode_constant", "get_device_dtype"),
+        *("get_elem_in_stick", "get_downcast_warning", "set_downcast_warning"),
+    ),
+    tensors: (
+        *("spyre_empty_with_layout", "empty_with_layout", "as_strided_with_layout"),
+        *("reinterpret_tensor", "reinterpret_tensor_with_layout"),
+        *("get_spyre_tensor_layout", "set_spyre_tensor_layout"),
+    ),
+    copies: ("copy_tensor", "fill_tensor"),
+    kernels: ("prepare_kernel", "launch_jobplan"),
+    provenance: (
+        *("extract_kernel_provenance_key", "register_kernel_provenance"),
+        *("lookup_kernel_provenance", "kernel_provenance_registry_stats"),
+    ),
+}
+
+EXPORTS: dict[str, Any] = {
+    **{name: getattr(module, name) for module, names in _OF_MODULES.items() for name in names},
+    **device.FUNCTIONS,
+    "SpyreTensorLayout": layouts.FrontendLayout,
+    "JobPlan": kernels.PreparedKernel,
+    "_SpyreStreamBase": device.FrontendStream,
+    # Not the extension's: what the simulator has more, also as torch.spyre.NAME.
+    "profile": profile,
+    "trace": trace,
+    "counting": counting,
+    "reset": reset,
+}
+"""Everything in the module, by name."""
+
+
+def _permutation_solver(*args: Any, **kwargs: Any) -> Any:
+    """torch-spyre has the solver twice, bit for bit the same; this is the one in Python."""
+    from importlib import import_module
+
+    module = import_module("torch_spyre._inductor.scratchpad.permutation_layout")
+    return module.PermutationBasedLayoutSolver(*args, **kwargs)
+
+
+@formats.named_as_extension("NativePermutationLayoutSolver")
+class PermutationSolver:
+    """Makes torch-spyre's own solver of layouts in scratchpads."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return _permutation_solver(*args, **kwargs)
+
+
+def populate(module: ModuleType) -> None:
+    """Make ``module`` the extension, and register its parts with torch; once per process."""
+    vars(module).update(EXPORTS)
+    module.__dict__["NativePermutationLayoutSolver"] = PermutationSolver
+    module.__dict__["_logging"] = native_logging.make_module()
+    module.__doc__ = f"{EXTENSION} on the simulator: `docs/frontend.md` of spyre."
+    _register()
+
+
+_NOT_CAST = (
+    *("cat", "stack", "binary_cross_entropy", "_convolution.deprecated"),
+    *("rms_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim"),
+    *(*FLOAT32_RESULT, *FLOAT32_NORMS),
+)
+"""Operations that autocast of our own device handles, and torch-spyre's does not."""
+
+
+def _register() -> None:
+    compat.register_guard()
+    register_kernels(
+        {
+            **tensors.KERNELS,
+            "_fused_sdp_choice": _choose_attention,
+            "record_stream": _record_stream,
+        }
+    )
+    pass_autocast()
+    register_casts(without=_NOT_CAST)
+    patches.install_accelerator()
+
+
+def _choose_attention(*_: Any, **__: Any) -> int:
+    return int(torch.nn.attention.SDPBackend.OVERRIDEABLE.value)
+
+
+def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """A launch keeps its memory until it has run."""

@@ -1,0 +1,305 @@
+"""``prepare_kernel`` and ``launch_jobplan``: SpyreCode directories on the card.
+
+A job plan's steps are those of spyrecode.json, whoever compiled it. Running them needs a program
+that this package compiled; a directory with another binary gives a plan whose device computations
+are refused when it is launched.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spyre import config
+from spyre.dtypes import STICK_BYTES
+from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
+from spyre.frontend.formats import AIUPTI_ACTIVITY_NAME_MAX_BYTES, named_as_extension
+from spyre.frontend.tensors import on_card
+from spyre.hw.memory import DeviceTensor
+from spyre.hw.spec import REGION_BYTES
+from spyre.layout import SpyreTensorLayout
+from spyre.runtime.flex import LaunchPlan, LoadedKernel, bytes_to_host, load_code
+from spyre.runtime.kernel import Launch, PoolBuffer
+from spyre.runtime.program import POOL, owner_of
+from spyre.runtime.spyrecode import (
+    SPYRECODE_FILE,
+    CodeDirectory,
+    ComputeOnDevice,
+    ComputeOnHost,
+    DataTransfer,
+    Direction,
+    ExecutionCommand,
+    holds_program,
+    read_code_directory,
+)
+from spyre.torch_backend.compat import launch_range, profiled
+from spyre.torch_backend.device import card_at
+from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
+
+if TYPE_CHECKING:
+    from spyre.frontend.device import FrontendStream
+    from spyre.runtime.flex import FlexDevice
+
+_STEP_TYPES = {Direction.H2D: "H2D", Direction.D2H: "D2H"}
+
+
+@named_as_extension("JobPlan")
+class PreparedKernel:
+    """A kernel on a card. Any thread may launch it.
+
+    ``loaded``: its program, None for a directory of another compiler.
+    """
+
+    def __init__(self, code: CodeDirectory, card: FlexDevice, profiler_name: str | None) -> None:
+        self.code = code
+        self.card = card
+        self.names = _step_names(code, profiler_name)
+        self.loaded: LoadedKernel | None = None
+        self._plans: dict[tuple[object, ...], LaunchPlan] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """What profiles call it."""
+        return next((n for n in self.names if n is not None), self.code.directory.parent.name)
+
+    @property
+    def commands(self) -> tuple[ExecutionCommand, ...]:
+        return self.code.code.execution
+
+    def num_steps(self) -> int:
+        return len(self.commands)
+
+    def job_allocation_size(self) -> int:
+        """Bytes of program memory."""
+        return self.code.code.allocation_bytes
+
+    def get_step_type(self, idx: int) -> str:
+        """H2D, D2H, Compute or HostCompute. RuntimeError for an index without a step."""
+        command = self._command(idx)
+        if isinstance(command, DataTransfer):
+            return _STEP_TYPES[command.direction]
+        return "Compute" if isinstance(command, ComputeOnDevice) else "HostCompute"
+
+    def get_step_pipeline_barrier(self, idx: int) -> bool:
+        """False for what the host may do while the card computes."""
+        return not isinstance(self._command(idx), ComputeOnHost)
+
+    def get_step_name(self, idx: int) -> str | None:
+        """What a profiler calls a device computation; None for other steps."""
+        self._command(idx)
+        return self.names[idx]
+
+    def _command(self, idx: int) -> ExecutionCommand:
+        if not 0 <= idx < self.num_steps():
+            raise RuntimeError("Step index out of range")
+        return self.commands[idx]
+
+    def __repr__(self) -> str:
+        buffers = sum(isinstance(command, ComputeOnHost) for command in self.commands)
+        return (
+            f"<JobPlan steps={self.num_steps()} job_allocation_size={self.job_allocation_size()} "
+            f"expected_inputs=0 pinned_buffers={buffers}>"
+        )
+
+    # --- launching ------------------------------------------------------------------------------
+
+    def launch(self, loaded: LoadedKernel, buffers: Sequence[DeviceBuffer], tensors: Any) -> None:
+        """Enqueue it over memory: the pool first, if it has one, then arguments in the order of
+        the program's parameters.
+        """
+        card = self.card
+        arguments, pool = _bound(loaded, buffers, tensors)
+        launch = Launch(arguments, pool)
+        key = (*[(k, t.layout) for k, t in arguments.items()], pool and pool.size_bytes)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = LaunchPlan.one_pass(loaded.kernel, launch)
+            # What linking finds wrong belongs to this launch, not to whoever waits for it.
+            loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
+            with self._lock:
+                self._plans[key] = plan
+        keep_alive = [buffer.memory for buffer in buffers]
+        with profiled(launch_range(loaded.name)):
+            context = loaded.bind_at(
+                card, plan, launch.addresses, keep_alive, is_corrected=card.is_recorded
+            )
+            card.streams.current.submit_launch(context)
+
+
+def _step_names(code: CodeDirectory, profiler_name: str | None) -> list[str | None]:
+    names: list[str | None] = []
+    for k, command in enumerate(code.code.execution):
+        if not isinstance(command, ComputeOnDevice):
+            names.append(None)
+        elif profiler_name:
+            names.append(_bounded(f"{profiler_name}#{k}"))
+        else:
+            directory = code.directory
+            names.append(
+                command.name or f"{directory.parent.name}/{directory.name}/bundle.mlir#{k}"
+            )
+    return names
+
+
+def _bounded(name: str) -> str:
+    if len(name.encode()) > AIUPTI_ACTIVITY_NAME_MAX_BYTES:
+        raise RuntimeError(
+            f"profiler-visible compute name exceeds AIUPTI limit: {len(name.encode())} bytes, at "
+            f"most {AIUPTI_ACTIVITY_NAME_MAX_BYTES}: {name}"
+        )
+    return name
+
+
+def prepare_kernel(
+    spyrecode_dir: str | os.PathLike[str],
+    stream: FrontendStream | None = None,
+    profiler_name: str | None = None,
+) -> PreparedKernel:
+    """The kernel of a SpyreCode directory on the current card, or on that of ``stream``.
+
+    ``profiler_name``: what profiles call it. Errors as of `read_code_directory` and `load_code`,
+    RuntimeError for a name that is too long.
+    """
+    code = read_code_directory(Path(spyrecode_dir))
+    _check_transfers(code)
+    card = card_at(-1) if stream is None else stream.flex.device
+    plan = PreparedKernel(code, card, profiler_name)
+    if all(map(holds_program, code.binaries)):
+        on_stream = card.streams.current if stream is None else stream.flex
+        plan.loaded = load_code(code, card, on_stream, profiler_name or "")
+    return plan
+
+
+def _check_transfers(code: CodeDirectory) -> None:
+    """With addresses as launch arguments nobody knows which tensor a segment is."""
+    if config.BUNDLE_SYMBOLIC_ARGS.read() != "1":
+        return
+    for command in code.code.execution:
+        if isinstance(command, DataTransfer) and _reads_tensor(command):
+            raise LaunchError(
+                "SPY828",
+                "D2H dev_ptr must be in program segment",
+                JsonLocation(str(code.directory / SPYRECODE_FILE), "$.JobExecPlan"),
+                found=f"{command.dev_ptr:#x}, with BUNDLE_SYMBOLIC_ARGS=1",
+            )
+
+
+def _reads_tensor(command: DataTransfer) -> bool:
+    return command.direction is Direction.D2H and command.dev_ptr < PROGRAM_SEGMENT * REGION_BYTES
+
+
+PROGRAM_SEGMENT = 7
+
+
+def launch_jobplan(job_plan: PreparedKernel, args: Sequence[torch.Tensor]) -> None:
+    """Enqueue a kernel on the current stream of its card.
+
+    ``args``: its pool first, if it has one, then its tensors. Addresses are those of allocations,
+    whatever views the tensors are. RuntimeError for tensors elsewhere; what linking finds wrong is
+    raised here, what goes wrong later by whoever waits for the stream.
+    """
+    tensors = list(args)
+    for k, tensor in enumerate(tensors):
+        if tensor.device.type != "spyre":
+            raise RuntimeError(
+                f"SpyreStream::launch: argument {k} must be on Spyre device, got {tensor.device}"
+            )
+    buffers = [buffer_of(tensor) for tensor in tensors]
+    if job_plan.loaded is None:
+        for command in job_plan.commands:
+            _run_unknown(job_plan, command, buffers)
+        return
+    job_plan.launch(job_plan.loaded, buffers, tensors)
+
+
+def _bound(
+    loaded: LoadedKernel, buffers: Sequence[DeviceBuffer], tensors: Sequence[torch.Tensor]
+) -> tuple[dict[int, DeviceTensor], PoolBuffer | None]:
+    """Memory by argument index, and the pool.
+
+    The K-th tensor belongs to the K-th address among the parameters, whose numbers may have gaps.
+    """
+    owners = [owner_of(p.name) for p in loaded.kernel.bundle.program.parameters]
+    named = sorted({k for k in owners if k is not None and k != POOL})
+    pool = None
+    if POOL in owners and buffers:
+        pool = PoolBuffer(buffers[0].address_bytes, buffers[0].host_bytes)
+        buffers, tensors = buffers[1:], tensors[1:]
+    if len(named) != len(buffers):
+        # Of a program with literal addresses, tensors are arguments in their order.
+        named = [*range(len(buffers))] if not owners else named
+    if len(named) != len(buffers):
+        raise LaunchError(
+            "SPY878",
+            f"{loaded.name} takes {len(named)} tensors",
+            expected=", ".join(f"arg_{k}" for k in named),
+            found=f"{len(buffers)} tensors",
+        )
+    memory = zip(named, buffers, tensors, strict=True)
+    return {k: _argument(k, buffer, tensor) for k, buffer, tensor in memory}, pool
+
+
+def _argument(number: int, buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor:
+    """The whole allocation: in the tensor's layout where that is all of it, else as a row."""
+    memory = on_card(tensor)
+    name = f"arg_{number}"
+    if memory.layout.device_bytes == buffer.host_bytes:
+        return replace(memory, name=name)
+    layout = memory.layout
+    sticks, lanes = -(-buffer.host_bytes // STICK_BYTES), layout.device_size[-1]
+    row = SpyreTensorLayout((sticks, lanes), (lanes, 1), layout.device_dtype)
+    return replace(memory, name=name, layout=row, sizes=(sticks * lanes,), strides=(1,))
+
+
+# --- plans of other compilers ---------------------------------------------------------------------
+
+
+def _run_unknown(
+    plan: PreparedKernel, command: ExecutionCommand, buffers: Sequence[DeviceBuffer]
+) -> None:
+    """One step of a plan whose program is not known: transfers run, nothing else can."""
+    place = JsonLocation(str(plan.code.directory / SPYRECODE_FILE), "$.JobExecPlan")
+    if isinstance(command, DataTransfer) and _reads_tensor(command):
+        address = _address_in_segment(command, buffers)
+        copy = bytes_to_host(address, command.size_bytes, command.host_handle)
+        plan.card.streams.current.copy(copy, [buffer.memory for buffer in buffers])
+        return
+    if isinstance(command, ComputeOnHost) and not command.hcm.vdci:
+        raise BundleError(
+            "SPY834", f"Expect one DCI to fill '{command.ohandle}' by, got none", place
+        )
+    raise UnsupportedError(
+        "SPY885",
+        "a plan whose program is not one of this compiler's cannot be run",
+        place,
+        expected="a directory that dxp_standalone of this package wrote",
+        found=type(command).__name__,
+    )
+
+
+def _address_in_segment(command: DataTransfer, buffers: Sequence[DeviceBuffer]) -> int:
+    """Where a transfer reads: segment K holds the K-th argument."""
+    segment, offset = divmod(command.dev_ptr, REGION_BYTES)
+    if segment >= len(buffers):
+        raise LaunchError(
+            "SPY363",
+            f"D2H tensor-segment lookup out of range: segment {segment}",
+            expected=f"one of {len(buffers)} launch arguments",
+            found=f"{command.dev_ptr:#x}",
+        )
+    buffer = buffers[segment]
+    if offset + command.size_bytes > buffer.host_bytes:
+        raise LaunchError(
+            "SPY403",
+            "D2H transfer out of bounds",
+            expected=f"at most {buffer.host_bytes} bytes of argument {segment}",
+            found=f"{command.size_bytes} bytes at {offset}",
+        )
+    return buffer.address_bytes + offset

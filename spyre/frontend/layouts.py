@@ -1,0 +1,229 @@
+"""``torch_spyre._C.SpyreTensorLayout``: `spyre.layout`'s, with the constructors of the extension.
+
+The stride rule is that of torch-spyre's own code: unclamped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from spyre.frontend.formats import (
+    DataFormats,
+    ElementArrangement,
+    formats_of,
+    named_as_extension,
+)
+from spyre.layout import SpyreTensorLayout
+
+MAX_RANK = 6
+"""Host dims of a layout; one more entry of a dim order says that sticks are sparse."""
+_HOST_SIZE = ("host_size", "dtype")
+_DIM_ORDER = ("host_size", "host_strides", "dtype", "dim_order", "element_arrangement")
+_DEVICE_SIZE = ("device_size", "stride_map", "device_dtype", "element_arrangement")
+
+
+@named_as_extension("SpyreTensorLayout")
+class FrontendLayout:
+    """A layout: from host sizes, from a dim order, or from device extents.
+
+    (host_size, dtype); (host_size, host_strides, dtype, dim_order[, element_arrangement]);
+    (device_size, stride_map, device_dtype[, element_arrangement]). Elements all. RuntimeErrors say
+    what does not go together, TypeError that the arguments are those of no constructor.
+    ``inner``: what the simulator makes of it.
+    """
+
+    __slots__ = ("inner",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.inner = _constructed(args, kwargs)
+
+    @classmethod
+    def of(cls, inner: SpyreTensorLayout) -> FrontendLayout:
+        """The layout that ``inner`` is."""
+        layout = cls.__new__(cls)
+        layout.inner = inner
+        return layout
+
+    @property
+    def device_size(self) -> list[int]:
+        """Extents of the device dims, the last one the elements of a stick."""
+        return list(self.inner.device_size)
+
+    @property
+    def stride_map(self) -> list[int]:
+        """Host elements per step of each device dim; -1: none."""
+        return list(self.inner.stride_map)
+
+    @property
+    def device_dtype(self) -> Any:
+        """Its `DataFormats`."""
+        return DataFormats[self.inner.device_dtype]
+
+    @property
+    def element_arrangement(self) -> ElementArrangement:
+        return ElementArrangement[self.inner.element_arrangement]
+
+    def elems_per_stick(self) -> int:
+        return int(self.device_dtype.elems_per_stick())
+
+    def with_element_arrangement(self, element_arrangement: ElementArrangement) -> FrontendLayout:
+        """The same with another arrangement."""
+        return FrontendLayout(
+            self.device_size, self.stride_map, self.device_dtype, element_arrangement
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FrontendLayout) and self.inner == other.inner
+
+    def __hash__(self) -> int:
+        return hash(self.inner)
+
+    def __str__(self) -> str:
+        return str(self.inner)
+
+    __repr__ = __str__
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        fields = (self.device_size, self.stride_map, self.device_dtype, self.element_arrangement)
+        return (3, *fields)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.inner = _unpickled(state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _empty, (type(self),), self.__getstate__()
+
+    def __copy__(self) -> FrontendLayout:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> FrontendLayout:
+        return self
+
+
+def _empty(cls: type[FrontendLayout]) -> FrontendLayout:
+    return cls.__new__(cls)
+
+
+_PICKLED_FIELDS = {1: (1, 3, 4), 2: (1, 2, 3), 3: (1, 2, 3, 4)}
+"""Positions of extents, strides, format and arrangement in a pickled tuple, by its version."""
+_PICKLED_LENGTH = {1: 5, 2: 4, 3: 5}
+
+
+def _unpickled(state: tuple[Any, ...]) -> SpyreTensorLayout:
+    version = state[0]
+    if version not in _PICKLED_FIELDS:
+        raise ValueError(f"Unsupported SpyreTensorLayout pickle version: {version}")
+    if len(state) != _PICKLED_LENGTH[version]:
+        raise ValueError(f"Invalid SpyreTensorLayout pickle v{version}: wrong tuple size")
+    return FrontendLayout(*[state[k] for k in _PICKLED_FIELDS[version]]).inner
+
+
+def _constructed(args: Sequence[Any], kwargs: dict[str, Any]) -> SpyreTensorLayout:
+    for names, required, make in (
+        (_HOST_SIZE, 2, _of_host_size),
+        (_DIM_ORDER, 4, _of_dim_order),
+        (_DEVICE_SIZE, 3, _of_device_size),
+    ):
+        given = _arguments(names, required, args, kwargs)
+        if given is not None:
+            return make(**given)
+    raise TypeError(
+        "__init__(): incompatible constructor arguments. The following argument types are "
+        "supported: (host_size, dtype), (host_size, host_strides, dtype, dim_order, "
+        "element_arrangement=STANDARD), (device_size, stride_map, device_dtype, "
+        f"element_arrangement=STANDARD); invoked with: {args}, {kwargs}"
+    )
+
+
+_KINDS = {
+    "dtype": torch.dtype,
+    "device_dtype": DataFormats,
+    "element_arrangement": ElementArrangement,
+}
+
+
+def _arguments(
+    names: Sequence[str], required: int, args: Sequence[Any], kwargs: dict[str, Any]
+) -> dict[str, Any] | None:
+    """The arguments by name, None where they are not those of a constructor."""
+    if len(args) > len(names) or not set(kwargs) <= set(names[len(args) :]):
+        return None
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if not set(names[:required]) <= set(given):
+        return None
+    if not all(isinstance(given[k], kind) for k, kind in _KINDS.items() if k in given):
+        return None
+    return given
+
+
+def _of_device_size(
+    device_size: Sequence[Any],
+    stride_map: Sequence[Any],
+    device_dtype: Any,
+    element_arrangement: ElementArrangement = ElementArrangement.STANDARD,
+) -> SpyreTensorLayout:
+    extents, strides = tuple(map(int, device_size)), tuple(map(int, stride_map))
+    return SpyreTensorLayout(extents, strides, device_dtype.name, element_arrangement.name)
+
+
+def _of_host_size(host_size: Sequence[Any], dtype: torch.dtype) -> SpyreTensorLayout:
+    strides, step = [], 1
+    for n in reversed(host_size):
+        strides.append(step)
+        step *= int(n)  # an extent of 0 makes all strides before it 0, as the extension does
+    return _of_dim_order(host_size, strides[::-1], dtype, range(len(host_size)))
+
+
+def _of_dim_order(
+    host_size: Sequence[Any],
+    host_strides: Sequence[Any],
+    dtype: torch.dtype,
+    dim_order: Sequence[Any],
+    element_arrangement: ElementArrangement = ElementArrangement.STANDARD,
+) -> SpyreTensorLayout:
+    size, strides = [int(n) for n in host_size], [int(n) for n in host_strides]
+    order = [int(n) for n in dim_order]
+    _check_order(size, order)
+    data_format = formats_of(dtype)[1]
+    lanes = data_format.elems_per_stick()
+    if not lanes:
+        raise RuntimeError(f"Spyre backend does not support dtype {dtype}")
+    if not size:
+        return SpyreTensorLayout((1, lanes), (-1, -1), data_format.name, element_arrangement.name)
+    dims = [order[0], order[0]] if len(order) == 1 else [*order[1:], order[0], order[-1]]
+    stick_count = 1 if order[-1] == -1 else -(-size[order[-1]] // lanes)
+    extents = [stick_count if d == dims[-1] else size[d] for d in dims[:-1]] + [lanes]
+    steps = _stride_map(dims, extents, size, strides)
+    return SpyreTensorLayout(
+        tuple(extents), tuple(steps), data_format.name, element_arrangement.name
+    )
+
+
+def _check_order(size: Sequence[int], order: Sequence[int]) -> None:
+    is_sparse = len(order) == len(size) + 1 and order[-1] == -1
+    if len(order) != len(size) and not is_sparse:
+        raise RuntimeError("Incompatible host_size and dim_order")
+    if len(order) > MAX_RANK + 1:
+        raise RuntimeError(f"Unsupported tensor rank: {len(order)}")
+    if len(order) == MAX_RANK + 1 and order[-1] != -1:
+        raise RuntimeError(
+            "7-element dim_order is only valid for sparse-stick (last entry must be -1)"
+        )
+
+
+def _stride_map(
+    dims: Sequence[int], extents: Sequence[int], size: Sequence[int], strides: Sequence[int]
+) -> list[int]:
+    """Host stride per device dim: what the dims of the same host dim inside of it advance."""
+    steps = [-1] * len(dims)
+    reach: dict[int, int] = {}
+    for k in reversed(range(len(dims))):
+        dim = dims[k]
+        if dim == -1 or size[dim] == 1:
+            continue
+        steps[k] = reach.get(dim, strides[dim])
+        reach[dim] = steps[k] * extents[k]
+    return steps

@@ -1,0 +1,388 @@
+"""Tensors of torch-spyre on the card: made, viewed, resized, and what each is in device memory.
+
+torch-spyre keeps a layout, and the host extents it was made for, per tensor rather than per
+storage: a compiled function may see one piece of memory in several layouts. Here that is a
+`TensorRecord`, an attribute of the tensor. Aliases that C++ makes by itself (``detach``,
+``Parameter(x)``, ``x.data``) have none; they are what the storage was last seen as by a tensor of
+their extents, else what it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from spyre.frontend.formats import check_dtype
+from spyre.frontend.layouts import FrontendLayout
+from spyre.hw.memory import DeviceTensor
+from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.torch_backend.compat import CPU_KEYS, operator, reinterpret
+from spyre.torch_backend.device import NAMES, card_at, current_device
+from spyre.torch_backend.tensors import (
+    DeviceBuffer,
+    StorageLayout,
+    attach,
+    buffer_of,
+    set_storage,
+    tensor_at,
+)
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """What a tensor is on the card. ``sizes``, ``strides``: host extents (elements) that copies
+    between its whole memory and the host have.
+    """
+
+    layout: SpyreTensorLayout
+    sizes: Ints
+    strides: Ints
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickled tensor takes its attributes along; on whatever device it is loaded, this one
+        # means nothing, and loading must not need this package.
+        return torch.Size, ((),)
+
+    def __deepcopy__(self, memo: Any) -> TensorRecord:
+        return self
+
+
+@dataclass(eq=False, slots=True)
+class _Home:
+    """What is known of a storage: what it was made for, and what it was last seen as by tensors of
+    given sizes, strides and offset that are not that."""
+
+    made_for: TensorRecord
+    seen_as: dict[tuple[Any, ...], TensorRecord] = field(default_factory=dict)
+
+
+_homes: WeakKeyDictionary[DeviceBuffer, _Home] = WeakKeyDictionary()
+
+
+def record_of(tensor: torch.Tensor) -> TensorRecord:
+    """What a tensor on the card is there. RuntimeError for a storage nobody laid out."""
+    buffer = buffer_of(tensor)
+    own = tensor.__dict__.get("_spyre_record")
+    # ``x.data = y`` and ``set_`` give a tensor another storage and leave its attributes.
+    if own is not None and own[0] == buffer.pointer:
+        record: TensorRecord = own[1]
+        return record
+    home = _homes.get(buffer)
+    if home is None:
+        if tensor.numel():
+            raise RuntimeError("Error: Device tensor does not have SpyreTensorLayout")
+        return _default_record(tensor)
+    return home.seen_as.get(_extents(tensor), home.made_for)
+
+
+def _extents(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.storage_offset()
+
+
+def _default_record(tensor: torch.Tensor) -> TensorRecord:
+    size = tuple(tensor.size())
+    layout = FrontendLayout(size, tensor.dtype).inner
+    return TensorRecord(layout, size, contiguous_strides(size))
+
+
+def set_record(tensor: torch.Tensor, record: TensorRecord) -> torch.Tensor:
+    """From now on ``tensor`` is ``record`` on the card; returns it."""
+    buffer = buffer_of(tensor)
+    tensor._spyre_record = (buffer.pointer, record)
+    home = _homes.get(buffer)
+    if home is None:
+        _homes[buffer] = _Home(record)
+    elif record != home.made_for or home.seen_as:
+        home.seen_as[_extents(tensor)] = record
+    return tensor
+
+
+def on_card(tensor: torch.Tensor) -> DeviceTensor:
+    """A tensor that has memory, for copies and launches: the whole allocation as its record says.
+
+    Tensors of rank 0 are rows of one element.
+    """
+    address, record = buffer_of(tensor).address_bytes, record_of(tensor)
+    sizes, strides = (record.sizes, record.strides) if record.sizes else ((1,), (1,))
+    return DeviceTensor("tensor", address, record.layout, NAMES[tensor.dtype], sizes, strides)
+
+
+# --- new tensors ----------------------------------------------------------------------------------
+
+
+def new_tensor(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    layout: FrontendLayout,
+    device: Any = None,
+) -> torch.Tensor:
+    """A tensor in fresh memory of ``layout``, which may hold anything."""
+    sizes, strides = tuple(map(int, size)), tuple(map(int, stride))
+    if min(sizes, default=0) < 0:
+        raise RuntimeError(
+            f"Trying to create tensor with negative dimension {min(sizes)}: {list(sizes)}"
+        )
+    check_dtype(dtype)
+    card = card_at(_index(device))
+    record = TensorRecord(layout.inner, sizes, strides)
+    base = StorageLayout.of(sizes, strides, NAMES[dtype], layout.inner)
+    buffer = DeviceBuffer(card, base.size_bytes)
+    if base.size_bytes:
+        buffer.place(base)
+    elements = base.size_bytes // dtype.itemsize
+    whole = tensor_at(buffer.pointer, (elements,), (1,), dtype, card.index)
+    attach(whole.untyped_storage(), buffer)
+    return set_record(reinterpret(whole, sizes, strides, 0), record)
+
+
+def _index(device: Any) -> int:
+    index = None if device is None else torch.device(device).index
+    return current_device() if index is None else int(index)
+
+
+def check_options(layout: Any, pin_memory: Any, memory_format: Any = None) -> None:
+    """RuntimeError for options of a new tensor that the card has nothing for."""
+    if layout not in (None, torch.strided):
+        raise RuntimeError("Non strided layout not supported")
+    if pin_memory:
+        raise RuntimeError("Pin memory can only be on CPU")
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        name = _MEMORY_FORMATS.get(memory_format, str(memory_format))
+        raise RuntimeError(f"Spyre backend only supports contiguous memory format, got: {name}")
+
+
+_MEMORY_FORMATS = {torch.channels_last: "ChannelsLast", torch.channels_last_3d: "ChannelsLast3d"}
+
+
+def empty(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: Any = None,
+) -> torch.Tensor:
+    """aten::empty.memory_format: contiguous, in default layout."""
+    chosen = dtype or torch.get_default_dtype()
+    check_options(layout, pin_memory, memory_format)
+    check_dtype(chosen)
+    default = FrontendLayout(tuple(size), chosen)
+    return new_tensor(size, contiguous_strides(size), chosen, default, device)
+
+
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """aten::empty_strided: dims in their order on the card, whatever their strides."""
+    chosen = dtype or torch.get_default_dtype()
+    check_options(layout, pin_memory)
+    check_dtype(chosen)
+    ordered = FrontendLayout(tuple(size), tuple(stride), chosen, tuple(range(len(size))))
+    return new_tensor(size, stride, chosen, ordered, device)
+
+
+def spyre_empty_with_layout(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    device_layout: FrontendLayout,
+) -> torch.Tensor:
+    """A new tensor of these host extents in a layout."""
+    return new_tensor(size, stride, dtype, device_layout)
+
+
+def empty_with_layout(
+    size: Sequence[int],
+    device_layout: FrontendLayout,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: Any = None,
+) -> torch.Tensor:
+    """A new contiguous tensor in a layout."""
+    if device is not None and torch.device(device).type != "spyre":
+        raise RuntimeError("Expected device.is_privateuseone() to be true, but got false.")
+    check_options(None, pin_memory, memory_format)
+    chosen = dtype or torch.get_default_dtype()
+    return new_tensor(size, contiguous_strides(size), chosen, device_layout, device)
+
+
+# --- views ----------------------------------------------------------------------------------------
+
+
+def _redispatched(name: str, *args: Any) -> torch.Tensor:
+    """ATen's own kernel for the CPU, which only touches sizes and strides."""
+    result: torch.Tensor = operator(name).redispatch(CPU_KEYS, *args)
+    return result
+
+
+def view(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """aten::view, aten::_unsafe_view."""
+    return set_record(_redispatched("view", tensor, size), record_of(tensor))
+
+
+def reshape_alias(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    """aten::_reshape_alias."""
+    return set_record(_redispatched("_reshape_alias", tensor, size, stride), record_of(tensor))
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """aten::alias."""
+    extents = (tensor.size(), tensor.stride(), tensor.storage_offset())
+    return set_record(_redispatched("as_strided", tensor, *extents), record_of(tensor))
+
+
+def unfold(tensor: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+    """aten::unfold."""
+    dim = dimension + tensor.dim() if dimension < 0 else dimension
+    extent = tensor.size(dim)
+    if size <= 0:
+        raise RuntimeError(f"unfold: size must be positive, got {size}")
+    if step <= 0:
+        raise RuntimeError(f"unfold: step must be positive, got {step}")
+    if size > extent:
+        raise RuntimeError(
+            f"unfold: maximum size for tensor at dimension {dim} is {extent} but size is {size}"
+        )
+    sizes, strides = list(tensor.size()), list(tensor.stride())
+    within = strides[dim]
+    sizes[dim], strides[dim] = (extent - size) // step + 1, within * step
+    viewed = (*sizes, size), (*strides, within), tensor.storage_offset()
+    return set_record(_redispatched("as_strided", tensor, *viewed), record_of(tensor))
+
+
+def as_strided(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """aten::as_strided."""
+    layout = FrontendLayout.of(record_of(tensor).layout)
+    return as_strided_with_layout(tensor, size, stride, storage_offset, layout)
+
+
+def as_strided_with_layout(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None,
+    device_layout: FrontendLayout,
+) -> torch.Tensor:
+    """A view in a layout."""
+    offset = tensor.storage_offset() if storage_offset is None else storage_offset
+    viewed = _redispatched("as_strided", tensor, size, stride, offset)
+    return set_record(viewed, _seen_in(tensor, device_layout, size, stride))
+
+
+def reinterpret_tensor(
+    tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset_increment: int = 0
+) -> torch.Tensor:
+    """Other extents over the same storage, unknown to autograd; the offset is added.
+
+    Of tensors on other devices too: compiled graphs with fallbacks have some.
+    """
+    seen = reinterpret(tensor, size, stride, offset_increment)
+    return set_record(seen, record_of(tensor)) if tensor.device.type == "spyre" else seen
+
+
+def reinterpret_tensor_with_layout(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset_increment: int,
+    stl: FrontendLayout,
+) -> torch.Tensor:
+    """As `reinterpret_tensor`, in a layout."""
+    seen = reinterpret(tensor, size, stride, offset_increment)
+    if tensor.device.type != "spyre":
+        return seen
+    return set_record(seen, _seen_in(tensor, stl, size, stride))
+
+
+def _seen_in(
+    tensor: torch.Tensor, layout: FrontendLayout, size: Sequence[int], stride: Sequence[int]
+) -> TensorRecord:
+    """In the layout it has, host extents stay those of its memory; else they are the view's."""
+    record = record_of(tensor)
+    if layout.inner == record.layout:
+        return record
+    return TensorRecord(layout.inner, tuple(size), tuple(stride))
+
+
+def get_spyre_tensor_layout(tensor: torch.Tensor) -> FrontendLayout:
+    """The layout of a tensor on the card."""
+    if tensor.device.type != "spyre":
+        raise RuntimeError("Expected tensor.is_privateuseone() to be true, but got false.")
+    return FrontendLayout.of(record_of(tensor).layout)
+
+
+def set_spyre_tensor_layout(tensor: torch.Tensor, stl: FrontendLayout) -> None:
+    """What is in the tensor's memory is laid out so from now on."""
+    set_record(tensor, replace(record_of(tensor), layout=stl.inner))
+
+
+# --- resize_ --------------------------------------------------------------------------------------
+
+
+def resize(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) -> torch.Tensor:
+    """aten::resize_: in place where nothing has to move, else through the host."""
+    sizes = tuple(map(int, size))
+    if tuple(tensor.size()) == sizes and tensor.is_contiguous():
+        return tensor
+    _check_resized_format(memory_format)
+    strides, layout = contiguous_strides(sizes), FrontendLayout(sizes, tensor.dtype)
+    record = TensorRecord(layout.inner, sizes, strides)
+    if _fits_in_place(tensor, record):
+        set_storage(tensor, tensor.untyped_storage(), tensor.storage_offset(), sizes, strides)
+        return set_record(tensor, record)
+    content = tensor.cpu().resize_(sizes)
+    new = new_tensor(sizes, strides, tensor.dtype, layout, tensor.device)
+    set_storage(tensor, new.untyped_storage(), 0, sizes, strides)
+    return set_record(tensor, record).copy_(content)
+
+
+def _check_resized_format(memory_format: Any) -> None:
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("aten::resize_ does not support MemoryFormat::Preserve")
+    if memory_format not in (None, torch.contiguous_format):
+        raise RuntimeError("aten::resize_ on Spyre only supports contiguous memory format")
+
+
+def _fits_in_place(tensor: torch.Tensor, record: TensorRecord) -> bool:
+    """Longer rows would make what was padding of a stick elements."""
+    elements = prod(record.sizes)
+    size_bytes = max(record.layout.device_bytes, elements * tensor.itemsize)
+    rows_fit = not record.sizes or not tensor.dim() or record.sizes[-1] <= tensor.size(-1)
+    fits = size_bytes <= tensor.untyped_storage().nbytes() and elements <= tensor.numel()
+    return fits and rows_fit
+
+
+KERNELS: dict[str, Any] = {
+    "empty.memory_format": empty,
+    "empty_strided": empty_strided,
+    "set_.source_Storage_storage_offset": set_storage,
+    "resize_": resize,
+    "view": view,
+    "_unsafe_view": view,
+    "_reshape_alias": reshape_alias,
+    "alias": alias,
+    "as_strided": as_strided,
+    "unfold": unfold,
+}
+"""What the extension registers with torch's dispatcher, by aten name and overload."""

@@ -1,0 +1,107 @@
+"""Who gets the device: SPYRE_FRONTEND decides, whatever is installed and in whatever order."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.torch_backend.processes import run
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = """
+import torch
+
+def _autoload():
+    torch.utils.rename_privateuse1_backend("spyre")
+    torch._register_device_module("spyre", torch)
+    import torch_spyre._C
+    copy = lambda source, dst, non_blocking=False: torch_spyre._C.copy_tensor(source, dst)
+    torch.library.register_kernel("aten::_copy_from", ["spyre"])(copy)
+"""
+"""What torch-spyre does that matters here."""
+AUTOLOAD = "import torch\nfrom spyre.frontend import autoload\nautoload()\n"
+RUN_CHECKS = f"""{AUTOLOAD}
+import pytest, sys
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+TORCH_SPYRE = {"SPYRE_FRONTEND": "torch-spyre", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+SPYRE = {**TORCH_SPYRE, "SPYRE_FRONTEND": "spyre"}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> str:
+    """A folder for PYTHONPATH with a package torch_spyre."""
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "torch_spyre").mkdir()
+    (folder / "torch_spyre" / "__init__.py").write_text(PACKAGE)
+    return os.pathsep.join([str(folder), str(ROOT)])
+
+
+def test_entry_point():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["torch.backends"] == {"spyre": "spyre.frontend:autoload"}
+
+
+def test_device(package):
+    """Runs `device_checks` where torch-spyre has the device."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_CHECKS, str(Path(__file__).with_name("device_checks.py"))],
+        env={**os.environ, **TORCH_SPYRE, "PYTHONPATH": package},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def test_own_device_unless_asked(package):
+    code = """
+        import sys
+        from spyre.frontend import is_active
+        print(torch.ones(2, device="spyre").sum().item(), is_active())
+        assert "torch_spyre" not in sys.modules
+    """
+    assert run(code, AUTOLOAD, PYTHONPATH=package, **SPYRE) == "2.0 False\n"
+
+
+def test_own_device_is_silent_where_torch_spyre_has_it(package):
+    code = """
+        from spyre.torch_backend import autoload as own
+        own()
+        from spyre.frontend import is_active
+        import torch_spyre._C
+        print(is_active(), torch_spyre._C.device_count())
+    """
+    assert run(code, AUTOLOAD, PYTHONPATH=package, **TORCH_SPYRE) == "True 1\n"
+
+
+def test_both_asked_for(package):
+    code = """
+        from spyre.frontend import activate
+        try:
+            activate()
+        except RuntimeError as error:
+            print(error)
+    """
+    assert "SPY992" in run(code, AUTOLOAD, PYTHONPATH=package, **SPYRE)
+
+
+@pytest.mark.parametrize(
+    ("frontend", "code"), [("torch-spyre", "SPY991"), ("torch_spyre", "SPY990")]
+)
+def test_what_cannot_be_had(frontend, code):
+    lines = """
+        try:
+            autoload()
+        except RuntimeError as error:
+            print(error)
+    """
+    prologue = "import torch\nfrom spyre.frontend import autoload\n"
+    environment = {**TORCH_SPYRE, "SPYRE_FRONTEND": frontend, "PYTHONPATH": str(ROOT)}
+    assert code in run(lines, prologue, **environment)
