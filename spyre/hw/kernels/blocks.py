@@ -52,28 +52,44 @@ def _load_half(half, address, sticks, pitch, buffer):
 
 
 @kernel
+def copy_words(source, target):
+    """target[i] = source[i]; they do not overlap."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+@kernel
 def _load_word(word, address, sticks, pitch, buffer):
+    at = address >> 2
+    if pitch == 128:
+        copy_words(word[at : at + sticks * 32], buffer[: sticks * 32])
+        return
     for s in range(sticks):
-        at = (address + s * pitch) >> 2
-        source = word[at : at + 32]
-        target = buffer[s * 32 : s * 32 + 32]
-        for i in range(32):
-            target[i] = source[i]
+        copy_words(word[at : at + 32], buffer[s * 32 : s * 32 + 32])
+        at += pitch >> 2
+
+
+@kernel
+def _lane_value(half, word, address, code):
+    if code == FP32_FORMAT:
+        return word[address >> 2]
+    if code == HALF_FORMAT:
+        return decode_half(half[address >> 1])
+    return decode_dl16(half[address >> 1])
+
+
+@kernel
+def fill(buffer, value):
+    """buffer[i] = value."""
+    for i in range(buffer.size):
+        buffer[i] = value
 
 
 @kernel
 def _load_lane(half, word, address, sticks, pitch, code, lanes, buffer):
     for s in range(sticks):
-        at = address + s * pitch
-        if code == FP32_FORMAT:
-            value = word[at >> 2]
-        elif code == HALF_FORMAT:
-            value = decode_half(half[at >> 1])
-        else:
-            value = decode_dl16(half[at >> 1])
-        target = buffer[s * lanes : s * lanes + lanes]
-        for i in range(target.size):
-            target[i] = value
+        value = _lane_value(half, word, address + s * pitch, code)
+        fill(buffer[s * lanes : s * lanes + lanes], value)
 
 
 @kernel
@@ -82,6 +98,11 @@ def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):
 
     ``lane`` -1: whole sticks; otherwise that lane of every stick fills all lanes.
     """
+    element = 4 if code == FP32_FORMAT else 2
+    if pitch == 0 and lane >= 0:  # one value for all
+        value = _lane_value(half, word, address + lane * element, code)
+        fill(buffer[: sticks * lanes], value)
+        return
     if pitch == 0 and sticks > 1:  # one stick for all: decoded once, then copied
         load_one(half, word, address, lane, code, lanes, buffer)
         first = buffer[:lanes]
@@ -91,7 +112,6 @@ def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):
                 target[i] = first[i]
         return
     if lane >= 0:
-        element = 4 if code == FP32_FORMAT else 2
         _load_lane(half, word, address + lane * element, sticks, pitch, code, lanes, buffer)
     elif code == FP32_FORMAT:
         _load_word(word, address, sticks, pitch, buffer)
@@ -138,15 +158,21 @@ def _store_rounded(half, address, sticks, pitch, code, buffer):
 
 
 @kernel
+def _store_word(word, address, sticks, pitch, buffer):
+    at = address >> 2
+    if pitch == 128:
+        copy_words(buffer[: sticks * 32], word[at : at + sticks * 32])
+        return
+    for s in range(sticks):
+        copy_words(buffer[s * 32 : s * 32 + 32], word[at : at + 32])
+        at += pitch >> 2
+
+
+@kernel
 def store_sticks(half, word, address, sticks, pitch, code, buffer):
     """Encode ``sticks`` sticks of ``buffer`` to byte ``address``, ``pitch`` bytes apart."""
     if code == FP32_FORMAT:
-        for s in range(sticks):
-            at = (address + s * pitch) >> 2
-            target = word[at : at + 32]
-            source = buffer[s * 32 : s * 32 + 32]
-            for i in range(32):
-                target[i] = source[i]
+        _store_word(word, address, sticks, pitch, buffer)
     elif code == HALF_FORMAT:
         for s in range(sticks):
             at = (address + s * pitch) >> 1

@@ -1,5 +1,8 @@
 """How kernels are compiled: numba options, an own cache directory, the entry signature.
 
+Without fast math: LLVM may then neither reassociate nor fuse nor take estimates, so that every
+processor computes the same bits. What is fused says so (`.intrinsics.multiply_add`).
+
 numba's disk cache does not notice edits in other modules, so every module's functions are cached in
 a directory keyed by a hash of that module and all modules of this package it imports, directly or
 not. The directory is set only while our functions are decorated; a user's own numba functions keep
@@ -121,10 +124,6 @@ def check_files(cache: Any) -> None:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FASTMATH = {"contract", "nsz"}
-"""No 'nnan'/'ninf': infinities are values of the device. No 'arcp': with it LLVM takes the host's
-reciprocal square root instruction, an estimate whose bits depend on the maker of the processor."""
-
 ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 """entry(table, bases, memory, scratch: pointers; first, last: units) -> 0 or fault word."""
 
@@ -220,7 +219,7 @@ def kernel(function: F) -> F:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
     def decorate(cache: bool) -> Any:
-        compiled = numba.njit(cache=cache, fastmath=FASTMATH, **options)(function)
+        compiled = numba.njit(cache=cache, **options)(function)
         if cache:
             check_files(compiled._cache)
             load_lightly(compiled._cache)
@@ -232,7 +231,7 @@ def kernel(function: F) -> F:
 
 def inline(function: F) -> F:
     """Compile a small function that is inlined into the kernels calling it."""
-    result: F = numba.njit(inline="always", fastmath=FASTMATH, error_model="numpy")(function)
+    result: F = numba.njit(inline="always", error_model="numpy")(function)
     return result
 
 

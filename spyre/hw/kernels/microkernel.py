@@ -48,7 +48,8 @@ class _Emitter:
         self.rows = rows
         self.vector = ir.VectorType(F32, LANES)
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fmuladd.v{LANES}f32"
+        # one rounding on every processor, as `.intrinsics.multiply_add`
+        name = f"llvm.fma.v{LANES}f32"
         self.multiply_add = cgutils.get_or_insert_function(builder.function.module, kind, name)
 
     def constant(self, value: int) -> Any:
@@ -91,7 +92,6 @@ class _Emitter:
             a = self.splat(self.b.add(a_rows[m], k_bytes))
             for j in range(_VECTORS):
                 old = accumulators[m * _VECTORS + j]
-                # fmuladd: one rounding where the host fuses, as every host with these vectors does
                 result.append(self.b.call(self.multiply_add, [a, b_vectors[j], old]))
         return result
 

@@ -15,6 +15,7 @@ from spyre.hw.kernels.intrinsics import (
     float_bits,
     maximum_f32,
     minimum_f32,
+    multiply_add,
     or_i32,
     sar_i32,
     shl_i32,
@@ -30,6 +31,7 @@ _MAGNITUDE = I(0x7FFFFFFF)
 _INFINITY = F(np.inf)
 _NAN = F(np.nan)
 _ROUNDER = F(12582912.0)  # 1.5 · 2^23: a float32 of this size has no fraction bits left
+_ROUNDER_BITS = I(0x4B400000)
 _SQRT_HALF_BITS = I(0x3F3504F3)
 
 
@@ -46,36 +48,34 @@ def copy_sign(x, y):
 
 
 @inline
-def bounded_exponential(x):
-    """e**x for x clamped to -87.3 .. 88.7: never zero, never infinite; NaN stays NaN.
+def exponential(x):
+    """e**x, also where it is subnormal; zero below -104, infinity above 88.7.
 
-    Adding 1.5·2^23 rounds x/ln 2 to an integer that stands in the low bits of the sum, ready to be
-    added to the exponent of a degree 5 polynomial of the remainder.
+    Adding 1.5·2^23 rounds x/ln 2 to an integer n that stands in the low bits of the sum; 2^n is two
+    factors, since n may lie beyond the exponents of normal numbers.
     """
     # the comparison is false for NaN, which so takes the second operand and stays
-    clamped = minimum_f32(F(88.72283), maximum_f32(F(-87.33654), x))
-    shifted = clamped * F(1.44269504088896341) + _ROUNDER
+    clamped = minimum_f32(F(89.0), maximum_f32(F(-104.0), x))
+    shifted = multiply_add(clamped, F(1.44269504088896341), _ROUNDER)
     n = shifted - _ROUNDER
     # ln 2 in two parts, the first of few bits: n times it is exact (Cody and Waite)
-    r = clamped - n * F(0.693359375)
-    r = r - n * F(-2.12194440e-4)
-    p = F(8.290308433e-3)
-    p = p * r + F(4.189796469e-2)
-    p = p * r + F(1.666763649e-1)
-    p = p * r + F(4.999914927e-1)
-    p = p * r + F(9.999997071e-1)
-    p = p * r + F(1.0)
-    y = bits_float(add_i32(float_bits(p), shl_i32(float_bits(shifted), I(23))))
-    # the payload of a NaN would have gone into the exponent
-    return y if x == x else x
+    r = multiply_add(n, F(-0.693359375), clamped)
+    r = multiply_add(n, F(2.12194440e-4), r)
+    q = F(1.395050669e-3)
+    q = multiply_add(q, r, F(8.368900046e-3))
+    q = multiply_add(q, r, F(4.166620597e-2))
+    q = multiply_add(q, r, F(1.666651815e-1))
+    q = multiply_add(q, r, F(0.5))
+    p = multiply_add(r * r, q, r) + F(1.0)
+    exponent = sub_i32(float_bits(shifted), _ROUNDER_BITS)
+    half = sar_i32(exponent, I(1))
+    return p * power_of_two(half) * power_of_two(sub_i32(exponent, half))
 
 
 @inline
-def exponential(x):
-    """e**x; below -87.3 zero, above 88.7 infinity."""
-    y = bounded_exponential(x)
-    y = F(0.0) if x < F(-87.33654) else y
-    return _INFINITY if x > F(88.72283) else y
+def power_of_two(exponent):
+    """2**exponent of a normal number."""
+    return bits_float(shl_i32(add_i32(exponent, I(127)), I(23)))
 
 
 @inline
@@ -88,16 +88,18 @@ def logarithm(x):
     f = mantissa - F(1.0)
     e = F(exponent)
     p = F(7.0376836292e-2)
-    p = p * f + F(-1.1514610310e-1)
-    p = p * f + F(1.1676998740e-1)
-    p = p * f + F(-1.2420140846e-1)
-    p = p * f + F(1.4249322787e-1)
-    p = p * f + F(-1.6668057665e-1)
-    p = p * f + F(2.0000714765e-1)
-    p = p * f + F(-2.4999993993e-1)
-    p = p * f + F(3.3333331174e-1)
+    p = multiply_add(p, f, F(-1.1514610310e-1))
+    p = multiply_add(p, f, F(1.1676998740e-1))
+    p = multiply_add(p, f, F(-1.2420140846e-1))
+    p = multiply_add(p, f, F(1.4249322787e-1))
+    p = multiply_add(p, f, F(-1.6668057665e-1))
+    p = multiply_add(p, f, F(2.0000714765e-1))
+    p = multiply_add(p, f, F(-2.4999993993e-1))
+    p = multiply_add(p, f, F(3.3333331174e-1))
     z = f * f
-    y = f + (f * z * p + e * F(-2.12194440e-4) - F(0.5) * z) + e * F(0.693359375)
+    y = multiply_add(e, F(-2.12194440e-4), f * z * p)
+    y = f + multiply_add(F(-0.5), z, y)
+    y = multiply_add(e, F(0.693359375), y)
     y = x if x == _INFINITY else y
     y = -_INFINITY if x == F(0.0) else y
     return y if x >= F(0.0) else _NAN
@@ -122,23 +124,24 @@ def inverse_root(x):
 
 @inline
 def sigmoid(x):
-    """1 / (1 + e**-x); zero below -88.7, where multiples of it must vanish as well."""
-    y = F(1.0) / (F(1.0) + bounded_exponential(-x))
-    return F(0.0) if x < F(-88.72283) else y
+    """1 / (1 + e**-x), below zero as e**x / (1 + e**x), which reaches the smallest numbers."""
+    e = exponential(-absolute(x))
+    return (e if x < F(0.0) else F(1.0)) / (F(1.0) + e)
 
 
 @inline
 def hyperbolic_tangent(x):
     """tanh x; an odd polynomial near zero, where the quotient would cancel."""
     a = absolute(x)
-    large = F(1.0) - F(2.0) / (F(1.0) + bounded_exponential(a + a))
+    e = exponential(F(-2.0) * a)
+    large = (F(1.0) - e) / (F(1.0) + e)
     z = x * x
     p = F(-5.70498872745e-3)
-    p = p * z + F(2.06390887954e-2)
-    p = p * z + F(-5.37397155531e-2)
-    p = p * z + F(1.33314422036e-1)
-    p = p * z + F(-3.33332819422e-1)
-    small = a + a * z * p
+    p = multiply_add(p, z, F(2.06390887954e-2))
+    p = multiply_add(p, z, F(-5.37397155531e-2))
+    p = multiply_add(p, z, F(1.33314422036e-1))
+    p = multiply_add(p, z, F(-3.33332819422e-1))
+    small = multiply_add(a * z, p, a)
     return copy_sign(small if a < F(0.625) else large, x)
 
 
@@ -152,29 +155,29 @@ def gelu_erf(x):
     """
     a = minimum_f32(F(6.5), absolute(x))
     p = F(-1.757777098e-6)
-    p = p * a + F(5.993659103e-5)
-    p = p * a + F(-9.163630115e-4)
-    p = p * a + F(8.447385717e-3)
-    p = p * a + F(-5.382450209e-2)
-    p = p * a + F(-4.586157070e-1)
-    p = p * a + F(-1.151180166e0)
-    p = p * a + F(-1.000003873e0)
-    # 2^p: the integer part goes into the exponent, as in `bounded_exponential`
+    p = multiply_add(p, a, F(5.993659103e-5))
+    p = multiply_add(p, a, F(-9.163630115e-4))
+    p = multiply_add(p, a, F(8.447385717e-3))
+    p = multiply_add(p, a, F(-5.382450209e-2))
+    p = multiply_add(p, a, F(-4.586157070e-1))
+    p = multiply_add(p, a, F(-1.151180166e0))
+    p = multiply_add(p, a, F(-1.000003873e0))
+    # 2^p: the integer part goes into the exponent, as in `exponential`
     shifted = p + _ROUNDER
     r = p - (shifted - _ROUNDER)
     q = F(9.5701e-3)
-    q = q * r + F(5.591786e-2)
-    q = q * r + F(2.4024745e-1)
-    q = q * r + F(6.9312181e-1)
-    q = q * r + F(9.9999926e-1)
+    q = multiply_add(q, r, F(5.591786e-2))
+    q = multiply_add(q, r, F(2.4024745e-1))
+    q = multiply_add(q, r, F(6.9312181e-1))
+    q = multiply_add(q, r, F(9.9999926e-1))
     tail = bits_float(add_i32(float_bits(q), shl_i32(float_bits(shifted), I(23))))
-    return maximum_f32(x, F(0.0)) - a * tail
+    return multiply_add(-a, tail, maximum_f32(x, F(0.0)))
 
 
 @inline
 def gelu_tanh(x):
     """x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2; zero at -inf."""
-    inner = F(0.7978845608) * (x + F(0.044715) * x * x * x)
+    inner = F(0.7978845608) * multiply_add(F(0.044715) * x * x, x, x)
     return F(0.0) if x < F(-10.0) else x * sigmoid(inner + inner)
 
 
@@ -184,7 +187,7 @@ gelu = gelu_erf if GELU_FORM == "erf" else gelu_tanh
 @inline
 def silu(x):
     """x·σ(x); zero at -inf."""
-    return F(0.0) if x < F(-87.0) else x * sigmoid(x)
+    return F(0.0) if x == -_INFINITY else x * sigmoid(x)
 
 
 @inline
@@ -200,6 +203,6 @@ def softplus(x, beta, threshold):
 def mish(x):
     """x·tanh(ln(1+e^x)) = x·n/(n+2) with n = e^x·(e^x+2); zero at -inf."""
     # beyond 20 the quotient is 1 in float32, and e^x squared would overflow
-    e = bounded_exponential(minimum_f32(F(20.0), x))
+    e = exponential(minimum_f32(F(20.0), x))
     n = e * (e + F(2.0))
-    return F(0.0) if x < F(-87.0) else x * (n / (n + F(2.0)))
+    return F(0.0) if x == -_INFINITY else x * (n / (n + F(2.0)))

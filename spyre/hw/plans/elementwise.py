@@ -25,6 +25,7 @@ from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.table import (
     BINARY,
+    DIRECT,
     ELEMENTWISE_KIND,
     FUSE,
     FUSED_BINARY,
@@ -136,7 +137,7 @@ def _count_work(context: PlanContext, row: RowWriter, walk: AccessMap, inputs: i
     blocks = -(-walk.axes[-1].extent // tb.BLOCK_STICKS)
     row.header(
         opcode=_opcode(context, inputs),
-        flags=FUSE if _can_fuse(context, row, inputs) else 0,
+        flags=_flags(context, row, inputs),
         inputs=inputs,
         lanes=lanes,
         blocks=blocks,
@@ -145,10 +146,28 @@ def _count_work(context: PlanContext, row: RowWriter, walk: AccessMap, inputs: i
     )
 
 
+def _flags(context: PlanContext, row: RowWriter, inputs: int) -> int:
+    if row.words[tb.MASK] != tb.NO_MASK:
+        return 0
+    if _can_fuse(context, row, inputs):
+        return FUSE
+    return DIRECT if _is_direct(row, inputs) else 0
+
+
+def _is_direct(row: RowWriter, inputs: int) -> bool:
+    """Float32 sticks that are neighbours; an input may be one number for all of them."""
+    for k in range(inputs + 1):
+        operand = row.words[tb.OPERAND + k * tb.OPERAND_WORDS :]
+        pitch = STICK_BYTES if operand[tb.LANE] == tb.WHOLE_STICK else 0
+        if operand[tb.FORMAT] != tb.FP32 or operand[tb.INNER_PITCH] != pitch:
+            return False
+    return True
+
+
 def _can_fuse(context: PlanContext, row: RowWriter, inputs: int) -> bool:
-    """Cheap operations on unmasked DL16 sticks that are neighbours; b may be one lane per stick."""
+    """Cheap operations on DL16 sticks that are neighbours; b may be one lane per stick."""
     names = {1: FUSED_UNARY, 2: FUSED_BINARY}.get(inputs, FUSED_MANY)
-    if context.spec.kernel_op not in names or row.words[tb.MASK] != tb.NO_MASK:
+    if context.spec.kernel_op not in names:
         return False
     for k in range(inputs + 1):
         operand = row.words[tb.OPERAND + k * tb.OPERAND_WORDS :]

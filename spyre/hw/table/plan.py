@@ -130,7 +130,9 @@ FUSED_BINARY = ("add", "sub", "mul", "div", "max", "min")
 FUSED_MANY = ("where",)
 """Operations the elementwise kernel may run without staging."""
 FUSE = 1
-"""Elementwise FLAGS bit: DL16, unmasked, neighbouring sticks: no staging needed."""
+"""Elementwise FLAGS: one of these on unmasked DL16 sticks that are neighbours: no staging."""
+DIRECT = 2
+"""Elementwise FLAGS: unmasked float32 sticks that are neighbours, inputs also single numbers."""
 
 REDUCTIONS = ("sum", "max", "min", "absmax", "prod", "exx2")
 REDUCE_LANES = 1

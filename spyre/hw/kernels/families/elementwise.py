@@ -2,8 +2,9 @@
 
 One unit is one block of up to BLOCK_STICKS sticks along the innermost axis. Every block is staged
 whole before it is written, so operating in place is safe. Cheap operations on neighbouring sticks
-are not staged and take as many blocks at once as follow each other. Definitions: operations
-reference §3; adding one is a name in :mod:`spyre.hw.table.plan` and a branch here.
+of DL16 and all on those of float32 are not staged, and take as many blocks at once as follow each
+other. Definitions: operations reference §3; adding one is a name in :mod:`spyre.hw.table.plan` and
+a branch here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numba import carray
 
 from spyre.hw.kernels.blocks import (
     begin,
+    fill,
     follow,
     load_sticks,
     mask_lanes,
@@ -34,6 +36,7 @@ from spyre.hw.kernels.intrinsics import (
     maximum_number,
     minimum_f32,
     minimum_number,
+    multiply_add,
     pointer_f32,
     pointer_i64,
     pointer_u16,
@@ -191,7 +194,7 @@ def apply_binary(opcode, a, b, out, constants):
     elif opcode == LAYERNORMSCALE:
         for i in range(n):
             mean, mean_square = a[i], b[i]
-            variance = maximum_f32(mean_square - mean * mean, LOWEST_VARIANCE)
+            variance = maximum_f32(multiply_add(-mean, mean, mean_square), LOWEST_VARIANCE)
             out[i] = inverse_root(variance + c0)
 
 
@@ -206,14 +209,14 @@ def apply_many(opcode, a, b, c, d, e, out):
             out[i] = yes if a[i] != F(0.0) else no
     elif opcode == LAYERNORMNORM:
         for i in range(n):
-            out[i] = (a[i] - b[i]) * c[i] * d[i] + e[i]
+            out[i] = multiply_add((a[i] - b[i]) * c[i], d[i], e[i])
     elif opcode == FNMS:
         for i in range(n):
-            out[i] = c[i] - a[i] * b[i] if SUBTRAHEND_LAST else -c[i] - a[i] * b[i]
+            out[i] = multiply_add(-a[i], b[i], c[i] if SUBTRAHEND_LAST else -c[i])
     elif opcode == MULADD:
         for i in range(n):
             scale, shift = (b[i], c[i]) if SCALE_FIRST else (c[i], b[i])
-            out[i] = a[i] * scale + shift
+            out[i] = multiply_add(a[i], scale, shift)
 
 
 # --- without staging --------------------------------------------------------------------------
@@ -285,6 +288,7 @@ OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 LANE, FORMAT, PITCH, INNER_PITCH = tb.LANE, tb.FORMAT, tb.PITCH, tb.INNER_PITCH
 RANK, EXTENT, OPERANDS = tb.RANK, tb.EXTENT, tb.OPERANDS
 BLOCK_STICKS, WORDS = tb.BLOCK_STICKS, tb.WORDS
+WHOLE_STICK = tb.WHOLE_STICK
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 BUFFER = BLOCK_STICKS * 64
@@ -326,19 +330,72 @@ def run_fused(table, counters, memory, block, most):
 
 
 @kernel
+def run_direct(table, constants, counters, word, scratch, block, most):
+    """Run up to ``most`` units of one run from ``block`` on where they lie; how many.
+
+    0 if the result overlaps an operand: then staged, for which operands are read before it is
+    written. Inputs that are one number are in ``scratch`` as often as a piece needs.
+    """
+    inputs = table[INPUTS]
+    units = min(table[BLOCKS] - block, most)
+    at = block * BLOCK_STICKS
+    n = min(units * BLOCK_STICKS, table[INNER] - at) * table[LANES]
+    z = counters[8 + inputs] + at * STICK_BYTES
+    for k in range(inputs):
+        operand = OPERAND + k * OPERAND_WORDS
+        first, size = counters[8 + k] + at * table[operand + INNER_PITCH], 4 * n
+        if table[operand + LANE] != WHOLE_STICK:
+            first, size = first + 4 * table[operand + LANE], 4
+            fill(scratch[k * BUFFER : k * BUFFER + min(n, BUFFER)], word[first >> 2])
+        if first < z + 4 * n and z < first + size:
+            return 0
+    for start in range(0, n, BUFFER):
+        count = min(BUFFER, n - start)
+        out = word[(z >> 2) + start : (z >> 2) + start + count]
+        a = piece(table, 0, counters, at, start, count, word, scratch)
+        if inputs == 1:
+            apply_unary(table[OPCODE], a, out, constants)
+            continue
+        b = piece(table, 1, counters, at, start, count, word, scratch)
+        if inputs == 2:
+            apply_binary(table[OPCODE], a, b, out, constants)
+            continue
+        c = piece(table, 2, counters, at, start, count, word, scratch)
+        d, e = c, c
+        if inputs > 3:
+            d = piece(table, 3, counters, at, start, count, word, scratch)
+            e = piece(table, 4, counters, at, start, count, word, scratch)
+        apply_many(table[OPCODE], a, b, c, d, e, out)
+    return units
+
+
+@kernel
+def piece(table, k, counters, at, start, count, word, scratch):
+    """``count`` numbers of operand ``k`` from ``start`` after stick ``at``, or its one number."""
+    operand = OPERAND + k * OPERAND_WORDS
+    if table[operand + LANE] != WHOLE_STICK:
+        return scratch[k * BUFFER : k * BUFFER + count]
+    first = ((counters[8 + k] + at * STICK_BYTES) >> 2) + start
+    return word[first : first + count]
+
+
+@kernel
 def elementwise(table, bases, constants, half, word, counters, scratch, first, last):
     """Run units ``first`` .. ``last`` of an elementwise table."""
     inputs, lanes, inner, blocks = table[INPUTS], table[LANES], table[INNER], table[BLOCKS]
-    opcode, masked, fuse = table[OPCODE], table[MASK], table[FLAGS] == FUSE
+    opcode, masked, flags = table[OPCODE], table[MASK], table[FLAGS]
     memory = half.ctypes.data
     out_word = OPERAND + inputs * OPERAND_WORDS
     mask_word = out_word + OPERAND_WORDS
     block, unit = begin(table, bases, counters, first, blocks), first
     while unit < last:
         at = block * BLOCK_STICKS
-        if fuse:
+        if flags != 0:
             # 0 where the result overlaps an operand other than stick by stick: staged then
-            units = run_fused(table, counters, memory, block, last - unit)
+            if flags == FUSE:
+                units = run_fused(table, counters, memory, block, last - unit)
+            else:
+                units = run_direct(table, constants, counters, word, scratch, block, last - unit)
             if units > 0:
                 unit += units
                 block = follow(table, counters, (block + units - 1) % blocks, blocks)

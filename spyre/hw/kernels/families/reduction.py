@@ -24,6 +24,7 @@ from spyre.hw.kernels.intrinsics import (
     maximum_number,
     minimum_i16,
     minimum_number,
+    multiply_add,
     order_key,
     pointer_f32,
     pointer_i64,
@@ -95,7 +96,7 @@ def accumulate(opcode, source, target, squares):
     else:
         for i in range(n):
             target[i] += source[i]
-            squares[i] += source[i] * source[i]
+            squares[i] = multiply_add(source[i], source[i], squares[i])
 
 
 @kernel

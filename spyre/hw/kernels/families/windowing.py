@@ -13,6 +13,7 @@ from spyre.hw.kernels.blocks import load_one, store_sticks
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     maximum_f32,
+    multiply_add,
     pointer_f32,
     pointer_i64,
     pointer_u16,
@@ -45,7 +46,7 @@ def combine(opcode, value, factor, target):
             target[i] = maximum_f32(value[i], target[i])
     elif opcode == CHANNEL:
         for i in range(target.size):
-            target[i] += value[i] * factor[i]
+            target[i] = multiply_add(value[i], factor[i], target[i])
     else:
         for i in range(target.size):
             target[i] += value[i]

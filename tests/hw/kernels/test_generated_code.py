@@ -1,0 +1,129 @@
+"""What LLVM made of every kernel: nothing whose bits depend on the processor.
+
+Estimates of reciprocals and roots differ between makers of processors; what LLVM may reassociate or
+fuse at will depends on the width of vectors; mathematical functions are those of the C library,
+which picks them by processor. Read from the optimised module, as it is kept in the kernel cache.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import platform
+import re
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from spyre.hw import kernels
+from spyre.hw.kernels.jit import Entry
+from spyre.hw.table import KERNELS
+
+ESTIMATE = re.compile(
+    r"^\s+v?((?:rsqrt|rcp)\d*[ps][sdh]|f?u?r(?:sqrt|ecp)[esx]\w*)\b", re.MULTILINE
+)
+"""x86: rsqrtps, vrcp14ps, vrsqrt28ss, vrcpph …; ARM: frsqrte, frecpe, frecps, vrsqrte …"""
+FREEDOM = re.compile(
+    r"^.*= .*\b(?:fadd|fsub|fmul|fdiv|frem|fneg|call)(?: \w+)*?"
+    r" (?:fast|reassoc|contract|arcp|afn) .*"
+    r"|^.*llvm\.(?:fmuladd|experimental\.constrained)\..*",
+    re.MULTILINE,
+)
+LIBRARY = re.compile(
+    r"@(?:llvm\.)?(?:a?sinh?|a?cosh?|a?tanh?|atan2|exp[2m]?1?|exp10|log1?[02p]?|pow|erfc?|hypot|cbrt)"
+    r"f?(?:\.v?\w+)?\("
+)
+
+
+def module_of(library: Any) -> tuple[str, str]:
+    """The optimised LLVM module of a compiled function with all it calls, and its assembly."""
+    module = library._get_module_for_linking()
+    return str(module), library._codegen._tm.emit_assembly(module)
+
+
+def findings(library: Any) -> list[str]:
+    """Instructions of a compiled function that may give other bits elsewhere."""
+    code, assembly = module_of(library)
+    estimates = {f"estimate {m[1]}" for m in ESTIMATE.finditer(assembly)}
+    return [
+        *sorted(estimates),
+        *(m[0].strip() for m in FREEDOM.finditer(code)),
+        *sorted({m[0] for m in LIBRARY.finditer(code)}),
+    ]
+
+
+def entries() -> dict[str, Entry]:
+    """Every entry of a kernel, by module and name."""
+    modules = pkgutil.walk_packages(kernels.__path__, kernels.__name__ + ".")
+    return {
+        f"{info.name.removeprefix(kernels.__name__ + '.')}.{name}": value
+        for info in modules
+        for name, value in vars(importlib.import_module(info.name)).items()
+        if isinstance(value, Entry)
+    }
+
+
+ENTRIES = entries()
+
+
+def test_every_kernel_is_among_the_entries():
+    assert {path.removeprefix(kernels.__name__ + ".") for path in KERNELS.values()} <= set(ENTRIES)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_kernels_leave_nothing_to_the_processor(name: str):
+    assert ENTRIES[name].address
+    assert findings(ENTRIES[name]._compiled._library) == []
+
+
+@numba.njit(error_model="numpy")
+def _exact(values):
+    for i in range(values.size):
+        values[i] = np.float32(1.0) / np.sqrt(values[i])
+
+
+@numba.njit(error_model="numpy", fastmath={"arcp"})
+def _estimated(values):
+    for i in range(values.size):
+        values[i] = np.float32(1.0) / np.sqrt(values[i])
+
+
+@numba.njit(error_model="numpy", fastmath={"contract"})
+def _fused_at_will(values):
+    for i in range(values.size):
+        values[i] = values[i] * values[i] + np.float32(1.0)
+
+
+@numba.njit(error_model="numpy", fastmath={"reassoc", "nsz"})
+def _summed_by_width(values):
+    total = np.float32(0.0)
+    for i in range(values.size):
+        total += values[i]
+    values[0] = total
+
+
+@numba.njit(error_model="numpy")
+def _from_the_library(values):
+    for i in range(values.size):
+        values[i] = np.exp(values[i])
+
+
+def library_of(function: Any) -> Any:
+    function(np.ones(64, np.float32))
+    (result,) = function.overloads.values()
+    return result.library
+
+
+@pytest.mark.parametrize(
+    "function", [_estimated, _fused_at_will, _summed_by_width, _from_the_library]
+)
+def test_a_kernel_that_depends_on_the_processor_is_found(function: Any):
+    assert findings(library_of(function))
+    assert findings(library_of(_exact)) == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="an instruction of x86")
+def test_an_estimate_is_found_in_the_assembly():
+    assert any(f.startswith("estimate rsqrt") for f in findings(library_of(_estimated)))
