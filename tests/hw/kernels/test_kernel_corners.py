@@ -43,9 +43,14 @@ NONE: Mapping[str, int] = MappingProxyType({})
 ODD_COUNTS = (3, 5, 7, 11, 20, 25)
 
 
-def at(k: int, absent: tuple[int, ...] = (), component: Component = Component.HBM) -> HostOperand:
+def at(
+    k: int,
+    absent: tuple[int, ...] = (),
+    component: Component = Component.HBM,
+    data_format: str = "SEN169_FP16",
+) -> HostOperand:
     base = region(k) if component is Component.HBM else 4096 + (k << 17)
-    return HostOperand(base, absent, component=component)
+    return HostOperand(base, absent, data_format, component)
 
 
 def positives(rng: np.random.Generator, count: int) -> Array:
@@ -152,12 +157,18 @@ def test_replicated_cores():
 # --- overlap ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["add", "relufwd", "where3", "exp", "realdiv"])
+@pytest.mark.parametrize(
+    ("name", "data_format"),
+    [
+        *((n, "SEN169_FP16") for n in ("add", "relufwd", "where3", "exp", "realdiv")),
+        *((n, "IEEE_FP32") for n in ("add", "relufwd", "where3", "abs", "layernormnorm")),
+    ],
+)
 @pytest.mark.parametrize("component", [Component.HBM, LX])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_in_place(name: str, component: Component, threads: int):
+def test_in_place(name: str, data_format: str, component: Component, threads: int):
     inputs = OPS[name].inputs
-    operands = [at(k, (), component) for k in range(inputs)]
+    operands = [at(k, (), component, data_format) for k in range(inputs)]
     for target in range(inputs):
         spec = pointwise(name, (64, 256), operands, operands[target], {"mb": 8})
         op = build_operation(spec)
@@ -176,10 +187,11 @@ def compare_in_place(op: Operation, target: int, trial: Trial) -> None:
 
 @pytest.mark.parametrize("name", ["add", "neg", "identity"])
 @pytest.mark.parametrize("back_sticks", [1, 3, 40])
-def test_output_behind_its_input(name: str, back_sticks: int):
+@pytest.mark.parametrize("data_format", ["SEN169_FP16", "IEEE_FP32"])
+def test_output_behind_its_input(name: str, back_sticks: int, data_format: str):
     """The output starts some sticks before the input it overlaps, so each is read in time."""
-    inputs = [at(0), at(1)][: OPS[name].inputs]
-    out = HostOperand(region(0) - 128 * back_sticks)
+    inputs = [at(0, data_format=data_format), at(1, data_format=data_format)][: OPS[name].inputs]
+    out = HostOperand(region(0) - 128 * back_sticks, data_format=data_format)
     op = build_operation(pointwise(name, (48, 64), inputs, out))
     fills = lambda rng, n: np.resize(small_numbers(np.random.default_rng(5), 1 << 16), n)  # noqa: E731
     device = engine()
@@ -187,12 +199,13 @@ def test_output_behind_its_input(name: str, back_sticks: int):
     rng = np.random.default_rng(0)
     for window in before:
         fill_window(window, fills, "dl16", rng, [device.memory])
-    operands = [device.memory.read(w.low, w.high - w.low) for w in before[:-1]]
+    code = np.uint16 if data_format == "SEN169_FP16" else np.uint32
+    operands = [device.memory.read(w.low, w.high - w.low).view(code) for w in before[:-1]]
     device.executor.run(link(device, [op], allocations_of(before)))
-    a, *b = (decode_device(o.view(np.uint16), "SEN169_FP16") for o in operands)
+    a, *b = (decode_device(o, data_format) for o in operands)
     exact = a + b[0] if b else (-a if name == "neg" else a)
-    found = device.memory.read(before[-1].low, operands[0].size).view(np.uint16)
-    np.testing.assert_array_equal(found, encode_device(exact, "SEN169_FP16"))
+    found = device.memory.read(before[-1].low, operands[0].nbytes).view(code)
+    np.testing.assert_array_equal(found, encode_device(exact, data_format))
 
 
 # --- masks ------------------------------------------------------------------------------------
