@@ -21,6 +21,9 @@ from .masks import (
     is_number_of as is_number_of,
     triangle as triangle,
 )
+from .overlap import (
+    refuse_traced_overlap as refuse_traced_overlap,
+)
 from .registry import (
     FUNCTIONAL_VARIANTS as FUNCTIONAL_VARIANTS,
     eager_kernels as eager_kernels,

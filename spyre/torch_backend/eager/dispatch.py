@@ -52,6 +52,11 @@ def always(*_: Any, **__: Any) -> bool:
     return True
 
 
+def never(*_: Any) -> bool:
+    """For operations that write to nothing they are given."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class EagerKernel:
     """What runs an operation where ``takes`` is true; both are called with aten's arguments.
@@ -73,12 +78,15 @@ class EagerOperation:
 
     ``overload``: what runs on the CPU; None where that has no kernel either. ``promoted``: the
     arguments with integers as floats where torch promotes them, None where it does not.
+    ``overlaps``: whether it writes to memory of which only the CPU knows what becomes; raises what
+    it refuses.
     """
 
     name: str
     overload: Any
     kernels: tuple[EagerKernel, ...]
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
+    overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +118,8 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
     The CPU also does what no program can be written for; trying has changed nothing.
     """
+    if operation.overlaps(args, kwargs):
+        return cpu_fallback(operation.overload, *args, **kwargs)
     try:
         for kernel in operation.kernels:
             if kernel.takes(*args, **kwargs):
@@ -121,10 +131,9 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
         error.add_note(f"in aten::{operation.name} on spyre")
         raise
     else:
-        if operation.promoted is not None:
-            promoted = operation.promoted(*args, **kwargs)
-            if promoted is not None:
-                return call(operation, *promoted, **kwargs)
+        promoted = operation.promoted(*args, **kwargs) if operation.promoted else None
+        if promoted is not None:
+            return call(operation, *promoted, **kwargs)
         if current_recorder() is not None:
             raise LoweringError(f"{operation.name} of operands the cores do not take")
     return cpu_fallback(operation.overload, *args, **kwargs)

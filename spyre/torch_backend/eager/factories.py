@@ -18,6 +18,8 @@ from spyre.torch_backend.device import NAMES, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, EagerKernel
 from spyre.torch_backend.eager.launch import ready_buffer, run
+from spyre.torch_backend.eager.overlap import OverlapRule
+from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import Ints, Lowering, Value
 from spyre.torch_backend.tensors import (
     allocate,
@@ -81,11 +83,17 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     """aten::_copy_from: onto the card, from it, or within it."""
     if not is_on_card(target):
         download(source, target)
+    elif _COPY_OVERLAP.check((target, source), {}):
+        is_beside = source.device == target.device
+        cpu_fallback(operator("copy_"), target, source if is_beside else source.cpu())
     elif is_on_card(source):
         copy_on_card(target, source)
     else:
         upload(target, source, non_blocking)
     return target
+
+
+_COPY_OVERLAP = OverlapRule(operator("copy_"))
 
 
 def to_copy(x: torch.Tensor, *, non_blocking: bool = False, **options: Any) -> torch.Tensor:
@@ -240,6 +248,7 @@ def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
     return torch.zeros(size, **options)
 
 
+FILLS = ("fill_.Scalar", "zero_")
 _EYE = {ANY: EagerKernel(partial(_sequence, torch.eye), _takes_sequence)}
 
 KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {

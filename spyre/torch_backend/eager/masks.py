@@ -172,6 +172,7 @@ def _takes_triangular(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) 
     return x.dtype in CONVERTED and x.dtype == out.dtype
 
 
+FILLS = ("masked_fill_.Scalar", "masked_fill_.Tensor")
 _MASKED_FILL = {ANY: EagerKernel(masked_fill, _takes_fill)}
 _MASKED_FILL_ = {ANY: EagerKernel(masked_fill_, _takes_fill)}
 

@@ -32,7 +32,9 @@ from spyre.torch_backend.eager.dispatch import (
     always,
     call,
     call_functional,
+    never,
 )
+from spyre.torch_backend.eager.overlap import OverlapRule
 from spyre.torch_backend.registration import register_casts, register_composites, register_kernels
 
 MODULES: tuple[ModuleType, ...] = (
@@ -111,11 +113,20 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
     for name, kernels in tables.items():
         promoted = integers.PROMOTIONS.get(name)
         overload = None if name in attention.KERNELS else operator(name)
-        operation = EagerOperation(name, overload, tuple(kernels.values()), promoted)
+        operation = EagerOperation(
+            name, overload, tuple(kernels.values()), promoted, _overlap_check(name, overload)
+        )
         functions[name] = partial(call, operation)
     for name, out in FUNCTIONAL_VARIANTS.items():
         functions[name] = partial(call_functional, _functional_variant(name, tables[out][FLOAT]))
     return functions
+
+
+def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
+    """Fills take whatever overlaps."""
+    is_fill = name in factories.FILLS or name in masks.FILLS
+    is_checked = op is not None and schema_of(op).is_mutable and not is_fill
+    return OverlapRule(op).check if is_checked else never
 
 
 def _functional_variant(name: str, kernel: EagerKernel) -> FunctionalVariant:

@@ -1,3 +1,6 @@
+from .call import (
+    overlaps_itself as overlaps_itself,
+)
 from .cpu_fallback import (
     announce as announce,
     check_devices as check_devices,

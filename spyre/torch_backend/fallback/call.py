@@ -240,7 +240,7 @@ class FallbackCall:
             return True
         views = [view for _, view in self._views(key)]
         is_alone = all(_place(view) == _place(tensor) for view in views)
-        return is_alone and not _overlaps_itself(tensor)
+        return is_alone and not overlaps_itself(tensor)
 
     def _writes_to(self, key: int) -> bool:
         written = self.signature.written
@@ -339,7 +339,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
 
 
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
+def overlaps_itself(tensor: torch.Tensor) -> bool:
     """True if several indices may be one element."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):

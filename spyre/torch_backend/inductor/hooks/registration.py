@@ -9,6 +9,7 @@ compiled later, enters the same context.
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from spyre import config
+from spyre.torch_backend.eager import refuse_traced_overlap
 from spyre.torch_backend.inductor.base import (
     CustomGraphPass,
     GraphLowering,
@@ -84,6 +86,7 @@ def _compiling(entry: Any) -> Callable[..., Any]:
     def compile_fx(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
         if named.get("config_patches") or not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
+        refuse_overlapping_writes(model)
         inner = named.pop("inner_compile", entry.compile_fx_inner)
         asked = settings().symbolic_sizes
         symbolic = asks_for_symbols(example_inputs) if asked is None else asked
@@ -178,6 +181,45 @@ def uses_spyre(model: Any, example_inputs: Any) -> bool:
     if isinstance(model, torch.fx.GraphModule):
         values += [n.meta.get("val", n.meta.get("example_value")) for n in model.graph.nodes]
     return any(isinstance(v, torch.Tensor) and v.device.type == "spyre" for v in values)
+
+
+WRITERS = {
+    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv),
+    *(operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor),
+    *(operator.ilshift, operator.irshift, operator.imatmul, operator.setitem),
+}
+"""Functions that change their first argument; others end in an underscore, or take ``out``."""
+
+
+def refuse_overlapping_writes(model: Any) -> None:
+    """RuntimeError where eager mode refuses a write of Dynamo's graph for its overlap: what comes
+    after has no writes any more.
+    """
+    nodes = model.graph.nodes if isinstance(model, torch.fx.GraphModule) else ()
+    for node in nodes:
+        function = writing_function(node)
+        if function is not None:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), _example_of)
+            refuse_traced_overlap(function, args, kwargs)
+
+
+def _example_of(node: torch.fx.Node) -> Any:
+    return node.meta["example_value"]
+
+
+def writing_function(node: torch.fx.Node) -> Callable[..., Any] | None:
+    """What a node calls, if that may change an argument and values of all arguments are known."""
+    if any("example_value" not in argument.meta for argument in node.all_input_nodes):
+        return None
+    if node.op == "call_method":
+        name = str(node.target)
+        writes = name.endswith("_") or "out" in node.kwargs
+        return getattr(torch.Tensor, name) if writes else None
+    if node.op != "call_function":
+        return None
+    function: Any = node.target
+    is_named_so = getattr(function, "__name__", "").endswith("_")
+    return function if function in WRITERS or is_named_so or "out" in node.kwargs else None
 
 
 INDUCTOR_SETTINGS = {

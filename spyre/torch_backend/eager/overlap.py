@@ -1,0 +1,221 @@
+"""Writes to overlapping memory: refused where torch refuses them on the CPU, with its words.
+
+Each of torch's operations has rules of its own, inside its CPU kernels: an elementwise one refuses
+a result that shares a part of an operand's memory, a fill may write to an expanded tensor, a matrix
+product asks nothing. So the CPU is asked: the operation runs there once per geometry, over tensors
+that share memory in the same way and hold zeros. That happens only where a written tensor may show
+memory twice or share some with another operand. What the CPU takes although elements coincide has
+results that depend on its order of writing, so it runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map_only
+
+from spyre.lru_cache import LruCache
+from spyre.torch_backend.compat import schema_of, storage_key
+from spyre.torch_backend.fallback import overlaps_itself
+from spyre.torch_backend.program import current_recorder
+
+REFUSAL = "single memory location"
+"""What torch says of every write it refuses for its overlap."""
+Verdict = tuple[str, bool]
+"""Torch's message, empty where it refuses nothing, and whether elements coincide."""
+MAX_VERDICTS = 4096
+_verdicts: LruCache[Any, Verdict] = LruCache(MAX_VERDICTS)
+"""By function and geometry of its arguments."""
+
+
+class OverlapRule:
+    """What torch's CPU kernels of an operator refuse to write to. Any thread."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        arguments = schema_of(op).arguments
+        self._written = [
+            (position, argument.name)
+            for position, argument in enumerate(arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        base = schema_of(op).name.removeprefix("aten::").removesuffix("_")
+        self._works_in_place = hasattr(torch.ops.aten, f"{base}_")
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether elements of a written tensor coincide with each other or those of an operand.
+
+        RuntimeError where the CPU refuses that. A tensor changed in place is no other operand.
+        False while the compiler records: what it records has no memory.
+        """
+        for position, name in self._written:
+            written = args[position] if position < len(args) else kwargs.get(name)
+            is_tensor = isinstance(written, torch.Tensor)
+            if is_tensor and self._may_overlap(written, args, kwargs) and not current_recorder():
+                return refuse_overlap(self.op, written, args, kwargs)
+        return False
+
+    def _may_overlap(
+        self, written: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> bool:
+        # Every operation with a result comes here: what costs a function call is asked last.
+        if not written.is_contiguous() and overlaps_itself(written):
+            return True
+        key = None
+        if len(kwargs) > 1:
+            args = (*args, *(value for value in kwargs.values() if value is not written))
+        for value in args:
+            if value is written and self._works_in_place:
+                continue
+            if isinstance(value, torch.Tensor):
+                key = storage_key(written) if key is None else key
+                if storage_key(value) == key and _ranges_meet(value, written):
+                    return True
+            elif isinstance(value, (list, tuple)) and self._may_overlap(written, value, {}):
+                return True
+        return False
+
+
+def refuse_overlap(
+    function: Callable[..., Any],
+    written: torch.Tensor,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> bool:
+    """As `OverlapRule.check`, of any function that writes to ``written``."""
+    geometry: Any = (function, _geometry((*args, *sorted(kwargs.items())), {}))
+    try:
+        verdict = _verdicts.get(geometry)
+    except TypeError:  # an argument cannot be hashed
+        geometry, verdict = None, None
+    if verdict is None:
+        verdict = _verdict_of(function, written, args, kwargs)
+        if geometry is not None:
+            _verdicts.put(geometry, verdict)
+    message, coincides = verdict
+    if message:
+        raise RuntimeError(message)
+    return coincides
+
+
+def _verdict_of(
+    function: Callable[..., Any], written: torch.Tensor, args: Any, kwargs: Any
+) -> Verdict:
+    message = _message_of(function, *_StandIns().of((args, kwargs)))
+    key = storage_key(written)
+    others = [t for t in tensors_of(args, kwargs) if t is not written and storage_key(t) == key]
+    coincides = overlaps_itself(written) or any(_coincide(written, other) for other in others)
+    return message, bool(message) or coincides
+
+
+def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) -> str:
+    """What torch says where it refuses CPU tensors for their overlap, else nothing."""
+    try:
+        with torch.no_grad():
+            function(*host_args, **host_kwargs)
+    except Exception as error:  # others are for whoever computes to raise
+        return str(error) if REFUSAL in str(error) else ""
+    return ""
+
+
+def refuse_traced_overlap(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """RuntimeError, as on the CPU, for a call that changes tensors of a tracer."""
+    host_args, host_kwargs = _StandIns().of((args, kwargs))
+    tensors = [*tensors_of(host_args, host_kwargs)]
+    shares = any(_ranges_meet(a, b) for a, b in combinations(tensors, 2) if _share(a, b))
+    if shares or any(map(overlaps_itself, tensors)):
+        message = _message_of(function, host_args, host_kwargs)
+        if message:
+            raise RuntimeError(message)
+
+
+def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a is not b and storage_key(a) == storage_key(b)
+
+
+class _StandIns:
+    """CPU tensors of zeros that share memory as the ones they stand for do.
+
+    Tensors of a tracer have sizes by example, where those are symbols.
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
+
+    def of(self, value: Any) -> Any:
+        """``value`` with its tensors, and those in lists and dicts, replaced."""
+        return tree_map_only(torch.Tensor, self._stand_in, value)
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in self._tensors:
+            size, stride, (offset,) = map(
+                _numbers, (tensor.size(), tensor.stride(), (tensor.storage_offset(),))
+            )
+            empty = torch.empty(0, dtype=tensor.dtype, device="cpu")
+            stand_in = empty.set_(self._storage_of(tensor), offset, size, stride)
+            self._tensors[id(tensor)] = stand_in
+        return self._tensors[id(tensor)]
+
+    def _storage_of(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        key = storage_key(tensor)
+        if key not in self._storages:
+            (size_bytes,) = _numbers((tensor.untyped_storage().nbytes(),))
+            # of numpy: memory of zeros that is not touched costs nothing
+            self._storages[key] = torch.from_numpy(np.zeros(size_bytes, np.uint8)).untyped_storage()
+        return self._storages[key]
+
+
+def _numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes as they are, or as their symbols have them in the example a tracer was given."""
+    return tuple(n if isinstance(n, int) else n.node.hint for n in sizes)
+
+
+def _geometry(value: Any, storages: dict[int, int]) -> Any:
+    """What of ``value`` decides about overlaps. ``storages``: their numbers, by key."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_geometry(item, storages) for item in value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    number = storages.setdefault(storage_key(value), len(storages))
+    return number, value.dtype, tuple(value.size()), value.stride(), value.storage_offset()
+
+
+def tensors_of(*values: Any) -> Iterator[torch.Tensor]:
+    """The tensors in ``values``, also in lists and dicts of them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from tensors_of(*value.values())
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_of(*value)
+
+
+def _ranges_meet(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """True if the bytes from the first to the last element of both, in one storage, meet."""
+    if not a.numel() or not b.numel():
+        return False
+    (a_first, a_end), (b_first, b_end) = _range_bytes(a), _range_bytes(b)
+    return a_first < b_end and b_first < a_end
+
+
+def _range_bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    first = tensor.storage_offset()
+    return first * tensor.itemsize, (first + reach + 1) * tensor.itemsize
+
+
+def _coincide(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """True if tensors over one storage have an element in common; of different sizes: may have."""
+    if not _ranges_meet(a, b):
+        return False
+    if a.itemsize != b.itemsize:
+        return True
+    marks = torch.zeros(a.untyped_storage().nbytes() // a.itemsize, dtype=torch.bool, device="cpu")
+    marks.as_strided(a.size(), a.stride(), a.storage_offset()).fill_(True)
+    return bool(marks.as_strided(b.size(), b.stride(), b.storage_offset()).any())
