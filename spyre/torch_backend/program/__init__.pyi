@@ -13,13 +13,13 @@ from .debug import (
     shows_programs as shows_programs,
 )
 from .emit import (
-    emit as emit,
     emit_over as emit_over,
-    iteration_space as iteration_space,
+    iterated as iterated,
+    require_sdsc as require_sdsc,
 )
 from .emitter import (
     Bases as Bases,
-    IterationSpace as IterationSpace,
+    IteratedOp as IteratedOp,
 )
 from .indexing import (
     MAX_ROWS as MAX_ROWS,
@@ -39,7 +39,6 @@ from .iteration import (
     CoreDivision as CoreDivision,
     IterationDim as IterationDim,
     ScratchpadPlace as ScratchpadPlace,
-    common_iteration as common_iteration,
     cut as cut,
 )
 from .op_spec import (
@@ -47,7 +46,6 @@ from .op_spec import (
     Ints as Ints,
     LoweringError as LoweringError,
     LoweringFunction as LoweringFunction,
-    OpFunction as OpFunction,
     OpKind as OpKind,
     UnevenDivision as UnevenDivision,
     Value as Value,

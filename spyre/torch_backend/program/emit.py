@@ -1,4 +1,4 @@
-"""Every kind of `OpSpec` as the description of an SDSC.
+"""Every kind of `DeviceOp` as the description of an SDSC.
 
 Gathers are `identity` through an index tensor (SDSC reference §6.4):
 ``output[a, i, b] = table[a, index[i], b]``. The dims of the index stand in the output where the
@@ -8,25 +8,25 @@ the output's lane dim picks every lane by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
 from spyre.mlir.builder import BufferAddress, OperandSpec, OperationSpec
 from spyre.mlir.operation import MASK_CONSTANT, Indirection
 from spyre.torch_backend.program.emitter import (
+    Bases,
     Emitter,
-    IterationSpace,
+    IteratedOp,
     TensorOperand,
     lane_index,
     unit_lane,
 )
-from spyre.torch_backend.program.iteration import IterationDim, common_iteration
+from spyre.torch_backend.program.iteration import CoreDivision, IterationDim, common_iteration
 from spyre.torch_backend.program.op_spec import (
     DeviceOp,
     LoweringError,
-    OpFunction,
     OpKind,
     Value,
     float_bits,
@@ -35,10 +35,134 @@ from spyre.torch_backend.program.op_spec import (
 INDEX_FORMAT = "SENUINT32"
 """Index words; those of int32 and int64 tensors have the same bits."""
 INDEX_STICK = 32
+MATMUL_STICK = 64
+PlaceOf = Callable[[Value], BufferAddress]
 _TABLE, _INDEX, _OUTPUT = 0, 1, 2
+_NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
+"""What masked elements count as, where it is not 0."""
 
 
-def gather_space(spec: DeviceOp, place: Callable[[Value], BufferAddress]) -> IterationSpace:
+def emit(spec: DeviceOp, place: PlaceOf) -> OperationSpec:
+    """The SDSC of ``spec``; LoweringError when its operands' sticks do not go together."""
+    return emit_over(iterated(spec), [place(value) for value in (*spec.inputs, spec.written)])
+
+
+def require_sdsc(spec: DeviceOp) -> None:
+    """LoweringError as of `emit`, without making anything."""
+    outline = outline_of(iterated(spec))
+    for operand in outline.operands:
+        outline.emitter.stored(operand)
+
+
+def iterated(spec: DeviceOp, joined: bool = True) -> IteratedOp:
+    """``spec`` over common dims. LoweringError as of `common_iteration`.
+
+    Not ``joined``: host dims stay apart, each with its number for a role. A gather and a top-k have
+    roles of their own, by which dims join.
+    """
+    walk = _WALKS[spec.kind](spec)
+    roles: Sequence[int] | None = walk.roles
+    if not joined and spec.kind not in (OpKind.TOPK, OpKind.GATHER):
+        roles = range(len(walk.views[0].sizes))
+    return IteratedOp(
+        spec.kind,
+        spec.name,
+        [*common_iteration(walk.views, roles), *walk.more],
+        [view.device_format for view in walk.views],
+        spec.constants,
+        spec.mask_from,
+        spec.lane_multiple,
+        walk.rows,
+    )
+
+
+def emit_over(op: IteratedOp, bases: Bases, division: CoreDivision | None = None) -> OperationSpec:
+    """The SDSC of an operation over given dims, its tensors at ``bases``.
+
+    Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
+    N, 3 for K; of a top-k 1 for what it goes along, 2 for k; of a gather 1 for the output's dim of
+    rows; else 0. ``division``: over cores, where it is decided beforehand. LoweringError as of
+    `emit`, UnevenDivision for divisions that do not fit.
+    """
+    outline = outline_of(op, division)
+    emitter, pairs = outline.emitter, zip(outline.operands, bases, strict=True)
+    *inputs, output = [emitter.tensor(operand, base) for operand, base in pairs]
+    index_inputs: list[OperandSpec] = []
+    if op.kind is OpKind.GATHER:
+        (table, index), rows = inputs, outline.operands[_TABLE].rows
+        assert rows is not None
+        sizes = {emitter.names[rows[0]]: 1}
+        inputs = [replace(table, indirection=Indirection.VALUE, max_dim_sizes=sizes)]
+        index_inputs = [replace(index, indirection=Indirection.INDEX, data_format=INDEX_FORMAT)]
+    return emitter.operation(
+        outline.name,
+        inputs,
+        [output],
+        undivided=outline.undivided,
+        constants=outline.constants,
+        masks=outline.masks,
+        unit="pt" if op.kind is OpKind.MATMUL else "sfp",
+        index_inputs=index_inputs,
+    )
+
+
+# --- tensors over the dims of the iteration -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The tensors of an operation as views of equal sizes, the output last.
+
+    ``roles``: per dim of the views. ``more``: dims that they do not have. ``rows``: of a gather's
+    table.
+    """
+
+    views: Sequence[DeviceView]
+    roles: Sequence[int] | None = None
+    more: Sequence[IterationDim] = ()
+    rows: int = 0
+
+
+def _pointwise_walk(spec: DeviceOp) -> _Walk:
+    output = spec.written
+    return _Walk([*(v.expanded(output.sizes).view for v in spec.inputs), output.view])
+
+
+def _reduction_walk(spec: DeviceOp) -> _Walk:
+    (source,) = spec.inputs
+    roles = [int(k in spec.dims) for k in range(len(source.sizes))]
+    return _Walk([source.view, spec.output.expanded(source.sizes).view], roles)
+
+
+def _matmul_walk(spec: DeviceOp) -> _Walk:
+    """``output[.., M, N] = left[.., M, K] · right[.., K, N]`` of equal ranks."""
+    left, right = spec.inputs
+    rank = len(spec.output.sizes)
+    sizes = (*spec.output.sizes, left.sizes[-1])
+    values = (
+        left.unsqueezed(rank - 1).expanded(sizes),
+        right.transposed(rank - 2, rank - 1).unsqueezed(rank - 2).expanded(sizes),
+        spec.output.unsqueezed(rank).expanded(sizes),
+    )
+    return _Walk([v.view for v in values], [*([0] * (rank - 2)), 1, 2, 3])
+
+
+def _restickify_walk(spec: DeviceOp) -> _Walk:
+    return _Walk([v.view for v in (*spec.inputs, spec.output)])
+
+
+def _topk_walk(spec: DeviceOp) -> _Walk:
+    """``output``: k elements along ``dims[0]``, which no stick runs along."""
+    (source,), (along,) = spec.inputs, spec.dims
+    rank = len(source.sizes)
+    sizes = [*source.sizes, spec.output.sizes[along]]
+    order = [rank if k == along else k for k in range(rank)]
+    ranked = spec.output.unsqueezed(rank).permuted([*order, along])
+    views = [source.unsqueezed(rank).expanded(sizes).view, ranked.expanded(sizes).view]
+    return _Walk(views, [1 if k == along else 2 if k == rank else 0 for k in range(rank + 1)])
+
+
+def _gather_walk(spec: DeviceOp) -> _Walk:
     """``dims``: the table's dim of rows. The index has the output's rank, with size 1 (or repeated
     elements) along dims it does not depend on; the table has that rank too.
     """
@@ -49,65 +173,14 @@ def gather_space(spec: DeviceOp, place: Callable[[Value], BufferAddress]) -> Ite
     sizes = output.sizes
     stepped = _stepped(table.view, along, sizes[along], row_pitch)
     views = [stepped.expanded(sizes), index.expanded(sizes).view, output.view]
-    dims = common_iteration(views, [int(k == along) for k in range(len(sizes))])
-    if sizes[along] == 1:
-        dims.append(single_row(row_pitch))
-    return IterationSpace(dims, views, [place(table), place(index), place(output)], None, rows)
+    more = [single_row(row_pitch)] if sizes[along] == 1 else []
+    return _Walk(views, [int(k == along) for k in range(len(sizes))], more, rows)
 
 
 def single_row(pitch_bytes: int) -> IterationDim:
     """The dim of rows of a gather that picks one, from a table of this pitch."""
     one = Factor(1, STICK_BYTES)
     return IterationDim(1, (Factor(1, pitch_bytes), one, one), 1)
-
-
-def emit_gather(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
-    """The SDSC of a gather; the one dim of role 1 steps through the index where there is one row of
-    the output per element.
-    """
-    dims = list(walk.dims)
-    if sum(dim.role == 1 for dim in dims) > 1:
-        raise LoweringError("rows of a gather in several steps")
-    moved = next(k for k, dim in enumerate(dims) if dim.role == 1)
-    lane = lane_index(dims, _OUTPUT)
-    if lane < 0:
-        stick, none = Factor(1, STICK_BYTES, True), Factor(1, 0)
-        dims.append(IterationDim(1, (stick, none, stick)))
-        lane = len(dims) - 1
-    index_lane = lane_index(dims, _INDEX)
-    if index_lane < 0:
-        index_lane = moved
-    emitter = Emitter(dims, _multiples(dims, lane, index_lane, walk), division=walk.division)
-    return _gather_operation(spec.name, emitter, walk, (lane, index_lane, moved))
-
-
-def _multiples(
-    dims: Sequence[IterationDim], lane: int, index_lane: int, walk: IterationSpace
-) -> dict[int, int]:
-    multiples = {lane: walk.views[_OUTPUT].elements_per_stick}
-    if index_lane != lane and dims[index_lane].extent > INDEX_STICK:
-        if dims[index_lane].extent % INDEX_STICK:
-            raise LoweringError("an index in sticks that are not whole")
-        multiples[index_lane] = INDEX_STICK
-    return multiples
-
-
-def _gather_operation(
-    name: str, emitter: Emitter, walk: IterationSpace, lanes: tuple[int, int, int]
-) -> OperationSpec:
-    """``lanes``: dims along the sticks of the output and of the index, and the dim of rows."""
-    lane, index_lane, moved = lanes
-    views, bases = walk.views, walk.bases
-    rows = (moved, walk.rows)
-    source = emitter.tensor(TensorOperand(_TABLE, views[_TABLE], bases[_TABLE], lane, "", rows))
-    words = emitter.tensor(TensorOperand(_INDEX, views[_INDEX], bases[_INDEX], index_lane))
-    target = emitter.tensor(TensorOperand(_OUTPUT, views[_OUTPUT], bases[_OUTPUT], lane))
-    sizes = {emitter.names[moved]: 1}
-    source = replace(source, indirection=Indirection.VALUE, max_dim_sizes=sizes, role="VALUE")
-    words = replace(
-        words, indirection=Indirection.INDEX, data_format=INDEX_FORMAT, role="KERNEL_IDX"
-    )
-    return emitter.operation(name, [source], [target], index_inputs=[words])
 
 
 def _rows_of(table: Value, along: int) -> tuple[int, int]:
@@ -126,120 +199,90 @@ def _stepped(view: DeviceView, along: int, extent: int, pitch: int) -> DeviceVie
     return replace(view, dims=(*view.dims[:along], rows, *view.dims[along + 1 :]))
 
 
-PlaceOf = Callable[[Value], BufferAddress]
-MATMUL_STICK = 64
-_NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
-"""What masked elements count as, where it is not 0."""
+_WALKS: dict[OpKind, Callable[[DeviceOp], _Walk]] = {
+    OpKind.POINTWISE: _pointwise_walk,
+    OpKind.REDUCTION: _reduction_walk,
+    OpKind.MATMUL: _matmul_walk,
+    OpKind.RESTICKIFY: _restickify_walk,
+    OpKind.TOPK: _topk_walk,
+    OpKind.GATHER: _gather_walk,
+}
 
 
-def emit(spec: DeviceOp, place: PlaceOf) -> OperationSpec:
-    """The SDSC of ``spec``; LoweringError when its operands' sticks do not go together."""
-    return emit_over(spec, iteration_space(spec, place))
+# --- outlines: what is known of an SDSC before its tensors have a place -------------------------
 
 
-def iteration_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
-    """The tensors of ``spec`` over common dims. LoweringError as of `common_iteration`."""
-    return _SPACES[spec.kind](spec, place)
-
-
-def emit_over(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
-    """The SDSC of an operation over given dims.
-
-    Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
-    N, 3 for K; of a top-k 1 for what it goes along, 2 for k; of a gather 1 for the output's dim of
-    rows; else 0. LoweringError as of `emit`, UnevenDivision for divisions that do not fit.
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """``emitter``: has the dims. ``operands``: the output last. ``undivided``: dims that the
+    emitter leaves whole when it divides them by itself. ``masks``: as of an `OperationSpec`.
     """
-    return _EMITTERS[spec.kind](spec, walk)
+
+    name: str
+    emitter: Emitter
+    operands: Sequence[TensorOperand]
+    constants: Mapping[str, int] = field(default_factory=dict)
+    masks: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    undivided: Sequence[int] = ()
 
 
-def _pointwise_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
-    output = spec.written
-    values = [*(v.expanded(output.sizes) for v in spec.inputs), output]
-    views = [v.view for v in values]
-    return IterationSpace(common_iteration(views), views, [place(v) for v in values])
+def outline_of(op: IteratedOp, division: CoreDivision | None = None) -> Outline:
+    """The dims of an SDSC and how its tensors walk them; LoweringError as of `emit`."""
+    return _OUTLINES[op.kind](op, division)
 
 
-def _pointwise(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
-    dims, last = list(walk.dims), len(walk.views) - 1
+def _operands(
+    op: IteratedOp, lanes: Sequence[int], roles: Sequence[str] = ()
+) -> list[TensorOperand]:
+    roles = roles or [""] * len(lanes)
+    columns = zip(op.formats, lanes, roles, strict=True)
+    return [TensorOperand(k, *column) for k, column in enumerate(columns)]
+
+
+def _pointwise(op: IteratedOp, division: CoreDivision | None) -> Outline:
+    dims, last = list(op.dims), len(op.formats) - 1
     lane = lane_index(dims, last)
     if lane < 0:
-        dims.append(unit_lane(len(walk.views)))
+        dims.append(unit_lane(len(op.formats)))
         lane = len(dims) - 1
-    multiple = spec.lane_multiple or max(view.elements_per_stick for view in walk.views)
-    emitter = Emitter(dims, {lane: multiple}, division=walk.division)
-    tensors = _tensors(emitter, walk, [lane] * (last + 1))
-    constants, masks = dict(spec.constants), {}
+    multiple = op.lane_multiple or op.most_lanes
+    emitter = Emitter(dims, {lane: multiple}, division=division)
+    constants, masks = dict(op.constants), {}
     name = emitter.names[lane]
-    if spec.mask_from and (padding := emitter.extents[name] - spec.mask_from):
+    if op.mask_from and (padding := emitter.extents[name] - op.mask_from):
         constants[MASK_CONSTANT] = 0
-        masks[name] = [(spec.mask_from, padding)]
-    return emitter.operation(
-        spec.name, tensors[:-1], tensors[-1:], constants=constants, masks=masks
-    )
+        masks[name] = [(op.mask_from, padding)]
+    return Outline(op.name, emitter, _operands(op, [lane] * (last + 1)), constants, masks)
 
 
-def _tensors(
-    emitter: Emitter, walk: IterationSpace, lanes: Sequence[int], roles: Sequence[str] = ()
-) -> list[OperandSpec]:
-    roles = roles or [""] * len(lanes)
-    operands = zip(walk.views, walk.bases, lanes, roles, strict=True)
-    return [emitter.tensor(TensorOperand(k, *operand)) for k, operand in enumerate(operands)]
-
-
-def _reduction_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
-    (source,) = spec.inputs
-    roles = [int(k in spec.dims) for k in range(len(source.sizes))]
-    views = [source.view, spec.output.expanded(source.sizes).view]
-    return IterationSpace(
-        common_iteration(views, roles), views, [place(source), place(spec.output)]
-    )
-
-
-def _reduction(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
-    dims = list(walk.dims)
+def _reduction(op: IteratedOp, division: CoreDivision | None) -> Outline:
+    dims = list(op.dims)
     lane = lane_index(dims, 0)
     if lane < 0:
         dims.append(unit_lane(2))
         lane = len(dims) - 1
-    stick = walk.views[0].elements_per_stick
-    emitter = Emitter(dims, {lane: stick}, division=walk.division)
-    tensors = _tensors(emitter, walk, [lane, lane])
-    constants, masks = dict(spec.constants), {}
+    emitter = Emitter(dims, {lane: op.lanes(0)}, division=division)
+    constants, masks = dict(op.constants), {}
     name, extent = emitter.names[lane], dims[lane].extent
     over_lanes = dims[lane].role == 1
     if over_lanes and (padding := emitter.extents[name] - extent):
         masks[name] = [(extent, padding)]
-        constants[MASK_CONSTANT] = float_bits(_NEUTRAL.get(spec.name, 0.0))
-    undivided = [k for k, dim in enumerate(dims) if dim.role]
-    full = spec.name if over_lanes else f"{spec.name}nonstick"
-    return emitter.operation(
-        full, tensors[:1], tensors[1:], constants=constants, masks=masks, undivided=undivided
-    )
+        constants[MASK_CONSTANT] = float_bits(_NEUTRAL.get(op.name, 0.0))
+    full = op.name if over_lanes else f"{op.name}nonstick"
+    return Outline(full, emitter, _operands(op, [lane, lane]), constants, masks, _with_role(dims))
 
 
-def _matmul_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
-    """``output[.., M, N] = left[.., M, K] · right[.., K, N]`` of equal ranks."""
-    left, right = spec.inputs
-    rank = len(spec.output.sizes)
-    sizes = (*spec.output.sizes, left.sizes[-1])
-    values = (
-        left.unsqueezed(rank - 1).expanded(sizes),
-        right.transposed(rank - 2, rank - 1).unsqueezed(rank - 2).expanded(sizes),
-        spec.output.unsqueezed(rank).expanded(sizes),
-    )
-    views = [v.view for v in values]
-    dims = common_iteration(views, [*([0] * (rank - 2)), 1, 2, 3])
-    return IterationSpace(dims, views, [place(v) for v in values])
+def _with_role(dims: Sequence[IterationDim]) -> list[int]:
+    return [k for k, dim in enumerate(dims) if dim.role]
 
 
-def _matmul(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
-    dims = list(walk.dims)
+def _matmul(op: IteratedOp, division: CoreDivision | None) -> Outline:
+    dims = list(op.dims)
     inner, column = _matmul_lanes(dims)
     multiples = {column: MATMUL_STICK, inner: MATMUL_STICK}
-    emitter = Emitter(dims, multiples, division=walk.division)
-    lanes, roles = (inner, column, column), ("INPUT", "KERNEL", "OUTPUT")
-    tensors = _tensors(emitter, walk, lanes, roles)
-    return emitter.operation(spec.name, tensors[:2], tensors[2:], undivided=[inner], unit="pt")
+    emitter = Emitter(dims, multiples, division=division)
+    operands = _operands(op, (inner, column, column), ("INPUT", "KERNEL", "OUTPUT"))
+    return Outline(op.name, emitter, operands, undivided=[inner])
 
 
 def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
@@ -257,51 +300,28 @@ def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
     return inner, column
 
 
-def _restickify_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
-    values = (*spec.inputs, spec.output)
-    views = [v.view for v in values]
-    return IterationSpace(common_iteration(views), views, [place(v) for v in values])
-
-
-def _restickify(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
-    dims = list(walk.dims)
+def _restickify(op: IteratedOp, division: CoreDivision | None) -> Outline:
+    dims = list(op.dims)
     lanes = [lane_index(dims, 0), lane_index(dims, 1)]
     for k in (0, 1):
         if lanes[k] < 0:
             lanes[k] = len(dims)
             stick, row = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES)
             dims.append(IterationDim(1, (stick, row) if k == 0 else (row, stick)))
-    multiples = dict.fromkeys(lanes, walk.views[0].elements_per_stick)
-    emitter = Emitter(dims, multiples, exact=True, division=walk.division)
-    tensors = _tensors(emitter, walk, lanes)
-    return emitter.operation(spec.name, tensors[:1], tensors[1:])
+    multiples = dict.fromkeys(lanes, op.lanes(0))
+    emitter = Emitter(dims, multiples, exact=True, division=division)
+    return Outline(op.name, emitter, _operands(op, lanes))
 
 
-def _topk_space(spec: DeviceOp, place: PlaceOf) -> IterationSpace:
-    """``output``: k elements along ``dims[0]``, which no stick runs along."""
-    (source,), (along,) = spec.inputs, spec.dims
-    rank = len(source.sizes)
-    sizes = [*source.sizes, spec.output.sizes[along]]
-    order = [rank if k == along else k for k in range(rank)]
-    ranked = spec.output.unsqueezed(rank).permuted([*order, along])
-    views = [source.unsqueezed(rank).expanded(sizes).view, ranked.expanded(sizes).view]
-    roles = [1 if k == along else 2 if k == rank else 0 for k in range(rank + 1)]
-    return IterationSpace(
-        common_iteration(views, roles), views, [place(source), place(spec.output)]
-    )
-
-
-def _topk(spec: OpFunction | DeviceOp, walk: IterationSpace) -> OperationSpec:
-    dims = [*walk.dims, *_missing_roles(walk.dims)]
+def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
+    dims = [*op.dims, *_missing_roles(op.dims)]
     lane = lane_index(dims, 0)
     if lane < 0:
         dims.append(unit_lane(2))
         lane = len(dims) - 1
-    lanes = max(view.elements_per_stick for view in walk.views)
-    emitter = Emitter(dims, {lane: lanes}, division=walk.division)
-    tensors = _tensors(emitter, walk, [lane, lane])
-    undivided = [k for k, dim in enumerate(dims) if dim.role]
-    return emitter.operation(spec.name, tensors[:1], tensors[1:], undivided=undivided)
+    emitter = Emitter(dims, {lane: op.most_lanes}, division=division)
+    operands = _operands(op, [lane, lane])
+    return Outline(op.name, emitter, operands, undivided=_with_role(dims))
 
 
 def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
@@ -312,19 +332,47 @@ def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
     return [IterationDim(1, pair, role) for role, pair in pairs.items() if role not in present]
 
 
-_SPACES: dict[OpKind, Callable[[DeviceOp, PlaceOf], IterationSpace]] = {
-    OpKind.POINTWISE: _pointwise_space,
-    OpKind.REDUCTION: _reduction_space,
-    OpKind.MATMUL: _matmul_space,
-    OpKind.RESTICKIFY: _restickify_space,
-    OpKind.TOPK: _topk_space,
-    OpKind.GATHER: gather_space,
-}
-_EMITTERS: dict[OpKind, Callable[[OpFunction | DeviceOp, IterationSpace], OperationSpec]] = {
+def _gather(op: IteratedOp, division: CoreDivision | None) -> Outline:
+    """The one dim of role 1 steps through the index where there is one row of the output per
+    element.
+    """
+    dims = list(op.dims)
+    if sum(dim.role == 1 for dim in dims) > 1:
+        raise LoweringError("rows of a gather in several steps")
+    moved = next(k for k, dim in enumerate(dims) if dim.role == 1)
+    lane = lane_index(dims, _OUTPUT)
+    if lane < 0:
+        stick, none = Factor(1, STICK_BYTES, True), Factor(1, 0)
+        dims.append(IterationDim(1, (stick, none, stick)))
+        lane = len(dims) - 1
+    index_lane = lane_index(dims, _INDEX)
+    if index_lane < 0:
+        index_lane = moved
+    multiples = _gather_multiples(dims, lane, index_lane, op.lanes(_OUTPUT))
+    operands = [
+        TensorOperand(_TABLE, op.formats[_TABLE], lane, "VALUE", (moved, op.rows)),
+        TensorOperand(_INDEX, op.formats[_INDEX], index_lane, "KERNEL_IDX"),
+        TensorOperand(_OUTPUT, op.formats[_OUTPUT], lane),
+    ]
+    return Outline(op.name, Emitter(dims, multiples, division=division), operands)
+
+
+def _gather_multiples(
+    dims: Sequence[IterationDim], lane: int, index_lane: int, lanes: int
+) -> dict[int, int]:
+    multiples = {lane: lanes}
+    if index_lane != lane and dims[index_lane].extent > INDEX_STICK:
+        if dims[index_lane].extent % INDEX_STICK:
+            raise LoweringError("an index in sticks that are not whole")
+        multiples[index_lane] = INDEX_STICK
+    return multiples
+
+
+_OUTLINES: dict[OpKind, Callable[[IteratedOp, CoreDivision | None], Outline]] = {
     OpKind.POINTWISE: _pointwise,
     OpKind.REDUCTION: _reduction,
     OpKind.MATMUL: _matmul,
     OpKind.RESTICKIFY: _restickify,
     OpKind.TOPK: _topk,
-    OpKind.GATHER: emit_gather,
+    OpKind.GATHER: _gather,
 }

@@ -1,4 +1,4 @@
-"""From a common iteration to the description the SDSC writer takes.
+"""`IteratedOp`: an operation over common dims, and the description of it the SDSC writer takes.
 
 Dims are named as the frontends do: `out` (and `in`) run along lanes, the others are mb, x, y and
 so on. A view whose innermost steps are wider than a stick gets a dim of extent 1 below them, whose
@@ -8,16 +8,16 @@ stored extent says how wide.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from spyre.dtypes import STICK_BYTES
-from spyre.layout import DeviceView, Factor
+from spyre.dtypes import STICK_BYTES, find_stored_format
+from spyre.layout import Factor
 from spyre.mlir.builder import Base, OperandSpec, OperationSpec, round_up
 from spyre.mlir.operation import Component
 from spyre.torch_backend.device import usable_cores
 from spyre.torch_backend.program.iteration import CoreDivision, IterationDim, ScratchpadPlace
-from spyre.torch_backend.program.op_spec import LoweringError, UnevenDivision
+from spyre.torch_backend.program.op_spec import LoweringError, OpKind, UnevenDivision
 
 
 def divide(steps: Mapping[str, int]) -> dict[str, int]:
@@ -52,11 +52,15 @@ class TensorOperand:
     """
 
     number: int
-    view: DeviceView
-    base: Base | ScratchpadPlace
+    format: str
     lane: int
     role: str = ""
     rows: tuple[int, int] | None = None
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a stick."""
+        return find_stored_format(self.format).elements_per_stick
 
 
 @dataclass(frozen=True)
@@ -88,34 +92,41 @@ class Emitter:
         pairs = enumerate(zip(self.names, self.dims, strict=True))
         return {name: round_up(dim.extent, self.multiples.get(k, 1)) for k, (name, dim) in pairs}
 
-    def tensor(self, operand: TensorOperand) -> OperandSpec:
-        """An operand as a tensor of the SDSC."""
-        names, number = self.names, operand.number
-        lanes = operand.view.elements_per_stick
-        walked = [k for k, dim in enumerate(self.dims) if dim.holds(number)]
+    def stored(self, operand: TensorOperand) -> dict[str, int]:
+        """Extents an operand has in memory, innermost first. LoweringError where an SDSC cannot say
+        how its elements lie.
+        """
+        number = operand.number
+        walked = self._walked(number)
         if any(self.dims[k].factors[number].lane and k != operand.lane for k in walked):
             raise LoweringError(f"operand {number} has other sticks than the operation")
         along = self.dims[operand.lane].factors[number]
         if operand.lane in walked and along.extent > 1 and not along.lane:
             raise LoweringError(f"operand {number} has no sticks along those of the operation")
-        stored = self._stored(sorted(walked, key=lambda k: self._rank(k, operand)), operand)
-        base, component = operand.base, Component.HBM
+        return self._stored(sorted(walked, key=lambda k: self._rank(k, operand)), operand)
+
+    def _walked(self, number: int) -> list[int]:
+        return [k for k, dim in enumerate(self.dims) if dim.holds(number)]
+
+    def tensor(self, operand: TensorOperand, base: Base | ScratchpadPlace) -> OperandSpec:
+        """An operand, which begins at ``base``, as a tensor of the SDSC."""
+        names, stored, component = self.names, self.stored(operand), Component.HBM
         if isinstance(base, ScratchpadPlace):
             stored, base, component = self._shares(stored), base.offset_bytes, Component.LX
         # scale -1: a dim the tensor does not have; -2: one of those, but its sticks run along it
         scale: dict[str, int] = {}
         dims = list(stored)
-        if operand.lane not in walked:
+        if operand.lane not in self._walked(operand.number):
             dims.insert(0, names[operand.lane])
             scale[names[operand.lane]] = -2
         absent = [name for name in names if name not in dims]
         return OperandSpec(
             dims=(*dims, *absent),
-            stick=((names[operand.lane], lanes),),
+            stick=((names[operand.lane], operand.lanes),),
             base=base,
             component=component,
             scale=scale | dict.fromkeys(absent, -1),
-            data_format=operand.view.device_format,
+            data_format=operand.format,
             device_dim_sizes=stored,
             role=operand.role,
         )
@@ -131,7 +142,7 @@ class Emitter:
         if operand.rows is not None and operand.rows[0] == dim:
             return operand.rows[1]
         if dim == operand.lane:
-            return -(-self.extents[self.names[dim]] // operand.view.elements_per_stick)
+            return -(-self.extents[self.names[dim]] // operand.lanes)
         return self.dims[dim].extent if self.exact else self.extents[self.names[dim]]
 
     def _stored(self, ordered: Sequence[int], operand: TensorOperand) -> dict[str, int]:
@@ -150,7 +161,7 @@ class Emitter:
                     raise LoweringError(f"a pitch of {pitch} bytes over steps of {below_pitch}")
                 stored[below] = pitch // below_pitch * step
             below, count = self.names[k], self._steps(k, operand)
-            step = operand.view.elements_per_stick if k == operand.lane else 1
+            step = operand.lanes if k == operand.lane else 1
             stored[below] = count * step
             below_pitch, expected = pitch, pitch * count
         return stored
@@ -251,16 +262,28 @@ Bases = Sequence[Base | ScratchpadPlace]
 
 
 @dataclass(frozen=True, slots=True)
-class IterationSpace:
-    """An operation's tensors over common dims, ready to be written.
+class IteratedOp:
+    """An operation over the common dims of its tensors, whatever memory those lie in.
 
-    ``dims``: their roles are those of `emit_over`. ``views`` and ``bases``: of the tensors, the
-    output last. ``division``: over cores, where it is decided beforehand. ``rows``: those of a
-    gather's table.
+    ``name``, ``constants``, ``mask_from``, ``lane_multiple``: as of `DeviceOp`. ``dims``: their
+    roles are those of `emit_over`. ``formats``: of the tensors, the output last. ``rows``: those of
+    a gather's table.
     """
 
+    kind: OpKind
+    name: str
     dims: Sequence[IterationDim]
-    views: Sequence[DeviceView]
-    bases: Bases
-    division: CoreDivision | None = None
+    formats: Sequence[str]
+    constants: Mapping[str, int] = field(default_factory=dict)
+    mask_from: int = 0
+    lane_multiple: int = 0
     rows: int = 0
+
+    def lanes(self, number: int) -> int:
+        """Elements of a stick of tensor ``number``."""
+        return find_stored_format(self.formats[number]).elements_per_stick
+
+    @property
+    def most_lanes(self) -> int:
+        """Elements of the sticks that have most."""
+        return max(map(self.lanes, range(len(self.formats))))

@@ -178,17 +178,6 @@ class OpKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OpFunction:
-    """What an operation does, whatever its tensors are; the fields are those of `OpSpec`."""
-
-    kind: OpKind
-    name: str
-    constants: Mapping[str, int] = field(default_factory=dict)
-    mask_from: int = 0
-    lane_multiple: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceOp:
     """One SDSC to be.
 

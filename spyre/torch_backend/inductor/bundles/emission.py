@@ -13,7 +13,6 @@ import sympy
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
 from spyre.hw.spec import CORES
-from spyre.layout import DeviceView
 from spyre.mlir.builder import OperationSpec
 from spyre.mlir.operation import RESTICKIFY
 from spyre.torch_backend.inductor.bundles.kernel_op import K_ROLE, LX, REDUCED, KernelOp
@@ -21,7 +20,6 @@ from spyre.torch_backend.program import (
     Bases,
     CoreDivision,
     IterationDim,
-    IterationSpace,
     LoweringError,
     OpKind,
     UnevenDivision,
@@ -58,11 +56,9 @@ def emit_op(op: KernelOp, loops: LoopCounts, bases: Bases) -> Emitted:
     UnsupportedError SPY960 for what an SDSC cannot say, SPY961 for a work division that does not
     fit.
     """
-    dims, division = list(op.iteration), _division(op)
-    views = [DeviceView((), tensor.format) for tensor in op.tensors]
+    dims, division = op.iterated.dims, _division(op)
     try:
-        space = IterationSpace(dims, views, bases, division, op.rows)
-        operation = emit_over(op.function, space)
+        operation = emit_over(op.iterated, bases, division)
     except UnevenDivision as error:
         raise not_divisible(op.name, error.finding.found) from error
     except LoweringError as error:

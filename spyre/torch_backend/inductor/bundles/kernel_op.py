@@ -18,7 +18,7 @@ from typing import Any
 from spyre.dtypes import STICK_BYTES, find_stored_format
 from spyre.layout import Factor
 from spyre.mlir.builder import POOL as POOL
-from spyre.torch_backend.program import Ints, IterationDim, OpFunction, OpKind
+from spyre.torch_backend.program import Ints, IteratedOp, IterationDim, OpKind
 
 HBM, LX = "hbm", "lx"
 REDUCED, K_ROLE = 1, 3
@@ -122,12 +122,6 @@ class KernelOp:
         return self.tensors[-1]
 
     @property
-    def function(self) -> OpFunction:
-        """What it does, whatever its tensors are."""
-        constants = dict(self.constants)
-        return OpFunction(self.kind, self.name, constants, self.mask_from, self.lane_multiple)
-
-    @property
     def splits(self) -> Ints:
         """How many cores share each dim; one before work is divided."""
         return self.cores or (1,) * len(self.extents)
@@ -162,12 +156,22 @@ class KernelOp:
         return self.extents[dim] > 1 or (self.rows > 0 and self.roles[dim] == 1)
 
     @cached_property
-    def iteration(self) -> tuple[IterationDim, ...]:
-        """The dims that emission walks."""
-        return tuple(
+    def iterated(self) -> IteratedOp:
+        """What emission takes: the operation over the dims it walks, without loops and places."""
+        dims = tuple(
             IterationDim(extent, tuple(self._factor(k, t) for t in self.tensors), self.roles[k])
             for k, extent in enumerate(self.extents)
             if self.is_walked(k)
+        )
+        return IteratedOp(
+            self.kind,
+            self.name,
+            dims,
+            tuple(tensor.format for tensor in self.tensors),
+            dict(self.constants),
+            self.mask_from,
+            self.lane_multiple,
+            self.rows,
         )
 
     def _factor(self, dim: int, tensor: KernelTensor) -> Factor:

@@ -59,7 +59,7 @@ from spyre.torch_backend.inductor.bundles.op_spec import (
     plain_expression,
 )
 from spyre.torch_backend.inductor.bundles.sizes import dynamic_walk, is_dynamic, lanes_of
-from spyre.torch_backend.program import IterationDim, LoweringError, OpFunction, OpKind, cut
+from spyre.torch_backend.program import IterationDim, LoweringError, OpKind, cut
 
 _POINTWISE_FAMILIES = (Family.ELEMENTWISE, Family.COPY, Family.CONVERT, Family.REQUANTIZE)
 _KINDS = dict.fromkeys(_POINTWISE_FAMILIES, OpKind.POINTWISE) | {
@@ -107,7 +107,7 @@ def _read(
 
 
 def _operation(spec: OpSpec, loops: LoopCounts) -> KernelOp:
-    function = _function_of(spec)
+    kind, name = _kind_of(spec)
     args = sorted(spec.args, key=lambda arg: not arg.is_input)
     views, row_pitch = _views(spec, args, loops)
     try:
@@ -127,25 +127,26 @@ def _operation(spec: OpSpec, loops: LoopCounts) -> KernelOp:
         for k, (arg, found) in enumerate(zip(args, views, strict=True))
     )
     is_gather = row_pitch is not None
-    roles = [dim.role for dim in dims] if is_gather else roles_of(function.kind, tensors, len(dims))
+    roles = [dim.role for dim in dims] if is_gather else roles_of(kind, tensors, len(dims))
+    info = spec.op_info
     return KernelOp(
-        function.name,
-        function.kind,
+        name,
+        kind,
         tuple(dim.extent for dim in dims),
         tensors,
         tuple(roles),
         tuple(cores),
-        tuple(function.constants.items()),
-        function.mask_from,
-        function.lane_multiple,
-        spec.op_info[INDIRECT][2] if is_gather else 0,
-        bool(spec.op_info.get("k_fast", True)),
+        tuple(info.get("constants", {}).items()),
+        int(info.get("mask_from", 0)),
+        int(info.get("lane_multiple", 0)),
+        info[INDIRECT][2] if is_gather else 0,
+        bool(info.get("k_fast", True)),
         (-1,) * len(loops),
         tuple(numbering),
     )
 
 
-def _function_of(spec: OpSpec) -> OpFunction:
+def _kind_of(spec: OpSpec) -> tuple[OpKind, str]:
     """What ``spec`` does. UnsupportedError SPY962 for a name the cores do not have, SPY960 for an
     operation that is more than its tensors' coordinates.
     """
@@ -162,14 +163,7 @@ def _function_of(spec: OpSpec) -> OpFunction:
     if unknown:
         hint = f"known: {', '.join(OP_INFO)}"
         raise inexpressible(spec.op, "it", f"op_info {unknown[0]!r}", hint)
-    info = spec.op_info
-    return OpFunction(
-        kind,
-        row.name,
-        dict(info.get("constants", {})),
-        int(info.get("mask_from", 0)),
-        int(info.get("lane_multiple", 0)),
-    )
+    return kind, row.name
 
 
 def _check_form(spec: OpSpec, kind: OpKind) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
-from spyre.mlir.builder import BufferAddress
 from spyre.torch_backend.inductor.base import (
     TILING_FILE,
     TILING_REPORT,
@@ -42,8 +41,8 @@ from spyre.torch_backend.program import (
     LoweringError,
     OpKind,
     Value,
-    emit,
     float_of,
+    require_sdsc,
     store_result,
 )
 
@@ -122,7 +121,7 @@ class SpyreKernel:
         """LoweringError for what cannot be an SDSC, as it is when all factors are padded."""
         found = KernelOperations(self.low, tuple(specs), (NO_LOOPS,) * len(specs))
         for spec in insert_bmm_padding(found).specs:
-            emit(spec, _anywhere)
+            require_sdsc(spec)
 
     def propagated(self, name: str, body: Body) -> tuple[int, tuple[int, ...]]:
         """The lanes an operation's result and operands have if nobody chooses; nothing is tried.
@@ -304,8 +303,3 @@ def target_of(operation: Any) -> str:
     mutates = isinstance(layout, ir.MutationLayoutSHOULDREMOVE)
     found: str = layout.get_buffer().get_name() if mutates else operation.get_name()
     return found
-
-
-def _anywhere(value: Value) -> BufferAddress:
-    """Some place for a value whose operation is only tried."""
-    return BufferAddress("somewhere", value.view.offset_bytes)

@@ -6,20 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spyre.layout import DeviceView
-from spyre.mlir.builder import POOL, BufferAddress
+from spyre.dtypes import find_stored_format
+from spyre.mlir.builder import POOL
 from spyre.torch_backend.inductor.bundles import HBM, KernelOp, KernelTensor, roles_of
 from spyre.torch_backend.inductor.kernel.operands import LoopPath
 from spyre.torch_backend.program import (
     DeviceOp,
     Ints,
     IterationDim,
-    IterationSpace,
     LoweringError,
     OpKind,
     Value,
-    common_iteration,
-    iteration_space,
+    iterated,
 )
 
 
@@ -44,29 +42,32 @@ def kernel_op(
     a stick, and rows of a gather in several steps.
     """
     values = [*operation.inputs, operation.written]
-    space, dims = _iterated(operation, path)
-    extents = [_walked_extent(dim, operation.lane_multiple, space.views) for dim in dims]
+    # Dims that all operands walk as one are joined; loops move along single ones, hints divide them
+    walked = iterated(operation, joined=not (path or path.shares))
+    dims, is_gather = walked.dims, operation.kind is OpKind.GATHER
+    if is_gather and sum(dim.role == 1 for dim in dims) > 1:
+        raise LoweringError("rows of a gather in several steps")
+    extents = [_walked_extent(dim, operation.lane_multiple, walked.formats) for dim in dims]
     singles = _single_tiles(values)
     loop_dims = _loop_dims(path, dims, singles)
     extents += [1] * len(singles)
     tensors = []
-    for number, (value, view) in enumerate(zip(values, space.views, strict=True)):
+    for number, value in enumerate(values):
         factors = [dim.factors[number] for dim in dims]
         steps = dict(value.tile_pitches)
         place = places[value.region]
         tensor = KernelTensor(
-            view.device_format,
+            walked.formats[number],
             (*(f.pitch_bytes for f in factors), *(steps.get(loop, 0) for loop in singles)),
             next((k for k, factor in enumerate(factors) if factor.lane), -1),
             place.argument,
             HBM if place.argument >= 0 else POOL,
             size_bytes=place.size_bytes,
-            offset_bytes=view.offset_bytes,
+            offset_bytes=value.view.offset_bytes,
             is_tile=bool(path) and not place.moves,
         )
         strides = () if tensor.is_tile else _strides(tensor, extents, loop_dims, path.counts)
         tensors.append(tensor if not any(strides) else replace(tensor, strides=strides))
-    is_gather = operation.kind is OpKind.GATHER
     roles = (
         tuple(dim.role for dim in dims)
         if is_gather
@@ -80,35 +81,21 @@ def kernel_op(
         roles,
         constants=tuple(operation.constants.items()),
         mask_from=operation.mask_from,
-        rows=space.rows,
+        rows=walked.rows,
         loop_dims=loop_dims,
         cores=_asked_cores(path, operation, dims, len(extents)),
     )
     return op, tuple(places[value.region].name for value in values)
 
 
-def _iterated(operation: DeviceOp, path: LoopPath) -> tuple[IterationSpace, Sequence[IterationDim]]:
-    """Its tensors over common dims, of which loops want one per dim of the operation."""
-    space = iteration_space(operation, _anywhere)
-    if sum(dim.role == 1 for dim in space.dims) > 1 and space.rows:
-        raise LoweringError("rows of a gather in several steps")
-    if not (path or path.shares) or operation.kind in (OpKind.TOPK, OpKind.GATHER):
-        return space, space.dims
-    # Dims that all operands walk as one are joined; loops move along single ones, hints divide them
-    return space, common_iteration(space.views, range(len(space.views[0].sizes)))
-
-
-def _anywhere(value: Value) -> BufferAddress:
-    return BufferAddress("somewhere", value.view.offset_bytes)
-
-
-def _walked_extent(dim: IterationDim, multiple: int, views: Sequence[DeviceView]) -> int:
+def _walked_extent(dim: IterationDim, multiple: int, formats: Sequence[str]) -> int:
     """Elements along a dim; lanes that are walked several sticks at a time, in whole ones.
 
     ``multiple``: of such lanes, where the operation says so; else they are those of tensors whose
     sticks differ.
     """
-    lanes = {v.elements_per_stick for v, f in zip(views, dim.factors, strict=True) if f.lane}
+    along = [name for name, factor in zip(formats, dim.factors, strict=True) if factor.lane]
+    lanes = {find_stored_format(name).elements_per_stick for name in along}
     if not lanes or (not multiple and len(lanes) == 1):
         return dim.extent
     multiple = multiple or max(lanes)

@@ -15,7 +15,6 @@ from math import prod
 from typing import Any
 
 from spyre.layout import contiguous_strides, device_view
-from spyre.mlir.builder import BufferAddress
 from spyre.torch_backend.program import (
     HALF,
     INTEGER,
@@ -27,8 +26,8 @@ from spyre.torch_backend.program import (
     Value,
     broadcast_sizes,
     device_format,
-    emit,
     float_bits,
+    require_sdsc,
 )
 from spyre.torch_backend.tensors import default_base
 
@@ -80,7 +79,7 @@ class DeviceProgram:
         ]
         found = self.lowered(low, tensors)
         for spec in low.builder.specs:
-            emit(spec, _anywhere)
+            require_sdsc(spec)
         return [(value.sizes, value.dtype) for value in found]
 
 
@@ -95,11 +94,6 @@ def _contiguous_argument(low: Lowering, sizes: Ints, dtype: str) -> Value:
     if view is None:
         raise LoweringError(f"the layout of a tensor of sizes {sizes}")
     return low.builder.argument(view, dtype)
-
-
-def _anywhere(value: Value) -> BufferAddress:
-    """Some place for a value whose operation is only tried."""
-    return BufferAddress("somewhere", value.view.offset_bytes)
 
 
 class LayoutDependent(Exception):
