@@ -71,9 +71,9 @@ def digest_of_sources(paths: Iterable[str]) -> str:
 
     OSError when a file cannot be read. Where nothing can be kept, all are read every time.
     """
-    given = tuple(paths)
-    kept = _kept_file("\0".join(given))
-    return _known_digest(kept, given) or _keep(kept, given)
+    sources = tuple(paths)
+    stamps = _kept_file("\0".join(sources))
+    return _known_digest(stamps, sources) or _keep(stamps, sources)
 
 
 def digest_of_found_sources(name: str, find: Callable[[], Iterable[str]]) -> str:
@@ -81,13 +81,13 @@ def digest_of_found_sources(name: str, find: Callable[[], Iterable[str]]) -> str
 
     ``name``: what is looked for. The list may depend on nothing but the contents of its files.
     """
-    kept = _kept_file(f"{PACKAGE}\0{name}")
-    listed = _kept_lines(kept)[1:]
+    stamps = _kept_file(f"{PACKAGE}\0{name}")
+    listed = _kept_lines(stamps)[1:]
     if listed and all(map(os.path.exists, listed)):
-        digest = _known_digest(kept, tuple(listed))
+        digest = _known_digest(stamps, tuple(listed))
         if digest is not None:
             return digest
-    return _keep(kept, tuple(find()))
+    return _keep(stamps, tuple(find()))
 
 
 def _digest(paths: tuple[str, ...]) -> str:

@@ -191,8 +191,8 @@ def decode_e5m2fnuz(codes: ArrayLike) -> Float32Array:
 
 
 def _lookup(table: Float32Array, codes: ArrayLike) -> Float32Array:
-    found: NDArray[Any] = table[np.asarray(codes, dtype=np.uint8)]
-    return np.asarray(found, dtype=np.float32)
+    values: NDArray[Any] = table[np.asarray(codes, dtype=np.uint8)]
+    return np.asarray(values, dtype=np.float32)
 
 
 Codes = NDArray[Any]

@@ -37,20 +37,20 @@ def split_boxes(size: int, axes: Sequence[tuple[int, int]]) -> tuple[list[Box], 
     if not axes:
         return ([()], []) if size > 0 else ([], [()])
     (multiplier, extent), rest = axes[0], axes[1:]
-    whole, begun = min(extent, size // multiplier), min(extent, -(-size // multiplier))
-    held: list[Box] = []
+    complete, begun = min(extent, size // multiplier), min(extent, -(-size // multiplier))
+    occupied: list[Box] = []
     padding: list[Box] = []
     for first, steps, elements in (
-        (0, whole, multiplier),
-        (whole, begun - whole, size % multiplier),
+        (0, complete, multiplier),
+        (complete, begun - complete, size % multiplier),
     ):
         if steps:
             inner_held, inner_padding = split_boxes(elements, rest)
-            held += [((first, steps), *box) for box in inner_held]
+            occupied += [((first, steps), *box) for box in inner_held]
             padding += [((first, steps), *box) for box in inner_padding]
     if begun < extent:
         padding.append(((begun, extent - begun), *((0, n) for _, n in rest)))
-    return held, padding
+    return occupied, padding
 
 
 DESCRIPTOR_NAME = "DCI-Tensor-0"
@@ -353,9 +353,9 @@ def _walked(axes: Sequence[_Axis], members: Sequence[int], size: int) -> _Group:
 
 
 def _unwalked(axis: _Axis, k: int) -> _Group:
-    rest = axis.extent - axis.limit
+    n_padding = axis.extent - axis.limit
     held = (((0, axis.limit),),) if axis.limit else ()
-    padding = (((axis.limit, rest),),) if rest else ()
+    padding = (((axis.limit, n_padding),),) if n_padding else ()
     return _Group((k,), held, padding, ((0, axis.extent),))
 
 

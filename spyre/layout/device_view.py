@@ -27,20 +27,20 @@ class Factor:
 
 def take(factors: list[Factor], size: int, lanes: int) -> tuple[Factor, ...] | None:
     """The innermost ``size`` elements, taken off the end of ``factors``."""
-    found: list[Factor] = []
+    taken: list[Factor] = []
     while size > 1:
         last = factors.pop()
         if size % last.extent == 0:
-            found.append(last)
+            taken.append(last)
             size //= last.extent
             continue
         parts = split(last, size, lanes)
         if parts is None:
             return None
         factors.append(parts[0])
-        found.append(parts[1])
+        taken.append(parts[1])
         size = 1
-    return tuple(reversed(found))
+    return tuple(reversed(taken))
 
 
 def split(factor: Factor, inner: int, lanes: int) -> tuple[Factor, Factor] | None:
@@ -61,16 +61,16 @@ def joined(dim: Sequence[Factor], lanes: int) -> tuple[Factor, ...]:
 
     So whole sticks at even distances are one factor along the lanes, wherever they came from.
     """
-    found: list[Factor] = []
+    factors: list[Factor] = []
     for factor in dim:
-        outer = found[-1] if found else None
+        outer = factors[-1] if factors else None
         if outer is not None and not outer.lane and _goes_on(outer, factor, lanes):
             one_stick = factor.lane and factor.extent == lanes
             pitch = outer.pitch_bytes if one_stick else factor.pitch_bytes
-            found[-1] = replace(factor, extent=outer.extent * factor.extent, pitch_bytes=pitch)
+            factors[-1] = replace(factor, extent=outer.extent * factor.extent, pitch_bytes=pitch)
         else:
-            found.append(factor)
-    return tuple(found)
+            factors.append(factor)
+    return tuple(factors)
 
 
 def _goes_on(outer: Factor, inner: Factor, lanes: int) -> bool:
@@ -146,11 +146,11 @@ class DeviceView:
         """Broadcast to ``sizes``: dims of size 1 are repeated, missing ones stand in front."""
         missing = len(sizes) - len(self.dims)
         dims = ((),) * missing + self.dims
-        found = tuple(
+        repeated = tuple(
             (Factor(n, 0),) if not dim and n != 1 else dim
             for n, dim in zip(sizes, dims, strict=True)
         )
-        return replace(self, dims=found, writable=self.writable and found == dims)
+        return replace(self, dims=repeated, writable=self.writable and repeated == dims)
 
     def reshaped(self, sizes: Sequence[int]) -> DeviceView | None:
         """The same elements in row-major order under other ``sizes``; None if pitches cannot."""
@@ -204,26 +204,26 @@ def seen_through(
     for factor in reversed([f for dim in view.dims for f in dim]):
         walks.append(_Walk(stride, factor.extent, factor.pitch_bytes, factor.lane))
         stride *= factor.extent
-    lanes, found = view.elements_per_stick, None
+    lanes, seen = view.elements_per_stick, None
     for row in (walks[::-1], _merged(walks[::-1])):
-        found = found or _walked(row, view.device_format, lanes, sizes, strides, offset)
-    if found is None:
+        seen = seen or _walked(row, view.device_format, lanes, sizes, strides, offset)
+    if seen is None:
         return None
-    writable = found.writable and view.writable
-    return replace(found, offset_bytes=found.offset_bytes + view.offset_bytes, writable=writable)
+    writable = seen.writable and view.writable
+    return replace(seen, offset_bytes=seen.offset_bytes + view.offset_bytes, writable=writable)
 
 
 def _merged(walks: Sequence[_Walk]) -> list[_Walk]:
     """Walks by falling stride, neighbours that go on where the inner one ends as one."""
-    found: list[_Walk] = []
+    merged: list[_Walk] = []
     for walk in walks:
-        outer = found[-1] if found else None
+        outer = merged[-1] if merged else None
         follows = outer is not None and outer.pitch_bytes == walk.extent * walk.pitch_bytes
         if outer is not None and follows and not (outer.lane or walk.lane):
-            found[-1] = replace(walk, extent=outer.extent * walk.extent)
+            merged[-1] = replace(walk, extent=outer.extent * walk.extent)
         else:
-            found.append(walk)
-    return found
+            merged.append(walk)
+    return merged
 
 
 def _walked(
@@ -237,10 +237,10 @@ def _walked(
     reached, rest = _begin(walks, offset)
     dims: list[tuple[Factor, ...]] = []
     for size, stride in zip(sizes, strides, strict=True):
-        found = _factors(walks, size, stride, lanes, reached)
-        if found is None:
+        factors = _factors(walks, size, stride, lanes, reached)
+        if factors is None:
             return None
-        dims.append(found)
+        dims.append(factors)
     return _checked(walks, reached, dims, device_format, lanes, rest, offset)
 
 
@@ -299,10 +299,10 @@ def _factors(
     if size > inside:
         if inside == 1 or walk.extent % step or size % inside:
             return None
-        found = _factors(walks, size // inside, stride * inside, lanes, reached)
-        if found is None:
+        outer_factors = _factors(walks, size // inside, stride * inside, lanes, reached)
+        if outer_factors is None:
             return None
-        outer, size = found, inside
+        outer, size = outer_factors, inside
     factor = _factor(walk, size, step, lanes)
     if factor is None:
         return None

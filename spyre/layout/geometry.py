@@ -388,14 +388,14 @@ def viewed_sticks(
 ) -> NDArray[np.bool_]:
     """As `occupied_sticks`, for the elements of a view of the host storage only (all elements)."""
     host, valid = host_positions(geometry)
-    place = np.zeros(geometry.device_size, np.int64)
+    offsets = np.zeros(geometry.device_size, np.int64)
     for coordinate, stride in zip(host, geometry.host_strides, strict=True):
-        place += coordinate * stride
+        offsets += coordinate * stride
     wanted = np.full((), offset, np.int64)
     for size, stride in zip(shape, strides, strict=True):
         wanted = wanted[..., None] + np.arange(size) * stride
-    held = valid & np.isin(place, wanted)
-    return occupied_sticks(geometry) & np.asarray(held.any(axis=-1))
+    in_view = valid & np.isin(offsets, wanted)
+    return occupied_sticks(geometry) & np.asarray(in_view.any(axis=-1))
 
 
 def _first_lanes(

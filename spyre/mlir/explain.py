@@ -195,16 +195,16 @@ def _dim(op: Operation, dim: str) -> DimExplanation:
 
 
 def _tensor(op: Operation, tensor: Tensor) -> TensorExplanation:
-    place = footprint(op, tensor)
+    extents = footprint(op, tensor)
     return TensorExplanation(
         name=tensor.name,
         use=_use(op, tensor),
         role=tensor.role,
         memory=tensor.component.value.upper(),
         data_format=tensor.data_format,
-        layout=_layout(tensor, place),
-        allocation_bytes=place.allocation_bytes,
-        touched_bytes=place.span_bytes,
+        layout=_layout(tensor, extents),
+        allocation_bytes=extents.allocation_bytes,
+        touched_bytes=extents.span_bytes,
         starts=_starts(tensor),
         notes=tuple(_notes(op, tensor)),
     )

@@ -94,9 +94,9 @@ def _tensor_text(text: str, function: str) -> TensorText:
         raise SweepError(
             "SPY744", f"{text!r} are no sizes of a tensor", expected=FUNCTION_FORM, found=function
         )
-    found = [dim for dim in dims if dim is not None]
+    matches = [dim for dim in dims if dim is not None]
     return TensorText(
-        tuple(int(dim[2]) for dim in found), tuple(dim[1] or "" for dim in found),
+        tuple(int(dim[2]) for dim in matches), tuple(dim[1] or "" for dim in matches),
         dtype or "float16",
     )  # fmt: skip
 

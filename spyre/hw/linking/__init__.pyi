@@ -21,8 +21,8 @@ from .linked_program import (
 )
 from .linker import (
     Linker as Linker,
+    arrangements_at as arrangements_at,
     check_bound as check_bound,
-    instance_arrangements as instance_arrangements,
 )
 from .provenance import (
     AliasStructure as AliasStructure,

@@ -116,7 +116,7 @@ class Linker:
         patterns = starts - bases[:, :, None]
         for same_pattern in _equal_patterns(patterns):
             first = int(same_pattern[0])
-            tags = _arrangements(op, bases[first], binding)
+            tags = arrangements_at(op, bases[first], binding)
             plan = self._plan(op, key, _host_pattern(op, starts[first]), tags)
             checked = CheckedExecute(
                 op, members.execute, launch.schedule, plan, members.rows[same_pattern]
@@ -207,11 +207,6 @@ def start_addresses(
     return starts
 
 
-def instance_arrangements(op: Operation, starts: Int64Array, binding: Binding) -> tuple[str, ...]:
-    """Element arrangement of every operand that starts at ``starts`` [operand, core]."""
-    return _arrangements(op, starts[:, 0], binding)
-
-
 def check_bound(op: Operation, execute: Execute) -> None:
     """The checker's SPY275, for programs that were not checked."""
     missing = sorted(set(op.symbol_ids) - set(execute.symbol_ids))
@@ -264,7 +259,8 @@ def _equal_patterns(patterns: Int64Array) -> list[Int64Array]:
     return [np.flatnonzero(which == k) for k in range(int(which.max()) + 1)]
 
 
-def _arrangements(op: Operation, bases: Int64Array, binding: Binding) -> tuple[str, ...]:
+def arrangements_at(op: Operation, bases: Int64Array, binding: Binding) -> tuple[str, ...]:
+    """Element arrangement of every operand whose first core's part starts at ``bases``."""
     tags = []
     for tensor, base in zip(op.tensors, bases.tolist(), strict=True):
         owner = None
@@ -277,24 +273,24 @@ def _arrangements(op: Operation, bases: Int64Array, binding: Binding) -> tuple[s
 
 
 def _bounded_tables(
-    place: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
+    checked: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Tables with the index limit of gathers filled in: (tables, members) per distinct limit."""
     everyone = np.arange(len(bases))
     value = next(
-        (k for k, t in enumerate(place.op.tensors) if t.indirection is Indirection.VALUE), None
+        (k for k, t in enumerate(checked.op.tensors) if t.indirection is Indirection.VALUE), None
     )
-    tables = place.plan.tables
+    tables = checked.plan.tables
     if value is None or not (tables[:, tb.KIND] == COPY_KIND).all():
         return [(tables, everyone)]
     # the first index out of range, which kernels refuse: indices that stay in the allocation
     step = max(int(tables[0, tb.VALUE]), 1)
-    _refuse_unrelated(place, value)
+    _refuse_unrelated(checked.op, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
-    if place.op.tensors[value].component is Component.LX:
-        room = LX_BYTES - place.plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
+    if checked.op.tensors[value].component is Component.LX:
+        room = LX_BYTES - checked.plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
     else:
-        room = ends[owners[:, value]] - (bases[:, value] + place.plan.high_bytes[value])
+        room = ends[owners[:, value]] - (bases[:, value] + checked.plan.high_bytes[value])
     limits = room // step + 1
     result = []
     for limit in np.unique(limits):
@@ -304,16 +300,16 @@ def _bounded_tables(
     return result
 
 
-def _refuse_unrelated(place: CheckedExecute, value: int) -> None:
+def _refuse_unrelated(op: Operation, value: int) -> None:
     """One limit serves all cores, which tensors of the cores' own in HBM do not have."""
-    tensor = place.op.tensors[value]
+    tensor = op.tensors[value]
     if tensor.per_core_in_hbm:
         raise UnsupportedError(
             "SPY533",
-            f"{place.op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
-            JsonLocation(place.op.file, tensor.json_path),
+            f"{op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
+            JsonLocation(op.file, tensor.json_path),
             expected="one tensor of all cores",
-            found=f"{len(place.op.cores)} cores, each with a tensor of its own",
+            found=f"{len(op.cores)} cores, each with a tensor of its own",
         )
 
 

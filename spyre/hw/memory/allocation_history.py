@@ -35,10 +35,10 @@ class AllocationHistory:
     def allocated_bytes(self) -> Int64Array:
         """Bytes in each region at first and behind every change, int64 [changes + 1, REGIONS]."""
         _, region, change_bytes = self._columns
-        found = np.zeros((len(region) + 1, REGIONS), np.int64)
-        found[0] = self.begin_bytes
-        found[np.arange(1, len(region) + 1), region] = change_bytes
-        allocated: Int64Array = np.cumsum(found, axis=0)
+        changes = np.zeros((len(region) + 1, REGIONS), np.int64)
+        changes[0] = self.begin_bytes
+        changes[np.arange(1, len(region) + 1), region] = change_bytes
+        allocated: Int64Array = np.cumsum(changes, axis=0)
         return allocated
 
     @property

@@ -249,15 +249,15 @@ def _check_roles(context: PlanContext, places: tuple[str, ...]) -> None:
 def _block(context: PlanContext, space: OffsetSpace, chosen: dict[str, WindowRegion]) -> Int64Array:
     op, lanes = context.op, context.output.lanes
     width = space.bases.size
-    kept = []
+    lines = []
     for dim in op.dims:
         if dim in chosen:
-            kept.append(region_line(space, dim, chosen))
+            lines.append(region_line(space, dim, chosen))
         elif context.output.tensor.holds(dim):
             step = lanes if dim == context.output.stick_dim else 1
-            kept.append(space.line(dim)[:, ::step])
-    kept.sort(key=lambda line: -int(np.abs(line[len(context.inputs)]).max(initial=0)))
-    steps = combine(context, kept, width)[: len(context.accesses)]
+            lines.append(space.line(dim)[:, ::step])
+    lines.sort(key=lambda line: -int(np.abs(line[len(context.inputs)]).max(initial=0)))
+    steps = combine(context, lines, width)[: len(context.accesses)]
     places = combine(context, [place_line(context, space, dim, chosen) for dim in chosen], width)
     places = places[: len(context.inputs)]
     row = _head(context, space, steps.shape[1], places.shape[1])

@@ -136,9 +136,9 @@ def _offsets(op: Operation, tensor: Tensor, local: Coordinates) -> Int64Array:
 
 def _canonical(op: Operation, position: int, output: Tensor) -> int:
     """The first core with the same slices along the dims the output holds."""
-    held = [dim for dim in op.dims if output.holds(dim)]
+    output_dims = [dim for dim in op.dims if output.holds(dim)]
 
-    def place(core: int) -> list[int]:
-        return [op.core_slices[core].get(dim, 0) for dim in held]
+    def slice_of(core: int) -> list[int]:
+        return [op.core_slices[core].get(dim, 0) for dim in output_dims]
 
-    return next(core for core in range(len(op.cores)) if place(core) == place(position))
+    return next(core for core in range(len(op.cores)) if slice_of(core) == slice_of(position))

@@ -248,9 +248,9 @@ def _core_slices(spec: OperationSpec, slices: Mapping[str, int]) -> tuple[dict[s
     order = (*spec.core_order, *(dim for dim in slices if dim not in spec.core_order))
     rows = []
     for core in range(cores):
-        rest, row = core, {}
+        quotient, row = core, {}
         for dim in order:
-            rest, row[dim] = divmod(rest, slices[dim])
+            quotient, row[dim] = divmod(quotient, slices[dim])
         rows.append({dim: row[dim] for dim in slices})
     return tuple(rows)
 
@@ -317,10 +317,10 @@ def _signature(operand: OperandSpec) -> tuple[frozenset[str], tuple[tuple[str, i
 def _indirect_pairs(spec: OperationSpec, operands: Sequence[OperandSpec]) -> dict[int, int]:
     """Index of the counterpart of every index and value tensor, paired in order."""
     kinds = Indirection.INDEX, Indirection.VALUE
-    found = [[i for i, o in enumerate(operands) if o.indirection is kind] for kind in kinds]
+    numbers = [[i for i, o in enumerate(operands) if o.indirection is kind] for kind in kinds]
     message = "index and value tensors do not pair up"
-    _require(len(found[0]) == len(found[1]), spec, message, "as many of one as of the other")
-    pairs = list(zip(*found, strict=True))
+    _require(len(numbers[0]) == len(numbers[1]), spec, message, "as many of one as of the other")
+    pairs = list(zip(*numbers, strict=True))
     return {i: v for i, v in pairs} | {v: i for i, v in pairs}
 
 

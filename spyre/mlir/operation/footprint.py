@@ -146,10 +146,10 @@ def index_step_fault(op: Operation, tensor: Tensor) -> str:
     step = index_step(op, tensor)
     if step is None:
         return f"no dim of {tensor.name} says where an index counts"
-    held = [dim for dim in tensor.dims if tensor.holds(dim)]
-    if step.dim not in held:
+    own_dims = [dim for dim in tensor.dims if tensor.holds(dim)]
+    if step.dim not in own_dims:
         return f"an index counts along {step.dim}, which {tensor.name} does not have"
-    beyond = held[held.index(step.dim) + 1 :]
+    beyond = own_dims[own_dims.index(step.dim) + 1 :]
     outer = [dim for dim in beyond if dim not in indexed_dims(op, tensor)]
     if outer and step.dim not in tensor.device_dim_sizes:
         return f"pitch of {outer[0]} of {tensor.name}: the extent of {step.dim} is not given"

@@ -63,10 +63,10 @@ def is_looked_up(op: Operation, tensor: Tensor) -> bool:
 
 def without_equal_divisions(op: Operation) -> Operation:
     """``op`` without own work slices that say what the operation's say."""
-    whole = TensorDivision(op.slices, op.core_slices)
+    of_operation = TensorDivision(op.slices, op.core_slices)
 
     def changed(tensor: Tensor) -> Tensor:
-        equal = division_of(op, tensor).holds_equally(whole, held_dims(op, tensor))
+        equal = division_of(op, tensor).holds_equally(of_operation, held_dims(op, tensor))
         return replace(tensor, own_slices={}, own_core_slices=()) if equal else tensor
 
     return replace(

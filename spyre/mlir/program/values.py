@@ -265,10 +265,10 @@ def _derive(operator: Operator, left: IndexValue, right: IndexValue) -> IndexVal
 
 
 def _from(constant: int, coefficients: dict[Atom, int]) -> IndexValue:
-    kept = [(atom, c) for atom, c in coefficients.items() if c]
-    if any(abs(c) > INT64_MAX for _, c in kept):
+    terms = [(atom, c) for atom, c in coefficients.items() if c]
+    if any(abs(c) > INT64_MAX for _, c in terms):
         raise outside_int64()
-    return _checked(constant, tuple(sorted(kept, key=lambda term: term[0].key)))
+    return _checked(constant, tuple(sorted(terms, key=lambda term: term[0].key)))
 
 
 def _checked(constant: int, terms: Terms) -> IndexValue:

@@ -207,26 +207,26 @@ def read_last_extents(
     UnsupportedError SPY508 where the two are not those of slices of one length and a shorter last
     one: N = ss · (slices - 1) + el, 0 < el < ss.
     """
-    found: dict[str, int] = {}
+    last_extents: dict[str, int] = {}
     symbolic = _maxima(document)
     for key, stage in given(document.dsc.stages, {}).items():
         path = f"{document.dsc_path}.dataStageParam_.{key}.el_"
         steady, last = dim_entries(stage.steady), dim_entries(given(stage.epilogue, stage.steady))
         for dim in last.keys() & extents.keys():
-            place = f"{path}.{dim}_"
+            path_of_dim = f"{path}.{dim}_"
             if dim in symbolic:
                 continue
             # el_ is the last slice, ss_ every other; where slices are even, files repeat ss_
-            el = document.integer(last[dim], place)
+            el = document.integer(last[dim], path_of_dim)
             ss = document.integer(steady.get(dim, last[dim]), f"{path}.{dim}_")
             if el == ss:
                 continue
             count = slices[dim]
             if not 0 < el < ss or count < 2 or extents[dim] != ss * (count - 1) + el:
                 message = f"a last step of {dim} that is no shorter last work slice"
-                raise document.unsupported("SPY508", f"{message} is not simulated", place)
-            found[dim] = el
-    return found
+                raise document.unsupported("SPY508", f"{message} is not simulated", path_of_dim)
+            last_extents[dim] = el
+    return last_extents
 
 
 def read_operation(sdsc: Sdsc, file: str) -> Operation:

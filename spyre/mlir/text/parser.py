@@ -206,8 +206,8 @@ class TreeBuilder(Transformer[Token, Module]):
     def file(self, children: Children) -> Module:
         """The whole text: exactly one module (or a bare function), and aliases."""
         wrappers = [c for c in children if isinstance(c, _Wrapper | _Lifted)]
-        whole = _only(wrappers, "SPY105", "module")
-        module = whole.module if isinstance(whole, _Wrapper) else _module(whole, [])
+        wrapper = _only(wrappers, "SPY105", "module")
+        module = wrapper.module if isinstance(wrapper, _Wrapper) else _module(wrapper, [])
         aliases = [c for c in children if isinstance(c, MapAlias)]
         return replace(module, aliases=(*aliases, *module.aliases))
 

@@ -300,13 +300,13 @@ def _operand_counts(structure: Structure) -> Iterator[ModuleFault]:
         if not isinstance(op, ApplyOp):
             continue
         map_ = maps.get(op.map) if isinstance(op.map, str) else op.map
-        given = (len(op.dims), len(op.symbols))
-        if map_ is not None and given != (map_.n_dims, map_.n_symbols):
+        counts = (len(op.dims), len(op.symbols))
+        if map_ is not None and counts != (map_.n_dims, map_.n_symbols):
             yield Fault(
                 op.position,
                 "operands do not fit the affine map",
                 expected=f"{map_.n_dims} dims in ( ) and {map_.n_symbols} symbols in [ ]",
-                found=f"{given[0]} dims and {given[1]} symbols",
+                found=f"{counts[0]} dims and {counts[1]} symbols",
             )
 
 

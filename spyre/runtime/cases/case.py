@@ -259,13 +259,13 @@ def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:
 
 def _value_sizes(spec: CaseFile) -> list[tuple[str, int]]:
     """Name and elements of every array of VALUES_FILE that the case uses."""
-    given = [
+    inputs = [
         (buffer.value, buffer.shape if buffer.host.shape is None else buffer.host.shape)
         for buffer in spec.buffers.values()
         if buffer.value is not None
     ]
-    wanted = [(f"expect_{o.value}", o.shape) for o in spec.outputs if o.value is not None]
-    return [(name, prod(shape)) for name, shape in (*given, *wanted)]
+    expected = [(f"expect_{o.value}", o.shape) for o in spec.outputs if o.value is not None]
+    return [(name, prod(shape)) for name, shape in (*inputs, *expected)]
 
 
 def _image_sizes(spec: CaseFile) -> list[tuple[str, int]]:

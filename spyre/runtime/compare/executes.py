@@ -21,7 +21,7 @@ import numpy.typing as npt
 from spyre.errors import DeviceLocation
 from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate, touched_bytes
 from spyre.hw.counters import StatementView
-from spyre.hw.linking import LinkedProgram, instance_arrangements
+from spyre.hw.linking import LinkedProgram, arrangements_at
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.plans import CorePlan, PlanRun
 from spyre.hw.reference import Execution
@@ -86,7 +86,7 @@ class ExecuteView:
     @cached_property
     def arrangements(self) -> tuple[str, ...]:
         """Element arrangement of every operand."""
-        return instance_arrangements(self.op, self.starts, self.linked.binding)
+        return arrangements_at(self.op, self.starts[:, 0], self.linked.binding)
 
     @cached_property
     def ranges(self) -> tuple[ByteRange, ...]:
