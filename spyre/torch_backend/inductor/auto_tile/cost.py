@@ -30,48 +30,34 @@ from spyre.torch_backend.program import Ints, OpKind
 
 @dataclass(frozen=True, slots=True)
 class ModelledCost:
-    """A launch of a kernel on the card.
+    """A launch of a kernel on the card, by the counts of its operations.
 
-    ``time_ns``: without what the host adds. ``hbm_bytes``: read and written, of which
-    ``intermediate_bytes`` for what the kernel makes itself. ``lx_bytes``: the end of the highest
-    buffer in a scratchpad.
-    """
-
-    time_ns: float
-    hbm_bytes: int
-    intermediate_bytes: int
-    lx_bytes: int
-
-
-def modelled_cost(kernel: Kernel) -> ModelledCost:
-    """The cost of a launch by the calibrated model of the default machine."""
-    found = kernel_counts(kernel)
-    return ModelledCost(
-        kernel_ns(found.operations, default_machine()).total_ns,
-        sum(counts.hbm_bytes for counts in found.operations),
-        found.intermediate_bytes,
-        found.lx_bytes,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class KernelCounts:
-    """Counts of a kernel. ``intermediate_bytes``: HBM traffic of what it makes itself;
-    ``lx_bytes``: the end of the highest buffer in a scratchpad.
+    ``intermediate_bytes``: HBM traffic of what the kernel makes itself. ``lx_bytes``: the end of
+    the highest buffer in a scratchpad.
     """
 
     operations: tuple[OperationCounts, ...]
     intermediate_bytes: int
     lx_bytes: int
 
+    @property
+    def time_ns(self) -> float:
+        """By the calibrated model of the default machine, without what the host adds."""
+        return kernel_ns(self.operations, default_machine()).total_ns
 
-def kernel_counts(kernel: Kernel) -> KernelCounts:
-    """Counts of one launch of a kernel whose work is divided and whose memory is planned."""
-    found = [_Operation(op, counts) for op, counts in _flattened(kernel, ())]
-    return KernelCounts(
-        tuple(operation.counts() for operation in found),
-        sum(operation.intermediate_bytes() for operation in found),
-        max((operation.lx_end() for operation in found), default=0),
+    @property
+    def hbm_bytes(self) -> int:
+        """Read and written in device memory."""
+        return sum(counts.hbm_bytes for counts in self.operations)
+
+
+def modelled_cost(kernel: Kernel) -> ModelledCost:
+    """The cost of one launch of a kernel whose work is divided and whose memory is planned."""
+    operations = [_Operation(op, counts) for op, counts in _flattened(kernel, ())]
+    return ModelledCost(
+        tuple(operation.counts() for operation in operations),
+        sum(operation.intermediate_bytes() for operation in operations),
+        max((operation.lx_end() for operation in operations), default=0),
     )
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from spyre.hw.counters.launches import operation_counts
 from spyre.runtime.run import session
-from spyre.torch_backend.inductor.auto_tile.cost import kernel_counts
+from spyre.torch_backend.inductor.auto_tile.cost import modelled_cost
 from spyre.torch_backend.inductor.bundles.kernel_op import operations_in
 from tests.torch_backend.inductor.auto_tile.trials import FUNCTIONS, compiled, inputs
 from tests.torch_backend.inductor.compiled_code import run_clean
@@ -58,7 +58,7 @@ def comparable(counts, ops):
 def assert_same(kernel, place):
     ops = list(operations_in(kernel.kernel))
     expected = comparable(executed(kernel, place), ops)
-    assert comparable(kernel_counts(kernel.kernel).operations, ops) == expected
+    assert comparable(modelled_cost(kernel.kernel).operations, ops) == expected
 
 
 @pytest.mark.parametrize("auto_tile", [False, True], ids=["whole", "tiled"])
@@ -82,7 +82,7 @@ def test_what_is_read_again():
     """Each iteration reads the weights again."""
     function, sizes = FUNCTIONS["mlp"]
     _, (kernel,) = compiled(function, *inputs(*sizes), auto_tile=True)
-    operations = kernel_counts(kernel.kernel).operations
+    operations = modelled_cost(kernel.kernel).operations
     again = [(c.hbm_reread_bytes, c.counters.rdmem_bytes) for c in operations if c.product]
     assert all(0 < reread < read for reread, read in again)
     assert not any(c.hbm_reread_bytes for c in operations if not c.product)
