@@ -237,7 +237,7 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
     """
     require_dsc(sdsc, file)
     document = SdscDocument(sdsc, file)
-    for error in unsupported_features(sdsc, file):
+    for error in unsupported_features(document):
         raise error
     op = _compute_op(document)
     extents = read_extents(document)
@@ -273,7 +273,7 @@ def require_dsc(sdsc: Sdsc, file: str) -> None:
     """Raises unless there is a DSC to look at: SdscError, or UnsupportedError for data ops only."""
     document, body = SdscDocument(sdsc, file), sdsc.body
     if not given(body.dscs, ()):
-        for error in unsupported_features(sdsc, file):
+        for error in unsupported_features(document):
             raise error
         raise document.error("SPY207", "no DSC to execute", document.path, "one entry in dscs_")
     for index, entry in enumerate(given(body.dscs, ())):

@@ -1,13 +1,13 @@
 """One SDSC being read and checked: its JSON paths, its cores, its errors, what is not simulated.
 
-Readers and rules share the object made here. `FEATURES` lists what is valid in an SDSC but not
-simulated: the reader turns a hit into :class:`UnsupportedError`, the checker into a warning.
+Readers and rules share the object made here. `unsupported_features` finds what is valid in an SDSC
+but not simulated: the reader raises it, the checker makes a warning of it.
 Rules: SuperDSC reference §2, §3, §5, §9, §11 (sdsc.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,15 +34,6 @@ DIM_NAMES = frozenset(
 """The primary dims of the format (§1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnsupportedFeature:
-    """A feature that is not simulated; ``find`` gives the JSON paths where a file uses it."""
-
-    code: str
-    message: str
-    find: Callable[[Sdsc, str], Iterator[str]]
-
-
 def body_path(sdsc: Sdsc) -> str:
     """JSON path of the SuperDsc object."""
     return json_path((sdsc.name,))
@@ -60,36 +51,6 @@ def dim_entries(extents: Dims) -> dict[str, int | str]:
         for key, value in extents.items()
         if key[:-1] in DIM_NAMES and key[-1] == "_" and not isinstance(value, dict)
     }
-
-
-def _several_dscs(sdsc: Sdsc, path: str) -> Iterator[str]:
-    if len(given(sdsc.body.dscs, ())) > 1:
-        yield f"{path}.dscs_"
-
-
-def _several_ops(sdsc: Sdsc, path: str) -> Iterator[str]:
-    if len(sdsc.dsc.compute_ops) > 1:
-        yield f"{dsc_path(sdsc)}.computeOp_"
-
-
-def _data_ops(sdsc: Sdsc, path: str) -> Iterator[str]:
-    if given(sdsc.body.data_op_dscs, ()):
-        yield f"{path}.dataOpdscs_"
-    if given(sdsc.body.data_dscs, ()):
-        yield f"{path}.datadscs_"
-
-
-def _time_folds(sdsc: Sdsc, path: str) -> Iterator[str]:
-    for index, fold in enumerate(given(sdsc.body.time_folds, ())):
-        if str(fold.factor) != "1":
-            yield f"{path}.sdscFoldProps_[{index}].factor_"
-
-
-def _repeated_dscs(sdsc: Sdsc, path: str) -> Iterator[str]:
-    """Schedules that run the DSC more than once."""
-    for core, steps in given(sdsc.body.schedule, {}).items():
-        if len(steps) > 1 and sum(runs_dsc(step_numbers(step)) for step in steps) > 1:
-            yield f"{path}.coreIdToDscSchedule.{core}"
 
 
 def runs_dsc(step: tuple[int | None, ...]) -> bool:
@@ -110,64 +71,6 @@ def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
     keys = {name: key for name in names for key in step if name in key.lower()}
     ordered = [keys[name] for name in names] if len(keys) == len(step) == 4 else list(step)
     return tuple(int_or_none(step[key]) for key in ordered)
-
-
-def _stick_replication(sdsc: Sdsc, path: str) -> Iterator[str]:
-    """``stickRepl_`` of a role or of the DSC, unless it says 1: its meaning is unpublished."""
-    for role, layout in sdsc.dsc.roles.items():
-        if not _says_once(layout.stick_replication):
-            yield f"{dsc_path(sdsc)}.primaryDsInfo_.{role}.stickRepl_"
-    if not _says_once(sdsc.dsc.stick_replication):
-        yield f"{dsc_path(sdsc)}.stickRepl_"
-
-
-def _says_once(value: object) -> bool:
-    """True for nothing, 0, 1, and lists or objects of these."""
-    if isinstance(value, dict):
-        return all(map(_says_once, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_says_once, value))
-    return value is UNSET or value is None or str(value) in ("0", "1", "False", "True")
-
-
-def _share_info(sdsc: Sdsc, path: str) -> Iterator[str]:
-    if given(sdsc.body.share_info, ()):
-        yield f"{path}.ldsShareInfo_"
-
-
-def _address_indices(sdsc: Sdsc, path: str) -> Iterator[str]:
-    for index, node in enumerate(sdsc.dsc.nodes):
-        # "address": the tensor holds byte addresses of the device; never emitted (sdsc.md §6.4)
-        if given(node.index_type, "index") != "index":
-            yield f"{dsc_path(sdsc)}.scheduleTree_[{index}].indexTensorType_"
-
-
-FEATURES: tuple[UnsupportedFeature, ...] = (
-    UnsupportedFeature("SPY503", "data-op DSCs are not simulated", _data_ops),
-    UnsupportedFeature("SPY501", "several DSCs in one SDSC are not simulated", _several_dscs),
-    UnsupportedFeature("SPY502", "several compute ops in one DSC are not simulated", _several_ops),
-    UnsupportedFeature("SPY504", "time folds other than 1 are not simulated", _time_folds),
-    UnsupportedFeature(
-        "SPY505", "a schedule that runs the DSC several times is not simulated", _repeated_dscs
-    ),
-    UnsupportedFeature("SPY509", "shared tensors (ldsShareInfo_) are not simulated", _share_info),
-    UnsupportedFeature(
-        "SPY513", "index tensors of another type than index are not simulated", _address_indices
-    ),
-    UnsupportedFeature(
-        "SPY516", "repeated sticks (stickRepl_ other than 1) are not simulated", _stick_replication
-    ),
-)
-
-
-def unsupported_features(sdsc: Sdsc, file: str) -> Iterator[UnsupportedError]:
-    """Every use of a feature that is not simulated, as the error it would be."""
-    path = body_path(sdsc)
-    for feature in FEATURES:
-        if feature.code != "SPY503" and not given(sdsc.body.dscs, ()):
-            return
-        for place in feature.find(sdsc, path):
-            yield UnsupportedError(feature.code, feature.message, JsonLocation(file, place))
 
 
 @dataclass(frozen=True)
@@ -227,6 +130,63 @@ class SdscDocument:
                 found=repr(value)[:60],
             )
         return number
+
+
+def unsupported_features(document: SdscDocument) -> Iterator[UnsupportedError]:
+    """Every use of a feature that is not simulated, as the error it would be."""
+    refused, body, path = document.unsupported, document.sdsc.body, document.path
+    for key, entries in (("dataOpdscs_", body.data_op_dscs), ("datadscs_", body.data_dscs)):
+        if given(entries, ()):
+            yield refused("SPY503", "data-op DSCs are not simulated", f"{path}.{key}")
+    if not (dscs := given(body.dscs, ())):
+        return
+    if len(dscs) > 1:
+        yield refused("SPY501", "several DSCs in one SDSC are not simulated", f"{path}.dscs_")
+    if len(document.dsc.compute_ops) > 1:
+        message = "several compute ops in one DSC are not simulated"
+        yield refused("SPY502", message, f"{document.dsc_path}.computeOp_")
+    yield from _unsupported_runs(document)
+    if given(body.share_info, ()):
+        message = "shared tensors (ldsShareInfo_) are not simulated"
+        yield refused("SPY509", message, f"{path}.ldsShareInfo_")
+    yield from _unsupported_tensors(document)
+
+
+def _unsupported_runs(document: SdscDocument) -> Iterator[UnsupportedError]:
+    """A DSC that runs more than once."""
+    refused, body, path = document.unsupported, document.sdsc.body, document.path
+    for index, fold in enumerate(given(body.time_folds, ())):
+        if str(fold.factor) != "1":
+            message = "time folds other than 1 are not simulated"
+            yield refused("SPY504", message, f"{path}.sdscFoldProps_[{index}].factor_")
+    for core, steps in given(body.schedule, {}).items():
+        if len(steps) > 1 and sum(runs_dsc(step_numbers(step)) for step in steps) > 1:
+            message = "a schedule that runs the DSC several times is not simulated"
+            yield refused("SPY505", message, f"{path}.coreIdToDscSchedule.{core}")
+
+
+def _unsupported_tensors(document: SdscDocument) -> Iterator[UnsupportedError]:
+    refused, dsc, path = document.unsupported, document.dsc, document.dsc_path
+    for index, node in enumerate(dsc.nodes):
+        # "address": the tensor holds byte addresses of the device; never emitted (sdsc.md §6.4)
+        if given(node.index_type, "index") != "index":
+            message = "index tensors of another type than index are not simulated"
+            yield refused("SPY513", message, f"{path}.scheduleTree_[{index}].indexTensorType_")
+    # `stickRepl_` of a role or of the DSC, unless it says 1: its meaning is unpublished.
+    replications = {f"primaryDsInfo_.{name}.": role for name, role in dsc.roles.items()} | {"": dsc}
+    for owner, value in replications.items():
+        if not _says_once(value.stick_replication):
+            message = "repeated sticks (stickRepl_ other than 1) are not simulated"
+            yield refused("SPY516", message, f"{path}.{owner}stickRepl_")
+
+
+def _says_once(value: object) -> bool:
+    """True for nothing, 0, 1, and lists or objects of these."""
+    if isinstance(value, dict):
+        return all(map(_says_once, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_says_once, value))
+    return value is UNSET or value is None or str(value) in ("0", "1", "False", "True")
 
 
 def read_nodes(document: SdscDocument) -> dict[int, tuple[AllocateNode, str]]:
