@@ -188,8 +188,10 @@ def allocate_memory(card: FlexDevice, size_bytes: int, uncleared: bool = True) -
 
     SpyreOutOfMemory SPY401 when there is no room.
     """
-    with out_of_memory_as_torch_says(card, f"{size_bytes} bytes"):
+    try:
         return card.allocate(size_bytes, uncleared=uncleared)
+    except DeviceOutOfMemory as error:
+        raise _noted(card, f"{size_bytes} bytes", error) from None
 
 
 @contextmanager
@@ -198,11 +200,12 @@ def out_of_memory_as_torch_says(card: FlexDevice, wanted: str) -> Iterator[None]
     try:
         yield
     except DeviceOutOfMemory as error:
-        tensor_memory(card).note_out_of_memory()
-        raise _out_of_memory(card, wanted, error) from None
+        raise _noted(card, wanted, error) from None
 
 
-def _out_of_memory(card: FlexDevice, wanted: str, error: DeviceOutOfMemory) -> SpyreOutOfMemory:
+def _noted(card: FlexDevice, wanted: str, error: DeviceOutOfMemory) -> SpyreOutOfMemory:
+    """The error as torch says it, counted in the card's statistics."""
+    tensor_memory(card).note_out_of_memory()
     statistics = card.allocator.statistics()
     return SpyreOutOfMemory(
         error.code,

@@ -304,7 +304,7 @@ class FallbackCall:
                     write_storage(buffer_of(written.tensor), self.storages[key])
 
     def _keeps_storage(self, tensor: torch.Tensor, host: torch.Tensor) -> bool:
-        """Give ``tensor`` the sizes and strides its CPU twin has now; False if that took new
+        """Give ``tensor`` the sizes and strides its copy on the CPU has now; False if that took new
         memory, which has its elements already.
         """
         if host.size() == tensor.size() and host.stride() == tensor.stride():

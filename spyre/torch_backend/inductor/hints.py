@@ -139,8 +139,8 @@ def spyre_hint(
         _hint_entry(slices, num_tiles_per_dim, work_div)
         return contextlib.nullcontext()
     entry = _traced_hint_entry(slices, num_tiles_per_dim, work_div)
-    found: contextlib.AbstractContextManager[None] = annotate(entry)
-    return found
+    annotation: contextlib.AbstractContextManager[None] = annotate(entry)
+    return annotation
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -201,12 +201,12 @@ def hints_key(graph_module: Any) -> tuple[Any, ...]:
     the key is the same in every process.
     """
     order: dict[int, int] = {}
-    found = []
+    key = []
     for place, node in enumerate(graph_module.graph.nodes):
         scopes = tuple(
             (order.setdefault(scope.number, len(order)), scope.slices, scope.work_div)
             for scope in scopes_of(node)
         )
         if scopes:
-            found.append((place, scopes))
-    return tuple(found)
+            key.append((place, scopes))
+    return tuple(key)

@@ -80,14 +80,14 @@ def dim_classes(operations: Sequence[Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _join_dims(operation: Any, classes: _Classes) -> None:
-    name, found = operation.get_name(), accesses_of(operation)
+    name, accesses = operation.get_name(), accesses_of(operation)
     for place in range(len(operation.data.get_pointwise_size())):
         classes.join((ITERATION, name, place), (BUFFER, name, place))
-    for read in found.reads:
+    for read in accesses.reads:
         layout = layout_of(read.buffer)
         if layout is None:
             continue
-        for place, dim in dims_by_variable(read, found, layout).items():
+        for place, dim in dims_by_variable(read, accesses, layout).items():
             classes.join((ITERATION, name, place), (BUFFER, read.buffer, dim))
 
 
@@ -135,12 +135,12 @@ def candidate_ranges(operations: Sequence[Any], dims: Mapping[str, Dims]) -> lis
     For every class the longest ones, and their parts between matmuls and from one to the next:
     rows of matmuls in tiles read the weights once per tile. ``dims``: by name of the operation.
     """
-    found: dict[tuple[int, int], CandidateRange] = {}
+    ranges: dict[tuple[int, int], CandidateRange] = {}
     for name in dict.fromkeys(name for row in dims.values() for name in row):
         for begin, end in _longest(operations, dims, name):
             for part in _parts(operations, begin, end):
-                found.setdefault(part, _candidate_range(operations, dims, *part))
-    return sorted((s for s in found.values() if s.extents), key=lambda s: (-len(s), s.begin))
+                ranges.setdefault(part, _candidate_range(operations, dims, *part))
+    return sorted((s for s in ranges.values() if s.extents), key=lambda s: (-len(s), s.begin))
 
 
 def _longest(
@@ -220,16 +220,16 @@ def hoisted(operations: Sequence[Any], dims: Mapping[str, Mapping[str, DimExtent
     Operations that change a buffer in place, and readers of such buffers, stay where they are.
     """
     mutated = {target_of(op) for op in operations if target_of(op) != op.get_name()}
-    found = list(operations)
+    order = list(operations)
     for op in operations:
-        place = found.index(op)
-        if not 0 < place < len(found) - 1 or op.get_name() in mutated or names_read(op) & mutated:
+        place = order.index(op)
+        if not 0 < place < len(order) - 1 or op.get_name() in mutated or names_read(op) & mutated:
             continue
-        if target_of(op) != op.get_name() or not _is_in_the_way(found, place, dims):
+        if target_of(op) != op.get_name() or not _is_in_the_way(order, place, dims):
             continue
-        found.pop(place)
-        found.insert(_earliest(found[:place], names_read(op)), op)
-    return found
+        order.pop(place)
+        order.insert(_earliest(order[:place], names_read(op)), op)
+    return order
 
 
 def _is_in_the_way(

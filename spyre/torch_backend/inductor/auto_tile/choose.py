@@ -185,7 +185,7 @@ def _planned(run: OperationRun, trials: _Trials) -> _Plan:
 def _choices(operations: Sequence[Any], run: OperationRun, trials: _Trials) -> Iterator[_Choice]:
     """Stretches of a run, those first that save most; none overlaps one before it."""
     dims = {op.get_name(): trials.dims(op) for op in operations}
-    found = []
+    choices = []
     for stretch in candidate_ranges(operations, dims):
         members = operations[stretch.begin : stretch.end]
         results = _read_elsewhere(members, operations, run.results)
@@ -193,9 +193,9 @@ def _choices(operations: Sequence[Any], run: OperationRun, trials: _Trials) -> I
         if not _may_gain(members, trial(UNTILED)):
             continue
         names = tuple(op.get_name() for op in members)
-        found.append(_Choice(names, stretch, best_levels(stretch.extents, trial)))
+        choices.append(_Choice(names, stretch, best_levels(stretch.extents, trial)))
     taken: set[int] = set()
-    for choice in sorted(found, key=lambda c: -c.saved_ns):
+    for choice in sorted(choices, key=lambda c: -c.saved_ns):
         places = set(range(choice.stretch.begin, choice.stretch.end))
         if not places & taken:
             taken |= places
@@ -259,10 +259,10 @@ def trial_kernel(
 
 def _copied(operation: Any) -> Any:
     """What Inductor has derived of the operation holds for the copy too, until it is changed."""
-    found = copy.copy(operation)
-    found.data = copy.copy(operation.data)
-    found.layout = copy.copy(operation.layout)
-    return found
+    copied = copy.copy(operation)
+    copied.data = copy.copy(operation.data)
+    copied.layout = copy.copy(operation.layout)
+    return copied
 
 
 def _trial_graph(graph: Any, copies: list[Any], results: Collection[str]) -> Any:

@@ -60,19 +60,19 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
 
     ``extents``: elements of the dims that may be tiled. ``trial`` is called once per levels.
     """
-    found: dict[Levels, Outcome] = {UNTILED: trial(UNTILED)}
-    if not found[UNTILED].is_possible:
-        return list(found.values())
+    outcomes: dict[Levels, Outcome] = {UNTILED: trial(UNTILED)}
+    if not outcomes[UNTILED].is_possible:
+        return list(outcomes.values())
 
     def look(levels: Levels) -> Outcome:
-        if levels not in found:
-            found[levels] = trial(levels)
-        return found[levels]
+        if levels not in outcomes:
+            outcomes[levels] = trial(levels)
+        return outcomes[levels]
 
     singles = [_best_count(name, extent, look) for name, extent in extents.items()]
     ordered = sorted(filter(None, singles), key=lambda outcome: outcome.time_ns)
     _nest(ordered[:NESTED_DIMS], extents, look)
-    return list(found.values())
+    return list(outcomes.values())
 
 
 def best_of(outcomes: Sequence[Outcome]) -> Outcome:

@@ -145,5 +145,5 @@ def compiled_input_index(placeholder: Any) -> int | None:
     origin = placeholder.meta.get("desc")
     if type(origin).__name__ != "PlainAOTInput":
         return None
-    found: int = origin.idx
-    return found
+    index: int = origin.idx
+    return index

@@ -217,11 +217,11 @@ SOURCE_SUFFIXES = (".py", ".lark", ".toml")
 @cache
 def source_digest() -> str:
     """A digest of all source files of this package."""
-    found = []
+    paths = []
     for directory, folders, files in os.walk(Path(spyre.__file__).parent):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        found += [os.path.join(directory, name) for name in files if name.endswith(SOURCE_SUFFIXES)]
-    return digest_of_sources(sorted(found))
+        paths += [os.path.join(directory, name) for name in files if name.endswith(SOURCE_SUFFIXES)]
+    return digest_of_sources(sorted(paths))
 
 
 def _function_key(function: Callable[..., Any]) -> str | None:

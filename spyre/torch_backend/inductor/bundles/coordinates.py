@@ -44,10 +44,10 @@ class AffineForm:
     constant: Fraction = Fraction(0)
 
     def __add__(self, other: AffineForm) -> AffineForm:
-        found = dict(self.terms)
+        terms = dict(self.terms)
         for term, factor in other.terms:
-            found[term] = found.get(term, Fraction(0)) + factor
-        return form_of(found, self.constant + other.constant)
+            terms[term] = terms.get(term, Fraction(0)) + factor
+        return form_of(terms, self.constant + other.constant)
 
     def times(self, factor: Fraction | int) -> AffineForm:
         """Every coefficient multiplied."""
@@ -287,13 +287,13 @@ def _along_lanes(steps: Sequence[Digit], lanes: int, has_sticks: bool) -> list[D
 
 def _joined_digits(steps: Sequence[Digit], lanes: int) -> tuple[Digit, ...]:
     """Digits, those left out that the one below goes on into."""
-    found = [steps[0]]
+    digits = [steps[0]]
     for step in steps[1:]:
-        last = found[-1]
+        last = digits[-1]
         unit = lanes if last.lane else last.unit
         if step.pitch_bytes * unit != last.pitch_bytes * step.unit:
-            found.append(step)
-    return tuple(found)
+            digits.append(step)
+    return tuple(digits)
 
 
 def term_text(term: AffineTerm | None) -> str:

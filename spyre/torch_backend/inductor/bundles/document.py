@@ -96,10 +96,10 @@ def _steps_within(op: KernelOp, dim: DeviceDim) -> int:
 def _coordinate(op: KernelOp, number: int, dim: DeviceDim) -> sympy.Expr:
     steps = [sympy.Symbol(op.symbols[k]) for k, _ in dim.walked]
     units = [unit for _, unit in dim.walked]
-    found = sum(
+    coordinate = sum(
         (s if unit == 1 else sympy.floor(s / unit) for s, unit in zip(steps, units, strict=True)),
         sympy.Integer(dim.first),
     )
     indirect = op.indirect_dim(number)
     is_row = indirect >= 0 and op.tensors[number].pitches[indirect] == dim.pitch_bytes
-    return found + ROW if is_row else found
+    return coordinate + ROW if is_row else coordinate

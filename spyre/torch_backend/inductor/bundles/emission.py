@@ -183,12 +183,12 @@ def unimplemented(op: str) -> UnsupportedError:
 
 def integer(number: Any, what: str) -> int:
     """A positive integer. UnsupportedError SPY964 for an expression of symbols."""
-    found = sympy.sympify(number)
-    if not (found.is_Integer and found > 0):
+    value = sympy.sympify(number)
+    if not (value.is_Integer and value > 0):
         raise UnsupportedError(
             "SPY964",
             "a loop count or an extent depends on something that no launch says",
             expected="positive integers; in loop counts and buffers, sizes of the kernel too",
-            found=f"{what} of {found}",
+            found=f"{what} of {value}",
         )
-    return int(found)
+    return int(value)

@@ -131,20 +131,20 @@ def expression_text(expression: Any) -> str:
 
 def plain_expression(expression: Any) -> sympy.Expr:
     """The expression over symbols without assumptions, with sympy's own floor and Mod."""
-    found = sympy.sympify(expression)
-    if found.is_Symbol:
-        return sympy.Symbol(found.name)
-    if not found.args:
-        return found
-    arguments = [plain_expression(argument) for argument in found.args]
-    match type(found).__name__:
+    plain = sympy.sympify(expression)
+    if plain.is_Symbol:
+        return sympy.Symbol(plain.name)
+    if not plain.args:
+        return plain
+    arguments = [plain_expression(argument) for argument in plain.args]
+    match type(plain).__name__:
         case "FloorDiv" | "CleanDiv":
             return sympy.floor(arguments[0] / arguments[1])
         case "ModularIndexing":
             return sympy.Mod(sympy.floor(arguments[0] / arguments[1]), arguments[2])
         case "PythonMod":
             return sympy.Mod(*arguments)
-    return found.func(*arguments)
+    return plain.func(*arguments)
 
 
 def _block(head: str, entries: Iterator[Lines], tail: str) -> Lines:
@@ -219,6 +219,6 @@ def _expressions(expressions: Sequence[Any]) -> str:
 
 
 def _numbers(numbers: Sequence[Any]) -> str:
-    found = [sympy.sympify(n) for n in numbers]
-    texts = (str(n) if n.is_Integer else expression_text(n) for n in found)
+    plain = [sympy.sympify(n) for n in numbers]
+    texts = (str(n) if n.is_Integer else expression_text(n) for n in plain)
     return f"[{', '.join(texts)}]"

@@ -242,8 +242,8 @@ def _views(
 ) -> tuple[list[ArgView], int | None]:
     """Where the tensors lie, and of a gather the bytes from row to row of its table."""
     if INDIRECT not in spec.op_info:
-        found = [arg_view(spec, arg, loops) for arg in args]
-        return [*found[:-1], _part(spec, found[-1])], None
+        views = [arg_view(spec, arg, loops) for arg in args]
+        return [*views[:-1], _part(spec, views[-1])], None
     if loops:
         raise inexpressible(spec.op, "its table", "a gather in a loop")
     table, row_pitch = table_view(spec)
@@ -270,14 +270,14 @@ def table_view(spec: OpSpec) -> tuple[ArgView, int]:
     """
     name, along, count = spec.op_info[INDIRECT]
     space = {**spec.iteration_space, sympy.Symbol(name): (sympy.Integer(count), 1)}
-    found = arg_view(replace(spec, iteration_space=space), spec.args[0]).view
-    *dims, factors = found.dims
+    view = arg_view(replace(spec, iteration_space=space), spec.args[0]).view
+    *dims, factors = view.dims
     if len(factors) > 1 or any(factor.lane for factor in factors):
         raise inexpressible(spec.op, "its table", f"rows along {factors}")
     tile = tile_extents(spec)
     place, row_pitch = list(tile).index(along), factors[0].pitch_bytes if factors else STICK_BYTES
     dims[place] = (Factor(tile[along], row_pitch),) if tile[along] > 1 else ()
-    return ArgView(DeviceView(tuple(dims), found.device_format, found.offset_bytes), {}), row_pitch
+    return ArgView(DeviceView(tuple(dims), view.device_format, view.offset_bytes), {}), row_pitch
 
 
 # --- where a tensor lies -------------------------------------------------------------------------
@@ -364,9 +364,9 @@ def _loop_steps(
 
     Of two loops over one symbol the outer one goes on where all tiles of the inner one end.
     """
-    found: dict[str, tuple[str, int, int]] = {}
+    steps: dict[str, tuple[str, int, int]] = {}
     if arg.per_tile_fixed or LX in arg.allocation or not spec.tiled_symbols:
-        return found
+        return steps
     if len(spec.tiled_symbols) != len(loops):
         text = f"{len(spec.tiled_symbols)} tiled symbols in {len(loops)} loops"
         raise inexpressible(spec.op, "every tensor", text, "one symbol, or 0, per enclosing loop")
@@ -377,9 +377,9 @@ def _loop_steps(
             if plain_expression(symbol) != 0:
                 raise inexpressible(spec.op, "every tensor", f"loop {loop} tiles unknown {name}")
             continue
-        found[loop] = (name, reached[name], count)
+        steps[loop] = (name, reached[name], count)
         reached[name] *= count
-    return dict(reversed(found.items()))
+    return dict(reversed(steps.items()))
 
 
 @dataclass(frozen=True, slots=True)

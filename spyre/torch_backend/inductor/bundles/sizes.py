@@ -35,12 +35,12 @@ Sizes = Mapping[str, int]
 
 def size_value(expression: Any, sizes: Mapping[str, RuntimeSize]) -> int | SizeValue:
     """An expression of sizes as bundles have it. NotAffine for what affine maps lack."""
-    found = plain_expression(expression)
-    if found.is_Integer:
-        return int(found)
-    used = tuple(sizes[s] for s in sorted(sizes) if sympy.Symbol(s) in found.free_symbols)
+    plain = plain_expression(expression)
+    if plain.is_Integer:
+        return int(plain)
+    used = tuple(sizes[s] for s in sorted(sizes) if sympy.Symbol(s) in plain.free_symbols)
     places = {size.name: AffineSymbol(k) for k, size in enumerate(used)}
-    return SizeValue(_affine(found, places), used)
+    return SizeValue(_affine(plain, places), used)
 
 
 def _affine(e: sympy.Expr, places: Mapping[str, AffineSymbol]) -> AffineExpr:
@@ -67,18 +67,18 @@ def _affine(e: sympy.Expr, places: Mapping[str, AffineSymbol]) -> AffineExpr:
 
 def is_dynamic(expression: Any, iteration: Sequence[str] = ()) -> bool:
     """Whether an expression has symbols beside those of the iteration."""
-    found = sympy.sympify(expression).free_symbols
-    return any(s.name not in iteration for s in found)
+    symbols = sympy.sympify(expression).free_symbols
+    return any(s.name not in iteration for s in symbols)
 
 
 def value_at(number: Any, sizes: Sizes) -> Any:
     """A number, or an expression of sizes, at given sizes; an expression where some are missing."""
     if isinstance(number, int):
         return number
-    found = plain_expression(number)
-    if found.free_symbols:
-        found = found.subs({sympy.Symbol(name): value for name, value in sizes.items()})
-    return int(found) if found.is_Integer else found
+    plain = plain_expression(number)
+    if plain.free_symbols:
+        plain = plain.subs({sympy.Symbol(name): value for name, value in sizes.items()})
+    return int(plain) if plain.is_Integer else plain
 
 
 def evaluated(numbers: Sequence[Any], sizes: Sizes) -> tuple[int, ...]:
@@ -99,20 +99,20 @@ def sizes_of_launch(
     ``given``: all sizes in their order, or none. LaunchError SPY965 where tensors disagree or a
     size is out of its range or said by nobody.
     """
-    found = dict(zip((s.name for s in sizes), given, strict=True)) if given else {}
+    values = dict(zip((s.name for s in sizes), given, strict=True)) if given else {}
     for size in sizes:
         for argument, dim in size.places:
             value = shapes[argument][dim]
-            if found.setdefault(size.name, value) != value:
+            if values.setdefault(size.name, value) != value:
                 raise _wrong_size(
-                    name, size, f"{found[size.name]}, and {value} in argument {argument}"
+                    name, size, f"{values[size.name]}, and {value} in argument {argument}"
                 )
-        if size.name not in found:
+        if size.name not in values:
             raise _wrong_size(name, size, "no size behind the tensors")
-        value = found[size.name]
+        value = values[size.name]
         if not 0 < value <= size.maximum or value % size.granularity:
             raise _wrong_size(name, size, str(value))
-    return found
+    return values
 
 
 def _wrong_size(name: str, size: SizeSpec, found: str) -> LaunchError:
@@ -148,7 +148,7 @@ class DynamicWalk:
         named = {s.name for s in self.lane.free_symbols}
         if symbol in named and elements % self.lanes:
             raise NotAffine(f"tiles of {elements} lanes of {self.lanes}")
-        found = sympy.Integer(0)
+        stride = sympy.Integer(0)
         for coordinate, pitch in self.rows:
             if symbol not in {s.name for s in coordinate.free_symbols}:
                 continue
@@ -156,8 +156,8 @@ class DynamicWalk:
             form = collapsed(AffineReader(extents).read(coordinate))
             steps = symbol_digits(form, None, self.lanes)
             if symbol in steps:
-                found += steps[symbol].stride_bytes(elements, count) * pitch
-        return sympy.expand(found)
+                stride += steps[symbol].stride_bytes(elements, count) * pitch
+        return sympy.expand(stride)
 
 
 def dynamic_walk(arg: TensorArg, tile: Mapping[str, int]) -> DynamicWalk:

@@ -167,19 +167,19 @@ def distribute(iteration: Iteration, cores: int, committed: Mapping[str, int]) -
     as the cores left allow; what remains goes to the one reduced dim that can use most of it,
     unless a reduced dim is committed.
     """
-    found = dict.fromkeys(iteration.symbols, 1) | dict(committed)
-    left = cores // prod(found.values())
-    free = [d for d in iteration.dims if found[d.symbol] == 1 and not d.kept_whole]
+    splits = dict.fromkeys(iteration.symbols, 1) | dict(committed)
+    left = cores // prod(splits.values())
+    free = [d for d in iteration.dims if splits[d.symbol] == 1 and not d.kept_whole]
     by_size = sorted(free, key=lambda dim: -dim.units)
     for dim in by_size:
         if dim.is_output:
-            found[dim.symbol] = core_split(dim.units, left)
-            left //= found[dim.symbol]
+            splits[dim.symbol] = core_split(dim.units, left)
+            left //= splits[dim.symbol]
     reduced = [dim for dim in by_size if not dim.is_output]
-    if left > 1 and reduced and all(found[symbol] == 1 for symbol in iteration.reduced):
+    if left > 1 and reduced and all(splits[symbol] == 1 for symbol in iteration.reduced):
         best = _most_divisible(reduced, left)
-        found[best.symbol] = core_split(best.units, left)
-    return found
+        splits[best.symbol] = core_split(best.units, left)
+    return splits
 
 
 def _most_divisible(dims: list[DivisibleDim], cores: int) -> DivisibleDim:
@@ -196,18 +196,18 @@ def checked_splits(
     ``source`` names who asked.
     """
     dims = {dim.symbol: dim for dim in iteration.dims}
-    found = dict.fromkeys(dims, 1)
+    splits = dict.fromkeys(dims, 1)
     for symbol, value in asked.items():
         if symbol not in dims:
             names = ", ".join(map(str, dims))
             raise _refused(source, symbol, f"a dim of {iteration.name}: {names}", str(symbol))
         _check_value(dims[symbol], value, source)
-        found[symbol] = int(value)
-    if prod(found.values()) > cores:
-        used = f"{prod(found.values())} cores: {splits_text(found)}"
+        splits[symbol] = int(value)
+    if prod(splits.values()) > cores:
+        used = f"{prod(splits.values())} cores: {splits_text(splits)}"
         raise _refused(source, "all dims together", f"at most {cores} cores", used)
-    check_one_reduction(iteration, found, f"by {source}")
-    return found
+    check_one_reduction(iteration, splits, f"by {source}")
+    return splits
 
 
 def _check_value(dim: DivisibleDim, value: object, source: str) -> None:
@@ -249,10 +249,10 @@ def core_slices(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Per dim, the index of the slice of every core (cores 0 up to the product of ``splits``)."""
     cores = np.arange(prod(splits[symbol] for symbol in order))
-    found: dict[str, npt.NDArray[np.int64]] = {}
+    slices: dict[str, npt.NDArray[np.int64]] = {}
     for symbol in order:
-        cores, found[symbol] = np.divmod(cores, splits[symbol])
-    return found
+        cores, slices[symbol] = np.divmod(cores, splits[symbol])
+    return slices
 
 
 def divisions_text(ops: Sequence[KernelOp], divisions: Sequence[WorkDivision]) -> str:

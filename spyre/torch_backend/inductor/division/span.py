@@ -30,11 +30,11 @@ def spans_bytes(iteration: Iteration, number: int, splits: Splits) -> npt.NDArra
 
     The outermost device dim a core moves along at all decides: its steps times everything below.
     """
-    found = np.full(len(splits), STICK_BYTES, np.int64)
+    spans = np.full(len(splits), STICK_BYTES, np.int64)
     for dim in reversed(iteration.op.device_dims(number)):
         steps = _steps_along(iteration, number, dim, splits)
-        found = np.where(steps > 1, steps * dim.pitch_bytes, found)
-    return found
+        spans = np.where(steps > 1, steps * dim.pitch_bytes, spans)
+    return spans
 
 
 def _steps_along(
@@ -63,16 +63,16 @@ def reduce_spans(
     together: by what leaves the largest span that fits, else by what leaves the smallest.
     UnsupportedError SPY981 if several reduced dims would be divided.
     """
-    found = {symbol: committed.get(symbol, 1) for symbol in iteration.symbols}
+    splits = {symbol: committed.get(symbol, 1) for symbol in iteration.symbols}
     for number in device_tensors(iteration):
         for dim in iteration.op.device_dims(number):
-            if _span(iteration, number, found) <= limit_bytes:
+            if _span(iteration, number, splits) <= limit_bytes:
                 break
-            found |= _best_splits(iteration, number, dim, found, cores, limit_bytes)
-            if int(_steps_along(iteration, number, dim, _row(iteration, found))[0]) > 1:
+            splits |= _best_splits(iteration, number, dim, splits, cores, limit_bytes)
+            if int(_steps_along(iteration, number, dim, _row(iteration, splits))[0]) > 1:
                 break
-    check_one_reduction(iteration, found, "to fit the memory a core reaches")
-    return {symbol: count for symbol, count in found.items() if count > 1}
+    check_one_reduction(iteration, splits, "to fit the memory a core reaches")
+    return {symbol: count for symbol, count in splits.items() if count > 1}
 
 
 def _best_splits(

@@ -87,7 +87,7 @@ def symbols_of(value: Any) -> set[sympy.Symbol]:
 
 def values_of(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[sympy.Symbol, int]:
     """What the symbols of a graph are for given inputs."""
-    found: dict[sympy.Symbol, int] = {}
+    values: dict[sympy.Symbol, int] = {}
     places = module.graph.find_nodes(op="placeholder")
     for node, value in zip(places, given, strict=True):
         known = node.meta.get("val")
@@ -97,8 +97,8 @@ def values_of(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[sympy.
             pairs += zip(known.stride(), value.stride(), strict=True)
         for symbol, number in pairs:
             if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_Symbol:
-                found.setdefault(symbol.node.expr, int(number))
-    return found
+                values.setdefault(symbol.node.expr, int(number))
+    return values
 
 
 def value_at(value: Any, sizes: Values) -> Any:

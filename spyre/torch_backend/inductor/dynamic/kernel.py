@@ -139,20 +139,20 @@ def _outside(row_tile: RowTile, strides: Mapping[str, int]) -> list[str]:
 
 def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str, int]) -> RowTensor:
     """NotRowwise unless rows are the sticks that follow each other in every column of sticks."""
-    found, rows = large.buffers[name], TILE_ROWS[0]
-    sizes = found.sizes
+    buffer, rows = large.buffers[name], TILE_ROWS[0]
+    sizes = buffer.sizes
     inner = sizes[0] // rows if sizes and sizes[0] % rows == 0 else 0
     expected = contiguous_strides(sizes)
-    if not inner or found.strides != expected or strides[name] != inner * prod(sizes[1:]):
-        raise NotRowwise(f"{name} is {list(sizes)}, strides {list(found.strides)}")
-    layout = default_base(sizes, found.strides, found.dtype).layout
+    if not inner or buffer.strides != expected or strides[name] != inner * prod(sizes[1:]):
+        raise NotRowwise(f"{name} is {list(sizes)}, strides {list(buffer.strides)}")
+    layout = default_base(sizes, buffer.strides, buffer.dtype).layout
     less = (inner * TILE_ROWS[1], *sizes[1:])
-    other = default_base(less, contiguous_strides(less), found.dtype).layout
+    other = default_base(less, contiguous_strides(less), buffer.dtype).layout
     *outer, walked, lanes = layout.device_size
     is_innermost = walked == sizes[0] and other.device_size == (*outer, less[0], lanes)
     if not is_innermost or lanes != layout.elements_per_stick:
         raise NotRowwise(f"rows of {name} are not the innermost of its sticks")
-    return RowTensor(name, inner, sizes, found.dtype, layout.device_dtype, prod(outer), lanes)
+    return RowTensor(name, inner, sizes, buffer.dtype, layout.device_dtype, prod(outer), lanes)
 
 
 def _places(row_tile: RowTile) -> dict[str, int]:
@@ -168,12 +168,12 @@ def _renamed(
     large: RowTile, row_tile: RowTile, tensors: Mapping[str, RowTensor]
 ) -> dict[int, tuple[str, RowTensor | None]]:
     """By arg_index of a row_tile: what the argument is called in ``large``, its rows."""
-    found = {}
+    renamed = {}
     for k, name in enumerate(row_tile.arguments):
         is_input, place = _source(row_tile, name)
         other = (large.inputs if is_input else large.outputs)[place]
-        found[k] = (other, tensors.get(other))
-    return found
+        renamed[k] = (other, tensors.get(other))
+    return renamed
 
 
 def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> DynamicExtents:

@@ -146,18 +146,18 @@ def check_alike(large: RowTile, small: RowTile, strides: Mapping[str, int], rows
 
 
 def _ranges(row_tile: RowTile, target: str) -> Ints:
-    found = row_tile.buffers.get(target)
-    return (0,) if found is None else found.sizes
+    buffer = row_tile.buffers.get(target)
+    return (0,) if buffer is None else buffer.sizes
 
 
 def _signature(row_tile: RowTile) -> list[Any]:
     """Operations with their numbers; copies have none, and layouts decide about those."""
-    found: list[Any] = []
+    signature: list[Any] = []
     for _, body in row_tile.bodies:
         operation = body.operation
         if operation.kind is OpKind.RESTICKIFY or operation.name == "identity":
             continue
         numbers = tuple(o for o in body.operands if isinstance(o, ConstantLoad))
         constants = tuple(sorted(operation.constants.items()))
-        found.append((operation.kind, operation.name, operation.dims, constants, numbers))
-    return found
+        signature.append((operation.kind, operation.name, operation.dims, constants, numbers))
+    return signature

@@ -89,15 +89,15 @@ def _build(nodes: list[Any], depth: int) -> list[Any]:
 
 def _loop_group_id(node: Any) -> tuple[int, ...]:
     """The path of a node's operations; empty outside of loops."""
-    found = {tuple(getattr(leaf.node, "loop_group_id", ())) for leaf in leaf_nodes(node)}
-    if len(found) > 1:
+    groups = {tuple(getattr(leaf.node, "loop_group_id", ())) for leaf in leaf_nodes(node)}
+    if len(groups) > 1:
         raise SpyreError(
             "SPY971",
             f"node {node.get_name()} holds operations of several loop groups",
             expected="loop nodes are built before nodes are fused",
-            found=", ".join(map(str, sorted(found))),
+            found=", ".join(map(str, sorted(groups))),
         )
-    return found.pop()
+    return groups.pop()
 
 
 def _key(node: Any, depth: int) -> int | None:

@@ -50,18 +50,18 @@ from spyre.torch_backend.program import Ints
 
 def spyre_fuse_nodes(nodes: list[Any]) -> list[Any]:
     """Every contiguous run of operations on spyre as one node: one bundle."""
-    found: list[Any] = []
+    fused: list[Any] = []
     run: list[Any] = []
     for node in in_few_runs(nodes, _is_bundled):
         if isinstance(node, NopKernelSchedulerNode) and not node.unmet_dependencies:
-            found.append(node)  # memory for a loop's results, which nothing has to wait for
+            fused.append(node)  # memory for a loop's results, which nothing has to wait for
             continue
         joins = _is_bundled(node)
         if run and not (joins and node.get_device() == run[-1].get_device()):
-            found += _bundle(run)
+            fused += _bundle(run)
             run = []
-        (run if joins else found).append(node)
-    return [*found, *_bundle(run)]
+        (run if joins else fused).append(node)
+    return [*fused, *_bundle(run)]
 
 
 def _is_bundled(node: Any) -> bool:
@@ -195,24 +195,24 @@ def _read_outside(leaves: Sequence[Any]) -> list[str]:
     """Buffers that something else reads than these nodes; weak users only come after them."""
     inside = {leaf.get_name() for leaf in leaves}
     outputs = set(V.graph.get_output_names())
-    found = []
+    names = []
     for leaf in leaves:
         if (target := target_of(leaf.node)) != leaf.node.get_name():
-            found.append(target)
+            names.append(target)
             continue
         for buffer in leaf.get_outputs():
             users = {user.get_name() for user in buffer.users if not user.is_weak}
             if users - inside or buffer.get_name() in outputs:
-                found.append(buffer.get_name())
-    return found
+                names.append(buffer.get_name())
+    return names
 
 
 class _GraphBuffers(dict[str, HostBuffer]):
     """Buffers of the graph as bodies name them; scheduling renames what was mutated."""
 
     def __missing__(self, name: str) -> HostBuffer:
-        found = self[name] = _host_buffer(name)
-        return found
+        buffer = self[name] = _host_buffer(name)
+        return buffer
 
 
 def _host_buffer(name: str) -> HostBuffer:
@@ -251,14 +251,14 @@ def cut_to_segments(
     need fewer than a part of it, as what is read within is no argument, but never fewer than
     tensors it reads from outside. UnsupportedError SPY967 for a node that needs too many alone.
     """
-    rest, found = list(run), []
+    rest, pieces = list(run), []
     while rest:
         count = _longest(rest, segments, limit)
         if not count:
             raise _too_many(rest[0], segments(rest[:1]), limit)
-        found.append(rest[:count])
+        pieces.append(rest[:count])
         rest = rest[count:]
-    return found
+    return pieces
 
 
 def _longest(nodes: Sequence[Any], segments: Callable[[Sequence[Any]], int], limit: int) -> int:

@@ -119,8 +119,8 @@ class SpyreKernel:
 
     def _check(self, specs: Sequence[DeviceOp]) -> None:
         """LoweringError for what cannot be an SDSC, as it is when all factors are padded."""
-        found = KernelOperations(self.low, tuple(specs), (NO_LOOPS,) * len(specs))
-        for spec in insert_bmm_padding(found).specs:
+        operations = KernelOperations(self.low, tuple(specs), (NO_LOOPS,) * len(specs))
+        for spec in insert_bmm_padding(operations).specs:
             require_sdsc(spec)
 
     def propagated(self, name: str, body: Body) -> tuple[int, tuple[int, ...]]:
@@ -158,10 +158,10 @@ class SpyreKernel:
         """The kernel: specs with work divided and memory planned; ``printer`` shows how."""
         arguments = [self._buffers[name] for name in self.arguments]
         operations = KernelOperations(self.low, tuple(self.low.builder.specs), tuple(self.paths))
-        found = planned_kernel(operations, arguments, self._whole, printer)
+        planned = planned_kernel(operations, arguments, self._whole, printer)
         if not wants_notes() or not self._reports:
-            return found
-        return replace(found, notes={**found.notes, TILING_FILE: "\n".join(self._reports)})
+            return planned
+        return replace(planned, notes={**planned.notes, TILING_FILE: "\n".join(self._reports)})
 
     # --- operands ------------------------------------------------------------------------------
 
@@ -181,10 +181,10 @@ class SpyreKernel:
         value = self._argument(operand.buffer)
         if self._spread:
             value = self._spread_out(value)
-        found = self._found(value, read, operand)
+        operand_view = self._found(value, read, operand)
         if self._spread:
-            found = self._gathered(found)
-        return found if found.sizes == extents else found.expanded(extents)
+            operand_view = self._gathered(operand_view)
+        return operand_view if operand_view.sizes == extents else operand_view.expanded(extents)
 
     def _found(self, value: Value, read: OperandRead, load: Load) -> Value:
         """Elements of ``value``; where its sticks are in the way, of a copy with others."""
@@ -192,15 +192,15 @@ class SpyreKernel:
         strides, offset = load.strides, load.offset
         tiles = [path.single_tiles(p) if s else 1 for p, s in zip(read.axes, strides, strict=True)]
         sizes = tuple(n * count for n, count in zip(read.sizes, tiles, strict=True))
-        found = strided_view(value, sizes, strides, offset)
-        for lane in self._other_lanes(value) if found is None else ():
-            found = strided_view(self.low.with_lane(value, lane), sizes, strides, offset)
-            if found is not None:
+        view = strided_view(value, sizes, strides, offset)
+        for lane in self._other_lanes(value) if view is None else ():
+            view = strided_view(self.low.with_lane(value, lane), sizes, strides, offset)
+            if view is not None:
                 break
-        if found is None:
+        if view is None:
             raise LoweringError(f"sizes {sizes}, strides {strides}, offset {offset}")
         cut = {d: place for d, place in enumerate(read.axes) if tiles[d] > 1}
-        return first_tile(found, cut, path) if cut else found
+        return first_tile(view, cut, path) if cut else view
 
     def _spread_out(self, value: Value) -> Value:
         if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
@@ -258,8 +258,8 @@ class SpyreKernel:
 
     def _restickified(self, value: Value) -> Value:
         """A copy; what was spread out is one already."""
-        found = value if self._lane is None else self.low.with_lane(value, self._lane)
-        return self.low.copy(value) if found is value and not self._spread else found
+        copied = value if self._lane is None else self.low.with_lane(value, self._lane)
+        return self.low.copy(value) if copied is value and not self._spread else copied
 
     def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
         name, dtype, lane = body.operation.name, body.dtype, self._lane
@@ -268,16 +268,18 @@ class SpyreKernel:
         if name in self.low.CONVERSIONS:
             return self.low.converted_by(name, values[0], dtype, lane)
         constants = body.operation.constants
-        found = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
-        return found if found.sizes == body.ranges else found.expanded(body.ranges)
+        result = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
+        return result if result.sizes == body.ranges else result.expanded(body.ranges)
 
     def _reduced(self, body: Body, value: Value) -> Value:
         operation = body.operation
-        found = self.low.reduce(operation.name, value, operation.dims, operation.constants)
+        result = self.low.reduce(operation.name, value, operation.dims, operation.constants)
         scale = operation.constants.get("scaling_factor")
-        if found is value and scale is not None:  # tiles of one element
-            found = self.low.pointwise("mul", value, self.low.constant(float_of(scale), body.dtype))
-        return found
+        if result is value and scale is not None:  # tiles of one element
+            result = self.low.pointwise(
+                "mul", value, self.low.constant(float_of(scale), body.dtype)
+            )
+        return result
 
     def _reads(self, body: Body) -> tuple[OperandRead, ...]:
         """What the body reads; the dims a reduction's loops move along are those of its operand."""
@@ -301,5 +303,5 @@ def target_of(operation: Any) -> str:
     """The buffer an operation writes to: its own, or the one it mutates."""
     layout = operation.layout
     mutates = isinstance(layout, ir.MutationLayoutSHOULDREMOVE)
-    found: str = layout.get_buffer().get_name() if mutates else operation.get_name()
-    return found
+    target: str = layout.get_buffer().get_name() if mutates else operation.get_name()
+    return target

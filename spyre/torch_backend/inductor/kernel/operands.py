@@ -84,8 +84,8 @@ def strided_view(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value
     """A tensor of ``sizes`` and ``strides`` over the elements of ``value`` in row-major order."""
     if offset == 0 and sizes == value.sizes and strides == contiguous_strides(sizes):
         return value
-    found = seen_through(value.view, sizes, strides, offset)
-    return None if found is None else replace(value, view=found, order=None)
+    view = seen_through(value.view, sizes, strides, offset)
+    return None if view is None else replace(value, view=view, order=None)
 
 
 def first_tile(value: Value, places: Mapping[int, int], path: LoopPath) -> Value:
@@ -135,10 +135,10 @@ class LoopPath:
 
     def seen_as(self, dims: Mapping[int, int | None]) -> LoopPath:
         """The same loops around an operation whose dims have other numbers; None: that it lacks."""
-        found = (None if d is None else dims.get(d, d) for d in self.dims)
+        dims_seen = (None if d is None else dims.get(d, d) for d in self.dims)
         shares = ((dims.get(d, d), cores) for d, cores in self.shares)
         kept = tuple((d, cores) for d, cores in shares if d is not None)
-        return replace(self, dims=tuple(found), shares=kept)
+        return replace(self, dims=tuple(dims_seen), shares=kept)
 
     @property
     def undivided(self) -> LoopPath:
@@ -151,12 +151,12 @@ class LoopPath:
 
     def single_steps(self, place: int) -> list[tuple[int, int]]:
         """(loop, tiles that an iteration of it moves on by) of tiles of one element."""
-        found, step = [], 1
+        steps, step = [], 1
         for loop in reversed(range(len(self.singles))):
             if self.singles[loop] == place:
-                found.append((loop, step))
+                steps.append((loop, step))
                 step *= self.counts[loop]
-        return found
+        return steps
 
     def __bool__(self) -> bool:
         return bool(self.numbers)
@@ -188,11 +188,11 @@ def looped(
 def _nested(
     pairs: Sequence[tuple[KernelOp, LoopPath]], depth: int
 ) -> tuple[KernelOp | UnimplementedOp | KernelLoop, ...]:
-    found: list[KernelOp | UnimplementedOp | KernelLoop] = []
+    nested: list[KernelOp | UnimplementedOp | KernelLoop] = []
     for key, run in groupby(pairs, lambda pair: pair[1].numbers[depth : depth + 1]):
         members = list(run)
         if key:
-            found.append(KernelLoop(members[0][1].counts[depth], _nested(members, depth + 1)))
+            nested.append(KernelLoop(members[0][1].counts[depth], _nested(members, depth + 1)))
         else:
-            found += [op for op, _ in members]
-    return tuple(found)
+            nested += [op for op, _ in members]
+    return tuple(nested)

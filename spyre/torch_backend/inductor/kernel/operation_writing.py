@@ -140,7 +140,7 @@ def _strides(
 
     Of two loops along one dim the outer one goes on where all tiles of the inner one end.
     """
-    reached, found = list(extents), [0] * len(loop_dims)
+    reached, strides = list(extents), [0] * len(loop_dims)
     for loop in reversed(range(len(loop_dims))):
         dim = loop_dims[loop]
         if dim < 0:
@@ -148,6 +148,6 @@ def _strides(
         unit = tensor.lanes if dim == tensor.lane else 1
         if tensor.pitches[dim] and reached[dim] % unit:
             raise LoweringError(f"tiles of {reached[dim]} elements, in steps of {unit}")
-        found[loop] = reached[dim] // unit * tensor.pitches[dim]
+        strides[loop] = reached[dim] // unit * tensor.pitches[dim]
         reached[dim] *= counts[loop]
-    return tuple(found)
+    return tuple(strides)

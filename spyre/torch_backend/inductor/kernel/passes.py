@@ -90,8 +90,8 @@ def remove_unread(kernel: KernelOperations) -> KernelOperations:
 def read_constants(kernel: KernelOperations) -> list[int]:
     """Numbers, among the arguments, of the constants that the operations read."""
     used = {region for spec in kernel.specs for region in spec.regions()}
-    found = {kernel.low.builder.regions[k].argument for k in used}
-    return sorted(found & kernel.low.constants.keys())
+    arguments = {kernel.low.builder.regions[k].argument for k in used}
+    return sorted(arguments & kernel.low.constants.keys())
 
 
 def insert_bmm_padding(kernel: KernelOperations) -> KernelOperations:

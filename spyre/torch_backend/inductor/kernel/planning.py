@@ -174,13 +174,13 @@ def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, Re
     numbers = dict.fromkeys(low.constants, -1)
     numbers |= {number: tensors + k for k, number in enumerate(read_constants(kernel))}
     numbers |= {number: k for k, number in enumerate(others)}
-    found = {}
+    places = {}
     for region, memory in enumerate(low.builder.regions):
         number = numbers[memory.argument] if memory.argument >= 0 else -1
         name = f"arg_{number}" if number >= 0 else f"tmp_{region}"
         moves = number >= 0 or region in whole
-        found[region] = RegionPlace(name, number, memory.span_bytes, moves)
-    return found
+        places[region] = RegionPlace(name, number, memory.span_bytes, moves)
+    return places
 
 
 def _division(op: KernelOp, chosen: Settings) -> WorkDivision:

@@ -88,24 +88,24 @@ SCALARS = ("add", "sub", "mul", "div")
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     kernels = eager_kernels()
-    found: dict[Any, Callable[..., Any]] = {}
+    table: dict[Any, Callable[..., Any]] = {}
     for name, kernel in kernels.items():
         op = operator(name)
         if name in FUNCTIONAL_VARIANTS or name.startswith(HOST_MADE) or _writes_operands(op):
             continue
         if name in COMPOSITES:
-            found[op] = _composite(kernel)
+            table[op] = _composite(kernel)
             continue
         for functional in _functional(op):
-            if functional not in found or functional is op:
-                found[functional] = _decomposition(functional, op, kernel)
+            if functional not in table or functional is op:
+                table[functional] = _decomposition(functional, op, kernel)
     for name in SCALARS:
-        found[operator(f"{name}.Scalar")] = found[operator(f"{name}.Tensor")]
-    found |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
-    found[operator("celu")] = _celu
-    found |= {operator("sort"): _sort, operator("cat"): _cat_of_some(found[operator("cat")])}
-    found |= scatter_decompositions() | enlargement_decompositions()
-    return {op: _with_known_values(op, decompose) for op, decompose in found.items()}
+        table[operator(f"{name}.Scalar")] = table[operator(f"{name}.Tensor")]
+    table |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
+    table[operator("celu")] = _celu
+    table |= {operator("sort"): _sort, operator("cat"): _cat_of_some(table[operator("cat")])}
+    table |= scatter_decompositions() | enlargement_decompositions()
+    return {op: _with_known_values(op, decompose) for op, decompose in table.items()}
 
 
 def _with_known_values(op: Any, decompose: Callable[..., Any]) -> Callable[..., Any]:
@@ -382,11 +382,11 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def results_of(text: str) -> list[tuple[torch.dtype, Ints, Ints]]:
     """dtype, sizes and strides of every result of a `results_text`."""
-    found = []
+    results = []
     for dtype, *rows in re.findall(r"(\w+)\[([\d,]*)\](?:@\[([\d,]*)\])?", text):
         sizes, strides = (tuple(int(n) for n in row.split(",") if n) for row in rows)
-        found.append((getattr(torch, dtype), sizes, strides or contiguous_strides(sizes)))
-    return found
+        results.append((getattr(torch, dtype), sizes, strides or contiguous_strides(sizes)))
+    return results
 
 
 def _fake(operands: Sequence[torch.Tensor], call: str, results: str) -> list[torch.Tensor]:
@@ -599,7 +599,7 @@ def _is_host_number(node: torch.fx.Node) -> bool:
 
 def _is_on_spyre(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
-    found = value if isinstance(value, (list, tuple)) else [value]
+    values = value if isinstance(value, (list, tuple)) else [value]
     given = [a.meta.get("val") for a in node.all_input_nodes]
-    tensors = [t for t in (*found, *given) if isinstance(t, torch.Tensor)]
+    tensors = [t for t in (*values, *given) if isinstance(t, torch.Tensor)]
     return any(t.device.type == "spyre" for t in tensors)

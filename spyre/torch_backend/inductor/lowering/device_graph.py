@@ -64,8 +64,8 @@ class DeviceProgram:
         before = len(low.builder.regions)
         rest: Iterator[Value] = iter(tensors)
         values = [next(rest) if n is None else low.constant(*n) for n in self.numbers]
-        found = self.lowering(low, *values, *self.parameters)
-        results = [found] if isinstance(found, Value) else list(found)
+        made = self.lowering(low, *values, *self.parameters)
+        results = [made] if isinstance(made, Value) else list(made)
         return [
             low.copy(value) if _is_shared(value, results[:k], before) else value
             for k, value in enumerate(results)
@@ -77,10 +77,10 @@ class DeviceProgram:
         tensors = [
             _contiguous_argument(low, s, d) for s, d in zip(self.shapes, self.dtypes, strict=True)
         ]
-        found = self.lowered(low, tensors)
+        values = self.lowered(low, tensors)
         for spec in low.builder.specs:
             require_sdsc(spec)
-        return [(value.sizes, value.dtype) for value in found]
+        return [(value.sizes, value.dtype) for value in values]
 
 
 def _is_shared(value: Value, others: Sequence[Value], before: int) -> bool:

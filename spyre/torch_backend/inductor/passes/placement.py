@@ -144,11 +144,11 @@ def place_restickifies(
     is repeated with a wider beam. UnsupportedError SPY984 if an operation cannot get its inputs.
     """
     graph = _PlacementGraph.of(nodes, edges, inputs)
-    found = _search(graph, beam)
-    while found.stuck is not None and not found.complete and beam < _WIDEST:
+    placement = _search(graph, beam)
+    while placement.stuck is not None and not placement.complete and beam < _WIDEST:
         beam *= 4
-        found = _search(graph, beam)
-    return graph.placement(found)
+        placement = _search(graph, beam)
+    return graph.placement(placement)
 
 
 def place_greedily(

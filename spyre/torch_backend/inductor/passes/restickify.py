@@ -182,10 +182,10 @@ def insert_restickify(graph: Any, before: Any, source: CopySource, sizes: Ints, 
     data = _copy_of(source, sizes, origin.get_dtype(), before.get_device())
     layout = ir.FixedLayout(data.device, data.dtype, list(sizes), list(contiguous_strides(sizes)))
     with ir.IRNode.current_origins(before.get_origins()):
-        found = ir.ComputedBuffer(name=None, layout=with_lane_layout(layout, lane), data=data)
-    setattr(found, DEVICE_OPERATION, RESTICKIFY)
-    _place(graph, found, before)
-    return found
+        buffer = ir.ComputedBuffer(name=None, layout=with_lane_layout(layout, lane), data=data)
+    setattr(buffer, DEVICE_OPERATION, RESTICKIFY)
+    _place(graph, buffer, before)
+    return buffer
 
 
 def split_memory(graph: Any, operation: Any, lane: int) -> Any:

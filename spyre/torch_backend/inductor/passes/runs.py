@@ -107,11 +107,11 @@ def _readers(
 ) -> dict[str, set[int]]:
     """Numbers of the groups that read a buffer; -1: something in none."""
     number = {id(step.operation): k for k, group in enumerate(groups) for step in group}
-    found: dict[str, set[int]] = {}
+    readers: dict[str, set[int]] = {}
     for operation in operations:
         for dep in operation.get_read_writes().reads:
-            found.setdefault(dep.name, set()).add(number.get(id(operation), -1))
-    return found
+            readers.setdefault(dep.name, set()).add(number.get(id(operation), -1))
+    return readers
 
 
 def _run(

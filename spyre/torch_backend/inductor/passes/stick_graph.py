@@ -263,12 +263,12 @@ def moves_for(value: Value, read: OperandRead, wanted: Collection[int]) -> Moves
     ``wanted``: lanes in the dims of the operand, `SPARSE` for sticks of one element; the first one
     is what is moved to. None where no one or two restickifies do it.
     """
-    found = _read_view(value, read)
-    if found is not None and found.lane_dim in wanted:
+    view = _read_view(value, read)
+    if view is not None and view.lane_dim in wanted:
         return ()
     options = list(_after_whole(value, read, wanted))
-    if found is not None:
-        options.append((_view_move(found, wanted),))
+    if view is not None:
+        options.append((_view_move(view, wanted),))
     return min(options, key=cost_of, default=None)
 
 
@@ -276,14 +276,14 @@ def _after_whole(value: Value, read: OperandRead, wanted: Collection[int]) -> li
     """Ways that begin with a move of all of ``value``."""
     options: list[Moves] = []
     for lane in _other_lanes(value):
-        found = _read_view(laid_out(value.sizes, value.dtype, lane), read)
-        if found is None:
+        view = _read_view(laid_out(value.sizes, value.dtype, lane), read)
+        if view is None:
             continue
         first = Move(True, lane, _elements(value))
-        if found.lane_dim in wanted:
+        if view.lane_dim in wanted:
             options.append((first,))
         else:
-            options.append((first, _view_move(found, wanted)))
+            options.append((first, _view_move(view, wanted)))
     return options
 
 
@@ -304,8 +304,8 @@ def _read_view(value: Value, read: OperandRead) -> Value | None:
     """What is read of ``value``; None where the cores cannot walk it along with other tensors."""
     load = read.operand
     assert isinstance(load, Load)
-    found = strided_view(value, read.sizes, load.strides, load.offset)
-    return None if found is None or _is_in_pieces(found) else found
+    view = strided_view(value, read.sizes, load.strides, load.offset)
+    return None if view is None or _is_in_pieces(view) else view
 
 
 def _is_in_pieces(found: Value) -> bool:

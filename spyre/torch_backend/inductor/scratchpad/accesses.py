@@ -85,11 +85,11 @@ class AccessTrace:
 
     def accesses(self) -> dict[str, list[tuple[int, BufferAccess]]]:
         """Per buffer, in the order of first use: (index of the operation, access)."""
-        found: dict[str, list[tuple[int, BufferAccess]]] = {}
+        by_name: dict[str, list[tuple[int, BufferAccess]]] = {}
         for step, operation in enumerate(self.steps):
             for access in operation.accesses:
-                found.setdefault(access.buffer, []).append((step, access))
-        return found
+                by_name.setdefault(access.buffer, []).append((step, access))
+        return by_name
 
 
 def access_trace(kernel: Kernel, names: Sequence[Sequence[str]]) -> AccessTrace:

@@ -108,10 +108,10 @@ def with_allocations(
     the names do not fit.
     """
     rest = iter(names)
-    found = _allocated(kernel, rest, allocations)
+    allocated = _allocated(kernel, rest, allocations)
     if next(rest, None) is not None:
         raise _misfit("the kernel", "no more names than operations")
-    return found
+    return allocated
 
 
 def _allocated(
@@ -119,16 +119,16 @@ def _allocated(
     names: Iterator[Sequence[str]],
     allocations: Mapping[str, Mapping[str, int]],
 ) -> Kernel:
-    found: list[KernelOp | UnimplementedOp | KernelLoop] = []
+    allocated: list[KernelOp | UnimplementedOp | KernelLoop] = []
     for op in kernel:
         if isinstance(op, KernelLoop):
-            found.append(replace(op, body=tuple(_allocated(op.body, names, allocations))))
+            allocated.append(replace(op, body=tuple(_allocated(op.body, names, allocations))))
             continue
         named = next(names, None)
         if named is None:
             raise _misfit("the kernel", "names for every operation")
-        found.append(_with_places(op, named, allocations) if isinstance(op, KernelOp) else op)
-    return tuple(found)
+        allocated.append(_with_places(op, named, allocations) if isinstance(op, KernelOp) else op)
+    return tuple(allocated)
 
 
 def _with_places(

@@ -194,10 +194,10 @@ def solve_optimal(buffers: Sequence[LiveBuffer], capacity_bytes: int) -> dict[st
     for kept, bytes_out in _subsets(buffers, capacity_bytes):
         if spilled is not None and bytes_out > spilled:
             break
-        found = _lowest(buffers, kept, peak)
-        if found is not None:
-            spilled, peak = bytes_out, found.peak_bytes - 1
-            best = {b.name: found.places.get(k) for k, b in enumerate(buffers)}
+        lowest = _lowest(buffers, kept, peak)
+        if lowest is not None:
+            spilled, peak = bytes_out, lowest.peak_bytes - 1
+            best = {b.name: lowest.places.get(k) for k, b in enumerate(buffers)}
     return best
 
 

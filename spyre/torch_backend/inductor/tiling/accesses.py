@@ -63,11 +63,11 @@ def read_writes_of(operation: Any) -> Any:
     """``operation.get_read_writes()``, found once until `clear_caches` forgets it."""
     if not is_loop_operation(operation):
         return operation.get_read_writes()
-    found = vars(operation).get(READ_WRITES)
-    if found is None:
-        found = operation.get_read_writes()
-        object.__setattr__(operation, READ_WRITES, found)
-    return found
+    known = vars(operation).get(READ_WRITES)
+    if known is None:
+        known = operation.get_read_writes()
+        object.__setattr__(operation, READ_WRITES, known)
+    return known
 
 
 def extents_of(operation: Any) -> tuple[Any, ...]:
@@ -77,19 +77,19 @@ def extents_of(operation: Any) -> tuple[Any, ...]:
 
 def accesses_of(operation: Any) -> OperationAccesses:
     """Accesses of a loop operation, by the indices its body makes now."""
-    found = read_writes_of(operation)
+    read_writes = read_writes_of(operation)
     return OperationAccesses(
-        tuple(v if isinstance(v, sympy.Symbol) else None for v in found.range_vars),
+        tuple(v if isinstance(v, sympy.Symbol) else None for v in read_writes.range_vars),
         extents_of(operation),
-        tuple(BufferRead(d.name, d.index) for d in found.reads if isinstance(d, MemoryDep)),
-        tuple(d.index for d in found.index_exprs),
+        tuple(BufferRead(d.name, d.index) for d in read_writes.reads if isinstance(d, MemoryDep)),
+        tuple(d.index for d in read_writes.index_exprs),
     )
 
 
 def layout_of(buffer: str) -> Any:
     """The layout of a buffer, graph input or constant, of the target's where it is mutated."""
-    found = V.graph.try_get_buffer(buffer)
-    layout = None if found is None else found.get_output_spec()
+    owner = V.graph.try_get_buffer(buffer)
+    layout = None if owner is None else owner.get_output_spec()
     if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
         return layout.real_layout()
     return layout if isinstance(layout, ir.Layout) else None
@@ -112,14 +112,14 @@ def coordinates(
     A term belongs to the dim of the largest stride that divides it; dims of one element are 0.
     None where a term fits no dim. Whether coordinates stay within ``size``: `within_size`.
     """
-    found: list[sympy.Expr] = [sympy.S.Zero] * len(size)
+    terms: list[sympy.Expr] = [sympy.S.Zero] * len(size)
     dims = [d for d in range(len(size)) if size[d] != 1 and stride[d] != 0]
     dims.sort(key=lambda d: stride[d], reverse=True)
     for term in sympy.Add.make_args(sympy.expand(index)):
-        rest = _place(term, dims, stride, found)
+        rest = _place(term, dims, stride, terms)
         if rest != 0:
             return None
-    return found
+    return terms
 
 
 def _place(
@@ -165,25 +165,25 @@ def recombined(
     index: sympy.Expr, size: Sequence[Any], old: Sequence[Any], new: Sequence[Any]
 ) -> sympy.Expr:
     """``index`` of a buffer with strides ``old`` as one of a buffer with strides ``new``."""
-    found = coordinates(index, size, old)
-    assert found is not None, f"{index} was checked against strides {list(old)}"
-    return sum((c * s for c, s in zip(found, new, strict=True)), sympy.S.Zero)
+    parts = coordinates(index, size, old)
+    assert parts is not None, f"{index} was checked against strides {list(old)}"
+    return sum((c * s for c, s in zip(parts, new, strict=True)), sympy.S.Zero)
 
 
 def dims_by_variable(
     read: BufferRead, accesses: OperationAccesses, layout: Any
 ) -> Mapping[int, int]:
     """Dim of the buffer that each place of the iteration space walks in full."""
-    found = {}
+    dims = {}
     for place, variable in enumerate(accesses.variables):
         if variable is None:
             continue
         steps = coefficient(read.index, variable)
         for dim, (extent, stride) in enumerate(zip(layout.size, layout.stride, strict=True)):
             if extent == accesses.extents[place] and stride == steps and extent != 1:
-                found[place] = dim
+                dims[place] = dim
                 break
-    return found
+    return dims
 
 
 _Names = dict[str, list[str | None]]
@@ -197,13 +197,13 @@ def names_of_graph_inputs(
     ``names``: from `names_of_inputs`. Backward graphs get the names of the inputs they were saved
     from; tangents and saved intermediates have none of their own.
     """
-    found = {}
+    names_by_input = {}
     for node in graph_module.graph.find_nodes(op="placeholder"):
         place = compiled_input_index(node)
         given = None if place is None or place >= len(names) else names[place]
         if given is not None:
-            found[str(node.target)] = given
-    return found
+            names_by_input[str(node.target)] = given
+    return names_by_input
 
 
 def propagate_named_dims(operations: Sequence[Any], input_names: Mapping[str, DimNames]) -> None:

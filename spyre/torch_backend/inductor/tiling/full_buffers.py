@@ -156,15 +156,15 @@ def insert_accumulators(
     ``full_sizes``: sizes of every operation's result before it was stamped. SpyreError SPY977 if
     the loop that splits a reduction also reads its result.
     """
-    found = []
+    groups_made = []
     for group in groups:
         joined = list(group.operations)
         for op in group.operations:
             if splits_reduction(op, op.loop_tiled_dims):
                 combine = _accumulate(op, full_sizes[op.get_name()], operations, groups)
                 joined.insert(joined.index(op) + 1, combine)
-        found.append(replace(group, operations=tuple(joined)))
-    return found
+        groups_made.append(replace(group, operations=tuple(joined)))
+    return groups_made
 
 
 def _accumulate(
@@ -249,9 +249,9 @@ def _combine(operation: Any, total: Any, how: str) -> Any:
 
 def _registered(operation: Any, data: Any, layout: Any, name: str) -> Any:
     with ir.IRNode.current_origins(operation.get_origins()):
-        found = ir.ComputedBuffer(name=None, layout=layout, data=data)
-    register(found)
-    found.origin_node = operation.origin_node
-    found.named_dims = tuple(getattr(operation, "named_dims", ()))[: len(data.ranges)]
-    setattr(found, DEVICE_OPERATION, DeviceOperation(OpKind.POINTWISE, name))
-    return found
+        buffer = ir.ComputedBuffer(name=None, layout=layout, data=data)
+    register(buffer)
+    buffer.origin_node = operation.origin_node
+    buffer.named_dims = tuple(getattr(operation, "named_dims", ()))[: len(data.ranges)]
+    setattr(buffer, DEVICE_OPERATION, DeviceOperation(OpKind.POINTWISE, name))
+    return buffer

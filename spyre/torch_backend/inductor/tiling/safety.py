@@ -96,13 +96,13 @@ def check_tiles(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
 
 def _makers(by_name: Mapping[str, Any], loops: Mapping[str, TilingLoops]) -> dict[str, list[str]]:
     """Operations in loops that write a buffer, by its name; mutated buffers have several."""
-    found: dict[str, list[str]] = {}
+    makers: dict[str, list[str]] = {}
     for name in loops:
         layout = by_name[name].layout
-        found.setdefault(name, []).append(name)
+        makers.setdefault(name, []).append(name)
         if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
-            found.setdefault(layout.get_buffer().get_name(), []).append(name)
-    return found
+            makers.setdefault(layout.get_buffer().get_name(), []).append(name)
+    return makers
 
 
 def _check_mutations(by_name: Mapping[str, Any], loops: Mapping[str, TilingLoops]) -> None:
@@ -145,11 +145,11 @@ def _check_accesses(
 def _tile_extents(
     accesses: OperationAccesses, group: TileGroup, own: TilingLoops
 ) -> dict[int, Any]:
-    found: dict[int, Any] = {}
+    extents: dict[int, Any] = {}
     for place, level in zip(own.places, group.levels, strict=True):
         if place is not None:
-            found[place] = tile_extent(found.get(place, accesses.extents[place]), level.count)
-    return found
+            extents[place] = tile_extent(extents.get(place, accesses.extents[place]), level.count)
+    return extents
 
 
 def _check_sticks(
@@ -187,10 +187,10 @@ def _walks(
         return place == dim
     read, accesses = by
     variable = accesses.variables[place]
-    found = coordinates(read.index, layout.size, layout.stride)
-    if found is None:
+    steps = coordinates(read.index, layout.size, layout.stride)
+    if steps is None:
         return variable in read.index.free_symbols
-    return variable in found[dim].free_symbols
+    return variable in steps[dim].free_symbols
 
 
 def _check_same_tile(
@@ -206,17 +206,17 @@ def _check_same_tile(
     if all(made_place is None for made_place, _ in pairs):
         return
     layout = layout_of(read.buffer)
-    found = coordinates(read.index, layout.size, layout.stride)
-    if found is None or not stays_within(found, layout.size, accesses):
+    steps = coordinates(read.index, layout.size, layout.stride)
+    if steps is None or not stays_within(steps, layout.size, accesses):
         raise _beyond(operation, f"reads {read.buffer}, of the same loop, across its dims", read)
     for made_place, own_place in pairs:
-        if made_place is not None and made_place >= len(found):
+        if made_place is not None and made_place >= len(steps):
             what = f"reads {read.buffer} in the loop that splits its reduction"
             raise _beyond(operation, what, read)
         variable = None if own_place is None else accesses.variables[own_place]
-        if made_place is not None and (variable is None or found[made_place] != variable):
+        if made_place is not None and (variable is None or steps[made_place] != variable):
             what = f"reads {read.buffer}, of the same loop, beyond the tile of its iteration"
-            raise _beyond(operation, what, f"{found[made_place]} in dim {made_place}")
+            raise _beyond(operation, what, f"{steps[made_place]} in dim {made_place}")
 
 
 def advances(
