@@ -65,6 +65,19 @@ AIU_WORLD_SIZE = Variable("AIU_WORLD_SIZE", "1", "number of simulated cards, 1 t
 SPYRE_DEVICES = Variable(
     "SPYRE_DEVICES", "", "cards to expose, such as 2,0: device 0 is card 2; default: all"
 )
+CCL_TRANSPORT = Variable(
+    "SPYRECCL_TRANSPORT",
+    "auto",
+    "how the cards of a process group reach each other: `shm` (shared memory), `gloo` (messages), "
+    "`local` (ranks that are threads of one process) or `auto`: shared memory where all ranks "
+    "reach it, else gloo",
+)
+ALLREDUCE_ALGORITHM = Variable(
+    "COLL_ALLREDUCE_ALGO",
+    "RankOrder",
+    "order in which collectives reduce: `RankOrder`, `Ring`, `Tree` or `Float32` (sums of 16-bit "
+    "floats rounded once)",
+)
 ALLOW_TILED_LAUNCH = Variable(
     "SPYRE_ALLOW_TILED_LAUNCH",
     "1",

@@ -63,6 +63,18 @@ def _register() -> None:
     _register_exceptions()
     patches.install()
     install_on_use()
+    _register_process_groups()
+
+
+def _register_process_groups() -> None:
+    """Backend ``spyreccl``; what it consists of is imported when a group is made."""
+    import torch.distributed
+
+    if torch.distributed.is_available():
+        create = _lazy("spyre.torch_backend.distributed.group", "create")
+        torch.distributed.Backend.register_backend(
+            "spyreccl", create, extended_api=True, devices=["spyre"]
+        )
 
 
 def _register_exceptions() -> None:

@@ -19,6 +19,7 @@ from .copies import (
     lay_out_for as lay_out_for,
     move as move,
     moves_bits as moves_bits,
+    raw_tensor as raw_tensor,
     relayout as relayout,
     start_host_storage as start_host_storage,
     to_host as to_host,

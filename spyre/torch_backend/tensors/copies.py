@@ -242,7 +242,7 @@ def move(source: torch.Tensor, target: torch.Tensor) -> None:
     if not moves_bits(source):
         from_host(target, to_host(source))
         return
-    raw = _raw(buffer)
+    raw = raw_tensor(buffer)
     host = host_like(raw)
     extents = (tuple(source.size()), source.stride(), source.storage_offset())
     view = HostTensor(host.name, host.dtype_name, *extents, host.storage)
@@ -252,7 +252,7 @@ def move(source: torch.Tensor, target: torch.Tensor) -> None:
         if target_buffer.card is not buffer.card:
             stream.synchronize()
         target_stream = target_buffer.card.streams.current
-        target_plan = to_device_plan(view, _raw(target_buffer))
+        target_plan = to_device_plan(view, raw_tensor(target_buffer))
         target_stream.copy(target_plan, [target_buffer.memory])
     target_buffer.zero_padded = True
 
@@ -280,7 +280,7 @@ def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Ten
     places in it, and it goes up again.
     """
     buffer = buffer_of(target)
-    raw = _raw(buffer)
+    raw = raw_tensor(buffer)
     host = host_like(raw)
     stream = buffer.card.streams.current
     stream.copy(to_host_plan(raw, host), [buffer.memory])
@@ -288,7 +288,7 @@ def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Ten
         extents = (tuple(view.size()), tuple(view.stride()), view.storage_offset())
         host_view = HostTensor(host.name, host.dtype_name, *extents, host.storage)
         source_buffer = _whole_buffer(source)
-        stream.copy(to_host_plan(_raw(source_buffer), host_view), [source_buffer.memory])
+        stream.copy(to_host_plan(raw_tensor(source_buffer), host_view), [source_buffer.memory])
     stream.copy(to_device_plan(host, raw), [buffer.memory])
     buffer.zero_padded = True
 
@@ -312,7 +312,7 @@ def _whole_buffer(source: torch.Tensor) -> DeviceBuffer:
     return buffer_of(source if is_whole(source) else relayout(source))
 
 
-def _raw(buffer: DeviceBuffer) -> DeviceTensor:
+def raw_tensor(buffer: DeviceBuffer) -> DeviceTensor:
     """Its tensor with the elements as integers of the same size."""
     tensor = buffer.tensor
     device_format, name = _RAW[tensor.layout.data_format.bits]

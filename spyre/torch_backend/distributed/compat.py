@@ -1,0 +1,162 @@
+"""Everything private of torch 2.13's distributed part that this package touches, each symbol once.
+
+``tests/torch_backend/distributed/test_compat.py`` has a canary per symbol.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from spyre.torch_backend.compat import CPU_KEYS
+
+c10d: Any = torch._C._distributed_c10d
+SPIN_SECONDS = 50e-6
+LONGEST_PAUSE_SECONDS = 1e-3
+_libraries: list[Any] = []
+_REDUCE_OPS = {
+    c10d.ReduceOp.RedOpType.SUM: "sum",
+    c10d.ReduceOp.RedOpType.AVG: "avg",
+    c10d.ReduceOp.RedOpType.PRODUCT: "product",
+    c10d.ReduceOp.RedOpType.MIN: "min",
+    c10d.ReduceOp.RedOpType.MAX: "max",
+    c10d.ReduceOp.RedOpType.BAND: "band",
+    c10d.ReduceOp.RedOpType.BOR: "bor",
+    c10d.ReduceOp.RedOpType.BXOR: "bxor",
+    c10d.ReduceOp.RedOpType.PREMUL_SUM: "premul_sum",
+}
+
+
+def reduce_op_name(reduce_op: Any) -> str:
+    """``sum``, ``avg`` …; ``reduce_op``: a ReduceOp, or the script object a kernel is given."""
+    kind = reduce_op.op() if callable(reduce_op.op) else reduce_op.op
+    return _REDUCE_OPS[c10d.ReduceOp.RedOpType(kind) if isinstance(kind, int) else kind]
+
+
+def name_of_process_group(process_group: Any) -> tuple[str, int]:
+    """Name of a group and this rank in it; a `ProcessGroup`, or the script object of one."""
+    known = isinstance(process_group, c10d.ProcessGroup)
+    group = process_group if known else c10d.ProcessGroup.unbox(process_group)
+    return str(group.group_name), group.rank()
+
+
+def new_gloo(prefix: str, options: Any) -> Any:
+    """A gloo backend over the store of ``options``, a `_DistributedBackendOptions`."""
+    store = dist.PrefixStore(prefix, options.store)
+    return c10d.ProcessGroupGloo(
+        store, options.group_rank, options.group_size, timeout=options.timeout
+    )
+
+
+def milliseconds(seconds: float) -> timedelta:
+    """A timeout of at least one millisecond: gloo takes 0 for its default."""
+    return timedelta(milliseconds=max(1, round(seconds * 1e3)))
+
+
+def work_of_future(future: Any) -> Any:
+    """The C++ ``Work`` of a `torch.futures.Future`, whose `wait` raises what the future holds.
+
+    As long as the object is kept, every unboxing gives the same one: so `wait` knows it.
+    """
+    work = c10d._create_work_from_future(future)
+    _works[id(work)] = work
+    return work
+
+
+def forget_work(work: Any) -> None:
+    """It has succeeded: whoever waits for it from now on needs nothing but torch's own wait."""
+    _works.pop(id(work), None)
+
+
+_works: dict[int, Any] = {}
+"""Works under way, and those that failed, by identity."""
+
+
+def implement_c10d(
+    kernels: Mapping[str, Callable[..., Any]], check: Callable[[torch.Tensor], None]
+) -> None:
+    """Register kernels of ``torch.ops.c10d`` for cards; ``check`` may raise for a tensor that
+    `wait_tensor` has waited for.
+    """
+    library = torch.library.Library("c10d", "IMPL")
+    functional = torch.library.Library("_c10d_functional", "IMPL")
+    wait = torch.ops._c10d_functional.wait_tensor.default
+
+    def wait_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = wait.redispatch(CPU_KEYS, tensor)
+        check(result)
+        return result
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, "PrivateUse1", allow_override=True)
+        functional.impl("wait_tensor", wait_tensor, "PrivateUse1", allow_override=True)
+    _libraries.extend((library, functional))
+
+
+@functools.cache
+def wrap_work_wait() -> None:
+    """``Work.wait`` raises what its future holds, takes a timeout, and lets Ctrl-C through.
+
+    The C++ wait of a work that was made of a future does none of the three.
+    """
+    original = c10d.Work.wait
+
+    @functools.wraps(original)
+    def wait(work: Any, timeout: timedelta | None = None) -> Any:
+        if id(work) not in _works:
+            return original(work) if timeout is None else original(work, timeout)
+        future = work.get_future()
+        limit = None if timeout is None else timeout.total_seconds()
+        _wait_for(future, limit or None)
+        _value_of(future)
+        return original(work)
+
+    c10d.Work.wait = wait
+
+
+def _wait_for(future: Any, limit: float | None) -> None:
+    start, pause = time.monotonic(), 0.0
+    while not future.done():
+        passed = time.monotonic() - start
+        if limit is not None and passed > limit:
+            raise dist.DistBackendError(f"wait: not completed within {limit:g} s")
+        if passed > SPIN_SECONDS:
+            pause = min(LONGEST_PAUSE_SECONDS, max(20e-6, passed / 16))
+        time.sleep(pause)
+
+
+def _value_of(future: Any) -> None:
+    try:
+        future.value()
+    except RuntimeError as error:
+        # the error of a callback comes as text with the C++ stack behind it
+        raise dist.DistBackendError(str(error).split("\n\nAt:")[0]) from None
+
+
+@functools.cache
+def wrap_destroy(closed: Callable[[str, int], None]) -> None:
+    """``closed(name, rank)`` runs before a group is destroyed."""
+    original = distributed_c10d.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy(group: Any = None) -> None:
+        chosen = dist.GroupMember.WORLD if group is None else group
+        everything = chosen is dist.GroupMember.WORLD
+        ending = list(distributed_c10d._world.pg_map) if everything else [chosen]
+        for member in ending:
+            if isinstance(member, c10d.ProcessGroup):
+                closed(*name_of_process_group(member))
+        original(group)
+
+    distributed_c10d.destroy_process_group = destroy
+    dist.destroy_process_group = destroy

@@ -1,0 +1,332 @@
+"""`CardGroup`: the collectives of one process group on one rank, run in the order of their calls.
+
+A call checks its tensors, records an event on the caller's stream, and returns a ``Work``; a thread
+of the group waits for the event, runs the collective and completes the work. Point-to-point
+operations have a thread per peer and direction, else two ranks that send first would wait for each
+other. Errors complete the work too: torch's ``Work`` of a future does not raise, so `wait` and
+`wait_tensor` look (`spyre.torch_backend.distributed.compat.wrap_work_wait`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from spyre import config
+from spyre.errors import SpyreError
+from spyre.runtime.comms import (
+    ALGORITHMS,
+    CollectiveError,
+    Communicator,
+    Deadline,
+    MessageTransport,
+    Pending,
+    Transport,
+    join_processes,
+    join_threads,
+)
+from spyre.torch_backend.device import Stream, current_stream
+from spyre.torch_backend.distributed import compat
+from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
+
+Job = Callable[[Deadline], None]
+TRANSPORTS = ("auto", "shm", "gloo", "local")
+COLLECTIVES = "collectives"
+"""The lane of everything but point-to-point operations."""
+
+_groups: dict[tuple[str, int], CardGroup] = {}
+_failures: weakref.WeakKeyDictionary[DeviceBuffer, Exception] = weakref.WeakKeyDictionary()
+"""Errors of operations by the memory they should have written, for `raise_failure_of`."""
+
+
+class CollectiveFailure(dist.DistBackendError):  # type: ignore[misc]
+    """What `Work.wait` raises; the text has the code."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """One operation between the thread that issued it and the one that runs it."""
+
+    name: str
+    tensors: list[torch.Tensor]
+    job: Job
+    result: list[torch.Tensor]
+    future: Any
+    events: list[Any]
+    timeout: float
+    work: Any = None
+
+
+class CardGroup:
+    """One rank of a group on backend spyreccl.
+
+    ``options``: torch's `_DistributedBackendOptions`; ``gloo``: the backend object torch keeps,
+    which carries point-to-point operations. Raises CollectiveError SPY959 for a transport or an
+    algorithm that is not there.
+    """
+
+    def __init__(self, options: Any, gloo: Any) -> None:
+        self.rank: int = options.group_rank
+        self.size: int = options.group_size
+        self.timeout: float = options.timeout.total_seconds()
+        self.gloo = gloo
+        algorithm = _choice("COLL_ALLREDUCE_ALGO", config.ALLREDUCE_ALGORITHM.read(), ALGORITHMS)
+        self.communicator = Communicator(_join(options), algorithm)
+        self._lanes: dict[str, _Lane] = {}
+        self._lock = threading.Lock()
+
+    def submit(
+        self,
+        name: str,
+        tensors: Sequence[torch.Tensor],
+        job: Job,
+        result: Sequence[torch.Tensor],
+        timeout_ms: int = -1,
+        lane: str = COLLECTIVES,
+    ) -> Any:
+        """A torch ``Work`` for ``job``, which reads and writes ``tensors``; returns at once."""
+        for tensor in tensors:
+            check_tensor(name, tensor)
+        if lane == COLLECTIVES:
+            self._check_alive()
+        timeout = self.timeout if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3
+        future: Any = torch.futures.Future()
+        events = [current_stream(index).record_event() for index in _cards(tensors)]
+        call = _Call(name, list(tensors), job, list(result), future, events, timeout)
+        call.work = compat.work_of_future(future.then(_raise_error))
+        self._lane(lane).calls.put(call)
+        return call.work
+
+    def _check_alive(self) -> None:
+        try:
+            self.communicator.check()
+        except SpyreError as error:
+            raise CollectiveFailure(str(error)) from None
+
+    def _lane(self, name: str) -> _Lane:
+        with self._lock:
+            lane = self._lanes.get(name)
+            if lane is None:
+                lane = self._lanes[name] = _Lane(name, self)
+            return lane
+
+    def close(self) -> None:
+        """End its threads, in at most a second, and give the transport back."""
+        with self._lock:
+            lanes, self._lanes = list(self._lanes.values()), {}
+        for lane in lanes:
+            lane.calls.put(None)
+        last = time.monotonic() + 1
+        for lane in lanes:
+            lane.thread.join(max(0.0, last - time.monotonic()))
+        if any(lane.thread.is_alive() for lane in lanes):
+            self.communicator.fail(
+                CollectiveError("SPY957", f"rank {self.rank} destroyed the group during a call")
+            )
+        self.communicator.close()
+
+
+class _Lane:
+    """A thread that runs calls in order, on streams of its own."""
+
+    def __init__(self, name: str, group: CardGroup) -> None:
+        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._group = group
+        self._streams: dict[int, Any] = {}
+        self._is_collective = name == COLLECTIVES
+        self.thread = threading.Thread(target=self._serve, name=f"spyreccl-{name}", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while (call := self.calls.get()) is not None:
+            self._run(call)
+            # what a call holds must not live until the next one
+            del call
+
+    def _run(self, call: _Call) -> None:
+        try:
+            with torch.no_grad():
+                self._enter_streams(call)
+                for event in call.events:
+                    event.synchronize()
+                call.job(Deadline.after(call.timeout))
+        except BaseException as error:
+            call.future.set_result(self._failed(call, error))
+        else:
+            call.future.set_result(call.result)
+            compat.forget_work(call.work)
+
+    def _enter_streams(self, call: _Call) -> None:
+        for index in _cards(call.tensors):
+            if index not in self._streams:
+                self._streams[index] = Stream(index)
+            torch.spyre.set_stream(self._streams[index])
+
+    def _failed(self, call: _Call, error: BaseException) -> CollectiveFailure:
+        group = self._group
+        failure = CollectiveFailure(f"{call.name} on rank {group.rank} of {group.size}: {error}")
+        failure.__cause__ = error
+        if self._is_collective:
+            reason = f"{call.name}: {type(error).__name__}: {error}"
+            own = error if isinstance(error, SpyreError) else CollectiveError("SPY957", reason)
+            group.communicator.fail(own)
+        for tensor in call.result:
+            _failures[buffer_of(tensor)] = failure
+        return failure
+
+
+def check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """ValueError for a tensor that is not on a card; CollectiveError SPY958 for a sparse one."""
+    if tensor.layout != torch.strided:
+        raise CollectiveFailure(
+            str(CollectiveError("SPY958", f"{name} of a {tensor.layout} tensor"))
+        )
+    if tensor.device.type != "spyre":
+        raise ValueError(f"spyreccl: {name}: expected tensors on spyre, found {tensor.device}")
+
+
+def _cards(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return sorted({tensor.device.index or 0 for tensor in tensors})
+
+
+def _raise_error(future: Any) -> Any:
+    value = future.value()
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+def raise_failure_of(tensor: torch.Tensor) -> None:
+    """Raise the error of the operation that should have written ``tensor``, once."""
+    failure = _failures.pop(buffer_of(tensor), None) if _failures else None
+    if failure is not None:
+        raise failure
+
+
+# --- groups -----------------------------------------------------------------------------------
+
+
+def create(options: Any, _: Any) -> Any:
+    """What torch calls for every group on backend spyreccl: a C++ backend it can ask for its size.
+
+    Blocks until all ranks have come.
+    """
+    from spyre.torch_backend.distributed.operators import register_operators
+
+    register_operators()
+    compat.wrap_work_wait()
+    compat.wrap_destroy(close_group)
+    gloo = compat.new_gloo("spyre_p2p/", options)
+    key = str(options.group_id), options.group_rank
+    _groups[key] = CardGroup(options, gloo)
+    if len(_groups) == 1:
+        atexit.register(close_all)
+    return gloo
+
+
+def group_of(name: str, rank: int) -> CardGroup:
+    """The group of a `ProcessGroup`."""
+    return _groups[name, rank]
+
+
+def live_groups() -> list[CardGroup]:
+    """Groups that were made and not destroyed."""
+    return list(_groups.values())
+
+
+def close_group(name: str, rank: int) -> None:
+    """End a group that is being destroyed; nothing for a group of another backend."""
+    group = _groups.pop((name, rank), None)
+    if group is not None:
+        group.close()
+
+
+def close_all() -> None:
+    """End all groups."""
+    while _groups:
+        _, group = _groups.popitem()
+        group.close()
+
+
+# --- transports -------------------------------------------------------------------------------
+
+
+def _choice(variable: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise CollectiveError(
+            "SPY959", f"{variable} has no such value", expected=", ".join(allowed), found=value
+        )
+    return value
+
+
+def _join(options: Any) -> Transport:
+    """The transport of a group: shared memory where all ranks reach it, else messages by gloo.
+
+    A group may be made again with the same store, as after a failure: keys are numbered.
+    """
+    store, rank, size = options.store, options.group_rank, options.group_size
+    number = store.add(f"spyreccl/{rank}", 1)
+    numbered = dist.PrefixStore(f"spyreccl/{number}/", store)
+    kind = _choice("SPYRECCL_TRANSPORT", config.CCL_TRANSPORT.read(), TRANSPORTS)
+    if kind == "local":
+        return join_threads(numbered, rank, size)
+    shared = join_processes(numbered, rank, size) if kind in ("auto", "shm") else None
+    if shared is not None:
+        return shared
+    if kind == "shm":
+        raise CollectiveError(
+            "SPY959",
+            "SPYRECCL_TRANSPORT is shm, and the ranks cannot share memory",
+            expected="all ranks on one machine, as one user",
+            found=f"rank {rank} does not reach all others",
+        )
+    gloo = compat.new_gloo(f"spyreccl/{number}/", options)
+    return MessageTransport(GlooMessages(gloo), rank, size)
+
+
+@dataclass(slots=True)
+class _GlooPending:
+    work: Any
+    tensor: torch.Tensor
+    done: bool = False
+
+    def wait(self, seconds: float) -> bool:
+        """See `Pending.wait`."""
+        if not self.done:
+            self.work.wait(compat.milliseconds(seconds))
+            self.done = True
+        return True
+
+
+@dataclass(slots=True)
+class GlooMessages:
+    """Messages by a gloo backend of their own, whose end the others notice."""
+
+    gloo: Any
+    closed: bool = field(default=False)
+
+    def send(self, content: np.ndarray[Any, Any], rank: int, tag: int) -> Pending:
+        """See `Messages.send`."""
+        tensor = torch.from_numpy(content)
+        return _GlooPending(self.gloo.send([tensor], rank, tag), tensor)
+
+    def receive(self, content: np.ndarray[Any, Any], rank: int, tag: int) -> Pending:
+        """See `Messages.receive`."""
+        tensor = torch.from_numpy(content)
+        return _GlooPending(self.gloo.recv([tensor], rank, tag), tensor)
+
+    def close(self) -> None:
+        """See `Messages.close`."""
+        if not self.closed:
+            self.closed = True
+            self.gloo.abort()

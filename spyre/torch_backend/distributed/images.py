@@ -1,0 +1,162 @@
+"""What collectives send of a tensor on a card: its sticks as they lie, or its codes in C order.
+
+Never values: the card's floats have more range than the host's. The sticks are those of a
+contiguous tensor in default layout; another tensor is copied into one first, so the form depends on
+what all ranks know: the operation, the dtype and the sizes. Bytes stand in arrays [rows, columns].
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.runtime.arguments import HostTensor
+from spyre.runtime.flex import host_like, to_device_plan, to_host_plan
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.tensors import (
+    DeviceBuffer,
+    buffer_of,
+    default_base,
+    is_whole,
+    lay_out_for,
+    raw_tensor,
+    relayout,
+)
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, or a copy, contiguous and alone in its storage in default layout; waits."""
+    buffer = buffer_of(tensor)
+    if buffer.base is None and tensor.numel():
+        lay_out_for(buffer, tensor)
+    if tensor.numel() == 0 or _is_plain(tensor, buffer):
+        return tensor
+    copy = relayout(tensor)
+    buffer.card.streams.current.synchronize()
+    return copy
+
+
+def _is_plain(tensor: torch.Tensor, buffer: DeviceBuffer) -> bool:
+    if not is_whole(tensor) or buffer.base is None:
+        return False
+    return buffer.base.layout == plain_layout(tuple(tensor.size()), tensor.dtype)
+
+
+def plain_layout(size: tuple[int, ...], dtype: torch.dtype) -> SpyreTensorLayout:
+    """The layout whose sticks are sent."""
+    return default_base(size, contiguous_strides(size), name_of(dtype)).layout
+
+
+def sticks(tensor: torch.Tensor) -> Bytes:
+    """The device bytes of a plain tensor, as one row; writes go to the card."""
+    buffer = buffer_of(tensor)
+    if buffer.base is None:
+        return np.empty((1, 0), np.uint8)
+    size_bytes = buffer.base.layout.device_bytes
+    return buffer.card.device.memory.view(buffer.address_bytes, size_bytes).reshape(1, -1)
+
+
+def note_written(tensor: torch.Tensor) -> None:
+    """The sticks of a plain tensor were written: its padding is no longer known to be zero."""
+    buffer = buffer_of(tensor)
+    buffer.zero_padded = False
+    memory = buffer.card.device.memory
+    if buffer.base is not None and memory.observer is not None:
+        memory.observer.written(buffer.address_bytes, buffer.base.layout.device_bytes)
+
+
+def slices(whole: torch.Tensor, part_size: tuple[int, ...], count: int) -> list[Bytes] | None:
+    """The sticks of ``count`` equal parts of a plain tensor along its first dim.
+
+    None where a part of ``part_size`` does not have just these sticks, in this order: the parts
+    then go as codes.
+    """
+    size = tuple(whole.size())
+    if len(size) != len(part_size) or size != (count * part_size[0], *part_size[1:]):
+        return None
+    layout = plain_layout(size, whole.dtype)
+    part_layout = plain_layout(part_size, whole.dtype)
+    axis = _axis_of_first_dim(layout, part_layout, count)
+    if axis is None:
+        return None
+    rows = prod(layout.device_size[:axis])
+    image = sticks(whole).reshape(rows, -1)
+    columns = image.shape[1] // count
+    return [image[:, k * columns : (k + 1) * columns] for k in range(count)]
+
+
+def _axis_of_first_dim(whole: SpyreTensorLayout, part: SpyreTensorLayout, count: int) -> int | None:
+    """The device axis along which ``count`` parts make the whole, if that is all they differ in."""
+    pairs = list(zip(whole.device_size, part.device_size, strict=True))
+    differing = [axis for axis, (large, small) in enumerate(pairs) if large != small]
+    if (
+        len(differing) != 1
+        or whole.device_size[differing[0]] != count * part.device_size[differing[0]]
+    ):
+        return None
+    # of a single row of elements, sticks belong to one part only where its end is a stick's
+    lanes = whole.device_size[-1]
+    alone = len(whole.device_size) == 2
+    return (
+        differing[0]
+        if not alone or part.device_size[0] * lanes * count == prod(whole.device_size)
+        else None
+    )
+
+
+def slice_columns(part: torch.Tensor, rows: int) -> Bytes:
+    """The sticks of a plain part in the form its whole has them: ``rows`` rows."""
+    return sticks(part).reshape(rows, -1)
+
+
+def codes(tensor: torch.Tensor) -> Bytes:
+    """A copy of the codes of a tensor in C order, as one row; waits for the current stream."""
+    if tensor.numel() == 0:
+        return np.empty((1, 0), np.uint8)
+    kept = plain(tensor)
+    buffer = buffer_of(kept)
+    raw = raw_tensor(buffer)
+    host = host_like(raw)
+    stream = buffer.card.streams.current
+    stream.copy(to_host_plan(raw, host), [buffer.memory])
+    stream.synchronize()
+    return host.storage.view(np.uint8).reshape(1, -1)
+
+
+def code_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of the codes of a tensor."""
+    size = tuple(tensor.size())
+    if tensor.numel() == 0:
+        return 0
+    elements: int = tensor.numel()
+    return elements * (plain_layout(size, tensor.dtype).data_format.bits // 8)
+
+
+def put_codes(tensor: torch.Tensor, content: Bytes) -> None:
+    """Overwrite a tensor with codes in C order; waits."""
+    if tensor.numel() == 0:
+        return
+    buffer = buffer_of(tensor)
+    if buffer.base is None:
+        lay_out_for(buffer, tensor)
+    target = (
+        tensor
+        if _is_plain(tensor, buffer)
+        else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    )
+    target_buffer = buffer_of(target)
+    raw = raw_tensor(target_buffer)
+    like = host_like(raw)
+    storage = np.ascontiguousarray(content).reshape(-1).view(like.storage.dtype)
+    host = HostTensor(like.name, like.dtype_name, like.shape, like.strides, 0, storage)
+    stream = target_buffer.card.streams.current
+    stream.copy(to_device_plan(host, raw), [target_buffer.memory])
+    if target is not tensor:
+        tensor.copy_(target)
+    stream.synchronize()

@@ -1,0 +1,561 @@
+"""The operators of ``torch.ops.c10d`` on cards, and what they ask of a `CardGroup`.
+
+Every caller of torch (functional collectives, the reducer of DDP, DTensor, FSDP) comes through
+these. A tensor goes as its sticks wherever all ranks can tell so from the operation and the sizes,
+else as codes in C order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from spyre.hw.device import Combiner
+from spyre.runtime.comms import CollectiveError, Deadline
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.distributed import compat
+from spyre.torch_backend.distributed.group import (
+    CardGroup,
+    CollectiveFailure,
+    Job,
+    group_of,
+    raise_failure_of,
+)
+from spyre.torch_backend.distributed.images import (
+    Bytes,
+    code_bytes,
+    codes,
+    note_written,
+    plain,
+    put_codes,
+    slices,
+    sticks,
+)
+from spyre.torch_backend.tensors import buffer_of
+
+Tensors = Sequence[torch.Tensor]
+
+
+@cache
+def register_operators() -> None:
+    """Give the operators their kernels for cards; once per process."""
+    compat.implement_c10d({kernel.__name__: kernel for kernel in KERNELS}, raise_failure_of)
+
+
+def _group(process_group: Any) -> CardGroup:
+    name, rank = compat.name_of_process_group(process_group)
+    return group_of(name, rank)
+
+
+def _refuse(what: str, instead: str) -> CollectiveFailure:
+    return CollectiveFailure(
+        str(CollectiveError("SPY958", f"spyreccl has no {what}", hint=instead))
+    )
+
+
+def _operator(reduce_op: Any) -> str:
+    name = compat.reduce_op_name(reduce_op)
+    if name == "premul_sum":
+        raise _refuse("premultiplied sum", "multiply the tensor before the reduction")
+    return name
+
+
+def _detail(tensor: torch.Tensor) -> str:
+    return f"{name_of(tensor.dtype)} {list(tensor.size())}"
+
+
+class _Reduction:
+    """A reduction operator of one call: its `Combiner` on the way, what is left to do after it."""
+
+    def __init__(self, operator: str, group: CardGroup, like: torch.Tensor) -> None:
+        self.operator, self._size = operator, group.size
+        numerics = buffer_of(like).card.device.numerics
+        name = "sum" if operator == "avg" else operator
+        self.combiner = Combiner(name, name_of(like.dtype), numerics)
+
+    def detail(self, tensor: torch.Tensor) -> str:
+        """What all ranks must agree on."""
+        return f"{self.operator} {_detail(tensor)}"
+
+    def finish(self, tensor: torch.Tensor) -> None:
+        """Divide an average: one more operation of the card, and one more rounding."""
+        if self.operator == "avg":
+            tensor.div_(self._size, rounding_mode=None if tensor.is_floating_point() else "floor")
+        _synchronize(tensor)
+
+
+def _synchronize(tensor: torch.Tensor) -> None:
+    buffer_of(tensor).card.streams.current.synchronize()
+
+
+def _written(kept: torch.Tensor, tensor: torch.Tensor) -> None:
+    """The sticks of ``kept`` are new: so is ``tensor``, which it may be a copy of."""
+    note_written(kept)
+    if kept is not tensor:
+        tensor.copy_(kept)
+        _synchronize(tensor)
+
+
+# --- reductions -------------------------------------------------------------------------------
+
+
+def _all_reduce(group: CardGroup, tensors: Tensors, operator: str) -> Job:
+    def job(deadline: Deadline) -> None:
+        for tensor in tensors:
+            if tensor.numel() == 0:
+                continue
+            reduction, kept = _Reduction(operator, group, tensor), plain(tensor)
+            run = sticks(kept)[0]
+            detail = reduction.detail(tensor)
+            group.communicator.all_reduce(run, reduction.combiner, detail, deadline)
+            _written(kept, tensor)
+            reduction.finish(tensor)
+
+    return job
+
+
+def _reduce(group: CardGroup, tensors: Tensors, operator: str, root: int) -> Job:
+    def job(deadline: Deadline) -> None:
+        for tensor in tensors:
+            if tensor.numel() == 0:
+                continue
+            reduction, kept = _Reduction(operator, group, tensor), plain(tensor)
+            run, detail = sticks(kept)[0], reduction.detail(tensor)
+            group.communicator.reduce(run, root, reduction.combiner, detail, deadline)
+            if group.rank == root:
+                _written(kept, tensor)
+                reduction.finish(tensor)
+
+    return job
+
+
+def _reduce_scatter(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, operator: str) -> Job:
+    """``whole``: the parts of all ranks in one tensor."""
+
+    def job(deadline: Deadline) -> None:
+        if out.numel() == 0:
+            return
+        kept = plain(whole)
+        parts = slices(kept, tuple(out.size()), group.size)
+        if parts is None:
+            flat = plain(kept.reshape(group.size, *out.size()))
+            _reduce_parts(group, out, [flat[k] for k in range(group.size)], operator, deadline)
+            return
+        target = plain(out)
+        reduction = _Reduction(operator, group, out)
+        rows = sticks(target).reshape(parts[0].shape)
+        detail = reduction.detail(out)
+        group.communicator.reduce_scatter(rows, parts, reduction.combiner, detail, deadline)
+        _written(target, out)
+        reduction.finish(out)
+
+    return job
+
+
+def _reduce_scatter_list(group: CardGroup, out: torch.Tensor, parts: Tensors, operator: str) -> Job:
+    return lambda deadline: _reduce_parts(group, out, parts, operator, deadline)
+
+
+def _reduce_parts(
+    group: CardGroup, out: torch.Tensor, parts: Tensors, operator: str, deadline: Deadline
+) -> None:
+    """``out`` = the reduction of this rank's part of all ranks; parts may differ in size."""
+    like = parts[group.rank]
+    reduction, kept = _Reduction(operator, group, like), [plain(part) for part in parts]
+    target = plain(out if out.size() == like.size() else out.view(like.size()))
+    rows = [sticks(part) for part in kept]
+    sizes = sorted({tuple(part.size()) for part in parts})
+    detail = f"{operator} {name_of(out.dtype)} {[list(size) for size in sizes]}"
+    combiner = reduction.combiner
+    group.communicator.reduce_scatter(sticks(target), rows, combiner, detail, deadline)
+    _written(target, out.view(like.size()))
+    reduction.finish(out)
+
+
+# --- copies -----------------------------------------------------------------------------------
+
+
+def _broadcast(group: CardGroup, tensors: Tensors, root: int) -> Job:
+    def job(deadline: Deadline) -> None:
+        for tensor in tensors:
+            if tensor.numel() == 0:
+                continue
+            kept = plain(tensor)
+            group.communicator.broadcast(sticks(kept), root, _detail(tensor), deadline)
+            if group.rank != root:
+                _written(kept, tensor)
+
+    return job
+
+
+def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor) -> Job:
+    """A tensor per rank; they may differ in size."""
+
+    def job(deadline: Deadline) -> None:
+        targets, source = [plain(out) for out in outs], plain(own)
+        rows = [sticks(target) for target in targets]
+        detail = _sizes(outs)
+        group.communicator.all_gather(rows, sticks(source), detail, deadline)
+        for target, out in zip(targets, outs, strict=True):
+            _written(target, out)
+
+    return job
+
+
+def _sizes(tensors: Tensors) -> str:
+    """Dtype and the total size of a list: what ranks that have all of it agree on."""
+    return f"{name_of(tensors[0].dtype)} {sum(tensor.numel() for tensor in tensors)}"
+
+
+def _all_gather_base(group: CardGroup, whole: torch.Tensor, own: torch.Tensor) -> Job:
+    """``whole``: the parts of all ranks in one tensor."""
+
+    def job(deadline: Deadline) -> None:
+        if own.numel() == 0:
+            return
+        detail = f"{name_of(own.dtype)} {list(own.size())}"
+        target = plain(whole)
+        parts = slices(target, tuple(own.size()), group.size)
+        if parts is not None:
+            source = sticks(plain(own)).reshape(parts[0].shape)
+            group.communicator.all_gather(parts, source, detail, deadline)
+            _written(target, whole)
+            return
+        size_bytes = code_bytes(own)
+        content = np.empty((group.size, size_bytes), np.uint8)
+        rows = [content[k : k + 1] for k in range(group.size)]
+        group.communicator.all_gather(rows, codes(own), detail, deadline)
+        put_codes(whole, content)
+
+    return job
+
+
+def _gather(group: CardGroup, outs: Tensors, own: torch.Tensor, root: int) -> Job:
+    def job(deadline: Deadline) -> None:
+        targets = [plain(out) for out in outs]
+        rows = [sticks(target) for target in targets]
+        detail = name_of(own.dtype)
+        group.communicator.gather(rows, sticks(plain(own)), root, detail, deadline)
+        for target, out in zip(targets, outs, strict=True):
+            _written(target, out)
+
+    return job
+
+
+def _scatter(group: CardGroup, out: torch.Tensor, parts: Tensors, root: int) -> Job:
+    def job(deadline: Deadline) -> None:
+        target, rows = plain(out), [sticks(plain(part)) for part in parts]
+        detail = name_of(out.dtype)
+        group.communicator.scatter(sticks(target), rows, root, detail, deadline)
+        _written(target, out)
+
+    return job
+
+
+def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors) -> Job:
+    def job(deadline: Deadline) -> None:
+        targets, rows = [plain(out) for out in outs], [sticks(plain(part)) for part in parts]
+        places = [sticks(target) for target in targets]
+        group.communicator.all_to_all(places, rows, name_of(outs[0].dtype), deadline)
+        for target, out in zip(targets, outs, strict=True):
+            _written(target, out)
+
+    return job
+
+
+def _all_to_all_base(
+    group: CardGroup,
+    out: torch.Tensor,
+    whole: torch.Tensor,
+    out_rows: Sequence[int],
+    whole_rows: Sequence[int],
+) -> Job:
+    """Rows along the first dim: so many to and from each rank, or equal shares."""
+
+    def job(deadline: Deadline) -> None:
+        content = codes(whole)
+        result = np.empty((1, code_bytes(out)), np.uint8)
+        taken = _split(result, out, out_rows, group.size)
+        given = _split(content, whole, whole_rows, group.size)
+        group.communicator.all_to_all(taken, given, name_of(out.dtype), deadline)
+        put_codes(out, result)
+
+    return job
+
+
+def _split(content: Bytes, tensor: torch.Tensor, rows: Sequence[int], ranks: int) -> list[Bytes]:
+    first = tensor.size(0) if tensor.dim() else 0
+    counts = list(rows) or [first // ranks] * ranks
+    row_bytes = content.shape[1] // first if first else 0
+    edges = np.cumsum([0, *counts]) * row_bytes
+    return [content[:, edges[k] : edges[k + 1]] for k in range(ranks)]
+
+
+# --- point to point: messages between hosts' memories -----------------------------------------
+
+
+def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> Job:
+    def job(deadline: Deadline) -> None:
+        content = torch.from_numpy(codes(tensor)[0])
+        for message in (_message_header(tensor), content):
+            group.gloo.send([message], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+
+    return job
+
+
+def _receive(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> Job:
+    def job(deadline: Deadline) -> None:
+        expected, header = _message_header(tensor), _message_header(tensor).clone()
+        content = torch.empty(code_bytes(tensor), dtype=torch.uint8, device="cpu")
+        group.gloo.recv([header], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+        if not torch.equal(header, expected):
+            raise CollectiveError(
+                "SPY952",
+                "two ranks do not exchange the same tensor",
+                expected=f"{_text(expected)} (rank {group.rank})",
+                found=f"{_text(header)} (rank {peer})",
+            )
+        group.gloo.recv([content], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+        put_codes(tensor, content.numpy().reshape(1, -1))
+
+    return job
+
+
+_MESSAGE_HEADER_BYTES = 64
+
+
+def _message_header(tensor: torch.Tensor) -> torch.Tensor:
+    text = f"{name_of(tensor.dtype)} {tensor.numel()}".encode().ljust(_MESSAGE_HEADER_BYTES)
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _text(header: torch.Tensor) -> str:
+    return bytes(header.numpy()).decode(errors="replace").rstrip()
+
+
+# --- the operators ----------------------------------------------------------------------------
+
+
+def _jobs(jobs: Sequence[Job]) -> Job:
+    def job(deadline: Deadline) -> None:
+        for one in jobs:
+            one(deadline)
+
+    return job
+
+
+def _one(tensors: Tensors) -> torch.Tensor:
+    if len(tensors) != 1:
+        raise _refuse("operation on several tensors per rank", "call it once per tensor")
+    return tensors[0]
+
+
+def allreduce_(
+    tensors: Any,
+    pg: Any,
+    reduce_op: Any,
+    sparse_indices: Any,
+    async_op: bool = True,
+    timeout: int = -1,
+) -> Any:
+    """See `torch.distributed.all_reduce`."""
+    if sparse_indices is not None:
+        raise _refuse("sparse reduction", "make the tensor dense")
+    group, tensors = _group(pg), list(tensors)
+    job = _all_reduce(group, tensors, _operator(reduce_op))
+    return tensors, group.submit("all_reduce", tensors, job, tensors, timeout).boxed()
+
+
+def allreduce_coalesced_(
+    tensors: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
+) -> Any:
+    """See `torch.distributed.all_reduce_coalesced`."""
+    group, tensors = _group(pg), list(tensors)
+    job = _all_reduce(group, tensors, _operator(reduce_op))
+    return group.submit("all_reduce_coalesced", tensors, job, tensors, timeout).boxed()
+
+
+def broadcast_(
+    tensors: Any,
+    pg: Any,
+    root_rank: int,
+    root_tensor: Any,
+    async_op: bool = True,
+    timeout: int = -1,
+) -> Any:
+    """See `torch.distributed.broadcast`."""
+    group, tensors = _group(pg), list(tensors)
+    job = _broadcast(group, tensors, root_rank)
+    return tensors, group.submit("broadcast", tensors, job, tensors, timeout).boxed()
+
+
+def reduce_(
+    tensors: Any,
+    pg: Any,
+    reduce_op: Any,
+    root_rank: int,
+    root_tensor: Any,
+    async_op: bool = True,
+    timeout: int = -1,
+) -> Any:
+    """See `torch.distributed.reduce`."""
+    group, tensors = _group(pg), list(tensors)
+    job = _reduce(group, tensors, _operator(reduce_op), root_rank)
+    return group.submit("reduce", tensors, job, tensors, timeout).boxed()
+
+
+def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
+    """See `torch.distributed.all_gather`."""
+    group, own, parts = _group(pg), _one(tensors), list(_one(outs))
+    job = _all_gather(group, parts, own)
+    return outs, group.submit("all_gather", [*parts, own], job, parts, timeout).boxed()
+
+
+def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
+    """See `torch.distributed.all_gather_into_tensor`."""
+    group = _group(pg)
+    job = _all_gather_base(group, out, own)
+    return out, group.submit("all_gather_into_tensor", [out, own], job, [out], timeout).boxed()
+
+
+def allgather_into_tensor_coalesced_(
+    outs: Any, tensors: Any, pg: Any, async_op: bool = True
+) -> Any:
+    """Several `_allgather_base_` in one."""
+    group, outs = _group(pg), list(outs)
+    job = _jobs([_all_gather_base(group, o, t) for o, t in zip(outs, tensors, strict=True)])
+    name = "all_gather_into_tensor_coalesced"
+    return group.submit(name, [*outs, *tensors], job, outs).boxed()
+
+
+def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True) -> Any:
+    """``outs[rank][k]`` = tensor k of a rank."""
+    group = _group(pg)
+    by_tensor = [list(parts) for parts in zip(*outs, strict=True)]
+    job = _jobs([_all_gather(group, p, t) for p, t in zip(by_tensor, tensors, strict=True)])
+    flat = [tensor for parts in outs for tensor in parts]
+    return group.submit("all_gather_coalesced", [*flat, *tensors], job, flat).boxed()
+
+
+def reduce_scatter_(
+    outs: Any, parts: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
+) -> Any:
+    """See `torch.distributed.reduce_scatter`."""
+    group, out, own = _group(pg), _one(outs), list(_one(parts))
+    job = _reduce_scatter_list(group, out, own, _operator(reduce_op))
+    return outs, group.submit("reduce_scatter", [out, *own], job, [out], timeout).boxed()
+
+
+def _reduce_scatter_base_(
+    out: Any, whole: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
+) -> Any:
+    """See `torch.distributed.reduce_scatter_tensor`."""
+    group = _group(pg)
+    job = _reduce_scatter(group, out, whole, _operator(reduce_op))
+    return out, group.submit("reduce_scatter_tensor", [out, whole], job, [out], timeout).boxed()
+
+
+def reduce_scatter_tensor_coalesced_(
+    outs: Any, wholes: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
+) -> Any:
+    """Several `_reduce_scatter_base_` in one."""
+    group, outs, operator = _group(pg), list(outs), _operator(reduce_op)
+    job = _jobs([_reduce_scatter(group, o, w, operator) for o, w in zip(outs, wholes, strict=True)])
+    name = "reduce_scatter_tensor_coalesced"
+    return group.submit(name, [*outs, *wholes], job, outs, timeout).boxed()
+
+
+def gather_(
+    outs: Any, tensors: Any, pg: Any, root_rank: int, async_op: bool = True, timeout: int = -1
+) -> Any:
+    """See `torch.distributed.gather`."""
+    group, own = _group(pg), _one(tensors)
+    parts = list(outs[0]) if outs else []
+    job = _gather(group, parts, own, root_rank)
+    return group.submit("gather", [*parts, own], job, parts, timeout).boxed()
+
+
+def scatter_(
+    outs: Any, parts: Any, pg: Any, root_rank: int, async_op: bool = True, timeout: int = -1
+) -> Any:
+    """See `torch.distributed.scatter`."""
+    group, out = _group(pg), _one(outs)
+    own = list(parts[0]) if parts else []
+    job = _scatter(group, out, own, root_rank)
+    return outs, group.submit("scatter", [out, *own], job, [out], timeout).boxed()
+
+
+def alltoall_(outs: Any, parts: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
+    """See `torch.distributed.all_to_all`."""
+    group, outs = _group(pg), list(outs)
+    job = _all_to_all(group, outs, list(parts))
+    return outs, group.submit("all_to_all", [*outs, *parts], job, outs, timeout).boxed()
+
+
+def alltoall_base_(
+    out: Any,
+    whole: Any,
+    pg: Any,
+    out_splits: Any,
+    in_splits: Any,
+    async_op: bool = True,
+    timeout: int = -1,
+) -> Any:
+    """See `torch.distributed.all_to_all_single`."""
+    group = _group(pg)
+    job = _all_to_all_base(group, out, whole, list(out_splits), list(in_splits))
+    return group.submit("all_to_all_single", [out, whole], job, [out], timeout).boxed()
+
+
+def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeout: int = -1) -> Any:
+    """See `torch.distributed.barrier`: also waits for what the caller's streams had."""
+    group = _group(pg)
+    job: Callable[[Deadline], None] = lambda deadline: group.communicator.barrier("", deadline)  # noqa: E731
+    return group.submit("barrier", [tensor], job, [], timeout).boxed()
+
+
+def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
+    """See `torch.distributed.isend`."""
+    group, tensor = _group(pg), _one(tensors)
+    job = _send(group, tensor, peer, tag)
+    return group.submit("send", [tensor], job, [], lane=f"to {peer}").boxed()
+
+
+def recv_(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
+    """See `torch.distributed.irecv`."""
+    group, tensor = _group(pg), _one(tensors)
+    job = _receive(group, tensor, peer, tag)
+    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer}").boxed()
+
+
+def recv_any_source_(tensors: Any, pg: Any, tag: int) -> Any:
+    """Refused: the receiver could not be told whose message it was."""
+    raise _refuse("recv from any source", "name the source rank")
+
+
+KERNELS: tuple[Any, ...] = (
+    allreduce_,
+    allreduce_coalesced_,
+    broadcast_,
+    reduce_,
+    allgather_,
+    _allgather_base_,
+    allgather_into_tensor_coalesced_,
+    allgather_coalesced_,
+    reduce_scatter_,
+    _reduce_scatter_base_,
+    reduce_scatter_tensor_coalesced_,
+    gather_,
+    scatter_,
+    alltoall_,
+    alltoall_base_,
+    barrier,
+    send,
+    recv_,
+    recv_any_source_,
+)
+"""By the name of the operator they are the kernel of."""
