@@ -21,6 +21,7 @@ from spyre.torch_backend.compat import CPU_KEYS
 c10d: Any = torch._C._distributed_c10d
 SPIN_SECONDS = 50e-6
 LONGEST_PAUSE_SECONDS = 1e-3
+_CALLBACK_ERROR = "Got the following error when running the callback: "
 _libraries: list[Any] = []
 _REDUCE_OPS = {
     c10d.ReduceOp.RedOpType.SUM: "sum",
@@ -139,8 +140,11 @@ def _value_of(future: Any) -> None:
     try:
         future.value()
     except RuntimeError as error:
-        # the error of a callback comes as text with the C++ stack behind it
-        raise dist.DistBackendError(str(error).split("\n\nAt:")[0]) from None
+        # the error of a callback comes as text: "Got the following error …: TYPE: TEXT" and C++
+        # frames behind it
+        text = str(error).partition("\n\nAt:")[0]
+        _, marked, said = text.partition(_CALLBACK_ERROR)
+        raise dist.DistBackendError(said.partition(": ")[2] if marked else text) from None
 
 
 @functools.cache

@@ -15,7 +15,8 @@ import torch
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.runtime.arguments import HostTensor
-from spyre.runtime.flex import host_like, to_device_plan, to_host_plan
+from spyre.runtime.dma import host_like
+from spyre.runtime.flex import to_device_plan, to_host_plan
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.tensors import (
     DeviceBuffer,

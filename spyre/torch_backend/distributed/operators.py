@@ -83,8 +83,10 @@ class _Reduction:
 
     def finish(self, tensor: torch.Tensor) -> None:
         """Divide an average: one more operation of the card, and one more rounding."""
-        if self.operator == "avg":
-            tensor.div_(self._size, rounding_mode=None if tensor.is_floating_point() else "floor")
+        if self.operator == "avg" and tensor.is_floating_point():
+            tensor.div_(self._size)
+        elif self.operator == "avg":
+            tensor.div_(self._size, rounding_mode="floor")
         _synchronize(tensor)
 
 

@@ -1,0 +1,52 @@
+"""Ranks of a process group as threads of this process, which share its card."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
+
+from spyre.torch_backend.distributed import close_all
+
+
+def run_ranks(size, body, backend="spyreccl", timeout=20.0):
+    """``body(rank)`` in a thread per rank, with the world group made; what each returned.
+
+    The first error of a rank is raised. SPYRECCL_TRANSPORT must be ``local``.
+    """
+    store, results, errors = dist.HashStore(), [None] * size, [None] * size
+    world = distributed_c10d._world
+    distributed_c10d._world = ThreadLocalWorld()
+    c10d._set_thread_isolation_mode(True)
+
+    def rank_body(rank):
+        try:
+            dist.init_process_group(
+                backend, rank=rank, world_size=size, store=store, timeout=timedelta(seconds=timeout)
+            )
+            results[rank] = body(rank)
+        except BaseException as error:
+            errors[rank] = error
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    threads = [threading.Thread(target=rank_body, args=(rank,)) for rank in range(size)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive(), "a rank hangs"
+    finally:
+        close_all()
+        c10d._set_thread_isolation_mode(False)
+        distributed_c10d._world = world
+    for error in errors:
+        if error is not None:
+            raise error
+    return results

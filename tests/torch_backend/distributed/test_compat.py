@@ -1,0 +1,35 @@
+"""A canary per private symbol of torch's distributed part."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+SYMBOLS = (
+    "ProcessGroup.unbox",
+    "ProcessGroupGloo",
+    "ProcessGroupGloo.abort",
+    "ReduceOp.RedOpType.PREMUL_SUM",
+    "Work.boxed",
+    "Work.get_future",
+    "Work.wait",
+    "_create_work_from_future",
+)
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_symbol(symbol):
+    assert operator.attrgetter(symbol)(torch._C._distributed_c10d)
+
+
+def test_groups_are_listed():
+    from torch.distributed import distributed_c10d
+
+    assert isinstance(distributed_c10d._world.pg_map, dict)
+
+
+def test_operators():
+    assert torch.ops._c10d_functional.wait_tensor.default
+    assert torch.ops.c10d.allreduce_.default
