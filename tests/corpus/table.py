@@ -113,5 +113,13 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY861": "tiled launches are made in Python: tests/runtime/tiling",
     "SPY862": "tiled launches are made in Python: tests/runtime/tiling",
     "SPY811": "spyre-run copies to contiguous host tensors",
+    "SPY952": "collectives are called in Python: tests/runtime/comms",
+    "SPY953": "collectives are called in Python: tests/runtime/comms",
+    "SPY954": "collectives are called in Python: tests/runtime/comms",
+    "SPY955": "collectives are called in Python: tests/runtime/comms",
+    "SPY956": "collectives are called in Python: tests/runtime/comms",
+    "SPY957": "collectives are called in Python: tests/runtime/comms",
+    "SPY958": "collectives are called in Python: tests/runtime/comms",
+    "SPY959": "collectives are called in Python: tests/runtime/comms",
 }
 """Codes that no file and no command line provokes, or not here, with the reason."""
