@@ -70,19 +70,22 @@ def gather(
     cores: int = 1,
     op: str = "identity",
     table: tuple[str, ...] = ("out", "mb"),
+    beside: dict[str, int] | None = None,
 ) -> OperationSpec:
-    """Rows of a table of dims ``table`` by an index over ``dim``."""
+    """Rows of a table of dims ``table`` by an index over ``dim``, and dims ``beside`` it."""
+    more = beside or {}
     index = OperandSpec(
-        (dim,),
+        (*more, dim),
         ((dim, 32),),
         0,
         data_format="SENUINT32",
         role="KERNEL_IDX",
         indirection=Indirection.INDEX,
     )
-    value = tensor(1, table, max_dim_sizes={dim: 1}, indirection=Indirection.VALUE)
-    out = tensor(2, ("mb", "out"))
-    extents = {"mb": rows, "out": 128}
+    pages = dict.fromkeys((dim, *more), 1)
+    value = tensor(1, (*table, *more), max_dim_sizes=pages, indirection=Indirection.VALUE)
+    out = tensor(2, ("mb", "out", *more))
+    extents = {"mb": rows, "out": 128, **more}
     return OperationSpec(op, extents, [value], [out], {"mb": cores}, index_inputs=[index])
 
 
@@ -167,7 +170,7 @@ PLANNED = (
     planned("scattered_axes", "SPY525", scattered_axes()),
     planned("indices_along_the_stick", "SPY526", gather("out", 16, table=("mb", "out"))),
     planned("indices_of_unknown_step", "SPY262", gather("out", 16)),
-    planned("indices_split_in_a_stick", "SPY527", gather("mb", 96, 2)),
+    planned("indices_split_in_a_stick", "SPY527", gather("mb", 96, 2, beside={"x": 2})),
     planned("topk_split", "SPY531", topk(4, {"mb": 2})),
     planned("gather_that_computes", "SPY532", gather("mb", 16, op="neg")),
 )  # fmt: skip

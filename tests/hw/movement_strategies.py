@@ -107,14 +107,14 @@ def gathers(draw: st.DrawFn, scatter: bool = False) -> tuple[Operation, int, int
     lanes = 64 if data_format == "SEN169_FP16" else 32
     per_lane = draw(st.booleans())
     steps = {
-        "mb": draw(st.sampled_from([1, 3, 8, 20, 32, 64])),
+        "mb": draw(st.sampled_from([1, 3, 8, 20, 32, 45, 64, 100])),
         "out": draw(st.integers(1, 3)) * lanes,
     }
     if draw(st.booleans()):
         steps["x"] = draw(st.integers(1, 4))
     splits = {d: 1 for d in steps}
     splits["out"] = draw(st.sampled_from([1, 2])) if "x" not in steps else 1
-    if steps["mb"] == 64:
+    if steps["mb"] > 45:
         splits["mb"] = 2
     if "x" in steps:
         splits["x"] = draw(st.sampled_from([1, 3]))

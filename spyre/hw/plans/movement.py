@@ -9,6 +9,8 @@ a page of its paged dim, within which the iteration runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
+from operator import add
 
 import numpy as np
 
@@ -134,11 +136,14 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
     per_lane = index.tensor.holds(value.stick_dim)
     if per_lane:
         flags |= INDEX_PER_LANE
-    sticks, others = _indirect_axes(context, indexed, 0 if value is source else 2)
-    for group in fold_cores(context.op, context.starts):
+    parts = _indirect_parts(context, indexed, 0 if value is source else 2)
+    stick_dim = context.output.stick_dim
+    (sticks,) = walk_axes(context, {stick_dim: context.output.lanes}, [stick_dim])
+    for group, part in product(fold_cores(context.op, context.starts), parts):
         # sticks stay innermost, even a single one: an index is read once per run of them
-        axes = (*drop_unit_axes([*group.axes.values(), *others]), sticks)
-        in_file_order = AccessMap(group.first, axes)
+        axes = (*drop_unit_axes([*group.axes.values(), *part.axes]), sticks)
+        first = tuple(map(add, group.first, part.first))
+        in_file_order = AccessMap(first, axes)
         for walk in in_file_order.picked((0, 2, 1)).unrolled(tb.MAX_RANK + 1):
             row = _copy_row(context, walk)
             row.header(flags=flags, value=move_bytes)
@@ -167,43 +172,63 @@ def _index_step(context: PlanContext, value: TensorAccess) -> int:
     return value.step_bytes(step.dim, step.page)
 
 
-def _indirect_axes(
+def _indirect_parts(
     context: PlanContext, indexed: Sequence[str], value: int
-) -> tuple[Axis, list[Axis]]:
-    """The axis of sticks, and all others, index levels included."""
-    others = []
-    stick_dim = context.output.stick_dim
+) -> list[AccessMap]:
+    """The walk over all dims but the stick, from a core's start, in as few nests as it takes."""
+    parts = [AccessMap((0,) * len(context.accesses), ())]
     for dim in context.op.dims:
-        for axis in [] if dim == stick_dim else _index_levels(context, dim):
-            # the index says where the value tensor is along these dims
-            still = dim in indexed
-            moves = tuple(0 if still and k == value else p for k, p in enumerate(axis.pitches))
-            others.append(Axis(axis.extent, moves))
-    (sticks,) = walk_axes(context, {stick_dim: context.output.lanes}, [stick_dim])
-    return sticks, others
+        if dim == context.output.stick_dim:
+            continue
+        levels = _index_levels(context, dim)
+        if dim in indexed:  # the index says where the value tensor is along these dims
+            levels = [_standing_still(level, value) for level in levels]
+        parts = [
+            AccessMap(tuple(map(add, part.first, level.first)), (*part.axes, *level.axes))
+            for part, level in product(parts, levels)
+        ]
+    return parts
 
 
-def _index_levels(context: PlanContext, dim: str) -> list[Axis]:
-    """A dim in elements, or in sticks of the index tensor and the words in them."""
+def _standing_still(walk: AccessMap, space: int) -> AccessMap:
+    """``walk`` without any movement in ``space``."""
+
+    def still(places: tuple[int, ...]) -> tuple[int, ...]:
+        return (*places[:space], 0, *places[space + 1 :])
+
+    axes = tuple(Axis(axis.extent, still(axis.pitches)) for axis in walk.axes)
+    return AccessMap(still(walk.first), axes)
+
+
+def _index_levels(context: PlanContext, dim: str) -> list[AccessMap]:
+    """A core's share of a dim in elements, or in sticks of the index tensor and the words in them.
+
+    Sticks of words that follow each other are one run of words. Others are walked one by one; the
+    last one may be begun only, which is a nest of its own.
+    """
     index = context.accesses[1]
     extent = per_core(context.op, dim)
-    moves = [a.pitch_bytes.get(dim, 0) if a.tensor.holds(dim) else 0 for a in context.accesses]
+    moves = tuple(a.pitch_bytes.get(dim, 0) if a.tensor.holds(dim) else 0 for a in context.accesses)
+    start = (0,) * len(moves)
     if dim != index.stick_dim or not index.tensor.holds(dim):
-        return [Axis(extent, tuple(moves))]
-    words = list(moves)
-    words[1] = _INDEX_WORD_BYTES
-    if extent <= index.lanes:
-        return [Axis(extent, tuple(words))]
-    if extent % index.lanes:
+        return [AccessMap(start, (Axis(extent, moves),))]
+    words = (moves[0], _INDEX_WORD_BYTES, *moves[2:])
+    if moves[1] == index.lanes * _INDEX_WORD_BYTES or index.lanes % extent == 0:
+        return [AccessMap(start, (Axis(extent, words),))]
+    sticks = tuple(m if k == 1 else m * index.lanes for k, m in enumerate(moves))
+    whole, begun = divmod(extent, index.lanes)
+    if begun and context.op.slices.get(dim, 1) > 1:
         raise context.refuse(
             "SPY527",
-            "an index tensor whose share per core is not whole sticks",
-            f"at most {index.lanes} indices along {dim!r}, or a multiple of it",
+            "sticks of an index tensor that lie apart and are shared by cores",
+            f"a divisor or a multiple of {index.lanes} indices along {dim!r} per core",
             str(extent),
         )
-    sticks = [m * index.lanes for m in moves]
-    sticks[1] = moves[1]
-    return [Axis(extent // index.lanes, tuple(sticks)), Axis(index.lanes, tuple(words))]
+    levels = [AccessMap(start, (Axis(whole, sticks), Axis(index.lanes, words)))] if whole else []
+    if begun:
+        rest = AccessMap(tuple(whole * m for m in sticks), (Axis(begun, words),))
+        levels.append(rest)
+    return levels
 
 
 # --- conversions between 16 and 32 bits -------------------------------------------------------

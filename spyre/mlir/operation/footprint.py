@@ -150,7 +150,8 @@ def index_step_fault(op: Operation, tensor: Tensor) -> str:
     if step.dim not in own_dims:
         return f"an index counts along {step.dim}, which {tensor.name} does not have"
     beyond = own_dims[own_dims.index(step.dim) + 1 :]
-    outer = [dim for dim in beyond if dim not in indexed_dims(op, tensor)]
+    moving = [dim for dim in beyond if op.extents[dim] > stick_elements(tensor).get(dim, 1)]
+    outer = [dim for dim in moving if dim not in indexed_dims(op, tensor)]
     if outer and step.dim not in tensor.device_dim_sizes:
         return f"pitch of {outer[0]} of {tensor.name}: the extent of {step.dim} is not given"
     for dim, page in tensor.max_dim_sizes.items():

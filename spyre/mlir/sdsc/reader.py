@@ -10,11 +10,12 @@ reading does not need is checked by :mod:`.inspection`. Rules: SuperDSC referenc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from msgspec import UnsetType
 
-from spyre.mlir.operation import Operation, SymbolicDim, Window
+from spyre.mlir.operation import Operation, SymbolicDim, Tensor, Window, indexed_dims
 from spyre.mlir.sdsc.reading import (
     SdscDocument,
     dim_entries,
@@ -243,7 +244,7 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
     extents = read_extents(document)
     slices = _slices(document, extents)
     inputs, index_inputs, outputs = _operand_indices(document, op)
-    return Operation(
+    operation = Operation(
         name=op.name,
         file=file,
         sdsc_name=sdsc.name,
@@ -264,6 +265,28 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
         symbolic_dims=read_symbolic_dims(document, extents),
         last_extents=read_last_extents(document, extents, slices),
     )
+    return replace(
+        operation,
+        inputs=tuple(_single_index_outermost(operation, t) for t in operation.inputs),
+        outputs=tuple(_single_index_outermost(operation, t) for t in operation.outputs),
+    )
+
+
+def _single_index_outermost(op: Operation, tensor: Tensor) -> Tensor:
+    """Dims of a single index go outermost in the value tensor that it counts pages of (§6.4).
+
+    The compiler lists such a dim of extent 1 anywhere, as it has no place in the tensor; what its
+    index moves by is what all other dims hold: torch-spyre's tests of paged caches.
+    """
+    if tensor.device_dim_sizes:
+        return tensor
+    single = [
+        dim
+        for dim in indexed_dims(op, tensor)
+        if op.extents[dim] == 1 and tensor.max_dim_sizes.get(dim) == 1
+    ]
+    others = [dim for dim in tensor.dims if dim not in single]
+    return replace(tensor, dims=(*others, *single))
 
 
 # --- the DSC as a whole -----------------------------------------------------------------------

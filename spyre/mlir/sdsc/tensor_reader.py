@@ -55,7 +55,7 @@ def read_tensor(document: SdscDocument, index: int) -> Tensor:
         symbolic=bool(given(node.symbolic, False)),
         gap_elements=_gaps(document, node, node_path),
         device_dim_sizes=_device_sizes(document, node, node_path),
-        max_dim_sizes=_max_dim_sizes(document, node, role, node_path),
+        max_dim_sizes=_max_dim_sizes(document, node, node_path),
         indirection=_indirection(document, node, node_path),
         related_tensor=_related_tensor(document, node, node_path),
         per_core_in_hbm=bool(given(node.non_unified_hbm, False)),
@@ -143,11 +143,9 @@ def _device_sizes(document: SdscDocument, node: AllocateNode, path: str) -> dict
     )
 
 
-def _max_dim_sizes(
-    document: SdscDocument, node: AllocateNode, role: RoleLayout, path: str
-) -> dict[str, int]:
-    """``maxDimSizes_`` follows the role's dim order (real-bundles.md)."""
-    return _sizes_per_dim(document, node.max_dim_sizes, role.dims, f"{path}.maxDimSizes_")
+def _max_dim_sizes(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
+    """``maxDimSizes_`` follows the node's own dim order."""
+    return _sizes_per_dim(document, node.max_dim_sizes, node.layout_dims, f"{path}.maxDimSizes_")
 
 
 def _sizes_per_dim(

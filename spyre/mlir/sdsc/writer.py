@@ -185,7 +185,7 @@ def _node(
         component=tensor.component.value,
         symbolic=1 if tensor.symbolic else UNSET,
         layout_dims=tensor.dims,
-        max_dim_sizes=tuple(tensor.max_dim_sizes.get(dim, -1) for dim in role.dims),
+        max_dim_sizes=tuple(tensor.max_dim_sizes.get(dim, -1) for dim in tensor.dims),
         gaps=_gaps(op, tensor) or UNSET,
         padding={dim: kind.value for dim, kind in tensor.padding.items()} or UNSET,
         non_unified_hbm=1 if tensor.per_core_in_hbm else UNSET,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -176,6 +177,64 @@ def test_rows_of_a_table_of_known_extent(dims: tuple[str, str], bounded: bool, s
     too_large = replace(trial, fills=[any_bits, lambda _, n: np.full(n, 24), any_bits])
     with pytest.raises(DeviceFault, match=r"SPY412.*at mb \d+"):
         compare(spec, too_large)
+
+
+@pytest.mark.parametrize("rows", [45, 64, 20])
+def test_index_sticks_that_lie_apart(rows: int):
+    """Two indices per row: the sticks of one of them are every other one, the last one begun."""
+    value = OperandSpec(
+        ("out", "mb", "x"), (("out", 64),), region(0), role="V", max_dim_sizes={"mb": 1, "x": 1},
+        indirection=Indirection.VALUE,
+    )  # fmt: skip
+    index = OperandSpec(
+        ("x", "mb"), (("mb", 32),), region(1), data_format="SENUINT32", role="KERNEL_IDX",
+        indirection=Indirection.INDEX,
+    )  # fmt: skip
+    target = OperandSpec(("x", "mb", "out"), (("out", 64),), region(2), role="O")
+    spec = OperationSpec(
+        "identity", {"x": 2, "mb": rows, "out": COLUMNS}, [value], [target], index_inputs=[index]
+    )
+    compare(spec, Trial([any_bits, indices(24), any_bits], sizes={0: 24 * 256}))
+
+
+@pytest.mark.parametrize("dims", [("mb", "x", "out"), ("x", "mb", "out"), ("x", "out", "mb")])
+def test_a_single_index_counts_pages_wherever_its_dim_is_listed(dims: tuple[str, ...]):
+    """A cache of 7 pages of 3 rows: one page is read, of all that the other dims hold."""
+    value = OperandSpec(
+        dims, (("out", 64),), region(0), role="V", max_dim_sizes={"mb": 1},
+        indirection=Indirection.VALUE,
+    )  # fmt: skip
+    index = OperandSpec(
+        ("mb",), (("mb", 32),), region(1), data_format="SENUINT32", role="KERNEL_IDX",
+        indirection=Indirection.INDEX,
+    )  # fmt: skip
+    target = OperandSpec(("x", "out", "mb"), (("out", 64),), region(2), role="O")
+    spec = OperationSpec(
+        "identity", {"mb": 1, "x": 3, "out": COLUMNS}, [value], [target], index_inputs=[index]
+    )
+    pages = np.arange(7 * 3 * COLUMNS, dtype=np.uint16).reshape(7, -1)
+    memory = engine().memory
+    memory.write(region(0), pages.view(np.uint8).reshape(-1))
+    memory.write(region(1), np.array([5], np.int32).view(np.uint8))
+    sizes = (pages.nbytes, 128, pages[0].nbytes)
+    allocations = [Allocation(f"t{k}", region(k), n) for k, n in enumerate(sizes)]
+    op = read_operation(write_operation(build_operation(spec)), "f")
+    engine().executor.run(link(engine(), [op], allocations))
+    found = memory.read(region(2), pages[0].nbytes).view(np.uint16).reshape(2, 3, 64)
+    page = pages[5].reshape((2, 3, 64) if dims.index("x") < dims.index("out") else (3, 2, 64))
+    np.testing.assert_array_equal(found, page)
+
+
+def test_page_sizes_follow_the_nodes_own_order():
+    sdsc = write_operation(build_operation(table_of_pages(2)))
+    roles = {
+        name: msgspec.structs.replace(role, dims=role.dims[::-1])
+        for name, role in sdsc.dsc.roles.items()
+    }
+    dsc = msgspec.structs.replace(sdsc.dsc, roles=roles)
+    body = msgspec.structs.replace(sdsc.body, dscs=({sdsc.dsc_name: dsc},))
+    read = read_operation(msgspec.structs.replace(sdsc, body=body), "f")
+    assert read.inputs[0].max_dim_sizes == {"mb": PAGE, "out": -1}
 
 
 BAD = {
