@@ -172,9 +172,7 @@ def _index_step(context: PlanContext, value: TensorAccess) -> int:
     return value.step_bytes(step.dim, step.page)
 
 
-def _indirect_parts(
-    context: PlanContext, indexed: Sequence[str], value: int
-) -> list[AccessMap]:
+def _indirect_parts(context: PlanContext, indexed: Sequence[str], value: int) -> list[AccessMap]:
     """The walk over all dims but the stick, from a core's start, in as few nests as it takes."""
     parts = [AccessMap((0,) * len(context.accesses), ())]
     for dim in context.op.dims:

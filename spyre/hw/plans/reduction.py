@@ -90,10 +90,7 @@ def _group_rows(
 ) -> Iterator[Int64Array]:
     of_cores_and_dims = (*group.axes.items(), *axes.items())
     remaining = [axis for dim, axis in of_cores_and_dims if dim not in reduced]
-    # work slices of a reduced dim stay outermost: their partial sums are added in this order
-    slices = [axis for dim, axis in group.axes.items() if dim in reduced]
-    local = [axis for dim, axis in axes.items() if dim in reduced]
-    inner_axes = join_axes(drop_unit_axes(slices) + sort_axes(drop_unit_axes(local), _IN))
+    inner_axes = _reduced_axes(context, reduced, group, axes)
     if len(inner_axes) > tb.REDUCED_RANK:
         raise context.refuse(
             "SPY525",
@@ -106,6 +103,21 @@ def _group_rows(
     for part in walk.unrolled(tb.KEPT_RANK + 1):
         padded = pad_axes(part.axes, tb.KEPT_RANK + 1, 3)
         yield _row(context, mask, AccessMap(part.first, tuple(padded)), inner)
+
+
+def _reduced_axes(
+    context: PlanContext, reduced: Sequence[str], group: CoreGroup, axes: dict[str, Axis]
+) -> list[Axis]:
+    """What is summed up, outermost first: work slices, whose partial sums are added in this order.
+
+    Where those are one axis too many, a slice is walked with its dim, in the order of coordinates.
+    """
+    slices = drop_unit_axes([axis for dim, axis in group.axes.items() if dim in reduced])
+    local = drop_unit_axes([axis for dim, axis in axes.items() if dim in reduced])
+    by_slices = join_axes(slices + sort_axes(local, _IN))
+    if len(by_slices) <= tb.REDUCED_RANK or _is_chunked(context):
+        return by_slices
+    return join_axes(sort_axes(slices + local, _IN))
 
 
 def _row(

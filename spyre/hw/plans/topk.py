@@ -1,20 +1,22 @@
 """Planner of topkvalue and topkindex.
 
 Structure (operations reference §2): the reduced dim is in the input only, the k dim in the output
-only, all others in both; neither is in the stick, and neither may be split over cores.
+only, all others in both; neither is in the stick. The reduced dim may not be split over cores;
+where k is, each core sees all elements and writes the ranks of its slice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from spyre.errors import SdscError
-from spyre.hw.access import TensorAccess
+from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops import topk_dims
 from spyre.hw.plans.context import PlanContext, RowWriter, walk_axes
 from spyre.hw.plans.core_axes import fold_cores
 from spyre.hw.table import TOPK, TOPK_KIND, plan as tb
-from spyre.layout import AccessMap, Int64Array
+from spyre.layout import AccessMap, Axis, Int64Array
 
 _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
 
@@ -25,9 +27,36 @@ def plan_topk(context: PlanContext) -> Iterator[Int64Array]:
     reduced, added = _find_dims(context)
     dims = [dim for dim in context.op.dims if dim not in (reduced, added)]
     axes = walk_axes(context, {source.stick_dim: source.lanes}, dims)
-    for group in fold_cores(context.op, context.starts):
-        for walk in group.walk(axes, 1).unrolled(tb.MAX_RANK + 1):
-            yield _row(context, reduced, added, walk)
+    whole = [added] if context.op.slices.get(added, 1) > 1 else []
+    for group in fold_cores(context.op, context.starts, whole):
+        ranks = _ranks(context, added, group.axes.get(added, Axis(1, (0, 0))))
+        others = [axis for dim, axis in group.axes.items() if dim != added]
+        walk = AccessMap(group.first, (*others, *axes)).canonical(1)
+        for part in walk.unrolled(tb.MAX_RANK + 1):
+            yield _row(context, reduced, ranks, part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Where the k results lie: ``share`` of them, ``pitch`` bytes apart, per slice of k."""
+
+    share: int
+    pitch: int
+    slices: int
+    slice_pitch: int
+
+
+def _ranks(context: PlanContext, added: str, slices: Axis) -> _Ranks:
+    source, target = slices.pitches
+    if source:
+        raise context.refuse(
+            "SPY531",
+            f"dim {added!r} split over cores that read different elements",
+            "one input for all slices of k",
+            f"inputs {source} bytes apart",
+        )
+    pitch = context.output.pitch_bytes[added]
+    return _Ranks(per_core(context.op, added), pitch, slices.extent, target)
 
 
 def _find_dims(context: PlanContext) -> tuple[str, str]:
@@ -44,7 +73,7 @@ def _find_dims(context: PlanContext) -> tuple[str, str]:
             found=f"input only {reduced}, output only {added}, stick dims {sorted(sticks)}",
         )
     _check_lanes(context)
-    _check_unsplit(context, reduced[0], added[0])
+    _check_unsplit(context, reduced[0])
     return reduced[0], added[0]
 
 
@@ -62,15 +91,14 @@ def _check_lanes(context: PlanContext) -> None:
     )
 
 
-def _check_unsplit(context: PlanContext, reduced: str, kept: str) -> None:
-    for dim in (reduced, kept):
-        if context.op.slices.get(dim, 1) > 1:
-            raise context.refuse(
-                "SPY531",
-                f"dim {dim!r} split over cores",
-                "the reduced and the k dim on one core",
-                f"{context.op.slices[dim]} work slices",
-            )
+def _check_unsplit(context: PlanContext, reduced: str) -> None:
+    if context.op.slices.get(reduced, 1) > 1:
+        raise context.refuse(
+            "SPY531",
+            f"dim {reduced!r} split over cores",
+            "the reduced dim on one core",
+            f"{context.op.slices[reduced]} work slices",
+        )
 
 
 def _output_format(context: PlanContext, target: TensorAccess) -> int:
@@ -79,18 +107,20 @@ def _output_format(context: PlanContext, target: TensorAccess) -> int:
     return context.format_code(target.tensor)
 
 
-def _row(context: PlanContext, reduced: str, kept: str, walk: AccessMap) -> Int64Array:
+def _row(context: PlanContext, reduced: str, ranks: _Ranks, walk: AccessMap) -> Int64Array:
     source, target = context.inputs[0], context.output
     row = RowWriter(TOPK_KIND)
     row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
     row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, _output_format(context, target))
     row.walk(walk)
-    count, k = context.op.extents[reduced], context.op.extents[kept]
-    row.words[tb.CONSTANT : tb.CONSTANT + 4] = [
+    count, k = context.op.extents[reduced], ranks.slices * ranks.share
+    row.words[tb.CONSTANT : tb.CONSTANT + 6] = [
         count,
         source.pitch_bytes[reduced],
         k,
-        target.pitch_bytes[kept],
+        ranks.pitch,
+        ranks.share,
+        ranks.slice_pitch,
     ]
     row.header(
         opcode=TOPK.index(context.spec.kernel_op),

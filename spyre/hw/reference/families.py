@@ -410,14 +410,15 @@ def _topk(execution: Execution, spec: OpDefinition) -> None:
     source, target = op.inputs[0], op.outputs[0]
     reduced = next(i for i, d in enumerate(op.dims) if source.holds(d) and not target.holds(d))
     added = next(i for i, d in enumerate(op.dims) if target.holds(d) and not source.holds(d))
-    count = op.extents[op.dims[added]]
+    share = op.core_extent(op.dims[added])
     for core in execution.cores:
         values = execution.read(0, core).take([0], axis=added)
         order = _falling_order(values, reduced)
         sorted_values = np.take_along_axis(values, order, axis=reduced)
         result = order if spec.kernel_op == "index" else sorted_values
-        first = result.take(range(count), axis=reduced)
-        wide = np.swapaxes(first, reduced, added)
+        first = op.core_slices[core].get(op.dims[added], 0) * share
+        ranked = result.take(range(first, first + share), axis=reduced)
+        wide = np.swapaxes(ranked, reduced, added)
         execution.write(core, np.broadcast_to(wide, execution.local[op.dims[0]].shape))
 
 

@@ -385,3 +385,18 @@ def test_index_out_of_range(bad: int, threads: int):
     )
     device.memory.write(region(1) + 16, np.array([4], np.int32).view(np.uint8))
     device.executor.run(linked)
+
+
+@pytest.mark.parametrize("name", ["max", "min", "sum"])
+def test_a_core_slice_of_a_reduced_dim_is_no_further_axis(name: str):
+    """Three reduced dims apart in memory, one of them split: their kinds of axes are three."""
+    dims = ("x", "out", "mb", "y")
+    absent = {"x": -1, "out": -2, "y": -1}
+    spec = OperationSpec(
+        name,
+        {"mb": 3, "x": 6, "y": 7, "out": 256},
+        [OperandSpec(dims, (("out", 64),), region(0))],
+        [OperandSpec(dims, (("out", 64),), region(1), absent)],
+        {"mb": 3, "x": 2},
+    )
+    compare(build_operation(spec), Trial(lambda rng, n: rng.integers(-8, 8, n).astype(np.float32)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,10 @@ from spyre.dtypes import decode_dl16, encode_dl16
 from spyre.errors import SdscError, UnsupportedError
 from spyre.hw.device.device import Device
 from spyre.hw.spec import REGION_BYTES
-from spyre.mlir.builder.operations import OperandSpec, OperationSpec
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
+from spyre.mlir.operation.operation import Component
+from tests.hw.harness import Trial, compare
+from tests.hw.kernels.test_data_movement import any_bits
 
 ROWS, COLUMNS, K = 13, 128, 4
 
@@ -55,6 +60,19 @@ def test_values_and_positions(device: Device) -> None:
     raw = device.memory.read(REGION_BYTES, 4 * K * 128).view(np.int32)
     positions = raw.reshape(4, K, 32).transpose(1, 0, 2).reshape(K, COLUMNS)
     np.testing.assert_array_equal(positions, order)
+
+
+@pytest.mark.parametrize("name", ["topkvalue", "topkindex"])
+@pytest.mark.parametrize(("k", "splits"), [(4, {"x": 4}), (6, {"x": 2, "out": 2}), (3, {"x": 3})])
+@pytest.mark.parametrize("local", [False, True])
+def test_k_split_over_cores(name: str, k: int, splits: dict[str, int], local: bool) -> None:
+    """Each core writes the ranks of its slice, into one tensor or into its own scratchpad."""
+    spec = _spec(name, k=k, splits=splits)
+    if local:
+        target = replace(spec.outputs[0], component=Component.LX, base=0)
+        spec = replace(spec, outputs=[target])
+    op = build_operation(spec)
+    compare(op, Trial([lambda rng, n: rng.integers(-4, 4, n).astype(np.float32), any_bits]))
 
 
 def test_positions_as_numbers(device: Device) -> None:

@@ -23,6 +23,8 @@ INNER_PITCH, FORMAT, INT32 = tb.INNER_PITCH, tb.FORMAT, tb.INT32
 IN, OUT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS
 COUNT, STEP, KEPT, KEPT_STEP = tb.CONSTANT, tb.CONSTANT + 1, tb.CONSTANT + 2, tb.CONSTANT + 3
 """Elements along the reduced dim and their pitch in the input; k and its pitch in the output."""
+SHARE, SHARE_STEP = tb.CONSTANT + 4, tb.CONSTANT + 5
+"""Ranks per work slice of k, and the pitch of the slices in the output."""
 WORDS, WHOLE_STICK = tb.WORDS, tb.WHOLE_STICK
 LOWEST_FIRST = TOPK_TIES == "lowest"
 FIRST_POSITION = -1 if LOWEST_FIRST else 1 << 30
@@ -87,7 +89,8 @@ def topk(table, bases, half, word, integers, counters, scratch, first, last_unit
             for i in range(lanes):
                 last[i] = best[i]
                 last_at[i] = best_at[i]
-            place = target + k * table[KEPT_STEP]
+            part = k // table[SHARE]
+            place = target + part * table[SHARE_STEP] + (k % table[SHARE]) * table[KEPT_STEP]
             if table[OPCODE] == TOPK_INDEX:
                 store_positions(table, half, word, integers, place, best_at, stick)
             else:
