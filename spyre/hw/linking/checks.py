@@ -16,6 +16,7 @@ from spyre.hw.spec import (
     LX_BYTES,
     STICK_BYTES,
 )
+from spyre.hw.table import REQUANTIZATIONS, REQUANTIZE_KIND, plan as tb
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, footprint
 from spyre.mlir.program import Execute, Schedule
@@ -81,14 +82,26 @@ def check_lx(place: CheckedExecute, divided: UniformOperation, member: int) -> N
                 )
 
 
+def bears_overreach(plan: CorePlan) -> bool:
+    """True if its kernel can be told where an argument ends (`vectors.END`).
+
+    torch-spyre's conversions to and from fp8 go over pairs of sticks, the second one of which an
+    argument need not have; the card bears it, and what comes of those lanes is not used.
+    """
+    heads = plan.tables[plan.tables[:, tb.KIND] != tb.EXTRA]
+    floats = heads[:, tb.OPCODE] < REQUANTIZATIONS.index("add")
+    return bool(((heads[:, tb.KIND] == REQUANTIZE_KIND) & floats).all())
+
+
 def check_hbm(
     place: CheckedExecute, starts: Int64Array, allocations: Sequence[Allocation]
 ) -> Int64Array:
     """Owner (index into allocations) of every operand, [member, operand, core]; -1 for LX.
 
     ``starts``: [member, operand, core]. Only where each core has a tensor of its own, owners of
-    the cores may differ.
+    the cores may differ. Operations that bear it may go on behind the end of their owner.
     """
+    bounded = bears_overreach(place.plan)
     index = _AllocationIndex.of(allocations)
     owners = np.full(starts.shape, -1, np.int64)
     for k, tensor in enumerate(place.op.tensors):
@@ -100,7 +113,8 @@ def check_hbm(
         else:
             low = starts[:, k, :1] + place.plan.low_bytes[k]
             high = starts[:, k, :1] + place.plan.high_bytes[k]
-        holders = index.owner(low, high)
+        cut = bounded and not tensor.per_core_in_hbm
+        holders = index.owner(low, low + STICK_BYTES if cut else high)
         if (holders < 0).any():
             member, core = (int(i) for i in np.argwhere(holders < 0)[0])
             extent = int(low[member, core]), int(high[member, core])

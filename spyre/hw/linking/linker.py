@@ -15,7 +15,13 @@ import numpy.typing as npt
 
 from spyre.errors import BundleError, JsonLocation, UnsupportedError
 from spyre.hw.linking.binding import Binding
-from spyre.hw.linking.checks import CheckedExecute, check_alignment, check_hbm, check_lx
+from spyre.hw.linking.checks import (
+    CheckedExecute,
+    bears_overreach,
+    check_alignment,
+    check_hbm,
+    check_lx,
+)
 from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, OriginalAddresses
 from spyre.hw.linking.provenance import (
     FIXED,
@@ -48,10 +54,14 @@ from spyre.hw.table import (
     ELEMENTWISE_KIND,
     STRIP_STICKS,
     plan as tb,
+    vectors as vt,
 )
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Indirection, Operation, group_by_sizes, with_sizes
 from spyre.mlir.program import Execute, LoopProgram, Schedule
+
+_FARTHEST = 1 << 56
+"""Bytes that no operand reaches."""
 
 
 @dataclass
@@ -275,14 +285,45 @@ def arrangements_at(op: Operation, bases: Int64Array, binding: Binding) -> tuple
 def _bounded_tables(
     checked: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables with the index limit of gathers filled in: (tables, members) per distinct limit."""
-    everyone = np.arange(len(bases))
+    """Tables that say where arguments end, to those whose kernels ask: (tables, members) each."""
+    if bears_overreach(checked.plan):
+        return _cut_tables(checked, bases, owners, binding)
     value = next(
         (k for k, t in enumerate(checked.op.tensors) if t.indirection is Indirection.VALUE), None
     )
-    tables = checked.plan.tables
-    if value is None or not (tables[:, tb.KIND] == COPY_KIND).all():
+    if value is None or not (checked.plan.tables[:, tb.KIND] == COPY_KIND).all():
+        return [(checked.plan.tables, np.arange(len(bases)))]
+    return _index_limited_tables(checked, value, bases, owners, binding)
+
+
+def _cut_tables(
+    checked: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
+) -> list[tuple[Int64Array, Int64Array]]:
+    """Tables in which operands that go on behind their argument end there, per distinct ends."""
+    tables, everyone = checked.plan.tables, np.arange(len(bases))
+    ends = np.array([*(a.end_bytes for a in binding.allocations), 0], np.int64)
+    local = np.array([tensor.is_local for tensor in checked.op.tensors])
+    rooms = np.where(local, _FARTHEST, ends[owners] - bases)
+    over = np.array(checked.plan.high_bytes, np.int64) > rooms
+    if not over.any():
         return [(tables, everyone)]
+    result = []
+    distinct, which = np.unique(rooms, axis=0, return_inverse=True)
+    for k, room in enumerate(distinct):
+        cut = tables.copy()
+        heads = np.flatnonzero(cut[:, tb.KIND] != tb.EXTRA)
+        cut[heads, tb.FLAGS] |= vt.BOUNDED
+        for operand, room_bytes in enumerate(room):
+            cut[heads, tb.OPERAND + operand * tb.OPERAND_WORDS + vt.END] = 8 * room_bytes
+        result.append((cut, np.flatnonzero(which.reshape(-1) == k)))
+    return result
+
+
+def _index_limited_tables(
+    checked: CheckedExecute, value: int, bases: Int64Array, owners: Int64Array, binding: Binding
+) -> list[tuple[Int64Array, Int64Array]]:
+    """Tables with the index limit of gathers filled in, per distinct limit."""
+    tables = checked.plan.tables
     # the first index out of range, which kernels refuse: indices that stay in the allocation
     step = max(int(tables[0, tb.VALUE]), 1)
     _refuse_unrelated(checked.op, value)

@@ -20,6 +20,10 @@ EXACT_INTEGERS = 1
 OUTER, MIDDLE, INNER = range(COUNTS, COUNTS + 3)
 MIDDLE_BLOCK = 8
 """Middle steps of one unit; whole bytes of 4-bit elements are within one."""
+END = 4
+"""Operand word: bits from the operand's base on that it may touch, where FLAGS has BOUNDED."""
+BOUNDED = 1
+"""FLAGS bit: elements beyond END are read as 0 and not written."""
 
 # windowing: groups kept sticks (a vector per operand), places in the window (per input)
 KEPT, PLACES = range(COUNTS, COUNTS + 2)

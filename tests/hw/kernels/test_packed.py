@@ -8,18 +8,25 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from spyre.errors import UnsupportedError
+from spyre.dtypes import decode_device, decode_dl16, encode_device, encode_dl16
+from spyre.errors import DeviceFault, UnsupportedError
+from spyre.hw.linking.binding import Allocation
 from spyre.hw.ops.table import OPS, Family, OpDefinition
 from spyre.hw.plans.requantize import _FORMATS
-from spyre.mlir.builder.operations import OperationSpec
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
+from spyre.mlir.operation.operation import Operation
 from tests.hw.harness import (
+    Array,
     Fill,
     Trial,
     any_numbers,
     compare,
+    engine,
+    link,
     map_tensors,
     move_lx,
     normals,
+    region,
     small_numbers,
 )
 from tests.hw.packed_cases import a_stick, b_stick, build, operand, whole_numbers
@@ -127,3 +134,60 @@ def test_replicated_cores():
     twice = map_tensors(op, lambda t: replace(t, starts=t.starts * 2))
     twice = replace(twice, core_slices=op.core_slices * 2, cores=tuple(range(6)))
     compare(twice, Trial(fills_of("int8")))
+
+
+ROWS = 3
+OUTSIDE = 0x5A5A
+"""What others have behind an argument."""
+
+
+def conversion(name: str, formats: tuple[str, str], sizes: tuple[int, int]) -> Operation:
+    """``name`` over 3 rows of 128 columns, one core per row, rows next to each other."""
+    operands = [
+        OperandSpec(("mb", "out"), (("out", size),), region(k), data_format=data_format, role=role)
+        for k, (data_format, size, role) in enumerate(zip(formats, sizes, "IO", strict=True))
+    ]
+    return build_operation(
+        OperationSpec(
+            name, {"mb": ROWS, "out": 128}, operands[:1], operands[1:], {"mb": ROWS},
+            data_format=formats[0],
+        )
+    )  # fmt: skip
+
+
+def run_cut(op: Operation, sizes: tuple[int, int], source: Array) -> Array:
+    """Bytes of the output and behind it, where the arguments have ``sizes`` and others the rest."""
+    memory = engine().memory
+    for k in range(2):
+        memory.write(region(k), np.full(1 << 11, OUTSIDE, np.uint16).view(np.uint8))
+    memory.write(region(0), source.view(np.uint8).reshape(-1))
+    allocations = [Allocation(f"t{k}", region(k), size) for k, size in enumerate(sizes)]
+    engine().executor.run(link(engine(), [op], allocations))
+    return memory.read(region(1), 1 << 11)
+
+
+def test_a_second_stick_behind_the_argument_is_read_as_zero():
+    """To fp8, 64 of 128 columns: what others have there is not quantised into the result."""
+    op = conversion("qfp8ch", ("SEN169_FP16", "SEN143_FP8"), (64, 128))
+    values = np.arange(ROWS * 64, dtype=np.float32).reshape(ROWS, 64) - 64
+    found = run_cut(op, (ROWS * 128, ROWS * 128), encode_dl16(values))[: ROWS * 128]
+    sticks = decode_device(found.view(np.uint8), "SEN143_FP8").reshape(ROWS, 8, 2, 8)
+    expected = decode_device(encode_device(values, "SEN143_FP8"), "SEN143_FP8")
+    np.testing.assert_array_equal(sticks[:, :, 0].reshape(ROWS, 64), expected)
+    np.testing.assert_array_equal(sticks[:, :, 1], 0)
+
+
+def test_a_second_stick_behind_the_argument_is_not_written():
+    """From fp8, 64 of 128 columns: the memory of others keeps what it has."""
+    op = conversion("fp8todl16", ("SEN143_FP8", "SEN169_FP16"), (128, 64))
+    values = np.arange(ROWS * 128, dtype=np.float32).reshape(ROWS, 8, 2, 8) % 16
+    found = run_cut(op, (ROWS * 128, ROWS * 128), encode_device(values, "SEN143_FP8"))
+    sticks = found.view(np.uint16).reshape(-1, 64)
+    np.testing.assert_array_equal(decode_dl16(sticks[:ROWS]), values[:, :, 0].reshape(ROWS, 64))
+    assert (sticks[ROWS:] == OUTSIDE).all()
+
+
+def test_a_first_stick_outside_is_a_fault():
+    op = conversion("qfp8ch", ("SEN169_FP16", "SEN143_FP8"), (64, 128))
+    with pytest.raises(DeviceFault, match="SPY411: qfp8ch touches memory outside"):
+        link(engine(), [op], [Allocation("t1", region(1), ROWS * 128)])

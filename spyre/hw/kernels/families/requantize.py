@@ -2,7 +2,7 @@
 
 One unit is an outer step and up to 8 middle steps, each a vector of inner elements, so that both
 4-bit elements of a byte are written by one thread. Floating point operations stage float32 values,
-integer ones work on int32 words.
+integer ones work on int32 words. Of sticks beyond an argument (BOUNDED) nothing is taken or given.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ F = np.float32
 QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(REQUANTIZATIONS))
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
-OPCODE, INPUTS, CONSTANT = tb.OPCODE, tb.INPUTS, tb.CONSTANT
+OPCODE, INPUTS, CONSTANT, FLAGS = tb.OPCODE, tb.INPUTS, tb.CONSTANT, tb.FLAGS
+END, BOUNDED = vt.END, vt.BOUNDED
 OUTER, MIDDLE, INNER, MIDDLE_BLOCK = vt.OUTER, vt.MIDDLE, vt.INNER, vt.MIDDLE_BLOCK
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 FP8_MAX = F(QUANTIZED_FP8_MAX)
@@ -97,10 +98,41 @@ def requantize_words(opcode, word, words, places, vectors, inner):
 
 
 @kernel
-def requantize_values(table, half, word, octet, places, vectors, buffer):
+def gather_bounded(half, word, octet, code, place, end, offsets, buffer):
+    """:func:`gather_values` of what lies before bit ``end``; 0 for the rest."""
+    for i in range(buffer.size):
+        buffer[i] = F(0.0)
+        if place + offsets[i] < end:
+            one = offsets[i : i + 1]
+            gather_values(half, word, octet, code, place, one, buffer[i : i + 1])
+
+
+@kernel
+def scatter_bounded(half, word, octet, code, place, end, offsets, buffer):
+    """:func:`scatter_values` of what lies before bit ``end``."""
+    for i in range(buffer.size):
+        if place + offsets[i] < end:
+            one = offsets[i : i + 1]
+            scatter_values(half, word, octet, code, place, one, buffer[i : i + 1])
+
+
+@kernel
+def end_of(table, bases, operand):
+    """First bit of memory that the operand may not touch."""
+    at = OPERAND + operand * OPERAND_WORDS
+    return table[at + END] + 8 * bases[table[at + TENSOR]]
+
+
+@kernel
+def requantize_values(table, bases, half, word, octet, places, vectors, buffer):
     """Floating point operations of one input."""
     opcode, target = table[OPCODE], OPERAND + OPERAND_WORDS
-    gather_values(half, word, octet, table[OPERAND + FORMAT], places[0], vectors[0], buffer)
+    bounded, code = table[FLAGS] & BOUNDED, table[OPERAND + FORMAT]
+    if bounded:
+        end = end_of(table, bases, 0)
+        gather_bounded(half, word, octet, code, places[0], end, vectors[0], buffer)
+    else:
+        gather_values(half, word, octet, code, places[0], vectors[0], buffer)
     if opcode == QUANTIZE8 or opcode == QUANTIZE4:
         scale = np.float64(bits_float(np.int32(table[CONSTANT])))
         shift = np.float64(bits_float(np.int32(table[CONSTANT + 1])))
@@ -108,7 +140,12 @@ def requantize_values(table, half, word, octet, places, vectors, buffer):
         quantize(buffer, scale, shift, -high - 1.0, high)
     elif opcode == TO_FP8:
         saturate(buffer, FP8_MAX)
-    scatter_values(half, word, octet, table[target + FORMAT], places[1], vectors[1], buffer)
+    code = table[target + FORMAT]
+    if bounded:
+        end = end_of(table, bases, 1)
+        scatter_bounded(half, word, octet, code, places[1], end, vectors[1], buffer)
+    else:
+        scatter_values(half, word, octet, code, places[1], vectors[1], buffer)
 
 
 @kernel
@@ -134,7 +171,7 @@ def requantize(table, bases, half, word, words, octet, first, last):
             if opcode >= ADD:
                 requantize_words(opcode, word, words, places, vectors, inner)
             else:
-                requantize_values(table, half, word, octet, places, vectors, buffer)
+                requantize_values(table, bases, half, word, octet, places, vectors, buffer)
 
 
 @entry
