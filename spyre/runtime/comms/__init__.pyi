@@ -3,8 +3,8 @@ from .algorithms import (
     Algorithm as Algorithm,
 )
 from .collectives import (
+    CollectiveRecord as CollectiveRecord,
     Communicator as Communicator,
-    Operation as Operation,
 )
 from .errors import (
     CollectiveError as CollectiveError,

@@ -26,14 +26,14 @@ from spyre.runtime.comms.algorithms import (
     piece_sizes,
 )
 from spyre.runtime.comms.errors import CollectiveError
-from spyre.runtime.comms.transport import Box, Bytes, Deadline, Round, Transport
+from spyre.runtime.comms.transport import Bytes, Deadline, Outbox, Round, Transport
 
 SMALL_BYTES = 64 << 10
 """Reductions up to this size are one exchange: every rank sends all and reduces all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class CollectiveRecord:
     """One collective as it was run. ``seconds``: of the host; ``size_bytes``: of the argument."""
 
     name: str
@@ -69,7 +69,7 @@ class Communicator:
         self,
         transport: Transport,
         algorithm: str = "RankOrder",
-        observer: Callable[[Operation], None] | None = None,
+        observer: Callable[[CollectiveRecord], None] | None = None,
     ) -> None:
         self.transport = transport
         self.algorithm = algorithm
@@ -128,7 +128,7 @@ class Communicator:
     def _all_reduce_small(
         self, run: Bytes, combiner: Combiner, detail: str, deadline: Deadline
     ) -> None:
-        boxes = [Box((run.size,), self._others)]
+        boxes = [Outbox((run.size,), self._others)]
         with self._round("all_reduce", detail, boxes, run.size, deadline) as current:
             self._fill(current, 0, 0, run)
             runs = [
@@ -150,14 +150,14 @@ class Communicator:
     ) -> None:
         """Every rank reduces a chunk of all runs and hands it to the receivers, piece by piece.
 
-        Box c: what this rank has of chunk c; the last box: its own chunk, reduced. Piece by piece
+        Outbox c: what this rank has of chunk c; the last box: its own chunk, reduced. Piece by piece
         the steps follow each other so that the ranks work at the same time.
         """
         bounds = chunk_bounds(run.size, self.size)
         sizes = [piece_sizes(end - start) for start, end in bounds]
         others = tuple(k for k in receivers if k != self.rank)
-        boxes = [Box(sizes[c] if c != self.rank else (), (c,)) for c in range(self.size)] + [
-            Box(sizes[self.rank], others)
+        boxes = [Outbox(sizes[c] if c != self.rank else (), (c,)) for c in range(self.size)] + [
+            Outbox(sizes[self.rank], others)
         ]
         starts = [edges_of(s, start) for (start, _), s in zip(bounds, sizes, strict=True)]
         takes = self.rank in receivers
@@ -203,7 +203,7 @@ class Communicator:
         sizes = block_bytes(own_blocks)
         blocks = [blocks_of(_shape(part)) for part in parts]
         boxes = [
-            Box(block_bytes(blocks[c]) if c != self.rank else (), (c,)) for c in range(self.size)
+            Outbox(block_bytes(blocks[c]) if c != self.rank else (), (c,)) for c in range(self.size)
         ]
 
         def give(current: Round, index: int) -> None:
@@ -293,7 +293,7 @@ class Communicator:
         layout = {box: blocks_of(_shape(item.part)) for box, item in given.items()}
         expected = {k: blocks_of(_shape(item.part)) for k, item in taken.items()}
         boxes = [
-            Box(block_bytes(layout[box]), given[box].readers) if box in given else Box((), ())
+            Outbox(block_bytes(layout[box]), given[box].readers) if box in given else Outbox((), ())
             for box in range(max(given, default=-1) + 1)
         ]
 
@@ -331,7 +331,7 @@ class Communicator:
 
     @contextmanager
     def _round(
-        self, name: str, detail: str, boxes: Sequence[Box], size_bytes: int, deadline: Deadline
+        self, name: str, detail: str, boxes: Sequence[Outbox], size_bytes: int, deadline: Deadline
     ) -> Iterator[Round]:
         self.check()
         self._sequence += 1
@@ -351,7 +351,9 @@ class Communicator:
         if self.observer is not None:
             seconds = time.perf_counter() - start
             combined = self._combined_bytes
-            self.observer(Operation(name, detail, self._sequence, size_bytes, seconds, combined))
+            self.observer(
+                CollectiveRecord(name, detail, self._sequence, size_bytes, seconds, combined)
+            )
 
     @staticmethod
     def _fill(current: Round, box: int, index: int, content: Bytes) -> None:

@@ -29,9 +29,9 @@ from spyre.runtime.comms.algorithms import edges_of
 from spyre.runtime.comms.errors import CollectiveError
 from spyre.runtime.comms.transport import (
     MAX_RANKS,
-    Box,
     Bytes,
     Deadline,
+    Outbox,
     Store,
     disagreement,
     missing,
@@ -52,7 +52,7 @@ LOOK_SECONDS = 0.01
 SMALLEST_ARENA = 1 << 16
 
 
-class Memory(Protocol):
+class RankMemory(Protocol):
     """Where pages and arenas lie."""
 
     pages: np.ndarray[tuple[int, int], np.dtype[np.uint64]]
@@ -71,9 +71,9 @@ class Memory(Protocol):
 
 
 class SharedMemory:
-    """The transport of one rank over a `Memory`."""
+    """The transport of one rank over a `RankMemory`."""
 
-    def __init__(self, memory: Memory, rank: int, size: int) -> None:
+    def __init__(self, memory: RankMemory, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self._memory = memory
         self._pages = memory.pages
@@ -82,7 +82,7 @@ class SharedMemory:
 
     @contextmanager
     def round(
-        self, header: str, boxes: Sequence[Box], deadline: Deadline
+        self, header: str, boxes: Sequence[Outbox], deadline: Deadline
     ) -> Iterator[_MemoryRound]:
         """See `Transport.round`."""
         last = self._round
@@ -112,7 +112,7 @@ class SharedMemory:
 class _Waiting:
     """Waits for words of other ranks, bounded by a deadline and by the others' lives."""
 
-    memory: Memory
+    memory: RankMemory
     others: Sequence[int]
     header: str
     deadline: Deadline
@@ -154,7 +154,7 @@ class _Waiting:
 class _MemoryRound:
     """See `Round`."""
 
-    memory: Memory
+    memory: RankMemory
     rank: int
     number: int
     header: str
@@ -165,7 +165,7 @@ class _MemoryRound:
     arenas: dict[int, Bytes] = field(default_factory=dict)
     offsets: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
-    def publish(self, boxes: Sequence[Box]) -> None:
+    def publish(self, boxes: Sequence[Outbox]) -> None:
         """Lay out the boxes and tell the others that this rank has come."""
         page = self.memory.pages[self.rank]
         total = sum(box.size_bytes for box in boxes)
@@ -254,7 +254,7 @@ class ProcessMemory:
         page[ARENA_FD] = self._arena_fd
 
     def own_arena(self, size_bytes: int) -> Bytes:
-        """See `Memory.own_arena`."""
+        """See `RankMemory.own_arena`."""
         if size_bytes > self._arena.size:
             capacity = max(SMALLEST_ARENA, 1 << (size_bytes - 1).bit_length())
             os.ftruncate(self._arena_fd, capacity)
@@ -263,7 +263,7 @@ class ProcessMemory:
         return self._arena
 
     def arena(self, rank: int) -> Bytes:
-        """See `Memory.arena`."""
+        """See `RankMemory.arena`."""
         page = self.pages[rank]
         mapped = self._peers.get(rank)
         if mapped is None or mapped.size < page[ARENA_BYTES]:
@@ -272,12 +272,12 @@ class ProcessMemory:
         return mapped
 
     def is_alive(self, rank: int) -> bool:
-        """See `Memory.is_alive`; a process whose number was given to another one has ended."""
+        """See `RankMemory.is_alive`; a process whose number was given to another one has ended."""
         page = self.pages[rank]
         return _start_time(int(page[PROCESS])) == int(page[STARTED])
 
     def close(self) -> None:
-        """See `Memory.close`; mappings go with the last array that shows them."""
+        """See `RankMemory.close`; mappings go with the last array that shows them."""
         if self._arena_fd >= 0:
             os.close(self._arena_fd)
             self._arena_fd = -1
@@ -383,13 +383,13 @@ class ThreadMemory:
         self.pages = self._room.pages
 
     def own_arena(self, size_bytes: int) -> Bytes:
-        """See `Memory.own_arena`."""
+        """See `RankMemory.own_arena`."""
         if size_bytes > self._room.arenas[self._rank].size:
             self._room.arenas[self._rank] = np.empty(size_bytes, np.uint8)
         return self._room.arenas[self._rank]
 
     def arena(self, rank: int) -> Bytes:
-        """See `Memory.arena`."""
+        """See `RankMemory.arena`."""
         return self._room.arenas[rank]
 
     def is_alive(self, rank: int) -> bool:
@@ -397,7 +397,7 @@ class ThreadMemory:
         return True
 
     def close(self) -> None:
-        """See `Memory.close`; the room goes with its last rank."""
+        """See `RankMemory.close`; the room goes with its last rank."""
         with _rooms_lock:
             self._room.present -= 1
             if self._room.present == 0:

@@ -17,9 +17,9 @@ from spyre.runtime.comms.errors import CollectiveError
 from spyre.runtime.comms.memory import check_size
 from spyre.runtime.comms.transport import (
     MAX_RANKS,
-    Box,
     Bytes,
     Deadline,
+    Outbox,
     disagreement,
     missing,
 )
@@ -64,7 +64,7 @@ class MessageTransport:
 
     @contextmanager
     def round(
-        self, header: str, boxes: Sequence[Box], deadline: Deadline
+        self, header: str, boxes: Sequence[Outbox], deadline: Deadline
     ) -> Iterator[_MessageRound]:
         """See `Transport.round`."""
         first_tag = (self._round % ROUNDS) * TAGS_PER_ROUND
@@ -95,7 +95,7 @@ class _MessageRound:
     rank: int
     size: int
     header: str
-    boxes: tuple[Box, ...]
+    boxes: tuple[Outbox, ...]
     deadline: Deadline
     first_tag: int
     contents: list[Bytes] = field(default_factory=list)

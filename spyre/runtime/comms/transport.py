@@ -54,7 +54,7 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Outbox:
     """Bytes of one rank for ``readers``: the sizes of its pieces in the order they are filled."""
 
     sizes: tuple[int, ...]
@@ -95,7 +95,7 @@ class Transport(Protocol):
         """Number of ranks."""
 
     def round(
-        self, header: str, boxes: Sequence[Box], deadline: Deadline
+        self, header: str, boxes: Sequence[Outbox], deadline: Deadline
     ) -> AbstractContextManager[Round]:
         """The next round; on leaving, all ranks have come to it with the same header."""
 
