@@ -150,8 +150,8 @@ class Communicator:
     ) -> None:
         """Every rank reduces a chunk of all runs and hands it to the receivers, piece by piece.
 
-        Outbox c: what this rank has of chunk c; the last box: its own chunk, reduced. Piece by piece
-        the steps follow each other so that the ranks work at the same time.
+        Outbox c: what this rank has of chunk c; the last one: its own chunk, reduced. The steps
+        follow each other piece by piece, so that the ranks work at the same time.
         """
         bounds = chunk_bounds(run.size, self.size)
         sizes = [piece_sizes(end - start) for start, end in bounds]
