@@ -192,7 +192,8 @@ def host_tensor(source: torch.Tensor) -> HostTensor:
     bits = _BIT_PATTERNS.get(source.dtype)
     elements = storage_elements(tuple(source.size()), tuple(source.stride()))
     flat = source.as_strided((elements,), (1,), source.storage_offset())
-    storage = (flat if bits is None else flat.view(bits)).numpy()
+    # Tensor.numpy() would forbid to resize the tensor from then on.
+    storage = np.from_dlpack(flat.detach() if bits is None else flat.detach().view(bits))
     if bits is not None:
         storage = storage.view(np.dtype(_UNSIGNED[storage.dtype.itemsize]))
     return HostTensor("tensor", name, tuple(source.size()), tuple(source.stride()), 0, storage)

@@ -160,3 +160,14 @@ def test_storages_say_where_they_are():
     card = torch.arange(3.0, device="spyre").untyped_storage()
     assert (host.is_spyre, card.is_spyre) == (False, True)
     assert torch.empty(0, device="spyre").storage().is_spyre
+
+
+@pytest.mark.parametrize("copy", [lambda t: t.cpu(), lambda t: torch.empty(6).copy_(t)])
+def test_what_comes_from_the_card_can_be_resized(copy):
+    assert copy(torch.arange(6.0).to("spyre")).resize_(12)[:6].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_goes_to_the_card_can_be_resized():
+    host = torch.arange(6.0)
+    host.to("spyre")
+    assert host.resize_(12).numel() == 12

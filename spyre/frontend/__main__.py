@@ -1,0 +1,60 @@
+"""``python -m spyre.frontend install PATH`` | ``uninstall`` | ``check``.
+
+Exit codes: 0 done; 2 not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from spyre.errors import SpyreError
+from spyre.frontend.install import Report, check, install, uninstall
+
+EPILOG = """\
+afterwards:
+  export SPYRE_FRONTEND=torch-spyre
+  python -c "import torch; print(torch.ones(2, device='spyre') + 1)"
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out the command line ``arguments`` (default: the process's); returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        report = _run(options)
+    except (SpyreError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for sentence in report.done:
+        print(sentence)
+    for sentence in report.warnings:
+        print(f"warning: {sentence}", file=sys.stderr)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> Report:
+    if options.command == "install":
+        return install(Path(options.path))
+    return uninstall() if options.command == "uninstall" else check()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m spyre.frontend",
+        description="torch-spyre, IBM's frontend for PyTorch, unmodified on the simulator.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    make = commands.add_parser("install", help="make a checkout of torch-spyre importable")
+    make.add_argument("path", metavar="PATH", help="of the checkout")
+    commands.add_parser("uninstall", help="undo that")
+    commands.add_parser("check", help="say what is installed, and what is missing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Makes a checkout of torch-spyre importable in this environment, and undoes it.
+
+Its setup.py compiles against libraries that are not public; its Python needs no build. A link to
+the checkout's package goes into site-packages, with a record of it in the form that pip knows, so
+that ``pip list`` shows it and ``pip uninstall torch-spyre`` takes it away too. The record has no
+entry point: SPYRE_FRONTEND decides whether torch-spyre is loaded, wherever else it is installed.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from spyre.errors import LaunchError
+
+PACKAGE = "torch_spyre"
+MARK = "spyre.frontend"
+"""Who installed it, in the record."""
+TORCH = "2.13"
+"""What torch-spyre pins torch to."""
+REQUIRED = ("regex", "psutil", "numpy")
+FOR_TESTS = ("pytest", "pydantic", "expecttest", "pyyaml")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done, and what is not as torch-spyre has it; both in sentences."""
+
+    done: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def site_packages() -> Path:
+    """Where this environment has its packages."""
+    return Path(sysconfig.get_paths()["purelib"])
+
+
+def install(checkout: Path, target: Path | None = None) -> Report:
+    """Make ``torch_spyre`` of a checkout importable; replaces an earlier link of this command.
+
+    ``target``: site-packages, by default this environment's. LaunchError SPY993 for a path that is
+    no checkout, SPY994 where somebody else has installed the package.
+    """
+    folder = site_packages() if target is None else target
+    source = _source(checkout)
+    removed = _remove(folder)
+    link = folder / PACKAGE
+    _check_free(link, folder)
+    link.symlink_to(source, target_is_directory=True)
+    version = _version(source)
+    record = _write_record(folder, version)
+    done = (
+        *removed,
+        f"{link} links to {source}",
+        f"{record} records it as torch-spyre {version}",
+        "nothing of torch-spyre was copied or changed",
+    )
+    return Report(done, tuple(_warnings(source)))
+
+
+def uninstall(target: Path | None = None) -> Report:
+    """Undo `install`; what somebody else installed stays. LaunchError SPY994 where that is all."""
+    folder = site_packages() if target is None else target
+    removed = _remove(folder)
+    if not removed:
+        _check_free(folder / PACKAGE, folder)
+        return Report(("torch-spyre is not installed",))
+    return Report(removed)
+
+
+def check(target: Path | None = None) -> Report:
+    """What is there, and what is missing."""
+    folder = site_packages() if target is None else target
+    link = folder / PACKAGE
+    if not _is_there(link):
+        return Report(("torch-spyre is not installed",))
+    source = link.resolve()
+    return Report((f"{PACKAGE} is {source}, version {_version(source)}",), tuple(_warnings(source)))
+
+
+def _source(checkout: Path) -> Path:
+    source = (checkout / PACKAGE).resolve()
+    if not (source / "__init__.py").is_file():
+        raise LaunchError(
+            "SPY993",
+            f"{checkout} is no checkout of torch-spyre",
+            expected=f"a folder with {PACKAGE}/__init__.py",
+            found=", ".join(sorted(p.name for p in checkout.glob("*"))[:8]) or "nothing",
+            hint="git clone https://github.com/torch-spyre/torch-spyre",
+        )
+    return source
+
+
+def _check_free(link: Path, folder: Path) -> None:
+    others = [p for p in (link, *folder.glob(f"{PACKAGE}-*.dist-info")) if _is_there(p)]
+    if others:
+        raise LaunchError(
+            "SPY994",
+            "torch-spyre is installed in this environment, and not by this command",
+            expected=f"no {link}",
+            found=", ".join(map(str, others)),
+            hint="pip uninstall torch-spyre",
+        )
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_symlink() or path.exists()
+
+
+def _remove(folder: Path) -> tuple[str, ...]:
+    """Take away what this command has made."""
+    done = []
+    for record in folder.glob(f"{PACKAGE}-*.dist-info"):
+        installer = record / "INSTALLER"
+        if not installer.is_file() or installer.read_text().strip() != MARK:
+            continue
+        link = folder / PACKAGE
+        if link.is_symlink():
+            link.unlink()
+            done.append(f"removed the link {link}")
+        shutil.rmtree(record)
+        done.append(f"removed {record}")
+    return tuple(done)
+
+
+def _version(source: Path) -> str:
+    """``__version__`` of version.py, which need not be imported for it."""
+    path = source / "version.py"
+    tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            names = [t.id for t in node.targets if isinstance(t, ast.Name)]
+            if "__version__" in names:
+                return str(node.value.value)
+    return "0"
+
+
+def _write_record(folder: Path, version: str) -> Path:
+    record = folder / f"{PACKAGE}-{version}.dist-info"
+    record.mkdir()
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: torch-spyre\nVersion: {version}\n"
+        "Summary: linked from a checkout by python -m spyre.frontend install\n",
+        "INSTALLER": f"{MARK}\n",
+    }
+    for name, text in files.items():
+        (record / name).write_text(text)
+    listed = [PACKAGE, *(f"{record.name}/{name}" for name in (*files, "RECORD"))]
+    (record / "RECORD").write_text("".join(f"{name},,\n" for name in listed))
+    return record
+
+
+# --- what torch-spyre needs -----------------------------------------------------------------------
+
+
+def _warnings(source: Path) -> list[str]:
+    """Versions and packages that are not as torch-spyre has them."""
+    found = []
+    torch = _installed("torch")
+    if torch is None or not torch.startswith(f"{TORCH}."):
+        found.append(f"torch-spyre is made for torch {TORCH}, and {torch or 'no torch'} is there")
+    if sys.version_info < (3, 12):
+        found.append(
+            "torch-spyre uses Python 3.12; on 3.11 its warnings are translated, and its tests need "
+            "the plugin of `python -m tests.frontend`"
+        )
+    for names, use in ((REQUIRED, "torch-spyre needs"), (FOR_TESTS, "its tests need")):
+        missing = [name for name in names if _installed(name) is None]
+        if missing:
+            found.append(f"{use} {', '.join(missing)}: pip install {' '.join(missing)}")
+    if compiled := sorted(source.glob("_C*.so")):
+        found.append(f"{compiled[0].name} is there and not used where SPYRE_FRONTEND=torch-spyre")
+    if shutil.which("dxp_standalone") is None:
+        found.append("dxp_standalone, a console script of spyre, has to be on PATH")
+    return found
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,75 @@
+"""The command that makes a checkout importable, and its undoing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+
+from spyre.errors import LaunchError
+from spyre.frontend.__main__ import main
+from spyre.frontend.install import check, install, uninstall
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    package = tmp_path / "checkout" / "torch_spyre"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "version.py").write_text('__version__ = "0.7"\n')
+    return package.parent
+
+
+@pytest.fixture
+def site(tmp_path):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    return folder
+
+
+def test_installs_links_and_undoes(checkout, site):
+    report = install(checkout, site)
+    assert (site / "torch_spyre").resolve() == checkout / "torch_spyre"
+    (found,) = importlib.metadata.distributions(path=[str(site)])
+    assert (found.name, found.version) == ("torch-spyre", "0.7")
+    assert not found.entry_points
+    assert "nothing of torch-spyre was copied or changed" in report.done
+    assert "version 0.7" in check(site).done[0]
+    assert len(uninstall(site).done) == 2
+    assert not list(site.iterdir())
+    assert sorted(p.name for p in (checkout / "torch_spyre").iterdir()) == [
+        "__init__.py",
+        "version.py",
+    ]
+
+
+def test_replaces_its_own_link(checkout, site, tmp_path):
+    install(checkout, site)
+    moved = checkout.rename(tmp_path / "moved")
+    install(moved, site)
+    assert (site / "torch_spyre" / "version.py").is_file()
+    assert uninstall(site).done
+    assert uninstall(site).done == ("torch-spyre is not installed",)
+
+
+def test_leaves_others_alone(checkout, site):
+    (site / "torch_spyre").mkdir()
+    for change in (lambda: install(checkout, site), lambda: uninstall(site)):
+        with pytest.raises(LaunchError, match="SPY994"):
+            change()
+    assert (site / "torch_spyre").is_dir()
+
+
+def test_no_checkout(tmp_path, capsys):
+    assert main(["install", str(tmp_path)]) == 2
+    assert "SPY993" in capsys.readouterr().err
+
+
+def test_says_what_is_missing(checkout, site, monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    warnings = " ".join(install(checkout, site).warnings)
+    assert "torch 2.13, and no torch" in warnings
+    assert "pip install regex psutil numpy" in warnings

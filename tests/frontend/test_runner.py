@@ -1,0 +1,101 @@
+"""The runner of torch-spyre's tests, on a checkout of three tests and two configurations."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.frontend.__main__ import Result, main
+from tests.frontend.expectations import Expectations
+
+CONFIGURATION = """
+test_suite_config:
+  files:
+    - path: ${TORCH_DEVICE_ROOT}/tests/test_a.py
+      unlisted_test_mode: %s
+      tests:
+        - names: [%s]
+          mode: %s
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    configs = tmp_path / "tests" / "configs" / "torch_spyre_tests"
+    configs.mkdir(parents=True)
+    (configs / "a.yaml").write_text(CONFIGURATION % ("skip", "T::test_x.*", "xfail"))
+    (configs / "b.yaml").write_text(CONFIGURATION % ("skip", "T::test_.*", "mandatory_success"))
+    (tmp_path / "tests" / "test_a.py").write_text("")
+    return tmp_path
+
+
+def test_modes(checkout):
+    pytest.importorskip("yaml")
+    expectations = Expectations(checkout)
+    node = "tests/test_a.py::T::test_"
+    assert expectations.mode(node + "xy[1]") == "xfail"
+    assert expectations.mode(node + "y[1]") == "mandatory_success"
+    assert expectations.mode("tests/test_a.py::U::z") == "skip"
+    assert expectations.mode("tests/test_b.py::U::z") == "unconfigured"
+    assert expectations.test_files(checkout) == ["tests/test_a.py"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected", "verdict"),
+    [
+        ("passed", "mandatory_success", "passed"),
+        ("failed", "mandatory_success", "unexpected failure"),
+        ("failed", "xfail", "expected failure"),
+        ("expected failure", "mandatory_success", "expected failure"),
+        ("passed", "xfail", "passes, not demanded"),
+        ("skipped", "mandatory_success", "skipped"),
+        ("failed", "unconfigured", "fails, not demanded"),
+    ],
+)
+def test_verdicts(outcome, expected, verdict):
+    assert Result("a", outcome, expected, 0, "", "").verdict == verdict
+
+
+def test_causes():
+    refused = Result("a", "failed", "xfail", 0, "RuntimeError: error SPY411: beyond", "x/y.py:3")
+    assert refused.cause == "SPY411"
+    wrong = Result("a", "failed", "xfail", 0, "AssertionError: 3 != 4", "x/y.py:3")
+    assert wrong.cause == "AssertionError in y.py"
+
+
+def test_needs_a_checkout(tmp_path, capsys):
+    assert main(["--torch-spyre", str(tmp_path)]) == 2
+    assert "no checkout of torch-spyre" in capsys.readouterr().err
+
+
+def test_runs_files_in_processes_and_survives_their_death(checkout, monkeypatch, capsys):
+    pytest.importorskip("yaml")
+    (checkout / "torch_spyre").mkdir()
+    (checkout / "tests" / "test_a.py").write_text(
+        "import os\nimport pytest\n\nclass T:\n    __test__ = True\n"
+        "    def test_good(self): pass\n"
+        "    def test_bad(self): raise RuntimeError('error SPY411: beyond')\n"
+        "    def test_dies(self): os._exit(9)\n"
+        "    def test_xpected(self): assert False\n"
+        "    @pytest.mark.xfail\n    def test_marked(self): assert False\n"
+    )
+    (checkout / "pytest.ini").write_text("[pytest]\npython_classes = T\n")
+    tool = checkout / "dxp_standalone"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(checkout), prepend=":")
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    results = checkout / "results.json"
+    assert main(["--torch-spyre", str(checkout), "--json", str(results)]) == 1
+    verdicts = {row["id"].rpartition("_")[2]: row for row in json.loads(results.read_text())}
+    assert {name: row["verdict"] for name, row in verdicts.items()} == {
+        "good": "passed",
+        "bad": "unexpected failure",
+        "dies": "unexpected failure",
+        "xpected": "expected failure",
+        "marked": "expected failure",
+    }
+    assert verdicts["bad"]["cause"] == "SPY411"
+    assert "ended with code 9" in verdicts["dies"]["error"]
+    assert "2 of 4 mandatory tests as expected" in capsys.readouterr().out
