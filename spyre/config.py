@@ -114,6 +114,12 @@ TORCH_DEBUG = Variable(
     "1: log every operation, copy and compiled program of the PyTorch device to the logger "
     "`spyre.torch`",
 )
+WITHOUT_PATCHES = Variable(
+    "SPYRE_WITHOUT_PATCHES",
+    "",
+    "changes of torch that importing it leaves out, such as printing,pinning: see PyTorch; "
+    "default: none",
+)
 KEEP = Variable(
     "SPYRE_KEEP",
     "",

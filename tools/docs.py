@@ -257,6 +257,21 @@ def eager_kernels() -> str:
     return table(("what", "operations, all their overloads"), rows)
 
 
+def torch_patches() -> str:
+    """Every change of torch, by the name that leaves it out."""
+    from spyre.torch_backend.registration import patches
+
+    rows = (
+        (_code(patch.name), patch.purpose, _replaced(patch.targets)) for patch in patches.PATCHES
+    )
+    return table(("name", "what it is for", "replaces"), rows)
+
+
+def _replaced(targets: Sequence[str], most: int = 4) -> str:
+    shown = targets if len(targets) <= most else targets[:1]
+    return ", ".join(map(_code, shown)) + (", …" if len(shown) < len(targets) else "")
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "cost-constants": lambda: table(cost_tables.CONSTANTS_HEAD, cost_tables.constants()),
     "cost-errors": lambda: table(cost_tables.ERRORS_HEAD, cost_tables.errors()),
@@ -268,6 +283,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "stick-rules": stick_rules,
     "error-classes": classes,
     "environment": environment,
+    "torch-patches": torch_patches,
     "formats": formats,
     "host-dtypes": host_dtypes,
     "agreement": agreement,

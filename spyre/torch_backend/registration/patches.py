@@ -1,16 +1,20 @@
 """The only changes made to torch itself: where torch 2.13 has no hook for a device in Python.
 
-Each one keeps the behaviour for all other devices, and none loads the simulator before a tensor
-is on a card.
+Each one keeps the behaviour for all other devices, none loads the simulator before a tensor is on a
+card, and SPYRE_WITHOUT_PATCHES leaves out those it names. `PATCHES` is the list of all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from spyre import config
+from spyre.errors import LaunchError
 from spyre.torch_backend import compat, device
 from spyre.torch_backend.device import (
     _exchange_device,
@@ -21,35 +25,7 @@ from spyre.torch_backend.device import (
     set_device,
     synchronize,
 )
-
-STORAGE_METHODS = (
-    *("clone", "resize_", "fill_", "tolist", "is_shared", "share_memory_"),
-    *("__getitem__", "__setitem__", "__iter__", "__repr__"),
-    *("_share_fd_cpu_", "_share_filename_cpu_"),
-)
-"""Methods of ``torch.UntypedStorage`` that `storages` has its own of."""
-
-
-def install() -> None:
-    """Install all patches; once per process, after the device is registered."""
-    compat.wrap_tensor_text(_print_on_host)
-    compat.wrap_storage_new(_new_storage)
-    for name in STORAGE_METHODS:
-        compat.wrap_method(torch.UntypedStorage, name, _storage_method(name))
-    compat.wrap_tensor_method("to", _to)
-    compat.wrap_method(torch.Tensor, "__dlpack__", _to_dlpack)
-    compat.wrap_tensor_method("pin_memory", _pin_memory)
-    compat.wrap_tensor_method("is_pinned", _is_pinned)
-    compat.wrap_method(torch.nn.Module, "_apply", _apply)
-    compat.wrap_unscale(_unscale)
-    compat.wrap_function("empty", _empty)
-    compat.wrap_tensor_data(_set_data)
-    compat.wrap_backward(_backward)
-    install_accelerator()
-    for name in ("tensor", "as_tensor", "asarray"):
-        compat.wrap_function(name, _with_current_card)
-    compat.wrap_tensor_method("new_tensor", _with_current_card)
-    torch.Tensor.device_tensor_layout = _device_tensor_layout
+from spyre.torch_backend.registration.inductor_import import INSTALLERS, install_on_use
 
 
 def _with_current_card(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -163,6 +139,14 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     follow_all_streams()
     with torch.autograd.set_multithreading_enabled(False):
         return original(*args, **kwargs)
+
+
+def _profile(original: Callable[..., Any], profile: Any, *args: Any, **kwargs: Any) -> None:
+    """Times by Kineto: without it torch asks C++ stubs of the device, and shows nonsense."""
+    device = kwargs.get("use_device")
+    if device is not None and _is_spyre(device):
+        kwargs["use_kineto"] = True
+    original(profile, *args, **kwargs)
 
 
 class _InFloat32:
@@ -279,3 +263,175 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_getDeviceCapability": _of_device("get_device_capability"),
 }
 """By the function of ``torch._C`` it stands for."""
+
+# --- the list ------------------------------------------------------------------------------------
+
+STORAGE_METHODS = (
+    *("clone", "resize_", "fill_", "tolist", "is_shared", "share_memory_"),
+    *("__getitem__", "__setitem__", "__iter__", "__repr__"),
+    *("_share_fd_cpu_", "_share_filename_cpu_"),
+)
+"""Methods of ``torch.UntypedStorage`` that `storages` has its own of."""
+
+
+def _wrap_storages() -> None:
+    compat.wrap_storage_new(_new_storage)
+    for name in STORAGE_METHODS:
+        compat.wrap_method(torch.UntypedStorage, name, _storage_method(name))
+
+
+def _wrap_factories() -> None:
+    for name in ("tensor", "as_tensor", "asarray"):
+        compat.wrap_function(name, _with_current_card)
+    compat.wrap_tensor_method("new_tensor", _with_current_card)
+
+
+def _wrap_pinning() -> None:
+    compat.wrap_tensor_method("pin_memory", _pin_memory)
+    compat.wrap_tensor_method("is_pinned", _is_pinned)
+
+
+def _add_device_tensor_layout() -> None:
+    torch.Tensor.device_tensor_layout = _device_tensor_layout
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of torch. ``targets``: what it replaces. ``purpose``: what is missing without it."""
+
+    name: str
+    install: Callable[[], None]
+    targets: tuple[str, ...]
+    purpose: str
+
+
+PATCHES = (
+    Patch(
+        "printing",
+        partial(compat.wrap_tensor_text, _print_on_host),
+        ("torch._tensor_str._tensor_str",),
+        "`print(x)`: torch computes the text in float64",
+    ),
+    Patch(
+        "storages",
+        _wrap_storages,
+        tuple(f"torch.UntypedStorage.{name}" for name in ("__new__", *STORAGE_METHODS)),
+        "`torch.UntypedStorage` on a card, loading and copying of storages",
+    ),
+    Patch(
+        "to",
+        partial(compat.wrap_tensor_method, "to", _to),
+        ("torch.Tensor.to",),
+        '`x.to(…, device_layout=…)`; `"spyre"` as the current card',
+    ),
+    Patch(
+        "factories",
+        _wrap_factories,
+        ("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.Tensor.new_tensor"),
+        '`"spyre"` as the current card in tensors made from data',
+    ),
+    Patch(
+        "empty",
+        partial(compat.wrap_function, "empty", _empty),
+        ("torch.empty",),
+        "`torch.empty(…, device_layout=…)`",
+    ),
+    Patch(
+        "device_tensor_layout",
+        _add_device_tensor_layout,
+        ("torch.Tensor.device_tensor_layout",),
+        "`x.device_tensor_layout()`",
+    ),
+    Patch(
+        "dlpack",
+        partial(compat.wrap_method, torch.Tensor, "__dlpack__", _to_dlpack),
+        ("torch.Tensor.__dlpack__",),
+        "a refusal instead of sticks that others take for elements",
+    ),
+    Patch(
+        "pinning",
+        _wrap_pinning,
+        ("torch.Tensor.pin_memory", "torch.Tensor.is_pinned"),
+        "`pin_memory`, also of data loaders",
+    ),
+    Patch(
+        "modules",
+        partial(compat.wrap_method, torch.nn.Module, "_apply", _apply),
+        ("torch.nn.Module._apply",),
+        '`model.to("spyre")` keeps parameters, tied weights and optimizers',
+    ),
+    Patch(
+        "data",
+        partial(compat.wrap_tensor_data, _set_data),
+        ("torch.Tensor.data",),
+        "`x.data = y` from one kind of device to another",
+    ),
+    Patch(
+        "gradient_scaler",
+        partial(compat.wrap_unscale, _unscale),
+        ("torch.amp.GradScaler.unscale_",),
+        "`torch.amp.GradScaler`: torch inverts the scale in float64",
+    ),
+    Patch(
+        "backward",
+        partial(compat.wrap_backward, _backward),
+        ("torch.autograd.graph._engine_run_backward", "torch.autograd._engine_run_backward"),
+        "backward passes on the caller's stream and cards",
+    ),
+    Patch(
+        "profiler",
+        partial(compat.wrap_method, torch.autograd.profiler.profile, "__init__", _profile),
+        ("torch.autograd.profiler.profile.__init__",),
+        'true times with `torch.autograd.profiler.profile(use_device="spyre")`',
+    ),
+    Patch(
+        "accelerator",
+        partial(compat.replace_accelerator, FUNCTIONS),
+        tuple(f"torch._C.{name}" for name in FUNCTIONS),
+        "`torch.accelerator`",
+    ),
+    Patch(
+        "stream",
+        partial(compat.redirect_constructor, "Stream", _stream),
+        ("torch.Stream",),
+        "`torch.Stream` on a card",
+    ),
+    Patch(
+        "event",
+        partial(compat.redirect_constructor, "Event", _event),
+        ("torch.Event",),
+        "`torch.Event` on a card",
+    ),
+    Patch(
+        "generator",
+        partial(compat.redirect_constructor, "Generator", _generator),
+        ("torch.Generator",),
+        "`torch.Generator` of a card",
+    ),
+    Patch(
+        "inductor",
+        install_on_use,
+        tuple(INSTALLERS),
+        "`torch.compile`: the backend in `compile_fx`, and its options",
+    ),
+)
+"""In the order in which they are installed."""
+
+
+def install() -> None:
+    """Install the patches, once per process, after the device is registered.
+
+    LaunchError SPY904 when SPYRE_WITHOUT_PATCHES names one that is not there.
+    """
+    left_out = {name.strip() for name in config.WITHOUT_PATCHES.read().split(",")} - {""}
+    known = [patch.name for patch in PATCHES]
+    if unknown := sorted(left_out.difference(known)):
+        raise LaunchError(
+            "SPY904",
+            "SPYRE_WITHOUT_PATCHES names no patch of torch",
+            expected=", ".join(known),
+            found=", ".join(unknown),
+        )
+    for patch in PATCHES:
+        if patch.name not in left_out:
+            patch.install()

@@ -1,9 +1,9 @@
 """Puts the backend into Inductor, on the first use of Inductor, and says what is different about it
 while a graph on spyre is compiled.
 
-Inductor has one configuration per process. While a graph with tensors on spyre is compiled, and at
-no other time, the settings and hooks of `spyre_context` are in force; the backward graph, which is
-compiled later, enters the same context.
+While a graph with tensors on spyre is compiled, and at no other time, the settings and hooks of
+`spyre_context` are in force, in the thread that compiles; the backward graph, which is compiled
+later, enters the same context.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def install() -> None:
     register_device_op_overrides("spyre", SpyreOpOverrides())
     register_backend_for_device("spyre", SpyreScheduling, SpyreWrapper)
     install_lowerings()
+    _install_hooks()
     entry = compile_fx_module()
     entry.compile_fx = _compiling(entry)
 
@@ -275,7 +276,7 @@ def spyre_context() -> Iterator[None]:
         if _depth.value > 1:
             yield
         else:
-            with _hooks(), inductor_config.patch(_inductor_settings()):
+            with inductor_config.patch(_inductor_settings()):
                 yield
     finally:
         _depth.value -= 1
@@ -289,33 +290,33 @@ def _inductor_settings() -> dict[str, Any]:
     return INDUCTOR_SETTINGS | passes
 
 
-@contextmanager
-def _hooks() -> Iterator[None]:
+def _install_hooks() -> None:
     """Places where Inductor asks nobody: every operation is realised, passes before scheduling.
 
     Patterns of joint graphs are not traced, which takes seconds: ``pattern_matcher`` is off.
+    Threads that compile for other devices meanwhile are not concerned.
     """
-    update, is_large = GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn
-    run, trace_patterns = GraphLowering.run, joint_graph.lazy_init
-    ir.Loops.has_large_inner_fn = joint_graph.lazy_init = _always
+    update, run = GraphLowering._update_scheduler, GraphLowering.run
 
     def passes_first(graph: Any) -> None:
-        pre_scheduling(graph)
+        if _depth.value:
+            pre_scheduling(graph)
         update(graph)
 
     def fallbacks_marked(graph: Any, *args: Any) -> Any:
-        mark_fallbacks_in(graph.module)
+        if _depth.value:
+            mark_fallbacks_in(graph.module)
         return run(graph, *args)
 
     GraphLowering._update_scheduler = passes_first
     GraphLowering.run = fallbacks_marked
-    try:
-        yield
-    finally:
-        GraphLowering._update_scheduler, ir.Loops.has_large_inner_fn = update, is_large
-        GraphLowering.run = run
-        joint_graph.lazy_init = trace_patterns
+    ir.Loops.has_large_inner_fn = _true_in_context(ir.Loops.has_large_inner_fn)
+    joint_graph.lazy_init = _true_in_context(joint_graph.lazy_init)
 
 
-def _always(*_: Any, **__: Any) -> bool:
-    return True
+def _true_in_context(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **named: Any) -> Any:
+        return True if _depth.value else original(*args, **named)
+
+    return call
