@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.comparison import Change, compare, machine_factors, missing
 from benchmarks.results import TIMES, Measurement, Results
-from spyre.atomic_write import atomic_write
+from spyre.files import atomic_write
 from spyre.runtime.profile.report.html import (
     Frame,
     Markup,

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from spyre.atomic_write import atomic_write
+from spyre.files import atomic_write
 
 FORMAT = 2
 TIMES = ("s", "ms", "us", "ns")

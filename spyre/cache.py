@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from spyre import config
-from spyre.atomic_write import atomic_write
+from spyre.files import atomic_write
 
 PACKAGE = Path(__file__).parent
 _FOLDER = "sources"

@@ -92,13 +92,16 @@ def guarded(program: str, parse: Callable[[], Parsed], command: Callable[[Parsed
 
 
 def _code_of(program: str, command: Callable[[Parsed], int], parsed: Parsed) -> int:
-    from spyre.errors import SpyreError  # not at the top: ``--help`` ends before
+    from spyre.errors import LaunchError, SpyreError  # not at the top: ``--help`` ends before
 
     try:
         return command(parsed)
     except SpyreError as error:
-        _print_error(program, error, getattr(parsed, "json", False))
-        return error.exit_code
+        ours = error
+    except MemoryError as error:
+        ours = LaunchError("SPY382", "the host has no memory for this", found=str(error))
+    _print_error(program, ours, getattr(parsed, "json", False))
+    return ours.exit_code
 
 
 # --- streams ----------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from spyre.atomic_write import atomic_write
 from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError, has_errors
+from spyre.files import atomic_write
 from spyre.mlir.bundle_source import MODULE_FILE, BundleSource, DirectorySource
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LoopProgram

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spyre.errors import BundleError
+from spyre.files import read_regular
 
 MODULE_FILE = "bundle.mlir"
 SDSC_PATTERN = "sdsc_*.json"
@@ -51,9 +52,7 @@ class DirectorySource:
         """Contents of a file. BundleError SPY274 when it cannot be read."""
         path = self.directory / name
         try:
-            if path.exists() and not path.is_file():  # a pipe would be waited for
-                raise BundleError("SPY274", f"{path} cannot be read", found="no regular file")
-            return path.read_bytes()
+            return read_regular(path)
         except OSError as error:
             message = f"{path} cannot be read"
             raise BundleError("SPY274", message, found=str(error.strerror)) from None

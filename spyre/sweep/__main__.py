@@ -153,7 +153,6 @@ def _sweep(options: argparse.Namespace) -> int:
     definition = _definition(options)
     out = Path(options.out)
     _check_outputs(options, definition, out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     journal = out.with_name(f"{out.name}.journal")
     with ProgressBar(enabled=not options.quiet, label="points") as bar:
         records = run_sweep(
@@ -196,13 +195,13 @@ def _placed(function: str, here: Path) -> str:
 def _check_outputs(options: argparse.Namespace, definition: Definition, out: Path) -> None:
     """Refuse before hours of work what could not be written after it."""
     from spyre.errors import SweepError
-    from spyre.sweep.results import require_matplotlib, require_parquet
+    from spyre.sweep.results import check_picture, require_parquet
 
     if options.x is not None and options.x not in definition.columns:
         columns = ", ".join(definition.columns)
         raise SweepError("SPY740", "--x is no column", expected=columns, found=options.x)
     if options.plot:
-        require_matplotlib()
+        check_picture(Path(options.plot))
     if out.suffix == ".parquet":
         require_parquet()
 

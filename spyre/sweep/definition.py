@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 import spyre
 from spyre.errors import JsonLocation, SweepError
+from spyre.files import read_regular
 
 _DIM = re.compile(r"(?:([A-Za-z_]\w*)=)?([1-9]\d*)")
 _DTYPE = re.compile(r"[a-z]+\w*")
@@ -102,11 +103,23 @@ def _tensor_text(text: str, function: str) -> TensorText:
 
 
 def content_digest(subject: Subject) -> str:
-    """SHA-256 of the files a subject consists of; of a dotted module its name only."""
+    """SHA-256 of the files a subject consists of; of a dotted module its name only.
+
+    SweepError SPY744 when one cannot be read.
+    """
     digest = hashlib.sha256()
     for path in _subject_files(subject):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        digest.update(path.name.encode() + b"\0" + _content(path))
     return digest.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_regular(path)
+    except OSError as error:
+        raise SweepError(
+            "SPY744", f"{path} cannot be read", found=error.strerror or str(error)
+        ) from error
 
 
 def _subject_files(subject: Subject) -> list[Path]:
@@ -188,7 +201,7 @@ class Definition:
     def _contents(self) -> list[str]:
         digests = [content_digest(subject) for subject in self.subjects]
         if self.machine_file:
-            digests.append(hashlib.sha256(Path(self.machine_file).read_bytes()).hexdigest())
+            digests.append(hashlib.sha256(_content(Path(self.machine_file))).hexdigest())
         return digests
 
 
@@ -203,8 +216,8 @@ def _product(axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[tuple[str, Any
 def read_document(path: Path) -> dict[str, Any]:
     """A TOML file. SweepError SPY740."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(read_regular(path).decode())
+    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise SweepError(
             "SPY740", "the sweep cannot be read", JsonLocation(str(path)), found=str(error)
         ) from error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from spyre.atomic_write import atomic_write
 from spyre.errors import SweepError
+from spyre.files import atomic_write
 from spyre.sweep.point import MEASURED, Record
 
 SUFFIXES = (".csv", ".parquet")
@@ -18,14 +19,25 @@ SUFFIXES = (".csv", ".parquet")
 def write_results(path: Path, columns: Sequence[str], records: Sequence[Record]) -> None:
     """Write ``records`` with ``columns`` and those of what was measured; the ending says how.
 
-    SweepError SPY743 for Parquet without pyarrow.
+    SweepError SPY743 for Parquet without pyarrow, SPY746 when it cannot be written.
     """
     names = (*columns, *MEASURED)
     rows = [[record.get(name, "") for name in names] for record in records]
     write = _write_parquet if path.suffix == ".parquet" else _write_csv
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
+    with writing(path), atomic_write(path) as temporary:
         write(temporary, names, rows)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Makes the directory of ``path``; SweepError SPY746 for an OSError there or in the block."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise SweepError(
+            "SPY746", f"cannot write {path}", found=error.strerror or str(error)
+        ) from error
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -62,6 +74,17 @@ MOST_LINES = 16
 """Lines that get an entry in the legend."""
 
 
+def check_picture(path: Path) -> None:
+    """SweepError SPY743 without matplotlib, SPY740 where its ending names no format."""
+    require_matplotlib()
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        expected = f"a name in one of .{', .'.join(known)}"
+        raise SweepError("SPY740", "--plot is no picture", expected=expected, found=str(path))
+
+
 def require_matplotlib() -> Any:
     """matplotlib without a display. SweepError SPY743 if it is not installed."""
     try:
@@ -89,6 +112,7 @@ def write_plot(
 
     A panel per subject, of which the first MOST_PANELS are shown, and one of time and traffic.
     Points with errors are left out. The ending of ``path`` says the format, as of matplotlib.
+    SweepError SPY746 when it cannot be written.
     """
     require_matplotlib()
     from matplotlib.figure import Figure
@@ -109,8 +133,7 @@ def write_plot(
     for panel, (subject, rows) in zip(panels, shown, strict=True):
         _draw_subject(panel, subject, rows, columns, chosen)
     _draw_traffic(last, subjects)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
+    with writing(path), atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=100)
 
 

@@ -23,22 +23,28 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
+
 from spyre.config import THREADS, thread_count
 from spyre.errors import SweepError
+from spyre.files import read_regular
 from spyre.sweep.definition import Definition, SweepTask
-from spyre.sweep.point import Record, complete, failed, measure
+from spyre.sweep.point import MEASURED, Record, complete, failed, measure
+from spyre.sweep.results import writing
 
 
 class Journal:
     """An open journal. ``finished``: records by key, in the order in which they were added."""
 
-    def __init__(self, descriptor: int, finished: dict[str, Record]) -> None:
+    def __init__(self, path: Path, descriptor: int, finished: dict[str, Record]) -> None:
+        self._path = path
         self._descriptor = descriptor
         self.finished = finished
 
     def add(self, key: str, record: Record) -> None:
-        """Write a finished point."""
-        _append(self._descriptor, {"key": key, "record": record})
+        """Write a finished point. SweepError SPY746 when it cannot be."""
+        with writing(self._path):
+            _append(self._descriptor, {"key": key, "record": record})
         self.finished[key] = record
 
 
@@ -47,14 +53,19 @@ def opened_journal(path: Path, definition: str, anew: bool = False) -> Iterator[
     """The journal of the sweep ``definition`` at ``path``, made if there is none.
 
     ``anew``: what is there is thrown away. SweepError SPY741 for the journal of another sweep,
-    SPY742 if another process has it, or it is none.
+    SPY742 if another process has it, or it is none, SPY746 if it cannot be written.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    with writing(path):
+        if os.path.lexists(path) and not path.is_file():
+            raise _no_journal(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     try:
-        _lock(descriptor, path)
-        if anew:
-            os.ftruncate(descriptor, 0)
-        yield Journal(descriptor, _finished(descriptor, path, definition))
+        with writing(path):
+            _lock(descriptor, path)
+            if anew:
+                os.ftruncate(descriptor, 0)
+            journal = Journal(path, descriptor, _finished(descriptor, path, definition))
+        yield journal
     finally:
         os.close(descriptor)
 
@@ -69,27 +80,43 @@ def _lock(descriptor: int, path: Path) -> None:
 
 def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]:
     """Points of the journal, and its first line written if it is empty."""
-    complete, _, torn = path.read_bytes().rpartition(b"\n")
+    complete, end, torn = read_regular(path).rpartition(b"\n")
+    if not end and not json.dumps({"sweep": definition}).encode().startswith(torn):
+        raise _no_journal(path)
     # A line without its end was being written when its process died.
     if torn:
-        os.ftruncate(descriptor, len(complete) + bool(complete))
-    if not complete:
+        os.ftruncate(descriptor, len(complete) + len(end))
+    if not end:
         _append(descriptor, {"sweep": definition})
         return {}
-    head, *lines = map(_read_line, complete.splitlines())
-    if "sweep" not in head or not all("key" in line for line in lines):
-        raise SweepError("SPY742", f"{path} is no journal of a sweep")
-    if head["sweep"] != definition:
-        raise _other_sweep(path, str(head["sweep"]), definition)
-    return {str(line["key"]): line["record"] for line in lines}
-
-
-def _read_line(line: bytes) -> Record:
+    head, *lines = complete.split(b"\n")
     try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
+        sweep = msgspec.json.decode(head, type=_Head).sweep
+        points = [msgspec.json.decode(line, type=_Point) for line in lines]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_journal(path) from error
+    if sweep != definition:
+        raise _other_sweep(path, sweep, definition)
+    if not all(point.record.keys() >= set(MEASURED) for point in points):
+        raise _no_journal(path)
+    return {point.key: point.record for point in points}
+
+
+class _Head(msgspec.Struct):
+    """The first line of a journal: the definition as JSON, in a string."""
+
+    sweep: str
+
+
+class _Point(msgspec.Struct):
+    """Any other line."""
+
+    key: str
+    record: Record
+
+
+def _no_journal(path: Path) -> SweepError:
+    return SweepError("SPY742", f"{path} is no journal of a sweep", hint="--anew throws it away")
 
 
 def _append(descriptor: int, line: Record) -> None:
@@ -111,8 +138,16 @@ def _other_sweep(path: Path, found: str, wanted: str) -> SweepError:
 
 def _changed(text: str, other: str) -> str:
     """What ``text`` says otherwise than ``other``."""
-    mine, theirs = json.loads(text), json.loads(other)
+    mine, theirs = _as_object(text), _as_object(other)
     return json.dumps({key: mine[key] for key in mine if mine[key] != theirs.get(key)})
+
+
+def _as_object(text: str) -> Record:
+    """Nothing of a text that is damaged."""
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        return {}
 
 
 Measure = Callable[[SweepTask], list[Record]]

@@ -127,7 +127,8 @@ def test_compare(cli, examples, kept):
 
 
 def test_compare_with_what_is_no_kept_run(cli, examples, tmp_path):
-    for content in ("no json", "[]", '{"profile": null}'):
+    form = '{"profile": {"form": 2, "executes": [], "totals": %s}}'
+    for content in ("no json", "[]", "[" * 100_000, '{"profile": null}', form % "{}", form % "3"):
         file = tmp_path / "other.json"
         file.write_text(content)
         ran = cli("--compare", file, examples / "softmax")

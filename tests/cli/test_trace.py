@@ -161,7 +161,7 @@ class TestFailing:
 
         file = tmp_path / "t.json"
         file.write_text("old")
-        monkeypatch.setattr("spyre.atomic_write.os.replace", fail)
+        monkeypatch.setattr("spyre.files.os.replace", fail)
         ran = cli(examples / "softmax", "--trace", file)
         assert ran.code == 2
         assert "SPY886" in ran.err
@@ -174,7 +174,7 @@ class TestFailing:
             raise OSError(28, "No space left on device")
 
         given = (examples / "softmax", "--trace", tmp_path / "t.json")
-        monkeypatch.setattr("spyre.atomic_write.os.replace", fail)
+        monkeypatch.setattr("spyre.files.os.replace", fail)
         ran = cli(*given, "--save-output", tmp_path / "no" / "y.npy")
         assert ran.code == 2
         assert "SPY886" in ran.err.splitlines()[0]

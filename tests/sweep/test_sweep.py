@@ -264,3 +264,63 @@ def test_the_command_line_sweeps_bundles_and_functions(tmp_path, monkeypatch, ca
     machine = default_machine()
     assert machine.constants["hardware.cores"].value == 32
     assert all(row["error"] for row in rows[4:])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"noise",
+        b"\n",
+        b"{}\n",
+        b"[" * 100_000 + b"\n",
+        b'{"sweep": 3}\n',
+        b'{"sweep": "x"}\n{"key"\n',
+    ],
+)
+def test_what_is_no_journal_stays(tmp_path, content):
+    (tmp_path / "j").write_bytes(content)
+    with (
+        pytest.raises(SweepError, match="SPY742"),
+        opened_journal(tmp_path / "j", definition().text()),
+    ):
+        pass
+    assert (tmp_path / "j").read_bytes() == content
+
+
+def test_a_journal_of_damaged_points(tmp_path):
+    text = definition().text()
+    with opened_journal(tmp_path / "j", text) as journal:
+        journal.add("a", {"error": ""})
+    with pytest.raises(SweepError, match="SPY742"), opened_journal(tmp_path / "j", text):
+        pass
+
+
+@pytest.mark.parametrize("name", ["j", "no/such"])
+def test_a_journal_that_cannot_be_written(tmp_path, name):
+    (tmp_path / "no").touch()
+    (tmp_path / "j").symlink_to("/dev/full" if name == "j" else "x")
+    expected = "SPY742" if name == "j" else "SPY746"
+    with (
+        pytest.raises(SweepError, match=expected),
+        opened_journal(tmp_path / name, definition().text()),
+    ):
+        pass
+
+
+def test_results_that_cannot_be_written(tmp_path):
+    (tmp_path / "a").touch()
+    with pytest.raises(SweepError, match="SPY746"):
+        write_results(tmp_path / "a" / "s.csv", (), [])
+
+
+def test_a_bundle_that_cannot_be_read(tmp_path):
+    (tmp_path / "bundle.mlir").mkdir()
+    with pytest.raises(SweepError, match="SPY744"):
+        make_definition({"bundles": [str(tmp_path)]}, "sweep.toml", tmp_path).text()
+
+
+def test_a_picture_of_no_format(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    words = ["--bundle", str(EXAMPLES / "softmax"), "--out", str(tmp_path / "s.csv")]
+    assert entry.main([*words, "--plot", "x.nonsense"]) == 2
+    assert "error SPY740: --plot is no picture" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from spyre.errors import JsonLocation, MachineError
+from spyre.files import read_regular
 
 Points = tuple[tuple[float, float], ...]
 """A function by its values: (x, y) with rising x."""
@@ -187,7 +188,7 @@ def load_machine(path: str | Path) -> MachineSpec:
     (value, unit, kind or source).
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_regular(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise MachineError(
             "SPY760", "the machine file cannot be read", JsonLocation(str(path)), found=str(error)
@@ -199,7 +200,7 @@ def load_machine(path: str | Path) -> MachineSpec:
 def _read_machine(text: str, file: str) -> tuple[str, dict[str, MachineConstant]]:
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise MachineError(
             "SPY760", "the machine file is no TOML", JsonLocation(file), found=str(error)
         ) from error

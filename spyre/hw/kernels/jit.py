@@ -12,6 +12,7 @@ theirs. A file that is not whole (power failed, the disk was full) is compiled a
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import re
 import threading
@@ -30,6 +31,7 @@ from numba.core.runtime import rtsys
 
 from spyre import config
 from spyre.cache import PACKAGE, digest_of_found_sources, warn_uncached, writable_directory
+from spyre.files import read_regular
 
 TESTED_VERSIONS = ("0.68.1",)
 
@@ -65,6 +67,8 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
     """
 
     def _load_index(self) -> Any:
+        if not os.path.isfile(self._index_path):  # a pipe would be waited for
+            return {}
         try:
             return super()._load_index()
         except MemoryError:
@@ -75,7 +79,7 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
 
     def _load_data(self, name: str) -> Any:
         """OSError, which numba takes as no file, when it cannot be read or is damaged."""
-        content = Path(self._data_path(name)).read_bytes()
+        content = read_regular(self._data_path(name))
         digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(data).digest() != digest:
             warn_damaged()

@@ -12,7 +12,6 @@ from .host_tensor import (
 )
 from .numpy_files import (
     ArrayHeader as ArrayHeader,
-    array_names as array_names,
     read_npz as read_npz,
 )
 from .read import (

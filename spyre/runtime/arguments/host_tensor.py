@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spyre.atomic_write import atomic_write, writable_target
 from spyre.dtypes import (
     HOST_DTYPES,
     NumericRules,
@@ -35,6 +34,7 @@ from spyre.dtypes import (
     find_host_dtype,
 )
 from spyre.errors import LaunchError, SpyreError, UnsupportedError
+from spyre.files import atomic_write, writable_target
 from spyre.layout import contiguous_strides
 from spyre.runtime.arguments.numpy_files import ArrayHeader, read_npy, read_npz
 

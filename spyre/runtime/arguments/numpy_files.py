@@ -38,7 +38,7 @@ class ArrayHeader:
 
 
 HeaderCheck = Callable[[Sequence[ArrayHeader]], None]
-"""Called with the headers of all arrays that are asked for; it raises to have none of them read."""
+"""Called with the headers of all arrays; it raises to have none of them read."""
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -89,16 +89,11 @@ def read_npz(
             raise LaunchError(
                 "SPY332", f"{file} has no array {key!r}", expected=f"one of {', '.join(members)}"
             )
-        names = [key] if key is not None else [n for n in members if only is None or n in only]
+        names = members if key is None else [key]
         if check is not None:
             check([_member_header(archive, members[name], file, name) for name in names])
-        return {name: _read_member(archive, members[name], file, name) for name in names}
-
-
-def array_names(file: Path) -> list[str]:
-    """Names of the arrays of an .npz file; LaunchError SPY330 when it is damaged."""
-    with _located(file), zipfile.ZipFile(file) as archive:
-        return [name.removesuffix(_NPY_SUFFIX) for name in archive.namelist()]
+        wanted = [name for name in names if only is None or name in only]
+        return {name: _read_member(archive, members[name], file, name) for name in wanted}
 
 
 def _member_header(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -25,14 +25,17 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import JsonLocation, LaunchError
+from spyre.files import read_regular
 from spyre.mlir.bundle_source import MODULE_FILE
-from spyre.runtime.arguments import ArrayHeader, array_names, read_npz
+from spyre.runtime.arguments import ArrayHeader, read_npz
 from spyre.runtime.program import LayoutSpec, find_launch_spec
 
 CASE_FILE = "case.json"
 VALUES_FILE = "values.npz"
 IMAGES_FILE = "device_images.npz"
 POOL_BUFFER = "pool"
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding damaged JSON raises."""
 
 
 class HostExtents(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,9 +142,7 @@ class Case:
 
     def _get(self, name: str, arrays: Mapping[str, npt.NDArray[Any]], key: str) -> npt.NDArray[Any]:
         if key not in arrays:
-            file, message = self.directory / name, "an array that case.json names is missing"
-            names = array_names(file) if file.is_file() else ()
-            _refuse(file, message, expected=key, found=", ".join(names) or "no arrays")
+            _refuse_missing(self.directory / name, key, arrays)
         return arrays[key]
 
 
@@ -157,8 +158,8 @@ def read_case(directory: Path) -> Case:
     """Read a case directory; LaunchError SPY371 naming the file and what is wrong with it."""
     file = directory / CASE_FILE
     try:
-        spec = msgspec.json.decode(file.read_bytes(), type=CaseFile)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        spec = msgspec.json.decode(read_regular(file), type=CaseFile)
+    except (OSError, *_UNREADABLE) as error:
         _refuse(file, "cannot read the case", found=str(error))
     _check_numbers(file, spec)
     _check_names(file, spec)
@@ -283,8 +284,9 @@ def _read_npz(file: Path, sizes: Sequence[tuple[str, int]]) -> dict[str, npt.NDA
     def check(headers: Sequence[ArrayHeader]) -> None:
         found = {header.name: header for header in headers}
         for name, size in sizes:
-            if name in found:
-                _check_size(file, found[name], size)
+            if name not in found:
+                _refuse_missing(file, name, found)
+            _check_size(file, found[name], size)
 
     if not file.is_file():
         return {}
@@ -294,6 +296,15 @@ def _read_npz(file: Path, sizes: Sequence[tuple[str, int]]) -> dict[str, npt.NDA
         if error.code == _CODE:
             raise
         _refuse(file, "cannot read the arrays", found=str(error))
+
+
+def _refuse_missing(file: Path, name: str, found: Iterable[str]) -> NoReturn:
+    _refuse(
+        file,
+        "an array that case.json names is missing",
+        expected=name,
+        found=", ".join(found) or "no arrays",
+    )
 
 
 def _check_size(file: Path, header: ArrayHeader, size: int) -> None:
@@ -339,10 +350,8 @@ def check_dump_directory(directory: Path) -> None:
         return
     file = directory / FINDINGS_FILE
     try:
-        if file.exists() and not file.is_file():  # a pipe would be waited for
-            raise FileNotFoundError
-        msgspec.json.decode(file.read_bytes(), type=_Marker)
-    except (OSError, msgspec.MsgspecError) as error:
+        msgspec.json.decode(read_regular(file), type=_Marker)
+    except (OSError, *_UNREADABLE) as error:
         raise LaunchError(
             "SPY380",
             f"{directory} exists and is no earlier dump",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from spyre.atomic_write import atomic_write, writable_target
 from spyre.errors import JsonLocation, ProfileError
+from spyre.files import atomic_write, read_regular, writable_target
 from spyre.hw.cost import Resource, TaskKind
 from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, KernelProfile
@@ -169,13 +169,48 @@ class ComparedQuantity:
 def read_kept_run(path: Path) -> JsonObject:
     """The profile in a file that ``spyre-run --profile --json`` wrote. ProfileError SPY781."""
     try:
-        content = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+        content = msgspec.json.decode(read_regular(path))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_kept_run(path, str(error)) from error
     profile = content.get("profile") if isinstance(content, dict) else None
     if not isinstance(profile, dict) or profile.get("form") != FORM:
         raise _no_kept_run(path, "an object without such a profile")
+    try:
+        msgspec.convert(profile, _KeptProfile)
+    except msgspec.ValidationError as error:
+        raise _no_kept_run(path, str(error)) from error
     return profile
+
+
+class _KeptExecute(msgspec.Struct):
+    op: str
+    time_ns: float
+
+
+class _KeptProfile(msgspec.Struct):
+    """Of `profile_object`, what a comparison reads."""
+
+    executes: list[_KeptExecute]
+    totals: _KeptTotals
+
+
+class _KeptTotals(msgspec.Struct):
+    makespan_ns: float
+    compute_ns: float
+    launch_ns: float
+    rdmem_bytes: float
+    wrmem_bytes: float
+    lx_read_bytes: float
+    lx_written_bytes: float
+    lx_peak_bytes: float
+    hbm_peak_bytes: float | None
+    imbalance: float | None
+    ring_bytes: float
+    copied_in_bytes: float
+    copied_out_bytes: float
+    launches: float
+    executes: float
+    executions: float
 
 
 def _no_kept_run(path: Path, found: str) -> ProfileError:

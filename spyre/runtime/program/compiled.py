@@ -7,7 +7,6 @@ imports the parser until something has to be parsed.
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import pickle
@@ -18,7 +17,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spyre.errors import Finding, Severity, ValidationError
+from spyre.errors import BundleError, Finding, Severity, ValidationError
+from spyre.files import read_regular
 from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, BundleFiles
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LoopProgram
@@ -29,6 +29,7 @@ from spyre.runtime.program.launch_spec import (
     find_launch_spec,
     is_derived_spec,
     parse_launch_spec,
+    spec_text,
 )
 from spyre.runtime.program.symbols import symbol_kinds
 
@@ -74,14 +75,14 @@ def read_bundle_files(
     if not os.path.isdir(text):
         directory, module_name = os.path.split(text)
     try:
-        module = _read(os.path.join(directory, module_name))
+        module = read_regular(os.path.join(directory, module_name))
         quoted = set(_QUOTED.findall(module))
         sdscs = {n for n in os.listdir(directory or ".") if fnmatch(n, SDSC_PATTERN)}
         known = set(executed)
         names = _files_among(directory, sdscs.union(known, map(os.fsdecode, quoted)))
-        files = {name: _read(os.path.join(directory, name)) for name in names}
+        files = {name: read_regular(os.path.join(directory, name)) for name in names}
         files |= read_given_launch_spec(directory)
-    except (OSError, ValueError):
+    except (OSError, ValueError, BundleError):
         return None
     # Names are looked for without parsing. A name spelled with escapes could be any file's.
     certain = bool(known) or not any(b"\\" in name for name in quoted)
@@ -97,18 +98,14 @@ def _files_among(directory: str, names: set[str]) -> list[str]:
 
 
 def read_given_launch_spec(directory: str | os.PathLike[str]) -> dict[str, bytes]:
-    """The launch_spec.json a launch would read, by name, unless spyre-compile has derived it."""
+    """The launch_spec.json a launch would read, by name, unless spyre-compile has derived it.
+
+    BundleError SPY301 when it cannot be read.
+    """
     path = find_launch_spec(os.fspath(directory))
-    if path is None or is_derived_spec(data := _read(os.fspath(path))):
+    if path is None or is_derived_spec(data := spec_text(path)):
         return {}
     return {LAUNCH_SPEC_FILE: data}
-
-
-def _read(path: str) -> bytes:
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
-        raise OSError(errno.EINVAL, "no regular file", path)
-    with open(path, "rb") as file:
-        return file.read()
 
 
 PLACEHOLDER = "\0bundle directory\0"

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from spyre.atomic_write import atomic_write
 from spyre.errors import BundleError, JsonLocation, SpyreError
+from spyre.files import atomic_write, read_regular
 from spyre.layout import SpyreTensorLayout
 
 LAUNCH_SPEC_FILE = "launch_spec.json"
@@ -115,7 +115,7 @@ def is_derived_spec(text: bytes) -> bool:
     """True for a file of :data:`DERIVED_EMITTER`, which says nothing the SDSCs don't."""
     try:
         return bool(msgspec.json.decode(text, type=_Emitted).emitter == DERIVED_EMITTER)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
@@ -134,7 +134,7 @@ def read_launch_spec(path: Path | str) -> LaunchSpec:
     BundleError SPY301 when the file cannot be read, SPY302 with the JSON path when it does not
     follow the schema or a layout is not well formed, SPY303 when its version is newer than 1.
     """
-    return parse_launch_spec(_read_bytes(path), str(path))
+    return parse_launch_spec(spec_text(path), str(path))
 
 
 def parse_launch_spec(text: bytes, file: str = LAUNCH_SPEC_FILE) -> LaunchSpec:
@@ -178,9 +178,10 @@ def format_launch_spec(spec: LaunchSpec) -> str:
     return msgspec.json.encode(fields).decode()
 
 
-def _read_bytes(path: Path | str) -> bytes:
+def spec_text(path: Path | str) -> bytes:
+    """The text of a launch_spec.json. BundleError SPY301 when the file cannot be read."""
     try:
-        return Path(path).read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise BundleError(
             "SPY301", f"cannot read launch_spec.json: {error.strerror}", JsonLocation(str(path))
@@ -190,7 +191,7 @@ def _read_bytes(path: Path | str) -> bytes:
 def _decode(text: bytes, kind: type[Any], file: str) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message, path = _split_path(str(error))
         raise BundleError("SPY302", message, JsonLocation(file, path)) from error
 

@@ -25,6 +25,7 @@ import numpy as np
 from spyre import config
 from spyre.cache import digest_of_sources, package_sources, warn_uncached, writable_directory
 from spyre.errors import SpyreError
+from spyre.files import read_regular
 from spyre.mlir.bundle_source import BundleFiles
 from spyre.runtime.program.compiled import (
     PLACEHOLDER,
@@ -95,7 +96,7 @@ class PlanCache:
         """
         path = self.path_of(digest)
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except OSError:
             self._count(misses=1)
             return None

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation
+from spyre.files import read_regular
 from spyre.runtime.program import (
     LAUNCH_SPEC_FILE,
     SPYRE_CODE_DIRECTORY,
@@ -108,7 +109,7 @@ def _recorded(path: Path, expected: FileRecord, record: Path) -> bytes:
 
 def _read(path: Path, record: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except (OSError, ValueError) as error:
         raise _wrong_file(path, record, path.name, str(error)) from error
 
@@ -189,7 +190,7 @@ def _replace_files(target: Path, files: Mapping[str, bytes], record: bytes) -> N
 
 def _holds(path: Path, data: bytes) -> bool:
     try:
-        return path.stat().st_size == len(data) and path.read_bytes() == data
+        return path.stat().st_size == len(data) and read_regular(path) == data
     except FileNotFoundError:
         return False
 

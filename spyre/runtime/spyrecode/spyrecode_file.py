@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation
+from spyre.files import read_regular
 from spyre.runtime.program import SymbolKind
 from spyre.runtime.spyrecode.code_rules import check_code
 from spyre.runtime.spyrecode.commands import (
@@ -157,7 +158,7 @@ def read_spyrecode(directory: Path | str) -> SpyreCode:
     """
     path = spyrecode_path(Path(directory))
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         raise _unparsable(str(error.strerror), str(path)) from error
     return parse_spyrecode(data, str(path))

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from spyre.atomic_write import atomic_write, writable_target
 from spyre.errors import LaunchError
+from spyre.files import atomic_write, writable_target
 from spyre.hw.memory import AllocationHistory
 from spyre.runtime.flex import Command, CommandStream, Engine, launch_of
 from spyre.runtime.kernel import ExecutedLaunch

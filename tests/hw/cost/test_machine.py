@@ -76,6 +76,7 @@ def test_values_given_from_python():
 
 WRONG = {
     "no TOML": ("= 3", "SPY760", "$"),
+    "deep nesting": ("a = " + "[" * 10_000, "SPY760", "$"),
     "unknown group": ("[software.cores]\nvalue = 1\n", "SPY761", "$.software"),
     "unknown constant": (CORES.replace("cores]", "legs]"), "SPY761", "$.hardware.legs"),
     "unknown key": (CORES + 'colour = "red"\n', "SPY761", "$.hardware.cores.colour"),

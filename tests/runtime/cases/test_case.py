@@ -152,3 +152,26 @@ def test_values_that_are_no_archive(tmp_path):
     (tmp_path / "values.npz").write_bytes(b"PK\x03\x04 not an archive")
     with pytest.raises(LaunchError, match=r"SPY371.*cannot read the arrays"):
         read_case(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"buffers":' * 100_000, b'{"name": "\xff"}'])
+def test_no_json_at_all(tmp_path, content):
+    (write_case(tmp_path) / "case.json").write_bytes(content)
+    with pytest.raises(LaunchError, match=r"SPY371.*cannot read the case"):
+        read_case(tmp_path)
+
+
+def test_arrays_are_not_unpacked_for_a_case_of_other_sizes(tmp_path, monkeypatch):
+    write_case(tmp_path)
+    np.savez_compressed(tmp_path / "values.npz", x=np.zeros(3), expect_y=np.zeros(SHAPE))
+    monkeypatch.setattr("spyre.runtime.arguments.numpy_files._read_elements", None)
+    with pytest.raises(LaunchError, match=r"SPY371.*'x' is not of the size") as caught:
+        read_case(tmp_path)
+    assert caught.value.finding.found == "3"
+
+
+def test_arrays_nobody_names_are_left(tmp_path):
+    write_case(tmp_path)
+    arrays = dict(np.load(tmp_path / "values.npz"))
+    np.savez(tmp_path / "values.npz", **arrays, more=np.zeros(1000))
+    assert read_case(tmp_path).values.keys() == arrays.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -19,7 +20,9 @@ from spyre.runtime.program.launch_spec import (
     read_launch_spec,
     write_launch_spec,
 )
+from spyre.runtime.program.plan_cache import load_compiled
 from tests.conftest import accepted_files
+from tests.runtime import bundles
 
 LAYOUT = SpyreTensorLayout((2, 4, 64), (64, 128, 1), "SEN169_FP16")
 SPEC = LaunchSpec(
@@ -118,6 +121,21 @@ def test_not_json(tmp_path):
     path.write_text("version: 1")
     with pytest.raises(BundleError, match="SPY302"):
         read_launch_spec(path)
+
+
+def test_deep_nesting(tmp_path):
+    path = tmp_path / "launch_spec.json"
+    path.write_text('{"args":' * 100_000)
+    with pytest.raises(BundleError, match="SPY302"):
+        read_launch_spec(path)
+
+
+def test_a_spec_that_cannot_be_read_is_no_missing_one(tmp_path):
+    bundles.abs_of_sum(tmp_path)
+    (tmp_path / "launch_spec.json").write_text("{}")
+    os.truncate(tmp_path / "launch_spec.json", 1 << 43)  # more than there is memory
+    with pytest.raises(BundleError, match="SPY301"):
+        load_compiled(tmp_path)
 
 
 def test_missing_file_and_directory(tmp_path):

@@ -353,7 +353,7 @@ class TestSources:
         others = {
             "config.py",
             "cache.py",
-            "atomic_write.py",
+            "files.py",
             "address.py",
             "spec.py",
         }

@@ -1,12 +1,27 @@
-"""Atomic writes: files that appear complete or not at all."""
+"""Files of users and caches: read only if they are files, written complete or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Content of a regular file. OSError for anything else, and where memory is too small for it.
+
+    A pipe would be waited for, and a device may have no end.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EINVAL, "no regular file", os.fspath(path))
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except MemoryError:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), os.fspath(path)) from None
 
 
 @contextmanager

@@ -1,10 +1,13 @@
-"""Files that appear whole or not at all."""
+"""Files that are read if they are files, and appear whole or not at all."""
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
-from spyre.atomic_write import atomic_write
+from spyre.files import atomic_write, read_regular
 
 
 def test_a_file_is_replaced(tmp_path):
@@ -40,3 +43,22 @@ def test_errors_are_those_of_writing(tmp_path):
 
     with pytest.raises(FileNotFoundError):
         write()
+
+
+def test_only_files_are_read(tmp_path):
+    (tmp_path / "a").write_bytes(b"content")
+    assert read_regular(tmp_path / "a") == b"content"
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        with pytest.raises(OSError, match="no regular file"):
+            read_regular(path)
+    with pytest.raises(FileNotFoundError):
+        read_regular(tmp_path / "b")
+
+
+def test_a_file_larger_than_memory(tmp_path):
+    (tmp_path / "a").touch()
+    os.truncate(tmp_path / "a", 1 << 43)
+    with pytest.raises(OSError, match="memory") as caught:
+        read_regular(tmp_path / "a")
+    assert caught.value.errno == errno.ENOMEM
