@@ -141,8 +141,9 @@ class Executor:
         )
 
     def _fault_of(self, linked: LinkedProgram, dispatch: int) -> DeviceFault:
-
         address = device_address(int(self._fault[0]) - 1)
+        if linked.tables[linked.dispatch[dispatch, 0], tb.KIND] == tb.REQUANTIZE_KIND:
+            return overflow_fault(linked, dispatch, address)
         return index_fault(linked, dispatch, address, self.memory)
 
 
@@ -203,6 +204,29 @@ def index_fault(
         ),
         expected=f"0 to {int(linked.tables[table, tb.MASK_END]) - 1}",
         found=str(index),
+    )
+
+
+def overflow_fault(linked: LinkedProgram, dispatch: int, address: int) -> DeviceFault:
+    """The fault of a dispatch one of whose results, for device ``address``, is beyond int32."""
+    static, instance = (int(v) for v in linked.dispatch[dispatch, 1:3])
+    (op, *_) = [run.plan.op for run in linked.runs[static] if instance in run.instances]
+    loops = linked.schedule.loop_indices[static][instance]
+    return DeviceFault(
+        "SPY901",
+        f"{op.name}: an int64 result does not fit the card, which holds int64 as int32",
+        DeviceLocation(
+            op.file,
+            static,
+            None,
+            op.outputs[0].name,
+            address,
+            tuple(int(i) for i in loops),
+            linked.program.executes[static].location,
+        ),
+        expected="-2147483648 to 2147483647",
+        found="a number beyond",
+        hint="keep such numbers on the CPU, or compute with floats",
     )
 
 

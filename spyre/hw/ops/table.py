@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from spyre.mlir.operation import OVERFLOW_CONSTANT
+
 
 class Family(StrEnum):
     """Which kernel runs an operation."""
@@ -151,12 +153,23 @@ def _requantizing(
     definition: str,
     constants: tuple[str, ...] = (),
     inputs: int = 1,
+    optional: tuple[str, ...] = (),
 ) -> OpDefinition:
-    return OpDefinition(name, Family.REQUANTIZE, kernel_op, inputs, definition, constants, 2.0)
+    return OpDefinition(
+        name,
+        Family.REQUANTIZE,
+        kernel_op,
+        inputs,
+        definition,
+        constants,
+        2.0,
+        optional_constants=optional,
+    )
 
 
 _QUANTIZED = "x·scaleact + shiftact to the nearest (even) integer that fits"
 _QUANTIZERS = ("scaleact", "shiftact")
+_REFUSAL = (OVERFLOW_CONSTANT,)
 
 _ROWS = (
     _pointwise("add", "add", 2, "a + b"),
@@ -260,9 +273,11 @@ _ROWS = (
     _requantizing("qfp8mb", "to_fp8", "value conversion, at most ±448"),
     _requantizing("qfp8wt", "to_fp8", "value conversion, at most ±448"),
     _requantizing("fp8todl16", "value", "value conversion"),
-    _requantizing("addi32toi32", "add", "a + b modulo 2³²", inputs=2),
-    _requantizing("muli32toi32", "mul", "a · b modulo 2³²", inputs=2),
-    _requantizing("fp32toint32", "truncate", "towards zero, within int32, NaN 0"),
+    _requantizing("addi32toi32", "add", "a + b modulo 2³²", inputs=2, optional=_REFUSAL),
+    _requantizing("muli32toi32", "mul", "a · b modulo 2³²", inputs=2, optional=_REFUSAL),
+    _requantizing(
+        "fp32toint32", "truncate", "towards zero, within int32, NaN 0", optional=_REFUSAL
+    ),
     _requantizing("int32tofp32", "from_int", "nearest binary32"),
 )
 

@@ -23,7 +23,7 @@ from spyre.hw.plans.normalise import check_slices, uniform_operations
 from spyre.hw.spec import LX_BYTES
 from spyre.hw.table import plan as tb
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, Padding
+from spyre.mlir.operation import OVERFLOW_CONSTANT, Component, Operation, Padding
 
 _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
@@ -185,7 +185,10 @@ def _check_windows(op: Operation, spec: OpDefinition) -> None:
 
 
 def _check_masks(op: Operation, spec: OpDefinition) -> None:
-    if spec.family not in UNMASKED_FAMILIES or not any(op.masks.values()):
+    takes_masks = (
+        spec.family not in UNMASKED_FAMILIES or OVERFLOW_CONSTANT in spec.optional_constants
+    )
+    if takes_masks or not any(op.masks.values()):
         return
     raise UnsupportedError(
         "SPY549",

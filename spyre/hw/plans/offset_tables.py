@@ -96,9 +96,12 @@ def line_axis(line: Int64Array) -> Axis | None:
     return Axis(count, tuple((step // 8).tolist()))
 
 
-def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[OffsetSpace]:
+def spaces(
+    context: PlanContext, reduced: Sequence[str], counted: Sequence[str] = ()
+) -> Iterator[OffsetSpace]:
     """The operation as few regular spaces; cores of one space share dims of ``reduced``.
 
+    Windowed dims, then those ``counted``, are pseudo-operands, whose offsets are positions.
     Raises UnsupportedError for irregular starts of cores that reduce together.
     """
     op = context.op
@@ -106,13 +109,13 @@ def spaces(context: PlanContext, reduced: Sequence[str]) -> Iterator[OffsetSpace
     for access in context.accesses:
         _check_size(context, access)
         _check_shares(context, access)
-    windowed = tuple(op.windows)
+    pseudo = (*op.windows, *counted)
     positions = [
-        [core.get(dim, 0) * per_core(op, dim) for core in op.core_slices] for dim in windowed
+        [core.get(dim, 0) * per_core(op, dim) for core in op.core_slices] for dim in pseudo
     ]
     starts = np.vstack([context.starts, np.array(positions, np.int64).reshape(-1, len(op.cores))])
-    scale = np.array([8] * len(context.accesses) + [1] * len(windowed), np.int64)
-    local = {dim: _local_line(context, dim) for dim in op.dims}
+    scale = np.array([8] * len(context.accesses) + [1] * len(pseudo), np.int64)
+    local = {dim: _local_line(context, dim, pseudo) for dim in op.dims}
     together = [dim for dim in reduced if op.slices.get(dim, 1) > 1]
     for group in fold_cores(op, starts, together):
         check_shared_output(context, group, reduced, len(context.accesses) - 1)
@@ -182,11 +185,11 @@ def _slice_lines(group: CoreGroup, scale: Int64Array) -> dict[str, Int64Array]:
     }
 
 
-def _local_line(context: PlanContext, dim: str) -> Int64Array:
+def _local_line(context: PlanContext, dim: str, pseudo: Sequence[str]) -> Int64Array:
     op = context.op
     steps = np.arange(per_core(op, dim), dtype=np.int64)
     rows = [_operand_row(context, k, dim, steps) for k in range(len(context.accesses))]
-    rows += [steps if dim == windowed else np.zeros_like(steps) for windowed in op.windows]
+    rows += [steps if dim == counted else np.zeros_like(steps) for counted in pseudo]
     return np.stack(rows)
 
 

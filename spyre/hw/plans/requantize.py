@@ -12,12 +12,20 @@ import numpy as np
 
 from spyre.errors import SdscError
 from spyre.hw.access import per_core
-from spyre.hw.plans.context import PlanContext, RowWriter, check_covered, float_word
+from spyre.hw.plans.context import (
+    Mask,
+    PlanContext,
+    RowWriter,
+    check_covered,
+    find_mask,
+    float_word,
+)
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, element_bits, spaces
 from spyre.hw.plans.packed_matmul import check_stick
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.table import REQUANTIZATIONS, REQUANTIZE_KIND, plan as tb, vectors as vt
 from spyre.layout import Int64Array
+from spyre.mlir.operation import OVERFLOW_CONSTANT
 
 _FORMATS = {
     "quantize8": ("SEN169_FP16", "SENINT8"),
@@ -50,8 +58,12 @@ def plan_requantize(context: PlanContext) -> Iterator[Int64Array]:
         check_covered(context, access, context.output)
     _check_formats(context)
     _check_sticks(context)
-    for space in spaces(context, ()):
-        yield _block(context, space)
+    mask = find_mask(context)
+    if mask is not None and mask.value != 0:
+        found = f"{mask.dim} from {mask.start} on as {mask.value}"
+        raise context.refuse("SPY549", "masked integers that are not 0", "0", found)
+    for space in spaces(context, (), () if mask is None else (mask.dim,)):
+        yield _block(context, space, mask)
 
 
 def _check_formats(context: PlanContext) -> None:
@@ -91,16 +103,16 @@ def _check_sticks(context: PlanContext) -> None:
 
 def _line(context: PlanContext, space: OffsetSpace, dim: str) -> Int64Array:
     """A line over all slices; a stick dim nobody holds is the lanes of the output's one stick."""
-    line = space.line(dim)
+    line, tensor = space.line(dim), context.output.tensor
     if any(access.tensor.holds(dim) for access in context.accesses):
         return line
-    line = np.zeros((len(line), 1), np.int64)
-    tensor = context.output.tensor
     if tensor.stick_dims != (dim,):
-        return line
-    line = np.zeros((len(line), tensor.stick_sizes[0]), np.int64)
-    line[-1] = np.arange(tensor.stick_sizes[0]) * element_bits(tensor)
-    return line
+        return line[:, :1] * 0
+    lanes, output = np.arange(tensor.stick_sizes[0]), len(context.accesses) - 1
+    found = np.zeros((len(line), len(lanes)), np.int64)
+    found[output] = lanes * element_bits(tensor)
+    found[output + 1 :] = space.line(dim)[output + 1 :, : len(lanes)]
+    return found
 
 
 def _split_sticks(
@@ -113,15 +125,15 @@ def _split_sticks(
     return line[:, :unit], line[:, ::unit]
 
 
-def _block(context: PlanContext, space: OffsetSpace) -> Int64Array:
-    op, tensor = context.op, context.output.tensor
+def _block(context: PlanContext, space: OffsetSpace, mask: Mask | None) -> Int64Array:
+    op, tensor, output = context.op, context.output.tensor, len(context.accesses) - 1
     sticks = [d for a in context.accesses for d in a.tensor.stick_dims]
     inner = tensor.stick_dims[-1]
 
     def collect(dims: Sequence[str], *more: Int64Array) -> Int64Array:
         lines = [*(_line(context, space, dim) for dim in dims), *more]
-        lines.sort(key=lambda line: -int(np.abs(line[-1]).max(initial=0)))
-        return combine(context, lines)
+        lines.sort(key=lambda line: -int(np.abs(line[output]).max(initial=0)))
+        return combine(context, lines, len(space.bases))
 
     within, by_stick = _split_sticks(context, inner, _line(context, space, inner))
     middle = collect([d for d in op.dims if d in sticks and d != inner])
@@ -133,6 +145,11 @@ def _block(context: PlanContext, space: OffsetSpace) -> Int64Array:
         row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)
     for k, name in enumerate(context.spec.constants):
         row.words[tb.CONSTANT + k] = float_word(context.constant(name))
+    if context.is_set(OVERFLOW_CONSTANT):
+        row.words[tb.FLAGS] = vt.REFUSE_OVERFLOW
+    if mask is not None:
+        mask.write(row)
+        row.words[tb.CONSTANT] = space.bases[output + 1]
     counts = [group.shape[1] for group in vectors]
     row.words[vt.COUNTS : vt.COUNTS + 3] = counts
     row.header(

@@ -41,12 +41,11 @@ from spyre.hw.reference.execution import (
     Memory,
     keeps_one_per_stick,
 )
-from spyre.hw.reference.packed import run_packed_matmul, run_requantize, run_windowing
+from spyre.hw.reference.packed import masked, run_packed_matmul, run_requantize, run_windowing
 from spyre.layout import arrangement_positions
 from spyre.mlir.operation import Indirection, Operation, Tensor
 
 Array = npt.NDArray[Any]
-_MASK_CONSTANT = "samv-maskvalue"
 _COLUMNS = 64
 
 
@@ -73,16 +72,6 @@ def _shuffle(execution: Execution, spec: OpDefinition) -> None:
     run_shuffle(execution)
 
 
-def _masked(execution: Execution, core: int, values: Array) -> Array:
-    """``values`` of the first input with masked coordinates replaced (§6.3)."""
-    for dim, intervals in execution.op.masks.items():
-        coordinate = execution.global_coordinate(dim, core)
-        for start, count in intervals:
-            inside = (coordinate >= start) & (coordinate < start + count)
-            values = np.where(inside, constant(execution.op, _MASK_CONSTANT), values)
-    return values
-
-
 # --- elementwise ------------------------------------------------------------------------------
 
 
@@ -90,7 +79,7 @@ def _elementwise(execution: Execution, spec: OpDefinition) -> None:
     constants = [np.asarray(constant(execution.op, name)) for name in spec.constants]
     for core in execution.cores:
         operands = _operands(execution, spec, core)
-        operands[0] = _masked(execution, core, operands[0])
+        operands[0] = masked(execution, core, operands[0])
         execution.write(core, define(spec.kernel_op, *operands, *constants))
 
 
@@ -171,7 +160,7 @@ def _ended(op: Operation, spec: OpDefinition, total: Array) -> Array:
 
 
 def _reduction_input(execution: Execution, core: int) -> Array:
-    return _masked(execution, core, execution.read(0, core))
+    return masked(execution, core, execution.read(0, core))
 
 
 def _total(op: Operation, name: str, inputs: Sequence[Array]) -> Array:

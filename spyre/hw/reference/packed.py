@@ -130,11 +130,25 @@ def _write_nibbles(execution: Execution, bits: Int64Array, values: Array) -> Non
 # --- elementwise ------------------------------------------------------------------------------
 
 
+MASK_CONSTANT = "samv-maskvalue"
+
+
+def masked(execution: Execution, core: int, values: Array) -> Array:
+    """``values`` of the first input with masked coordinates replaced (§6.3)."""
+    for dim, intervals in execution.op.masks.items():
+        coordinate = execution.global_coordinate(dim, core)
+        for start, count in intervals:
+            inside = (coordinate >= start) & (coordinate < start + count)
+            values = np.where(inside, constant(execution.op, MASK_CONSTANT), values)
+    return values
+
+
 def run_requantize(execution: Execution, spec: OpDefinition) -> None:
     """Quantise, convert or compute, element by element."""
     constants = [float(constant(execution.op, name)) for name in spec.constants]
     for core in execution.cores:
         inputs = [read_packed(execution, k, core, execution.local) for k in range(spec.inputs)]
+        inputs[0] = masked(execution, core, inputs[0])
         with np.errstate(all="ignore"):
             result = _REQUANTIZE[spec.kernel_op](*inputs, *constants)
         write_packed(execution, core, execution.local, result)

@@ -24,6 +24,10 @@ END = 4
 """Operand word: bits from the operand's base on that it may touch, where FLAGS has BOUNDED."""
 BOUNDED = 1
 """FLAGS bit: elements beyond END are read as 0 and not written."""
+REFUSE_OVERFLOW = 2
+"""FLAGS bit: an integer result that does not fit is a fault. CONSTANT word 0 of a masked operation
+is the position of its first element along the masked dim.
+"""
 
 # windowing: groups kept sticks (a vector per operand), places in the window (per input)
 KEPT, PLACES = range(COUNTS, COUNTS + 2)

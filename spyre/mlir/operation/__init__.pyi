@@ -15,6 +15,7 @@ from .footprint import (
 )
 from .operation import (
     MASK_CONSTANT as MASK_CONSTANT,
+    OVERFLOW_CONSTANT as OVERFLOW_CONSTANT,
     Component as Component,
     Indirection as Indirection,
     Operation as Operation,

@@ -14,6 +14,10 @@ from enum import StrEnum
 from spyre.dtypes import STICK_BYTES
 
 MASK_CONSTANT = "samv-maskvalue"
+OVERFLOW_CONSTANT = "refuseOverflow"
+"""Our own: integer operations that have it and a result beyond int32 fault, where a card wraps. For
+int64 tensors, which cards hold as int32.
+"""
 """The constant that stands in for masked elements (SDSC reference §8)."""
 
 

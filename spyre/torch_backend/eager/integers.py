@@ -1,7 +1,8 @@
 """Arithmetic of int32 and int64 tensors, whose elements are 32-bit words on the card.
 
 The card adds and multiplies words modulo 2^32; everything else is made of that, exactly: signs and
-zeros survive the conversion to float32, so comparisons look at the sign of a difference.
+zeros survive the conversion to float32, so comparisons look at the sign of a difference. What is a
+result of torch's, not a step on the way there, is refused where int64 has it and words have not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from spyre.torch_backend.eager.elementwise import (
     clamp_bounds,
 )
 from spyre.torch_backend.eager.reductions import over_all, over_dims, reduced_sizes
-from spyre.torch_backend.program import Lowering, LoweringFunction, Value, narrowed, off_lanes
+from spyre.torch_backend.program import (
+    Lowering,
+    LoweringFunction,
+    Value,
+    narrowed,
+    off_lanes,
+    range_constants,
+)
 
 
 def plus(low: Lowering, a: Value, b: Value) -> Value:
@@ -37,6 +45,26 @@ def plus(low: Lowering, a: Value, b: Value) -> Value:
 
 def times(low: Lowering, a: Value, b: Value | int) -> Value:
     return low.pointwise("muli32toi32", a, low.constant(b, a.dtype) if isinstance(b, int) else b)
+
+
+def exact_plus(low: Lowering, a: Value, b: Value) -> Value:
+    """A sum; of int64 SPY901 where it does not fit."""
+    return _exact(low, "addi32toi32", a, b)
+
+
+def exact_times(low: Lowering, a: Value, b: Value | int) -> Value:
+    """A product; of int64 SPY901 where it does not fit."""
+    other = low.constant(b, a.dtype) if isinstance(b, int) else b
+    return _exact(low, "muli32toi32", a, other)
+
+
+def _exact(low: Lowering, name: str, a: Value, b: Value) -> Value:
+    return low.pointwise(name, a, b, constants=range_constants(name, a.dtype))
+
+
+def word_of(low: Lowering, x: Value, dtype: str) -> Value:
+    """float32 as a word, towards zero and within int32."""
+    return low.convert(low.convert(x, "int32"), dtype)
 
 
 def minus(low: Lowering, a: Value, b: Value) -> Value:
@@ -67,9 +95,9 @@ def chosen(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
 def _arithmetic(name: str, low: Lowering, a: Value, b: Value, dtype: str, alpha: int = 1) -> Value:
     a, b = low.convert(a, dtype), low.convert(b, dtype)
     if name == "mul":
-        return times(low, a, b)
+        return exact_times(low, a, b)
     factor = -alpha if name == "sub" else alpha
-    return plus(low, a, b if factor == 1 else times(low, b, factor))
+    return exact_plus(low, a, b if factor == 1 else exact_times(low, b, factor))
 
 
 def _compared(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
@@ -99,11 +127,11 @@ def _clamped(low: Lowering, x: Value, *args: Any) -> Value:
 
 
 def _negative(low: Lowering, x: Value) -> Value:
-    return times(low, x, -1)
+    return exact_times(low, x, -1)
 
 
 def _magnitude(low: Lowering, x: Value) -> Value:
-    return chosen(low, is_negative(low, x), times(low, x, -1), x)
+    return chosen(low, is_negative(low, x), exact_times(low, x, -1), x)
 
 
 def divided(low: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) -> Value:
@@ -115,7 +143,7 @@ def divided(low: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) 
     quotient, left = low.constant(0, dtype), low.convert(x, dtype)
     for _ in range(2):
         share = low.pointwise("realdiv", low.convert(left, "float32"), count)
-        step = low.convert(share, dtype)
+        step = word_of(low, share, dtype)
         quotient, left = plus(low, step, quotient), minus(low, left, times(low, step, divisor))
     below = low.convert(is_negative(low, left), dtype)
     quotient, left = minus(low, quotient, below), plus(low, left, times(low, below, divisor))
@@ -144,7 +172,7 @@ def _with_truth(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Val
 
 
 def _total(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
-    """Sums modulo 2^32, by halves: the card has no reduction of words."""
+    """Sums by halves: the card has no reduction of words."""
     sizes = reduced_sizes(x.sizes, dims, keepdim)
     x = low.convert(x, dtype)
     for dim in dims:
@@ -159,9 +187,9 @@ def _sum_along(low: Lowering, x: Value, dim: int) -> Value:
         half = extent // 2
         if extent % 2:
             last = narrowed(x, dim, extent - 1, 1)
-            odd = last if odd is None else plus(low, odd, last)
-        x = plus(low, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
-    return x if odd is None else plus(low, x, odd)
+            odd = last if odd is None else exact_plus(low, odd, last)
+        x = exact_plus(low, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
+    return x if odd is None else exact_plus(low, x, odd)
 
 
 def _outermost(

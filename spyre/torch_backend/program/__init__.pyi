@@ -54,6 +54,7 @@ from .op_spec import (
     float_bits as float_bits,
     float_of as float_of,
     narrowed as narrowed,
+    range_constants as range_constants,
 )
 from .operations import (
     HALF as HALF,

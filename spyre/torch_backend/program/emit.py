@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
 from spyre.mlir.builder import BufferAddress, OperandSpec, OperationSpec
-from spyre.mlir.operation import MASK_CONSTANT, Indirection
+from spyre.mlir.operation import MASK_CONSTANT, OVERFLOW_CONSTANT, Indirection
 from spyre.torch_backend.program.emitter import (
     Bases,
     Emitter,
@@ -248,10 +248,12 @@ def _pointwise(op: IteratedOp, division: CoreDivision | None) -> Outline:
     multiple = op.lane_multiple or op.most_lanes
     emitter = Emitter(dims, {lane: multiple}, division=division)
     constants, masks = dict(op.constants), {}
-    name = emitter.names[lane]
-    if op.mask_from and (padding := emitter.extents[name] - op.mask_from):
+    name, known = emitter.names[lane], op.mask_from
+    if OVERFLOW_CONSTANT in constants:
+        known = dims[lane].extent  # what lies behind are no results
+    if known and (padding := emitter.extents[name] - known):
         constants[MASK_CONSTANT] = 0
-        masks[name] = [(op.mask_from, padding)]
+        masks[name] = [(known, padding)]
     return Outline(op.name, emitter, _operands(op, [lane] * (last + 1)), constants, masks)
 
 

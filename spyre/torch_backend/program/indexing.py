@@ -19,6 +19,7 @@ from spyre.torch_backend.program.op_spec import (
     Value,
     device_format,
     narrowed,
+    range_constants,
 )
 from spyre.torch_backend.program.operations import INTEGER, WIDE, Operations, wide_multiple
 
@@ -172,6 +173,7 @@ def running_sum(low: Operations, value: Value, dim: int) -> Value:
     """Sums of all elements up to each one along ``dim``, in log2(extent) steps."""
     value = off_lanes(low, value, dim)
     name = "addi32toi32" if value.format == INTEGER else "add"
+    constants = range_constants(name, value.dtype)
     extent, step = value.sizes[dim], 1
     while step < extent:
         remaining = extent - step
@@ -181,7 +183,14 @@ def running_sum(low: Operations, value: Value, dim: int) -> Value:
         keep = DeviceOp(OpKind.POINTWISE, "identity", (head,), into, part=(dim, 0, step))
         low.builder.add(keep)
         low.builder.add(
-            DeviceOp(OpKind.POINTWISE, name, (before, tail), into, part=(dim, step, remaining))
+            DeviceOp(
+                OpKind.POINTWISE,
+                name,
+                (before, tail),
+                into,
+                constants=constants,
+                part=(dim, step, remaining),
+            )
         )
         value, step = into, 2 * step
     return value

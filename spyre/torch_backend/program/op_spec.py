@@ -15,6 +15,7 @@ from math import prod
 from spyre.dtypes import find_host_dtype
 from spyre.errors import UnsupportedError
 from spyre.layout import DeviceView
+from spyre.mlir.operation import OVERFLOW_CONSTANT
 
 
 def float_bits(number: float) -> int:
@@ -140,6 +141,12 @@ def broadcast_sizes(sizes: Sequence[Sequence[int]]) -> Ints:
 
 def _broadcast(column: Sequence[int]) -> int:
     return next((n for n in column if n != 1), 1)
+
+
+def range_constants(name: str, dtype: str) -> dict[str, int]:
+    """Constants of an integer operation: refused are results that int64 has, the card has not."""
+    makes_integers = name in ("addi32toi32", "muli32toi32", "fp32toint32")
+    return {OVERFLOW_CONSTANT: 1} if makes_integers and dtype == "int64" else {}
 
 
 def narrowed(value: Value, dim: int, start: int, length: int) -> Value:

@@ -26,6 +26,7 @@ from spyre.torch_backend.program.op_spec import (
     device_format,
     float_bits,
     narrowed,
+    range_constants,
 )
 
 ConstantOf = Callable[[float, str], Value]
@@ -133,28 +134,40 @@ class Operations:
             return self._relabelled(value, dtype)
         if source == HALF:
             wide = self._widened(value)
-            return wide if target == WORD else self._converted("fp32toint32", wide, dtype)
+            return wide if target == WORD else self._truncated(wide, dtype)
         if source == INTEGER:
             wide = self._converted("int32tofp32", value, "float32")
             return wide if target == WORD else self._narrowed(wide, dtype)
         if target == INTEGER:
-            return self._converted("fp32toint32", value, dtype)
+            return self._truncated(value, dtype)
         return self._narrowed(value, dtype)
 
     CONVERSIONS = ("dl16tofp32", "fp32todl16", "fp32toint32", "int32tofp32")
     """Operations between formats."""
 
-    def converted_by(self, name: str, value: Value, dtype: str, lane: int | None = None) -> Value:
+    def converted_by(
+        self,
+        name: str,
+        value: Value,
+        dtype: str,
+        lane: int | None = None,
+        constants: Mapping[str, int] | None = None,
+    ) -> Value:
         """One of `CONVERSIONS`; ``dtype``, ``lane``: of the result, default the operand's lane."""
         if (once := value.collapsed()) is not value:
-            return self.converted_by(name, once, dtype, lane).expanded(value.sizes)
+            found = self.converted_by(name, once, dtype, lane, constants)
+            return found.expanded(value.sizes)
         if lane is not None:
             value = self._agreeing(value, lane)
         if name == "dl16tofp32":
             return self._widened(value)
         if name == "fp32todl16":
             return self._narrowed(value, dtype)
-        return self._converted(name, value, dtype)
+        return self._converted(name, value, dtype, constants)
+
+    def _truncated(self, value: Value, dtype: str) -> Value:
+        """float32 as integers, towards zero; SPY901 for those that int64 has, the card has not."""
+        return self._converted("fp32toint32", value, dtype, range_constants("fp32toint32", dtype))
 
     def _relabelled(self, value: Value, dtype: str) -> Value:
         return replace(value, dtype=dtype)
@@ -172,10 +185,13 @@ class Operations:
             return self._narrowed(value, "bool")
         return self._relabelled(value, "bool")
 
-    def _converted(self, name: str, value: Value, dtype: str) -> Value:
+    def _converted(
+        self, name: str, value: Value, dtype: str, constants: Mapping[str, int] | None = None
+    ) -> Value:
         """A conversion between formats with equally long elements."""
         into = self.builder.scratch(value.sizes, dtype, value.lane_dim)
-        return self.builder.add(DeviceOp(OpKind.POINTWISE, name, (value,), into))
+        op = DeviceOp(OpKind.POINTWISE, name, (value,), into, constants=constants or {})
+        return self.builder.add(op)
 
     def _widened(self, value: Value) -> Value:
         # one DL16 stick becomes two of float32, so memory has room for an even number of them

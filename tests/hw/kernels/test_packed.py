@@ -14,7 +14,7 @@ from spyre.hw.linking.binding import Allocation
 from spyre.hw.ops.table import OPS, Family, OpDefinition
 from spyre.hw.plans.requantize import _FORMATS
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
-from spyre.mlir.operation.operation import Operation
+from spyre.mlir.operation.operation import MASK_CONSTANT, OVERFLOW_CONSTANT, Operation
 from tests.hw.harness import (
     Array,
     Fill,
@@ -80,6 +80,19 @@ CONSTANTS = {"scaleact": 0x4300, "shiftact": 0x3C00}
 """DL16 codes: 6, 0.5."""
 
 
+@st.composite
+def masked_lanes(draw: st.DrawFn, op: Operation) -> Operation:
+    """Elements of the first input that count as 0, from one of its stick dim on."""
+    (lane,) = op.inputs[0].stick_dims
+    first = draw(st.integers(0, op.extents[lane] - 1))
+    return replace(
+        op,
+        masks={lane: ((first, op.extents[lane] - first),)},
+        constants={**op.constants, MASK_CONSTANT: 0},
+        constant_formats={**op.constant_formats, MASK_CONSTANT: "IEEE_FP32"},
+    )
+
+
 @pytest.mark.parametrize("spec", rows_of(Family.REQUANTIZE), ids=lambda s: s.name)
 @examples(30)
 @given(data=st.data(), seed=seeds, mode=modes, threads=thread_counts)
@@ -87,6 +100,8 @@ def test_recoding(spec: OpDefinition, data: st.DataObject, seed: int, mode: str,
     constants = {name: CONSTANTS[name] for name in spec.constants}
     formats = _FORMATS[spec.kernel_op]
     op = data.draw(recodings(spec.name, formats, spec.inputs, constants))
+    if OVERFLOW_CONSTANT in spec.optional_constants and data.draw(st.booleans()):
+        op = data.draw(masked_lanes(op))
     fill = any_numbers if data.draw(st.booleans()) else normals
     fills = [
         whole_numbers(-(2**31), 2**31) if "INT32" in t.data_format else fill for t in op.tensors

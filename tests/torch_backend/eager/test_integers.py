@@ -52,6 +52,53 @@ def test_arbitrary_words(left, right):
         agrees(function, a, b)
 
 
+GREAT = 1 << 30
+BEYOND = {
+    "add": (lambda x: x + x, torch.full((40,), GREAT)),
+    "add of one element": (lambda x: x + x, torch.tensor([*range(99), GREAT])),
+    "add scaled": (lambda x: torch.add(x, x, alpha=3), torch.full((3,), GREAT)),
+    "add in place": (lambda x: x.clone().add_(x), torch.full((3,), GREAT)),
+    "sub": (lambda x: -x - x - x, torch.full((3, 33), GREAT)),
+    "mul": (lambda x: x * 4, torch.full((5, 7), GREAT)),
+    "neg": (torch.neg, torch.tensor([LEAST, 5])),
+    "abs": (torch.abs, torch.tensor([LEAST, 5])),
+    "sum": (torch.sum, torch.full((4,), GREAT)),
+    "sum of int32": (torch.sum, torch.full((4,), GREAT, dtype=torch.int32)),
+    "sum over rows": (lambda x: x.sum(0), torch.full((4, 40), GREAT)),
+    "cumsum": (lambda x: x.cumsum(-1), torch.full((3, 4), GREAT)),
+    "of floats": (lambda x: x.long(), torch.tensor([1.0, 3e9])),
+    "of negative floats": (lambda x: x.long(), torch.tensor([[-3e9], [1.0]])),
+    "of infinity": (lambda x: x.long(), torch.tensor([float("inf")])),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_results_that_only_int64_has_are_refused(name):
+    function, x = BEYOND[name]
+    with pytest.raises(RuntimeError, match="SPY901"):
+        function(x.to("spyre")).cpu()
+    assert (torch.ones(3, dtype=torch.int64, device="spyre") + 1).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "sum", "cumsum", "of floats"])
+def test_compiled_code_refuses_them_too(name):
+    function, x = BEYOND[name]
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="SPY901"):
+        torch.compile(function)(x.to("spyre")).cpu()
+
+
+def test_what_lies_behind_the_elements_is_no_result():
+    """Sticks of one element, of five, and a last one of six: the rest of them may hold anything."""
+    full = torch.full((64, 64), MOST, dtype=torch.int32)
+    for _ in range(4):
+        full.to("spyre")  # freed memory that later tensors take
+        agrees(lambda x: x.sum(-1) + x.sum(-1) * 2, torch.arange(5 * 70).reshape(5, 70))
+        agrees(lambda x: x.t() + x.t() * 3, torch.arange(5 * 70).reshape(5, 70))
+        agrees(lambda x: (x + 1)[:, ::2] + (x * 2)[:, 1::2], torch.arange(350).reshape(5, 70))
+        agrees(lambda x: x.float().long().cumsum(0), torch.arange(38))
+
+
 @pytest.mark.parametrize("divisor", [1, 3, 7, 1000, (1 << 29) + 1])
 def test_division_by_a_number(divisor):
     a, _ = pairs()

@@ -36,7 +36,8 @@ QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(RE
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 OPCODE, INPUTS, CONSTANT, FLAGS = tb.OPCODE, tb.INPUTS, tb.CONSTANT, tb.FLAGS
-END, BOUNDED = vt.END, vt.BOUNDED
+END, BOUNDED, REFUSE_OVERFLOW = vt.END, vt.BOUNDED, vt.REFUSE_OVERFLOW
+MASK, MASK_START, MASK_END = tb.MASK, tb.MASK_START, tb.MASK_END
 OUTER, MIDDLE, INNER, MIDDLE_BLOCK = vt.OUTER, vt.MIDDLE, vt.INNER, vt.MIDDLE_BLOCK
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 FP8_MAX = F(QUANTIZED_FP8_MAX)
@@ -79,22 +80,39 @@ def to_int(value):
 
 
 @kernel
-def requantize_words(opcode, word, words, places, vectors, inner):
-    """Integer operations and conversions on 32-bit elements."""
-    last = places.size - 1
+def requantize_words(table, word, words, places, vectors, inner):
+    """Integer operations and conversions on 32-bit elements.
+
+    Masked elements of the first input count as 0. Returns 0, or where a result that does not fit is
+    to be refused 1 + the host address (bytes) of one.
+    """
+    opcode, last, fault = table[OPCODE], table[INPUTS], 0
+    masked, refused = table[MASK], table[FLAGS] & REFUSE_OVERFLOW
     for i in range(inner):
         a = (places[0] + vectors[0, i]) >> 5
         y = (places[last] + vectors[last, i]) >> 5
+        hidden = False
+        if masked:
+            position = places[last + 1] + vectors[last + 1, i]
+            hidden = table[MASK_START] <= position < table[MASK_END]
         if opcode == TRUNCATE:
-            words[y] = np.int32(to_int(word[a]))
+            value = F(0.0) if hidden else word[a]
+            whole = to_int(value)
+            words[y] = np.int32(whole)
+            fits = value != value or F(-2147483648.0) <= value < F(2147483648.0)
         elif opcode == FROM_INT:
-            word[y] = F(words[a])
+            word[y] = F(0.0) if hidden else F(words[a])
+            fits = True
         else:
             b = (places[1] + vectors[1, i]) >> 5
-            left, right = np.int64(words[a]), np.int64(words[b])
+            left, right = np.int64(0) if hidden else np.int64(words[a]), np.int64(words[b])
             # of two 32-bit integers in 64 bits: what is cut off is the wrap modulo 2^32
             result = left + right if opcode == ADD else left * right
             words[y] = np.int32(result & 0xFFFFFFFF)
+            fits = -2147483648 <= result <= 2147483647
+        if refused and not fits:
+            fault = 1 + 4 * y
+    return fault
 
 
 @kernel
@@ -150,34 +168,41 @@ def requantize_values(table, bases, half, word, octet, places, vectors, buffer):
 
 @kernel
 def requantize(table, bases, half, word, words, octet, first, last):
-    """Run units ``first`` .. ``last`` of a requantize table."""
+    """Run units ``first`` .. ``last`` of a requantize table; 0 or `requantize_words`' fault."""
     operands, opcode = table[INPUTS] + 1, table[OPCODE]
+    rows = operands + 1 if table[MASK] else operands
     outer, middle, inner = table[OUTER], table[MIDDLE], table[INNER]
     blocks = -(-middle // MIDDLE_BLOCK)
-    vectors = np.empty((operands, inner), np.int64)
-    middle_at = operands * outer
-    for k in range(operands):
-        read_vector(table, middle_at + operands * middle + k * inner, vectors[k])
+    vectors = np.empty((rows, inner), np.int64)
+    middle_at = rows * outer
+    for k in range(rows):
+        read_vector(table, middle_at + rows * middle + k * inner, vectors[k])
     buffer = np.empty(inner, np.float32)
-    places = np.empty(operands, np.int64)
+    places = np.empty(rows, np.int64)
     for unit in range(first, last):
         step, block = unit // blocks, unit % blocks * MIDDLE_BLOCK
         for m in range(block, min(block + MIDDLE_BLOCK, middle)):
-            for k in range(operands):
+            for k in range(rows):
                 at = OPERAND + k * OPERAND_WORDS
-                place = table[at + BASE] + 8 * bases[table[at + TENSOR]]
+                if k < operands:
+                    place = table[at + BASE] + 8 * bases[table[at + TENSOR]]
+                else:
+                    place = table[CONSTANT]
                 place += vector_word(table, k * outer + step)
                 places[k] = place + vector_word(table, middle_at + k * middle + m)
             if opcode >= ADD:
-                requantize_words(opcode, word, words, places, vectors, inner)
+                fault = requantize_words(table, word, words, places, vectors, inner)
+                if fault != 0:
+                    return fault
             else:
                 requantize_values(table, bases, half, word, octet, places, vectors, buffer)
+    return 0
 
 
 @entry
 def run(table, bases, memory, scratch, first, last):
     """C entry of :func:`requantize`."""
-    requantize(
+    return requantize(
         carray(pointer_i64(table), TABLE_WORDS),
         carray(pointer_i64(bases), 8),
         carray(pointer_u16(memory), HALVES),
@@ -187,4 +212,3 @@ def run(table, bases, memory, scratch, first, last):
         first,
         last,
     )
-    return 0

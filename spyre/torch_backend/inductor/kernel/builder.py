@@ -263,11 +263,11 @@ class SpyreKernel:
 
     def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
         name, dtype, lane = body.operation.name, body.dtype, self._lane
+        constants = body.operation.constants
         if name == "identity":
             return self.low.broadcast(replace(values[0], dtype=dtype), body.ranges, lane)
         if name in self.low.CONVERSIONS:
-            return self.low.converted_by(name, values[0], dtype, lane)
-        constants = body.operation.constants
+            return self.low.converted_by(name, values[0], dtype, lane, constants)
         result = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
         return result if result.sizes == body.ranges else result.expanded(body.ranges)
 

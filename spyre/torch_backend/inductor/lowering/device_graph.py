@@ -27,6 +27,7 @@ from spyre.torch_backend.program import (
     broadcast_sizes,
     device_format,
     float_bits,
+    range_constants,
     require_sdsc,
 )
 from spyre.torch_backend.tensors import default_base
@@ -281,7 +282,7 @@ class GraphOperations:
         if target == WORD:
             return value
         name = "fp32toint32" if target == INTEGER else "fp32todl16"
-        return self.pointwise(name, value, dtype=dtype)
+        return self.pointwise(name, value, dtype=dtype, constants=range_constants(name, dtype))
 
     def nonzero(self, value: GraphValue) -> GraphValue:
         """Whether every element differs from zero, as bool."""
