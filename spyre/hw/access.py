@@ -8,8 +8,9 @@ are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -174,6 +175,9 @@ def core_boxes(op: Operation, tensor: Tensor) -> tuple[Box | None, ...]:
     dims = tuple(sorted(walked, key=lambda d: -pitches[d]))
     # shares are of one size; only here it matters which of them a core has
     uneven = [d for d in dims if op.name == RESTICKIFY or op.window_of(tensor, d) is not None]
+    if not uneven:
+        box = _box(tensor, dims, [_steps(op, tensor, dim, 0) for dim in dims], pitches)
+        return (box,) * len(op.core_slices)
     by_slices: dict[tuple[int, ...], Box | None] = {}
     by_steps: dict[tuple[_Steps | None, ...], Box | None] = {}
     boxes = []
@@ -271,13 +275,19 @@ def _stored_from(op: Operation, tensor: Tensor, dim: str, position: int) -> int:
     return stored - op.core_slices[position].get(dim, 0) * op.tensor_extent(tensor, dim)
 
 
+def _cores_by_box(boxes: Sequence[Box | None]) -> Iterator[tuple[Box, Any]]:
+    """Each box there is, with the positions of its cores (an index of arrays)."""
+    distinct = {id(box): box for box in boxes if box is not None}.values()
+    for box in distinct:
+        alone = len(distinct) == 1 and None not in boxes
+        yield box, slice(None) if alone else np.flatnonzero([b is box for b in boxes])
+
+
 def covers(op: Operation, tensor: Tensor, offset_bytes: Int64Array) -> npt.NDArray[np.bool_]:
     """True where a byte at an offset from a core's start is one the core touches, [n, core]."""
-    boxes = core_boxes(op, tensor)
     hits = np.zeros(offset_bytes.shape, np.bool_)
-    for box in {id(b): b for b in boxes if b is not None}.values():
-        columns = np.flatnonzero([b is box for b in boxes])
-        hits[:, columns] = box.walk.contains(offset_bytes[:, columns], STICK_BYTES)
+    for box, cores in _cores_by_box(core_boxes(op, tensor)):
+        hits[:, cores] = box.walk.contains(offset_bytes[:, cores], STICK_BYTES)
     return hits
 
 
@@ -286,13 +296,10 @@ def touched_bytes(op: Operation, tensor: Tensor, starts: Int64Array) -> tuple[in
 
     A core's share of an index tensor may start inside a stick, at whose end it ends.
     """
-    inside = starts % STICK_BYTES if tensor in op.index_tensors else np.zeros_like(starts)
+    last_starts = starts - starts % STICK_BYTES if tensor in op.index_tensors else starts
     ranges = [
-        (start + box.first_bytes, start + box.end_bytes - skipped)
-        for box, start, skipped in zip(
-            core_boxes(op, tensor), starts.tolist(), inside.tolist(), strict=True
-        )
-        if box is not None
+        (int(starts[cores].min()) + box.first_bytes, int(last_starts[cores].max()) + box.end_bytes)
+        for box, cores in _cores_by_box(core_boxes(op, tensor))
     ]
     if not ranges:
         return int(starts.min()), int(starts.min())

@@ -51,10 +51,13 @@ def _passes(slices: dict[str, Int64Array], cores: int, together: bool) -> Iterat
 
     Cores that reduce ``together`` are never parted.
     """
+    slices_of_cores = list(zip(*(index.tolist() for index in slices.values()), strict=True))
+    if together or len(set(slices_of_cores)) == cores:
+        yield np.arange(cores)
+        return
     seen: Counter[tuple[int, ...]] = Counter()
     turns = np.zeros(cores, np.int64)
-    for core in range(0 if together else cores):
-        slices_of_core = tuple(int(index[core]) for index in slices.values())
+    for core, slices_of_core in enumerate(slices_of_cores or [()] * cores):
         turns[core] = seen[slices_of_core]
         seen[slices_of_core] += 1
     for turn in range(int(turns.max(initial=0)) + 1):

@@ -265,6 +265,8 @@ def read_operation(sdsc: Sdsc, file: str) -> Operation:
         symbolic_dims=read_symbolic_dims(document, extents),
         last_extents=read_last_extents(document, extents, slices),
     )
+    if not operation.index_tensors:
+        return operation
     return replace(
         operation,
         inputs=tuple(_single_index_outermost(operation, t) for t in operation.inputs),
