@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from spyre.dtypes import STICK_BYTES, DataFormat, find_format, find_host_dtype, find_stored_format
 from spyre.errors import LaunchError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ELEMENT_ARRANGEMENTS = (
     "STANDARD",
@@ -293,6 +294,8 @@ def logical_columns(arrangement: str) -> NDArray[np.int64]:
     A group is the columns that one permutation covers: a stick, or a pair of fp32 sticks.
     UnsupportedError SPY323 as in `arrangement_digits`.
     """
+    import numpy as np  # not at the top: reading a launch spec does without
+
     columns = np.zeros(1, dtype=np.int64)
     for extent, step in arrangement_digits(arrangement):
         columns = (np.arange(extent, dtype=np.int64)[:, None] * step + columns).reshape(-1)
@@ -305,7 +308,7 @@ def arrangement_positions(arrangement: str) -> NDArray[np.int64]:
     DL16_TO_FP32 counts positions through both sticks of a pair. The permutations of DL16_TO_FP32
     and FP32_TO_DL16 are inverse.
     """
-    return np.argsort(logical_columns(arrangement))
+    return logical_columns(arrangement).argsort()
 
 
 def check_arrangement(arrangement: str, device_dtype: str) -> None:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import BundleError, JsonLocation, LaunchError
@@ -25,6 +23,10 @@ from spyre.mlir.operation.operation import (
     Tensor,
     Window,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 RESTICKIFY = "ReStickifyOpHBM"
 
@@ -232,6 +234,8 @@ def group_by_sizes(
 
     BundleError SPY275 unless the ids hold those of ``op``'s symbolic dims.
     """
+    import numpy as np  # not at the top: checking a bundle does without
+
     dims = op.symbolic_dims
     for dim, size in dims.items():
         if size.symbol not in symbol_ids:

@@ -16,10 +16,12 @@ from .program import (
     Loop as Loop,
     LoopProgram as LoopProgram,
     Parameter as Parameter,
-    Schedule as Schedule,
     check_sizes as check_sizes,
     executes as executes,
     loops as loops,
+)
+from .schedule import (
+    Schedule as Schedule,
 )
 from .values import (
     SYMBOLIC as SYMBOLIC,

@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import index
-from typing import Any, Generic, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from spyre.errors import BundleError
 
-Integers = int | npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Integers = int | npt.NDArray[np.int64]
 T = TypeVar("T")
 
 
@@ -231,7 +232,7 @@ def mod(left: Any, right: Any) -> Any:
 
 def positive(divisor: Any) -> Any:
     """``divisor`` itself (integer or array); BundleError SPY125 unless all of it is > 0."""
-    smallest = divisor.min(initial=1) if isinstance(divisor, np.ndarray) else divisor
+    smallest = divisor.min(initial=1) if getattr(divisor, "ndim", 0) else divisor
     if smallest <= 0:
         raise _division_error(str(smallest))
     return divisor

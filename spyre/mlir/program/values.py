@@ -2,22 +2,20 @@
 
 An :class:`IndexValue` is a constant plus a linear combination of atoms (parameters, allocations,
 loop variables, and :class:`Derived` for what is not linear). Equal expressions are equal values,
-and
-``%a = addi %base, const`` costs one small object. `table` computes many values for many iterations
-as one int64 array.
+and ``%a = addi %base, const`` costs one small object. :mod:`.schedule` computes many for many
+iterations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spyre.errors import BundleError, Location, SpyreError
 from spyre.mlir.program.affine import INTEGERS, ExprArithmetic, Operator, positive
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 E = TypeVar("E", bound=SpyreError)
 
@@ -312,62 +310,3 @@ SYMBOLIC: ExprArithmetic[IndexValue] = ExprArithmetic(
         Operator.MOD: _division(Operator.MOD),
     },
 )
-
-
-def table(
-    values: Sequence[IndexValue], environment: Environment, n_instances: int
-) -> npt.NDArray[Any]:
-    """All ``values`` for all instances: int64 ``(n_instances, len(values))``.
-
-    BundleError SPY157 if a value leaves int64, SPY125 if a divisor is not positive.
-    """
-    if not environment.columns:
-        return _to_int64([_row(values, environment)])
-    if _is_safe(values, environment):
-        return _columns(values, environment, np.empty((n_instances, len(values)), np.int64))
-    exact = np.empty((n_instances, len(values)), object)
-    return _to_int64(_columns(values, environment.exact(), exact))
-
-
-def _columns(
-    values: Sequence[IndexValue], environment: Environment, out: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
-    """Fill ``out``; values that share their terms (base plus offsets) are computed together."""
-    groups: dict[int, list[int]] = {}
-    for index, value in enumerate(values):
-        groups.setdefault(id(value.terms), []).append(index)
-    constants = np.array([value.constant for value in values], dtype=out.dtype)
-    for indices in groups.values():
-        base = np.asarray(read_terms(values[indices[0]].terms, environment), dtype=out.dtype)
-        out[:, indices] = base.reshape(-1, 1) + constants[indices]
-    return out
-
-
-def _row(values: Sequence[IndexValue], environment: Environment) -> list[int]:
-    """All values outside of loops: integers; terms that several share are read once."""
-    terms = {id(value.terms): value.terms for value in values}
-    bases = {key: read_terms(shared, environment) for key, shared in terms.items()}
-    return [bases[id(value.terms)] + value.constant for value in values]
-
-
-def _to_int64(rows: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Exact integers as int64; BundleError SPY157 names the first that does not fit."""
-    try:
-        return np.array(rows, dtype=np.int64, ndmin=2)
-    except OverflowError:
-        outside = (
-            value for row in rows for value in row if not -INT64_MAX - 1 <= value <= INT64_MAX
-        )
-        raise outside_int64(str(next(outside))) from None
-
-
-def _is_safe(values: Sequence[IndexValue], environment: Environment) -> bool:
-    """True if int64 columns can evaluate all ``values`` without leaving int64."""
-    largest: dict[int, int] = {}
-    terms: dict[int, Terms] = {}
-    for value in values:
-        key = id(value.terms)
-        terms[key] = value.terms
-        largest[key] = max(largest.get(key, 0), abs(value.constant))
-    bounds = (IndexValue(largest[key], terms[key]).magnitude(environment) for key in terms)
-    return all(bound <= INT64_MAX for bound in bounds)

@@ -12,12 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, cast
 
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput
 
+from spyre.cache import writable_directory
 from spyre.errors import BundleError, MlirSyntaxError
 from spyre.mlir.program import (
     AffineBinary,
@@ -538,11 +539,15 @@ def _parse(text: str) -> Module:
 
 @lru_cache(maxsize=1)
 def _grammar() -> Lark:
-    """The LALR tables, built at the first use (about 80 ms). Lark's own disk cache is not used:
-    it unpickles a file with a predictable name from the shared temporary directory.
+    """The LALR tables, built at the first use (80 ms) and kept by Lark in our cache directory.
+
+    Not where Lark would keep them, under a predictable name in the shared temporary directory: they
+    are unpickled. Lark's key is the grammar, its own version and Python's.
     """
-    grammar = files(__package__).joinpath("bundle.lark").read_text("utf-8")
-    return Lark(grammar, parser="lalr", start="file", transformer=TreeBuilder())
+    grammar = Path(__file__).with_name("bundle.lark").read_text("utf-8")
+    directory = writable_directory("grammar")
+    kept = False if directory is None else str(directory / "bundle.tables")
+    return Lark(grammar, parser="lalr", start="file", transformer=TreeBuilder(), cache=kept)
 
 
 def _check_nesting(text: str) -> None:

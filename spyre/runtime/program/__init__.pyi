@@ -1,6 +1,7 @@
 from .compiled import (
     CompiledBundle as CompiledBundle,
     LoweredBundle as LoweredBundle,
+    compile_files as compile_files,
     files_of_bundle as files_of_bundle,
     read_bundle_files as read_bundle_files,
 )

@@ -11,6 +11,7 @@ from .commands import (
 )
 from .compile import (
     compile_directory as compile_directory,
+    compile_for_frontend as compile_for_frontend,
 )
 from .init_binary import (
     format_header as format_header,

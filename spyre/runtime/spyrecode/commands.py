@@ -13,11 +13,10 @@ import msgspec
 
 from spyre.errors import Finding
 from spyre.hw.spec import REGION_BYTES, REGIONS, STICK_BYTES
-from spyre.runtime.memory import device_virtual_address
 from spyre.runtime.program import SymbolKind
 
 PROGRAM_REGION = REGIONS - 1
-PROGRAM_BASE = device_virtual_address(PROGRAM_REGION, 0)
+PROGRAM_BASE = PROGRAM_REGION * REGION_BYTES
 """Address of the program segment: 0x1C00000000."""
 PROGRAM_END = PROGRAM_BASE + REGION_BYTES
 ADDRESS_ALIGNMENT = STICK_BYTES

@@ -14,14 +14,13 @@ from pathlib import Path
 from spyre.errors import Finding, JsonLocation, Severity, SpyreError
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles
-from spyre.runtime.arguments import read_arguments, spec_of_arguments
 from spyre.runtime.program import (
     DERIVED_EMITTER,
     LAUNCH_SPEC_FILE,
     CompiledBundle,
     SymbolKind,
+    compile_files,
     format_launch_spec,
-    load_compiled_files,
     read_bundle_files,
 )
 from spyre.runtime.spyrecode.code_directory import write_code_directory
@@ -94,10 +93,30 @@ def compile_directory(path: str | os.PathLike[str]) -> CompiledDirectory:
     SpyreErrors of reading, ValidationError when the check finds errors, BundleError SPY845 when
     the directory cannot be written. Nothing is written unless the bundle compiles.
     """
+    from spyre.runtime.program import load_compiled_files
+
     files = _bundle_files(path)
     kernel = load_compiled_files(files)
+    return _write(kernel, files, *_launch_spec(kernel, files))
+
+
+def compile_for_frontend(path: str | os.PathLike[str]) -> CompiledDirectory:
+    """As `compile_directory`, of a frontend that knows its kernels' arguments and compiles many.
+
+    No launch_spec.json is derived and no plan kept: the process that launches makes its own, which
+    takes it less time than this process takes to load what that needs. The check is the same.
+    """
+    files = _bundle_files(path)
+    return _write(compile_files(files), files, _given_launch_spec(files), ())
+
+
+def _write(
+    kernel: CompiledBundle,
+    files: BundleFiles,
+    spec: dict[str, bytes],
+    findings: tuple[Finding, ...],
+) -> CompiledDirectory:
     binary = pack_bundle(files.files)
-    spec, findings = _launch_spec(kernel, files)
     code = make_code(kernel.name, kernel.symbols, len(binary))
     directory = write_code_directory(files.directory, code, {INIT_BINARY_FILE: binary, **spec})
     return CompiledDirectory(directory, code, len(kernel.symbols), (*kernel.findings, *findings))
@@ -122,8 +141,10 @@ def _launch_spec(
     kernel: CompiledBundle, files: BundleFiles
 ) -> tuple[dict[str, bytes], tuple[Finding, ...]]:
     """launch_spec.json as the bundle has it, else derived, else none; what was noticed."""
-    if (text := files.files.get(LAUNCH_SPEC_FILE)) is not None:
-        return {LAUNCH_SPEC_FILE: text}, ()
+    if given := _given_launch_spec(files):
+        return given, ()
+    from spyre.runtime.arguments import read_arguments, spec_of_arguments
+
     try:
         arguments = read_arguments(kernel)
     except SpyreError as error:
@@ -131,6 +152,11 @@ def _launch_spec(
     symbolic = bool(kernel.symbols)
     spec = spec_of_arguments(arguments, kernel.name, symbolic, DERIVED_EMITTER)
     return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}, arguments.findings
+
+
+def _given_launch_spec(files: BundleFiles) -> dict[str, bytes]:
+    text = files.files.get(LAUNCH_SPEC_FILE)
+    return {} if text is None else {LAUNCH_SPEC_FILE: text}
 
 
 def _not_derived(kernel: CompiledBundle, reason: Finding) -> Finding:
