@@ -29,6 +29,7 @@ from spyre.torch_backend.eager.elementwise import (
     clamp_bounds,
 )
 from spyre.torch_backend.eager.reductions import over_all, over_dims, reduced_sizes
+from spyre.torch_backend.fallback import announce
 from spyre.torch_backend.program import (
     Lowering,
     LoweringFunction,
@@ -342,6 +343,42 @@ def _promoted_together(a: Any, b: Any, *, out: torch.Tensor) -> tuple[Any, ...] 
     return _as_floats(torch.result_type(a, b), (a, b))
 
 
+MOST_COMPARISONS = 1 << 22
+"""Elements times bins that the cores compare; beyond, the host counts."""
+
+
+def _histogram(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
+    """aten::histc, which torch's CPU has for floats only: as its CUDA computes it.
+
+    Bin ⌊(x - min) · bins / (max - min)⌋ counts x; what is ``max`` belongs to the last one.
+    """
+    low, high = int(min), int(max)
+    if bins <= 0 or high < low:
+        raise RuntimeError("bins must be > 0" if bins <= 0 else "max must be larger than min")
+    if low == high and x.numel():
+        low, high = int(x.min()), int(x.max())
+    if low == high:
+        low, high = low - 1, high + 1
+    if x.numel() and bins * x.numel() <= MOST_COMPARISONS:
+        return _bin_counts(x.reshape(-1), bins, low, high)
+    announce("aten.histc.default")
+    return _bin_counts(x.cpu().reshape(-1), bins, low, high).to(x.device)
+
+
+def _bin_counts(x: torch.Tensor, bins: int, low: int, high: int) -> torch.Tensor:
+    place = ((x.long() - low) * bins) // (high - low)
+    place = torch.where(place == bins, bins - 1, place)
+    if x.is_cpu:
+        held = place[(place >= 0) & (place < bins)]
+        return torch.bincount(held, minlength=bins).to(x.dtype)
+    numbers = torch.arange(bins, device=x.device).unsqueeze(1)
+    return (place.unsqueeze(0) == numbers).sum(1).to(x.dtype)
+
+
+def _takes_histogram(x: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return x.dtype in INTEGERS
+
+
 # --- the tables ----------------------------------------------------------------------------------
 
 _BINARY: dict[str, LoweringFunction] = {
@@ -401,4 +438,5 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "sum.IntList_out": {INTEGER: EagerKernel(_sum, _takes_sum)},
     "remainder.Tensor_out": {INTEGER: EagerKernel(_remainder, _takes_remainder)},
     "floor_divide": {INTEGER: EagerKernel(_floor_divide, _divides)},
+    "histc": {INTEGER: EagerKernel(_histogram, _takes_histogram)},
 }

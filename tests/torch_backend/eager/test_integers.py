@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings, strategies as st
 
+from spyre.torch_backend.eager import integers
 from tests.torch_backend.eager.agreement import agrees, numbers
 
 WORDS = (torch.int32, torch.int64)
@@ -191,3 +192,24 @@ def test_results_do_not_go_to_a_dtype_torch_refuses(function, dtype):
         i, x = integers.to(device), integers.to(device, torch.float32)
         with pytest.raises((RuntimeError, TypeError), match=r"dtype|cast"):
             function(i, x, torch.empty(0, dtype=dtype, device=device))
+
+
+@pytest.mark.parametrize("dtype", WORDS)
+@pytest.mark.parametrize(("bins", "low", "high"), [(4, 0, 3), (4, 0, 4), (5, -7, 30), (6, 0, 0)])
+def test_histograms(dtype, bins, low, high, monkeypatch):
+    x = torch.randint(-3, 9, (7, 5), dtype=dtype)
+    wanted = torch.histc(x.float(), bins, low, high).to(dtype)
+
+    def counted(x):
+        return torch.histc(x, bins, low, high) if x.device.type == "spyre" else wanted
+
+    agrees(counted, x)
+    monkeypatch.setattr(integers, "MOST_COMPARISONS", 0)
+    agrees(counted, x, fallbacks=True)
+
+
+def test_histograms_in_compiled_code():
+    x = torch.randint(0, 4, (40,), dtype=torch.int32)
+    torch._dynamo.reset()
+    found = torch.compile(lambda x: torch.histc(x, 4, 0, 3).cumsum(0))(x.to("spyre"))
+    assert torch.equal(found.cpu(), torch.bincount(x, minlength=4).cumsum(0))

@@ -96,6 +96,42 @@ def mistral(attention: str = "sdpa") -> nn.Module:
     return _built(lambda: transformers.MistralForCausalLM(config))
 
 
+_MIXTURE = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_experts_per_tok": 2,
+    "output_router_logits": True,
+}
+
+
+def mixtral() -> nn.Module:
+    """A Mixtral: a Llama whose tokens choose two of four feed-forward networks."""
+    config = transformers.MixtralConfig(**_MIXTURE, num_local_experts=4)
+    return _built(lambda: transformers.MixtralForCausalLM(config))
+
+
+def qwen3_moe() -> nn.Module:
+    """A Qwen3-MoE: as a Mixtral, with norms of queries and keys."""
+    config = transformers.Qwen3MoeConfig(
+        **_MIXTURE, head_dim=32, num_experts=4, moe_intermediate_size=32
+    )
+    return _built(lambda: transformers.Qwen3MoeForCausalLM(config))
+
+
+def granite_moe() -> nn.Module:
+    """A GraniteMoE: experts' weights in one tensor."""
+    config = transformers.GraniteMoeConfig(**_MIXTURE, num_local_experts=4)
+    return _built(lambda: transformers.GraniteMoeForCausalLM(config))
+
+
+MIXTURES = {"mixtral": mixtral, "qwen3_moe": qwen3_moe, "granite_moe": granite_moe}
+"""Mixtures of experts."""
+
+
 def gpt2(attention: str = "sdpa") -> nn.Module:
     """A GPT-2: learned positions, layer norm, tanh GELU, fused projections; the head is tied."""
     config = transformers.GPT2Config(

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.torch_backend.models import configurations
 from tests.torch_backend.models.comparison import DL16
+from tests.torch_backend.models.configurations import MIXTURES
 from tests.torch_backend.models.tasks import LLAMA, MLP, TASKS, Batch, Task
 
 OptimizerOf = Callable[..., torch.optim.Optimizer]
@@ -183,3 +184,19 @@ def test_checkpointing_repeats_random_numbers(device: str):
     result = checkpoint(lambda x: x * torch.rand_like(x), weight, use_reentrant=False)
     result.sum().backward()
     assert torch.equal(weight.grad.cpu(), result.detach().cpu())
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_of_experts(name: str, device: str):
+    """Tokens are sorted and counted by expert, and multiplied by groups."""
+    model = MIXTURES[name]()
+    ids = torch.randint(0, 64, (2, 9))
+    loss = model(ids, labels=ids).loss
+    loss.backward()
+    wanted = {k: p.grad for k, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    found = model.to(device)(ids.to(device), labels=ids.to(device)).loss
+    found.backward()
+    torch.testing.assert_close(found.cpu(), loss, rtol=1e-5, atol=1e-5)
+    grads = {k: p.grad.cpu() for k, p in model.named_parameters() if p.grad is not None}
+    torch.testing.assert_close(grads, wanted, rtol=1e-3, atol=1e-5)
