@@ -1,4 +1,4 @@
-"""The cache directory: made where it can be, and keyed by this package's own sources.
+"""The cache directory: made where it can be, bounded, and keyed by this package's own sources.
 
 Reading and hashing the sources takes longer than a cache hit may, so their digest is kept in the
 cache too, together with the stamps of the files: size, times of change, inode. An edit changes a
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -49,6 +50,61 @@ def warn_uncached(reason: str) -> None:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+# --- size -------------------------------------------------------------------------------------
+
+_KERNELS = "kernels-"
+MAX_KERNEL_BYTES = 1 << 30
+"""What compiled kernels of all states of the sources may take."""
+
+
+def kernel_directory(key: str) -> Path | None:
+    """As `writable_directory`, for compiled kernels. A new one takes the place of those used
+    longest ago, where there are too many.
+    """
+    name = f"{_KERNELS}{key}"
+    with suppress(RuntimeError):  # no home directory: said below
+        is_new = not (config.cache_directory() / name).exists()
+    directory = writable_directory(name)
+    if directory is not None:
+        with suppress(OSError):
+            os.utime(directory)
+            if is_new:
+                _prune(directory.parent, MAX_KERNEL_BYTES)
+    return directory
+
+
+def _prune(cache: Path, max_bytes: int) -> None:
+    """Remove directories of kernels but for those used last, which take ``max_bytes`` at most.
+
+    A process that had some of them in use compiles them again.
+    """
+    directories = [path for path in cache.iterdir() if path.name.startswith(_KERNELS)]
+    kept_bytes = 0
+    for directory in sorted(directories, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        kept_bytes += _size_bytes(directory)
+        if kept_bytes > max_bytes:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _size_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def clear() -> tuple[Path, int]:
+    """Remove everything this package keeps in the cache directory; the directory, and the bytes.
+
+    Other files in it stay. OSError for what cannot be removed.
+    """
+    cache = config.cache_directory()
+    ours = [cache / "plans", cache / _FOLDER, *cache.glob(f"{_KERNELS}*")]
+    removed_bytes = 0
+    for path in ours:
+        if path.is_dir():
+            removed_bytes += _size_bytes(path)
+            shutil.rmtree(path)
+    return cache, removed_bytes
 
 
 # --- sources ----------------------------------------------------------------------------------

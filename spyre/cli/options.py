@@ -55,6 +55,7 @@ class Options:
     poison: bool = False
     core_order: str | None = None
     warm: bool = False
+    clear_cache: bool = False
     check: bool = False
     explain: bool = False
     trace: str | None = None
@@ -105,6 +106,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         poison=parsed.poison,
         core_order=parsed.core_order,
         warm=parsed.warm,
+        clear_cache=parsed.clear_cache,
         check=parsed.check,
         explain=parsed.explain,
         trace=parsed.trace,
@@ -162,7 +164,10 @@ def _check_profiling(
             "--profile, --report and --roofline model one plain run: leave out --check, --explain, "
             "--against, --verify"
         )
-    if parsed.compare is None and parsed.path is None and not parsed.warm:
+    if parsed.clear_cache and (parsed.path is not None or parsed.warm):
+        parser.error("--clear-cache runs nothing: leave out PATH and --warm")
+    needs_path = parsed.compare is None and not (parsed.warm or parsed.clear_cache)
+    if needs_path and parsed.path is None:
         parser.error("the following arguments are required: PATH")
     alone = (
         "warm",
@@ -300,6 +305,11 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--warm",
         action="store_true",
         help="only compile the kernels that PATH needs, or all of them; later runs start at once",
+    )
+    group.add_argument(
+        "--clear-cache",
+        action="store_true",
+        help="only remove the compiled kernels and programs that are kept on disk",
     )
     group.add_argument(
         "--check", action="store_true", help="only diagnose: print all findings, run nothing"

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from spyre.cli.entry import guarded, run_process
 from spyre.cli.options import Options, parse_options
+from spyre.errors import LaunchError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _carry_out(options: Options) -> int:
+    if options.clear_cache:
+        return _clear_cache(options)
     if options.check or options.explain:
         from spyre.cli.diagnose import diagnose_and_report
 
@@ -38,6 +41,24 @@ def _carry_out(options: Options) -> int:
     from spyre.cli.commands import run_and_report, warm
 
     return warm(options) if options.warm else run_and_report(options)
+
+
+def _clear_cache(options: Options) -> int:
+    """Remove what is kept on disk. LaunchError SPY404 for what cannot be removed."""
+    from spyre import cache
+
+    try:
+        directory, removed_bytes = cache.clear()
+    except OSError as error:
+        raise LaunchError(
+            "SPY404",
+            "the cache cannot be removed",
+            expected="a directory that this user may write to",
+            found=f"{error.filename}: {error.strerror}",
+        ) from None
+    if not options.quiet:
+        print(f"{directory}: {removed_bytes / 1e6:.1f} MB removed")
+    return 0
 
 
 def process() -> NoReturn:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -246,3 +248,28 @@ def test_a_process_ends_with_what_was_registered_for_the_end():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (7, "end\n")
+
+
+def test_clearing_the_cache(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    for name in ("kernels-0", "kernels-1", "plans", "sources", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(bytes(100_000))
+    assert main(["--clear-cache"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: 0.4 MB removed\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert main(["--clear-cache", "-q"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_cache_that_cannot_be_cleared(tmp_path, monkeypatch, capsys):
+    def refuse(path, **_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    (tmp_path / "plans").mkdir()
+    assert main(["--clear-cache"]) == 2
+    assert "SPY404" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--clear-cache", SOFTMAX])

@@ -5,8 +5,9 @@ processor computes the same bits. What is fused says so (`.intrinsics.multiply_a
 
 numba's disk cache does not notice edits in other modules, so every module's functions are cached in
 a directory keyed by a hash of that module and all modules of this package it imports, directly or
-not. The directory is set only while our functions are decorated; a user's own numba functions keep
-theirs. A file that is not whole (power failed, the disk was full) is compiled again.
+not; installations of the same sources share it. The directory is set only while our functions are
+decorated; a user's own numba functions keep theirs. A file that is not whole (power failed, the
+disk was full) is compiled again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from numba.core.ccallback import CFunc
 from numba.core.runtime import rtsys
 
 from spyre import config
-from spyre.cache import PACKAGE, digest_of_found_sources, warn_uncached, writable_directory
+from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, warn_uncached
 from spyre.files import read_regular
 
 TESTED_VERSIONS = ("0.68.1",)
@@ -112,16 +113,15 @@ def _uncached_on_errors() -> Iterator[None]:
         warn_uncached(error.strerror or str(error))
 
 
-def check_files(cache: Any) -> None:
+def check_files(cache: Any, directory: str) -> None:
     """Let the disk cache of one function do without files that are damaged or cannot be written.
 
-    ``cache``: as of `load_lightly`.
+    ``cache``: as of `load_lightly`. ``directory``: of the sources the function is made of. numba
+    would ask for the place and time of the file too, which say nothing about its content.
     """
-    files = cache._cache_file
+    cache._cache_path = cache._impl.locator._cache_path = directory
     cache._cache_file = CheckedFiles(
-        cache_path=files._cache_path,
-        filename_base=cache._impl.filename_base,
-        source_stamp=files._source_stamp,
+        cache_path=directory, filename_base=cache._impl.filename_base, source_stamp=b""
     )
     cache._guard_against_spurious_io_errors = _uncached_on_errors
 
@@ -199,21 +199,21 @@ def cache_directory(module: str) -> str | None:
     """
     sources = digest_of_found_sources(module, lambda: map(str, imported_sources(module)))
     key = f"{numba.__version__} {sources} {config.VECTOR_WIDTH.read()}"
-    directory = writable_directory(f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:16]}")
+    directory = kernel_directory(hashlib.sha256(key.encode()).hexdigest()[:16])
     return None if directory is None else str(directory)
 
 
-def _cached(function: Callable[..., Any], decorate: Callable[[bool], Any]) -> Any:
-    """``decorate(cache)`` with numba's cache in the directory of ``function``, if there is one."""
+def _cached(function: Callable[..., Any], decorate: Callable[[str | None], Any]) -> Any:
+    """``decorate(directory)``, of numba's cache for the module of ``function``, if there is one."""
     inside = function.__module__.partition(".")[0] == __package__.partition(".")[0]
     directory = cache_directory(function.__module__) if inside else None
     if directory is None:
-        return decorate(False)
+        return decorate(None)
     with _numba_config:
         previous = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = directory
         try:
-            return decorate(True)
+            return decorate(directory)
         finally:
             numba.config.CACHE_DIR = previous
 
@@ -222,10 +222,10 @@ def kernel(function: F) -> F:
     """Compile a kernel body (arrays and integers only), cached on disk."""
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
-    def decorate(cache: bool) -> Any:
-        compiled = numba.njit(cache=cache, **options)(function)
-        if cache:
-            check_files(compiled._cache)
+    def decorate(directory: str | None) -> Any:
+        compiled = numba.njit(cache=directory is not None, **options)(function)
+        if directory is not None:
+            check_files(compiled._cache, directory)
             load_lightly(compiled._cache)
         return compiled
 
@@ -257,14 +257,14 @@ class Entry:
         address: int = self._compiled.address
         return address
 
-    def _compile(self, cache: bool) -> Any:
-        if not cache:
+    def _compile(self, directory: str | None) -> Any:
+        if directory is None:
             return numba.cfunc(ENTRY_SIGNATURE, nopython=True)(self._function)
         # numba.cfunc with its disk cache loaded lightly, see `load_lightly`
         signature = (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type)
         compiled: Any = CFunc(self._function, signature, {}, {"nopython": True})
         compiled.enable_caching()
-        check_files(compiled._cache)
+        check_files(compiled._cache, directory)
         load_lightly(compiled._cache)
         compiled.compile()
         return compiled

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 import numba
 import pytest
 
+from spyre import cache
 from spyre.cache import warn_uncached
 from spyre.hw.kernels import jit
 from spyre.hw.kernels.jit import TESTED_VERSIONS, CheckedFiles
@@ -43,6 +46,58 @@ def test_the_directory_is_keyed_by_the_sources(
     monkeypatch.setenv("SPYRE_VECTOR_WIDTH", "8")
     _forget_now()
     assert jit.cache_directory(KERNELS) != directory
+
+
+COMPILE = """
+from spyre.hw.kernels.transfer import run
+run.address
+"""
+
+
+def test_installations_of_the_same_sources_share_kernels(tmp_path: Path) -> None:
+    """A copy of the package in another place, younger, loads what the first one compiled."""
+    compile_in(jit.PACKAGE.parent, tmp_path / "cache")
+    compiled = files_in(tmp_path / "cache")
+    shutil.copytree(
+        jit.PACKAGE, tmp_path / "copy" / "spyre", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for source in (tmp_path / "copy").rglob("*.py"):
+        os.utime(source)
+    compile_in(tmp_path / "copy", tmp_path / "cache")
+    assert compiled
+    assert files_in(tmp_path / "cache") == compiled
+
+
+def compile_in(installation: Path, cache: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(installation), "SPYRE_CACHE_DIR": str(cache)}
+    code = f"import spyre; assert spyre.__file__.startswith({str(installation)!r})" + COMPILE
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=cache.parent, check=True)
+
+
+def files_in(cache: Path) -> dict[str, int]:
+    kept = [path for path in cache.glob("kernels-*/**/*") if path.is_file()]
+    return {str(path): path.stat().st_mtime_ns for path in kept}
+
+
+def test_kernels_used_longest_ago_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "MAX_KERNEL_BYTES", 2500)
+    for age, key in enumerate("abc"):
+        directory = cache.kernel_directory(key)
+        assert directory is not None
+        (directory / "code").write_bytes(bytes(1000))
+        os.utime(directory, (1000 + age, 1000 + age))
+    cache.kernel_directory("a")
+    (tmp_path / "others").mkdir()
+    cache.kernel_directory("d")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "kernels-a",
+        "kernels-c",
+        "kernels-d",
+        "others",
+    ]
 
 
 def test_the_key_covers_every_module_a_kernel_imports() -> None:
