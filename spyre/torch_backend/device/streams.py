@@ -8,6 +8,7 @@ operations of that thread go there. Errors of a stream are raised by the next `s
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,9 @@ from spyre.torch_backend.device.errors import EventsWithoutTime
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import Event as FlexEvent, FlexDevice, FlexStream
+
+
+_event_ids = itertools.count(1)
 
 
 class _Entered(threading.local):
@@ -111,9 +115,6 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
         card.streams.set_current(stream)
         set_device(index)
 
-    def __repr__(self) -> str:
-        return f"torch.spyre.Stream device={self.device} id={self.stream_id}"
-
 
 class SpyreEvent(torch.Event):  # type: ignore[misc]
     """A point in a stream. ``enable_timing``: `elapsed_time` may be asked for.
@@ -123,6 +124,7 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
 
     flex: FlexEvent
     card_index: int
+    known_id: int
 
     def __new__(
         cls,
@@ -140,6 +142,7 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
         event = torch.Event.__new__(cls, device="spyre", enable_timing=enable_timing)
         event.flex = FlexEvent(enable_timing)
         event.card_index = card_at(index).index
+        event.known_id = 0
         return cast(SpyreEvent, event)
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -147,18 +150,24 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """The card it was made for, or was last recorded on."""
-        return torch.device("spyre", self.card_index)
+        """The card it was last recorded on; without an index before."""
+        return torch.device("spyre", self.card_index) if self.known_id else torch.device("spyre")
+
+    @property
+    def event_id(self) -> int:
+        """Not 0 once it has been recorded, and another one for every event."""
+        return self.known_id
 
     def record(self, stream: Any = None) -> None:
         """Complete once everything submitted to ``stream`` (the current one) has completed."""
-        chosen = current_stream(self.device) if stream is None else stream
+        chosen = current_stream(self.card_index) if stream is None else stream
         self.flex.record(chosen.flex)
         self.card_index = chosen.device.index
+        self.known_id = self.known_id or next(_event_ids)
 
     def wait(self, stream: Any = None) -> None:
         """``stream`` (the current one) waits from now on; the host only for another card's."""
-        chosen = current_stream(self.device) if stream is None else stream
+        chosen = current_stream(self.card_index) if stream is None else stream
         if chosen.device.index != self.card_index:
             self.flex.synchronize()
         else:
@@ -174,6 +183,10 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from this event to ``end_event``, both complete; else ValueError, SPY875."""
+        if not (self.flex.enable_timing and end_event.flex.enable_timing):
+            raise EventsWithoutTime(
+                "SPY875", "Both events must be created with argument 'enable_timing=True'."
+            )
         try:
             return self.flex.elapsed_time(end_event.flex)
         except LaunchError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from spyre.torch_backend.eager.dispatch import (
     ANY,
@@ -96,6 +97,20 @@ def scaled_dot_product_attention(
     arguments = (attn_mask, dropout_p, is_causal)
     plain: torch.Tensor = math(q, k, v, *arguments, scale=scale, enable_gqa=enable_gqa)[0]
     return plain
+
+
+def fused_choice(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    *_: Any,
+    **__: Any,
+) -> int:
+    """aten::_fused_sdp_choice: the number of the SDPBackend that computes such an attention."""
+    choice = SDPBackend.OVERRIDEABLE if fits(q, k, v, dropout_p) else SDPBackend.MATH
+    return int(choice.value)
 
 
 def fits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float) -> bool:
@@ -219,5 +234,6 @@ _FUSED = "_scaled_dot_product_fused_attention_overrideable"
 
 KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     _FUSED: {ANY: EagerKernel(fused_attention)},
+    "_fused_sdp_choice": {ANY: EagerKernel(fused_choice)},
     f"{_FUSED}_backward": {ANY: EagerKernel(fused_attention_backward)},
 }

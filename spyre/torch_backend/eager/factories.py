@@ -51,7 +51,7 @@ def empty(
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         like = torch.empty(size, device="meta", memory_format=memory_format)
         stride = like.stride()
-    return allocate(size, stride, dtype, _index_of(device))
+    return _conspicuous(allocate(size, stride, dtype, _index_of(device)))
 
 
 def empty_strided(
@@ -65,7 +65,23 @@ def empty_strided(
 ) -> torch.Tensor:
     """aten::empty_strided."""
     _check_options(layout, pin_memory)
-    return allocate(size, stride, dtype or torch.get_default_dtype(), _index_of(device))
+    dtype = dtype or torch.get_default_dtype()
+    return _conspicuous(allocate(size, stride, dtype, _index_of(device)))
+
+
+def _conspicuous(new: torch.Tensor) -> torch.Tensor:
+    """A new tensor as torch's deterministic mode wants it: NaN, or the largest integer."""
+    is_asked = torch.are_deterministic_algorithms_enabled()
+    if is_asked and torch.utils.deterministic.fill_uninitialized_memory:
+        fill_scalar(new, _conspicuous_value(new.dtype))
+    return new
+
+
+def _conspicuous_value(dtype: torch.dtype) -> float:
+    if dtype.is_floating_point:
+        return float("nan")
+    # the card holds int64 as int32
+    return 1 if dtype is torch.bool else min(torch.iinfo(dtype).max, torch.iinfo(torch.int32).max)
 
 
 def _index_of(device: torch.device | None) -> int:

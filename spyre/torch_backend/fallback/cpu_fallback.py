@@ -109,7 +109,8 @@ def check_devices(op: Any, args: Any, kwargs: Any) -> None:
     devices: dict[torch.device, None] = {}
     for spec, value in pairs:
         for tensor in _tensors_in(value):
-            is_number = tensor.device.type == "cpu" and tensor.dim() == 0
+            is_written = spec.alias_info is not None and spec.alias_info.is_write
+            is_number = tensor.device.type == "cpu" and tensor.dim() == 0 and not is_written
             if not is_number and not (tensor.device.type == "cpu" and spec.name in allowed):
                 devices[tensor.device] = None
     if len(devices) > 1:
