@@ -16,7 +16,7 @@ import torch
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import ANY, FLOAT, FLOATS, ArgumentClass, EagerKernel, fill
-from spyre.torch_backend.eager.special import erf, exponential_minus_one
+from spyre.torch_backend.eager.special import exponential_minus_one, normal_tail, within_tail
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 _F32 = "float32"
@@ -61,8 +61,10 @@ def silu_backward(f: Formula, grad: Value, x: Value) -> Value:
 
 def gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
     """grad · (Φ(x) + x · φ(x))."""
-    share = f("mul", 0.5, f("add", 1.0, erf(f.low, f("mul", x, sqrt(0.5)))))
-    density = f("mul", 1 / sqrt(2 * pi), f("exp", f("mul", -0.5, f("mul", x, x))))
+    ratio, e = normal_tail(f.low, within_tail(f.low, x))
+    tail = f("mul", ratio, e)
+    share = f("where3", f("lesserthan", x, 0.0), tail, f("sub", 1.0, tail))
+    density = f("mul", 1 / sqrt(2 * pi), e)
     return f("mul", grad, f("add", share, f("mul", x, density)))
 
 
@@ -103,9 +105,9 @@ def lerp_tensor(f: Formula, start: Value, end: Value, weight: Value) -> Value:
 
 
 def hardswish(f: Formula, x: Value) -> Value:
-    """x · min(max(x + 3, 0), 6) / 6."""
+    """x · (min(max(x + 3, 0), 6) / 6), in which nothing overflows."""
     gate = f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0)
-    return f("mul", f("mul", x, gate), 1 / 6)
+    return f("mul", x, f("mul", gate, 1 / 6))
 
 
 def hardsigmoid(f: Formula, x: Value) -> Value:
@@ -116,8 +118,13 @@ def hardsigmoid(f: Formula, x: Value) -> Value:
 
 def elu(f: Formula, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
     """scale · x above zero, else scale · alpha · (e^(input_scale · x) - 1)."""
-    below = f("mul", alpha * scale, exponential_minus_one(f.low, f("mul", input_scale, x)))
-    return f("where3", f("greaterthan", x, 0.0), f("mul", scale, x), below)
+    below = exponential_minus_one(f.low, _scaled(f, x, input_scale))
+    above = _scaled(f, x, scale)
+    return f("where3", f("greaterthan", x, 0.0), above, _scaled(f, below, alpha * scale))
+
+
+def _scaled(f: Formula, x: Value, factor: float) -> Value:
+    return x if factor == 1.0 else f("mul", factor, x)
 
 
 def threshold_backward(low: Lowering, grad: Value, x: Value, dtype: str, bound: float) -> Value:

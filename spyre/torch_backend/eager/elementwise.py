@@ -25,6 +25,7 @@ from spyre.torch_backend.eager.special import (
     erf_gelu,
     logarithm,
     mish,
+    silu,
     softplus,
     tangent,
     tanh_gelu,
@@ -223,9 +224,10 @@ def reversed_subtraction(a: torch.Tensor, b: Any, alpha: float = 1) -> torch.Ten
 
 _UNARY: dict[str, LoweringFunction] = {
     **{name: partial(apply_op, name) for name in ("abs", "neg", "exp", "sqrt", "rsqrt")},
-    **{name: partial(apply_op, name) for name in ("reciprocal", "sigmoid", "floor", "silu")},
+    **{name: partial(apply_op, name) for name in ("reciprocal", "sigmoid", "floor")},
     "ceil": _ceiling,
     "log": logarithm,
+    "silu": silu,
     "tanh": tangent,
     "mish": mish,
 }

@@ -199,7 +199,7 @@ def test_output_behind_its_input(name: str, back_sticks: int, data_format: str):
     rng = np.random.default_rng(0)
     for window in before:
         fill_window(window, fills, "dl16", rng, [device.memory])
-    code = np.uint16 if data_format == "SEN169_FP16" else np.uint32
+    code = np.uint16 if data_format == "SEN169_FP16" else np.float32
     operands = [device.memory.read(w.low, w.high - w.low).view(code) for w in before[:-1]]
     device.executor.run(link(device, [op], allocations_of(before)))
     a, *b = (decode_device(o, data_format) for o in operands)
