@@ -3,7 +3,7 @@
 Elementwise dispatches that walk the same units make a *chain* where every two operands of two of
 them, one of which is written, are the same sticks unit by unit or have no stick in common: then
 each unit sees what it would see if the dispatches ran one after the other. Every member reads what
-another one wrote; it is then still in the host's cache.
+another one wrote or reads too; it is then still in the host's cache.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def same_units(table: Any, other: Any) -> Any:
 def joins(tables: Any, dispatch: Any, first: int, new: int) -> bool:
     """True if dispatch ``new`` continues the chain of dispatches ``first`` to ``new`` - 1."""
     table, row = tables[dispatch[new, 0]], dispatch[new]
-    output, reads = table[INPUTS], False
+    output, shares = table[INPUTS], False
     for member in range(first, new):
         other, other_row = tables[dispatch[member, 0]], dispatch[member]
         if not same_units(other, table):
@@ -147,13 +147,15 @@ def joins(tables: Any, dispatch: Any, first: int, new: int) -> bool:
         written = other[INPUTS]
         for p in range(written + 1):
             for q in range(output + 1):
-                if p != written and q != output:  # two reads never conflict
-                    continue
                 found = relation(other, other_row, p, table, row, q)
-                if found == MIXED:
+                if q == output:
+                    if found == MIXED:
+                        return False
+                elif p == written and found == MIXED:
                     return False
-                reads |= found == SAME and p == written and q != output
-    return reads
+                else:
+                    shares |= found == SAME
+    return shares
 
 
 @kernel

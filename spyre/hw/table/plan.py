@@ -191,7 +191,7 @@ CHAIN_LENGTH = 3
 DISPATCH_BASES = 4
 """First word of the base addresses."""
 
-MAX_CHAIN = 8
+MAX_CHAIN = 16
 """Dispatches of a chain, at most."""
 STRIP_STICKS = 512
 """Sticks of a strip: 64 KiB per operand, so that a few operands fit a core's own cache."""

@@ -98,15 +98,21 @@ def test_a_chain_on_several_threads() -> None:
     assert_same(program)
 
 
-def test_what_reads_nothing_of_the_chain_begins_another() -> None:
-    program = linked([("add", [A, B], C), ("neg", [C], C), ("mul", [A, B], D), ("neg", [D], E)])
+def test_what_shares_nothing_with_the_chain_begins_another() -> None:
+    program = linked([("add", [A, A], C), ("neg", [C], C), ("mul", [B, B], D), ("neg", [D], E)])
     assert lengths(program) == [2, 1, 2, 1]
     assert_same(program)
 
 
-def test_iterations_that_share_nothing_are_chains_of_their_own() -> None:
+def test_what_reads_an_operand_of_the_chain_joins_it() -> None:
+    program = linked([("add", [A, B], C), ("neg", [C], C), ("mul", [A, B], D), ("neg", [D], E)])
+    assert lengths(program) == [4, 3, 2, 1]
+    assert_same(program)
+
+
+def test_iterations_over_the_same_operands_are_one_chain() -> None:
     program = linked([("add", [A, B], in_lx(0)), ("neg", [in_lx(0)], C)], repeat=3)
-    assert lengths(program) == [2, 1] * 3
+    assert lengths(program) == [6, 5, 4, 3, 2, 1]
     assert_same(program)
 
 
