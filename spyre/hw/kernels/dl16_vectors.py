@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import llvmlite.binding as llvm
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -22,6 +20,7 @@ from numba.extending import intrinsic
 
 from spyre.hw.kernels.intrinsics import F32, I16, I32, I64
 from spyre.hw.kernels.microkernel import LANES
+from spyre.hw.kernels.target import has_feature
 
 _LANE_CODES = 8
 """16-bit codes in a 128-bit lane, within which x86 interleaves and packs."""
@@ -41,11 +40,9 @@ _X86_PACK = {
 
 
 def _x86_pack(codes: int) -> str | None:
-    """LLVM's name of the host's packing instruction; None if it or numba's target has none."""
-    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
-        return None
+    """LLVM's name of the packing instruction of the processor compiled for; None without one."""
     feature, name = _X86_PACK[codes]
-    return name if llvm.get_host_cpu_features().get(feature, False) else None
+    return name if has_feature(feature) else None
 
 
 HOST_CODES = 2 * LANES

@@ -6,12 +6,15 @@ written as 32-bit LLVM IR. Format rules: hardware reference §1.2.
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from spyre.hw.kernels.target import has_feature
 
 I16 = ir.IntType(16)
 I32 = ir.IntType(32)
@@ -23,6 +26,9 @@ _REBIAS = 127 - 31
 _SHIFT = 23 - 9
 _NINF = 0x7FFF
 _F32_INF = 0x7F800000
+_HALF_INF = 0x7C00 << 13
+_HALF_INSTRUCTIONS = platform.machine() not in ("x86_64", "AMD64") or has_feature("f16c")
+"""Without them LLVM calls functions of a library that is not there, and ends the process."""
 
 
 def _i32(value: int) -> Any:
@@ -74,9 +80,28 @@ def decode_half(typing_context, code):
     """IEEE binary16 bits (uint16) → float32, exact."""
 
     def codegen(context, b, signature, args):
-        return b.fpext(b.bitcast(args[0], ir.HalfType()), F32)
+        if _HALF_INSTRUCTIONS:
+            return b.fpext(b.bitcast(args[0], ir.HalfType()), F32)
+        return _decoded_half(b, args[0])
 
     return types.float32(types.uint16), codegen
+
+
+def _decoded_half(b: Any, code: Any) -> Any:
+    """What vcvtph2ps gives."""
+    bits = b.zext(code, I32)
+    sign = b.shl(b.and_(bits, _i32(0x8000)), _i32(16))
+    moved = b.shl(b.and_(bits, _i32(0x7FFF)), _i32(23 - 10))
+    # as float32 its exponent is 112 too small; the product is exact, also of subnormal numbers
+    number = b.bitcast(b.fmul(b.bitcast(moved, F32), ir.Constant(F32, 2.0**112)), I32)
+    special = b.or_(moved, _i32(_F32_INF))
+    special = b.select(b.icmp_signed(">", moved, _i32(_HALF_INF)), _quiet(b, special), special)
+    finite = b.icmp_signed("<", moved, _i32(_HALF_INF))
+    return b.bitcast(b.or_(sign, b.select(finite, number, special)), F32)
+
+
+def _quiet(b: Any, nan: Any) -> Any:
+    return b.or_(nan, _i32(0x400000))
 
 
 @intrinsic
@@ -84,9 +109,29 @@ def encode_half(typing_context, value):
     """float32 → IEEE binary16 bits, nearest even."""
 
     def codegen(context, b, signature, args):
-        return b.bitcast(b.fptrunc(args[0], ir.HalfType()), I16)
+        if _HALF_INSTRUCTIONS:
+            return b.bitcast(b.fptrunc(args[0], ir.HalfType()), I16)
+        return _encoded_half(b, args[0])
 
     return types.uint16(types.float32), codegen
+
+
+def _encoded_half(b: Any, value: Any) -> Any:
+    """What vcvtps2ph gives, rounding to nearest even."""
+    bits = b.bitcast(value, I32)
+    sign = b.and_(b.lshr(bits, _i32(16)), _i32(0x8000))
+    magnitude = b.and_(bits, _i32(0x7FFFFFFF))
+    odd = b.and_(b.lshr(magnitude, _i32(13)), _i32(1))
+    moved = b.add(b.add(magnitude, odd), _i32(0xFFF - (112 << 23)))
+    normal = b.lshr(moved, _i32(13))
+    # 0.5 has a last place of 2^-24, that of subnormal halves: the sum is rounded to it
+    rounded = b.fadd(b.bitcast(magnitude, F32), ir.Constant(F32, 0.5))
+    tiny = b.sub(b.bitcast(rounded, I32), _i32(0x3F000000))
+    code = b.select(b.icmp_signed("<", magnitude, _i32(113 << 23)), tiny, normal)
+    code = b.select(b.icmp_signed(">=", magnitude, _i32(143 << 23)), _i32(0x7C00), code)
+    nan = b.or_(b.and_(b.lshr(magnitude, _i32(13)), _i32(0x3FF)), _i32(0x7E00))
+    code = b.select(b.icmp_signed(">", magnitude, _i32(_F32_INF)), nan, code)
+    return b.trunc(b.or_(code, sign), I16)
 
 
 @intrinsic

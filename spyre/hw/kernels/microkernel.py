@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -17,17 +16,18 @@ from numba.extending import intrinsic
 
 from spyre import config
 from spyre.hw.kernels.intrinsics import F32, I32, I64
+from spyre.hw.kernels.target import has_feature
 
 
-def host_vector_width() -> int:
+def vector_width() -> int:
     """float32 lanes of the widest vector worth using: 16 with AVX-512, else 8."""
     chosen = config.VECTOR_WIDTH.read()
     if chosen in ("8", "16"):
         return int(chosen)
-    return 16 if llvm.get_host_cpu_features().get("avx512f", False) else 8
+    return 16 if has_feature("avx512f") else 8
 
 
-LANES = host_vector_width()
+LANES = vector_width()
 WIDTH = 32 if LANES == 16 else 16
 """Columns of one packed panel of B."""
 # 24 of 32, or 12 of 16 registers hold C; the rest B's vectors and one element of A

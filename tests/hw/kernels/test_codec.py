@@ -15,6 +15,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import pytest
+from numba.extending import intrinsic
 
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16, encode_ieee_half
 from spyre.hw.kernels import intrinsics, vector_math as vm
@@ -99,6 +100,27 @@ def test_encoding_of_float_patterns(
     assert not wrong.size, [(hex(values.view(np.uint32)[i]), hex(found[i])) for i in wrong[:5]]
     assert ((found[nan] & 0x7FFF) >= infinity).all()
     assert np.array_equal(found[nan] >> 15, expected[nan] >> 15)
+
+
+@intrinsic
+def _half_by_integers(typing_context, code):
+    return numba.float32(numba.uint16), lambda c, b, s, a: intrinsics._decoded_half(b, a[0])
+
+
+@intrinsic
+def _to_half_by_integers(typing_context, value):
+    return numba.uint16(numba.float32), lambda c, b, s, a: intrinsics._encoded_half(b, a[0])
+
+
+def test_halves_without_instructions_for_them():
+    """The bits of the instructions, NaN included."""
+    found, expected = (apply(f, CODES) for f in (_half_by_integers, intrinsics.decode_half))
+    assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+    values = float_patterns()
+    found, expected = (
+        apply(f, values, np.uint16) for f in (_to_half_by_integers, intrinsics.encode_half)
+    )
+    assert np.array_equal(found, expected)
 
 
 def test_order_keys_compare_as_numbers():

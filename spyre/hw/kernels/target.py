@@ -1,0 +1,40 @@
+"""The processor that numba compiles for: the host's, or what NUMBA_CPU_NAME and _FEATURES say.
+
+Which instructions there are decides widths of vectors and how numbers are packed and converted,
+never a result.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import llvmlite.binding as llvm
+import numba
+
+_WORDS = (
+    "define <{0} x i{1}> @f(<{0} x i{1}> %x) {{ %y = add <{0} x i{1}> %x, %x ret <{0} x i{1}> %y }}"
+)
+_PROBES = {
+    "avx2": (_WORDS.format(8, 32), "vpaddd\t%ymm"),
+    "avx512f": (_WORDS.format(16, 32), "vpaddd\t%zmm"),
+    "avx512bw": (_WORDS.format(32, 16), "vpaddw\t%zmm"),
+    "f16c": ("define float @f(half %x) { %y = fpext half %x to float ret float %y }", "vcvtph2ps"),
+}
+"""Of features of x86: a function, and what its assembly holds where the feature is."""
+
+
+@cache
+def has_feature(name: str) -> bool:
+    """Whether the processor compiled for has one of these features of x86."""
+    chosen, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+    if not chosen and features is None:
+        return bool(llvm.get_host_cpu_features().get(name, False))
+    # names imply features that LLVM keeps to itself: what it makes of a function tells
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    if features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    machine = target.create_target_machine(cpu=chosen or "", features=features)
+    function, instruction = _PROBES[name]
+    return instruction in machine.emit_assembly(llvm.parse_assembly(function))
