@@ -18,7 +18,7 @@ from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.hw.table import checks as ct
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.bundles import BundleBuilder
-from spyre.mlir.builder.operations import build_operation
+from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import Bundle, load_bundle, write_bundle
 from spyre.runtime.kernel.kernel import Kernel
@@ -90,6 +90,30 @@ def test_out_of_the_pool(tmp_path: Path):
         "  expected: addresses of the pool, 0x0 to 0x2000\n"
         "  found: 16 sticks outside in 1 execution, in x; first at mb 0, out 0"
     ]
+
+
+def test_a_second_stick_that_an_argument_does_not_have(tmp_path: Path):
+    """Conversions to fp8 bear it, so that only the sanitizer tells."""
+    builder = BundleBuilder()
+    x, y = builder.argument(3 * 128), builder.argument(3 * 128)
+    shapes = ((x, "SEN169_FP16", 64), (y, "SEN143_FP8", 128))
+    source, target = (
+        OperandSpec(("mb", "out"), (("out", lanes),), place.at(), data_format=name, role=name)
+        for place, name, lanes in shapes
+    )
+    builder.add(OperationSpec("qfp8ch", {"mb": 3, "out": 128}, [source], [target]))
+    write_bundle(builder.build(), tmp_path)
+    device = Device(sanitize="memory")
+    assert device.sanitizer is not None
+    tensors = {}
+    for k, (dtype, columns) in enumerate((("float16", 64), ("float8_e4m3fn", 128))):
+        layout = SpyreTensorLayout.from_host((3, columns), dtype)
+        address = device.allocate(layout.device_bytes, k)
+        tensors[k] = DeviceTensor("xy"[k], address, layout, dtype, (3, columns), (columns, 1))
+    Kernel(load_bundle(tmp_path), device).launch(Launch(tensors))
+    (found,) = (f for f in device.sanitizer.take() if f.severity is Severity.ERROR)
+    assert (found.code, found.coordinate) == ("SPY701", (("mb", 0), ("out", 64)))
+    assert "3 sticks outside in 1 execution" in found.found
 
 
 # --- align ------------------------------------------------------------------------------------
