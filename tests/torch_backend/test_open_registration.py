@@ -323,15 +323,19 @@ def test_choice_of_attention():
     assert torch.nn.functional.scaled_dot_product_attention(q, q, q).shape == q.shape
 
 
-def test_modules_made_empty_keep_their_parameters():
-    for device in ("cpu", "spyre"):
-        layer = torch.nn.Linear(2, 2)
+@pytest.mark.parametrize("made_on", ["device", "meta"])
+@pytest.mark.parametrize("goes_to", ["device", "meta", "empty"])
+def test_modules_without_content_keep_their_parameters_as_torch_has_it(made_on, goes_to):
+    def kept(device):
+        layer = torch.nn.Linear(2, 2, device=device if made_on == "device" else "meta")
         weight = layer.weight
-        kept = layer.to_empty(device=device).weight is weight
-        meta = torch.nn.Linear(2, 2, device="meta")
-        weight = meta.weight
-        assert kept
-        assert meta.to_empty(device=device).weight.device.type == device
+        if goes_to == "empty":
+            layer.to_empty(device=device)
+        elif (made_on, goes_to) != ("meta", "device"):
+            layer.to(device if goes_to == "device" else "meta")
+        return layer.weight is weight
+
+    assert kept("spyre") == kept("cpu")
 
 
 # --- random numbers, autocast --------------------------------------------------------------------

@@ -91,8 +91,10 @@ class _Once:
 
 
 def crosses(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """True if exactly one of them is on a card."""
-    return bool((before.device.type == "spyre") != (after.device.type == "spyre"))
+    """True if one of them is on a card and the other on the CPU; the rest is torch's own to move,
+    such as tensors without content (meta).
+    """
+    return {before.device.type, after.device.type} == {"cpu", "spyre"}
 
 
 def _moved(
