@@ -61,7 +61,15 @@ FLEX_MOCK_DEVICE_MEMORY_SIZE = Variable(
     str(8 * (12 << 30)),
     "bytes of device memory in MOCK mode, shared out evenly over the eight regions",
 )
-AIU_WORLD_SIZE = Variable("AIU_WORLD_SIZE", "1", "number of simulated cards, 1 to 8")
+AIU_WORLD_SIZE = Variable(
+    "AIU_WORLD_SIZE", "", "number of simulated cards, 1 to 8; default: LOCAL_WORLD_SIZE, else 1"
+)
+LOCAL_WORLD_SIZE = Variable(
+    "LOCAL_WORLD_SIZE", "", "ranks on this machine, as torchrun sets it: see AIU_WORLD_SIZE"
+)
+LOCAL_RANK = Variable(
+    "LOCAL_RANK", "", "number among them, as torchrun sets it: the card every thread begins with"
+)
 SPYRE_DEVICES = Variable(
     "SPYRE_DEVICES", "", "cards to expose, such as 2,0: device 0 is card 2; default: all"
 )

@@ -33,6 +33,7 @@ from spyre.runtime.memory import (
     FlexAllocator,
     ProgramMemory,
     SpyreTensor,
+    first_device,
     visible_devices,
 )
 
@@ -269,11 +270,13 @@ def flex_device_of(device: Device) -> FlexDevice:
 class Devices:
     """The visible cards, numbered from 0. Usable from any thread.
 
-    ``cards``: number of the physical card behind each.
+    ``cards``: number of the physical card behind each; without, what the environment says, and
+    threads begin with the card of LOCAL_RANK.
     """
 
     def __init__(self, cards: tuple[int, ...] | None = None) -> None:
         self.cards = visible_devices() if cards is None else cards
+        self._first = first_device(len(self.cards)) if cards is None else 0
         self._lock = threading.Lock()
         self.made: dict[int, FlexDevice] = {}
         self._watcher: Callable[[FlexDevice], object] | None = None
@@ -327,7 +330,7 @@ class Devices:
 
     @property
     def current_index(self) -> int:
-        index: int = getattr(self._local, "index", 0)
+        index: int = getattr(self._local, "index", self._first)
         return index
 
     @property

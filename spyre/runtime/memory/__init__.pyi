@@ -7,6 +7,7 @@ from .allocator import (
     device_virtual_address as device_virtual_address,
 )
 from .flex_mode import (
+    first_device as first_device,
     visible_devices as visible_devices,
 )
 from .storage import (

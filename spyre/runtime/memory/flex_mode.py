@@ -1,12 +1,13 @@
 """What the environment says of cards: how many there are, and the mode of the flex runtime.
 
 PF drives the physical card, VF a virtual function of it, MOCK a card of any memory size (runtime
-reference §4.1; `FLEX_DEVICE`). There is one card unless AIU_WORLD_SIZE says how many, at most
-eight; SPYRE_DEVICES chooses among them and orders them. LOCAL_RANK is not read here.
+reference §4.1; `FLEX_DEVICE`). AIU_WORLD_SIZE says how many cards there are, else LOCAL_WORLD_SIZE, at most
+eight; SPYRE_DEVICES chooses among them and orders them; LOCAL_RANK is the one threads begin with.
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from spyre import config
@@ -77,7 +78,7 @@ def visible_devices() -> tuple[int, ...]:
     """Card indices by logical device index.
 
     An empty SPYRE_DEVICES is the same as none: all cards. LaunchError SPY805 for a wrong
-    AIU_WORLD_SIZE, SPY806 for a wrong SPYRE_DEVICES, SPY803 for a wrong FLEX_DEVICE.
+    AIU_WORLD_SIZE or LOCAL_WORLD_SIZE, SPY806 for a wrong SPYRE_DEVICES, SPY803 for a wrong FLEX_DEVICE.
     """
     read_mode()
     count = _world_size()
@@ -94,15 +95,37 @@ def visible_devices() -> tuple[int, ...]:
 
 
 def _world_size() -> int:
-    text = config.AIU_WORLD_SIZE.read().strip()
+    own = config.AIU_WORLD_SIZE.read().strip()
+    variable = config.AIU_WORLD_SIZE if own else config.LOCAL_WORLD_SIZE
+    text = variable.read().strip() or "1"
     if not (_is_number(text) and 1 <= int(text) <= MAX_DEVICES):
         raise LaunchError(
             "SPY805",
-            "AIU_WORLD_SIZE is no number of cards",
+            f"{variable.name} is no number of cards",
             expected=f"1 to {MAX_DEVICES}",
             found=text,
+            hint="AIU_WORLD_SIZE is the number of cards of a process, whatever the number of ranks",
         )
     return int(text)
+
+
+def first_device(count: int) -> int:
+    """The device threads begin with: LOCAL_RANK, else 0. ``count``: visible devices.
+
+    LaunchError SPY809 for a LOCAL_RANK that is none of them.
+    """
+    text = config.LOCAL_RANK.read().strip()
+    if not text:
+        return 0
+    if not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
+        problem = "LOCAL_RANK is not a valid integer"
+    elif int(text) < 0:
+        problem = "LOCAL_RANK value is out of range"
+    elif int(text) >= count:
+        problem = "LOCAL_RANK exceeds the highest device index"
+    else:
+        return int(text)
+    raise LaunchError("SPY809", problem, expected=f"0 to {count - 1}", found=text)
 
 
 def _wrong_devices(count: int, text: str) -> LaunchError:

@@ -138,9 +138,15 @@ def current_device() -> int:
     return devices().current_index
 
 
-def current_if_used() -> int:
-    """As `current_device`; 0 as long as no card was asked for, when it asks nobody."""
-    return 0 if _devices is None else _devices().current_index
+def current_if_used() -> int | None:
+    """As `current_device`; None as long as no card was asked for, when it asks nobody."""
+    return None if _devices is None else _devices().current_index
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Whether a card reaches the memory of another one: all do. LaunchError SPY883 for no card."""
+    one, other = card_of(device).index, card_of(peer_device).index
+    return one != other
 
 
 def set_device(device: Any) -> None:
@@ -230,6 +236,7 @@ __all__ = [
     "_is_in_bad_fork",
     "_lazy_init",
     "_maybe_exchange_device",
+    "can_device_access_peer",
     "check_index",
     "current_device",
     "device",

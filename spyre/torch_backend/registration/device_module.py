@@ -15,6 +15,7 @@ EXPORTS: dict[str, tuple[str, ...]] = {
     "spyre.torch_backend.device.cards": (
         *("device_count", "is_available", "is_initialized", "init", "_lazy_init"),
         *("current_device", "set_device", "device", "device_of", "synchronize", "reset"),
+        "can_device_access_peer",
         *("_exchange_device", "_maybe_exchange_device", "_is_in_bad_fork"),
     ),
     "spyre.torch_backend.device.streams": (

@@ -30,16 +30,22 @@ from spyre.torch_backend.registration.inductor_import import INSTALLERS, install
 
 def _with_current_card(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """C++ takes "spyre" for card 0 where it fills in the index itself."""
-    if index := current_if_used():
+    index = current_if_used()
+    if index is None:  # no card is asked for unless one is named
+        is_named = any(_lacks_index(value) for value in (*args, kwargs.get("device")))
+        index = current_device() if is_named else 0
+    if index:
         named = {k: _named(v, index) if k == "device" else v for k, v in kwargs.items()}
         return original(*(_named(value, index) for value in args), **named)
     return original(*args, **kwargs)
 
 
 def _named(value: Any, index: int) -> Any:
-    if _is_spyre(value) and torch.device(value).index is None:
-        return torch.device("spyre", index)
-    return value
+    return torch.device("spyre", index) if _lacks_index(value) else value
+
+
+def _lacks_index(value: Any) -> bool:
+    return _is_spyre(value) and torch.device(value).index is None
 
 
 def install_accelerator() -> None:
