@@ -73,6 +73,7 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY805": "spyre-run runs on one card and does not enumerate",
     "SPY806": "spyre-run runs on one card and does not enumerate",
     "SPY807": "sizes of the command line are checked earlier; capacities are given in Python only",
+    "SPY809": "spyre-run runs on one card and does not enumerate",
     "SPY808": "interleaved memory is allocated in Python only",
     "SPY820": "found in SpyreCode directories: tests/runtime/spyrecode",
     "SPY821": "found in SpyreCode directories: tests/runtime/spyrecode",

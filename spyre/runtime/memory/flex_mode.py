@@ -1,8 +1,9 @@
 """What the environment says of cards: how many there are, and the mode of the flex runtime.
 
 PF drives the physical card, VF a virtual function of it, MOCK a card of any memory size (runtime
-reference §4.1; `FLEX_DEVICE`). AIU_WORLD_SIZE says how many cards there are, else LOCAL_WORLD_SIZE, at most
-eight; SPYRE_DEVICES chooses among them and orders them; LOCAL_RANK is the one threads begin with.
+reference §4.1; `FLEX_DEVICE`). AIU_WORLD_SIZE says how many cards there are, else LOCAL_WORLD_SIZE,
+at most eight; SPYRE_DEVICES chooses among them and orders them; LOCAL_RANK is the one threads begin
+with.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def visible_devices() -> tuple[int, ...]:
     """Card indices by logical device index.
 
     An empty SPYRE_DEVICES is the same as none: all cards. LaunchError SPY805 for a wrong
-    AIU_WORLD_SIZE or LOCAL_WORLD_SIZE, SPY806 for a wrong SPYRE_DEVICES, SPY803 for a wrong FLEX_DEVICE.
+    AIU_WORLD_SIZE or LOCAL_WORLD_SIZE, SPY806 for a wrong SPYRE_DEVICES, SPY803 for a wrong
+    FLEX_DEVICE.
     """
     read_mode()
     count = _world_size()

@@ -9,12 +9,14 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spyre.torch_backend.compat import CPU_KEYS
 
@@ -164,3 +166,97 @@ def wrap_destroy(closed: Callable[[str, int], None]) -> None:
 
     distributed_c10d.destroy_process_group = destroy
     dist.destroy_process_group = destroy
+
+
+# --- what is built on collectives ---------------------------------------------------------------
+
+
+class used_map_on_host(TorchDispatchMode):  # type: ignore[misc]
+    """Within, the one int32 tensor that a DDP Reducer makes on the card is a CPU tensor."""
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        is_map = op is torch.ops.aten.empty.memory_format and named.get("dtype") is torch.int32
+        if is_map and torch.device(named.get("device") or "cpu").type == "spyre":
+            named["device"] = torch.device("cpu")
+        return op(*args, **named)
+
+
+@functools.cache
+def wrap_ddp(
+    constructing: Callable[[], AbstractContextManager[Any]], reduces_map: Callable[[Any], None]
+) -> None:
+    """Reducers of modules on cards are made within ``constructing()``; ``reduces_map(group)`` runs
+    before one that looks for unused parameters is used.
+    """
+    ddp = torch.nn.parallel.DistributedDataParallel
+    make, fix_graph = ddp._ddp_init_helper, ddp._set_static_graph
+
+    @functools.wraps(make)
+    def make_reducer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.device_type != "spyre":
+            return make(self, *args, **kwargs)
+        if self.find_unused_parameters:
+            reduces_map(self.process_group)
+        with constructing():
+            return make(self, *args, **kwargs)
+
+    @functools.wraps(fix_graph)
+    def set_static_graph(self: Any) -> None:
+        if self.device_type != "spyre":
+            fix_graph(self)
+            return
+        reduces_map(self.process_group)
+        with constructing():  # the map is made again
+            fix_graph(self)
+
+    ddp._ddp_init_helper, ddp._set_static_graph = make_reducer, set_static_graph
+
+
+def register_gloo_for_cpu(group: Any, gloo: Any) -> None:
+    """Collectives of CPU tensors of ``group`` go to ``gloo``, a ProcessGroupGloo of its ranks."""
+    group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
+
+
+@functools.cache
+def wrap_dtensor_random(
+    synchronise: Callable[[], None],
+    region: Callable[[Any, torch.Generator | None], AbstractContextManager[None]],
+) -> None:
+    """Trackers of meshes on cards begin with ``synchronise()`` and run operations in ``region``."""
+    from torch.distributed.tensor import _random
+
+    tracker = _random.OffsetBasedRNGTracker
+    begin, of_philox = tracker.__init__, tracker._distribute_region
+
+    @functools.wraps(begin)
+    def initialise(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
+        is_card = device_mesh.device_type == "spyre"
+        begin(self, device_mesh, run_state_sync and not is_card)
+        if is_card and run_state_sync:
+            synchronise()
+
+    @functools.wraps(of_philox)
+    def distribute(self: Any, spec: Any, generator: torch.Generator | None = None) -> Any:
+        if self._device.type != "spyre":
+            return of_philox(self, spec, generator)
+        return region(spec, generator) if self.distribute_region_enabled else nullcontext()
+
+    tracker.__init__, tracker._distribute_region = initialise, distribute
+
+
+def shard_index(spec: Any) -> int:
+    """Number of this rank's shard of a DTensor with ``spec``; equal for replicas."""
+    from torch.distributed.tensor import _random
+
+    coordinate = [spec.mesh._sym_get_coordinate(dim) for dim in range(spec.mesh.ndim)]
+    shards, counts = _random._calc_shard_info(coordinate, spec)
+    return int(_random._calc_shard_linear_idx(shards, counts))
+
+
+def is_tracing() -> bool:
+    """True while torch.compile traces a function."""
+    tracing: bool = torch.compiler.is_compiling() or torch._guards.TracingContext.try_get()
+    return bool(tracing)

@@ -54,13 +54,22 @@ def plain_layout(size: tuple[int, ...], dtype: torch.dtype) -> SpyreTensorLayout
     return default_base(size, contiguous_strides(size), name_of(dtype)).layout
 
 
+class _Held:
+    """Bytes of device memory, for arrays that keep the memory as long as they live."""
+
+    def __init__(self, content: Bytes, memory: object) -> None:
+        self.__array_interface__ = content.__array_interface__
+        self.memory = memory
+
+
 def sticks(tensor: torch.Tensor) -> Bytes:
-    """The device bytes of a plain tensor, as one row; writes go to the card."""
+    """The device bytes of a plain tensor, as one row that keeps them; writes go to the card."""
     buffer = buffer_of(tensor)
     if buffer.base is None:
         return np.empty((1, 0), np.uint8)
     size_bytes = buffer.base.layout.device_bytes
-    return buffer.card.device.memory.view(buffer.address_bytes, size_bytes).reshape(1, -1)
+    content = buffer.card.device.memory.view(buffer.address_bytes, size_bytes)
+    return np.asarray(_Held(content, buffer.memory)).reshape(1, -1)
 
 
 def note_written(tensor: torch.Tensor) -> None:

@@ -273,7 +273,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 # --- the list ------------------------------------------------------------------------------------
 
 STORAGE_METHODS = (
-    *("clone", "resize_", "fill_", "tolist", "is_shared", "share_memory_"),
+    *("clone", "resize_", "nbytes", "fill_", "tolist", "is_shared", "share_memory_"),
     *("__getitem__", "__setitem__", "__iter__", "__repr__"),
     *("_share_fd_cpu_", "_share_filename_cpu_"),
 )

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spyre.errors import LaunchError
 from spyre.hw.memory import KEEP_BYTES, DeviceTensor
 from spyre.hw.spec import STICK_BYTES, host_offset
 from spyre.layout import SpyreTensorLayout, storage_bytes
@@ -133,9 +134,12 @@ class DeviceBuffer:
         self._own(memory)
         # Torch cannot be given another data_ptr for a storage, so the pointer outlives the memory a
         # new layout takes; holding the first memory keeps it from being anybody else's.
-        if self._anchor is None:
+        if not self.pointer:
             self._anchor = memory
-            self.pointer = self.card.device.memory.pointer + host_offset(self.address_bytes)
+            self.pointer = self._pointer_to(memory)
+            if self.pointer in _by_pointer:  # of a buffer that gave its first memory away
+                self._anchor = allocate_memory(self.card, STICK_BYTES)
+                self.pointer = self._pointer_to(self._anchor)
             _by_pointer[self.pointer] = self
         counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
         tensor_memory(self.card).replace(self._counted_bytes, counted_bytes)
@@ -144,6 +148,20 @@ class DeviceBuffer:
     def _own(self, memory: DeviceStorage) -> None:
         self.memory = memory
         self.address_bytes = self.card.allocator.device_address(memory.index)
+
+    def _pointer_to(self, memory: DeviceStorage) -> int:
+        address_bytes = self.card.allocator.device_address(memory.index)
+        return self.card.device.memory.pointer + host_offset(address_bytes)
+
+    def give_memory_back(self) -> None:
+        """It keeps its base and its pointer, which nobody else is given, and loses the content.
+
+        Launches that were submitted before keep the memory until they have run. Until `place` or
+        `hold` nobody may use it.
+        """
+        self.memory = self._anchor = self.raw = None
+        self.address_bytes = 0
+        self.leave_uncounted()
 
     def leave_uncounted(self) -> None:
         """Take its memory out of torch's statistics: it is a constant the backend keeps."""
@@ -179,10 +197,34 @@ def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
     try:
         buffer: DeviceBuffer = storage._spyre_buffer
     except AttributeError:
+        if freed_buffer(storage) is not None:
+            raise LaunchError(
+                "SPY905",
+                "the memory of this tensor's storage was freed",
+                found="a use after UntypedStorage.resize_(0)",
+                hint="resize_ it to its size first; what it held is gone",
+            ) from None
         known = _by_pointer.get(storage.data_ptr())
         buffer = known if known is not None else _empty_buffer(storage)
         attach(storage, buffer)
     return buffer
+
+
+def detach(storage: torch.UntypedStorage) -> DeviceBuffer:
+    """Take a storage's buffer from it and give back the memory, until `attach`: whoever asks for
+    the buffer meanwhile gets LaunchError SPY905.
+    """
+    buffer = buffer_of_storage(storage)
+    buffer.give_memory_back()
+    storage._spyre_freed = buffer
+    del storage._spyre_buffer
+    return buffer
+
+
+def freed_buffer(storage: torch.UntypedStorage) -> DeviceBuffer | None:
+    """The buffer of a storage whose memory was given back; None for others."""
+    freed: DeviceBuffer | None = getattr(storage, "_spyre_freed", None)
+    return freed
 
 
 def attach(storage: torch.UntypedStorage, buffer: DeviceBuffer) -> None:

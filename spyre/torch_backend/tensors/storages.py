@@ -27,6 +27,8 @@ from spyre.torch_backend.tensors.buffer import (
     attach,
     buffer_of,
     buffer_of_storage,
+    detach,
+    freed_buffer,
 )
 from spyre.torch_backend.tensors.copies import host_storage, write_storage
 
@@ -55,13 +57,33 @@ def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
-    """Only to the size it has: torch 2.13 cannot be given new memory for it from Python."""
-    if size_bytes != storage.nbytes():
+    """To 0, which frees the memory, and from there to the size it was made with.
+
+    Afterwards it holds anything, in the layout it had. Other sizes are refused: torch 2.13 cannot
+    be told another one for a storage from Python.
+    """
+    freed = freed_buffer(storage)
+    whole_bytes = (buffer_of_storage(storage) if freed is None else freed).host_bytes
+    if size_bytes not in (0, whole_bytes):
         raise NotImplementedError(
-            f"a spyre storage cannot be resized (from {storage.nbytes()} to {size_bytes} bytes); "
+            f"a spyre storage cannot be resized (from {whole_bytes} to {size_bytes} bytes); "
             "tensor.resize_() works: it gives the tensor a new storage"
         )
+    if freed is None and size_bytes == 0 and whole_bytes:
+        detach(storage)
+    elif freed is not None and size_bytes:
+        if freed.base is None:
+            freed.hold(np.zeros(whole_bytes, np.uint8))
+        else:
+            freed.place(freed.base)
+        attach(storage, freed)
+        del storage._spyre_freed
     return storage
+
+
+def storage_bytes(storage: torch.UntypedStorage) -> int:
+    """Bytes as torch sees them; 0 while the memory is freed."""
+    return 0 if freed_buffer(storage) is not None else len(storage)
 
 
 def get_item(storage: torch.UntypedStorage, index: Any) -> Any:
@@ -114,6 +136,7 @@ def cannot_share(storage: torch.UntypedStorage, *_: Any, **__: Any) -> NoReturn:
 METHODS: dict[str, Callable[..., Any]] = {
     "clone": clone,
     "resize_": resize_storage,
+    "nbytes": storage_bytes,
     "__getitem__": get_item,
     "__setitem__": set_item,
     "fill_": fill,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from spyre.errors import LaunchError
-from spyre.runtime.memory.flex_mode import visible_devices
+from spyre.runtime.memory.flex_mode import first_device, visible_devices
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    for name in ("AIU_WORLD_SIZE", "SPYRE_DEVICES", "FLEX_DEVICE", "LOCAL_RANK"):
+    names = ("AIU_WORLD_SIZE", "SPYRE_DEVICES", "FLEX_DEVICE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    for name in names:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -47,6 +48,34 @@ def test_wrong_devices(monkeypatch, devices: str):
     monkeypatch.setenv("SPYRE_DEVICES", devices)
     with pytest.raises(LaunchError, match=f"(?s)SPY806.*0 to 3.*found: {devices}"):
         visible_devices()
+
+
+@pytest.mark.parametrize(("own", "local", "count"), [("", "4", 4), ("2", "4", 2), ("1", "16", 1)])
+def test_ranks_of_torchrun_have_a_card_each(monkeypatch, own: str, local: str, count: int):
+    monkeypatch.setenv("AIU_WORLD_SIZE", own)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    assert len(visible_devices()) == count
+
+
+def test_more_ranks_than_an_ensemble_has_cards(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
+    with pytest.raises(LaunchError, match=r"(?s)SPY805.*LOCAL_WORLD_SIZE.*1 to 8.*found: 9"):
+        visible_devices()
+
+
+def test_threads_begin_with_the_card_of_local_rank(monkeypatch):
+    assert first_device(4) == 0
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert first_device(4) == 3
+    for text, message in (
+        ("one", "LOCAL_RANK is not a valid integer"),
+        ("1.5", "LOCAL_RANK is not a valid integer"),
+        ("-1", "LOCAL_RANK value is out of range"),
+        ("4", "LOCAL_RANK exceeds the highest device index"),
+    ):
+        monkeypatch.setenv("LOCAL_RANK", text)
+        with pytest.raises(LaunchError, match=f"(?s)SPY809: {message}.*0 to 3.*found: {text}"):
+            first_device(4)
 
 
 def test_without_world_size_there_is_one_card(monkeypatch):

@@ -240,3 +240,25 @@ def test_data_parallel_by_hand():
     model(host).sum().backward()
     assert torch.allclose(total, model.weight.grad)
     """)
+
+
+def test_a_rank_of_torchrun_begins_with_its_card():
+    run(
+        """
+    import threading
+    assert torch.tensor([1.0]).to(torch.float16).device.type == "cpu"
+    assert not torch.spyre.is_initialized()
+    assert torch.ones(2).to("spyre").device.index == 1
+    assert torch.empty(2, device="spyre").device.index == torch.spyre.current_device() == 1
+    assert torch.spyre.device_count() == 2
+    assert torch.spyre.can_device_access_peer(0, "spyre:1")
+    assert not torch.spyre.can_device_access_peer(1, 1)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(torch.spyre.current_device()))
+    thread.start()
+    thread.join()
+    assert seen == [1]
+    """,
+        LOCAL_RANK="1",
+        LOCAL_WORLD_SIZE="2",
+    )

@@ -50,3 +50,10 @@ def run_ranks(size, body, backend="spyreccl", timeout=20.0):
         if error is not None:
             raise error
     return results
+
+
+def mesh_of(ranks):
+    """Meshes are keys of torch's caches: those of threads must differ, as on backend threaded."""
+    mesh = dist.init_device_mesh("spyre", (ranks,))
+    mesh._thread_id = threading.get_ident()
+    return mesh

@@ -185,6 +185,31 @@ def test_views_and_empty_tensors():
         assert outs == [[0.0] * 3, [1.0] * 2]
 
 
+def test_parts_that_are_views():
+    """Their sticks are those of copies, which must live until the collective has read them."""
+
+    def body(rank):
+        parts = (torch.arange(280.0).reshape(4, 70) + 1000 * rank).to("spyre").chunk(2)
+        shape = parts[0].shape
+        outs = [torch.empty(shape, device="spyre") for _ in range(7)]
+        dist.scatter(outs[0], list(parts) if rank == 0 else None, 0)
+        dist.all_to_all(outs[1:3], list(parts))
+        dist.gather(parts[1], outs[3:5] if rank == 0 else None, 0)
+        dist.reduce_scatter(outs[5], list(parts))
+        dist.all_gather_into_tensor(torch.empty(4, 70, device="spyre"), parts[1])
+        dist.all_to_all_single(outs[6], parts[0])
+        return [out.cpu() for out in outs]
+
+    (a, b), (c, d) = (
+        (torch.arange(280.0).reshape(4, 70) + 1000 * rank).chunk(2) for rank in range(2)
+    )
+    first, second = run_ranks(2, body)
+    rows = [torch.cat((a[k : k + 1], c[k : k + 1])) for k in range(2)]
+    assert all(map(torch.equal, first, (a, a, c, b, d, a + c, rows[0])))
+    assert all(map(torch.equal, second[:3], (b, b, d)))
+    assert all(map(torch.equal, second[5:], (b + d, rows[1])))
+
+
 def test_uneven_splits():
     def body(rank):
         counts = [1, 3] if rank == 0 else [2, 2]

@@ -165,6 +165,7 @@ calls = {
         "changed": lambda: (storage.clone().fill_(3).tolist(), storage.is_shared()),
         "set": lambda: set_items(storage.clone()),
         "resized": lambda: torch.UntypedStorage(3).resize_(7).nbytes(),
+        "sizes": lambda: (storage.nbytes(), storage.size(), torch.empty(5, device="meta").nbytes),
         "shared": lambda: (torch.ones(2).share_memory_().is_shared(), shared_file()),
         "method pickled": lambda: again(torch.UntypedStorage.clone) is torch.UntypedStorage.clone,
         "file": lambda: saved({"x": x, "s": storage.nbytes()}),

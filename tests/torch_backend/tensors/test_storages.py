@@ -82,6 +82,48 @@ def test_resize(card):
         storage.resize_(200)
 
 
+def test_memory_can_be_freed_and_taken_again(card, host):
+    storage, pointer, layout = card.untyped_storage(), card.data_ptr(), card.device_tensor_layout()
+    held = torch.spyre.memory_allocated()
+    view = card[1:]
+    assert storage.resize_(0) is storage
+    assert storage.size() == storage.nbytes() == storage.resize_(0).nbytes() == 0
+    assert torch.spyre.memory_allocated() < held
+    others = [torch.full((4, 6), float(k), device="spyre") for k in range(3)]
+    assert pointer not in [other.data_ptr() for other in others]
+    for use in (
+        lambda: view + 1,
+        card.cpu,
+        lambda: card.copy_(host),
+        lambda: copy.copy(storage)[0],
+    ):
+        with pytest.raises(RuntimeError, match="SPY905"):
+            use()
+    storage.resize_(96)
+    assert storage.nbytes() == 96
+    assert torch.spyre.memory_allocated() == held + 3 * 512
+    card.copy_(host)
+    assert torch.equal((view + 1).cpu(), host[1:] + 1)
+    assert (card.data_ptr(), card.device_tensor_layout()) == (pointer, layout)
+    assert [other.cpu()[0, 0].item() for other in others] == [0, 1, 2]
+
+
+def test_what_was_submitted_keeps_freed_memory(card, host):
+    y = card
+    for _ in range(20):
+        y = y + 1
+    total = card + y
+    card.untyped_storage().resize_(0)
+    assert torch.equal(total.cpu(), 2 * host + 20)
+
+
+def test_raw_memory_can_be_freed():
+    storage = torch.UntypedStorage(6, device="spyre")
+    storage.fill_(3).resize_(0)
+    assert storage.resize_(6).nbytes() == 6
+    assert len(storage.tolist()) == 6
+
+
 def test_tensor_resize_keeps_elements(card, host):
     x = card.resize_(6, 8)
     assert x.shape == (6, 8)

@@ -1,0 +1,191 @@
+"""Models spread over cards: DTensor, tensor parallelism, compiled collectives, pipelines."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from tests.torch_backend.distributed.ranks import mesh_of, run_ranks
+from tests.torch_backend.processes import run
+
+RANKS = pytest.mark.parametrize("ranks", [2, 4])
+BOUNDS = pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 2e-6), (torch.float16, 4e-3)], ids=str
+)
+
+
+def random(*size, seed=0):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), device="cpu")
+
+
+@RANKS
+def test_redistribution_of_uneven_shards(ranks):
+    host = random(7, 6)
+
+    def body(rank):
+        mesh = mesh_of(ranks)
+        rows = distribute_tensor(host.to("spyre"), mesh, [Shard(0)])
+        columns = rows.redistribute(mesh, [Shard(1)])
+        whole = columns.redistribute(mesh, [Replicate()]).to_local()
+        local = rows.to_local().shape[0], columns.to_local().shape[1]
+        return local, whole.cpu(), (rows @ rows.t()).full_tensor().cpu()
+
+    results = run_ranks(ranks, body)
+    assert [sum(sizes) for sizes in zip(*(r[0] for r in results), strict=True)] == [7, 6]
+    card = host.to("spyre")
+    for _, whole, product in results:
+        assert torch.equal(whole, host)
+        assert (product - (card @ card.t()).cpu()).abs().max() < 1e-6
+
+
+def mlp(dtype):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(64, 256, dtype=dtype), nn.ReLU(), nn.Linear(256, 64, dtype=dtype)
+        )
+
+
+PLAN = {"0": ColwiseParallel, "2": RowwiseParallel}
+
+
+def parallel(net, ranks):
+    plan = {name: style() for name, style in PLAN.items()}
+    return parallelize_module(net, mesh_of(ranks), plan)
+
+
+@RANKS
+@BOUNDS
+def test_tensor_parallel_module(ranks, dtype, bound):
+    net, host = mlp(dtype), random(4, 64).to(dtype)
+
+    def results_of(own, x):
+        x = x.to("spyre").requires_grad_()
+        y = own(x)
+        y.float().square().mean().backward()
+        weight = own[0].weight.grad
+        full = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+        return [t.detach().cpu().float() for t in (y, x.grad, full)]
+
+    expected = results_of(copy.deepcopy(net).to("spyre"), host)
+    for found in run_ranks(
+        ranks, lambda _: results_of(parallel(copy.deepcopy(net).to("spyre"), ranks), host)
+    ):
+        for one, other in zip(found, expected, strict=True):
+            assert (one - other).abs().max() <= bound
+
+
+def test_compiled_tensor_parallel_module():
+    net, host = mlp(torch.float16), random(4, 64).half()
+
+    def body(rank):
+        own = parallel(copy.deepcopy(net).to("spyre"), 2)
+        x = host.to("spyre")
+        with torch.no_grad():
+            return own(x).cpu(), torch.compile(own, fullgraph=True)(x).cpu()
+
+    for eager, compiled in run_ranks(2, body):
+        assert (eager - compiled).abs().max() <= 4e-3
+
+
+def in_graph(x):
+    y = x * 2
+    dist.all_reduce(y)
+    return y + 1
+
+
+def summed(x):
+    return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+
+
+def spread(x):
+    everything = functional.all_gather_tensor(x + 1, 0, dist.group.WORLD)
+    return functional.reduce_scatter_tensor(everything * 2, "sum", 0, dist.group.WORLD)
+
+
+@pytest.mark.parametrize("function", [in_graph, summed, spread])
+def test_collectives_in_compiled_functions(function):
+    hosts = [random(64, 130, seed=k).half() for k in range(2)]
+
+    def body(rank):
+        x = hosts[rank].to("spyre")
+        return function(x).cpu(), torch.compile(function, fullgraph=True)(x).cpu()
+
+    for eager, compiled in run_ranks(2, body):
+        assert torch.equal(eager, compiled)
+
+
+@RANKS
+def test_pipeline(ranks):
+    """A stage per rank: activations forward and gradients back by send and recv."""
+    stages = [mlp(torch.float32) for _ in range(ranks)]
+    host = random(4, 64)
+
+    def body(rank):
+        stage = copy.deepcopy(stages[rank]).to("spyre")
+        x = host.to("spyre") if rank == 0 else torch.empty(4, 64, device="spyre")
+        if rank:
+            dist.recv(x, rank - 1)
+        y = stage(x.requires_grad_())
+        if rank == ranks - 1:
+            y.sum().backward()
+        else:
+            dist.send(y.detach(), rank + 1)
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, rank + 1)
+            y.backward(gradient)
+        if rank:
+            dist.send(x.grad, rank - 1)
+        return y.detach().cpu(), stage[0].weight.grad.cpu()
+
+    whole = nn.Sequential(*map(copy.deepcopy, stages)).to("spyre")
+    y = whole(host.to("spyre"))
+    y.sum().backward()
+    results = run_ranks(ranks, body)
+    assert torch.equal(results[-1][0], y.detach().cpu())
+    for stage, (_, gradient) in zip(whole, results, strict=True):
+        assert torch.equal(gradient, stage[0].weight.grad.cpu())
+
+
+def test_random_numbers_of_shards_and_replicas():
+    """Ranks are threads with a card each, as the numbers of a card are one sequence."""
+    printed = run(
+        """
+    import torch.distributed as dist
+    import torch.distributed.tensor as dt
+    from tests.torch_backend.distributed.ranks import run_ranks
+    Shard, Replicate = dt.Shard, dt.Replicate
+
+    def body(rank):
+        torch.spyre.set_device(rank)
+        mesh = dist.init_device_mesh("spyre", (2,))
+        torch.spyre.manual_seed(7 + rank)  # the first operation takes rank 0's
+        def drawn(placement):
+            return dt.rand((4, 70), device_mesh=mesh, placements=[placement])
+        whole = drawn(Shard(0)).full_tensor().cpu()
+        same = drawn(Replicate()).to_local().cpu()
+        again = drawn(Replicate()).to_local().cpu()
+        own = torch.rand(3, device="spyre").cpu()
+        return whole, same, again, own
+
+    one, other = run_ranks(2, body)
+    assert all(map(torch.equal, one, other))
+    whole, same, again, _ = one
+    assert not torch.equal(whole[:2], whole[2:])
+    assert not torch.equal(same, again)
+    """,
+        AIU_WORLD_SIZE="2",
+        SPYRECCL_TRANSPORT="local",
+    )
+    assert "Error" not in printed
