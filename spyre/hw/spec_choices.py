@@ -150,7 +150,8 @@ CONVENTIONS = (
         "`maxDimSizes_` p of an indexed dim makes an index v move v·p elements along it, and the "
         "iteration does not move there. Where the table has none of the index tensor's dims, its "
         "one dim with a page size is the one that is moved along, and the iteration runs within "
-        "the page",
+        "the page. Indexed dims of extent 1 and page size 1 count as outermost wherever they are "
+        "listed: an index moves by what all other dims hold",
     ),
     Convention(
         "windows",
