@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -189,32 +188,6 @@ assert main({run!r}) == 0
 def test_after_warming_nothing_is_compiled_or_loaded(sanitize):
     code = WARM.format(warm=[SOFTMAX, "--warm", *sanitize], run=[SOFTMAX, "-q", *sanitize])
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.slow
-def test_the_first_run_after_warming_is_like_the_second(tmp_path):
-    """In a cache that was empty: the first run writes nothing into it and takes no longer."""
-    cache, bundle = tmp_path / "cache", str(ROOT / "examples" / "add_loop")
-    warming_seconds = process_seconds([bundle, "--warm", "-q"], cache)
-    warmed = files_of(cache)
-    first, second = (process_seconds([bundle, "-q"], cache) for _ in range(2))
-    assert files_of(cache) == warmed
-    assert any(name.endswith(".nbc") for name in warmed)
-    assert first < 2 * second < warming_seconds
-
-
-def process_seconds(arguments: list[str], cache: Path) -> float:
-    """CPU time of a whole `spyre-run`, whose cache is ``cache``."""
-    environment = {**os.environ, "SPYRE_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([*RUN, *arguments], check=True, cwd=ROOT, env=environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
-
-
-def files_of(directory: Path) -> dict[str, bytes]:
-    """All files below with their content; plans that are used get a new time."""
-    return {str(p): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
 
 
 def test_warming_everything(monkeypatch, capsys):

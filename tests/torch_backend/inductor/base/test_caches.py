@@ -76,15 +76,6 @@ show(f)
 """
 
 
-def test_hits_across_processes_and_misses(tmp_path):
-    assert shown("show(f); show(f)", tmp_path) == ["miss", "hit"]
-    found = shown(VARIATIONS, tmp_path)
-    settings = ["hit", "miss", "miss", "miss", "miss", "hit"]
-    hints = ["miss", "miss", "hit"]
-    names = ["miss", "hit", "miss"]
-    assert found == settings + hints + names
-
-
 TRAINING = """
 def loss(x, w):
     return torch.softmax(x @ w, -1).square().sum()
@@ -107,28 +98,35 @@ assert torch.allclose(compiled, w.grad.cpu(), atol=2e-2, rtol=2e-2)
 """
 
 
-def test_backward_graphs(tmp_path):
-    assert shown(TRAINING, tmp_path) == ["miss"]
-    assert shown(TRAINING, tmp_path) == ["hit"]
+def test_hits_across_processes_and_misses(tmp_path):
+    """Functions, their variations, and backward graphs; two processes take most of the time."""
+    assert shown("show(f); show(f)" + TRAINING, tmp_path) == ["miss", "hit", "miss"]
+    found = shown(VARIATIONS + TRAINING, tmp_path)
+    settings = ["hit", "miss", "miss", "miss", "miss", "hit"]
+    hints = ["miss", "miss", "hit"]
+    names = ["miss", "hit", "miss"]
+    training = ["hit"]
+    assert found == settings + hints + names + training
 
 
 KEY = """
 import os, sys
 sys.path.insert(0, os.environ["COPY"])
-from spyre.torch_backend.inductor.base.settings import cache_key
+from spyre.torch_backend.inductor.base.settings import cache_key, source_digest
+print("key", cache_key())
+with open(os.path.join(os.environ["COPY"], os.environ["CHANGED"]), "a") as file:
+    file.write("# another line\\n")
+source_digest.cache_clear()
 print("key", cache_key())
 """
-
-
-def key_of(package: Path, cache: Path) -> str:
-    return run(KEY, "", COPY=str(package), SPYRE_CACHE_DIR=str(cache)).split("key ")[1]
 
 
 def test_the_key_changes_with_every_source_file(tmp_path):
     copy = tmp_path / "spyre"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(spyre.__file__).parent, copy, ignore=ignored)
-    before = key_of(tmp_path, tmp_path / "cache")
-    path = copy / "torch_backend" / "inductor" / "tiling" / "safety.py"
-    path.write_text(path.read_text() + "\n# another line\n")
-    assert key_of(tmp_path, tmp_path / "cache") != before
+    changed = "spyre/torch_backend/inductor/tiling/safety.py"
+    cache = str(tmp_path / "cache")
+    found = run(KEY, "", COPY=str(tmp_path), CHANGED=changed, SPYRE_CACHE_DIR=cache)
+    before, after = (line for line in found.splitlines() if line.startswith("key "))
+    assert before != after
