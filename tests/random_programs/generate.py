@@ -116,7 +116,7 @@ def _binary(d: Draw) -> Proposal:
 
 def _integer(d: Draw) -> Proposal:
     x, y = d.of(INT), d.of(INT)
-    form = d.pick("binary", "number", "unary", "compare", "clamp")
+    form = d.pick("binary", "number", "unary", "compare", "clamp", "great", "sum", "divide")
     match form:
         case "binary":
             return f"torch.{d.pick('add', 'sub', 'mul', 'maximum', 'minimum')}({x}, {y})", "exact"
@@ -126,6 +126,12 @@ def _integer(d: Draw) -> Proposal:
             return f"torch.{d.pick('neg', 'abs')}({x})", "exact"
         case "compare":
             return f"{x} {d.pick('<', '==', '>=')} {y}", "exact"
+        case "great":
+            return f"{x} * {d.random.randint(-40_000, 40_000)}", "exact"
+        case "sum":
+            return f"{x}.{d.pick('sum', 'cumsum')}({d.dim(x)})", "exact"
+        case "divide":
+            return f"{x} {d.pick('//', '%')} {d.random.randint(1, 70)}", "exact"
         case _:
             return f"{x}.clamp(-6, 6)", "exact"
 
@@ -387,7 +393,7 @@ def _in_range(result: torch.Tensor) -> bool:
     if not 0 < result.numel() <= MAX_ELEMENTS or result.dim() > 5:
         return False
     if not result.is_floating_point():
-        return result.dtype is BOOL or bool(result.abs().max() < 1 << 20)
+        return result.dtype is BOOL or bool(result.abs().max() < 1 << 31)
     size = result.abs().float()
     tiny = (size > 0) & (size < MIN_MAGNITUDE)
     return bool(torch.isfinite(size).all() and size.max() < MAX_MAGNITUDE and not tiny.any())

@@ -8,7 +8,7 @@ import torch
 from tests.random_programs import comparison, shrink
 from tests.random_programs.comparison import Failure, difference, eager_failure, first_failure
 from tests.random_programs.generate import random_program
-from tests.random_programs.programs import HALF, Input, Program, Statement
+from tests.random_programs.programs import HALF, INT, Input, Program, Statement
 
 NEAR = Statement("t", "x", ("x",), "near")
 
@@ -81,3 +81,10 @@ def test_shrinking_keeps_what_fails(monkeypatch: pytest.MonkeyPatch):
     smaller, failure = shrink.shrunk(program, Failure("eager", "different", "t: wrong"))
     assert [s.target for s in smaller.statements] == ["a", "b", "c"]
     assert failure.kind == "different"
+
+
+def test_results_that_the_card_refuses_are_no_crash():
+    statements = tuple(Statement("", "x.add_(x)", ("x",), "exact") for _ in range(30))
+    failure = eager_failure(Program(0, (Input("x", (3,), INT, 5),), statements))
+    assert failure is not None
+    assert (failure.kind, failure.text.split()[0]) == ("refused", "SPY901")

@@ -234,7 +234,12 @@ class RowwiseGraph:
             return found, seen
 
         watched = is_observed()
-        found, seen = in_fresh_thread(compile_it, observed=False)
+        try:
+            found, seen = in_fresh_thread(compile_it, observed=False)
+        except Exception as error:
+            # The function need not exist for so many rows, as a view by twelves does not for 64.
+            # What is wrong with it at the sizes it is called with, their own compilation tells.
+            raise NotRowwise(f"{rows} rows: {str(error).partition(chr(10))[0]}") from error
         for what in seen if rows == TILE_ROWS[0] else ():
             note(what if isinstance(what, (ObservedGraph, ObservedOperations)) else None)
         if len(found.row_tiles) != 1 or found.others:

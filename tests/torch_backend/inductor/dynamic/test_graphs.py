@@ -72,6 +72,14 @@ def joins_rows(a, w):
     return a @ a.t()
 
 
+def picks_row_80(a, w):
+    return a.roll(-3, 0)[80]
+
+
+def views_rows_by_twelves(a, w):
+    return a.unflatten(0, (-1, 12)) * 2
+
+
 def counts_rows(a, w):
     return a / a.shape[0], a.shape[0] * 2
 
@@ -185,6 +193,14 @@ def test_values_that_only_running_tells(name, dynamic):
     with torch._dynamo.config.patch(settings):
         found = torch.compile(CAPTURED[name], dynamic=dynamic, fullgraph=True)(t, n)
     assert torch.equal(found.cpu(), CAPTURED[name](t, n).cpu())
+
+
+@pytest.mark.parametrize("function", [picks_row_80, views_rows_by_twelves])
+def test_functions_that_the_rows_of_a_tile_have_no_result_for(function, caplog):
+    with caplog.at_level(logging.INFO, "spyre.compile"):
+        check_at(function, torch.compile(function, dynamic=True), (96, 132))
+    assert "64 rows" in caplog.text or "8 rows" in caplog.text
+    assert caplog.text.count("compiled for sizes") == 2
 
 
 def test_marked_dims_and_settings():
