@@ -1,3 +1,9 @@
+from .collectives import (
+    CAVEAT as CAVEAT,
+    CollectiveTime as CollectiveTime,
+    bus_gbps as bus_gbps,
+    collective_time as collective_time,
+)
 from .machine import (
     MachineSpec as MachineSpec,
     default_machine as default_machine,

@@ -75,6 +75,9 @@ class Hardware:
     ring_hop_cycles: float = _unit("cycles")
     pcie_gbps: float = _unit("GB/s")
     launch_us: float = _unit("us")
+    card_link_gbps: float = _unit("GB/s")
+    card_step_us: float = _unit("us")
+    card_add_gbps: float = _unit("GB/s")
 
     def format_speed(self, data_format: str) -> float:
         """Multiply-adds of ``data_format`` in the time of one of DL16."""
