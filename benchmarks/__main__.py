@@ -56,10 +56,15 @@ def run(sections: Iterable[Section], quick: bool) -> Results:
     for section in sections:
         with progress.section(section.name, section.title):
             reference.tick(anyway=True)
+            rows: list[Measurement] = []
             try:
-                found[section.name] = list(section.measure(quick))
-            except Exception as error:  # the results of other sections are not lost with it
+                rows.extend(section.measure(quick))
+            except (
+                Exception
+            ) as error:  # neither this section's results nor others' are lost with it
                 errors[section.name] = _told(error)
+            if rows or section.name not in errors:
+                found[section.name] = rows
             reference.tick(anyway=True)
         speeds[section.name] = reference.take()
     return results_of(found, errors, speeds, quick)

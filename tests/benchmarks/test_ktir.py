@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from benchmarks import ktir
-from benchmarks.suite import SectionError
+from benchmarks.__main__ import run
+from benchmarks.suite import Section, SectionError
 
 STUB = """
 import numpy as np
@@ -18,12 +21,18 @@ class KTIRInterpreter:
         assert "add_kernel" in source, source
         self.elements = int(source.split("memref<")[1].split("xf16")[0])
 
-    def execute_function(self, name, x_ptr, y_ptr, output_ptr):
+    def execute_function(self, name, x_ptr, y_ptr, output_ptr, BLOCK_SIZE):
         assert name == "add_kernel"
+        assert BLOCK_SIZE * 32 == self.elements
         assert x_ptr.shape == y_ptr.shape == output_ptr.shape == (self.elements,)
         return {"output_ptr": x_ptr + y_ptr * FACTOR}
 """
-TEXT = """func.func @add_kernel(%x_ptr: index) attributes {grid = [32]} {
+TEXT = """func.func @add_kernel(
+    %x_ptr: index, // [N]
+    %y_ptr: index,
+    %output_ptr: index,
+    %BLOCK_SIZE: index // 128
+) attributes {grid = [32, 1]} {
 %c128 = arith.constant 128 : index
 affine_set<(d0) : (d0 >= 0, -d0 + 4095 >= 0)> : memref<4096xf16> -> !ktdp.access_tile<128xindex>
 """
@@ -47,7 +56,15 @@ def small():
     sizes = dict.fromkeys(case.sizes, (8192,))
     resized = {4096: 8192, 4095: 8191, 128: 256, 127: 255}
     return ktir.Case(case.name, case.file, case.function, sizes, case.expression,
-                     case.definition, resized=resized)  # fmt: skip
+                     case.definition, {"BLOCK_SIZE": 256}, resized)  # fmt: skip
+
+
+def called(case, checkout):
+    """Their result after one call."""
+    arrays = {name: np.zeros(size, np.float16) for name, size in case.sizes.items()}
+    with ktir.TheirSide(case, checkout, arrays) as side:
+        side.call()
+        return side.result()
 
 
 def test_both_sides_run_and_are_right(checkout):
@@ -57,6 +74,9 @@ def test_both_sides_run_and_are_right(checkout):
     assert rows["ktir-cpu, worst error"].median < 0.001
     assert not rows["card, worst error"].missed
     assert rows["against ktir-cpu"].target == 100
+    times = rows["ktir-cpu, processor time"], rows["card, processor time"]
+    assert all(len(row.values) == 2 for row in times)
+    assert len(rows["against ktir-cpu, processor time"].values) == 2
 
 
 def test_wrong_results_of_the_other_side_are_seen(checkout):
@@ -67,7 +87,7 @@ def test_wrong_results_of_the_other_side_are_seen(checkout):
 def test_what_the_other_side_says_is_passed_on(checkout):
     place = checkout("nonsense")
     with pytest.raises(SectionError, match=r"vector add, 4 M: ktir-cpu failed: [\s\S]*NameError"):
-        ktir.run_theirs(small(), place, {k: np.zeros(8192, np.float16) for k in small().sizes}, 1)
+        called(small(), place)
 
 
 def test_a_directory_that_is_no_checkout(tmp_path):
@@ -75,9 +95,15 @@ def test_a_directory_that_is_no_checkout(tmp_path):
         next(ktir.measure(tmp_path))
 
 
-def test_a_checkout_without_our_examples(checkout):
-    with pytest.raises(SectionError, match=r"another version .* no .*softmax_fwd_ktir.mlir, no "):
-        next(ktir.measure(checkout("1")))
+def test_a_case_that_fails_does_not_drop_the_others(checkout, monkeypatch):
+    place = checkout("1")
+    chosen = [replace(small(), name="absent", file="nowhere.mlir"), small()]
+    monkeypatch.setattr(ktir, "cases", lambda: chosen)
+    section = Section("ktir", "", lambda quick: ktir.measure(place, 1))
+    results = run([section], quick=True)
+    assert "absent: " in results.errors["ktir"]
+    assert "it has no nowhere.mlir" in results.errors["ktir"]
+    assert {row.name.partition(": ")[0] for row in results.sections["ktir"]} == {"vector add, 4 M"}
 
 
 @pytest.mark.parametrize(
@@ -90,9 +116,27 @@ def test_a_checkout_without_our_examples(checkout):
 )
 def test_a_checkout_with_another_interface(checkout, monkeypatch, old, new, said):
     monkeypatch.setitem(globals(), "STUB", STUB.replace(old, new))
-    arrays = {name: np.zeros(8192, np.float16) for name in small().sizes}
     with pytest.raises(SectionError, match=said):
-        ktir.run_theirs(small(), checkout("1"), arrays, 1)
+        called(small(), checkout("1"))
+
+
+def test_numbers_are_those_the_function_takes():
+    case = small()
+    assert ktir.taken_numbers(case, TEXT) == {"BLOCK_SIZE": 256}
+    earlier = "func.func @add_kernel(%x_ptr: index, %y_ptr: index, %output_ptr: index) {"
+    assert ktir.taken_numbers(case, earlier) == {}
+    with pytest.raises(SectionError, match="add_kernel takes STRIDE in this checkout"):
+        ktir.taken_numbers(case, TEXT.replace("BLOCK_SIZE", "STRIDE"))
+    with pytest.raises(SectionError, match="no function add_kernel"):
+        ktir.taken_numbers(case, "func.func @other(%x_ptr: index) {")
+
+
+def test_the_other_side_has_as_many_threads_as_the_card(checkout, monkeypatch):
+    monkeypatch.setenv("SPYRE_NUM_THREADS", "1")
+    monkeypatch.setitem(globals(), "STUB", STUB.replace(
+        "import numpy as np", "import os; assert os.environ['OPENBLAS_NUM_THREADS'] == '1'\n"
+        "import numpy as np"))  # fmt: skip
+    assert called(small(), checkout("1")).size == 8192
 
 
 def test_texts_are_resized_and_names_kept():
@@ -101,7 +145,7 @@ def test_texts_are_resized_and_names_kept():
     assert "-d0 + 8191 >= 0" in text
     assert "access_tile<256xindex>" in text
     assert "%c128 = arith.constant 256 : index" in text
-    assert "%x_ptr: index) attributes {grid = [32]}" in text
+    assert "%BLOCK_SIZE: index // 256\n) attributes {grid = [32, 1]}" in text
 
 
 def test_definitions_are_those_of_the_card():

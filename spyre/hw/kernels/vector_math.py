@@ -1,7 +1,9 @@
 """Transcendental functions as plain float32 arithmetic that LLVM vectorises.
 
 Each is accurate to a few float32 ulp over its range, far below one DL16 ulp (2^-9); the
-polynomials were fitted by us. Special values follow IEEE: exp(-inf)=0, log(0)=-inf, NaN stays NaN.
+polynomials were fitted by us. Those the card has for float32 too end where float32 does; forms for
+16-bit floats need not, and cost less. Special values follow IEEE: exp(-inf)=0, log(0)=-inf, NaN
+stays NaN.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _MAGNITUDE = I(0x7FFFFFFF)
 _INFINITY = F(np.inf)
 _NAN = F(np.nan)
 _ROUNDER = F(12582912.0)  # 1.5 · 2^23: a float32 of this size has no fraction bits left
-_ROUNDER_BITS = I(0x4B400000)
+_BIASED_ROUNDER = F(12582912.0 + 254.0)
 _SQRT_HALF_BITS = I(0x3F3504F3)
 
 
@@ -51,13 +53,13 @@ def copy_sign(x, y):
 def exponential(x):
     """e**x, also where it is subnormal; zero below -104, infinity above 88.7.
 
-    Adding 1.5·2^23 rounds x/ln 2 to an integer n that stands in the low bits of the sum; 2^n is two
-    factors, since n may lie beyond the exponents of normal numbers.
+    Adding 1.5·2^23 + 254 rounds x/ln 2 to an integer n; n + 254 stands in the low bits of the sum.
+    2^n is two factors, since n may lie beyond the exponents of normal numbers.
     """
     # the comparison is false for NaN, which so takes the second operand and stays
     clamped = minimum_f32(F(89.0), maximum_f32(F(-104.0), x))
-    shifted = multiply_add(clamped, F(1.44269504088896341), _ROUNDER)
-    n = shifted - _ROUNDER
+    shifted = multiply_add(clamped, F(1.44269504088896341), _BIASED_ROUNDER)
+    n = shifted - _BIASED_ROUNDER
     # ln 2 in two parts, the first of few bits: n times it is exact (Cody and Waite)
     r = multiply_add(n, F(-0.693359375), clamped)
     r = multiply_add(n, F(2.12194440e-4), r)
@@ -67,15 +69,34 @@ def exponential(x):
     q = multiply_add(q, r, F(1.666651815e-1))
     q = multiply_add(q, r, F(0.5))
     p = multiply_add(r * r, q, r) + F(1.0)
-    exponent = sub_i32(float_bits(shifted), _ROUNDER_BITS)
-    half = sar_i32(exponent, I(1))
-    return p * power_of_two(half) * power_of_two(sub_i32(exponent, half))
+    # both halves of n + 254 are biased exponents; what stands above them is shifted out
+    exponents = float_bits(shifted)
+    half = sar_i32(exponents, I(1))
+    first, second = shl_i32(half, I(23)), shl_i32(sub_i32(exponents, half), I(23))
+    return p * bits_float(first) * bits_float(second)
 
 
 @inline
-def power_of_two(exponent):
-    """2**exponent of a normal number."""
-    return bits_float(shl_i32(add_i32(exponent, I(127)), I(23)))
+def half_exponential(x):
+    """e**x within 2e-7 where it is normal, else the nearest such number, for 16-bit floats.
+
+    They tell nothing smaller from 0 and nothing larger from infinity. As :func:`exponential`, but n
+    is added to the exponent of a polynomial of a degree less.
+    """
+    clamped = minimum_f32(F(88.72283), maximum_f32(F(-87.33654), x))
+    shifted = multiply_add(clamped, F(1.44269504088896341), _ROUNDER)
+    n = shifted - _ROUNDER
+    r = multiply_add(n, F(-0.693359375), clamped)
+    r = multiply_add(n, F(2.12194440e-4), r)
+    p = F(8.290308433e-3)
+    p = multiply_add(p, r, F(4.189796469e-2))
+    p = multiply_add(p, r, F(1.666763649e-1))
+    p = multiply_add(p, r, F(4.999914927e-1))
+    p = multiply_add(p, r, F(9.999997071e-1))
+    p = multiply_add(p, r, F(1.0))
+    y = bits_float(add_i32(float_bits(p), shl_i32(float_bits(shifted), I(23))))
+    # the payload of a NaN would have gone into the exponent
+    return y if x == x else x
 
 
 @inline
@@ -130,11 +151,16 @@ def sigmoid(x):
 
 
 @inline
+def half_sigmoid(x):
+    """1 / (1 + e**-x) for 16-bit floats."""
+    return F(1.0) / (F(1.0) + half_exponential(-x))
+
+
+@inline
 def hyperbolic_tangent(x):
     """tanh x; an odd polynomial near zero, where the quotient would cancel."""
     a = absolute(x)
-    e = exponential(F(-2.0) * a)
-    large = (F(1.0) - e) / (F(1.0) + e)
+    large = F(1.0) - F(2.0) / (F(1.0) + half_exponential(a + a))
     z = x * x
     p = F(-5.70498872745e-3)
     p = multiply_add(p, z, F(2.06390887954e-2))
@@ -178,7 +204,7 @@ def gelu_erf(x):
 def gelu_tanh(x):
     """x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2; zero at -inf."""
     inner = F(0.7978845608) * multiply_add(F(0.044715) * x * x, x, x)
-    return F(0.0) if x < F(-10.0) else x * sigmoid(inner + inner)
+    return F(0.0) if x < F(-10.0) else x * half_sigmoid(inner + inner)
 
 
 gelu = gelu_erf if GELU_FORM == "erf" else gelu_tanh
@@ -191,18 +217,24 @@ def silu(x):
 
 
 @inline
+def half_silu(x):
+    """:func:`silu` for 16-bit floats."""
+    return F(0.0) if x == -_INFINITY else x * half_sigmoid(x)
+
+
+@inline
 def softplus(x, beta, threshold):
     """ln(1+e^{βx})/β, or x where βx exceeds the threshold."""
     scaled = x * beta
     # times 1/β, which is computed once: β is the same for all elements
     inverse = F(1.0) / beta
-    return x if scaled > threshold else logarithm_one_plus(exponential(scaled)) * inverse
+    return x if scaled > threshold else logarithm_one_plus(half_exponential(scaled)) * inverse
 
 
 @inline
 def mish(x):
     """x·tanh(ln(1+e^x)) = x·n/(n+2) with n = e^x·(e^x+2); zero at -inf."""
     # beyond 20 the quotient is 1 in float32, and e^x squared would overflow
-    e = exponential(minimum_f32(F(20.0), x))
+    e = half_exponential(minimum_f32(F(20.0), x))
     n = e * (e + F(2.0))
     return F(0.0) if x == -_INFINITY else x * (n / (n + F(2.0)))

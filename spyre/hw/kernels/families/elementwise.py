@@ -46,6 +46,9 @@ from spyre.hw.kernels.vector_math import (
     absolute,
     exponential,
     gelu,
+    half_exponential,
+    half_sigmoid,
+    half_silu,
     hyperbolic_tangent,
     inverse_root,
     logarithm,
@@ -83,8 +86,8 @@ LOWEST_VARIANCE = F(0.0) if VARIANCE_FLOOR else F(-np.inf)
 
 
 @kernel
-def apply_unary(opcode, a, out, constants):
-    """out[i] = op(a[i]) for the opcode'th operation of UNARY."""
+def apply_unary(opcode, wide, a, out, constants):
+    """out[i] = op(a[i]) for the opcode'th operation of UNARY; ``wide``: the result is float32."""
     n = out.size
     c0, c1 = constants[0], constants[1]
     if opcode == COPY:
@@ -96,9 +99,12 @@ def apply_unary(opcode, a, out, constants):
     elif opcode == NEG:
         for i in range(n):
             out[i] = -a[i]
-    elif opcode == EXP:
+    elif opcode == EXP and wide:
         for i in range(n):
             out[i] = exponential(a[i])
+    elif opcode == EXP:
+        for i in range(n):
+            out[i] = half_exponential(a[i])
     elif opcode == LOG:
         for i in range(n):
             out[i] = logarithm(a[i])
@@ -114,9 +120,12 @@ def apply_unary(opcode, a, out, constants):
     elif opcode == TANH:
         for i in range(n):
             out[i] = hyperbolic_tangent(a[i])
-    elif opcode == SIGMOID:
+    elif opcode == SIGMOID and wide:
         for i in range(n):
             out[i] = sigmoid(a[i])
+    elif opcode == SIGMOID:
+        for i in range(n):
+            out[i] = half_sigmoid(a[i])
     elif opcode == FLOOR:
         for i in range(n):
             out[i] = np.floor(a[i])
@@ -126,9 +135,12 @@ def apply_unary(opcode, a, out, constants):
     elif opcode == GELU:
         for i in range(n):
             out[i] = gelu(a[i])
-    elif opcode == SILU:
+    elif opcode == SILU and wide:
         for i in range(n):
             out[i] = silu(a[i])
+    elif opcode == SILU:
+        for i in range(n):
+            out[i] = half_silu(a[i])
     elif opcode == CLIP:
         for i in range(n):
             out[i] = minimum_number(maximum_number(a[i], c0), c1)
@@ -288,7 +300,7 @@ OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 LANE, FORMAT, PITCH, INNER_PITCH = tb.LANE, tb.FORMAT, tb.PITCH, tb.INNER_PITCH
 RANK, EXTENT, OPERANDS = tb.RANK, tb.EXTENT, tb.OPERANDS
 BLOCK_STICKS, WORDS = tb.BLOCK_STICKS, tb.WORDS
-WHOLE_STICK = tb.WHOLE_STICK
+FP32, WHOLE_STICK = tb.FP32, tb.WHOLE_STICK
 COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 BUFFER = BLOCK_STICKS * 64
@@ -354,7 +366,7 @@ def run_direct(table, constants, counters, word, scratch, block, most):
         out = word[(z >> 2) + start : (z >> 2) + start + count]
         a = piece(table, 0, counters, at, start, count, word, scratch)
         if inputs == 1:
-            apply_unary(table[OPCODE], a, out, constants)
+            apply_unary(table[OPCODE], True, a, out, constants)
             continue
         b = piece(table, 1, counters, at, start, count, word, scratch)
         if inputs == 2:
@@ -421,7 +433,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
         b = scratch[BUFFER : BUFFER + n]
         out = scratch[5 * BUFFER : 5 * BUFFER + n]
         if inputs == 1:
-            apply_unary(opcode, a, out, constants)
+            apply_unary(opcode, table[out_word + FORMAT] == FP32, a, out, constants)
         elif inputs == 2:
             apply_binary(opcode, a, b, out, constants)
         else:
