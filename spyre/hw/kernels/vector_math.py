@@ -219,7 +219,7 @@ def silu(x):
 @inline
 def half_silu(x):
     """:func:`silu` for 16-bit floats."""
-    return F(0.0) if x == -_INFINITY else x * half_sigmoid(x)
+    return F(0.0) if x < F(-87.0) else x * half_sigmoid(x)
 
 
 @inline
@@ -237,4 +237,4 @@ def mish(x):
     # beyond 20 the quotient is 1 in float32, and e^x squared would overflow
     e = half_exponential(minimum_f32(F(20.0), x))
     n = e * (e + F(2.0))
-    return F(0.0) if x == -_INFINITY else x * (n / (n + F(2.0)))
+    return F(0.0) if x < F(-87.0) else x * (n / (n + F(2.0)))
