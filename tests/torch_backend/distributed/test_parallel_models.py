@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from torch.distributed.tensor.parallel import (
 from tests.torch_backend.distributed.ranks import mesh_of, run_ranks
 from tests.torch_backend.processes import run
 
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "torch" / "tensor_parallel.py"
 RANKS = pytest.mark.parametrize("ranks", [2, 4])
 BOUNDS = pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float32, 2e-6), (torch.float16, 4e-3)], ids=str
@@ -189,3 +192,12 @@ def test_random_numbers_of_shards_and_replicas():
         SPYRECCL_TRANSPORT="local",
     )
     assert "Error" not in printed
+
+
+def test_a_model_decodes_the_same_tokens_on_two_cards():
+    decode = runpy.run_path(str(EXAMPLE), run_name="example")["decode"]
+    card = torch.device("spyre", 0)
+    expected = decode(0, 1, card, 256)
+    assert len(set(expected)) > 20
+    assert run_ranks(2, lambda rank: decode(rank, 2, card, 256)) == [expected] * 2
+    assert run_ranks(4, lambda rank: decode(rank, 4, card, 16)) == [expected[:16]] * 4
