@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +49,8 @@ SPIN_SECONDS = 50e-6
 PAUSE_SECONDS = 20e-6
 LOOK_SECONDS = 0.01
 """How long a waiting rank spins, sleeps at a time, and waits before a look at the others."""
+LINGER_SECONDS = 0.5
+"""How long a rank that closes waits for others to have read what it gave them."""
 SMALLEST_ARENA = 1 << 16
 
 
@@ -104,8 +106,18 @@ class SharedMemory:
         page[FAILED] = 1
 
     def close(self) -> None:
-        """See `Transport.close`."""
+        """See `Transport.close`; others may still read what this rank gave in its last round."""
+        page = self._pages[self.rank]
+        if not page[FAILED] and page[DONE] == self._round:
+            self._linger()
         self._memory.close()
+
+    def _linger(self) -> None:
+        wait = _Waiting(self._memory, self._others, "close", Deadline.after(LINGER_SECONDS))
+        # a rank that does not come has an error of its own
+        with suppress(CollectiveError):
+            for other in self._others:
+                wait.until(lambda other=other: self._pages[other, DONE] >= self._round, other)  # type: ignore[misc]
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -60,8 +61,10 @@ def new_gloo(prefix: str, options: Any) -> Any:
 
 
 def milliseconds(seconds: float) -> timedelta:
-    """A timeout of at least one millisecond: gloo takes 0 for its default."""
-    return timedelta(milliseconds=max(1, round(seconds * 1e3)))
+    """A timeout of at least one millisecond, as gloo takes 0 for its default, and never less than
+    ``seconds``: what ends before the deadline is taken for a broken connection.
+    """
+    return timedelta(milliseconds=max(1, math.ceil(seconds * 1e3)))
 
 
 def work_of_future(future: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import queue
+import sys
 import threading
 import time
 import weakref
@@ -120,13 +121,13 @@ class CardGroup:
                 lane = self._lanes[name] = _Lane(name, self)
             return lane
 
-    def close(self) -> None:
-        """End its threads, in at most a second, and give the transport back."""
+    def close(self, patience: float = 1.0) -> None:
+        """End its threads, and give the transport back; calls have ``patience`` seconds to end."""
         with self._lock:
             lanes, self._lanes = list(self._lanes.values()), {}
         for lane in lanes:
             lane.calls.put(None)
-        last = time.monotonic() + 1
+        last = time.monotonic() + patience
         for lane in lanes:
             lane.thread.join(max(0.0, last - time.monotonic()))
         if any(lane.thread.is_alive() for lane in lanes):
@@ -232,7 +233,7 @@ def create(options: Any, _: Any) -> Any:
     key = str(options.group_id), options.group_rank
     _groups[key] = CardGroup(options, gloo)
     if len(_groups) == 1:
-        atexit.register(close_all)
+        atexit.register(_close_at_exit)
     return gloo
 
 
@@ -253,11 +254,16 @@ def close_group(name: str, rank: int) -> None:
         group.close()
 
 
-def close_all() -> None:
-    """End all groups."""
+def close_all(patience: float = 1.0) -> None:
+    """End all groups; see `CardGroup.close`."""
     while _groups:
         _, group = _groups.popitem()
-        group.close()
+        group.close(patience)
+
+
+def _close_at_exit() -> None:
+    # after an error, or Ctrl-C, the other ranks are to hear of it at once
+    close_all(0.0 if getattr(sys, "last_value", None) is not None else 1.0)
 
 
 # --- transports -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from spyre.hw.device import Combiner
 from spyre.hw.numerics import Numerics
 from spyre.runtime.comms import CollectiveError, Communicator, Deadline
 from spyre.runtime.comms.memory import join_processes
-from tests.runtime.comms.ranks import one_row, raised, run_ranks
+from spyre.runtime.comms.transport import Outbox
+from tests.runtime.comms.ranks import ThreadStore, one_row, raised, run_ranks
 
 KINDS = ["threads", "messages"]
 
@@ -79,6 +81,27 @@ def test_a_rank_that_fails_ends_the_others_long_before_the_deadline():
         return time.monotonic() - start
 
     assert max(raised(run_ranks(3, body))) < 5
+
+
+def test_a_rank_that_closes_first_is_still_read():
+    store = ThreadStore()
+
+    def giver():
+        transport = join_processes(store, 0, 2)
+        with transport.round("give", [Outbox((8,), (1,))], Deadline.after(5)) as current:
+            current.piece(0, 0)[:] = 7
+            current.commit(0)
+        transport.close()
+
+    thread = threading.Thread(target=giver)
+    thread.start()
+    transport = join_processes(store, 1, 2)
+    with transport.round("give", [], Deadline.after(5)) as current:
+        # the giver is done with its round meanwhile, and leaves
+        thread.join(0.2)
+        assert (current.read(0, 0, 0, (8,)) == 7).all()
+    thread.join()
+    transport.close()
 
 
 # --- processes --------------------------------------------------------------------------------

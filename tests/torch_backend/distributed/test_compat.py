@@ -7,6 +7,8 @@ import operator
 import pytest
 import torch
 
+from spyre.torch_backend.distributed import compat
+
 SYMBOLS = (
     "ProcessGroup.unbox",
     "ProcessGroupGloo",
@@ -33,3 +35,8 @@ def test_groups_are_listed():
 def test_operators():
     assert torch.ops._c10d_functional.wait_tensor.default
     assert torch.ops.c10d.allreduce_.default
+
+
+def test_a_timeout_is_never_shorter_than_asked_for():
+    assert compat.milliseconds(0.0).total_seconds() == 0.001
+    assert compat.milliseconds(1.2341).total_seconds() >= 1.2341
