@@ -83,10 +83,12 @@ def blank(case: Case, operand: int) -> Array:
     return np.full(placing.room(ROOM_BYTES)[1] // width, value, f"u{width}").view(np.uint8)
 
 
-def run_case(case: Case, inputs: list[Array], directory: Path, threads: int) -> Array:
+def run_case(
+    case: Case, inputs: list[Array], directory: Path, threads: int, mode: str = "dl16"
+) -> Array:
     """Codes of the output."""
     op = written_and_read(case, directory)
-    device = engine("dl16", threads)
+    device = engine(mode, threads)
     numbers = range(len(case.operands))
     rooms = [case.placing(k).room(ROOM_BYTES) for k in numbers]
     for k, (low, _) in enumerate(rooms):

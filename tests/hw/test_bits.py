@@ -1,0 +1,50 @@
+"""Hashes of all results: those in the repository, whatever processor the code is made for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+
+import llvmlite.binding as llvm
+import pytest
+
+from tests.hw import bits
+
+pytest.importorskip("torch")
+
+
+LONG = "SPYRE_TEST_EXAMPLES" in os.environ
+
+
+def differing(found: Mapping[str, str]) -> list[str]:
+    kept = bits.kept()
+    assert list(found) == list(kept)
+    return [name for name in kept if found[name] != kept[name]]
+
+
+def test_bits_are_those_of_the_repository():
+    found = {name: compute() for name, compute in bits.computations()}
+    assert differing(found) == []
+
+
+@pytest.mark.parametrize(
+    ("processor", "feature"),
+    [
+        ("haswell", "avx2"),
+        ("skylake-avx512", "avx512bw"),
+        pytest.param("generic", "", marks=pytest.mark.skipif(not LONG, reason="long form only")),
+    ],
+)
+def test_bits_do_not_depend_on_the_processor(processor: str, feature: str):
+    """In a new process, for whose code these are NUMBA_CPU_NAME's instructions."""
+    if feature and not llvm.get_host_cpu_features().get(feature, False):
+        pytest.skip(f"this processor has no {feature}")
+    environment = {**os.environ, "NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+    environment.pop("SPYRE_VECTOR_WIDTH", None)
+    command = [sys.executable, "-m", "tests.hw.bits"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert differing(tomllib.loads(done.stdout)) == []
