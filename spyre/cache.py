@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from spyre import config
-from spyre.files import atomic_write
+from spyre.files import atomic_write, read_regular
 
 PACKAGE = Path(__file__).parent
 _FOLDER = "sources"
@@ -175,7 +175,7 @@ def _kept_file(what: str) -> Path | None:
 def _kept_lines(path: Path | None) -> list[str]:
     """Stamp and digest, then the files; nothing if nothing was kept."""
     try:
-        return [] if path is None else path.read_text(**_TEXT).split("\n")
+        return [] if path is None else read_regular(path).decode(**_TEXT).split("\n")
     except (OSError, ValueError):
         return []
 

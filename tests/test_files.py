@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from spyre.cache import digest_of_sources
 from spyre.files import atomic_write, read_regular
 
 
@@ -62,3 +63,13 @@ def test_a_file_larger_than_memory(tmp_path):
     with pytest.raises(OSError, match="memory") as caught:
         read_regular(tmp_path / "a")
     assert caught.value.errno == errno.ENOMEM
+
+
+def test_a_pipe_among_kept_digests_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "a.py").write_text("1")
+    digest = digest_of_sources([str(tmp_path / "a.py")])
+    (kept,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    kept.unlink()
+    os.mkfifo(kept)
+    assert digest_of_sources([str(tmp_path / "a.py")]) == digest

@@ -24,6 +24,8 @@ from tests.faults.outcome import MODULES, Command, Ended, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240
+"""Of one process, which may compile all kernels on a busy machine; a fault is several of them."""
+FAULT_SECONDS = 5 * SECONDS
 _READY = "import sys, {module} as m; sys.argv = {argv}; print('ready', flush=True); m.process()"
 _MOST_KILLS = 4
 
@@ -76,7 +78,9 @@ def stream_faults(shop: Workshop) -> Iterator[Fault]:
             # a little text may be written before the reader has gone
             codes = {wanted} if "|" not in redirection else {wanted, 0}
             yield Fault(
-                f"{name} {redirection}", partial(_redirect, command, redirection, codes), SECONDS
+                f"{name} {redirection}",
+                partial(_redirect, command, redirection, codes),
+                FAULT_SECONDS,
             )
 
 
@@ -98,9 +102,8 @@ def signal_faults(shop: Workshop) -> Iterator[Fault]:
     """Signals at a random moment of a run that writes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP):
         for name in ("y.npy", "y.pt", "dump", "t.json"):
-            yield Fault(
-                f"{number.name} while {name} is written", partial(_signal, shop, number, name)
-            )
+            text = f"{number.name} while {name} is written"
+            yield Fault(text, partial(_signal, shop, number, name), FAULT_SECONDS)
 
 
 def _signal(shop: Workshop, number: signal.Signals, name: str, rng: random.Random) -> str:
@@ -144,7 +147,7 @@ def _started(command: Command, cache: Path | None) -> subprocess.Popen[str]:
 def cold_faults(shop: Workshop) -> Iterator[Fault]:
     """Cold runs, killed again and again, whose cache the last run shares."""
     for kills in range(1, _MOST_KILLS + 1):
-        yield Fault(f"{kills} cold runs killed", partial(_kill_cold, shop, kills), SECONDS)
+        yield Fault(f"{kills} cold runs killed", partial(_kill_cold, shop, kills), FAULT_SECONDS)
 
 
 def _kill_cold(shop: Workshop, kills: int, rng: random.Random) -> str:
@@ -164,7 +167,9 @@ def kernel_faults(shop: Workshop) -> Iterator[Fault]:
     if not warm.exists():
         assert _ended(_run(shop), warm).code == 0
     for damage in (*CHANGES, *PLACES):
-        yield Fault(f"a file of the cache, {damage}", partial(_damage_cache, shop, damage), SECONDS)
+        yield Fault(
+            f"a file of the cache, {damage}", partial(_damage_cache, shop, damage), FAULT_SECONDS
+        )
 
 
 def _damage_cache(shop: Workshop, damage: str, rng: random.Random) -> str:
@@ -187,7 +192,7 @@ def full_cache_faults(shop: Workshop) -> Iterator[Fault]:
     """A cold cache where nothing, or only small files can be kept: that is only a warning."""
     for most_bytes in (0, 4096):
         name = f"a cache of files up to {most_bytes} bytes"
-        yield Fault(name, partial(_full_cache, shop, most_bytes), SECONDS)
+        yield Fault(name, partial(_full_cache, shop, most_bytes), FAULT_SECONDS)
 
 
 def _full_cache(shop: Workshop, most_bytes: int, rng: random.Random) -> str:
@@ -213,7 +218,7 @@ def memory_faults(shop: Workshop) -> Iterator[Fault]:
     for spare in (-CARD_BYTES // 2, 0, 500 << 20, 700 << 20, 900 << 20, 1200 << 20, 2000 << 20):
         for command in (_run(shop), ("spyre-run", shop.at("case"), "-q", "--verify")):
             name = f"{spare >> 20} MiB beside the card: {' '.join(command[2:4])}"
-            yield Fault(name, partial(_little_memory, command, spare), SECONDS)
+            yield Fault(name, partial(_little_memory, command, spare), FAULT_SECONDS)
 
 
 def _little_memory(command: Command, spare: int, rng: random.Random) -> str:
