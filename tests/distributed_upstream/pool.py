@@ -1,0 +1,198 @@
+"""Methods of torch's own `DistributedTest` in one set of processes, a group per method.
+
+torch starts its processes again for every method; here a rank is a process that runs many of them.
+Its default device is the card, or the CPU for comparison.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import re
+import tempfile
+import unittest
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+RANKS = 3
+GROUP_TIMEOUT = timedelta(seconds=20)
+METHOD_SECONDS = 60
+MODULE = "torch.testing._internal.distributed.distributed_test"
+SUBJECTS = (
+    "Backend_enum_class|get_backend|get_rank|destroy_|new_subgroups|coalescing_manager|"
+    "batch_isend_irecv|send_recv|isend|irecv|broadcast|reduce_|all_reduce|sparse_all_reduce|"
+    "scatter|gather|all_gather|all_to_all|barrier"
+)
+OTHERS = "cuda|profiler|nccl|complex|timeout|monitored|stress|ddp|autograd"
+PASSED, SKIPPED = "passed", "skipped"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a method: ``passed``, ``skipped``, or the text of the first rank that failed."""
+
+    method: str
+    result: str
+
+    @property
+    def code(self) -> str:
+        """The code of the error it failed with, if it has one."""
+        found = re.search(r"SPY\d{3}", self.result)
+        return found.group() if found else ""
+
+
+def is_selected(name: str) -> bool:
+    """Collectives and groups, which any backend has."""
+    return re.match(f"test_({SUBJECTS})", name) is not None and not re.search(OTHERS, name)
+
+
+def run_methods(backend: str, methods: Sequence[str] = ()) -> Iterator[Outcome]:
+    """Outcomes of ``methods`` (default: all selected) on a backend: ``spyreccl`` or ``gloo``."""
+    with tempfile.TemporaryDirectory(prefix="spyre-upstream-") as scratch:
+        pool = _Pool(backend, Path(scratch))
+        for number, method in enumerate(methods or pool.methods()):
+            yield pool.run(number, method)
+        pool.end()
+
+
+class _Pool:
+    """The processes of all ranks; begun again after a method that hangs or kills one."""
+
+    def __init__(self, backend: str, scratch: Path) -> None:
+        self._backend, self._scratch = backend, scratch
+        self._begin()
+
+    def _begin(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes, self._processes = [], []
+        for rank in range(RANKS):
+            ours, theirs = context.Pipe()
+            work = (theirs, self._backend, rank, str(self._scratch))
+            process = context.Process(target=serve, args=work, daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def methods(self) -> list[str]:
+        """The names of the selected methods."""
+        return self._ask(0, "methods")
+
+    def _ask(self, rank: int, request: object) -> Any:
+        self._pipes[rank].send(request)
+        return self._pipes[rank].recv()
+
+    def run(self, number: int, method: str) -> Outcome:
+        """Run a method on all ranks."""
+        for pipe in self._pipes:
+            pipe.send((number, method))
+        results = [_received(pipe) for pipe in self._pipes]
+        if any(result.startswith("rank lost") for result in results):
+            self.end()
+            self._begin()
+        failed = [text for text in results if text not in (PASSED, SKIPPED)]
+        # a refusal names what is not there; its peers only hear of it
+        failed.sort(key=lambda text: "SPY957" in text or "SPY" not in text)
+        if failed:
+            return Outcome(method, failed[0])
+        return Outcome(method, PASSED if PASSED in results else SKIPPED)
+
+    def end(self) -> None:
+        """End all processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _received(pipe: Any) -> str:
+    try:
+        return pipe.recv() if pipe.poll(METHOD_SECONDS) else "rank lost: hangs"
+    except EOFError:
+        return "rank lost: its process ended"
+
+
+# --- a rank -----------------------------------------------------------------------------------
+
+
+def serve(pipe: Any, backend: str, rank: int, scratch: str) -> None:
+    """Run the methods that come through ``pipe``."""
+    os.environ.update(_environment(backend, scratch))
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    if backend != "gloo":
+        torch.set_default_device("spyre")
+    base = importlib.import_module(MODULE).DistributedTest._DistTestBase
+    cases = importlib.import_module("torch.testing._internal.common_utils")
+    skips = importlib.import_module("torch.testing._internal.common_distributed").TEST_SKIPS
+    codes = {skip.exit_code for skip in skips.values()}
+
+    class UpstreamCase(base, cases.TestCase):  # type: ignore[misc, name-defined]
+        rank = property(lambda self: dist.get_rank())
+        world_size = property(lambda self: str(RANKS))
+        init_method = property(lambda self: f"file://{scratch}/again")
+
+        def _barrier(self, *args: Any, **kwargs: Any) -> None:
+            meet(dist.distributed_c10d._get_default_store())
+
+    store_file = f"{scratch}/store-{os.getppid()}"
+    with suppress(EOFError):
+        while True:
+            request = pipe.recv()
+            if request == "methods":
+                pipe.send([name for name in dir(UpstreamCase) if is_selected(name)])
+                continue
+            number, method = request
+            dist.init_process_group(
+                backend,
+                init_method=f"file://{store_file}-{number}",
+                rank=rank,
+                world_size=RANKS,
+                timeout=GROUP_TIMEOUT,
+            )
+            # a rank that skips must not be gone while others still connect to it
+            came = dist.FileStore(f"{store_file}-{number}-came", RANKS)
+            meet(came)
+            result = _run(UpstreamCase(method), codes)
+            meet(came)
+            with suppress(Exception):
+                dist.destroy_process_group()
+            pipe.send(result)
+
+
+def meet(store: Any) -> None:
+    """Return when all ranks have come, whatever their groups are doing."""
+    number = store.add("upstream/came", 1)
+    last = -(-number // RANKS) * RANKS
+    if number == last:
+        store.set(f"upstream/met/{last}", "yes")
+    store.wait([f"upstream/met/{last}"], GROUP_TIMEOUT)
+
+
+def _environment(backend: str, scratch: str) -> Mapping[str, str]:
+    (Path(scratch) / "barrier").mkdir(exist_ok=True)
+    return {
+        "BACKEND": backend,
+        "WORLD_SIZE": str(RANKS),
+        "TEMP_DIR": scratch,
+        "INIT_METHOD": f"file://{scratch}/unused",
+        "OMP_NUM_THREADS": "1",
+        "SPYRE_NUM_THREADS": "1",
+    }
+
+
+def _run(case: unittest.TestCase, skip_codes: set[int]) -> str:
+    found = unittest.TestResult()
+    case.run(found)
+    failed = [text for _, text in (*found.errors, *found.failures)]
+    # what torch's decorators do instead of skipping
+    exits = [re.search(r"^SystemExit: (\d+)$", text, re.M) for text in failed]
+    if any(match and int(match[1]) in skip_codes for match in exits):
+        return SKIPPED
+    return failed[0] if failed else SKIPPED if found.skipped else PASSED
