@@ -11,6 +11,8 @@ from spyre.torch_backend.distributed import compat
 
 SYMBOLS = (
     "ProcessGroup.unbox",
+    "ProcessGroup.BackendType.GLOO",
+    "ProcessGroup._register_backend",
     "ProcessGroupGloo",
     "ProcessGroupGloo.abort",
     "ReduceOp.RedOpType.PREMUL_SUM",
@@ -40,3 +42,15 @@ def test_operators():
 def test_a_timeout_is_never_shorter_than_asked_for():
     assert compat.milliseconds(0.0).total_seconds() == 0.001
     assert compat.milliseconds(1.2341).total_seconds() >= 1.2341
+
+
+def test_consumers():
+    from torch.distributed.tensor import _random
+
+    ddp = torch.nn.parallel.DistributedDataParallel
+    assert ddp._ddp_init_helper
+    assert ddp._set_static_graph
+    assert _random.OffsetBasedRNGTracker._distribute_region
+    assert _random._calc_shard_info
+    assert _random._calc_shard_linear_idx
+    assert torch._guards.TracingContext.try_get() is None
