@@ -51,6 +51,12 @@ FRONTEND = Variable(
 LAUNCH_BLOCKING = Variable(
     "SPYRE_LAUNCH_BLOCKING", "0", "1: every launch and copy waits until it is done"
 )
+SANITIZE = Variable(
+    "SPYRE_SANITIZE",
+    "",
+    "checks of the sanitizer on the PyTorch device's cards: 1 (all) or names, such as init,race; "
+    "default: none",
+)
 
 
 FLEX_DEVICE = Variable(
@@ -187,6 +193,12 @@ VARIABLES = tuple(value for value in list(globals().values()) if isinstance(valu
 def launch_blocking() -> bool:
     """True if submissions are to wait: SPYRE_LAUNCH_BLOCKING."""
     return LAUNCH_BLOCKING.read() != "0"
+
+
+def sanitizer_checks() -> bool | str:
+    """SPYRE_SANITIZE: True for all checks, names, or False for none."""
+    text = SANITIZE.read().strip()
+    return text if text.lower() not in ("", "0", "off", "1", "all") else text in ("1", "all")
 
 
 def thread_count() -> int:

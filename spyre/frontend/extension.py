@@ -24,7 +24,7 @@ from spyre.frontend import (
 from spyre.frontend.formats import EXTENSION
 from spyre.torch_backend import compat
 from spyre.torch_backend.device import reset
-from spyre.torch_backend.observe import counting, profile, trace
+from spyre.torch_backend.observe import counting, profile, sanitizer_findings, trace
 from spyre.torch_backend.registration import (
     FLOAT32_NORMS,
     FLOAT32_RESULT,
@@ -63,6 +63,7 @@ EXPORTS: dict[str, Any] = {
     "profile": profile,
     "trace": trace,
     "counting": counting,
+    "sanitizer_findings": sanitizer_findings,
     "reset": reset,
 }
 """Everything in the module, by name."""

@@ -43,6 +43,7 @@ class Result:
     seconds: float
     error: str
     place: str
+    findings: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -101,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=int, default=300, help="limit of one test")
     add("--memory", type=float, default=12, metavar="GIB", help="limit of a process")
     add("--total", type=int, default=0, metavar="SECONDS", help="begin no test file after that")
+    add("--sanitize", action="store_true", help="with the sanitizer; findings are printed")
     add("--keyword", metavar="EXPRESSION", help="pytest's -k")
     return parser
 
@@ -142,6 +144,7 @@ def _run_file(file: str, checkout: Path, options: argparse.Namespace) -> Iterato
                 "sample": options.sample,
                 "seconds": options.seconds,
                 "done": list(rows),
+                "sanitize": options.sanitize,
             }
             death = _run_process(file, checkout, options, settings)
             found, open_test = _read(results)
@@ -176,6 +179,8 @@ def _run_process(
         "PYTHONPATH": os.pathsep.join([str(PLUGIN), os.environ.get("PYTHONPATH", "")]),
         SETTINGS: json.dumps(settings),
     }
+    if options.sanitize:
+        environment["SPYRE_SANITIZE"] = environment.get("SPYRE_SANITIZE") or "1"
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command, cwd=checkout, env=environment, stdout=output, stderr=subprocess.STDOUT
@@ -231,7 +236,8 @@ def _result(row: dict[str, Any], expectations: Expectations) -> Result:
         outcome = "expected failure" if outcome == "skipped" else "unexpected pass"
     expected = expectations.mode(row["id"])
     texts = (row.get("error", ""), row.get("place", ""))
-    return Result(row["id"], outcome, expected, row["seconds"], *texts)
+    findings = tuple(row.get("findings", ()))
+    return Result(row["id"], outcome, expected, row["seconds"], *texts, findings)
 
 
 # --- printing -------------------------------------------------------------------------------------
@@ -247,6 +253,9 @@ def _print(results: Sequence[Result]) -> None:
     for result in unexpected:
         first = result.error.splitlines()[0] if result.error else ""
         print(f"UNEXPECTED {result.id}\n    {first[:200]}")
+    for result in results:
+        for finding in result.findings:
+            print(f"SANITIZER {result.id}\n    {finding.splitlines()[0]}")
     for cause, count in Counter(r.cause for r in unexpected).most_common():
         print(f"{count:6} {cause}")
     demanded = [r for r in results if r.expected == MANDATORY and r.outcome != "skipped"]

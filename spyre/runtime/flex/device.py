@@ -302,7 +302,7 @@ class Devices:
             )
         with self._lock:
             if chosen not in self.made:
-                card = FlexDevice(index=chosen)
+                card = FlexDevice(Device(sanitize=config.sanitizer_checks()), chosen)
                 card.streams_recover = self._streams_recover
                 self.made[chosen] = card
                 if self._watcher is not None:

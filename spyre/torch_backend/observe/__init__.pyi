@@ -6,5 +6,6 @@ from .profile import (
 )
 from .watch import (
     counting as counting,
+    sanitizer_findings as sanitizer_findings,
     trace as trace,
 )

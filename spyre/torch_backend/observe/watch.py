@@ -20,9 +20,10 @@ from spyre.hw.counters import Counters, LaunchCounts
 from spyre.runtime.flex import CommandStream, FlexDevice, devices
 from spyre.runtime.trace import TimeAxis, check_trace_file, write_trace
 from spyre.torch_backend.compat import TRACE_BASE_STEP_S
-from spyre.torch_backend.device import card_at
+from spyre.torch_backend.device import card_at, made_cards
 
 if TYPE_CHECKING:
+    from spyre.hw.sanitizer import SanitizerFinding
     from spyre.runtime.kernel import Runner
 
 T = TypeVar("T")
@@ -135,6 +136,26 @@ class trace(CardObserver[CommandStream]):
             super().__exit__(*error)
         finally:
             write_trace(self._path, self.observations, time_axis())
+
+
+def sanitizer_findings() -> tuple[SanitizerFinding, ...]:
+    """What the sanitizer has found on all cards since the last call, errors first.
+
+    Waits for everything submitted. LaunchError SPY995 unless SPYRE_SANITIZE was set when the cards
+    were made.
+    """
+    sanitizers = []
+    for card in made_cards():
+        card.synchronize()
+        if card.device.sanitizer is None:
+            raise LaunchError(
+                "SPY995",
+                "the cards have no sanitizer",
+                expected="SPYRE_SANITIZE=1 in the environment, before the first tensor",
+                found=f"spyre:{card.index} was made without",
+            )
+        sanitizers.append(card.device.sanitizer)
+    return tuple(finding for sanitizer in sanitizers for finding in sanitizer.take())
 
 
 class counting(CardObserver[LaunchCounts]):

@@ -37,7 +37,7 @@ EXPORTS: dict[str, tuple[str, ...]] = {
     "spyre.torch_backend.registration.autocast": ("get_amp_supported_dtype",),
     "spyre.torch_backend.tensors.layouts": ("SpyreTensorLayout",),
     "spyre.torch_backend.device.dtypes": ("set_downcast_warning",),
-    "spyre.torch_backend.observe.watch": ("trace", "counting"),
+    "spyre.torch_backend.observe.watch": ("trace", "counting", "sanitizer_findings"),
     "spyre.torch_backend.observe.profile": ("profile",),
     "spyre.torch_backend.fallback.cpu_fallback": ("fallbacks", "reset_fallbacks"),
     "spyre.torch_backend.inductor.hints": (

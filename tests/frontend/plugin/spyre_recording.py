@@ -63,6 +63,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     signal.alarm(0)
 
 
+def _findings() -> list[str]:
+    """What the sanitizer has found since the last test."""
+    if not _settings.get("sanitize"):
+        return []
+    import torch
+
+    return [str(finding.to_finding()) for finding in torch.spyre.sanitizer_findings()]
+
+
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """Before others turn failures into expected ones: what was raised."""
@@ -88,5 +97,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             "seconds": round(report.duration, 2),
             "error": getattr(report, "spyre_error", ""),
             "place": getattr(report, "spyre_place", ""),
+            "findings": _findings() if report.when == "call" else [],
         }
     )
