@@ -123,5 +123,7 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY957": "collectives are called in Python: tests/runtime/comms",
     "SPY958": "collectives are called in Python: tests/runtime/comms",
     "SPY959": "collectives are called in Python: tests/runtime/comms",
+    "SPY905": "memory is freed in Python only: tests/torch_backend/tensors",
+    "SPY979": "DTensors are made in Python: tests/torch_backend/distributed",
 }
 """Codes that no file and no command line provokes, or not here, with the reason."""
