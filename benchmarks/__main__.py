@@ -59,9 +59,8 @@ def run(sections: Iterable[Section], quick: bool) -> Results:
             rows: list[Measurement] = []
             try:
                 rows.extend(section.measure(quick))
-            except (
-                Exception
-            ) as error:  # neither this section's results nor others' are lost with it
+            # neither this section's results nor those of others are lost with it
+            except Exception as error:
                 errors[section.name] = _told(error)
             if rows or section.name not in errors:
                 found[section.name] = rows

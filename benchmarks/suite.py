@@ -105,8 +105,6 @@ def _against(workload: Workload, found: Mapping[str, Sequence[float]]) -> Iterat
 
 
 def _apart(name: str, quick: bool) -> Iterable[Measurement]:
-    pass
-
     return repeated(lambda: measured_per_process(name), QUICK_PROCESSES if quick else PROCESSES)
 
 

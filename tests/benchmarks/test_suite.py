@@ -96,7 +96,9 @@ def test_a_section_that_fails_is_no_loss_to_the_others(capsys):
         True,
     )
     assert found.errors == {"bad": "ValueError: no", "absent": "no such checkout"}
-    assert list(found.sections) == ["good"]
+    # what a section had measured before it failed is kept
+    assert [m.name for m in found.sections["bad"]] == ["x"]
+    assert list(found.sections) == ["bad", "good"]
     assert found.reference["good"].keys() >= {"interpreted", "arithmetic", "memory"}
     show(found)
     shown, said = capsys.readouterr()
