@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,8 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spyre.torch_backend.compat import CPU_KEYS
 
 c10d: Any = torch._C._distributed_c10d
-SPIN_SECONDS = 50e-6
-LONGEST_PAUSE_SECONDS = 1e-3
+SLICE_SECONDS = 0.05
 _CALLBACK_ERROR = "Got the following error when running the callback: "
 _libraries: list[Any] = []
 _REDUCE_OPS = {
@@ -67,13 +67,14 @@ def milliseconds(seconds: float) -> timedelta:
     return timedelta(milliseconds=max(1, math.ceil(seconds * 1e3)))
 
 
-def work_of_future(future: Any) -> Any:
+def work_of_future(future: Any, done: threading.Event) -> Any:
     """The C++ ``Work`` of a `torch.futures.Future`, whose `wait` raises what the future holds.
 
     As long as the object is kept, every unboxing gives the same one: so `wait` knows it.
+    ``done`` is set when the future has its value.
     """
     work = c10d._create_work_from_future(future)
-    _works[id(work)] = work
+    _works[id(work)] = work, done
     return work
 
 
@@ -82,7 +83,7 @@ def forget_work(work: Any) -> None:
     _works.pop(id(work), None)
 
 
-_works: dict[int, Any] = {}
+_works: dict[int, tuple[Any, threading.Event]] = {}
 """Works under way, and those that failed, by identity."""
 
 
@@ -119,26 +120,24 @@ def wrap_work_wait() -> None:
 
     @functools.wraps(original)
     def wait(work: Any, timeout: timedelta | None = None) -> Any:
-        if id(work) not in _works:
+        known = _works.get(id(work))
+        if known is None:
             return original(work) if timeout is None else original(work, timeout)
         future = work.get_future()
         limit = None if timeout is None else timeout.total_seconds()
-        _wait_for(future, limit or None)
+        _wait_for(known[1], limit or None)
         _value_of(future)
         return original(work)
 
     c10d.Work.wait = wait
 
 
-def _wait_for(future: Any, limit: float | None) -> None:
-    start, pause = time.monotonic(), 0.0
-    while not future.done():
-        passed = time.monotonic() - start
-        if limit is not None and passed > limit:
+def _wait_for(done: threading.Event, limit: float | None) -> None:
+    # in slices, between which Python looks at signals
+    last = math.inf if limit is None else time.monotonic() + limit
+    while not done.wait(min(SLICE_SECONDS, max(0.0, last - time.monotonic()))):
+        if time.monotonic() >= last:
             raise dist.DistBackendError(f"wait: not completed within {limit:g} s")
-        if passed > SPIN_SECONDS:
-            pause = min(LONGEST_PAUSE_SECONDS, max(20e-6, passed / 16))
-        time.sleep(pause)
 
 
 def _value_of(future: Any) -> None:

@@ -65,6 +65,7 @@ class _Call:
     future: Any
     events: list[Any]
     timeout: float
+    done: threading.Event = field(default_factory=threading.Event)
     work: Any = None
 
 
@@ -104,7 +105,7 @@ class CardGroup:
         future: Any = torch.futures.Future()
         events = [current_stream(index).record_event() for index in _cards(tensors)]
         call = _Call(name, list(tensors), job, list(result), future, events, timeout)
-        call.work = compat.work_of_future(future.then(_raise_error))
+        call.work = compat.work_of_future(future.then(_raise_error), call.done)
         self._lane(lane).calls.put(call)
         return call.work
 
@@ -166,6 +167,7 @@ class _Lane:
         else:
             call.future.set_result(call.result)
             compat.forget_work(call.work)
+        call.done.set()
 
     def _enter_streams(self, call: _Call) -> None:
         for index in _cards(call.tensors):
