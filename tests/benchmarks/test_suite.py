@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks import __main__ as suite
+from benchmarks import __main__ as suite, suite as suite_module
 from benchmarks.comparison import compare, missing
 from benchmarks.report import show
 from benchmarks.results import Figure, Measurement, ratio, read_results, results_of
@@ -134,6 +135,13 @@ def test_help_is_light_and_names_all_sections():
     )
     assert all(section.name in shown.stdout for section in SECTIONS)
     assert not any(f"| {name}\n" in shown.stderr for name in ("torch", "numba", "numpy"))
+
+
+def test_every_section_finds_its_module():
+    later = [section.measure for section in SECTIONS if isinstance(section.measure, partial)]
+    modules = [call.args[0] for call in later if call.func is not suite_module._apart]
+    assert modules
+    assert all((ROOT / "benchmarks" / f"{module}.py").is_file() for module in modules)
 
 
 def test_a_quick_run_is_short_by_what_it_leaves_out():

@@ -40,37 +40,61 @@ under the lock."""
 
 
 class Interrupts:
-    """Ctrl-C waits while the scheduler keeps its books: an interrupt between two lines that belong
-    together would leave engines taken that nobody gives back. It comes while a unit runs or a
-    thread waits. Only the main thread gets any; in others the methods do nothing.
+    """Ctrl-C waits while the main thread keeps the scheduler's books: an interrupt between two
+    lines that belong together would leave engines taken that nobody gives back. It comes while a
+    unit runs or the thread sleeps. Only the main thread gets any; in others the methods do nothing.
+
+    The handler is exchanged once for all that a thread waits for: two system calls, which a small
+    launch would feel around each unit.
     """
 
     def __init__(self) -> None:
         self._handler: Callable[[int, FrameType | None], Any] | None = None
+        self._owner: int | None = None  # the main thread, between `begin` and `end`
+        self._holds = False
         self._came = False
 
-    def hold_off(self) -> None:
-        """Note interrupts from now on. Nothing where they are ignored or end the process."""
-        if self._handler is not None or not _in_main_thread():
-            return
+    def begin(self) -> bool:
+        """Take the handler's place and hold off interrupts; True if ``end`` is to be called."""
+        if self._owner is not None or not _in_main_thread():
+            return False
         handler = _signal.getsignal(SIGINT)
-        if callable(handler):
-            _signal.signal(SIGINT, self._note)
-            self._handler = handler
+        if not callable(handler):  # interrupts are ignored or end the process
+            return False
+        # Before the exchange: what comes right after it is noted.
+        self._holds, self._came = True, False
+        _signal.signal(SIGINT, self._note)
+        self._handler, self._owner = handler, threading.get_ident()
+        return True
+
+    def end(self) -> None:
+        """Give the handler its place back, and call it for what came meanwhile."""
+        handler, self._handler, self._owner = self._handler, None, None
+        if _signal.getsignal(SIGINT) == self._note:  # else a unit installed one, which stays
+            _signal.signal(SIGINT, handler)
+        self._deliver(handler)
+
+    def hold_off(self) -> None:
+        """Note interrupts from now on."""
+        if self._owner == threading.get_ident():
+            self._holds = True
 
     def let_in(self) -> None:
         """Call the handler for what came meanwhile, and from now on at once."""
-        handler = self._handler
-        if handler is None or not _in_main_thread():
-            return
-        self._handler = None
-        _signal.signal(SIGINT, handler)
-        if self._came:
+        if self._owner == threading.get_ident():
+            self._holds = False
+            self._deliver(self._handler)
+
+    def _deliver(self, handler: Callable[[int, FrameType | None], Any] | None) -> None:
+        if self._came and handler is not None:
             self._came = False
             handler(SIGINT, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._came = True
+        if self._holds or self._handler is None:
+            self._came = True
+        else:
+            self._handler(number, frame)
 
 
 def _in_main_thread() -> bool:
@@ -156,16 +180,12 @@ class Scheduler:
 
     def step(self) -> bool:
         """Run one unit in this thread; False if there was nothing to run."""
-        _interrupts.hold_off()
-        try:
-            with self._lock:
-                unit = self._take()
-            if unit is None:
-                return False
-            self._run(unit)
-            return True
-        finally:
-            _interrupts.let_in()
+        with self._lock:
+            unit = self._take()
+        if unit is None:
+            return False
+        self._run(unit)
+        return True
 
     def _take(self) -> WorkUnit | None:
         """The next unit, counted as running; under the lock."""
@@ -221,13 +241,6 @@ class Scheduler:
             for waiter in waiting:
                 waiter.release()
 
-    def _report_held_off(self) -> None:
-        _interrupts.hold_off()
-        try:
-            self._report_ends()
-        finally:
-            _interrupts.let_in()
-
     def _next_finished(self) -> Work | None:
         try:
             return self._finished.popleft()
@@ -241,6 +254,7 @@ class Scheduler:
         virtual = self._virtual
         if virtual is not None and virtual[0] == threading.get_ident():
             virtual[1].run()
+        interrupts_held = _interrupts.begin()
         # While helpers are counted, own threads leave small units to them: a launch that is waited
         # for at once then runs in the thread that waits, without a switch.
         self._count_helper(1)
@@ -249,7 +263,7 @@ class Scheduler:
                 if self.step():
                     continue
                 if self._finished:
-                    self._report_held_off()
+                    self._report_ends()
                     continue
                 self._sleep_until_some_end(done)
         finally:
@@ -257,6 +271,8 @@ class Scheduler:
             self._count_helper(-1)
             if self._state.pending or self._inbox:
                 self._wake()
+            if interrupts_held:
+                _interrupts.end()
 
     def _sleep_until_some_end(self, done: Callable[[], bool]) -> None:
         """Sleep until some work ends, unless there is something to do after all."""
@@ -272,8 +288,10 @@ class Scheduler:
         try:
             if self._inbox:
                 self._wake()
+            _interrupts.let_in()
             waiter.acquire()
         finally:
+            _interrupts.hold_off()
             self._count_helper(1)
 
     def _count_helper(self, change: int) -> None:
