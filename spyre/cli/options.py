@@ -7,9 +7,13 @@ Only argparse is imported here, so that ``--help`` and ``--version`` cost nothin
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 import spyre
 
@@ -33,7 +37,7 @@ class Options:
     indices. ``values``: by parameter name. ``sanitize``: names of checks, "" for all.
     """
 
-    path: str
+    path: str = ""
     inputs: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
     rtol: float | None = None
@@ -77,51 +81,61 @@ class Options:
         return self.profile or self.roofline is not None or self.report is not None
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Parse a command line (default: the process's). SystemExit 2 with usage when it is wrong."""
-    parser = make_parser()
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that guesses what an option that does not exist was meant to be."""
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.refuse(unknown)
+        return parsed
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """SystemExit 2 for arguments that are none of this command."""
+        guesses = [did_you_mean(word, self._option_string_actions) for word in unknown]
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(guesses)}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``; did you mean X?``, or nothing when no known word is like this one."""
+    name = word.partition("=")[0]
+    close = get_close_matches(name, list(known), n=1) if name.strip("-") else []
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def parse_options(
+    arguments: Sequence[str] | None = None, program: str = "spyre-run", form: str = "run"
+) -> Options:
+    """Parse a command line (default: the process's). SystemExit 2 with usage when it is wrong.
+
+    ``form``: one of `FORMS`, which says what a command of the name ``program`` takes.
+    """
+    parser = make_parser(program, form)
     words = sys.argv[1:] if arguments is None else arguments
     parsed = parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in words])
+    for name, value in FORMS[form].fixed:
+        setattr(parsed, name, value)
+    _take_shapes_out_of_inputs(parser, parsed)
     _check_combination(parser, parsed)
-    return Options(
-        path=parsed.path or "",
-        inputs=tuple(parsed.input),
-        expected=tuple(parsed.expected),
-        rtol=parsed.rtol,
-        atol=parsed.atol,
-        exact=parsed.exact,
-        save_output=parsed.save_output,
-        shapes=tuple(parsed.shape),
-        strides=tuple(parsed.strides),
-        aliases=tuple(parsed.alias),
-        values=tuple(parsed.value),
-        seed=parsed.seed,
-        threads=parsed.threads,
-        numerics=parsed.numerics,
-        verify=parsed.verify,
-        verify_points=parsed.verify_points,
-        dump=parsed.dump,
-        against=parsed.against,
-        sanitize=parsed.sanitize,
-        poison=parsed.poison,
-        core_order=parsed.core_order,
-        warm=parsed.warm,
-        clear_cache=parsed.clear_cache,
-        check=parsed.check,
-        explain=parsed.explain,
-        trace=parsed.trace,
-        commands=parsed.commands,
-        profile=parsed.profile,
-        cost_model=parsed.cost_model,
-        machine=parsed.machine,
-        overlap=parsed.overlap,
-        roofline=parsed.roofline,
-        report=parsed.report,
-        compare=None if parsed.compare is None else tuple(parsed.compare),
-        json=parsed.json,
-        quiet=parsed.quiet,
-        verbose=parsed.verbose,
-    )
+    values: dict[str, Any] = {each.name: getattr(parsed, each.name) for each in fields(Options)}
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return Options(**(values | lists))
+
+
+def _take_shapes_out_of_inputs(parser: CommandParser, parsed: argparse.Namespace) -> None:
+    """``-i 10x512@fp16`` is a random input of that shape, as for torch-spyre's tools."""
+    are_shapes = [_is_shape(text) for text in parsed.inputs]
+    if not any(are_shapes):
+        return
+    if not all(are_shapes):
+        parser.error("-i takes files, or shapes such as 10x512@fp16, and not both")
+    parsed.shapes, parsed.inputs = [*parsed.shapes, *parsed.inputs], []
+
+
+def _is_shape(text: str) -> bool:
+    return bool(re.fullmatch(r"(scalar|\d+(x\d+)*)@\w+", text)) and not os.path.exists(text)
 
 
 def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
@@ -164,10 +178,10 @@ def _check_profiling(
             "--profile, --report and --roofline model one plain run: leave out --check, --explain, "
             "--against, --verify"
         )
-    if parsed.clear_cache and (parsed.path is not None or parsed.warm):
+    if parsed.clear_cache and (parsed.path or parsed.warm):
         parser.error("--clear-cache runs nothing: leave out PATH and --warm")
     needs_path = parsed.compare is None and not (parsed.warm or parsed.clear_cache)
-    if needs_path and parsed.path is None:
+    if needs_path and not parsed.path:
         parser.error("the following arguments are required: PATH")
     alone = (
         "warm",
@@ -181,31 +195,40 @@ def _check_profiling(
         "against",
     )
     if parsed.compare is not None and (
-        models or parsed.path is not None or any(getattr(parsed, name) for name in alone)
+        models or parsed.path or any(getattr(parsed, name) for name in alone)
     ):
         parser.error("--compare takes two bundles, cases or kept runs, and shows nothing else")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spyre-run",
-        description=DESCRIPTION,
-        epilog=EPILOG,
+def make_parser(program: str = "spyre-run", form: str = "run") -> CommandParser:
+    parser = CommandParser(
+        prog=program,
+        description=FORMS[form].description,
+        epilog=EPILOG if form == "run" else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "path",
-        metavar="PATH",
-        nargs="?",
-        help="bundle directory, its bundle.mlir, or a case",
-    )
-    parser.add_argument("--version", action="version", version=f"spyre-run {spyre.__version__}")
-    _add_tensors(parser)
-    _add_comparison(parser)
-    _add_running(parser)
-    _add_reporting(parser)
-    _add_profiling(parser)
+    parser.set_defaults(**{field.name: field.default for field in fields(Options)})
+    FORMS[form].add_path(parser)
+    parser.add_argument("--version", action="version", version=f"{program} {spyre.__version__}")
+    for add in FORMS[form].groups:
+        add(parser)
     return parser
+
+
+def _add_optional_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", help="bundle directory, its bundle.mlir, or a case"
+    )
+
+
+def _add_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="bundle directory, its bundle.mlir, or a case")
+
+
+def _add_pair(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "compare", metavar=("A", "B"), nargs=2, help="two bundles, cases or kept --profile --json"
+    )
 
 
 def _add_tensors(parser: argparse.ArgumentParser) -> None:
@@ -213,17 +236,20 @@ def _add_tensors(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-i",
         "--input",
+        dest="inputs",
         metavar="FILE",
         nargs="+",
         action="extend",
         default=[],
-        help="input tensors in argument order: .npy, .npz, file.npz:key, .pt, .bin",
+        help="input tensors in argument order: .npy, .npz, file.npz:key, .pt, .bin; or shapes of "
+        "random ones, e.g. 10x512@fp16",
     )
     group.add_argument(
         "--save-output", metavar="FILE", help="write the outputs to a .npy, .npz, .pt or .bin"
     )
     group.add_argument(
         "--shape",
+        dest="shapes",
         metavar="SHAPE",
         action="append",
         default=[],
@@ -239,21 +265,28 @@ def _add_tensors(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--alias",
+        dest="aliases",
         metavar="ARG=ARG",
         action="append",
         default=[],
         type=_alias,
         help="the first argument lies in the memory of the second, e.g. 2=0 (repeatable)",
     )
+    _add_values(group)
+    group.add_argument("--seed", type=int, default=0, help="of random inputs (default 0)")
+
+
+def _add_values(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--value",
+        "--bind",
+        dest="values",
         metavar="NAME=N",
         action="append",
         default=[],
         type=_value,
         help="value of an index parameter or of a runtime size (repeatable)",
     )
-    group.add_argument("--seed", type=int, default=0, help="of random inputs (default 0)")
 
 
 def _add_comparison(parser: argparse.ArgumentParser) -> None:
@@ -301,6 +334,10 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         metavar="random[:SEED]",
         help="run the cores of an execute one after another in shuffled order",
     )
+
+
+def _add_idle(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("instead of running")
     group.add_argument(
         "--warm",
         action="store_true",
@@ -338,27 +375,45 @@ def _add_verifying(group: argparse._ArgumentGroup) -> None:
 
 def _add_reporting(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reporting")
-    group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    _add_output(group)
     group.add_argument(
         "--trace", metavar="FILE", help="write what every stream, engine and core did, for Perfetto"
     )
     group.add_argument(
         "--commands", action="store_true", help="print every control block, in the order they ran"
     )
+
+
+def _add_output(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     group.add_argument("-v", "--verbose", action="store_true", help="arguments and every execute")
 
 
-def _add_profiling(parser: argparse.ArgumentParser) -> None:
+def _add_modelled(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("modelled time on a card")
     group.add_argument(
         "--profile", action="store_true", help="time per execute, what it waits for, share of roofs"
     )
-    group.add_argument("--report", metavar="FILE", help="write the profile as one HTML page")
-    group.add_argument("--roofline", metavar="FILE", help="write a .png (extra plot)")
     group.add_argument(
         "--compare", metavar=("A", "B"), nargs=2, help="two bundles, cases or kept --profile --json"
     )
+    _add_drawings(group)
+    _add_machine(group)
+
+
+def _add_profiling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("modelled time on a card")
+    _add_drawings(group)
+    _add_machine(group)
+
+
+def _add_drawings(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--report", metavar="FILE", help="write the profile as one HTML page")
+    group.add_argument("--roofline", metavar="FILE", help="write a .png (extra plot)")
+
+
+def _add_machine(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--cost-model",
         choices=("calibrated", "ideal"),
@@ -372,6 +427,54 @@ def _add_profiling(parser: argparse.ArgumentParser) -> None:
         default="overlapped",
         help="what copies, launches and cores do at the same time (default: as streams have it)",
     )
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a command takes. ``fixed``: options that it stands for, with their values."""
+
+    description: str
+    add_path: Callable[[argparse.ArgumentParser], None]
+    groups: tuple[Callable[[argparse.ArgumentParser], None], ...]
+    fixed: tuple[tuple[str, Any], ...] = ()
+
+
+FORMS = {
+    "run": Form(
+        DESCRIPTION,
+        _add_optional_path,
+        (_add_tensors, _add_comparison, _add_running, _add_idle, _add_reporting, _add_modelled),
+    ),
+    "check": Form(
+        "Print everything that can be found wrong with a bundle without running it.",
+        _add_path,
+        (_add_values, _add_output),
+        (("check", True),),
+    ),
+    "explain": Form(
+        "Say what each SDSC of a bundle does, or what a diagnostic code means.",
+        _add_path,
+        (_add_values, _add_output),
+        (("explain", True),),
+    ),
+    "profile": Form(
+        "Run a bundle, and say what the run would cost on a card and what bounds it.",
+        _add_path,
+        (_add_tensors, _add_running, _add_reporting, _add_profiling),
+        (("profile", True),),
+    ),
+    "compare": Form(
+        "Put what two bundles, cases or kept profiles cost on a card side by side.",
+        _add_pair,
+        (_add_machine, _add_output),
+    ),
+    "warm": Form(
+        "Compile the kernels that a bundle needs, or all of them; later runs start at once.",
+        _add_optional_path,
+        (_add_tensors, _add_running, _add_output),
+        (("warm", True),),
+    ),
+}
 
 
 def _positive(text: str) -> int:
