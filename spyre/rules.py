@@ -1,14 +1,13 @@
-"""Rules as data: a code, a severity, and a check that finds faults in its subject.
+"""Rules as data: the codes that checks may report, how grave each is, and the checks themselves.
 
-Modules, SDSC files and operations are checked by tables of these. The place of a fault is whatever
-the check knows: an offset in a text, a JSON path, a tensor; who applies a table says where that is.
+Modules, SDSC files and operations are each checked by a `RuleSet`. The place of a fault is whatever
+the check knows: an offset in a text, a JSON path, a tensor; who applies the set says where that is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Generic, TypeVar
 
 from spyre.errors import Finding, Location, Severity
@@ -19,49 +18,51 @@ SubjectT = TypeVar("SubjectT")
 
 @dataclass(frozen=True, slots=True)
 class Fault(Generic[PlaceT]):
-    """One violation of a rule."""
+    """One violation of the rule ``code``."""
 
+    code: str
     place: PlaceT
     message: str
     expected: str = ""
     found: str = ""
     hint: str = ""
 
-    def finding(self, code: str, severity: Severity, location: Location | None) -> Finding:
-        """The fault as a violation of the rule ``code`` at ``location``."""
-        return Finding(code, severity, self.message, location, self.expected, self.found, self.hint)
+    def finding(self, severity: Severity, location: Location | None) -> Finding:
+        """The fault at ``location``."""
+        text = self.message, location, self.expected, self.found, self.hint
+        return Finding(self.code, severity, *text)
+
+
+Check = Callable[[SubjectT], Iterable[Fault[PlaceT]]]
+"""Yields a fault for everything it finds wrong with the subject it is given."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule(Generic[SubjectT, PlaceT]):
-    """``check`` yields a fault per violation of the rule in the subject it is given."""
+class RuleSet(Generic[SubjectT, PlaceT]):
+    """Rules on one kind of subject.
 
-    code: str
-    severity: Severity
-    check: Callable[[SubjectT], Iterable[Fault[PlaceT]]]
+    ``severities``: of every code the checks may report, in the order in which findings come.
+    """
 
+    severities: Mapping[str, Severity]
+    checks: tuple[Check[SubjectT, PlaceT], ...]
 
-def error(
-    code: str, check: Callable[[SubjectT], Iterable[Fault[PlaceT]]]
-) -> Rule[SubjectT, PlaceT]:
-    """A rule whose violation stops the program."""
-    return Rule(code, Severity.ERROR, check)
+    def __add__(self, other: RuleSet[SubjectT, PlaceT]) -> RuleSet[SubjectT, PlaceT]:
+        return RuleSet({**self.severities, **other.severities}, self.checks + other.checks)
 
-
-def warning(
-    code: str, check: Callable[[SubjectT], Iterable[Fault[PlaceT]]]
-) -> Rule[SubjectT, PlaceT]:
-    """A rule whose violation is only reported."""
-    return Rule(code, Severity.WARNING, check)
-
-
-def apply_rules(
-    rules: Iterable[Rule[SubjectT, PlaceT]],
-    subject: SubjectT,
-    locate: Callable[[PlaceT], Location | None],
-    limit: int | None = None,
-) -> Iterator[Finding]:
-    """Findings of all rules on ``subject`` in the order of the rules; at most ``limit`` of each."""
-    for rule in rules:
-        for fault in islice(rule.check(subject), limit):
-            yield fault.finding(rule.code, rule.severity, locate(fault.place))
+    def findings(
+        self,
+        subject: SubjectT,
+        locate: Callable[[PlaceT], Location | None],
+        limit: int | None = None,
+    ) -> tuple[Finding, ...]:
+        """What is wrong with ``subject``, in the order of the codes; at most ``limit`` of each."""
+        faults: dict[str, list[Fault[PlaceT]]] = {code: [] for code in self.severities}
+        for check in self.checks:
+            for fault in check(subject):
+                faults[fault.code].append(fault)
+        return tuple(
+            fault.finding(severity, locate(fault.place))
+            for code, severity in self.severities.items()
+            for fault in faults[code][:limit]
+        )

@@ -86,14 +86,17 @@ def test_every_family_is_explained():
 def test_code_kinds(tmp_path):
     source = """
 raise DeviceFault("SPY411", "x")
-RULES = (error("SPY130", f), warning("SPY138", f), Rule("SPY205", Severity.WARNING, f))
-warning("SPY150", f); error("SPY150", f)
+RULES = RuleSet({"SPY130": Severity.ERROR, "SPY138": Severity.WARNING}, (check,))
+Fault("SPY130", 1, "x"); Fault("SPY138", 1, "x"); Fault("SPY828", 1, "x")
+Finding("SPY205", Severity.WARNING, "x")
+Finding("SPY150", Severity.WARNING, "x"); BundleError("SPY150", "x")
 """
     (tmp_path / "module.py").write_text(source)
     assert find_code_kinds(tmp_path) == {
         "SPY411": CodeKind(False, 1),
         "SPY130": CodeKind(False, 2),
         "SPY138": CodeKind(True, 2),
+        "SPY828": CodeKind(False, 2),
         "SPY205": CodeKind(True, 2),
         "SPY150": CodeKind(False, 2),
     }

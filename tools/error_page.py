@@ -1,10 +1,10 @@
 """The page of diagnostic codes, ``docs/errors.md``: made from the table of codes and the sources.
 
 Whether a code is a warning, and the exit code it ends `spyre-run` with, is read off the sources: a
-code appears as an argument of the call that makes a finding, a rule or an error; it is a warning if
-every such call makes one, and its exit code is that of the error class raised with it. Examples are
-taken from the answers of the corpus (``tests/corpus``), which tests compare with what
-``spyre-run`` really prints.
+code appears in a table of rules, with its severity, or as an argument of the call that makes a
+finding or an error; it is a warning if every such place makes one, and its exit code is that of the
+error class raised with it. Examples are taken from the answers of the corpus (``tests/corpus``),
+which tests compare with what ``spyre-run`` really prints.
 """
 
 from __future__ import annotations
@@ -55,32 +55,50 @@ def error_classes() -> list[type[errors.SpyreError]]:
 @cache
 @cache
 def find_code_kinds(package: Path) -> dict[str, CodeKind]:
-    """The kind of every code that a call below ``package`` mentions."""
-    calls: dict[str, list[ast.Call]] = {}
+    """The kind of every code that a rule or a call below ``package`` mentions."""
+    places: dict[str, list[_Place]] = {}
     for path in sorted(package.rglob("*.py")):
-        for code, call in _calls(ast.parse(path.read_text(encoding="utf-8"))):
-            calls.setdefault(code, []).append(call)
-    return {code: _kind(found) for code, found in calls.items()}
+        for code, place in _places(ast.parse(path.read_text(encoding="utf-8"))):
+            places.setdefault(code, []).append(place)
+    return {code: _kind(of_code) for code, of_code in places.items()}
 
 
-def _calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+_Place = ast.Call | ast.Attribute
+"""A call with the code, or its severity in a table of rules."""
+FAULT_CALLS = ("Fault", "report")
+"""What makes faults: how grave those are, a table of rules says."""
+
+
+def _places(tree: ast.Module) -> Iterator[tuple[str, _Place]]:
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-            value = argument.value if isinstance(argument, ast.Constant) else None
-            if isinstance(value, str) and _CODE.fullmatch(value):
-                yield value, node
+        if isinstance(node, ast.Dict):
+            for key, severity in zip(node.keys, node.values, strict=True):
+                if (code := _code(key)) and isinstance(severity, ast.Attribute):
+                    yield code, severity
+        elif isinstance(node, ast.Call):
+            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                if code := _code(argument):
+                    yield code, node
 
 
-def _kind(calls: list[ast.Call]) -> CodeKind:
+def _code(node: ast.expr | None) -> str:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, str) and _CODE.fullmatch(value) else ""
+
+
+def _kind(places: list[_Place]) -> CodeKind:
     exits = {c.__name__: c.exit_code for c in error_classes()} | dict.fromkeys(SANITIZER_CALLS, 1)
-    codes = [exits.get(_name(call.func), 2) for call in calls]
-    return CodeKind(all(map(_is_warning, calls)), min(codes))
+    calls = [place for place in places if isinstance(place, ast.Call)]
+    known = [p for p in places if not (isinstance(p, ast.Call) and _name(p.func) in FAULT_CALLS)]
+    return CodeKind(
+        bool(known) and all(map(_is_warning, known)),
+        min((exits.get(_name(call.func), 2) for call in calls), default=2),
+    )
 
 
-def _is_warning(call: ast.Call) -> bool:
-    return _name(call.func) == "warning" or any(_name(a) == "WARNING" for a in call.args)
+def _is_warning(place: _Place) -> bool:
+    arguments = place.args if isinstance(place, ast.Call) else [place]
+    return any(_name(argument) == "WARNING" for argument in arguments)
 
 
 def _name(node: ast.expr) -> str:

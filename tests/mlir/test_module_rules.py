@@ -8,8 +8,9 @@ from pathlib import Path
 
 from spyre.codes import diagnostic_codes
 from spyre.errors import Severity, SpyreError
-from spyre.mlir.text.lowering import RULES, check_module
+from spyre.mlir.text.lowering import STRICT_RULES, VALUE_RULES, check_module
 from spyre.mlir.text.parser import parse_module
+from spyre.mlir.text.structure_rules import STRUCTURE_RULES
 from spyre.mlir.text.syntax import AddIOp, ConstantOp, ExecuteOp, Function, Module
 
 BAD = Path(__file__).parent / "bad_mlir"
@@ -47,7 +48,7 @@ def test_every_code_has_a_bad_file() -> None:
 
 
 def test_rules_are_unique() -> None:
-    codes = [rule.code for rule in RULES]
+    codes = [*STRUCTURE_RULES.severities, *VALUE_RULES.severities, *STRICT_RULES.severities]
     assert len(set(codes)) == len(codes)
 
 

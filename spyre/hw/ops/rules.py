@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -25,7 +26,7 @@ from spyre.errors import (
 from spyre.hw.ops.names import SPEC_NAMES
 from spyre.hw.ops.table import OPS, Family, OpDefinition, find_op
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
-from spyre.rules import Fault, Rule, apply_rules, error, warning
+from spyre.rules import Fault, RuleSet
 
 _COMPUTE = "$.dscs_[0].computeOp_[0]"
 _CONSTANTS = "$.dscs_[0].constantInfo_"
@@ -42,6 +43,7 @@ def _operands(subject: OpSubject) -> Iterator[Fault[str]]:
     op, spec = subject
     if len(op.inputs) != spec.inputs or len(op.outputs) != 1:
         yield Fault(
+            "SPY280",
             _COMPUTE,
             f"{op.name}: wrong number of tensors",
             f"{spec.inputs} inputs and 1 output",
@@ -53,17 +55,13 @@ def _constants(subject: OpSubject) -> Iterator[Fault[str]]:
     op, spec = subject
     for name in spec.constants:
         if name not in op.constants:
-            present = ", ".join(op.constants) or "no constants"
-            yield Fault(_CONSTANTS, f"{op.name} needs the constant {name!r}", name, present)
-
-
-def _unused_constants(subject: OpSubject) -> Iterator[Fault[str]]:
-    op, spec = subject
+            message, present = f"{op.name} needs the constant {name!r}", ", ".join(op.constants)
+            yield Fault("SPY281", _CONSTANTS, message, name, present or "no constants")
     known = (*spec.constants, *spec.optional_constants, MASK_CONSTANT)
     for name in op.constants:
         if name not in known:
-            expected = ", ".join(known)
-            yield Fault(_CONSTANTS, f"{op.name} does not use the constant {name}", expected, name)
+            message = f"{op.name} does not use the constant {name}"
+            yield Fault("SPY297", _CONSTANTS, message, ", ".join(known), name)
 
 
 def _formats(subject: OpSubject) -> Iterator[Fault[str]]:
@@ -74,6 +72,7 @@ def _formats(subject: OpSubject) -> Iterator[Fault[str]]:
     for tensor, formats in pairs:
         if formats and tensor.data_format not in formats:
             yield Fault(
+                "SPY522",
                 tensor.json_path,
                 f"{op.name}: {tensor.name} is {tensor.data_format}, which the operation "
                 f"does not take",
@@ -97,6 +96,7 @@ def _topk_extent(subject: OpSubject) -> Iterator[Fault[str]]:
     reduced, added = topk_dims(op)
     if len(reduced) == len(added) == 1 and op.extents[added[0]] > op.extents[reduced[0]]:
         yield Fault(
+            "SPY286",
             _EXTENTS,
             f"{op.name}: k exceeds the extent it selects from",
             f"at most {op.extents[reduced[0]]} along {added[0]!r}",
@@ -123,6 +123,7 @@ def _scale(subject: OpSubject) -> Iterator[Fault[str]]:
         count = reduced_count(op)
         if abs(scale * count - 1.0) > _SCALE_TOLERANCE and not _padded(op, scale, count):
             yield Fault(
+                "SPY295",
                 _CONSTANTS,
                 f"{op.name}: {name} is not one over the number of elements",
                 f"1/{count} = {1.0 / max(count, 1):.6g}",
@@ -141,21 +142,28 @@ def _padded(op: Operation, scale: float, count: int) -> bool:
     return False
 
 
-RULES: tuple[Rule[OpSubject, str], ...] = (
-    error("SPY280", _operands),
-    error("SPY281", _constants),
-    error("SPY522", _formats),
-    error("SPY286", _topk_extent),
-    warning("SPY295", _scale),
-    warning("SPY297", _unused_constants),
+RULES: RuleSet[OpSubject, str] = RuleSet(
+    {
+        "SPY280": Severity.ERROR,
+        "SPY281": Severity.ERROR,
+        "SPY522": Severity.ERROR,
+        "SPY286": Severity.ERROR,
+        "SPY295": Severity.WARNING,
+        "SPY297": Severity.WARNING,
+    },
+    (_operands, _constants, _formats, _topk_extent, _scale),
 )
-"""Rules on one operation, in order of application."""
+"""Rules on one operation."""
 
 NOT_SIMULATED = frozenset(("SPY522",))
 """Rules whose violations are valid programs."""
 
 FATAL = frozenset(
-    ("SPY520", "SPY555", *(rule.code for rule in RULES if rule.severity is Severity.ERROR))
+    (
+        "SPY520",
+        "SPY555",
+        *(c for c, severity in RULES.severities.items() if severity is Severity.ERROR),
+    )
 )
 """Codes after which an operation cannot be planned."""
 
@@ -207,8 +215,8 @@ def find_faults(op: Operation) -> tuple[Finding, ...]:
     )
 
 
-def _findings(op: Operation, spec: OpDefinition) -> Iterator[Finding]:
-    return apply_rules(RULES, (op, spec), lambda path: JsonLocation(op.file, path))
+def _findings(op: Operation, spec: OpDefinition) -> tuple[Finding, ...]:
+    return RULES.findings((op, spec), partial(JsonLocation, op.file))
 
 
 STANDARD = "STANDARD"

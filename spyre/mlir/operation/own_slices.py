@@ -94,20 +94,24 @@ def _malformed(op: Operation) -> Iterator[Fault[Tensor]]:
         for dim, count in tensor.own_slices.items():
             if count < 1 or op.extents.get(dim, count) % count:
                 message = f"own slices of {tensor.name} do not divide dim {dim}"
-                yield Fault(tensor, message, f"a divisor of {op.extents.get(dim)}", str(count))
+                yield Fault(
+                    "SPY261", tensor, message, f"a divisor of {op.extents.get(dim)}", str(count)
+                )
         for core, row in zip(op.cores, tensor.own_core_slices, strict=False):
             for dim, index in row.items():
                 count = tensor.own_slices.get(dim, 1)
                 if not 0 <= index < count:
                     message = f"core {core} has a slice of {tensor.name} out of range"
-                    yield Fault(tensor, message, f"{dim} 0 to {count - 1}", f"{dim} {index}")
+                    yield Fault(
+                        "SPY261", tensor, message, f"{dim} 0 to {count - 1}", f"{dim} {index}"
+                    )
 
 
 def _not_in_lx(op: Operation) -> Iterator[Fault[Tensor]]:
     for tensor in op.tensors if op.name == SHUFFLE else ():
         if tensor.component is not Component.LX:
             message = f"{tensor.name} of a shuffle is not in LX"
-            yield Fault(tensor, message, "lx", tensor.component.value)
+            yield Fault("SPY261", tensor, message, "lx", tensor.component.value)
 
 
 def _without_source(op: Operation, tensor: Tensor) -> Iterator[Fault[Tensor]]:
@@ -121,7 +125,9 @@ def _without_source(op: Operation, tensor: Tensor) -> Iterator[Fault[Tensor]]:
         if row and lacking is not None:
             slice_ = ", ".join(f"{dim} {i}" for dim, i in zip(dims, lacking, strict=True))
             message = f"core {core} needs a slice of {tensor.name} that no core holds"
-            yield Fault(tensor, message, "every element with some core", f"slice {slice_}")
+            yield Fault(
+                "SPY261", tensor, message, "every element with some core", f"slice {slice_}"
+            )
             return
 
 
@@ -147,5 +153,5 @@ def _written_while_read(op: Operation, tensor: Tensor) -> Iterator[Fault[Tensor]
             if read < written + spans[1] and written < read + spans[0]:
                 message = f"{output.name} overlaps {tensor.name}, which other cores read"
                 found = f"bytes {read} and {written} of core {core}"
-                yield Fault(output, message, "disjoint ranges of LX", found)
+                yield Fault("SPY261", output, message, "disjoint ranges of LX", found)
                 return

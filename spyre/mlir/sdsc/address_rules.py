@@ -6,28 +6,72 @@ Part of the rule table of :mod:`.inspection`. Rules: SuperDSC reference §5, §6
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from math import prod
 
 from spyre.dtypes import STICK_BYTES
+from spyre.errors import Severity
 from spyre.mlir.operation import Component, Tensor, stick_elements
-from spyre.mlir.sdsc.meaning_rules import OperationRule
+from spyre.mlir.sdsc.meaning_rules import OperationRules
 from spyre.mlir.sdsc.reading import RuleContext
-from spyre.rules import Fault, error, warning
+from spyre.rules import Fault, RuleSet
 
 HBM_BYTES = 128 << 30
 LX_BYTES = 2 << 20
 MAX_SPAN_BYTES = 256 << 20
 
 
-def _alignment(context: RuleContext) -> Iterator[Fault[str]]:
-    """A warning: real compilers write such programs (coarse tiling, real-bundles.md); they run."""
+_RANGES = {
+    Component.HBM: (
+        "SPY228",
+        HBM_BYTES,
+        "lies outside device memory on",
+        "an address from 0 to {}",
+    ),
+    Component.LX: (
+        "SPY229",
+        LX_BYTES,
+        "does not fit the scratchpad of",
+        "a start from 0 to {} bytes",
+    ),
+}
+"""Code, capacity and words of each memory."""
+
+
+def _starts(context: RuleContext) -> Iterator[Fault[str]]:
     for tensor in context.op.tensors:
         if tensor.symbolic:
-            continue
-        for core, start in _first(context, tensor, lambda start: start % STICK_BYTES != 0):
-            message = f"{tensor.name} does not start on a stick on core {core}"
-            yield Fault(context.start_path(tensor), message, "a multiple of 128", str(start))
+            yield from _symbol_ids(context, tensor)
+        else:
+            yield from _addresses(context, tensor)
+        span = context.footprints[tensor.index].span_bytes
+        if span > MAX_SPAN_BYTES:
+            message = f"one core touches {span} bytes of {tensor.name}"
+            path, expected = context.node_path(tensor), f"at most {MAX_SPAN_BYTES} bytes"
+            yield Fault("SPY235", path, message, expected, str(span))
+
+
+def _addresses(context: RuleContext, tensor: Tensor) -> Iterator[Fault[str]]:
+    """Real compilers write starts within a stick (coarse tiling, real-bundles.md); they run."""
+    path = context.start_path(tensor)
+    for core, start in _first(context, tensor, lambda start: start % STICK_BYTES != 0):
+        message = f"{tensor.name} does not start on a stick on core {core}"
+        yield Fault("SPY227", path, message, "a multiple of 128", str(start))
+    code, capacity_bytes, misplaced, expected = _RANGES[tensor.component]
+    limit = capacity_bytes - context.footprints[tensor.index].span_bytes
+    for core, start in _first(context, tensor, lambda start: not 0 <= start <= limit):
+        message = f"{tensor.name} {misplaced} core {core}"
+        yield Fault(code, path, message, expected.format(limit), str(start))
+
+
+def _symbol_ids(context: RuleContext, tensor: Tensor) -> Iterator[Fault[str]]:
+    path = context.start_path(tensor)
+    if tensor.component is Component.LX:
+        message = f"{tensor.name} is in LX, whose addresses are never symbolic"
+        yield Fault("SPY230", path, message, "literal addresses")
+        return
+    for core, start in _first(context, tensor, lambda start: start >= 0):
+        message = f"symbol id of {tensor.name} on core {core} is not negative"
+        yield Fault("SPY230", path, message, "a negative id", str(start))
 
 
 def _first(
@@ -40,57 +84,6 @@ def _first(
     return [next(pair for pair in pairs if is_bad(pair[1]))]
 
 
-def _hbm_range(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor, limit in _literal(context, Component.HBM, HBM_BYTES):
-        for core, start in _first(context, tensor, partial(_is_outside, limit)):
-            message = f"{tensor.name} lies outside device memory on core {core}"
-            expected = f"an address from 0 to {limit}"
-            yield Fault(context.start_path(tensor), message, expected, str(start))
-
-
-def _lx_range(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor, limit in _literal(context, Component.LX, LX_BYTES):
-        for core, start in _first(context, tensor, partial(_is_outside, limit)):
-            message = f"{tensor.name} does not fit the scratchpad of core {core}"
-            expected = f"a start from 0 to {limit} bytes"
-            yield Fault(context.start_path(tensor), message, expected, str(start))
-
-
-def _literal(
-    context: RuleContext, component: Component, capacity_bytes: int
-) -> Iterator[tuple[Tensor, int]]:
-    """Tensors of one memory with literal addresses, and the highest that keeps them inside."""
-    for tensor in context.op.tensors:
-        if tensor.component is component and not tensor.symbolic:
-            yield tensor, capacity_bytes - context.footprints[tensor.index].span_bytes
-
-
-def _is_outside(limit: int, start: int) -> bool:
-    return not 0 <= start <= limit
-
-
-def _symbol_ids(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor in context.op.tensors:
-        if not tensor.symbolic:
-            continue
-        if tensor.component is Component.LX:
-            message = f"{tensor.name} is in LX, whose addresses are never symbolic"
-            yield Fault(context.start_path(tensor), message, "literal addresses")
-            continue
-        for core, start in _first(context, tensor, lambda start: start >= 0):
-            message = f"symbol id of {tensor.name} on core {core} is not negative"
-            yield Fault(context.start_path(tensor), message, "a negative id", str(start))
-
-
-def _spans(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor in context.op.tensors:
-        span = context.footprints[tensor.index].span_bytes
-        if span > MAX_SPAN_BYTES:
-            message = f"one core touches {span} bytes of {tensor.name}"
-            path, expected = context.node_path(tensor), f"at most {MAX_SPAN_BYTES} bytes"
-            yield Fault(path, message, expected, str(span))
-
-
 def _overlaps(context: RuleContext) -> Iterator[Fault[str]]:
     """Literal addresses only; interleaved slices of one buffer share a box and are not judged."""
     op = context.op
@@ -100,7 +93,7 @@ def _overlaps(context: RuleContext) -> Iterator[Fault[str]]:
                 message = f"output {output.name} overlaps {operand.name}"
                 expected = "disjoint addresses, or the same on every core"
                 found = f"starts {output.starts[0]} and {operand.starts[0]} on the first core"
-                yield Fault(context.start_path(output), message, expected, found)
+                yield Fault("SPY236", context.start_path(output), message, expected, found)
 
 
 def _clash(context: RuleContext, output: Tensor, operand: Tensor) -> bool:
@@ -140,12 +133,15 @@ def _dense_bytes(context: RuleContext, tensor: Tensor) -> int:
     return touched if touched == context.footprints[tensor.index].span_bytes else 0
 
 
-ADDRESS_RULES: tuple[OperationRule, ...] = (
-    warning("SPY227", _alignment),
-    error("SPY228", _hbm_range),
-    error("SPY229", _lx_range),
-    error("SPY230", _symbol_ids),
-    error("SPY235", _spans),
-    warning("SPY236", _overlaps),
+ADDRESS_RULES: OperationRules = RuleSet(
+    {
+        "SPY227": Severity.WARNING,
+        "SPY228": Severity.ERROR,
+        "SPY229": Severity.ERROR,
+        "SPY230": Severity.ERROR,
+        "SPY235": Severity.ERROR,
+        "SPY236": Severity.WARNING,
+    },
+    (_starts, _overlaps),
 )
 """Rules on addresses."""

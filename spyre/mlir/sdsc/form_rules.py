@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import UnsetType
 
+from spyre.errors import Severity
 from spyre.mlir.sdsc.codec import json_path
 from spyre.mlir.sdsc.reading import (
     DIM_NAMES,
@@ -19,7 +20,7 @@ from spyre.mlir.sdsc.reading import (
     step_numbers,
 )
 from spyre.mlir.sdsc.structs import Dims, FoldManager, given
-from spyre.rules import Fault, Rule, error, warning
+from spyre.rules import Fault, RuleSet
 
 MAX_CORES = 32
 MAX_TENSORS = 8
@@ -40,7 +41,7 @@ _DEFAULT_STEP = (-1, 0, 0, 0)
 
 def _unknown_keys(document: SdscDocument) -> Iterator[Fault[str]]:
     for unknown in document.sdsc.unknown:
-        yield Fault(json_path(unknown.tokens), f"unknown key {unknown.tokens[-1]}")
+        yield Fault("SPY205", json_path(unknown.tokens), f"unknown key {unknown.tokens[-1]}")
     dsc = document.dsc
     yield from _unknown_dims(dsc.extents, f"{document.dsc_path}.N_")
     for key, stage in given(dsc.stages, {}).items():
@@ -52,17 +53,17 @@ def _unknown_keys(document: SdscDocument) -> Iterator[Fault[str]]:
 def _unknown_dims(dims: Dims, path: str) -> Iterator[Fault[str]]:
     for key in dims:
         if key[:-1] not in DIM_NAMES and key not in NESTED_DIM_KEYS:
-            yield Fault(f"{path}.{key}", f"unknown key {key}")
+            yield Fault("SPY205", f"{path}.{key}", f"unknown key {key}")
 
 
 def _used_cores(document: SdscDocument) -> Iterator[Fault[str]]:
     dsc, path = document.dsc, f"{document.dsc_path}.coreIdsUsed_"
     cores = [str(core) for core in dsc.core_ids]
     if not cores or len(set(cores)) != len(cores):
-        yield Fault(path, "core ids are not distinct", "distinct ids, at least one")
+        yield Fault("SPY208", path, "core ids are not distinct", "distinct ids, at least one")
     for core in cores:
         if core not in _CORE_NAMES:
-            yield Fault(path, f"core {core} does not exist", "ids from 0 to 31", core)
+            yield Fault("SPY208", path, f"core {core} does not exist", "ids from 0 to 31", core)
     counts = {
         f"{document.dsc_path}.numCoresUsed_": str(dsc.num_cores),
         f"{document.path}.numCoresUsed_": str(document.sdsc.body.num_cores),
@@ -70,7 +71,7 @@ def _used_cores(document: SdscDocument) -> Iterator[Fault[str]]:
     for place, count in counts.items():
         if count != str(len(cores)):
             message = "number of cores differs from the length of coreIdsUsed_"
-            yield Fault(place, message, str(len(cores)), count)
+            yield Fault("SPY208", place, message, str(len(cores)), count)
 
 
 _CORE_NAMES = frozenset(str(core) for core in range(MAX_CORES))
@@ -85,10 +86,10 @@ def _core_to_dsc(document: SdscDocument) -> Iterator[Fault[str]]:
     for core in map(str, document.dsc.core_ids):
         index = table.get(core)
         if index is None:
-            yield Fault(path, f"core {core} has no DSC", f'an entry "{core}"')
+            yield Fault("SPY209", path, f"core {core} has no DSC", f'an entry "{core}"')
         elif str(index) not in map(str, range(count)):
-            expected, found = f"0 to {count - 1}", str(index)
-            yield Fault(f"{path}.{core}", f"DSC of core {core} does not exist", expected, found)
+            message = f"DSC of core {core} does not exist"
+            yield Fault("SPY209", f"{path}.{core}", message, f"0 to {count - 1}", str(index))
 
 
 def _schedule(document: SdscDocument) -> Iterator[Fault[str]]:
@@ -101,43 +102,45 @@ def _schedule(document: SdscDocument) -> Iterator[Fault[str]]:
         for index, step in enumerate(numbers):
             yield from _schedule_step(document, step, f"{path}[{index}]")
         if not any(map(runs_dsc, numbers)):
-            yield Fault(path, f"core {core} never runs its DSC", "a step that does")
+            yield Fault("SPY213", path, f"core {core} never runs its DSC", "a step that does")
 
 
 def _schedule_step(
     document: SdscDocument, step: tuple[int | None, ...], path: str
 ) -> Iterator[Fault[str]]:
+    if not _data_op_count(document):
+        yield from _absent_data_op(step, path)
     if len(step) != 4 or None in step:
         expected = "[data op, DSC, barrier before, barrier after]"
-        yield Fault(path, "malformed schedule step", expected, str(list(step)))
+        yield Fault("SPY213", path, "malformed schedule step", expected, str(list(step)))
         return
-    data_op, dsc = step[0], step[1]
-    if data_op == -1 and dsc == -1:
-        yield Fault(path, "the step runs nothing", "a data op or a DSC", str(list(step)))
-    elif not runs_dsc(step) and not _data_op_count(document):
-        message = "the step runs a data op that does not exist"
-        yield Fault(path, message, "-1, there are none", str(data_op))
-    count = len(given(document.sdsc.body.dscs, ()))
+    dsc, count = step[1], len(given(document.sdsc.body.dscs, ()))
+    if step[0] == -1 and dsc == -1:
+        message = "the step runs nothing"
+        yield Fault("SPY213", path, message, "a data op or a DSC", str(list(step)))
     if dsc is not None and dsc >= count:
-        yield Fault(path, "the step runs a DSC that does not exist", f"below {count}", str(dsc))
+        message = "the step runs a DSC that does not exist"
+        yield Fault("SPY213", path, message, f"below {count}", str(dsc))
     if any(flag not in (0, 1) for flag in step[2:]):
-        yield Fault(path, "a barrier is neither 0 nor 1", "0 or 1", str(list(step[2:])))
+        message = "a barrier is neither 0 nor 1"
+        yield Fault("SPY213", path, message, "0 or 1", str(list(step[2:])))
+
+
+def _absent_data_op(step: tuple[int | None, ...], path: str) -> Iterator[Fault[str]]:
+    """A data op of none; §9: seen in an example, data op 0 beside a DSC that does exist."""
+    if len(step) != 4 or step[0] is None:
+        return
+    if not runs_dsc(step) and None not in step and step[:2] != (-1, -1):
+        message = "the step runs a data op that does not exist"
+        yield Fault("SPY213", path, message, "-1, there are none", str(step[0]))
+    elif runs_dsc(step) and step[0] >= 0:
+        message = "the step names a data op, and there are none"
+        yield Fault("SPY260", path, message, "-1", str(step[0]))
 
 
 def _data_op_count(document: SdscDocument) -> int:
     body = document.sdsc.body
     return len(given(body.data_op_dscs, ())) + len(given(body.data_dscs, ()))
-
-
-def _idle_data_ops(document: SdscDocument) -> Iterator[Fault[str]]:
-    """§9: seen in an example, data op 0 of none beside a DSC that does exist."""
-    for core, steps in given(document.sdsc.body.schedule, {}).items():
-        for index, step in enumerate(map(step_numbers, steps)):
-            names_one = len(step) == 4 and step[0] is not None and step[0] >= 0
-            if names_one and runs_dsc(step) and not _data_op_count(document):
-                path = f"{document.path}.coreIdToDscSchedule.{core}[{index}]"
-                message = "the step names a data op, and there are none"
-                yield Fault(path, message, "-1", str(step[0]))
 
 
 def _equal_schedules(document: SdscDocument) -> Iterator[Fault[str]]:
@@ -152,31 +155,34 @@ def _equal_schedules(document: SdscDocument) -> Iterator[Fault[str]]:
         if numbers != first:
             path = f"{document.path}.coreIdToDscSchedule.{core}"
             message = f"core {core} has other steps than core {rows[0][0]}"
-            yield Fault(path, message, str(first), str(numbers))
+            yield Fault("SPY259", path, message, str(first), str(numbers))
 
 
-def _tensor_count(document: SdscDocument) -> Iterator[Fault[str]]:
-    count = len(document.dsc.tensors)
+def _tensors(document: SdscDocument) -> Iterator[Fault[str]]:
+    path, count = f"{document.dsc_path}.labeledDs_", len(document.dsc.tensors)
     if count > MAX_TENSORS:
-        path = f"{document.dsc_path}.labeledDs_"
-        yield Fault(path, "more tensors than the card has segments", "at most 8", str(count))
-
-
-def _tensor_positions(document: SdscDocument) -> Iterator[Fault[str]]:
+        message = "more tensors than the card has segments"
+        yield Fault("SPY216", path, message, "at most 8", str(count))
     for index, tensor in enumerate(document.dsc.tensors):
         if str(tensor.index) != str(index):
-            path = f"{document.dsc_path}.labeledDs_[{index}].ldsIdx_"
             message = f"{tensor.name} is not numbered by its position"
-            yield Fault(path, message, str(index), str(tensor.index))
+            place = f"{path}[{index}].ldsIdx_"
+            yield Fault("SPY217", place, message, str(index), str(tensor.index))
 
 
-def _fold_managers(document: SdscDocument) -> Iterator[Fault[str]]:
+def _folds(document: SdscDocument) -> Iterator[Fault[str]]:
     for index, node in enumerate(document.dsc.nodes):
         path = f"{document.dsc_path}.scheduleTree_[{index}]"
         yield from _fold_lengths(node.starts, f"{path}.startAddressCoreCorelet_")
         for dim, info in coord_infos(node).items():
-            place = f"{path}.coordinates_.coordInfo.{dim}"
-            yield from _fold_lengths(info.folds, f"{place}.folds")
+            place = f"{path}.coordinates_.coordInfo.{dim}.folds"
+            yield from _fold_lengths(info.folds, place)
+            # len(folds) = elemArr + 3: core, corelet and row fold come before the element folds
+            count = len(info.folds.properties)
+            if str(info.element_folds) != str(count - 3):
+                expected = f"elemArr + 3 with elemArr {info.element_folds}"
+                message = f"dim {dim} has the wrong number of folds"
+                yield Fault("SPY231", place, message, expected, str(count))
 
 
 def _fold_lengths(manager: FoldManager, path: str) -> Iterator[Fault[str]]:
@@ -184,52 +190,52 @@ def _fold_lengths(manager: FoldManager, path: str) -> Iterator[Fault[str]]:
     if functions != properties:
         message = "a fold has a function and a property each"
         found = f"{functions} functions, {properties} properties"
-        yield Fault(path, message, "lists of one length", found)
-
-
-def _element_folds(document: SdscDocument) -> Iterator[Fault[str]]:
-    """len(folds) = elemArr + 3: core, corelet and row fold come before the element folds."""
-    for index, node in enumerate(document.dsc.nodes):
-        for dim, info in coord_infos(node).items():
-            count = len(info.folds.properties)
-            if str(info.element_folds) != str(count - 3):
-                node_path = f"{document.dsc_path}.scheduleTree_[{index}]"
-                path = f"{node_path}.coordinates_.coordInfo.{dim}.folds"
-                expected = f"elemArr + 3 with elemArr {info.element_folds}"
-                message = f"dim {dim} has the wrong number of folds"
-                yield Fault(path, message, expected, str(count))
-
-
-def _corelets(document: SdscDocument) -> Iterator[Fault[str]]:
-    fold = document.sdsc.body.corelet_fold
-    if not isinstance(fold, UnsetType) and str(fold.factor) not in ("1", "2"):
-        path = f"{document.path}.coreletFoldProp_.factor_"
-        yield Fault(path, "unusual corelet fold", "1 or 2", str(fold.factor))
-    count = given(document.dsc.num_corelets, 1)
-    if str(count) != "1":
-        path = f"{document.dsc_path}.numCoreletsUsed_"
-        yield Fault(path, "corelets have no effect on results here", "1", str(count))
+        yield Fault("SPY245", path, message, "lists of one length", found)
 
 
 def _target(document: SdscDocument) -> Iterator[Fault[str]]:
+    """The card and what of it is used."""
+    fold = document.sdsc.body.corelet_fold
+    if not isinstance(fold, UnsetType) and str(fold.factor) not in ("1", "2"):
+        path = f"{document.path}.coreletFoldProp_.factor_"
+        yield Fault("SPY246", path, "unusual corelet fold", "1 or 2", str(fold.factor))
+    count = given(document.dsc.num_corelets, 1)
+    if str(count) != "1":
+        path, message = (
+            f"{document.dsc_path}.numCoreletsUsed_",
+            "corelets have no effect on results here",
+        )
+        yield Fault("SPY246", path, message, "1", str(count))
     target = given(document.sdsc.body.target, TARGETS[0])
     if target not in TARGETS:
         expected = f"one of {', '.join(TARGETS)}"
-        yield Fault(f"{document.path}.target_", "unknown target", expected, target)
+        yield Fault("SPY249", f"{document.path}.target_", "unknown target", expected, target)
 
 
-FORM_RULES: tuple[Rule[SdscDocument, str], ...] = (
-    warning("SPY205", _unknown_keys),
-    error("SPY208", _used_cores),
-    error("SPY209", _core_to_dsc),
-    error("SPY213", _schedule),
-    error("SPY216", _tensor_count),
-    error("SPY217", _tensor_positions),
-    error("SPY231", _element_folds),
-    error("SPY245", _fold_managers),
-    warning("SPY246", _corelets),
-    warning("SPY249", _target),
-    error("SPY259", _equal_schedules),
-    warning("SPY260", _idle_data_ops),
+FORM_RULES: RuleSet[SdscDocument, str] = RuleSet(
+    {
+        "SPY205": Severity.WARNING,
+        "SPY208": Severity.ERROR,
+        "SPY209": Severity.ERROR,
+        "SPY213": Severity.ERROR,
+        "SPY216": Severity.ERROR,
+        "SPY217": Severity.ERROR,
+        "SPY231": Severity.ERROR,
+        "SPY245": Severity.ERROR,
+        "SPY246": Severity.WARNING,
+        "SPY249": Severity.WARNING,
+        "SPY259": Severity.ERROR,
+        "SPY260": Severity.WARNING,
+    },
+    (
+        _unknown_keys,
+        _used_cores,
+        _core_to_dsc,
+        _schedule,
+        _equal_schedules,
+        _tensors,
+        _folds,
+        _target,
+    ),
 )
 """Rules on the form; they need no operation."""

@@ -7,45 +7,37 @@ are in :mod:`spyre.codes`. Rules: SuperDSC reference §2-§9 and §12 (sdsc.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
 from spyre.mlir.operation import Operation, Tensor
 from spyre.mlir.sdsc.address_rules import ADDRESS_RULES
 from spyre.mlir.sdsc.form_rules import FORM_RULES, MAX_TENSORS
 from spyre.mlir.sdsc.meaning_rules import (
+    COMPARING,
     DIM_RULES,
     GRID_RULES,
     SHAPE_RULES,
     SLICE_RULES,
     TENSOR_RULES,
     VALUE_RULES,
-    OperationRule,
+    OperationRules,
 )
 from spyre.mlir.sdsc.reader import read_operation, require_dsc
 from spyre.mlir.sdsc.reading import DIM_NAMES, RuleContext, SdscDocument
 from spyre.mlir.sdsc.structs import Sdsc
 from spyre.mlir.sdsc.writer import write_operation
-from spyre.rules import Rule, SubjectT, apply_rules
 
-BASIC_RULES: tuple[OperationRule, ...] = (*GRID_RULES, *SHAPE_RULES)
-MEANING_RULES: tuple[OperationRule, ...] = (
-    *SLICE_RULES,
-    *DIM_RULES,
-    *TENSOR_RULES,
-    *ADDRESS_RULES,
-    *VALUE_RULES,
+BASIC_RULES = GRID_RULES + SHAPE_RULES
+MEANING_RULES = SLICE_RULES + DIM_RULES + TENSOR_RULES + ADDRESS_RULES + VALUE_RULES
+"""Every rule is of the form, basic, or of the meaning. A stage runs only when the one before found
+no error, so a rule may rely on the earlier ones."""
+BUILT_RULES = replace(
+    MEANING_RULES, checks=tuple(c for c in MEANING_RULES.checks if c not in COMPARING)
 )
-RULES = (*FORM_RULES, *BASIC_RULES, *MEANING_RULES)
-"""Every rule in the order of application: form, basic, meaning. A stage runs only when the one
-before found no error, so a rule may rely on the earlier ones."""
-
-COMPARING_RULES = frozenset(("SPY215", "SPY232", "SPY233", "SPY239", "SPY248", "SPY252"))
-"""Rules that compare parts of a file with each other. What the writer writes agrees with itself, so
-an operation that was built cannot break them."""
 LARGEST_TEXT = 10**17
-BUILT_RULES = tuple(rule for rule in MEANING_RULES if rule.code not in COMPARING_RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +120,7 @@ def _inspection(findings: list[Finding], operation: Operation | None) -> Inspect
 def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None:
     require_dsc(sdsc, file)
     document = SdscDocument(sdsc, file)
-    findings.extend(_apply(FORM_RULES, document, file))
+    findings.extend(FORM_RULES.findings(document, partial(JsonLocation, file)))
     if has_errors(findings):
         return None
     operation = read_operation(sdsc, file)
@@ -137,15 +129,12 @@ def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None
 
 
 def _passes(
-    stages: Iterable[Iterable[OperationRule]], context: RuleContext, findings: list[Finding]
+    stages: Iterable[OperationRules], context: RuleContext, findings: list[Finding]
 ) -> bool:
     """Collects the findings of one stage after the other; False at the first with an error."""
+    locate = partial(JsonLocation, context.op.file)
     for rules in stages:
-        findings.extend(_apply(rules, context, context.op.file))
+        findings.extend(rules.findings(context, locate))
         if has_errors(findings):
             return False
     return True
-
-
-def _apply(rules: Iterable[Rule[SubjectT, str]], subject: SubjectT, file: str) -> Iterator[Finding]:
-    return apply_rules(rules, subject, lambda path: JsonLocation(file, path))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from spyre.dtypes import FORMATS
+from spyre.errors import Severity
 from spyre.mlir.operation import (
     MASK_CONSTANT,
     SHUFFLE,
@@ -25,60 +26,50 @@ from spyre.mlir.operation import (
 from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY
 from spyre.mlir.sdsc.reading import RuleContext, coord_infos, dim_entries, show_table
 from spyre.mlir.sdsc.structs import CoordInfo, given, int_or_none
-from spyre.rules import Fault, Rule, error, warning
+from spyre.rules import Fault, RuleSet
 
-OperationRule = Rule[RuleContext, str]
-"""A rule on the meaning; places are JSON paths."""
+OperationRules = RuleSet[RuleContext, str]
+"""Rules on the meaning; places are JSON paths."""
 
 
-def _slice_range(context: RuleContext) -> Iterator[Fault[str]]:
+def _slice_counts(context: RuleContext) -> Iterator[Fault[str]]:
+    op, path = context.op, f"{context.path}.numWkSlicesPerDim_"
+    if min(op.slices.values()) < 1 or prod(op.slices.values()) > len(op.cores):
+        expected = f"positive, product {len(op.cores)}"
+        message = "work slices do not match the number of cores"
+        yield Fault("SPY211", path, message, expected, show_table(op.slices))
+    for dim, extent in op.extents.items():
+        if op.slices[dim] > 0 and dim not in op.last_extents and extent % op.slices[dim]:
+            message = f"extent of {dim} is not divisible by its work slices"
+            expected = f"a multiple of {op.slices[dim]}"
+            yield Fault("SPY214", f"{context.dsc_path}.N_.{dim}_", message, expected, str(extent))
+
+
+def _slices_of_cores(context: RuleContext) -> Iterator[Fault[str]]:
     op = context.op
     for core, row in zip(op.cores, op.core_slices, strict=True):
         for dim, index in row.items():
             if not 0 <= index < op.slices[dim]:
                 path = f"{context.path}.coreIdToWkSlice_.{core}.{dim}"
                 message = f"core {core} has a work slice out of range"
-                yield Fault(path, message, f"0 to {op.slices[dim] - 1}", str(index))
+                yield Fault("SPY210", path, message, f"0 to {op.slices[dim] - 1}", str(index))
 
 
-def _slice_product(context: RuleContext) -> Iterator[Fault[str]]:
-    op = context.op
-    count = prod(op.slices.values())
-    if min(op.slices.values()) < 1 or count > len(op.cores):
-        expected = f"positive, product {len(op.cores)}"
-        path = f"{context.path}.numWkSlicesPerDim_"
-        message = "work slices do not match the number of cores"
-        yield Fault(path, message, expected, show_table(op.slices))
-
-
-def _slice_grid(context: RuleContext) -> Iterator[Fault[str]]:
-    op = context.op
+def _cores_of_slices(context: RuleContext) -> Iterator[Fault[str]]:
+    op, cores = context.op, len(context.op.cores)
     count = prod(op.slices.values())
     seen = {tuple(row.values()) for row in op.core_slices}
     if len(seen) != count:
-        path = f"{context.path}.coreIdToWkSlice_"
-        message = "some work slices belong to no core"
-        expected, found = f"{count} different work slices", f"{len(seen)} on {len(op.cores)} cores"
-        yield Fault(path, message, expected, found)
-
-
-def _replication(context: RuleContext) -> Iterator[Fault[str]]:
-    """§2: fewer slices than cores means some cores do the same work; nobody says what for."""
-    op = context.op
-    count = prod(op.slices.values())
-    if count < len(op.cores):
-        path = f"{context.path}.numWkSlicesPerDim_"
-        message = "several cores have the same work slice"
-        yield Fault(path, message, f"product {len(op.cores)}", show_table(op.slices))
-
-
-def _divisible(context: RuleContext) -> Iterator[Fault[str]]:
-    op = context.op
-    for dim, extent in op.extents.items():
-        if op.slices[dim] > 0 and dim not in op.last_extents and extent % op.slices[dim]:
-            message = f"extent of {dim} is not divisible by its work slices"
-            expected = f"a multiple of {op.slices[dim]}"
-            yield Fault(f"{context.dsc_path}.N_.{dim}_", message, expected, str(extent))
+        path, message = f"{context.path}.coreIdToWkSlice_", "some work slices belong to no core"
+        expected, found = f"{count} different work slices", f"{len(seen)} on {cores} cores"
+        yield Fault("SPY212", path, message, expected, found)
+    # §2: fewer slices than cores means some cores do the same work; nobody says what for.
+    if count < cores:
+        path, message = (
+            f"{context.path}.numWkSlicesPerDim_",
+            "several cores have the same work slice",
+        )
+        yield Fault("SPY253", path, message, f"product {cores}", show_table(op.slices))
 
 
 def _core_extents(context: RuleContext) -> Iterator[Fault[str]]:
@@ -89,7 +80,7 @@ def _core_extents(context: RuleContext) -> Iterator[Fault[str]]:
             if int_or_none(extent) not in (wanted, -1 if dim in op.symbolic_dims else wanted):
                 path = f"{context.dsc_path}.dataStageParam_.{key}.ss_.{dim}_"
                 message = f"per-core extent of {dim} differs from N_ / slices"
-                yield Fault(path, message, str(wanted), str(extent))
+                yield Fault("SPY215", path, message, str(wanted), str(extent))
 
 
 def _split_reductions(context: RuleContext) -> Iterator[Fault[str]]:
@@ -98,7 +89,7 @@ def _split_reductions(context: RuleContext) -> Iterator[Fault[str]]:
     if len(split) > 1:
         path = f"{context.path}.numWkSlicesPerDim_"
         message = "several reduction dims are split"
-        yield Fault(path, message, "at most one", ", ".join(split))
+        yield Fault("SPY247", path, message, "at most one", ", ".join(split))
 
 
 def _is_reduced(op: Operation, dim: str) -> bool:
@@ -106,18 +97,20 @@ def _is_reduced(op: Operation, dim: str) -> bool:
     return any(t.holds(dim) for t in inputs) and not any(t.holds(dim) for t in outputs)
 
 
-GRID_RULES: tuple[OperationRule, ...] = (
-    error("SPY210", _slice_range),
-    error("SPY211", _slice_product),
-    error("SPY214", _divisible),
+GRID_RULES: OperationRules = RuleSet(
+    {"SPY210": Severity.ERROR, "SPY211": Severity.ERROR, "SPY214": Severity.ERROR},
+    (_slice_counts, _slices_of_cores),
 )
 """Rules the others build on: after them every slice count is positive and divides its dim."""
 
-SLICE_RULES: tuple[OperationRule, ...] = (
-    error("SPY212", _slice_grid),
-    error("SPY215", _core_extents),
-    warning("SPY247", _split_reductions),
-    warning("SPY253", _replication),
+SLICE_RULES: OperationRules = RuleSet(
+    {
+        "SPY212": Severity.ERROR,
+        "SPY215": Severity.ERROR,
+        "SPY247": Severity.WARNING,
+        "SPY253": Severity.WARNING,
+    },
+    (_cores_of_slices, _split_reductions, _core_extents),
 )
 """The other rules on work slices."""
 
@@ -126,17 +119,14 @@ def _windows(context: RuleContext) -> Iterator[Fault[str]]:
     for dim, window in context.op.windows.items():
         path = f"{context.dsc_path}.N_.{WINDOWS_KEY}.{dim}"
         if window.window_dim == dim:
-            yield Fault(path, f"the window of {dim} is that dim itself", "another dim", dim)
-        for name in ("stride", "dilation"):
-            if getattr(window, name) < 1:
-                found = str(getattr(window, name))
-                yield Fault(
-                    f"{path}.{name}_",
-                    f"{name} of the windows of {dim} is not positive",
-                    "at least 1",
-                    found,
-                )
+            message = f"the window of {dim} is that dim itself"
+            yield Fault("SPY254", path, message, "another dim", dim)
+        for name, value in (("stride", window.stride), ("dilation", window.dilation)):
+            if value < 1:
+                message = f"{name} of the windows of {dim} is not positive"
+                yield Fault("SPY254", f"{path}.{name}_", message, "at least 1", str(value))
         yield from _paddings(window, dim, path)
+        yield from _totals(context.op, window, dim, f"{path}.totalSize_")
 
 
 def _paddings(window: Window, dim: str, path: str) -> Iterator[Fault[str]]:
@@ -150,29 +140,21 @@ def _paddings(window: Window, dim: str, path: str) -> Iterator[Fault[str]]:
         value = getattr(window, name)
         if not 0 <= value <= max(window.total, 0):
             expected = f"0 to {window.total}"
-            yield Fault(f"{path}.{key}", f"padding of {dim} is out of range", expected, str(value))
+            yield Fault(
+                "SPY254", f"{path}.{key}", f"padding of {dim} is out of range", expected, str(value)
+            )
 
 
-def _window_spans(context: RuleContext) -> Iterator[Fault[str]]:
+def _totals(op: Operation, window: Window, dim: str, path: str) -> Iterator[Fault[str]]:
     """§3: totalSize_ is what the output positions read; less cannot be, more is left unread."""
-    op = context.op
-    for dim, window in op.windows.items():
-        span = window.span(op.extents[dim], op.extents[window.window_dim])
-        if window.total < span:
-            path = f"{context.dsc_path}.N_.{WINDOWS_KEY}.{dim}.totalSize_"
-            message = f"the windows of {dim} leave the input"
-            yield Fault(path, message, f"at least {span}", str(window.total))
-
-
-def _unread_input(context: RuleContext) -> Iterator[Fault[str]]:
-    op = context.op
-    for dim, window in op.windows.items():
-        span = window.span(op.extents[dim], op.extents[window.window_dim])
-        rest = window.total - window.unneeded - span
-        if rest >= window.stride:
-            path = f"{context.dsc_path}.N_.{WINDOWS_KEY}.{dim}.totalSize_"
-            message = f"{rest} elements of the input are read by no window of {dim}"
-            yield Fault(path, message, f"{span + window.unneeded}", str(window.total))
+    span = window.span(op.extents[dim], op.extents[window.window_dim])
+    if window.total < span:
+        message = f"the windows of {dim} leave the input"
+        yield Fault("SPY256", path, message, f"at least {span}", str(window.total))
+    unread = window.total - window.unneeded - span
+    if unread >= window.stride:
+        message = f"{unread} elements of the input are read by no window of {dim}"
+        yield Fault("SPY257", path, message, f"{span + window.unneeded}", str(window.total))
 
 
 def _padded_dims(context: RuleContext) -> Iterator[Fault[str]]:
@@ -185,7 +167,7 @@ def _padded_dims(context: RuleContext) -> Iterator[Fault[str]]:
             if window is None:
                 message = f"{tensor.name} is padded along {dim}, over which no window slides"
                 expected = ", ".join(op.windows) or Padding.NONE.value
-                yield Fault(path, message, expected, kind.value)
+                yield Fault("SPY255", path, message, expected, kind.value)
 
 
 def _symbolic_dims(context: RuleContext) -> Iterator[Fault[str]]:
@@ -195,19 +177,19 @@ def _symbolic_dims(context: RuleContext) -> Iterator[Fault[str]]:
         path = f"{context.dsc_path}.N_.{SYMBOLIC_KEY}.{dim}"
         if size.maximum != op.extents[dim]:
             message, expected = f"maximum of {dim} differs from N_", str(op.extents[dim])
-            yield Fault(f"{path}.maxSize_", message, expected, str(size.maximum))
+            yield Fault("SPY258", f"{path}.maxSize_", message, expected, str(size.maximum))
         if size.granularity < 1 or size.granularity > size.maximum:
             expected = f"1 to {size.maximum}"
             message = f"granularity of {dim} is out of range"
-            yield Fault(f"{path}.granularity_", message, expected, str(size.granularity))
+            yield Fault("SPY258", f"{path}.granularity_", message, expected, str(size.granularity))
         elif size.granularity % _unit(context, dim):
             message = f"sizes of {dim} cannot be divided into slices of whole sticks"
             expected = f"a multiple of {_unit(context, dim)}"
-            yield Fault(f"{path}.granularity_", message, expected, str(size.granularity))
+            yield Fault("SPY258", f"{path}.granularity_", message, expected, str(size.granularity))
         if size.symbol >= 0:
             place = f"{context.dsc_path}.dimToSymbolMapping_.{dim}"
             message = f"symbol id of {dim} is not negative"
-            yield Fault(place, message, "a negative id", str(size.symbol))
+            yield Fault("SPY258", place, message, "a negative id", str(size.symbol))
 
 
 def _unit(context: RuleContext, dim: str) -> int:
@@ -223,16 +205,19 @@ def _own_slices(context: RuleContext) -> Iterator[Fault[str]]:
         return
     for fault in own_slice_faults(op):
         path = f"{context.node_path(fault.place)}.coordinates_"
-        yield Fault(path, fault.message, fault.expected, fault.found)
+        yield Fault("SPY261", path, fault.message, fault.expected, fault.found)
 
 
-DIM_RULES: tuple[OperationRule, ...] = (
-    error("SPY254", _windows),
-    error("SPY255", _padded_dims),
-    error("SPY256", _window_spans),
-    warning("SPY257", _unread_input),
-    error("SPY258", _symbolic_dims),
-    error("SPY261", _own_slices),
+DIM_RULES: OperationRules = RuleSet(
+    {
+        "SPY254": Severity.ERROR,
+        "SPY255": Severity.ERROR,
+        "SPY256": Severity.ERROR,
+        "SPY257": Severity.WARNING,
+        "SPY258": Severity.ERROR,
+        "SPY261": Severity.ERROR,
+    },
+    (_windows, _padded_dims, _symbolic_dims, _own_slices),
 )
 """Rules on windows, symbolic dims and tensors' own work slices."""
 
@@ -246,7 +231,7 @@ def _scales(context: RuleContext) -> Iterator[Fault[str]]:
             if scale not in allowed:
                 message = f"scale of {tensor.name} along {dim} has no meaning"
                 expected = f"one of {', '.join(map(str, allowed))}"
-                yield Fault(f"{tensor.json_path}.scale_", message, expected, str(scale))
+                yield Fault("SPY220", f"{tensor.json_path}.scale_", message, expected, str(scale))
 
 
 def _sticks(context: RuleContext) -> Iterator[Fault[str]]:
@@ -256,12 +241,12 @@ def _sticks(context: RuleContext) -> Iterator[Fault[str]]:
         if outside:
             message = f"stick dim {outside[0]} is not a dim of role {tensor.role}"
             expected = f"one of {', '.join(tensor.dims)}"
-            yield Fault(f"{path}.stickDimOrder_", message, expected, outside[0])
+            yield Fault("SPY221", f"{path}.stickDimOrder_", message, expected, outside[0])
         wanted = _elements_per_stick(tensor)
         if wanted and prod(tensor.stick_sizes) != wanted:
             message = f"stick of {tensor.name} does not hold 128 bytes of {tensor.data_format}"
             found = str(prod(tensor.stick_sizes))
-            yield Fault(f"{path}.stickSize_", message, f"{wanted} elements", found)
+            yield Fault("SPY221", f"{path}.stickSize_", message, f"{wanted} elements", found)
 
 
 def _elements_per_stick(tensor: Tensor) -> int:
@@ -276,45 +261,38 @@ def _tensor_dims(context: RuleContext) -> Iterator[Fault[str]]:
             if dim not in op.extents:
                 path = f"{context.node_path(tensor)}.layoutDimOrder_"
                 message = f"dim {dim} of {tensor.name} is not part of the iteration space"
-                yield Fault(path, message, f"one of {', '.join(op.dims)}", dim)
+                yield Fault("SPY222", path, message, f"one of {', '.join(op.dims)}", dim)
 
 
 def _formats(context: RuleContext) -> Iterator[Fault[str]]:
     for tensor in context.op.tensors:
-        if tensor.data_format not in FORMATS:
-            path = f"{tensor.json_path}.dataFormat_"
-            message = f"data format of {tensor.name} is unknown"
-            yield Fault(path, message, f"one of {', '.join(FORMATS)}", tensor.data_format)
-
-
-def _word_lengths(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor in context.op.tensors:
         data_format = FORMATS.get(tensor.data_format)
-        if data_format is None or data_format.bits < 8:
-            continue
-        if tensor.word_length_bytes * 8 != data_format.bits:
+        if data_format is None:
+            path, message = (
+                f"{tensor.json_path}.dataFormat_",
+                f"data format of {tensor.name} is unknown",
+            )
+            yield Fault("SPY242", path, message, f"one of {', '.join(FORMATS)}", tensor.data_format)
+        elif data_format.bits >= 8 and tensor.word_length_bytes * 8 != data_format.bits:
             message = f"{tensor.name} has another word length than {tensor.data_format}"
-            expected = f"{data_format.bits // 8} bytes"
-            found = f"{tensor.word_length_bytes} bytes"
-            yield Fault(f"{tensor.json_path}.wordLength", message, expected, found)
+            expected, found = (
+                f"{n} bytes" for n in (data_format.bits // 8, tensor.word_length_bytes)
+            )
+            yield Fault("SPY241", f"{tensor.json_path}.wordLength", message, expected, found)
 
 
-def _idle_tensors(context: RuleContext) -> Iterator[Fault[str]]:
-    used = {tensor.index for tensor in context.op.tensors}
-    for index, tensor in enumerate(context.document.dsc.tensors):
-        if index not in used:
-            path = f"{context.dsc_path}.labeledDs_[{index}]"
-            yield Fault(path, f"{tensor.name} is neither read nor written")
-
-
-def _presence(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor in context.op.tensors:
-        memories = given(context.document.dsc.tensors[tensor.index].memories, {})
+def _memories(context: RuleContext) -> Iterator[Fault[str]]:
+    """Operands lie in a memory that memOrg_ lists, and other tensors have no use."""
+    labels, op = context.document.dsc.tensors, context.op
+    for tensor in op.tensors:
+        memories = given(labels[tensor.index].memories, {})
         if memories and tensor.component.value not in memories:
-            path = f"{tensor.json_path}.memOrg_"
             message = f"{tensor.name} lives in a memory memOrg_ does not list"
-            found = ", ".join(memories)
-            yield Fault(path, message, tensor.component.value, found)
+            path, found = f"{tensor.json_path}.memOrg_", ", ".join(memories)
+            yield Fault("SPY252", path, message, tensor.component.value, found)
+    for index in sorted({*range(len(labels))} - {tensor.index for tensor in op.tensors}):
+        path = f"{context.dsc_path}.labeledDs_[{index}]"
+        yield Fault("SPY248", path, f"{labels[index].name} is neither read nor written")
 
 
 def _stick_multiples(context: RuleContext) -> Iterator[Fault[str]]:
@@ -330,22 +308,22 @@ def _stick_multiples(context: RuleContext) -> Iterator[Fault[str]]:
         if extent % size or op.last_extents.get(dim, 0) % size:
             message = f"a core's part of stick dim {dim} is not whole sticks"
             path = f"{context.dsc_path}.N_.{dim}_"
-            yield Fault(path, message, f"a multiple of {size} per core", str(extent))
+            yield Fault("SPY234", path, message, f"a multiple of {size} per core", str(extent))
 
 
-def _gap_signs(context: RuleContext) -> Iterator[Fault[str]]:
+def _extents(context: RuleContext) -> Iterator[Fault[str]]:
     for tensor in context.op.tensors:
         path = context.node_path(tensor)
         for dim, gap in tensor.gap_elements.items():
             if gap < 0:
                 message = f"gap of {tensor.name} along {dim} is negative"
                 place = f"{path}.backGapCore_.{dim}"
-                yield Fault(place, message, "0 or more elements", str(gap))
+                yield Fault("SPY244", place, message, "0 or more elements", str(gap))
         for dim, size in tensor.device_dim_sizes.items():
             if size < 1:
                 message = f"device size of {tensor.name} along {dim} is not positive"
                 place = f"{path}.deviceDimSizes_"
-                yield Fault(place, message, "at least 1 element", str(size))
+                yield Fault("SPY244", place, message, "at least 1 element", str(size))
 
 
 def _indirection(context: RuleContext) -> Iterator[Fault[str]]:
@@ -360,53 +338,46 @@ def _indirection(context: RuleContext) -> Iterator[Fault[str]]:
             path = f"{context.node_path(tensor)}.relatedIndirectAccessAlloc_"
             message = f"{tensor.name} has no {wanted.value} that belongs to it"
             found = "nothing" if other is None else f"{other.name}: {other.indirection.value}"
-            yield Fault(path, message, f"the node of a {wanted.value}", found)
-
-
-def _index_steps(context: RuleContext) -> Iterator[Fault[str]]:
-    """§6.4: an index needs a dim to count along, and every other dim a pitch."""
-    op = context.op
-    for tensor in op.tensors if op.index_tensors else ():
-        if tensor.indirection is not Indirection.VALUE:
-            continue
-        if fault := index_step_fault(op, tensor):
+            yield Fault("SPY243", path, message, f"the node of a {wanted.value}", found)
+        # §6.4: an index needs a dim to count along, and every other dim a pitch.
+        indexed = bool(op.index_tensors) and wanted is Indirection.INDEX
+        if indexed and (fault := index_step_fault(op, tensor)):
             path = f"{context.node_path(tensor)}.maxDimSizes_"
             expected = "an indexed dim or a dim of pages, outermost or with deviceDimSizes_"
-            yield Fault(path, fault, expected)
+            yield Fault("SPY262", path, fault, expected)
 
 
 _COUNTERPART = {Indirection.VALUE: Indirection.INDEX, Indirection.INDEX: Indirection.VALUE}
 
 
-def _coord_infos(context: RuleContext) -> Iterator[tuple[Tensor, str, Mapping[str, CoordInfo]]]:
+def _coordinates(context: RuleContext) -> Iterator[Fault[str]]:
     """coordInfo of the tensors that have one; index tensors do not follow the rules (§5.5)."""
     for tensor in context.op.tensors:
         info = coord_infos(context.document.nodes[tensor.index][0])
-        if info and tensor.role != INDEX_ROLE:
-            yield tensor, f"{context.node_path(tensor)}.coordinates_.coordInfo", info
-
-
-def _coord_dims(context: RuleContext) -> Iterator[Fault[str]]:
-    for tensor, path, info in _coord_infos(context):
+        if not info or tensor.role == INDEX_ROLE:
+            continue
+        path = f"{context.node_path(tensor)}.coordinates_.coordInfo"
+        yield from _coord_extents(context.op, tensor, info, path)
         if info.keys() != set(tensor.dims):
             message = f"coordInfo of {tensor.name} describes other dims than the tensor has"
-            yield Fault(path, message, ", ".join(tensor.dims), ", ".join(info))
+            yield Fault("SPY233", path, message, ", ".join(tensor.dims), ", ".join(info))
 
 
-def _coord_extents(context: RuleContext) -> Iterator[Fault[str]]:
+def _coord_extents(
+    op: Operation, tensor: Tensor, info: Mapping[str, CoordInfo], path: str
+) -> Iterator[Fault[str]]:
     """§5.5: the element folds of a dim enumerate one core's part of it."""
-    for tensor, path, info in _coord_infos(context):
-        sticks = stick_elements(tensor)
-        for dim, entry in info.items():
-            if dim not in tensor.scale:
-                continue
-            wanted = _coordinate_count(context.op, tensor, dim, sticks.get(dim, 1))
-            factors = [int_or_none(p.factor) for p in entry.folds.properties[3:]]
-            found = None if None in factors else prod(f for f in factors if f is not None)
-            if found != wanted:
-                message = f"element folds of {tensor.name} along {dim} miss the per-core extent"
-                place = f"{path}.{dim}.folds.dim_prop_attr"
-                yield Fault(place, message, str(wanted), str(found))
+    sticks = stick_elements(tensor)
+    for dim, entry in info.items():
+        if dim not in tensor.scale:
+            continue
+        wanted = _coordinate_count(op, tensor, dim, sticks.get(dim, 1))
+        factors = [int_or_none(p.factor) for p in entry.folds.properties[3:]]
+        count = None if None in factors else prod(f for f in factors if f is not None)
+        if count != wanted:
+            message = f"element folds of {tensor.name} along {dim} miss the per-core extent"
+            place = f"{path}.{dim}.folds.dim_prop_attr"
+            yield Fault("SPY232", place, message, str(wanted), str(count))
 
 
 def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
@@ -418,24 +389,26 @@ def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> in
     return stick if scale == -2 else 1
 
 
-SHAPE_RULES: tuple[OperationRule, ...] = (
-    error("SPY221", _sticks),
-    error("SPY222", _tensor_dims),
+SHAPE_RULES: OperationRules = RuleSet(
+    {"SPY221": Severity.ERROR, "SPY222": Severity.ERROR}, (_sticks, _tensor_dims)
 )
 """Rules that footprints build on: sticks and dims are those of the tensor and the operation."""
 
-TENSOR_RULES: tuple[OperationRule, ...] = (
-    error("SPY220", _scales),
-    error("SPY232", _coord_extents),
-    error("SPY233", _coord_dims),
-    error("SPY234", _stick_multiples),
-    error("SPY241", _word_lengths),
-    error("SPY242", _formats),
-    error("SPY243", _indirection),
-    error("SPY244", _gap_signs),
-    warning("SPY248", _idle_tensors),
-    warning("SPY252", _presence),
-    error("SPY262", _index_steps),
+TENSOR_RULES: OperationRules = RuleSet(
+    {
+        "SPY220": Severity.ERROR,
+        "SPY232": Severity.ERROR,
+        "SPY233": Severity.ERROR,
+        "SPY234": Severity.ERROR,
+        "SPY241": Severity.ERROR,
+        "SPY242": Severity.ERROR,
+        "SPY243": Severity.ERROR,
+        "SPY244": Severity.ERROR,
+        "SPY248": Severity.WARNING,
+        "SPY252": Severity.WARNING,
+        "SPY262": Severity.ERROR,
+    },
+    (_scales, _coordinates, _stick_multiples, _formats, _indirection, _extents, _memories),
 )
 """The other rules on tensors."""
 
@@ -446,22 +419,19 @@ def _masks(context: RuleContext) -> Iterator[Fault[str]]:
         path = f"{context.dsc_path}.coordinateMasking_.{dim}"
         if dim not in op.extents:
             message = f"mask of {dim}, which is not part of the iteration space"
-            yield Fault(path, message, f"one of {', '.join(op.dims)}", dim)
+            yield Fault("SPY237", path, message, f"one of {', '.join(op.dims)}", dim)
             continue
         for start, count in ranges:
             if start < 0 or count < 1 or start + count > op.extents[dim]:
-                message = f"mask of {dim} leaves the extent"
-                expected = f"within 0 to {op.extents[dim]}"
-                yield Fault(path, message, expected, f"[{start}, {count}]")
-
-
-def _mask_constant(context: RuleContext) -> Iterator[Fault[str]]:
-    op = context.op
+                message, expected = (
+                    f"mask of {dim} leaves the extent",
+                    f"within 0 to {op.extents[dim]}",
+                )
+                yield Fault("SPY237", path, message, expected, f"[{start}, {count}]")
     if op.masks and MASK_CONSTANT not in op.constants:
-        path = f"{context.dsc_path}.constantInfo_"
-        found = ", ".join(op.constants) or "no constants"
-        message = "the mask has no value"
-        yield Fault(path, message, f"a constant named {MASK_CONSTANT}", found)
+        path, found = f"{context.dsc_path}.constantInfo_", ", ".join(op.constants) or "no constants"
+        expected = f"a constant named {MASK_CONSTANT}"
+        yield Fault("SPY238", path, "the mask has no value", expected, found)
 
 
 def _mask_constant_id(context: RuleContext) -> Iterator[Fault[str]]:
@@ -476,7 +446,7 @@ def _mask_constant_id(context: RuleContext) -> Iterator[Fault[str]]:
     if named is not None and named.name != MASK_CONSTANT:
         path = f"{context.dsc_path}.maskingConstId_"
         message = f"maskingConstId_ names {named.name}; {MASK_CONSTANT} is used"
-        yield Fault(path, message, f"the id of {MASK_CONSTANT}", named.name)
+        yield Fault("SPY239", path, message, f"the id of {MASK_CONSTANT}", named.name)
 
 
 def _constants(context: RuleContext) -> Iterator[Fault[str]]:
@@ -487,16 +457,23 @@ def _constants(context: RuleContext) -> Iterator[Fault[str]]:
         if data_format is None:
             message = f"constant {name} has an unknown format"
             found = op.constant_formats[name]
-            yield Fault(path, message, f"one of {', '.join(FORMATS)}", found)
+            yield Fault("SPY240", path, message, f"one of {', '.join(FORMATS)}", found)
         elif not 0 <= bits < 1 << data_format.bits:
             message = f"bit pattern of constant {name} does not fit {data_format.name}"
-            yield Fault(path, message, f"{data_format.bits} bits, unsigned", str(bits))
+            yield Fault("SPY240", path, message, f"{data_format.bits} bits, unsigned", str(bits))
 
 
-VALUE_RULES: tuple[OperationRule, ...] = (
-    error("SPY237", _masks),
-    error("SPY238", _mask_constant),
-    warning("SPY239", _mask_constant_id),
-    error("SPY240", _constants),
+VALUE_RULES: OperationRules = RuleSet(
+    {
+        "SPY237": Severity.ERROR,
+        "SPY238": Severity.ERROR,
+        "SPY239": Severity.WARNING,
+        "SPY240": Severity.ERROR,
+    },
+    (_masks, _mask_constant_id, _constants),
 )
 """Rules on masks and constants."""
+
+COMPARING = frozenset((_core_extents, _coordinates, _memories, _mask_constant_id))
+"""Checks that compare parts of a file with each other. What the writer writes agrees with itself,
+so an operation that was built cannot break them."""

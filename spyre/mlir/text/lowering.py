@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 
-from spyre.errors import BundleError, Finding, ValidationError, has_errors
+from spyre.errors import BundleError, Finding, Severity, ValidationError, has_errors
 from spyre.mlir.program import (
     SYMBOLIC,
     AffineMap,
@@ -35,23 +34,16 @@ from spyre.mlir.program import (
     relocate,
 )
 from spyre.mlir.text import syntax
-from spyre.mlir.text.structure_rules import (
-    STRUCTURE_RULES,
-    ModuleFault,
-    ModulePlace,
-    Structure,
-    check_rules,
-    check_structure,
-)
+from spyre.mlir.text.structure_rules import STRUCTURE_RULES, ModuleFault, ModulePlace, check_rules
 from spyre.mlir.text.syntax import Module
-from spyre.rules import Fault, Rule, error, warning
+from spyre.rules import Fault, RuleSet
 
 
 def lower(module: syntax.Module) -> LoopProgram:
     """Lower a module. Raises ValidationError if its structure is wrong (names, arity, execute
     rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
     """
-    findings = check_structure(module)
+    findings = check_rules(STRUCTURE_RULES, module, module)
     if has_errors(findings):
         raise ValidationError(findings)
     return _lowered(module)
@@ -186,14 +178,14 @@ def inspect_module(module: Module, *, strict: bool = False) -> ModuleInspection:
     ``strict`` adds the rule that loop bounds are constants (SPY156), as the older format demands.
     Time is linear in the size of the module.
     """
-    findings = check_structure(module)
+    findings = check_rules(STRUCTURE_RULES, module, module)
     lowered: LoopProgram | BundleError
     if has_errors(findings):
         lowered = ValidationError(findings)
     else:
         try:
             lowered = _lowered(module)
-            rules = (*VALUE_RULES, *STRICT_RULES) if strict else VALUE_RULES
+            rules = VALUE_RULES + STRICT_RULES if strict else VALUE_RULES
             findings = (*findings, *check_rules(rules, lowered, module))
         except BundleError as problem:
             lowered, findings = problem, (*findings, problem.finding)
@@ -210,89 +202,69 @@ def _place(finding: Finding) -> tuple[int, int]:
     return (getattr(location, "line", 0), getattr(location, "column", 0))
 
 
-def _steps(program: LoopProgram) -> Iterator[ModuleFault]:
+def _bounds(program: LoopProgram) -> Iterator[ModuleFault]:
     for loop in loops(program.body):
         if loop.step.is_constant and loop.step.constant <= 0:
             yield Fault(
-                loop.location, f"the step of loop '{loop.variable}' is not positive",
+                "SPY150", loop.location, f"the step of loop '{loop.variable}' is not positive",
                 expected="a step > 0", found=f"{loop.step}",
             )  # fmt: skip
-
-
-def _trip_counts(program: LoopProgram) -> Iterator[ModuleFault]:
-    for loop in loops(program.body):
-        if not _has_constant_bounds(loop) or loop.step.constant <= 0:
-            continue
-        span, step = loop.upper.constant - loop.lower.constant, loop.step.constant
-        if span > 0 and span % step:
-            yield Fault(
-                loop.location,
-                f"the trip count of loop '{loop.variable}' is not integral",
-                expected=f"upper - lower to be a multiple of {step}",
-                found=f"{span}",
-                hint="here the last iteration is run; the device may drop it",
-            )
+        elif _has_constant_bounds(loop):
+            span, step = loop.upper.constant - loop.lower.constant, loop.step.constant
+            if span > 0 and span % step:
+                yield Fault(
+                    "SPY151", loop.location,
+                    f"the trip count of loop '{loop.variable}' is not integral",
+                    expected=f"upper - lower to be a multiple of {step}", found=f"{span}",
+                    hint="here the last iteration is run; the device may drop it",
+                )  # fmt: skip
 
 
 def _has_constant_bounds(loop: Loop) -> bool:
     return loop.lower.is_constant and loop.upper.is_constant and loop.step.is_constant
 
 
-def _negative_symbols(program: LoopProgram) -> Iterator[ModuleFault]:
-    for execute in program.executes:
-        for id_, value in zip(execute.symbol_ids, execute.symbols, strict=True):
-            if value.is_constant and value.constant < 0:
-                yield Fault(
-                    execute.location,
-                    f"symbol {id_} of {execute.sdsc_filename} is negative",
-                    expected="an address or a size ≥ 0",
-                    found=f"{value}",
-                )
-
-
 def _dynamic_bounds(program: LoopProgram) -> Iterator[ModuleFault]:
     for loop in loops(program.body):
         if not _has_constant_bounds(loop):
             yield Fault(
-                loop.location, f"a bound of loop '{loop.variable}' is not a constant",
+                "SPY156", loop.location, f"a bound of loop '{loop.variable}' is not a constant",
                 expected="constants", found=f"{loop.lower} to {loop.upper} step {loop.step}",
             )  # fmt: skip
 
 
-def _rebound_ids(program: LoopProgram) -> Iterator[ModuleFault]:
+def _symbols(program: LoopProgram) -> Iterator[ModuleFault]:
     """Within one outermost loop an id may be reused; elsewhere one id should have one value."""
     first: dict[int, tuple[IndexValue, int]] = {}
     reported: set[int] = set()
     for group, item in enumerate(program.body):
-        for execute in _executes(item):
+        for execute in executes((item,)):
             for id_, value in zip(execute.symbol_ids, execute.symbols, strict=True):
+                if value.is_constant and value.constant < 0:
+                    yield Fault(
+                        "SPY152", execute.location,
+                        f"symbol {id_} of {execute.sdsc_filename} is negative",
+                        expected="an address or a size ≥ 0", found=f"{value}",
+                    )  # fmt: skip
                 before, where = first.setdefault(id_, (value, group))
                 if where != group and before != value and id_ not in reported:
                     reported.add(id_)
                     yield Fault(
-                        execute.location,
+                        "SPY166", execute.location,
                         f"symbol id {id_} has different values in different executes",
-                        expected=f"{before}, as before",
-                        found=f"{value}",
-                    )
+                        expected=f"{before}, as before", found=f"{value}",
+                    )  # fmt: skip
 
 
-def _executes(item: Loop | Execute) -> Iterator[Execute]:
-    if isinstance(item, Execute):
-        return iter((item,))
-    return chain.from_iterable(map(_executes, item.body))
-
-
-VALUE_RULES: tuple[Rule[LoopProgram, ModulePlace], ...] = (
-    error("SPY150", _steps),
-    warning("SPY151", _trip_counts),
-    error("SPY152", _negative_symbols),
-    warning("SPY166", _rebound_ids),
+VALUE_RULES: RuleSet[LoopProgram, ModulePlace] = RuleSet(
+    {
+        "SPY150": Severity.ERROR,
+        "SPY151": Severity.WARNING,
+        "SPY152": Severity.ERROR,
+        "SPY166": Severity.WARNING,
+    },
+    (_bounds, _symbols),
 )
-STRICT_RULES: tuple[Rule[LoopProgram, ModulePlace], ...] = (error("SPY156", _dynamic_bounds),)
-RULES: tuple[Rule[Structure, ModulePlace] | Rule[LoopProgram, ModulePlace], ...] = (
-    *STRUCTURE_RULES,
-    *VALUE_RULES,
-    *STRICT_RULES,
+STRICT_RULES: RuleSet[LoopProgram, ModulePlace] = RuleSet(
+    {"SPY156": Severity.ERROR}, (_dynamic_bounds,)
 )
-"""All rules on modules."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from spyre.errors import BundleError, Finding, JsonLocation
-from spyre.rules import Fault, apply_rules, warning
+from spyre.errors import BundleError, Finding, JsonLocation, Severity
+from spyre.rules import Fault, RuleSet
 from spyre.runtime.spyrecode.commands import (
     ADDRESS_ALIGNMENT,
     PROGRAM_BASE,
@@ -23,8 +23,8 @@ from spyre.runtime.spyrecode.commands import (
     SpyreCode,
 )
 
-CodeFault = tuple[str, Fault[str]]
-"""A code and its fault, whose place is a JSON path without the root."""
+CodeFault = Fault[str]
+"""A fault whose place is a JSON path without the root."""
 
 
 def check_code(code: SpyreCode, file: str) -> tuple[Finding, ...]:
@@ -33,15 +33,12 @@ def check_code(code: SpyreCode, file: str) -> tuple[Finding, ...]:
     def locate(path: str) -> JsonLocation:
         return JsonLocation(file, f"$.{path}")
 
-    for name, fault in _faults(code):
+    for fault in _faults(code):
+        place = locate(fault.place)
         raise BundleError(
-            name, fault.message, locate(fault.place), expected=fault.expected, found=fault.found
+            fault.code, fault.message, place, expected=fault.expected, found=fault.found
         )
-    return tuple(apply_rules((warning("SPY837", _overlaps),), code, locate))
-
-
-def _fault(code: str, place: str, message: str, expected: str = "", found: str = "") -> CodeFault:
-    return code, Fault(place, message, expected, found)
+    return WARNINGS.findings(code, locate)
 
 
 def _faults(code: SpyreCode) -> Iterator[CodeFault]:
@@ -76,21 +73,21 @@ def _range(
     if not PROGRAM_BASE <= address < PROGRAM_END:
         bounds = f"[{PROGRAM_BASE:#x}, {PROGRAM_END:#x})"
         message = f"{key} {address:#x} is out of program segment bounds {bounds}"
-        yield _fault("SPY828", place, message)
+        yield Fault("SPY828", place, message)
     yield from _alignment(address, place, key)
     end = address - PROGRAM_BASE + size_bytes
     if end > code.allocation_bytes:
         message = f"{key} reaches beyond the program allocation"
         expected = f"at most {code.allocation_bytes} bytes from {PROGRAM_BASE:#x}"
         found = f"{size_bytes} bytes at {address:#x}, which end at {end}"
-        yield _fault("SPY830", place, message, expected, found)
+        yield Fault("SPY830", place, message, expected, found)
 
 
 def _alignment(address: int, place: str, key: str) -> Iterator[CodeFault]:
     if address % ADDRESS_ALIGNMENT:
         message = f"{key} {address:#x} is not a multiple of {ADDRESS_ALIGNMENT}"
         below = address // ADDRESS_ALIGNMENT * ADDRESS_ALIGNMENT
-        yield _fault("SPY829", place, message, f"{below:#x}", f"{address:#x}")
+        yield Fault("SPY829", place, message, f"{below:#x}", f"{address:#x}")
 
 
 # --- commands ---------------------------------------------------------------------------------
@@ -111,7 +108,7 @@ def _host_compute(
             f"{n_symbols} symbols do not fit into the buffer"
         )
         expected = f"at least {n_symbols * SYMBOL_BYTES} bytes"
-        yield _fault("SPY834", f"{properties}.size", message, expected, f"{command.size_bytes}")
+        yield Fault("SPY834", f"{properties}.size", message, expected, f"{command.size_bytes}")
 
 
 def _to_device(
@@ -124,7 +121,7 @@ def _to_device(
         message = f"the transfer is larger than host buffer '{handle}'"
         expected = f"at most {buffers[handle]} bytes"
         place = f"{item}.properties.size"
-        yield _fault("SPY830", place, message, expected, f"{command.size_bytes}")
+        yield Fault("SPY830", place, message, expected, f"{command.size_bytes}")
     yield from _range(code, command.dev_ptr, command.size_bytes, item)
 
 
@@ -142,14 +139,14 @@ def _from_device(
 
 def _new(buffers: Mapping[str, int], handle: str, place: str, what: str) -> Iterator[CodeFault]:
     if handle in buffers:
-        yield _fault("SPY831", place, f"{what} '{handle}' already exists in pinned buffer map")
+        yield Fault("SPY831", place, f"{what} '{handle}' already exists in pinned buffer map")
 
 
 def _known(buffers: Mapping[str, int], handle: str, place: str, what: str) -> Iterator[CodeFault]:
     if handle not in buffers:
         message = f"{what} '{handle}' not found in pinned buffer map"
         found = ", ".join(buffers) or "no buffers before this command"
-        yield _fault("SPY832", place, message, found=found)
+        yield Fault("SPY832", place, message, found=found)
 
 
 # --- plans ------------------------------------------------------------------------------------
@@ -179,10 +176,10 @@ def _order(code: SpyreCode) -> Iterator[CodeFault]:
 def _misplaced(code: SpyreCode, k: int, expected: str) -> CodeFault:
     names = [type(command).__name__ for command in code.execution]
     message = f"{names[k]} may not stand here in a plan that begins with ComputeOnHost"
-    return _fault("SPY836", f"JobExecPlan[{k}].command", message, expected, ", ".join(names[:8]))
+    return Fault("SPY836", f"JobExecPlan[{k}].command", message, expected, ", ".join(names[:8]))
 
 
-def _overlaps(code: SpyreCode) -> Iterator[Fault[str]]:
+def _overlaps(code: SpyreCode) -> Iterator[CodeFault]:
     """A fault per transfer and file of the program that it overwrites."""
     for k, command in enumerate(code.execution):
         if not isinstance(command, DataTransfer) or command.direction is Direction.D2H:
@@ -191,8 +188,13 @@ def _overlaps(code: SpyreCode) -> Iterator[Fault[str]]:
         for binary in code.init_transfers:
             if first < binary.dev_ptr + binary.size_bytes and binary.dev_ptr < end:
                 yield Fault(
+                    "SPY837",
                     f"JobExecPlan[{k}].properties.dev_ptr",
                     f"the correction buffer overwrites part of {binary.init_bin_file}",
                     expected=f"outside of {binary.dev_ptr:#x} + {binary.size_bytes}",
                     found=f"{first:#x} + {command.size_bytes}",
                 )
+
+
+WARNINGS: RuleSet[SpyreCode, str] = RuleSet({"SPY837": Severity.WARNING}, (_overlaps,))
+"""What does not keep a directory from being loaded."""

@@ -46,8 +46,7 @@ ADD = pointwise("add", (8, 128), [at(0), at(1)], at(2), {"mb": 4})
 
 
 def test_every_rule_is_tested():
-    codes = {rule.code for rule in RULES}
-    assert codes == {"SPY280", "SPY281", "SPY286", "SPY295", "SPY297", "SPY522"}
+    assert set(RULES.severities) == {"SPY280", "SPY281", "SPY286", "SPY295", "SPY297", "SPY522"}
 
 
 def test_nothing_to_say():
