@@ -124,6 +124,7 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY958": "collectives are called in Python: tests/runtime/comms",
     "SPY959": "collectives are called in Python: tests/runtime/comms",
     "SPY905": "memory is freed in Python only: tests/torch_backend/tensors",
+    "SPY906": "layouts are torch's: tests/torch_backend/registration",
     "SPY979": "DTensors are made in Python: tests/torch_backend/distributed",
 }
 """Codes that no file and no command line provokes, or not here, with the reason."""

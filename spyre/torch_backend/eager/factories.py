@@ -21,6 +21,7 @@ from spyre.torch_backend.eager.launch import ready_buffer, run
 from spyre.torch_backend.eager.overlap import OverlapRule
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import Ints, Lowering, Value
+from spyre.torch_backend.registration import refuse_layout
 from spyre.torch_backend.tensors import (
     allocate,
     assemble,
@@ -90,7 +91,7 @@ def _index_of(device: torch.device | None) -> int:
 
 def _check_options(layout: torch.layout | None, pin_memory: bool | None) -> None:
     if layout not in (None, torch.strided):
-        raise NotImplementedError(f"spyre tensors are strided, not {layout}")
+        refuse_layout(layout)
     if pin_memory:
         raise RuntimeError("only dense CPU tensors can be pinned, not spyre tensors")
 

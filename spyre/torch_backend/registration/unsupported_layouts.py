@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from spyre.errors import UnsupportedError
+
 KEYS = {
     "SparsePrivateUse1": "sparse",
     "SparseCsrPrivateUse1": "sparse (compressed)",
@@ -32,25 +34,27 @@ def accessor_kernels() -> dict[str, dict[str, Any]]:
 
 def _refusing(kind: str) -> Any:
     def refuse(op: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(_text(kind, f" ({op})"))
+        raise _refusal(kind, str(op))
 
     return refuse
 
 
 def _refusing_accessor(name: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(_text("sparse (compressed)", f" (aten.{name})"))
+        raise _refusal("sparse (compressed)", f"aten.{name}")
 
     return refuse
 
 
 def refuse_layout(layout: Any) -> NoReturn:
-    """NotImplementedError naming the layout of a tensor that should go to the card."""
-    raise NotImplementedError(_text(str(layout).removeprefix("torch.")))
+    """UnsupportedError SPY906 naming the layout of a tensor that should go to the card."""
+    raise _refusal(str(layout).removeprefix("torch."))
 
 
-def _text(kind: str, place: str = "") -> str:
-    return (
-        f"spyre tensors are strided: {kind} tensors are not supported by the device{place}. "
-        "Keep them on the CPU, or convert them there first with to_dense()"
+def _refusal(kind: str, operation: str = "") -> UnsupportedError:
+    return UnsupportedError(
+        "SPY906",
+        f"spyre tensors are strided: {kind} tensors are not supported by the device",
+        found=operation,
+        hint="keep them on the CPU, or convert them there first with to_dense()",
     )

@@ -25,5 +25,5 @@ CASES = {
 @pytest.mark.parametrize(("kind", "function"), CASES.values(), ids=CASES)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_refused(card, kind, function):
-    with pytest.raises(NotImplementedError, match=f"spyre tensors are strided: {kind}"):
+    with pytest.raises(NotImplementedError, match=f"SPY906: spyre tensors are strided: {kind}"):
         function(card)
