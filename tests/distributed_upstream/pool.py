@@ -22,6 +22,8 @@ from typing import Any
 RANKS = 3
 GROUP_TIMEOUT = timedelta(seconds=20)
 METHOD_SECONDS = 60
+GROUPS = {"gloo": "gloo", "spyreccl": "cpu:gloo,spyre:spyreccl"}
+"""What the group of a backend is made with."""
 MODULE = "torch.testing._internal.distributed.distributed_test"
 SUBJECTS = (
     "Backend_enum_class|get_backend|get_rank|destroy_|new_subgroups|coalescing_manager|"
@@ -121,14 +123,16 @@ def _received(pipe: Any) -> str:
 
 def serve(pipe: Any, backend: str, rank: int, scratch: str) -> None:
     """Run the methods that come through ``pipe``."""
-    os.environ.update(_environment(backend, scratch))
+    os.environ.update(_environment(scratch))
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     if backend != "gloo":
         torch.set_default_device("spyre")
-    base = importlib.import_module(MODULE).DistributedTest._DistTestBase
+    module = importlib.import_module(MODULE)
+    module.BACKEND = GROUPS[backend]  # what the methods compare names with
+    base = module.DistributedTest._DistTestBase
     cases = importlib.import_module("torch.testing._internal.common_utils")
     skips = importlib.import_module("torch.testing._internal.common_distributed").TEST_SKIPS
     codes = {skip.exit_code for skip in skips.values()}
@@ -150,7 +154,7 @@ def serve(pipe: Any, backend: str, rank: int, scratch: str) -> None:
                 continue
             number, method = request
             dist.init_process_group(
-                backend,
+                GROUPS[backend],
                 init_method=f"file://{store_file}-{number}",
                 rank=rank,
                 world_size=RANKS,
@@ -175,10 +179,13 @@ def meet(store: Any) -> None:
     store.wait([f"upstream/met/{last}"], GROUP_TIMEOUT)
 
 
-def _environment(backend: str, scratch: str) -> Mapping[str, str]:
-    (Path(scratch) / "barrier").mkdir(exist_ok=True)
+def _environment(scratch: str) -> Mapping[str, str]:
+    # places torch's own runner makes
+    for name in ("barrier", "test_dir"):
+        (Path(scratch) / name).mkdir(exist_ok=True)
     return {
-        "BACKEND": backend,
+        # decorators skip by it, and know no backend but torch's
+        "BACKEND": "gloo",
         "WORLD_SIZE": str(RANKS),
         "TEMP_DIR": scratch,
         "INIT_METHOD": f"file://{scratch}/unused",
