@@ -26,7 +26,14 @@ from spyre.runtime.comms.algorithms import (
     piece_sizes,
 )
 from spyre.runtime.comms.errors import CollectiveError
-from spyre.runtime.comms.transport import Bytes, Deadline, Outbox, Round, Transport
+from spyre.runtime.comms.transport import (
+    LINGER_SECONDS,
+    Bytes,
+    Deadline,
+    Outbox,
+    Round,
+    Transport,
+)
 
 SMALL_BYTES = 64 << 10
 """Reductions up to this size are one exchange: every rank sends all and reduces all."""
@@ -106,9 +113,9 @@ class Communicator:
                 hint="destroy the process group and make a new one",
             ) from self.failure
 
-    def close(self) -> None:
-        """Give the transport back."""
-        self.transport.close()
+    def close(self, patience: float = LINGER_SECONDS) -> None:
+        """Give the transport back, see `Transport.close`."""
+        self.transport.close(min(patience, LINGER_SECONDS))
 
     # --- reductions ---------------------------------------------------------------------------
 

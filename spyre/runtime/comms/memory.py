@@ -15,6 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ import numpy as np
 from spyre.runtime.comms.algorithms import edges_of
 from spyre.runtime.comms.errors import CollectiveError
 from spyre.runtime.comms.transport import (
+    LINGER_SECONDS,
     MAX_RANKS,
     Bytes,
     Deadline,
@@ -45,12 +47,13 @@ PAGE_WORDS = 1024
 HEADER_BYTES = 8 * (BOXES - HEADER)
 REASON_BYTES = 8 * (PAGE_WORDS - REASON)
 ROUND_SHIFT = 32
-SPIN_SECONDS = 50e-6
-PAUSE_SECONDS = 20e-6
+PF_EXITING = 4
+"""Flag of a process in Linux: its first thread has begun to end."""
+SPIN_SECONDS = 300e-6
 LOOK_SECONDS = 0.01
-"""How long a waiting rank spins, sleeps at a time, and waits before a look at the others."""
-LINGER_SECONDS = 0.5
-"""How long a rank that closes waits for others to have read what it gave them."""
+"""How long a waiting rank spins, and waits before a look at the others."""
+LONGEST_PAUSE_SECONDS = 0.5e-3
+"""A waiting rank sleeps for an eighth of the time it has waited, and no longer than this."""
 SMALLEST_ARENA = 1 << 16
 
 
@@ -74,6 +77,8 @@ class RankMemory(Protocol):
 
 class SharedMemory:
     """The transport of one rank over a `RankMemory`."""
+
+    is_interruptible = True
 
     def __init__(self, memory: RankMemory, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -105,15 +110,15 @@ class SharedMemory:
         page[REASON:].view(np.uint8)[:] = _padded(reason, REASON_BYTES)
         page[FAILED] = 1
 
-    def close(self) -> None:
-        """See `Transport.close`; others may still read what this rank gave in its last round."""
+    def close(self, patience: float = LINGER_SECONDS) -> None:
+        """See `Transport.close`."""
         page = self._pages[self.rank]
         if not page[FAILED] and page[DONE] == self._round:
-            self._linger()
+            self._linger(Deadline.after(patience))
         self._memory.close()
 
-    def _linger(self) -> None:
-        wait = _Waiting(self._memory, self._others, "close", Deadline.after(LINGER_SECONDS))
+    def _linger(self, deadline: Deadline) -> None:
+        wait = _Waiting(self._memory, self._others, "close", deadline)
         # a rank that does not come has an error of its own
         with suppress(CollectiveError):
             for other in self._others:
@@ -140,7 +145,7 @@ class _Waiting:
             if now >= look:
                 self._look(rank, ready)
                 look = now + LOOK_SECONDS
-            time.sleep(0 if now - start < SPIN_SECONDS else PAUSE_SECONDS)
+            _pause(now - start)
 
     def _look(self, rank: int, ready: Callable[[], bool]) -> None:
         for other in self.others:
@@ -153,13 +158,29 @@ class _Waiting:
         dead = [other for other in self.others if not self.memory.is_alive(other)]
         # a rank that ends after its last word is no failure of an operation it has done
         if dead and not ready():
-            raise CollectiveError(
-                "SPY954",
-                f"{self.header}: the process of rank {', '.join(map(str, dead))} has ended",
-                expected="every rank to take part in every operation of its group",
-            )
+            raise _gone(dead, self.header)
         if self.deadline.seconds_left == 0:
             raise missing([rank], self.header, self.deadline)
+
+
+def _pause(waited: float) -> None:
+    """Let others run: other threads of this process, and other processes on this core.
+
+    Any sleep takes 80 us at least, also one of 0.
+    """
+    if waited < SPIN_SECONDS:
+        select.select((), (), (), 0)
+        os.sched_yield()
+    else:
+        time.sleep(min(LONGEST_PAUSE_SECONDS, waited / 8))
+
+
+def _gone(ranks: Sequence[int], header: str) -> CollectiveError:
+    return CollectiveError(
+        "SPY954",
+        f"{header}: the process of rank {', '.join(map(str, ranks))} has ended",
+        expected="every rank to take part in every operation of its group",
+    )
 
 
 @dataclass(slots=True)
@@ -233,7 +254,10 @@ class _MemoryRound:
                 f"{self.header}, {expected} bytes from rank {rank}",
             )
         if rank not in self.arenas:
-            self.arenas[rank] = self.memory.arena(rank)
+            try:
+                self.arenas[rank] = self.memory.arena(rank)
+            except OSError as error:
+                raise _gone([rank], self.header) from error
         edges = self.offsets[rank, box] = edges_of(sizes, int(words[OFFSET]))
         return edges
 
@@ -305,12 +329,21 @@ def _map_of(process: int, descriptor: int, size_bytes: int) -> Bytes:
 
 
 def _start_time(process: int) -> int | None:
-    """When a process began (clock ticks since boot); None if it has ended."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return started_at(Path(f"/proc/{process}/stat").read_text())
     except OSError:
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def started_at(stat: str) -> int | None:
+    """When a process began, by its ``/proc/PID/stat``: clock ticks since boot.
+
+    None once it has ended or begun to: what follows, until it is a zombie, is to give its memory
+    back, which takes long.
+    """
+    fields = stat.rpartition(")")[2].split()
+    ends = fields[0] in "ZX" or int(fields[6]) & PF_EXITING
+    return None if ends else int(fields[19])
 
 
 def machine_name() -> str:

@@ -7,7 +7,7 @@ encryption settings. Per pair and box messages arrive in the order they are sent
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 from spyre.runtime.comms.errors import CollectiveError
 from spyre.runtime.comms.memory import check_size
 from spyre.runtime.comms.transport import (
+    LINGER_SECONDS,
     MAX_RANKS,
     Bytes,
     Deadline,
@@ -56,11 +57,14 @@ class Messages(Protocol):
 class MessageTransport:
     """The transport of one rank over `Messages`."""
 
+    is_interruptible = False
+
     def __init__(self, messages: Messages, rank: int, size: int) -> None:
         check_size(size)
         self.rank, self.size = rank, size
         self._messages = messages
         self._round = 0
+        self._has_failed = False
 
     @contextmanager
     def round(
@@ -80,11 +84,25 @@ class MessageTransport:
 
     def fail(self, reason: str) -> None:
         """See `Transport.fail`: a broken connection is all that others can notice."""
+        self._has_failed = True
         self._messages.close()
 
-    def close(self) -> None:
-        """See `Transport.close`."""
+    def close(self, patience: float = LINGER_SECONDS) -> None:
+        """See `Transport.close`: a connection that is broken drops what is still on its way."""
+        if self._round and not self._has_failed:
+            self._part(Deadline.after(patience))
         self._messages.close()
+
+    def _part(self, deadline: Deadline) -> None:
+        """Exchange a last message with all: who has it has read everything before it."""
+        tag, others = ROUNDS * TAGS_PER_ROUND, [k for k in range(self.size) if k != self.rank]
+        word = np.zeros(1, np.uint8)
+        pending = [self._messages.send(word, other, tag) for other in others]
+        pending += [self._messages.receive(np.zeros(1, np.uint8), other, tag) for other in others]
+        for message in pending:
+            # whoever has failed, or stays longer, has an error of its own
+            with suppress(RuntimeError):
+                message.wait(deadline.seconds_left)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,8 @@ from spyre.runtime.comms.errors import CollectiveError
 
 Bytes = npt.NDArray[np.uint8]
 MAX_RANKS = 64
+LINGER_SECONDS = 0.5
+"""How long a rank that closes waits for others to have read what it gave them."""
 
 
 class Store(Protocol):
@@ -94,6 +96,10 @@ class Transport(Protocol):
     def size(self) -> int:
         """Number of ranks."""
 
+    @property
+    def is_interruptible(self) -> bool:
+        """Whether a thread that waits in a round lets Python look at signals."""
+
     def round(
         self, header: str, boxes: Sequence[Outbox], deadline: Deadline
     ) -> AbstractContextManager[Round]:
@@ -102,8 +108,10 @@ class Transport(Protocol):
     def fail(self, reason: str) -> None:
         """Tell the others that this rank has failed: they fail as soon as they notice."""
 
-    def close(self) -> None:
-        """Give everything back."""
+    def close(self, patience: float = LINGER_SECONDS) -> None:
+        """Give everything back, after at most so many seconds in which others may still read what
+        this rank gave in its last round.
+        """
 
 
 def disagreement(rank: int, theirs: str, own_rank: int, ours: str) -> CollectiveError:

@@ -78,6 +78,11 @@ def work_of_future(future: Any, done: threading.Event) -> Any:
     return work
 
 
+def ended_work_of_future(future: Any) -> Any:
+    """The C++ ``Work`` of a future that has its value, which is no error."""
+    return c10d._create_work_from_future(future)
+
+
 def forget_work(work: Any) -> None:
     """It has succeeded: whoever waits for it from now on needs nothing but torch's own wait."""
     _works.pop(id(work), None)
@@ -152,8 +157,8 @@ def _value_of(future: Any) -> None:
 
 
 @functools.cache
-def wrap_destroy(closed: Callable[[str, int], None]) -> None:
-    """``closed(name, rank)`` runs before a group is destroyed."""
+def wrap_destroy(closed: Callable[[str, int], bool]) -> None:
+    """``closed(name, rank)`` runs before a group is destroyed; true for a group with cards."""
     original = distributed_c10d.destroy_process_group
 
     @functools.wraps(original)
@@ -162,8 +167,10 @@ def wrap_destroy(closed: Callable[[str, int], None]) -> None:
         everything = chosen is dist.GroupMember.WORLD
         ending = list(distributed_c10d._world.pg_map) if everything else [chosen]
         for member in ending:
-            if isinstance(member, c10d.ProcessGroup):
-                closed(*name_of_process_group(member))
+            if isinstance(member, c10d.ProcessGroup) and closed(*name_of_process_group(member)):
+                # torch asks the default backend for hooks, and where a device is named it looks for
+                # that of the first plugin only: not to warn that there is none
+                member._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
         original(group)
 
     distributed_c10d.destroy_process_group = destroy

@@ -1,10 +1,12 @@
 """`CardGroup`: the collectives of one process group on one rank, run in the order of their calls.
 
 A call checks its tensors, records an event on the caller's stream, and returns a ``Work``; a thread
-of the group waits for the event, runs the collective and completes the work. Point-to-point
-operations have a thread per peer and direction, else two ranks that send first would wait for each
-other. Errors complete the work too: torch's ``Work`` of a future does not raise, so `wait` and
-`wait_tensor` look (`spyre.torch_backend.distributed.compat.wrap_work_wait`).
+of the group waits for the event, runs the collective and completes the work. A call that is waited
+for at once, with nothing before it, is run by the thread that calls: two switches of threads would
+take longer than a small collective. Point-to-point operations have a thread per peer and direction,
+else two ranks that send first would wait for each other. Errors complete the work too: torch's
+``Work`` of a future does not raise, so `wait` and `wait_tensor` look
+(`spyre.torch_backend.distributed.compat.wrap_work_wait`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import atexit
 import queue
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -95,8 +96,14 @@ class CardGroup:
         result: Sequence[torch.Tensor],
         timeout_ms: int = -1,
         lane: str = COLLECTIVES,
+        *,
+        is_async: bool = True,
     ) -> Any:
-        """A torch ``Work`` for ``job``, which reads and writes ``tensors``; returns at once."""
+        """A torch ``Work`` for ``job``, which reads and writes ``tensors``; returns at once.
+
+        Unless ``is_async`` the caller waits for it next, and the job may have run, or its error is
+        raised, when this returns.
+        """
         for tensor in tensors:
             check_tensor(name, tensor)
         if lane == COLLECTIVES:
@@ -105,9 +112,7 @@ class CardGroup:
         future: Any = torch.futures.Future()
         events = [current_stream(index).record_event() for index in _cards(tensors)]
         call = _Call(name, list(tensors), job, list(result), future, events, timeout)
-        call.work = compat.work_of_future(future.then(_raise_error), call.done)
-        self._lane(lane).calls.put(call)
-        return call.work
+        return self._lane(lane).take(call, is_async)
 
     def _check_alive(self) -> None:
         try:
@@ -127,47 +132,102 @@ class CardGroup:
         with self._lock:
             lanes, self._lanes = list(self._lanes.values()), {}
         for lane in lanes:
-            lane.calls.put(None)
-        last = time.monotonic() + patience
-        for lane in lanes:
-            lane.thread.join(max(0.0, last - time.monotonic()))
-        if any(lane.thread.is_alive() for lane in lanes):
+            lane.end()
+        last = Deadline.after(patience)
+        if not all([lane.has_ended(last) for lane in lanes]):
             self.communicator.fail(
                 CollectiveError("SPY957", f"rank {self.rank} destroyed the group during a call")
             )
-        self.communicator.close()
+        self.communicator.close(last.seconds_left)
 
 
 class _Lane:
-    """A thread that runs calls in order, on streams of its own."""
+    """Runs calls one at a time, in order: on a thread and streams of its own, which begin with the
+    first call that needs them, or on those of the caller.
+    """
 
     def __init__(self, name: str, group: CardGroup) -> None:
-        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._group = group
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._name, self._group = name, group
         self._streams: dict[int, Any] = {}
         self._is_collective = name == COLLECTIVES
-        self.thread = threading.Thread(target=self._serve, name=f"spyreccl-{name}", daemon=True)
-        self.thread.start()
+        # a wait of the main thread must let Ctrl-C through
+        self._may_run_here = self._is_collective and group.communicator.transport.is_interruptible
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()  # whoever runs a call has it
+        self._unfinished = 0
+        self._thread: threading.Thread | None = None
+
+    def take(self, call: _Call, is_async: bool) -> Any:
+        """The ``Work`` of a call, which runs behind all calls before it."""
+        with self._lock:
+            runs_here = self._may_run_here and not is_async and self._unfinished == 0
+            self._unfinished += 1
+        if runs_here:
+            return self._run_here(call)
+        call.work = compat.work_of_future(call.future.then(_raise_error), call.done)
+        self._calls.put(call)
+        self._begin_thread()
+        return call.work
+
+    def _begin_thread(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            name = f"spyreccl-{self._name}"
+            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Take no more calls; those that wait are still run."""
+        self._calls.put(None)
+
+    def has_ended(self, deadline: Deadline) -> bool:
+        """Whether all calls have ended by the deadline."""
+        if self._thread is not None:
+            self._thread.join(deadline.seconds_left)
+            if self._thread.is_alive():
+                return False
+        return self._turn.acquire(timeout=deadline.seconds_left)
 
     def _serve(self) -> None:
-        while (call := self.calls.get()) is not None:
+        while (call := self._calls.get()) is not None:
             self._run(call)
             # what a call holds must not live until the next one
             del call
 
     def _run(self, call: _Call) -> None:
         try:
-            with torch.no_grad():
-                self._enter_streams(call)
-                for event in call.events:
-                    event.synchronize()
-                call.job(Deadline.after(call.timeout))
+            self._enter_streams(call)
+            self._do(call)
         except BaseException as error:
             call.future.set_result(self._failed(call, error))
         else:
             call.future.set_result(call.result)
             compat.forget_work(call.work)
         call.done.set()
+
+    def _run_here(self, call: _Call) -> Any:
+        try:
+            self._do(call)
+        except Exception as error:
+            raise self._failed(call, error) from error
+        except BaseException as interrupt:
+            self._failed(call, interrupt)
+            raise
+        call.future.set_result(call.result)
+        return compat.ended_work_of_future(call.future)
+
+    def _do(self, call: _Call) -> None:
+        try:
+            # tensors made in this mode may be written in no other, and all others may be in it
+            with self._turn, torch.inference_mode():
+                for event in call.events:
+                    event.synchronize()
+                call.job(Deadline.after(call.timeout))
+        finally:
+            with self._lock:
+                self._unfinished -= 1
 
     def _enter_streams(self, call: _Call) -> None:
         for index in _cards(call.tensors):
@@ -249,11 +309,12 @@ def live_groups() -> list[CardGroup]:
     return list(_groups.values())
 
 
-def close_group(name: str, rank: int) -> None:
-    """End a group that is being destroyed; nothing for a group of another backend."""
+def close_group(name: str, rank: int) -> bool:
+    """End a group that is being destroyed; false for one of another backend."""
     group = _groups.pop((name, rank), None)
     if group is not None:
         group.close()
+    return group is not None
 
 
 def close_all(patience: float = 1.0) -> None:

@@ -369,7 +369,9 @@ def allreduce_(
         raise _refuse("sparse reduction", "make the tensor dense")
     group, tensors = _group(pg), list(tensors)
     job = _all_reduce(group, tensors, _operator(reduce_op))
-    return tensors, group.submit("all_reduce", tensors, job, tensors, timeout).boxed()
+    return tensors, group.submit(
+        "all_reduce", tensors, job, tensors, timeout, is_async=async_op
+    ).boxed()
 
 
 def allreduce_coalesced_(
@@ -378,7 +380,9 @@ def allreduce_coalesced_(
     """See `torch.distributed.all_reduce_coalesced`."""
     group, tensors = _group(pg), list(tensors)
     job = _all_reduce(group, tensors, _operator(reduce_op))
-    return group.submit("all_reduce_coalesced", tensors, job, tensors, timeout).boxed()
+    return group.submit(
+        "all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op
+    ).boxed()
 
 
 def broadcast_(
@@ -392,7 +396,9 @@ def broadcast_(
     """See `torch.distributed.broadcast`."""
     group, tensors = _group(pg), list(tensors)
     job = _broadcast(group, tensors, root_rank)
-    return tensors, group.submit("broadcast", tensors, job, tensors, timeout).boxed()
+    return tensors, group.submit(
+        "broadcast", tensors, job, tensors, timeout, is_async=async_op
+    ).boxed()
 
 
 def reduce_(
@@ -407,21 +413,25 @@ def reduce_(
     """See `torch.distributed.reduce`."""
     group, tensors = _group(pg), list(tensors)
     job = _reduce(group, tensors, _operator(reduce_op), root_rank)
-    return group.submit("reduce", tensors, job, tensors, timeout).boxed()
+    return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op).boxed()
 
 
 def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_gather`."""
     group, own, parts = _group(pg), _one(tensors), list(_one(outs))
     job = _all_gather(group, parts, own)
-    return outs, group.submit("all_gather", [*parts, own], job, parts, timeout).boxed()
+    return outs, group.submit(
+        "all_gather", [*parts, own], job, parts, timeout, is_async=async_op
+    ).boxed()
 
 
 def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_gather_into_tensor`."""
     group = _group(pg)
     job = _all_gather_base(group, out, own)
-    return out, group.submit("all_gather_into_tensor", [out, own], job, [out], timeout).boxed()
+    return out, group.submit(
+        "all_gather_into_tensor", [out, own], job, [out], timeout, is_async=async_op
+    ).boxed()
 
 
 def allgather_into_tensor_coalesced_(
@@ -431,7 +441,7 @@ def allgather_into_tensor_coalesced_(
     group, outs = _group(pg), list(outs)
     job = _jobs([_all_gather_base(group, o, t) for o, t in zip(outs, tensors, strict=True)])
     name = "all_gather_into_tensor_coalesced"
-    return group.submit(name, [*outs, *tensors], job, outs).boxed()
+    return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op).boxed()
 
 
 def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True) -> Any:
@@ -440,7 +450,9 @@ def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True
     by_tensor = [list(parts) for parts in zip(*outs, strict=True)]
     job = _jobs([_all_gather(group, p, t) for p, t in zip(by_tensor, tensors, strict=True)])
     flat = [tensor for parts in outs for tensor in parts]
-    return group.submit("all_gather_coalesced", [*flat, *tensors], job, flat).boxed()
+    return group.submit(
+        "all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op
+    ).boxed()
 
 
 def reduce_scatter_(
@@ -449,7 +461,9 @@ def reduce_scatter_(
     """See `torch.distributed.reduce_scatter`."""
     group, out, own = _group(pg), _one(outs), list(_one(parts))
     job = _reduce_scatter_list(group, out, own, _operator(reduce_op))
-    return outs, group.submit("reduce_scatter", [out, *own], job, [out], timeout).boxed()
+    return outs, group.submit(
+        "reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op
+    ).boxed()
 
 
 def _reduce_scatter_base_(
@@ -458,7 +472,9 @@ def _reduce_scatter_base_(
     """See `torch.distributed.reduce_scatter_tensor`."""
     group = _group(pg)
     job = _reduce_scatter(group, out, whole, _operator(reduce_op))
-    return out, group.submit("reduce_scatter_tensor", [out, whole], job, [out], timeout).boxed()
+    return out, group.submit(
+        "reduce_scatter_tensor", [out, whole], job, [out], timeout, is_async=async_op
+    ).boxed()
 
 
 def reduce_scatter_tensor_coalesced_(
@@ -468,7 +484,7 @@ def reduce_scatter_tensor_coalesced_(
     group, outs, operator = _group(pg), list(outs), _operator(reduce_op)
     job = _jobs([_reduce_scatter(group, o, w, operator) for o, w in zip(outs, wholes, strict=True)])
     name = "reduce_scatter_tensor_coalesced"
-    return group.submit(name, [*outs, *wholes], job, outs, timeout).boxed()
+    return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op).boxed()
 
 
 def gather_(
@@ -478,7 +494,7 @@ def gather_(
     group, own = _group(pg), _one(tensors)
     parts = list(outs[0]) if outs else []
     job = _gather(group, parts, own, root_rank)
-    return group.submit("gather", [*parts, own], job, parts, timeout).boxed()
+    return group.submit("gather", [*parts, own], job, parts, timeout, is_async=async_op).boxed()
 
 
 def scatter_(
@@ -488,14 +504,18 @@ def scatter_(
     group, out = _group(pg), _one(outs)
     own = list(parts[0]) if parts else []
     job = _scatter(group, out, own, root_rank)
-    return outs, group.submit("scatter", [out, *own], job, [out], timeout).boxed()
+    return outs, group.submit(
+        "scatter", [out, *own], job, [out], timeout, is_async=async_op
+    ).boxed()
 
 
 def alltoall_(outs: Any, parts: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_to_all`."""
     group, outs = _group(pg), list(outs)
     job = _all_to_all(group, outs, list(parts))
-    return outs, group.submit("all_to_all", [*outs, *parts], job, outs, timeout).boxed()
+    return outs, group.submit(
+        "all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op
+    ).boxed()
 
 
 def alltoall_base_(
@@ -510,14 +530,16 @@ def alltoall_base_(
     """See `torch.distributed.all_to_all_single`."""
     group = _group(pg)
     job = _all_to_all_base(group, out, whole, list(out_splits), list(in_splits))
-    return group.submit("all_to_all_single", [out, whole], job, [out], timeout).boxed()
+    return group.submit(
+        "all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op
+    ).boxed()
 
 
 def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.barrier`: also waits for what the caller's streams had."""
     group = _group(pg)
     job: Callable[[Deadline], None] = lambda deadline: group.communicator.barrier("", deadline)  # noqa: E731
-    return group.submit("barrier", [tensor], job, [], timeout).boxed()
+    return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op).boxed()
 
 
 def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -15,10 +17,10 @@ import pytest
 
 from spyre.hw.device import Combiner
 from spyre.hw.numerics import Numerics
-from spyre.runtime.comms import CollectiveError, Communicator, Deadline
-from spyre.runtime.comms.memory import join_processes
+from spyre.runtime.comms import CollectiveError, Communicator, Deadline, MessageTransport
+from spyre.runtime.comms.memory import join_processes, started_at
 from spyre.runtime.comms.transport import Outbox
-from tests.runtime.comms.ranks import ThreadStore, one_row, raised, run_ranks
+from tests.runtime.comms.ranks import Mailboxes, ThreadStore, one_row, raised, run_ranks
 
 KINDS = ["threads", "messages"]
 
@@ -102,6 +104,80 @@ def test_a_rank_that_closes_first_is_still_read():
         assert (current.read(0, 0, 0, (8,)) == 7).all()
     thread.join()
     transport.close()
+
+
+class HastyMailboxes(Mailboxes):
+    """A connection that drops, when it is closed, what was sent and not yet received."""
+
+    def __init__(self, rank, boxes):
+        super().__init__(rank, boxes)
+        self._sent = set()
+
+    def send(self, content, rank, tag):
+        self._sent.add((self._rank, rank, tag))
+        return super().send(content, rank, tag)
+
+    def close(self):
+        for key in self._sent:
+            mailbox = self._boxes(key)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    mailbox.get_nowait()
+            mailbox.put(None)
+
+
+def test_a_rank_that_leaves_first_breaks_no_connection_that_is_read():
+    giver, taker = (
+        MessageTransport(messages, rank, 2)
+        for rank, messages in enumerate(HastyMailboxes.network(2))
+    )
+
+    def give():
+        with giver.round("give", [Outbox((8,), (1,))], Deadline.after(5)) as current:
+            current.piece(0, 0)[:] = 7
+            current.commit(0)
+        giver.close()
+
+    thread = threading.Thread(target=give)
+    thread.start()
+    with taker.round("give", [], Deadline.after(5)) as current:
+        current.meet(0)
+        thread.join(0.2)
+        assert (current.read(0, 0, 0, (8,)) == 7).all()
+    taker.close()
+    thread.join()
+
+
+def test_memory_of_a_process_that_ended_is_no_error_of_its_own_kind():
+    store, transports = ThreadStore(), {}
+
+    def join(rank):
+        transports[rank] = join_processes(store, rank, 2)
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    give = transports[0].round("give", [Outbox((8,), (1,))], Deadline.after(5))
+    current = give.__enter__()
+    current.piece(0, 0)[:] = 7
+    current.commit(0)
+    os.close(transports[0]._memory._arena_fd)  # as the end of its process does
+    with (
+        pytest.raises(CollectiveError, match=r"SPY954[\s\S]*rank 0"),
+        transports[1].round("give", [], Deadline.after(5)) as other,
+    ):
+        other.read(0, 0, 0, (8,))
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "lives"), [("S", 0, True), ("R", 4194304, True), ("Z", 0, False),
+                                  ("D", 4194304 | 4, False)]
+)  # fmt: skip
+def test_a_process_has_ended_once_it_gives_its_memory_back(state, flags, lives):
+    stat = f"71 (a (b) c) {state} 1 71 71 0 -1 {flags} {'0 ' * 12}4711 0 0"
+    assert started_at(stat) == (4711 if lives else None)
 
 
 # --- processes --------------------------------------------------------------------------------

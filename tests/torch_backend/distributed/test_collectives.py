@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from spyre.torch_backend.distributed import live_groups
 from tests.torch_backend.distributed.ranks import run_ranks
 
 DTYPES = [torch.float16, torch.float32, torch.int32, torch.bool]
@@ -237,6 +238,73 @@ def test_codes_travel_not_values():
     for large, small in run_ranks(2, body):
         assert torch.equal(large, torch.full((70,), 30720.0, dtype=torch.float16))
         assert torch.equal(small, torch.full((70,), 2.0**-14, dtype=torch.float16))
+
+
+def test_calls_that_are_waited_for_come_behind_those_that_are_not():
+    """The former run on the calling thread, but not before what was issued first."""
+
+    def body(rank):
+        x, sums = torch.ones(70, device="spyre"), []
+        for _ in range(20):
+            dist.all_reduce(x)
+            works = [dist.all_reduce(x, async_op=True) for _ in range(2)]
+            dist.all_reduce(x, dist.ReduceOp.AVG)
+            x /= 8
+            sums.append(x[0].item())
+            assert all(work.is_completed() for work in works)
+        return sums
+
+    assert run_ranks(2, body) == [[1.0] * 20] * 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_tensors_of_inference_mode(is_async):
+    def body(rank):
+        with torch.inference_mode():
+            x = torch.ones(3, 70, device="spyre") * rank
+            view = x[:, :5]
+            for tensor in (x, view):
+                work = dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=is_async)
+                _ = work and work.wait()
+            return x.cpu(), view.cpu()
+
+    for x, view in run_ranks(2, body):
+        assert (x == 0.5).all()
+        assert (view == 0.5).all()
+
+
+def test_an_interrupt_is_raised_and_the_others_fail():
+    def body(rank):
+        x = torch.ones(3, device="spyre")
+        if rank == 0:
+
+            def job(deadline):
+                raise KeyboardInterrupt
+
+            (group,) = [each for each in live_groups() if each.rank == 0]
+            with pytest.raises(KeyboardInterrupt):
+                group.submit("all_reduce", [x], job, [x], is_async=False)
+        else:
+            with pytest.raises(dist.DistBackendError, match=r"SPY957[\s\S]*KeyboardInterrupt"):
+                dist.all_reduce(x)
+
+    run_ranks(2, body)
+
+
+def test_a_group_can_be_destroyed_and_made_again():
+    def body(rank):
+        sums = []
+        for number in range(3):
+            store = dist.PrefixStore(f"again/{number}", stores[rank])
+            dist.destroy_process_group()
+            dist.init_process_group("spyreccl", rank=rank, world_size=2, store=store)
+            x = torch.ones(70, device="spyre") * number
+            dist.all_reduce(x)
+            sums.append(x[0].item())
+        return sums
+
+    stores = [dist.HashStore()] * 2
+    assert run_ranks(2, body) == [[0.0, 2.0, 4.0]] * 2
 
 
 def test_asynchronous_works_futures_and_point_to_point():

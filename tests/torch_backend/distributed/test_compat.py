@@ -12,7 +12,9 @@ from spyre.torch_backend.distributed import compat
 SYMBOLS = (
     "ProcessGroup.unbox",
     "ProcessGroup.BackendType.GLOO",
+    "ProcessGroup.BackendType.CUSTOM",
     "ProcessGroup._register_backend",
+    "ProcessGroup._set_default_backend",
     "ProcessGroupGloo",
     "ProcessGroupGloo.abort",
     "ReduceOp.RedOpType.PREMUL_SUM",
