@@ -8,9 +8,6 @@ from .dispatch import (
 from .factories import (
     converted as converted,
 )
-from .indexing import (
-    INDICES as INDICES,
-)
 from .launch import (
     number_on_card as number_on_card,
     ready_buffer as ready_buffer,
@@ -27,4 +24,7 @@ from .overlap import (
 from .registry import (
     FUNCTIONAL_VARIANTS as FUNCTIONAL_VARIANTS,
     eager_kernels as eager_kernels,
+)
+from .scatter import (
+    index_put_functional as index_put_functional,
 )

@@ -68,12 +68,17 @@ def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool
 def select_positions(low: Lowering, table: Value, *args: Any) -> Value:
     """As `select_rows`, by several indices, whose dims of these extents are one in ``table``."""
     *indices, dim, extents = args
+    return select_rows(low, table, joint_position(low, indices, extents), dim, False)
+
+
+def joint_position(low: Lowering, indices: Sequence[Value], extents: Sequence[int]) -> Value:
+    """Where several indices into dims of these extents point in the one dim they make together."""
     position: Value | None = None
     for index, extent in zip(indices, extents, strict=True):
         step = marked_positions(low, wrapped_positions(low, index, extent), extent)
         position = step if position is None else _next_position(low, position, step, extent)
     assert position is not None
-    return select_rows(low, table, position, dim, False)
+    return position
 
 
 def _next_position(low: Lowering, position: Value, step: Value, extent: int) -> Value:
@@ -175,19 +180,19 @@ Indices = Sequence[torch.Tensor | None]
 
 def index(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> torch.Tensor:
     """aten::index.Tensor_out with index tensors for any dims."""
-    x, indices, dim = _neighbours(x, indices)
+    x, indices, dim = neighbours(x, indices)
     chosen = [k for k in indices if k is not None]
     count = len(chosen)
     shape = torch.broadcast_shapes(*(k.shape for k in chosen))
     sizes = torch.Size((*x.shape[:dim], *shape, *x.shape[dim + count :]))
     if count == 1:
         return fill("select", select_rows, [x, chosen[0]], (dim, True), out, sizes)
-    operands = [_merged(x, dim, count), *chosen]
+    operands = [merged(x, dim, count), *chosen]
     parameters = (dim, tuple(x.shape[dim : dim + count]))
     return fill("select several", select_positions, operands, parameters, out, sizes)
 
 
-def _neighbours(x: torch.Tensor, indices: Indices) -> tuple[torch.Tensor, Indices, int]:
+def neighbours(x: torch.Tensor, indices: Indices) -> tuple[torch.Tensor, Indices, int]:
     """Indexed dims next to each other, in front where they were not, and the first of them."""
     dims = [k for k, index in enumerate(indices) if index is not None]
     if dims[-1] - dims[0] == len(dims) - 1:
@@ -196,7 +201,7 @@ def _neighbours(x: torch.Tensor, indices: Indices) -> tuple[torch.Tensor, Indice
     return x.permute(*dims, *others), [indices[k] for k in dims], 0
 
 
-def _merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
+def merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
     """``x`` with ``count`` dims from ``dim`` on as one."""
     return x.reshape((*x.shape[:dim], -1, *x.shape[dim + count :]))
 
@@ -207,15 +212,15 @@ def _takes_index(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> boo
         return False
     if any(k.dtype not in INDICES or k.device != x.device for k in chosen):
         return False
-    table, _, dim = _neighbours(torch.empty(x.shape, dtype=x.dtype, device="meta"), indices)
+    table, _, dim = neighbours(torch.empty(x.shape, dtype=x.dtype, device="meta"), indices)
     shape = torch.broadcast_shapes(*(k.shape for k in chosen))
     positions = torch.empty(shape, dtype=chosen[0].dtype, device="meta")
-    return takes_table(_merged(table, dim, len(chosen)), dim, positions)
+    return takes_table(merged(table, dim, len(chosen)), dim, positions)
 
 
 def index_by_masks(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> torch.Tensor:
     """aten::index.Tensor_out with masks as the positions they mark."""
-    positions = [p for k in indices for p in _positions(k)]
+    positions = [p for k in indices for p in mask_positions(k)]
     selected: torch.Tensor = torch.ops.aten.index.Tensor_out(x, positions, out=out)
     return selected
 
@@ -224,7 +229,7 @@ def _has_masks(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> bool:
     return any(k is not None and k.dtype is torch.bool for k in indices)
 
 
-def _positions(index: torch.Tensor | None) -> Indices:
+def mask_positions(index: torch.Tensor | None) -> Indices:
     """An index for every dim that a mask stands for; other indices stay."""
     if index is None or index.dtype is not torch.bool:
         return [index]

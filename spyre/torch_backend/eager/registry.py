@@ -21,6 +21,7 @@ from spyre.torch_backend.eager import (
     matmul,
     normalisation,
     reductions,
+    scatter,
     sorting,
 )
 from spyre.torch_backend.eager.dispatch import (
@@ -46,6 +47,7 @@ MODULES: tuple[ModuleType, ...] = (
     normalisation,
     cat,
     indexing,
+    scatter,
     sorting,
     masks,
     activations,

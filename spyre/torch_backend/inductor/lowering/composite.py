@@ -1,10 +1,9 @@
 """Aten operations composed of others in compiled code: larger tensors made of smaller ones, and
 writes to parts of tensors.
 
-The cores write no tensor in part and keep the rest; the parts are joined or chosen instead. Numbers
-of rows are compared in float32, which holds those below 2**24. Writes to other parts (diagonals,
-strides, steps) run eagerly between the bundles, as operations of ours: Inductor would make a write
-to a view of aten's, and an eager view is a tensor of its own to it.
+The cores write no tensor in part and keep the rest; the parts are joined instead. Writes to other
+parts (diagonals, strides, steps) run eagerly between the bundles, as operations of ours: Inductor
+would make a write to a view of aten's, and an eager view is a tensor of its own to it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import operator
-from spyre.torch_backend.eager import CONVERTED, INDICES, is_number_of
-from spyre.torch_backend.program import MAX_ROWS
+from spyre.torch_backend.eager import CONVERTED, is_number_of
 
 
 def repeat(x: torch.Tensor, repeats: Sequence[int]) -> Any:
@@ -65,10 +63,6 @@ def _can_enlarge(x: torch.Tensor) -> bool:
 
 def enlargement_decompositions() -> dict[Any, Callable[..., Any]]:
     return {operator("repeat"): repeat, operator("constant_pad_nd"): constant_pad_nd}
-
-
-MOST_COMPARISONS = 1 << 24
-"""Pairs of row and index that are compared to find what is written; beyond that, eager mode."""
 
 
 def slice_scatter(
@@ -121,68 +115,9 @@ def as_strided_scatter(
     return torch.ops.spyre.as_strided_scatter(x, source, size, stride, storage_offset)
 
 
-def index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-    """aten::index_copy: every row of the result is one of the source, or the one it was."""
-    if not _can_scatter(x, source) or not _is_index(x, dim, index) or source.dim() != x.dim():
-        return NotImplemented
-    return _rows_written(x, dim % x.dim(), index, source)
-
-
-def index_put(
-    x: torch.Tensor,
-    indices: Sequence[torch.Tensor | None],
-    values: torch.Tensor,
-    accumulate: bool = False,
-) -> Any:
-    """aten::index_put by one index for a dim, or by one mask over the first dims."""
-    given = [k for k, index in enumerate(indices) if index is not None]
-    if accumulate or len(given) != 1 or not _can_scatter(x, values):
-        return NotImplemented
-    (dim,) = given
-    index = indices[dim]
-    assert index is not None
-    if index.dtype is torch.bool:
-        return _marked(x, dim, index, values)
-    if not _is_index(x, dim, index):
-        return NotImplemented
-    sizes = (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
-    return _rows_written(x, dim, index, values.expand(sizes))
-
-
 def _can_scatter(x: torch.Tensor, source: torch.Tensor) -> bool:
     on_card = all(t.device.type == "spyre" and t.numel() > 0 for t in (x, source))
     return on_card and x.dtype == source.dtype and x.dtype in CONVERTED and x.dim() > 0
-
-
-def _is_index(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
-    if index.device != x.device or index.dtype not in INDICES or index.dim() != 1:
-        return False
-    rows, count = x.shape[dim], index.shape[0]
-    return bool(0 < rows + count <= MAX_ROWS and rows * count <= MOST_COMPARISONS)
-
-
-def _marked(x: torch.Tensor, dim: int, mask: torch.Tensor, values: torch.Tensor) -> Any:
-    """One value wherever the mask over the first dims holds."""
-    if dim or values.numel() != 1 or mask.device != x.device:
-        return NotImplemented
-    mask = mask.reshape((*mask.shape, *[1] * (x.dim() - mask.dim())))
-    return torch.where(mask, values.reshape(()), x)
-
-
-def _rows_written(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-    """Of rows written twice the last one counts; an index out of range writes nothing."""
-    rows, count = x.shape[dim], index.shape[0]
-    numbers = torch.arange(rows, dtype=torch.float32, device=x.device)
-    wanted = index.to(torch.float32)
-    wanted = torch.where(wanted < 0, wanted + rows, wanted)
-    if count == 1:
-        mask = (numbers == wanted).reshape([-1 if k == dim else 1 for k in range(x.dim())])
-        return torch.where(mask, source, x)
-    hits = numbers.unsqueeze(1) == wanted.unsqueeze(0)
-    order = torch.arange(1, count + 1, dtype=torch.float32, device=x.device)
-    last = torch.where(hits, order.unsqueeze(0), 0.0).amax(1)
-    places = torch.where(last > 0, last - 1, numbers + count)
-    return torch.cat([source, x], dim).index_select(dim, places.to(torch.int32))
 
 
 def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
@@ -200,6 +135,4 @@ def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
         operator("select_scatter"): select_scatter,
         operator("diagonal_scatter"): diagonal_scatter,
         operator("as_strided_scatter"): as_strided_scatter,
-        operator("index_copy"): index_copy,
-        operator("index_put"): index_put,
     }

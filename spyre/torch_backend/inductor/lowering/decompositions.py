@@ -30,6 +30,7 @@ from spyre.torch_backend.eager import (
     ScalarOperand,
     converted,
     eager_kernels,
+    index_put_functional,
     is_number_of,
     run,
     triangle,
@@ -103,6 +104,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         table[operator(f"{name}.Scalar")] = table[operator(f"{name}.Tensor")]
     table |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
     table[operator("celu")] = _celu
+    index_put = operator("index_put")
+    table[index_put] = _decomposition(index_put, index_put, index_put_functional)
     table |= {operator("sort"): _sort, operator("cat"): _cat_of_some(table[operator("cat")])}
     table |= scatter_decompositions() | enlargement_decompositions()
     return {op: _with_known_values(op, decompose) for op, decompose in table.items()}

@@ -1,0 +1,578 @@
+"""Writing through indices: index_copy, index_put, index_add, index_fill, scatter, embedding's
+backward pass.
+
+The cores read through indices but do not write through them, so every row of the result asks which
+index names it: the numbers of all rows are compared with all indices, and the last index that
+matches is the row of the source that is read. Sums add up the rows of the source with equal indices
+first. Comparisons are made in float32, in pieces of the index that memory has room for. An index
+out of range stops the launch with a device fault, as in reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+
+from spyre.lru_cache import LruCache
+from spyre.torch_backend.compat import operator
+from spyre.torch_backend.device import card_of
+from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    BOOL,
+    CONVERTED,
+    FLOAT,
+    FLOATS,
+    ZERO_SIZE,
+    ArgumentClass,
+    EagerKernel,
+    checked_dim,
+    copy_into,
+    fill,
+    operand,
+)
+from spyre.torch_backend.eager.indexing import (
+    INDICES,
+    Indices,
+    joint_position,
+    mask_positions,
+    merged,
+    neighbours,
+    select_elements,
+    select_rows,
+)
+from spyre.torch_backend.eager.masks import is_number_of, select
+from spyre.torch_backend.eager.matmul import is_small_product, product
+from spyre.torch_backend.program import (
+    MAX_ROWS,
+    Lowering,
+    LoweringError,
+    Value,
+    current_recorder,
+    gathered,
+    wrapped_positions,
+)
+from spyre.torch_backend.tensors import buffer_of
+
+MOST_COMPARISONS = 1 << 24
+"""Pairs of row and index that one program compares."""
+MOST_PIECES = 64
+"""Programs that one call may need; beyond that, the CPU."""
+MAX_NUMBERS = 32
+"""Tensors of row numbers that stay on the card."""
+_numbers: LruCache[tuple[int, int, int], torch.Tensor] = LruCache(MAX_NUMBERS)
+
+
+def row_numbers(count: int, device: torch.device) -> torch.Tensor:
+    """0 to count - 1 in float32, kept on its card. Any thread; at worst two make the same one."""
+    if current_recorder() is not None:
+        return torch.arange(count, dtype=torch.float32, device=device)
+    card = card_of(device)
+    key = (card.index, card.device.resets, count)
+    numbers = _numbers.get(key)
+    if numbers is None:
+        numbers = torch.arange(count, dtype=torch.float32, device="cpu").to(device)
+        buffer_of(numbers).leave_uncounted()
+        _numbers.put(key, numbers)
+    return numbers
+
+
+# --- lowerings -----------------------------------------------------------------------------------
+
+
+def checked_positions(low: Lowering, index: Value, rows: Value, wraps: bool) -> Value:
+    """Indices as float32 positions among ``rows`` (their numbers); those out of range are a fault.
+
+    The largest and the smallest are looked up among the numbers of rows: a gather checks them, and
+    what it finds is what they were.
+    """
+    position = low.convert(index, "float32")
+    if wraps:
+        position = wrapped_positions(low, position, rows.numel)
+    dims = tuple(range(len(position.sizes)))
+    for name, bound in (("max", "minimum"), ("min", "maximum")):
+        extreme = low.reduce(name, position, dims)
+        found = gathered(low, rows, 0, extreme.reshaped((1,)), (1,)).reshaped([1] * len(dims))
+        if position.numel == 1:
+            return found.reshaped(position.sizes)
+        position = low.pointwise(bound, position, found)
+    return position
+
+
+def _wanted(
+    low: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value, wraps: bool
+) -> Value:
+    if len(indices) == 1:
+        return checked_positions(low, indices[0], rows, wraps)
+    return checked_positions(low, joint_position(low, indices, extents), rows, False)
+
+
+def _last_match(low: Lowering, hits: Value, order: Value, dim: int) -> Value:
+    """1 + the last place along ``dim`` where ``hits`` is 1, or 0; without that dim."""
+    places = low.pointwise("add", order, low.constant(1.0, "float32"))
+    last = low.reduce("max", low.pointwise("mul", hits, _along(places, dim, hits)), (dim,))
+    return last.reshaped((*hits.sizes[:dim], *hits.sizes[dim + 1 :]))
+
+
+def _along(row: Value, dim: int, like: Value) -> Value:
+    """A value of one dim as dim ``dim`` of values such as ``like``."""
+    for _ in range(dim):
+        row = row.unsqueezed(0)
+    for _ in range(len(like.sizes) - dim - 1):
+        row = row.unsqueezed(len(row.sizes))
+    return row
+
+
+def _where(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
+    """a where a float32 condition is 1, else b, of b's dtype."""
+    truth = condition if b.dtype == "float32" else low.truth(condition)
+    return select(low, truth, a, b, b.dtype)
+
+
+def _is_written(low: Lowering, last: Value) -> Value:
+    return low.pointwise("greaterthan", last, low.constant(0.0, "float32"))
+
+
+def _place(low: Lowering, last: Value) -> Value:
+    """Of rows that are not written the first one."""
+    before = low.pointwise("sub", last, low.constant(1.0, "float32"))
+    return low.pointwise("maximum", before, low.constant(0.0, "float32"))
+
+
+def write_rows(
+    low: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
+) -> Value:
+    """x with the rows of ``source`` along ``dim`` where the indices name them; of rows written
+    twice the last one counts. A source of one row goes to all of them.
+    """
+    *indices, dim, extents, wraps = args
+    wanted = _wanted(low, indices, extents, rows, wraps)
+    hits = low.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
+    last = _last_match(low, hits, order, 1)
+    if source.sizes[dim] > 1:
+        source = select_rows(low, source, _place(low, last), dim, False)
+    return _where(low, _along(_is_written(low, last), dim, x), source, x)
+
+
+def add_rows(
+    low: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
+) -> Value:
+    """x [rows, width] plus the rows of ``source`` [count, width] that the indices send there.
+
+    A row of the matrix of equal indices sums all rows of the source with the same index.
+    """
+    *indices, extents, wraps = args
+    wanted = _wanted(low, indices, extents, rows, wraps)
+    same = low.pointwise("equal", wanted.unsqueezed(1), wanted.unsqueezed(0))
+    sums = product(low, same, source, source.dtype)
+    hits = low.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
+    last = _last_match(low, hits, order, 1)
+    picked = select_rows(low, sums, _place(low, last), 0, False)
+    total = low.pointwise("add", low.convert(x, source.dtype), picked)
+    return _where(low, _is_written(low, last).unsqueezed(1), low.convert(total, x.dtype), x)
+
+
+def write_elements(
+    low: Lowering,
+    x: Value,
+    index: Value,
+    source: Value,
+    rows: Value,
+    order: Value,
+    dim: int,
+    adds: bool,
+) -> Value:
+    """``output[index[i, j], j] = source[i, j]`` for ``dim`` 0, or added to what x has there."""
+    wanted = checked_positions(low, index, rows, False).unsqueezed(dim)
+    hits = low.pointwise("equal", _along(rows, dim, wanted), wanted)
+    if adds:
+        terms = low.convert(source, "float32").unsqueezed(dim)
+        terms = low.pointwise("where3", hits, terms, low.constant(0.0, "float32"))
+        total = low.reduce("sum", terms, (dim + 1,)).reshaped(x.sizes)
+        return low.convert(low.pointwise("add", low.convert(x, "float32"), total), x.dtype)
+    last = _last_match(low, hits, order, dim + 1)
+    if source.numel > 1:
+        source = select_elements(low, source, _place(low, last), dim)
+    return _where(low, _is_written(low, last), source, x)
+
+
+# --- rows by one index or several ----------------------------------------------------------------
+
+
+def _pieces(count: int, comparisons: int) -> Iterator[slice]:
+    """Parts of ``count`` indices that one program does, at ``comparisons`` for each of them."""
+    step = max(MOST_COMPARISONS // comparisons, 1)
+    for start in range(0, count, step):
+        yield slice(start, start + step)
+
+
+def _takes_rows(x: torch.Tensor, source: torch.Tensor, rows: int, *indices: torch.Tensor) -> bool:
+    """True if the cores can compare ``rows`` rows with the indices."""
+    if x.dtype not in CONVERTED or source.dtype != x.dtype:
+        return False
+    if any(k.dtype not in INDICES or k.device != x.device for k in indices):
+        return False
+    count = prod(torch.broadcast_shapes(*(k.shape for k in indices)))
+    fits = rows <= MAX_ROWS and rows * count <= MOST_PIECES * MOST_COMPARISONS
+    return bool(fits and source.device == x.device and min(x.numel(), source.numel(), count) > 0)
+
+
+def _written(
+    x: torch.Tensor,
+    dim: int,
+    indices: Sequence[torch.Tensor],
+    extents: tuple[int, ...],
+    source: torch.Tensor,
+    wraps: bool,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """``x`` written along ``dim`` by indices of one dim; ``out`` may be ``x``."""
+    rows = x.shape[dim]
+    numbers = row_numbers(rows, x.device)
+    for part in _pieces(len(indices[0]), rows):
+        chosen = [index[part] for index in indices]
+        count = len(chosen[0])
+        piece = source if source.shape[dim] == 1 else source.narrow(dim, part.start, count)
+        operands = [x, piece, numbers, row_numbers(count, x.device), *chosen]
+        x = fill("write_rows", write_rows, operands, (dim, extents, wraps), out, x.shape)
+    return x
+
+
+def _added_along(
+    x: torch.Tensor,
+    dim: int,
+    indices: Sequence[torch.Tensor],
+    extents: tuple[int, ...],
+    source: torch.Tensor,
+    wraps: bool,
+) -> torch.Tensor:
+    """``x`` with the rows of ``source`` added along ``dim``, by indices of one dim."""
+    front = x.movedim(dim, 0)
+    rows = source.movedim(dim, 0).reshape(len(indices[0]), -1)
+    total = _added(front.reshape(x.shape[dim], -1), indices, extents, rows, wraps)
+    return total.reshape(front.shape).movedim(0, dim)
+
+
+def _added(
+    x: torch.Tensor,
+    indices: Sequence[torch.Tensor],
+    extents: tuple[int, ...],
+    source: torch.Tensor,
+    wraps: bool,
+) -> torch.Tensor:
+    """`_added_along` of rows [rows, width]; sums of several pieces stay in float32."""
+    count = len(indices[0])
+    pieces = [*_pieces(count, max(x.shape[0], count))]
+    total = x.float() if len(pieces) > 1 else x
+    numbers = row_numbers(x.shape[0], x.device)
+    for part in pieces:
+        chosen = [index[part] for index in indices]
+        operands = [total, source[part], numbers, row_numbers(len(chosen[0]), x.device), *chosen]
+        made = torch.empty_like(total, memory_format=torch.contiguous_format)
+        total = fill("add_rows", add_rows, operands, (extents, wraps), made)
+    return total.to(x.dtype)
+
+
+def _can_add(x: torch.Tensor, count: int, width: int) -> bool:
+    """Floats; of float32 as many rows as the vector unit can multiply."""
+    if x.dtype not in FLOATS:
+        return False
+    return x.dtype is not torch.float32 or is_small_product((count, count), width)
+
+
+def index_copy(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
+) -> torch.Tensor:
+    """aten::index_copy.out; tensors of rank 0 have one row."""
+    if not x.dim():
+        return copy_into(out, source.reshape(()))
+    dim = checked_dim(dim, x.dim())
+    index = index.reshape(-1)
+    source = source.reshape(_rows_like(x, dim, index))
+    return _written(x, dim, [index], (x.shape[dim],), source, False, out)
+
+
+def _rows_like(x: torch.Tensor, dim: int, index: torch.Tensor) -> tuple[int, ...]:
+    return (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
+
+
+def _takes_index_copy(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
+) -> bool:
+    rows = x.shape[dim] if x.dim() else 1
+    return x.dtype == out.dtype and _takes_rows(x, source, rows, index)
+
+
+def index_add(
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: torch.Tensor,
+    *,
+    alpha: float = 1,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """aten::index_add.out."""
+    source = source * alpha if alpha != 1 else source
+    if not x.dim():
+        return copy_into(out, x + source.reshape(()))
+    dim = checked_dim(dim, x.dim())
+    index = index.reshape(-1)
+    source = source.reshape(_rows_like(x, dim, index))
+    return copy_into(out, _added_along(x, dim, [index], (x.shape[dim],), source, False))
+
+
+def _takes_index_add(
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: torch.Tensor,
+    *,
+    alpha: float = 1,
+    out: torch.Tensor,
+) -> bool:
+    rows = x.shape[dim] if x.dim() else 1
+    fits = x.dtype == out.dtype and _takes_rows(x, source, rows, index)
+    return fits and _can_add(x, index.numel(), x.numel() // rows)
+
+
+def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """aten::index_fill_, of a number or a tensor of rank 0; negative indices count from the end."""
+    target = x if x.dim() else x.reshape(1)
+    dim = checked_dim(dim, x.dim())
+    row = torch.as_tensor(value, dtype=x.dtype, device=x.device).reshape([1] * target.dim())
+    _written(target, dim, [index.reshape(-1)], (target.shape[dim],), row, True, target)
+    return x
+
+
+def _takes_index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> bool:
+    if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.dim()):
+        return False
+    return _takes_rows(x, x, x.shape[dim] if x.dim() else 1, index)
+
+
+def index_put(
+    x: torch.Tensor,
+    indices: Indices,
+    values: torch.Tensor,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> torch.Tensor:
+    """aten::_index_put_impl_."""
+    return x.copy_(index_put_of(x, indices, values, accumulate))
+
+
+def index_put_of(
+    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """aten::index_put by indices: a new tensor."""
+    dims = [k for k, index in enumerate(indices) if index is not None]
+    front, placed, dim = neighbours(x, indices)
+    chosen = torch.broadcast_tensors(*(k for k in placed if k is not None))
+    count, flat = len(chosen), [k.reshape(-1) for k in chosen]
+    outer, inner = front.shape[:dim], front.shape[dim + count :]
+    extents = tuple(front.shape[dim : dim + count])
+    table = merged(front, dim, count)
+    source = values.reshape([1] * table.dim()) if values.numel() == 1 else values
+    if values.numel() > 1 or accumulate:
+        source = values.expand(*outer, *chosen[0].shape, *inner).reshape(*outer, -1, *inner)
+    if accumulate:
+        result = _added_along(table, dim, flat, extents, source, True)
+    else:
+        made = torch.empty_like(table, memory_format=torch.contiguous_format)
+        result = _written(table, dim, flat, extents, source, True, made)
+    result = result.reshape(front.shape)
+    if front is x:
+        return result
+    order = [*dims, *(k for k in range(x.dim()) if k not in dims)]
+    return result.permute([order.index(k) for k in range(x.dim())])
+
+
+def takes_index_put(
+    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False, *_: Any
+) -> bool:
+    """True if the cores can compare all rows with the indices."""
+    chosen = [k for k in indices if k is not None]
+    if not chosen or not x.dim():
+        return False
+    rows = prod(x.shape[k] for k, index in enumerate(indices) if index is not None)
+    fits = _takes_rows(x, values, rows, *chosen)
+    count = prod(torch.broadcast_shapes(*(k.shape for k in chosen)))
+    return fits and (not accumulate or _can_add(x, count, x.numel() // rows))
+
+
+def index_put_by_masks(
+    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False, *_: Any
+) -> torch.Tensor:
+    """aten::_index_put_impl_ with masks: where one holds, or by the positions they mark."""
+    if (mask := _only_mask(x, indices, values, accumulate)) is not None:
+        return x.masked_fill_(mask, values.reshape(()))
+    positions = [p for k in indices for p in mask_positions(k)]
+    written: torch.Tensor = operator("_index_put_impl_")(x, positions, values, accumulate)
+    return written
+
+
+def _only_mask(
+    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool
+) -> torch.Tensor | None:
+    """The one mask over the first dims that one value goes to, in as many dims as ``x``."""
+    (mask, *others) = indices
+    if mask is None or others or mask.dtype is not torch.bool or values.numel() > 1 or accumulate:
+        return None
+    return mask.reshape((*mask.shape, *[1] * (x.dim() - mask.dim())))
+
+
+def index_put_functional(
+    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """aten::index_put for a recorder, which cannot be told how many positions a mask marks."""
+    if (mask := _only_mask(x, indices, values, accumulate)) is not None and values.numel():
+        return torch.where(mask, values.reshape(()), x)
+    if not takes_index_put(x, indices, values, accumulate):
+        raise LoweringError(
+            f"index_put by {[None if k is None else k.dtype for k in indices]} of {x.dtype}"
+        )
+    return index_put_of(x, indices, values, accumulate)
+
+
+def _has_masks(x: torch.Tensor, indices: Indices, *_: Any) -> bool:
+    return any(k is not None and k.dtype is torch.bool and k.device == x.device for k in indices)
+
+
+def embedding_dense_backward(
+    grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scale_by_freq: bool
+) -> torch.Tensor:
+    """aten::embedding_dense_backward: gradients of equal indices, added; none for the padding."""
+    width = grad.shape[-1]
+    flat, grads = indices.reshape(-1), grad.reshape(-1, width)
+    if padding >= 0:
+        grads = grads.masked_fill((flat == padding).unsqueeze(1), 0)
+    zeros = torch.zeros(rows, width, dtype=grad.dtype, device=grad.device)
+    return _added(zeros, [flat], (rows,), grads, False)
+
+
+def _takes_embedding_backward(
+    grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scale_by_freq: bool
+) -> bool:
+    if scale_by_freq or not grad.numel() or grad.dtype not in FLOATS:
+        return False
+    fits = _takes_rows(grad, grad, rows, indices)
+    return fits and _can_add(grad, indices.numel(), grad.shape[-1])
+
+
+# --- scatter: an index per element ---------------------------------------------------------------
+
+
+def scatter(
+    adds: bool,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: Any,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """aten::scatter.src_out, scatter.value_out and scatter_add.out."""
+    if not x.dim():
+        x, index = x.reshape(1), index.reshape(1)
+        source = source.reshape(1) if isinstance(source, torch.Tensor) else source
+        return copy_into(out, scatter(adds, x, 0, index, source, out=x.clone()).reshape(()))
+    dim = checked_dim(dim, x.dim())
+    region = tuple(slice(None) if k == dim else slice(0, n) for k, n in enumerate(index.shape))
+    if isinstance(source, torch.Tensor):
+        source = source[tuple(slice(0, n) for n in index.shape)]
+    if x[region].shape != x.shape:
+        return _scatter_in(region, adds, x, dim, index, source, out)
+    rows, count = x.shape[dim], index.shape[dim]
+    numbers = row_numbers(rows, x.device)
+    for part in _pieces(count, x.numel()):
+        length = min(part.stop, count) - part.start
+        piece = operand(source, x.dtype)
+        if isinstance(piece, torch.Tensor):
+            piece = piece.narrow(dim, part.start, length)
+        order = row_numbers(length, x.device)
+        operands = [x, index.narrow(dim, part.start, length), piece, numbers, order]
+        x = fill("write_elements", write_elements, operands, (dim, adds), out, x.shape)
+    return x
+
+
+def _scatter_in(
+    region: tuple[slice, ...],
+    adds: bool,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: Any,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """`scatter` by an index that does not reach all of ``x``."""
+    if current_recorder() is not None:
+        raise LoweringError("a scatter to a part of a tensor")
+    part = x[region].contiguous()
+    written = scatter(adds, part, dim, index, source, out=torch.empty_like(part))
+    whole = copy_into(out, x)
+    whole[region].copy_(written)
+    return whole
+
+
+def _takes_scatter(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
+) -> bool:
+    if x.dtype not in CONVERTED or x.dtype != out.dtype or index.dtype not in INDICES:
+        return False
+    rows = x.shape[dim] if x.dim() else 1
+    if isinstance(source, torch.Tensor):
+        fits = source.dtype == x.dtype and source.device == x.device
+    else:
+        fits = is_number_of(source, x.dtype)
+    pairs = rows * index.numel()
+    fits = fits and rows <= MAX_ROWS and pairs <= MOST_PIECES * MOST_COMPARISONS
+    return bool(fits and index.device == x.device and x.numel() and index.numel())
+
+
+def _takes_scatter_add(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
+) -> bool:
+    return x.dtype in FLOATS and _takes_scatter(x, dim, index, source, out=out)
+
+
+def _scatter_of_nothing(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
+) -> torch.Tensor:
+    return copy_into(out, x)
+
+
+def _takes_scatter_of_nothing(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
+) -> bool:
+    return not index.numel() and x.dtype == out.dtype
+
+
+def _scatters(adds: bool) -> dict[ArgumentClass, EagerKernel]:
+    return {
+        ZERO_SIZE: EagerKernel(_scatter_of_nothing, _takes_scatter_of_nothing),
+        ANY: EagerKernel(partial(scatter, adds), _takes_scatter_add if adds else _takes_scatter),
+    }
+
+
+_FILL = {ANY: EagerKernel(index_fill, _takes_index_fill)}
+
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    "index_copy.out": {ANY: EagerKernel(index_copy, _takes_index_copy)},
+    "index_add.out": {FLOAT: EagerKernel(index_add, _takes_index_add)},
+    "index_fill_.int_Scalar": _FILL,
+    "index_fill_.int_Tensor": _FILL,
+    "_index_put_impl_": {
+        BOOL: EagerKernel(index_put_by_masks, _has_masks),
+        ANY: EagerKernel(index_put, takes_index_put),
+    },
+    "embedding_dense_backward": {
+        FLOAT: EagerKernel(embedding_dense_backward, _takes_embedding_backward)
+    },
+    "scatter.src_out": _scatters(False),
+    "scatter.value_out": _scatters(False),
+    "scatter_add.out": _scatters(True),
+}
