@@ -1,8 +1,8 @@
-"""Run PyTorch's operator database on a device and compare with the CPU in float32.
+"""Run PyTorch's operator database on a device in several ways and compare with the CPU.
 
-Exit codes: 0 when at least 97 % of the operators of every dtype pass with all their samples,
-nothing is wrong, hangs or crashes, and the operators that must run on the simulated cores do;
-1 when not; 2 when nothing could run.
+Exit codes: 0 when as many of the supported operators as each way's bar says pass with all their
+samples, nothing is wrong, hangs or crashes, and the operators that must run on the simulated cores
+do; 1 when not; 2 when nothing could run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from rich.console import Console
@@ -19,17 +20,24 @@ from tests.opinfo.outcome import OpResult
 from tests.opinfo.pool import Job, PoolOptions, run_jobs
 from tests.opinfo.process import WorkerDied
 from tests.opinfo.report import as_json, print_report, write_json
-from tests.opinfo.samples import DATABASE, DTYPES, load_database, selected
+from tests.opinfo.samples import DATABASE, DTYPES, load_database
 from tests.opinfo.summary import shortcomings
+from tests.opinfo.ways import WAYS, selected
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     database = load_database(options.database)
-    keys = {dtype: selected(database, dtype, options.ops) for dtype in options.dtype}
-    jobs = [Job(op, dtype) for dtype in options.dtype for op in keys[dtype]]
+    jobs = [
+        Job(op, dtype, way)
+        for way in options.ways
+        for dtype in options.dtype
+        for op in selected(database, dtype, way, options.ops)
+    ]
+    piece, pieces = options.sample
+    jobs = jobs[piece - 1 :: pieces]
     if options.list:
-        print("\n".join(f"{job.dtype} {job.op}" for job in jobs))
+        print("\n".join(f"{job.way} {job.dtype} {job.op}" for job in jobs))
         return 0
     start = time.perf_counter()
     pool = PoolOptions(
@@ -44,17 +52,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if shortcomings(results) else 0
 
 
+EVERY = 50
+"""Every so many operators the run says how far it is."""
+
+
 class _Progress:
-    """One line per operator that does not pass, with how far the run is."""
+    """One line per operator that does not pass, and now and then one, with how far the run is."""
 
     def __init__(self, total: int, quiet: bool) -> None:
         self.total, self.quiet, self.count = total, quiet, 0
 
     def __call__(self, result: OpResult) -> None:
         self.count += 1
-        if not self.quiet and result.counted and not result.passes:
-            where = f"{self.count}/{self.total} {result.dtype} {result.op}"
-            print(f"{where}: {result.outcome}: {result.reason}", file=sys.stderr, flush=True)
+        failed = result.counted and not result.passes
+        if not self.quiet and (failed or self.count % EVERY == 0):
+            where = f"{self.count}/{self.total} {result.way} {result.dtype} {result.op}"
+            why = f"{result.outcome}: {result.reason}" if failed else result.outcome
+            print(f"{where}: {why}", file=sys.stderr, flush=True)
 
 
 def _report(results: list[OpResult], options: argparse.Namespace, seconds: float) -> None:
@@ -69,22 +83,37 @@ def _report(results: list[OpResult], options: argparse.Namespace, seconds: float
     print(f"{seconds:.0f} s", file=sys.stderr)
 
 
-def _dtypes(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in DTYPES:
-            raise argparse.ArgumentTypeError(f"{name}: one of {', '.join(DTYPES)}")
-    return names
+def _names(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Reads a list of known names, separated by commas."""
+
+    def read(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name}: one of {', '.join(known)}")
+        return names
+
+    return read
+
+
+def _piece(text: str) -> tuple[int, int]:
+    """ "K/N": piece K of N."""
+    piece, _, pieces = text.partition("/")
+    if not (piece.isdecimal() and pieces.isdecimal() and 1 <= int(piece) <= int(pieces)):
+        raise argparse.ArgumentTypeError(f"{text}: a piece and their number, such as 2/10")
+    return int(piece), int(pieces)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
     add = parser.add_argument
-    add("--dtype", type=_dtypes, default=["float16", "float32"], metavar="NAMES")
+    add("--ways", type=_names(WAYS), default=[*WAYS], metavar="NAMES", help=f"of {', '.join(WAYS)}")
+    add("--dtype", type=_names(DTYPES), default=["float16", "float32"], metavar="NAMES")
     add("--device", default="spyre", metavar="NAME", help="device under test (default: spyre)")
     add("--json", nargs="?", const="-", metavar="FILE", help="write everything (default: print it)")
     add("--ops", metavar="REGEX", help="only operators whose name/variant matches")
     add("--limit", type=int, metavar="N", help="at most N samples per operator")
+    add("--sample", type=_piece, default=(1, 1), metavar="K/N", help="piece K of N of the run")
     add("--jobs", type=int, default=1, metavar="N", help="worker processes")
     add("--timeout", type=float, default=300.0, metavar="SECONDS", help="per operator")
     add("--database", default=DATABASE, metavar="MODULE:NAME", help="other operators")

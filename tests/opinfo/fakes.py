@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,14 @@ class FakeSample:
     input: Any
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+    broadcasts_input: bool = False
+
+    @staticmethod
+    def output_process_fn_grad(result: Any) -> Any:
+        return result
+
+    def noncontiguous(self) -> FakeSample:
+        return replace(self, input=self.input.t().contiguous().t())
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,21 @@ class FakeOp:
     arguments: tuple[Any, ...] = ()
     variant_test_name: str = ""
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16)
+    inplace_variant: Callable[..., Any] | None = None
+    supports_out: bool = False
+    supports_autograd: bool = True
+    inplace_operator_variant: None = None
 
-    def sample_inputs(self, device: str, dtype: torch.dtype, **_: Any) -> Iterator[FakeSample]:
+    @property
+    def backward_dtypes(self) -> tuple[torch.dtype, ...]:
+        return self.dtypes
+
+    def sample_inputs(
+        self, device: str, dtype: torch.dtype, requires_grad: bool
+    ) -> Iterator[FakeSample]:
         for shape in ((3,), (2, 5)):
             values = torch.randn(shape, dtype=torch.float32, device=device).to(dtype)
-            yield FakeSample(values, self.arguments)
+            yield FakeSample(values.requires_grad_(requires_grad), self.arguments)
 
 
 def die(tensor: torch.Tensor) -> torch.Tensor:

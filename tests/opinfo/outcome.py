@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PASSED, REFUSED, UNREFERENCED = "passed", "refused", "unreferenced"
+PASSED, UNREFERENCED = "passed", "unreferenced"
+UNSUPPORTED, REFUSED = "unsupported dtype", "refused by code"
 RAISED, WRONG, TIMEOUT, CRASHED = "raised", "wrong", "timeout", "crashed"
 
-SEVERITY = (UNREFERENCED, PASSED, REFUSED, RAISED, WRONG, TIMEOUT, CRASHED)
+SEVERITY = (UNREFERENCED, PASSED, UNSUPPORTED, REFUSED, RAISED, WRONG, TIMEOUT, CRASHED)
 """Outcomes from harmless to worst; an operator has the worst of its samples.
 
-``unreferenced``: no CPU can run the operator, so there is nothing to compare with. ``refused``: the
-device says it does not support a dtype that the documents say it does not support, and the sample
-needs that dtype; it counts as a pass.
+``unreferenced``: no CPU can run the operator in this way, so there is nothing to compare with.
+``unsupported dtype``: the device says it does not support a dtype that the documents say it does
+not support, and the sample needs that dtype; it counts as a pass. ``refused by code``: any other
+refusal with a code (:mod:`spyre.codes`), which is no pass, but no wrong number either.
 """
 
 KEPT_FAILURES = 5
@@ -33,7 +35,7 @@ class SampleResult:
 
 @dataclass(frozen=True)
 class OpResult:
-    """Outcome of one operator in one dtype: the worst of its samples."""
+    """Outcome of one operator in one dtype and one way: the worst of its samples."""
 
     op: str
     dtype: str
@@ -43,6 +45,7 @@ class OpResult:
     fallbacks: dict[str, int] = field(default_factory=dict)
     error: float = 0.0
     seconds: float = 0.0
+    way: str = "forward"
 
     @property
     def samples(self) -> int:
@@ -55,7 +58,7 @@ class OpResult:
 
     @property
     def passes(self) -> bool:
-        return self.outcome in (PASSED, REFUSED)
+        return self.outcome in (PASSED, UNSUPPORTED)
 
     @property
     def reason(self) -> str:
@@ -78,7 +81,12 @@ def worst(outcomes: list[str]) -> str:
 
 
 def summarised(
-    op: str, dtype: str, results: list[SampleResult], fallbacks: dict[str, int], seconds: float
+    op: str,
+    dtype: str,
+    results: list[SampleResult],
+    fallbacks: dict[str, int],
+    seconds: float,
+    way: str = "forward",
 ) -> OpResult:
     """The result of an operator from those of its samples, the worst failures first."""
     outcomes = [result.outcome for result in results]
@@ -87,4 +95,5 @@ def summarised(
     failures.sort(key=lambda result: -SEVERITY.index(result.outcome))
     error = max((result.error for result in results), default=0.0)
     kept = failures[:KEPT_FAILURES]
-    return OpResult(op, dtype, worst(outcomes), counts, kept, fallbacks, error, round(seconds, 3))
+    seconds = round(seconds, 3)
+    return OpResult(op, dtype, worst(outcomes), counts, kept, fallbacks, error, seconds, way)

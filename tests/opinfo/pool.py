@@ -16,10 +16,11 @@ from tests.opinfo.samples import DATABASE
 
 @dataclass(frozen=True)
 class Job:
-    """One operator in one dtype."""
+    """One operator in one dtype and one way."""
 
     op: str
     dtype: str
+    way: str = "forward"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class _Run:
         start = time.monotonic()
         at = SampleResult(-1, CRASHED)
         try:
-            worker.send({"op": job.op, "dtype": job.dtype})
+            worker.send({"op": job.op, "dtype": job.dtype, "way": job.way})
             while (message := worker.receive(start + self.options.timeout))["event"] != "result":
                 at = SampleResult(message["index"], CRASHED, sample=message["sample"])
             return OpResult.from_json(message["result"]), worker
@@ -116,4 +117,4 @@ class _Run:
         worker.close()
         failure = SampleResult(at.index, outcome, reason, at.sample)
         seconds = time.monotonic() - start
-        return summarised(job.op, job.dtype, [failure], {}, seconds), None
+        return summarised(job.op, job.dtype, [failure], {}, seconds, job.way), None

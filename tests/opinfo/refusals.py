@@ -1,4 +1,7 @@
-"""When "the device does not support this dtype" is a documented answer (Runtime reference §2)."""
+"""What the device refuses, and when "it does not support this dtype" is a documented answer.
+
+The formats the device has: Runtime reference §2.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spyre.errors import SpyreError
 from tests.opinfo.trees import leaves
 
 DEVICE_DTYPES = frozenset(
@@ -28,6 +32,19 @@ def refused_dtype(error: BaseException) -> torch.dtype | None:
     match = REFUSAL.search(str(error))
     dtype = getattr(torch, match.group(1), None) if match else None
     return dtype if isinstance(dtype, torch.dtype) and dtype not in DEVICE_DTYPES else None
+
+
+def refusal_code(error: BaseException) -> str:
+    """The code with which the package refuses, also from within torch.compile; else empty.
+
+    What stops the card, or is wrong, is no refusal: the exit code tells them apart.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, SpyreError):
+            return seen.code if seen.exit_code == 2 else ""
+        seen = getattr(seen, "inner_exception", None) or seen.__cause__ or seen.__context__
+    return ""
 
 
 def dtypes_met(

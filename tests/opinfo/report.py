@@ -20,7 +20,7 @@ from tests.opinfo.rules import EMPTY, RANDOM, RANDOM_WITH
 from tests.opinfo.summary import delivered, shortcomings, summaries
 from tests.opinfo.tolerances import DEFAULT_REASONS, DEFAULTS, OVERRIDES, Override
 
-COLUMNS = (o.PASSED, o.REFUSED, o.RAISED, o.WRONG, o.TIMEOUT, o.CRASHED)
+COLUMNS = (o.PASSED, o.UNSUPPORTED, o.REFUSED, o.RAISED, o.WRONG, o.TIMEOUT, o.CRASHED)
 
 
 def print_report(results: list[OpResult], console: Console) -> None:
@@ -79,32 +79,36 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 
 
 def _totals(results: list[OpResult]) -> Table:
-    table = _table("operators", "dtype", "operators", "passing", *COLUMNS, "not counted", "samples")
+    table = _table(
+        "operators", "way", "dtype", "operators", "passing", *COLUMNS, "not counted", "samples"
+    )
     for one in summaries(results):
         counts = [str(one.counts.get(name, 0)) for name in COLUMNS]
         share = f"{one.share:.1%}"
         rest = (str(one.unreferenced), str(one.samples))
-        table.add_row(one.dtype, str(one.ops), share, *counts, *rest)
+        table.add_row(one.way, one.dtype, str(one.ops), share, *counts, *rest)
     return table
 
 
 def _failures(results: list[OpResult]) -> Table:
-    table = _table("operators that do not pass", "operator", "dtype", "outcome", "samples", "why")
+    table = _table(
+        "operators that do not pass", "operator", "way", "dtype", "outcome", "samples", "why"
+    )
     for result in results:
         if result.counted and not result.passes:
             counts = ", ".join(f"{count} {name}" for name, count in result.counts.items())
             worst = result.failures[0]
             why = escape(f"{worst.reason}\n[{worst.index}] {worst.sample}")
-            table.add_row(result.op, result.dtype, result.outcome, counts, why)
+            table.add_row(result.op, result.way, result.dtype, result.outcome, counts, why)
     return table
 
 
 def _unreferenced(results: list[OpResult]) -> Table:
-    table = _table("operators that do not count", "operator", "dtype", "why")
+    table = _table("operators that do not count", "operator", "way", "dtype", "why")
     for result in results:
         if not result.counted:
             why = result.reason or "no sample inputs"
-            table.add_row(result.op, result.dtype, escape(why))
+            table.add_row(result.op, result.way, result.dtype, escape(why))
     return table
 
 

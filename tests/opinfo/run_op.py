@@ -26,14 +26,15 @@ from tests.opinfo.reference import (
     run_native,
     run_reference,
 )
-from tests.opinfo.refusals import dtypes_met, refused_dtype
+from tests.opinfo.refusals import dtypes_met, refusal_code, refused_dtype
 from tests.opinfo.rules import EMPTY, HOST_ARGUMENTS, RANGES, WITHOUT_REFERENCE, is_random
-from tests.opinfo.samples import DTYPES, Sample, key_of, make_samples, seed_all
+from tests.opinfo.samples import DTYPES, Sample, key_of, seed_all
 from tests.opinfo.selection import selects_same
 from tests.opinfo.structure import structure_difference
 from tests.opinfo.target import Target
 from tests.opinfo.tolerances import DEFAULTS, Tolerance, tolerance_of
 from tests.opinfo.trees import leaves, mapped
+from tests.opinfo.ways import Call, calls_of
 
 REASON_LENGTH = 300
 
@@ -44,18 +45,19 @@ def run_op(
     target: Target,
     limit: int | None = None,
     progress: Callable[[int, str], None] = lambda index, sample: None,
+    way: str = "forward",
 ) -> OpResult:
     """Outcome of all samples of ``op``; ``progress`` hears of each before it runs."""
     start = time.perf_counter()
     results: list[SampleResult] = []
     fallbacks: Counter[str] = Counter()
-    for index, sample in enumerate(make_samples(op, dtype, limit)):
-        progress(index, sample.summary())
-        trial = _Trial(op, dtype, target, sample)
+    for index, call in enumerate(calls_of(op, dtype, way, limit)):
+        progress(index, call.sample.summary())
+        trial = _Trial(key_of(op), way, dtype, target, call)
         results.append(trial.result(index))
         fallbacks.update(trial.fallbacks)
     seconds = time.perf_counter() - start
-    return summarised(key_of(op), dtype, results, dict(fallbacks), seconds)
+    return summarised(key_of(op), dtype, results, dict(fallbacks), seconds, way)
 
 
 class _Failure(Exception):
@@ -69,9 +71,10 @@ class _Failure(Exception):
 class _Trial:
     """One sample on its way through the CPU and the device."""
 
-    def __init__(self, op: Any, dtype: str, target: Target, sample: Sample) -> None:
-        self.op, self.key, self.dtype = op.op, key_of(op), DTYPES[dtype]
-        self.target, self.sample = target, sample
+    def __init__(self, key: str, way: str, dtype: str, target: Target, call: Call) -> None:
+        self.key, self.way, self.dtype = key, way, DTYPES[dtype]
+        self.op, self.on_device = call.function, call.on_device or call.function
+        self.target, self.sample = target, call.sample
         self.fallbacks: Counter[str] = Counter()
 
     def result(self, index: int) -> SampleResult:
@@ -105,7 +108,7 @@ class _Trial:
         try:
             return call()
         except Exception as error:
-            known = WITHOUT_REFERENCE.fullmatch(self.key) is not None
+            known = self.way != "forward" or WITHOUT_REFERENCE.fullmatch(self.key) is not None
             outcome = o.UNREFERENCED if known else o.RAISED
             raise _Failure(outcome, f"on the CPU: {_first_line(error)}") from error
 
@@ -133,7 +136,7 @@ class _Trial:
         before = Counter(self.target.fallbacks())
         seed_all(DEVICE_SEED)
         try:
-            result = self._guarded(lambda: self.target.run(self.op, args, kwargs))
+            result = self._guarded(lambda: self.target.run(self.on_device, args, kwargs))
         finally:
             self.fallbacks = Counter(self.target.fallbacks()) - before
         return Run(result, args, kwargs)
@@ -155,14 +158,14 @@ class _Trial:
             raise self._raised(error) from error
 
     def _raised(self, error: Exception) -> _Failure:
-        """Refused when the documents say so and the sample needs the dtype; else raised."""
+        """A dtype is unsupported when the documents say so and the sample needs it."""
         refused = refused_dtype(error)
         if refused is not None:
             needed = dtypes_met(self.op, self.sample.args, self.sample.kwargs)
             if refused in needed:
-                return _Failure(o.REFUSED, _first_line(error))
+                return _Failure(o.UNSUPPORTED, _first_line(error))
             return _Failure(o.RAISED, f"refuses a dtype nobody asked for: {_first_line(error)}")
-        return _Failure(o.RAISED, _first_line(error))
+        return _Failure(o.REFUSED if refusal_code(error) else o.RAISED, _first_line(error))
 
     def _check_range(self, result: Any) -> None:
         low, high = RANGES.get(self.key, (float("-inf"), float("inf")))

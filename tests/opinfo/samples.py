@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import random
-import re
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +28,15 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    @staticmethod
+    def of(sample: Any) -> Sample:
+        """From a sample input of the database."""
+        return Sample((sample.input, *sample.args), dict(sample.kwargs))
+
+    def detached(self) -> Sample:
+        """The same with tensors that no graph knows."""
+        return Sample(*mapped((self.args, self.kwargs), _detached))
+
     def described(self) -> str:
         """Shapes, dtypes and other arguments in one line."""
         shown = [_shown(argument) for argument in self.args]
@@ -53,12 +60,6 @@ def key_of(op: Any) -> str:
     return f"{op.name}/{op.variant_test_name}" if op.variant_test_name else str(op.name)
 
 
-def selected(database: dict[str, Any], dtype: str, pattern: str | None) -> list[str]:
-    """Keys of the operators that take ``dtype`` on the CPU and match the regular expression."""
-    matches = re.compile(pattern or "")
-    return [k for k, op in database.items() if DTYPES[dtype] in op.dtypes and matches.search(k)]
-
-
 def seed_all(seed: int) -> None:
     """Seed every generator that sample functions and operators draw from."""
     torch.manual_seed(seed)
@@ -71,14 +72,20 @@ def seed_of(key: str, dtype: str) -> int:
     return zlib.crc32(f"{key} {dtype}".encode())
 
 
-def make_samples(op: Any, dtype: str, limit: int | None) -> list[Sample]:
-    """The sample inputs of ``op``, the same ones whenever they are made."""
+def sample_inputs(
+    op: Any, dtype: str, limit: int | None = None, *, requires_grad: bool = False
+) -> list[Any]:
+    """The sample inputs of ``op``, the same ones whenever they are made; ``limit``: so many of
+    them, from the first to the last."""
     seed_all(seed_of(key_of(op), dtype))
-    found = op.sample_inputs("cpu", DTYPES[dtype], requires_grad=False)
-    return [
-        Sample((sample.input, *sample.args), dict(sample.kwargs))
-        for sample in itertools.islice(found, limit)
-    ]
+    found = list(op.sample_inputs("cpu", DTYPES[dtype], requires_grad=requires_grad))
+    if limit is None or limit >= len(found):
+        return found
+    return [found[number * len(found) // limit] for number in range(limit)]
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _shown(argument: Any) -> str:

@@ -1,4 +1,4 @@
-"""Counts results per dtype and says whether the run meets the bar."""
+"""Counts results per way and dtype, and says whether the run meets the bar."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from tests.opinfo import outcome as o
 from tests.opinfo.deliver import DELIVERED
 from tests.opinfo.outcome import OpResult
+from tests.opinfo.ways import WAYS
 
 BAR = 0.97
-"""Part of the operators of a dtype that must pass with all samples."""
+"""Part of the operators that must pass with all samples, in dtypes other than float32; there each
+way has its own."""
 
 
 @dataclass(frozen=True)
-class DtypeSummary:
-    """One dtype: operators that count, and how many of them have each outcome."""
+class Summary:
+    """One way and dtype: operators that count, and how many of them have each outcome."""
 
+    way: str
     dtype: str
     ops: int
     counts: dict[str, int]
@@ -25,12 +28,21 @@ class DtypeSummary:
 
     @property
     def passed(self) -> int:
-        """Operators that pass: all samples right, or refused as documented."""
-        return self.counts.get(o.PASSED, 0) + self.counts.get(o.REFUSED, 0)
+        return self.counts.get(o.PASSED, 0)
+
+    @property
+    def supported(self) -> int:
+        """Operators that need no dtype without a format on the device."""
+        return self.ops - self.counts.get(o.UNSUPPORTED, 0)
 
     @property
     def share(self) -> float:
-        return self.passed / self.ops if self.ops else 0.0
+        """Part of the supported operators that pass; 1 where none is."""
+        return self.passed / self.supported if self.supported else 1.0
+
+    @property
+    def bar(self) -> float:
+        return WAYS[self.way].bar if self.dtype == "float32" else BAR
 
 
 @dataclass(frozen=True)
@@ -45,27 +57,31 @@ class Delivered:
         return self.result.passes and not self.result.fallbacks
 
 
-def summaries(results: list[OpResult]) -> list[DtypeSummary]:
-    """One summary per dtype, in the order in which dtypes first appear."""
-    return [
-        _summary(dtype, [result for result in results if result.dtype == dtype])
-        for dtype in dict.fromkeys(result.dtype for result in results)
-    ]
+def summaries(results: list[OpResult]) -> list[Summary]:
+    """One summary per way and dtype, in the order in which they first appear."""
+    groups: dict[tuple[str, str], list[OpResult]] = {}
+    for result in results:
+        groups.setdefault((result.way, result.dtype), []).append(result)
+    return [_summary(way, dtype, group) for (way, dtype), group in groups.items()]
 
 
 def delivered(results: list[OpResult]) -> list[Delivered]:
     """The results of operators that must run on the cores, in the order of their promises."""
     order = {op: place for place, op in enumerate(DELIVERED)}
-    found = [Delivered(DELIVERED[r.op], r) for r in results if r.op in DELIVERED and r.counted]
+    found = [
+        Delivered(DELIVERED[r.op], r)
+        for r in results
+        if r.way == "forward" and r.op in DELIVERED and r.counted
+    ]
     return sorted(found, key=lambda one: order[one.result.op])
 
 
 def shortcomings(results: list[OpResult]) -> list[str]:
     """Why the run misses the bar, one sentence each; empty when it meets it."""
     found = [
-        f"{one.dtype}: {one.share:.1%} of the operators pass, not {BAR:.0%}"
+        f"{one.way} {one.dtype}: {one.share:.1%} of the supported operators pass, not {one.bar:.1%}"
         for one in summaries(results)
-        if one.share < BAR
+        if one.share < one.bar
     ]
     for outcome in (o.CRASHED, o.TIMEOUT, o.WRONG):
         count = sum(result.outcome == outcome for result in results)
@@ -77,9 +93,10 @@ def shortcomings(results: list[OpResult]) -> list[str]:
     return found or ([] if results else ["nothing ran"])
 
 
-def _summary(dtype: str, results: list[OpResult]) -> DtypeSummary:
+def _summary(way: str, dtype: str, results: list[OpResult]) -> Summary:
     counted = [result for result in results if result.counted]
-    return DtypeSummary(
+    return Summary(
+        way,
         dtype,
         len(counted),
         dict(Counter(result.outcome for result in counted)),

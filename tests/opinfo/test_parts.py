@@ -10,13 +10,14 @@ import torch
 from tests.opinfo.deliver import DELIVERED, ON_CORES
 from tests.opinfo.fakes import OPS
 from tests.opinfo.rules import EMPTY, RANDOM, RANDOM_WITH, RANGES, is_random
-from tests.opinfo.samples import Sample, load_database, make_samples, selected
+from tests.opinfo.samples import Sample, load_database, sample_inputs
 from tests.opinfo.selection import SELECTORS, selects_same
 from tests.opinfo.stored import StoredResults, as_stored
 from tests.opinfo.structure import structure_difference
 from tests.opinfo.target import Target
 from tests.opinfo.tolerances import OVERRIDES, tolerance_of
 from tests.opinfo.trees import leaves, mapped
+from tests.opinfo.ways import selected
 
 Pair = namedtuple("Pair", "left right")
 
@@ -32,11 +33,11 @@ def test_mapped_keeps_every_kind_of_container() -> None:
 
 
 def test_samples_are_the_same_every_time() -> None:
-    once, again = (make_samples(OPS[0], "float16", None) for _ in range(2))
+    once, again = (sample_inputs(OPS[0], "float16") for _ in range(2))
     assert len(once) == 2
-    assert all(torch.equal(a.args[0], b.args[0]) for a, b in zip(once, again, strict=True))
-    assert once[1].summary() == "float16[2, 5]"
-    assert len(make_samples(OPS[0], "float16", 1)) == 1
+    assert all(torch.equal(a.input, b.input) for a, b in zip(once, again, strict=True))
+    assert Sample.of(once[1]).summary() == "float16[2, 5]"
+    assert len(sample_inputs(OPS[0], "float16", 1)) == 1
 
 
 def test_every_name_in_a_table_is_an_operator_of_the_database() -> None:
@@ -48,9 +49,9 @@ def test_every_name_in_a_table_is_an_operator_of_the_database() -> None:
 
 def test_selection_is_by_dtype_and_pattern() -> None:
     database = load_database()
-    assert "linalg.inv" in selected(database, "float32", None)
-    assert "linalg.inv" not in selected(database, "float16", None)
-    assert sorted(selected(database, "float16", "^(mm|bmm)$")) == ["bmm", "mm"]
+    assert "linalg.inv" in selected(database, "float32", "forward", None)
+    assert "linalg.inv" not in selected(database, "float16", "forward", None)
+    assert sorted(selected(database, "float16", "forward", "^(mm|bmm)$")) == ["bmm", "mm"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.opinfo.pool import Job, PoolOptions, run_jobs
 from tests.opinfo.process import WorkerDied
 
 FAKES = "tests.opinfo.fakes:OPS"
+COMMON = ["--device", "cpu", "--database", FAKES, "--ways", "forward", "--quiet"]
 
 
 def outcomes(names: list[str], jobs: int = 1, timeout: float = 60.0) -> dict[str, OpResult]:
@@ -55,7 +56,7 @@ def test_a_worker_that_does_not_start_is_no_result() -> None:
 @pytest.mark.slow
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "out.json"
-    common = ["--device", "cpu", "--database", FAKES, "--dtype", "float32,float16", "--quiet"]
+    common = [*COMMON, "--dtype", "float32,float16"]
     assert main([*common, "--ops", "^(right|mm)$", "--json", str(file)]) == 0
     data = json.loads(file.read_text())
     assert data["meets_the_bar"] is True
@@ -69,8 +70,20 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_list_of_operators(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--database", FAKES, "--dtype", "float16", "--ops", "mm", "--list"]) == 0
-    assert capsys.readouterr().out == "float16 mm\n"
+    options = ["--database", FAKES, "--dtype", "float16", "--ops", "^(mm|right)$", "--list"]
+    assert main([*options, "--ways", "forward,backward"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert listed == [
+        f"{w} float16 {op}" for w in ("forward", "backward") for op in ("right", "mm")
+    ]
+    assert main([*options, "--ways", "forward,backward", "--sample", "2/3"]) == 0
+    assert capsys.readouterr().out.splitlines() == listed[1::3]
+
+
+@pytest.mark.parametrize("piece", ["0/3", "4/3", "1", "a/b"])
+def test_a_piece_that_is_not_there(piece: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["--sample", piece])
 
 
 def test_an_unknown_dtype_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,13 @@ from tests.opinfo.report import as_json, print_report, write_json
 from tests.opinfo.summary import delivered, shortcomings, summaries
 
 
-def result(op: str, outcome: str, **fallbacks: int) -> OpResult:
+def result(op: str, outcome: str, way: str = "forward", **fallbacks: int) -> OpResult:
     sample = SampleResult(0, outcome, f"why [{op}]", "float32[2]")
-    return summarised(op, "float32", [sample, SampleResult(1, o.PASSED)], fallbacks, 0.5)
+    return summarised(op, "float32", [sample, SampleResult(1, o.PASSED)], fallbacks, 0.5, way)
 
 
-def passing(count: int) -> list[OpResult]:
-    return [result(f"op{number}", o.PASSED) for number in range(count)]
+def passing(count: int, way: str = "forward") -> list[OpResult]:
+    return [result(f"op{number}", o.PASSED, way) for number in range(count)]
 
 
 def test_an_operator_has_the_outcome_of_its_worst_sample() -> None:
@@ -35,11 +36,22 @@ def test_results_go_through_json() -> None:
         assert OpResult.from_json(json.loads(json.dumps(one.as_json()))) == one
 
 
-def test_the_bar_is_97_percent() -> None:
-    assert shortcomings([*passing(97), *(result(f"r{n}", o.RAISED) for n in range(3))]) == []
-    assert (
-        "96.0%" in shortcomings([*passing(96), *(result(f"r{n}", o.RAISED) for n in range(4))])[0]
-    )
+@pytest.mark.parametrize(("way", "percent"), [("backward", "99.5"), ("compiled", "99.0")])
+@pytest.mark.parametrize("outcome", [o.RAISED, o.REFUSED])
+def test_every_way_has_its_bar(way: str, percent: str, outcome: str) -> None:
+    total = 1000
+    fit = round(total * (1 - float(percent) / 100))
+    failing = [result(f"r{number}", outcome, way) for number in range(fit + 1)]
+    assert shortcomings([*passing(total - fit, way), *failing[:fit]]) == []
+    missed = shortcomings([*passing(total - fit - 1, way), *failing])
+    assert len(missed) == 1
+    assert f"not {percent}%" in missed[0]
+    assert way in missed[0]
+
+
+def test_other_dtypes_have_a_lower_bar() -> None:
+    failing = [result(f"r{number}", o.RAISED) for number in range(3)]
+    assert shortcomings([replace(one, dtype="float16") for one in (*passing(97), *failing)]) == []
     assert shortcomings([]) == ["nothing ran"]
 
 
@@ -48,10 +60,11 @@ def test_one_wrong_operator_is_too_many(outcome: str) -> None:
     assert shortcomings([*passing(200), result("bad", outcome)]) == [f"1 operators: {outcome}"]
 
 
-def test_refusals_pass_and_unreferenced_operators_do_not_count() -> None:
-    results = [*passing(1), result("no", o.REFUSED), summarised("j", "float32", [], {}, 0.0)]
+def test_what_counts_is_what_the_cpu_runs_and_the_device_has_a_format_for() -> None:
+    results = [*passing(1), result("no", o.UNSUPPORTED), summarised("j", "float32", [], {}, 0.0)]
     summary = summaries(results)[0]
-    assert (summary.ops, summary.passed, summary.unreferenced) == (2, 2, 1)
+    assert (summary.ops, summary.supported, summary.passed) == (2, 1, 1)
+    assert (summary.share, summary.unreferenced) == (1.0, 1)
 
 
 def test_operators_on_the_cores_must_not_fall_back() -> None:

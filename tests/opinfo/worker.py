@@ -46,11 +46,11 @@ def _answer(
         _say(answers, event="sample", index=index, sample=sample)
 
     try:
-        return run_op(op, request["dtype"], target, limit, progress)
+        return run_op(op, request["dtype"], target, limit, progress, request["way"])
     except Exception as error:
         reason = f"the runner failed: {type(error).__name__}: {error}"
         failure = SampleResult(-1, RAISED, reason)
-        return summarised(request["op"], request["dtype"], [failure], {}, 0.0)
+        return summarised(request["op"], request["dtype"], [failure], {}, 0.0, request["way"])
 
 
 def _say(answers: IO[str], **message: Any) -> None:
