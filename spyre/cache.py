@@ -92,18 +92,37 @@ def _size_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
+_KINDS = (
+    ("compiled kernels, by state of sources", f"{_KERNELS}*"),
+    ("compiled programs", "plans"),
+    ("tables of the parser", "grammar"),
+    ("digests of sources", _FOLDER),
+)
+
+
+def kept() -> tuple[tuple[str, int, int], ...]:
+    """What the cache directory holds: kinds, entries, bytes. RuntimeError: no home directory."""
+    directory = config.cache_directory()
+    rows = []
+    for kind, pattern in _KINDS:
+        folders = [path for path in directory.glob(pattern) if path.is_dir()]
+        entries = len(folders) if "*" in pattern else sum(len(list(f.iterdir())) for f in folders)
+        rows.append((kind, entries, sum(map(_size_bytes, folders))))
+    return tuple(rows)
+
+
 def clear() -> tuple[Path, int]:
     """Remove everything this package keeps in the cache directory; the directory, and the bytes.
 
     Other files in it stay. OSError for what cannot be removed.
     """
     cache = config.cache_directory()
-    ours = [cache / "plans", cache / _FOLDER, *cache.glob(f"{_KERNELS}*")]
     removed_bytes = 0
-    for path in ours:
-        if path.is_dir():
-            removed_bytes += _size_bytes(path)
-            shutil.rmtree(path)
+    for _, pattern in _KINDS:
+        for path in cache.glob(pattern):
+            if path.is_dir():
+                removed_bytes += _size_bytes(path)
+                shutil.rmtree(path)
     return cache, removed_bytes
 
 

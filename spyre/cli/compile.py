@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import spyre
 from spyre.cli.entry import guarded, run_process
+from spyre.cli.options import CommandParser
 
 if TYPE_CHECKING:
     from spyre.errors import Finding
@@ -20,7 +21,7 @@ DESCRIPTION = "Compile a SuperDSC bundle into the spyreCodeDir that the runtime 
 EPILOG = """\
 exit codes: 0 compiled; 2 the bundle is wrong, or the directory cannot be written.
 example:
-  spyre-compile --bundle -d KERNEL_DIR
+  {example}
 """
 
 
@@ -29,23 +30,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Errors this package raises on purpose are printed; any other exception is a bug and propagates.
     """
-    return guarded("spyre-compile", lambda: make_parser().parse_args(arguments), _compile)
+    return guarded("spyre-compile", lambda: make_parser().parse_args(arguments), compile_and_report)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spyre-compile",
+def make_parser(program: str = "spyre-compile") -> argparse.ArgumentParser:
+    """``spyre-compile`` takes its directory as torch-spyre gives it, others as an argument."""
+    is_plain = program != "spyre-compile"
+    example = f"{program} KERNEL_DIR" if is_plain else f"{program} --bundle -d KERNEL_DIR"
+    parser = CommandParser(
+        prog=program,
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG.format(example=example),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"spyre-compile {spyre.__version__}")
-    parser.add_argument(
-        "--bundle", action="store_true", required=True, help="what is compiled is a bundle"
-    )
-    parser.add_argument(
-        "-d", "--directory", metavar="DIR", required=True, help="directory with bundle.mlir"
-    )
+    parser.add_argument("--version", action="version", version=f"{program} {spyre.__version__}")
+    if is_plain:
+        parser.add_argument("directory", metavar="DIR", help="directory with bundle.mlir")
+    else:
+        parser.add_argument(
+            "--bundle", action="store_true", required=True, help="what is compiled is a bundle"
+        )
+        parser.add_argument(
+            "-d", "--directory", metavar="DIR", required=True, help="directory with bundle.mlir"
+        )
     parser.add_argument(
         "--check", action="store_true", help="only diagnose: print all findings, write nothing"
     )
@@ -53,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compile(options: argparse.Namespace) -> int:
+def compile_and_report(options: argparse.Namespace) -> int:
     if options.check:
         return _diagnose(options)
     from spyre.runtime.spyrecode import compile_directory

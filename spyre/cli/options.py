@@ -227,7 +227,7 @@ def _add_path(parser: argparse.ArgumentParser) -> None:
 
 def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "compare", metavar=("A", "B"), nargs=2, help="two bundles, cases or kept --profile --json"
+        "compare", metavar="PATH", nargs=2, help="bundle, case or kept spyre profile --json"
     )
 
 

@@ -20,12 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: all right. 1: outputs differ or the device faulted. 2: it could not run. Errors this
     package raises on purpose are printed; any other exception is a bug and propagates.
     """
-    return guarded("spyre-run", lambda: parse_options(arguments), _carry_out)
+    return guarded("spyre-run", lambda: parse_options(arguments), carry_out)
 
 
-def _carry_out(options: Options) -> int:
+def carry_out(options: Options) -> int:
+    """What a parsed command line of ``spyre-run`` asks for; returns the exit code."""
     if options.clear_cache:
-        return _clear_cache(options)
+        return clear_cache(options.quiet)
     if options.check or options.explain:
         from spyre.cli.diagnose import diagnose_and_report
 
@@ -43,7 +44,7 @@ def _carry_out(options: Options) -> int:
     return warm(options) if options.warm else run_and_report(options)
 
 
-def _clear_cache(options: Options) -> int:
+def clear_cache(quiet: bool) -> int:
     """Remove what is kept on disk. LaunchError SPY404 for what cannot be removed."""
     from spyre import cache
 
@@ -56,7 +57,7 @@ def _clear_cache(options: Options) -> int:
             expected="a directory that this user may write to",
             found=f"{error.filename}: {error.strerror}",
         ) from None
-    if not options.quiet:
+    if not quiet:
         print(f"{directory}: {removed_bytes / 1e6:.1f} MB removed")
     return 0
 

@@ -20,9 +20,12 @@ afterwards:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+PROGRAM = "python -m spyre.frontend"
+
+
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Carry out the command line ``arguments`` (default: the process's); returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = _parser(program).parse_args(arguments)
     try:
         report = _run(options)
     except (SpyreError, OSError) as error:
@@ -41,9 +44,9 @@ def _run(options: argparse.Namespace) -> Report:
     return uninstall() if options.command == "uninstall" else check()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m spyre.frontend",
+        prog=program,
         description="torch-spyre, IBM's frontend for PyTorch, unmodified on the simulator.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spyre.cli import guarded, run_process
+from spyre.cli import CommandParser, guarded, run_process
 
 if TYPE_CHECKING:
     from spyre.sweep.definition import Definition
@@ -29,10 +29,13 @@ exit codes: 0 done; 1 some points have errors (column error); 2 it could not run
 """  # noqa: E501
 
 
-def make_parser() -> argparse.ArgumentParser:
+PROGRAM = "python -m spyre.sweep"
+
+
+def make_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """The argument parser."""
-    parser = argparse.ArgumentParser(
-        prog="python -m spyre.sweep",
+    parser = CommandParser(
+        prog=program,
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -94,9 +97,11 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+def parse_options(
+    arguments: Sequence[str] | None = None, program: str = PROGRAM
+) -> argparse.Namespace:
     """Parse a command line (default: the process's). SystemExit 2 with usage when it is wrong."""
-    parser = make_parser()
+    parser = make_parser(program)
     options = parser.parse_args(arguments)
     if not (options.file or options.bundle or options.function):
         parser.error("give a FILE, --bundle or --function")
@@ -141,9 +146,10 @@ def document_of(options: argparse.Namespace, base: dict[str, Any]) -> dict[str, 
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Carry out a command line (default: the process's); returns the exit code."""
-    return guarded("spyre.sweep", lambda: parse_options(arguments), _sweep)
+    name = "spyre.sweep" if program == PROGRAM else program
+    return guarded(name, lambda: parse_options(arguments, program), _sweep)
 
 
 def _sweep(options: argparse.Namespace) -> int:

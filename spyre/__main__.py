@@ -1,0 +1,78 @@
+"""``spyre``: one command for everything; ``python -m spyre`` is the same.
+
+A command's module is imported when the command is called, so that ``spyre --help`` starts at once.
+This module lies above all packages, and nothing imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import spyre
+from spyre.cli import did_you_mean, guarded, run_process
+
+EXIT_NOT_RUN = 2
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("run a bundle or a case, compare its outputs", "spyre.cli.subcommands:run"),
+    "check": ("say what is wrong with bundles, running nothing", "spyre.cli.subcommands:check"),
+    "explain": ("what a bundle does, or a code means", "spyre.cli.subcommands:explain"),
+    "compile": ("a bundle to what a launch loads", "spyre.cli.subcommands:compile_bundle"),
+    "profile": ("what a run costs on a card, and why", "spyre.cli.subcommands:profile"),
+    "compare": ("two bundles or profiles side by side", "spyre.cli.subcommands:compare"),
+    "sweep": ("weigh machines, core counts, tiles", "spyre.sweep.__main__:main"),
+    "warm": ("compile kernels before they are needed", "spyre.cli.subcommands:warm"),
+    "cache": ("what is kept on disk; empty it", "spyre.cli.subcommands:cache"),
+    "doctor": ("whether this installation works", "spyre.cli.doctor:doctor"),
+    "frontend": ("set torch-spyre up on the simulator", "spyre.frontend.__main__:main"),
+}
+"""Help, and where it is: a function of arguments and of the program's name to the exit code."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out a command line (default: the process's); returns the exit code: 0 all right;
+    1 wrong numbers or a fault of the device; 2 it could not run.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words[0] if words else "--help"
+    if name not in COMMANDS:
+        return guarded("spyre", lambda: name, _answer)
+    module, _, function = COMMANDS[name][1].partition(":")
+    command: Callable[[Sequence[str], str], int]
+    command = getattr(importlib.import_module(module), function)
+    return command(words[1:], f"spyre {name}")
+
+
+def _answer(word: str) -> int:
+    """To what is no command."""
+    if word in ("-h", "--help"):
+        print(_help())
+        return 0
+    if word == "--version":
+        print(f"spyre {spyre.__version__}")
+        return 0
+    guess = did_you_mean(word, COMMANDS)
+    print(f"spyre: no command {word!r}{guess}\n\n{_help()}", file=sys.stderr)
+    return EXIT_NOT_RUN
+
+
+def _help() -> str:
+    rows = "\n".join(f"  {name:<10}{text}" for name, (text, _) in COMMANDS.items())
+    return (
+        f"usage: spyre COMMAND ...\n\n{spyre.__doc__.splitlines()[0]}\n\ncommands:\n{rows}\n\n"
+        "spyre COMMAND --help says more. Exit codes: 0 all right; 1 wrong numbers, or the\n"
+        "device faulted; 2 it could not run.\n"
+        "  spyre doctor\n  spyre run examples/softmax\n  spyre explain SPY702"
+    )
+
+
+def process() -> NoReturn:
+    """The console script: `main` as a process of its own."""
+    run_process(main)
+
+
+if __name__ == "__main__":
+    process()

@@ -1,0 +1,185 @@
+"""``spyre doctor``: whether this installation works, in a table to look at or to send along.
+
+Every check stands for itself: one that fails does not keep the others from being made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, requires, version
+
+import spyre
+from spyre.cli.entry import guarded
+from spyre.cli.options import CommandParser
+from spyre.errors import SpyreError
+
+EXIT_NOT_RUN = 2
+LIBRARIES = ("numpy", "numba", "llvmlite", "lark", "msgspec")
+FEATURES = ("avx2", "avx512f", "avx512bw", "f16c")
+
+
+class Outcome(StrEnum):
+    """Of a check. Only ``FAILED`` makes the exit code 2."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """``text``: what there is; ``hint``: what to do about it."""
+
+    name: str
+    outcome: Outcome
+    text: str
+    hint: str = ""
+
+
+def doctor(arguments: Sequence[str], program: str) -> int:
+    """Look at versions, processor, cache, PyTorch; run one small program. 2 if a check fails."""
+
+    def parse() -> argparse.Namespace:
+        parser = CommandParser(prog=program, description="Say whether this installation works.")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        return parser.parse_args(arguments)
+
+    return guarded(program, parse, _examine)
+
+
+def _examine(parsed: argparse.Namespace) -> int:
+    checks = []
+    for check in examine():
+        checks.append(check)
+        if not parsed.json:
+            _print(check)
+    failed = any(check.outcome is Outcome.FAILED for check in checks)
+    if parsed.json:
+        print(json.dumps({"ok": not failed, "checks": [asdict(c) for c in checks]}, indent=2))
+    return EXIT_NOT_RUN if failed else 0
+
+
+def _print(check: Check) -> None:
+    print(f"{check.outcome:<7} {check.name:<10} {check.text}", flush=True)
+    if check.hint:
+        print(f"{'':<18} {check.hint}")
+
+
+def examine() -> Iterator[Check]:
+    """All checks, each made when it is asked for."""
+    makers: dict[str, Callable[[], Check]] = {
+        "versions": _versions,
+        "processor": _processor,
+        "cache": _cache,
+        "run": _run,
+        "torch": _torch,
+    }
+    for name, make in makers.items():
+        try:
+            yield make()
+        except SpyreError as error:
+            yield Check(name, Outcome.FAILED, str(error))
+        except Exception as error:  # of a broken library, which is what this looks for
+            yield Check(name, Outcome.FAILED, f"{type(error).__name__}: {error}")
+
+
+def _versions() -> Check:
+    python = platform.python_version()
+    found = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
+    return Check("versions", Outcome.OK, f"spyre {spyre.__version__}, Python {python}, {found}")
+
+
+def _processor() -> Check:
+    from spyre import config
+    from spyre.hw.kernels.target import has_feature
+
+    machine = platform.machine()
+    features = [name for name in FEATURES if machine == "x86_64" and has_feature(name)]
+    text = f"{machine}, {' '.join(features) or 'no vector features that kernels use'}, "
+    usable, threads = len(os.sched_getaffinity(0)), config.thread_count()
+    text += f"{threads} of {usable} usable CPUs"
+    if threads > usable:
+        name = config.THREADS.name
+        return Check("processor", Outcome.NOTE, text, f"{name} asks for more than there are")
+    return Check("processor", Outcome.OK, text)
+
+
+def _cache() -> Check:
+    from spyre import config
+    from spyre.cache import kept
+
+    try:
+        directory = config.cache_directory()
+    except RuntimeError:
+        hint = f"set {config.CACHE_DIR.name}: every process compiles its kernels again"
+        return Check("cache", Outcome.NOTE, "no home directory to keep kernels in", hint)
+    there = directory
+    while not there.exists():
+        there = there.parent
+    text = f"{directory}, {sum(size for _, _, size in kept()) / 1e6:.0f} MB"
+    if os.access(there, os.W_OK | os.X_OK):
+        return Check("cache", Outcome.OK, text)
+    hint = f"not writable: set {config.CACHE_DIR.name}, or every process compiles its kernels again"
+    return Check("cache", Outcome.NOTE, text, hint)
+
+
+def _run() -> Check:
+    """A bundle that is written, read, checked, linked and run: the sum of small integers."""
+    import numpy as np
+
+    from spyre.mlir.builder import BundleBuilder, HostOperand, pointwise
+    from spyre.mlir.bundle import write_bundle
+    from spyre.runtime.run import run
+
+    shape = (128, 256)
+    builder = BundleBuilder()
+    x, y, total = (builder.argument(2 * shape[0] * shape[1]) for _ in range(3))
+    operands = [HostOperand(x.at()), HostOperand(y.at())]
+    builder.add(pointwise("add", shape, operands, HostOperand(total.at()), {"mb": 32}))
+    integers = np.arange(shape[0] * shape[1], dtype=np.float16).reshape(shape) % 97
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as directory:
+        write_bundle(builder.build(), directory)
+        result = run(directory, [integers, integers[::-1]])
+    seconds = time.perf_counter() - begin
+    if not np.array_equal(result.outputs[0], integers.astype(np.float32) + integers[::-1]):
+        return Check("run", Outcome.FAILED, "a sum on 32 cores has wrong numbers")
+    return Check("run", Outcome.OK, f"a sum on 32 cores is right; {seconds:.1f} s with compiling")
+
+
+def _torch() -> Check:
+    wanted = _wanted_torch()
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        hint = "for the PyTorch device: pip install 'spyre[torch]'"
+        return Check("torch", Outcome.NOTE, "not installed", hint)
+    if found.partition("+")[0] != wanted:
+        hint = f"the PyTorch device needs torch {wanted}"
+        return Check("torch", Outcome.FAILED, found, hint)
+    import torch
+
+    if not hasattr(torch, "spyre"):
+        hint = "import spyre.torch_backend, or unset TORCH_DEVICE_BACKEND_AUTOLOAD"
+        return Check("torch", Outcome.NOTE, f"{found}, no device 'spyre'", hint)
+    ones = torch.ones(2, 3, device="spyre")
+    if not (ones + ones).cpu().eq(2).all():
+        return Check("torch", Outcome.FAILED, f"{found}: 1 + 1 on 'spyre' is not 2")
+    whose = "torch-spyre's" if "torch_spyre" in sys.modules else "this package's"
+    cards = torch.accelerator.device_count()
+    return Check("torch", Outcome.OK, f"{found}, device 'spyre' is {whose}, cards: {cards}")
+
+
+def _wanted_torch() -> str:
+    """The version this package is pinned to."""
+    pins = [text for text in requires("spyre") or () if text.startswith("torch==")]
+    return pins[0].partition("==")[2].partition(";")[0].strip()

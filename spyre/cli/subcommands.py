@@ -1,0 +1,124 @@
+"""Commands of ``spyre`` that are forms of ``spyre-run``, or look into tables and the cache.
+
+Each takes its arguments and its name, and returns the exit code. Only argparse is imported before a
+command line is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from spyre.cli.entry import guarded
+from spyre.cli.options import CommandParser, parse_options
+from spyre.cli.run import carry_out, clear_cache
+
+if TYPE_CHECKING:
+    from spyre.codes import DiagnosticCode
+
+_WIDTH = 80
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    return _form("run", arguments, program)
+
+
+def check(arguments: Sequence[str], program: str) -> int:
+    return _form("check", arguments, program)
+
+
+def profile(arguments: Sequence[str], program: str) -> int:
+    return _form("profile", arguments, program)
+
+
+def compare(arguments: Sequence[str], program: str) -> int:
+    return _form("compare", arguments, program)
+
+
+def warm(arguments: Sequence[str], program: str) -> int:
+    return _form("warm", arguments, program)
+
+
+def _form(form: str, arguments: Sequence[str], program: str) -> int:
+    return guarded(program, lambda: parse_options(arguments, program, form), carry_out)
+
+
+def compile_bundle(arguments: Sequence[str], program: str) -> int:
+    """As ``spyre-compile``, with the directory as a plain argument."""
+    from spyre.cli.compile import compile_and_report, make_parser
+
+    return guarded(program, lambda: make_parser(program).parse_args(arguments), compile_and_report)
+
+
+# --- explain ----------------------------------------------------------------------------------
+
+
+def explain(arguments: Sequence[str], program: str) -> int:
+    """What a bundle does, or what a code of a message means."""
+    words = [word for word in arguments if not word.startswith("-")]
+    if not words or not re.fullmatch(r"(?i)spy\w+", words[0]):
+        return _form("explain", arguments, program)
+    return guarded(program, lambda: _parse_code(arguments, program), _explain_code)
+
+
+def _parse_code(arguments: Sequence[str], program: str) -> argparse.Namespace:
+    from spyre.codes import diagnostic_codes
+
+    parser = CommandParser(prog=program, description="Say what a diagnostic code means.")
+    parser.add_argument("code", metavar="CODE", help="such as SPY702")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parsed = parser.parse_args(arguments)
+    code = "SPY" + parsed.code[3:].upper().replace("O", "0")
+    if code not in diagnostic_codes():
+        parser.error(f"there is no code {parsed.code}")
+    parsed.code = diagnostic_codes()[code]
+    return parsed
+
+
+def _explain_code(parsed: argparse.Namespace) -> int:
+    code: DiagnosticCode = parsed.code
+    if parsed.json:
+        print(json.dumps(asdict(code), indent=2))
+        return 0
+    print(f"{code.code}: {code.title}\n")
+    print(textwrap.fill(code.cause, _WIDTH))
+    print("\n" + textwrap.fill(f"To do: {code.fix}", _WIDTH))
+    return 0
+
+
+# --- cache ------------------------------------------------------------------------------------
+
+
+def cache(arguments: Sequence[str], program: str) -> int:
+    """What compiled kernels and plans take on disk; ``clear`` removes them."""
+    return guarded(program, lambda: _parse_cache(arguments, program), _cache)
+
+
+def _parse_cache(arguments: Sequence[str], program: str) -> argparse.Namespace:
+    parser = CommandParser(prog=program, description="What is kept on disk between processes.")
+    parser.add_argument(
+        "action", nargs="?", choices=("show", "path", "clear"), default="show",
+        help="show: kinds and sizes (default); path: where; clear: remove all of it",
+    )  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    return parser.parse_args(arguments)
+
+
+def _cache(parsed: argparse.Namespace) -> int:
+    from spyre import config
+    from spyre.cache import kept
+
+    if parsed.action == "clear":
+        return clear_cache(quiet=parsed.quiet)
+    if parsed.quiet:
+        return 0
+    print(config.cache_directory())
+    if parsed.action == "show":
+        for kind, entries, size_bytes in kept():
+            print(f"  {kind:<34}{entries:>6}{size_bytes / 1e6:>10.1f} MB")
+    return 0

@@ -1,0 +1,144 @@
+"""``spyre``: one command whose forms do what ``spyre-run`` does, and a few of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spyre import __main__ as command
+from spyre.cli import doctor
+from spyre.cli.run import main as spyre_run
+from spyre.codes import diagnostic_codes
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SOFTMAX = str(EXAMPLES / "softmax")
+
+
+def printed(capsys, function, *words):
+    """Exit code and standard output of a command line."""
+    code = function(list(words))
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["check", SOFTMAX], [SOFTMAX, "--check"]),
+        (["explain", SOFTMAX, "--json"], [SOFTMAX, "--explain", "--json"]),
+        (["compare", SOFTMAX, SOFTMAX], ["--compare", SOFTMAX, SOFTMAX]),
+        (["run", SOFTMAX, "-q"], [SOFTMAX, "-q"]),
+        (["profile", SOFTMAX, "-q"], [SOFTMAX, "--profile", "-q"]),
+        (["warm", SOFTMAX], [SOFTMAX, "--warm"]),
+    ],
+)
+def test_forms_print_what_options_do(capsys, words, same):
+    assert printed(capsys, command.main, *words) == printed(capsys, spyre_run, *same)
+
+
+def test_help_names_every_command_and_loads_nothing():
+    shown = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "spyre", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert all(f"\n  {name} " in shown.stdout for name in command.COMMANDS)
+    assert not any(f"| {name}\n" in shown.stderr for name in ("torch", "numba", "numpy", "rich"))
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", command.COMMANDS)
+def test_every_command_has_help_under_its_name(capsys, name):
+    with pytest.raises(SystemExit) as left:
+        command.main([name, "--help"]) and pytest.fail("help is an end")
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: spyre {name} ")
+
+
+def test_an_unknown_command_gets_a_guess(capsys):
+    assert command.main(["chekc"]) == 2
+    assert "spyre: no command 'chekc'; did you mean check?" in capsys.readouterr().err
+
+
+def test_an_unknown_option_gets_a_guess(capsys):
+    with pytest.raises(SystemExit) as left:
+        command.main(["run", SOFTMAX, "--sanitise"])
+    assert left.value.code == 2
+    assert "--sanitise; did you mean --sanitize?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["SPY702", "spy7o2"])
+def test_a_code_is_explained(capsys, word):
+    code, text = printed(capsys, command.main, "explain", word)
+    row = diagnostic_codes()["SPY702"]
+    assert code == 0
+    assert text.startswith(f"SPY702: {row.title}\n")
+    assert " ".join(text.split()).endswith(row.fix)
+    _, as_object = printed(capsys, command.main, "explain", word, "--json")
+    assert json.loads(as_object)["cause"] == row.cause
+
+
+def test_a_code_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit) as left:
+        command.main(["explain", "SPY000"])
+    assert left.value.code == 2
+    assert "there is no code SPY000" in capsys.readouterr().err
+
+
+def test_compile_takes_a_plain_directory(tmp_path, capsys):
+    bundle = shutil.copytree(SOFTMAX, tmp_path / "softmax")
+    code, text = printed(capsys, command.main, "compile", str(bundle))
+    assert code == 0
+    assert "bytes of program memory" in text
+    assert (bundle / "spyreCodeDir" / "spyrecode.json").is_file()
+
+
+def test_the_cache_is_shown_and_cleared(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    for name in ("kernels-1", "plans", "grammar"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(bytes(500_000))
+    (tmp_path / "notes").mkdir()
+    _, text = printed(capsys, command.main, "cache")
+    assert text.splitlines()[0] == str(tmp_path)
+    assert [line.split()[-2] for line in text.splitlines()[1:]] == ["0.5", "0.5", "0.5", "0.0"]
+    assert printed(capsys, command.main, "cache", "path") == (0, f"{tmp_path}\n")
+    assert "1.5 MB removed" in printed(capsys, command.main, "cache", "clear")[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_shapes_in_the_place_of_inputs(capsys):
+    shaped = ["-i", "128x256@fp16", "--json"]
+    given, made = (json.loads(printed(capsys, command.main, "run", SOFTMAX, *words)[1])
+                   for words in (shaped, ["--json"]))  # fmt: skip
+    assert given["outputs"] == made["outputs"]
+    assert command.main(["run", SOFTMAX, "-i", "64x256@fp16"]) == 2
+    assert "SPY" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["run", SOFTMAX, "-i", "128x256@fp16", f"{SOFTMAX}/input.npy"])
+
+
+def test_the_doctor_finds_nothing_wrong_here(capsys):
+    code, text = printed(capsys, command.main, "doctor", "--json")
+    report = json.loads(text)
+    assert (code, report["ok"]) == (0, True)
+    outcomes = {check["name"]: check["outcome"] for check in report["checks"]}
+    assert outcomes["versions"] == outcomes["run"] == "ok"
+
+
+def test_the_doctor_names_what_fails_and_looks_further(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda name: "2.12.0")
+    monkeypatch.setattr(doctor, "_run", lambda: 1 // 0)
+    code, text = printed(capsys, command.main, "doctor")
+    assert code == 2
+    rows = [line.split(maxsplit=2) for line in text.splitlines() if not line.startswith(" ")]
+    assert [row[:2] for row in rows if row[0] == "failed"] == [
+        ["failed", "run"],
+        ["failed", "torch"],
+    ]
+    assert "the PyTorch device needs torch 2.13.0" in text
