@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spyre import config
+from spyre.cli.causes import (
+    address_findings,
+    causes_of_difference,
+    findings_before,
+    is_bundle_run,
+)
 from spyre.cli.options import Options
 from spyre.cli.recorder import Recorder
 from spyre.cli.text_report import ProgressBar
-from spyre.errors import LaunchError, Severity, SpyreError
+from spyre.errors import Finding, LaunchError, Severity, SpyreError
 from spyre.hw.device import Device, warm_driver, warm_kernels, warm_transfers
 from spyre.hw.numerics import parse_numerics
 from spyre.runtime.arguments import (
@@ -45,6 +51,7 @@ from spyre.runtime.compare import (
     default_tolerance,
     require_equal_shapes,
 )
+from spyre.runtime.program import load_source
 from spyre.runtime.run import RunOptions, RunResult, Session, placed
 
 if TYPE_CHECKING:
@@ -53,19 +60,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, and how each output compares (empty without ``-o``)."""
+    """A run, and how each output compares (empty without ``-o``).
+
+    ``causes``: what may explain that outputs differ, the likeliest first; without ``-o`` what is
+    odd about the addresses.
+    """
 
     options: Options
     result: RunResult
     comparisons: tuple[Comparison, ...] = ()
     numerics: str = "dl16"
+    causes: tuple[Finding, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """1 if an output differs, or the sanitizer found an error."""
-        differs = not all(c.ok for c in self.comparisons)
         errors = any(f.severity is Severity.ERROR for f in self.result.sanitizer)
-        return 1 if differs or errors else 0
+        return 1 if self.differs or errors else 0
+
+    @property
+    def differs(self) -> bool:
+        """True if an output is not as expected."""
+        return not all(c.ok for c in self.comparisons)
 
 
 def run_and_report(options: Options) -> int:
@@ -74,6 +90,8 @@ def run_and_report(options: Options) -> int:
     try:
         compared = _run_and_dump(options, recorder)
     except SpyreError as error:
+        if error.exit_code == 1:
+            error.observed = (*address_findings(options, load_source), *error.observed)
         recorder.report_after(error)
         raise
     recorder.write_trace()
@@ -85,7 +103,7 @@ def run_and_report(options: Options) -> int:
 def _run_and_dump(options: Options, recorder: Recorder) -> ComparedRun:
     """Run; with ``--dump`` write what was run and what became of it, whatever that is."""
     if options.dump is None:
-        return run_and_compare(options, recorder)
+        return with_causes(run_and_compare(options, recorder))
     from spyre.cli.dump import Dump
     from spyre.cli.json_report import error_object, run_object
 
@@ -95,8 +113,41 @@ def _run_and_dump(options: Options, recorder: Recorder) -> ComparedRun:
     except SpyreError as error:
         dump.write(error_object(error))
         raise
+    compared = with_causes(compared)
     dump.write(run_object(compared))
     return compared
+
+
+def with_causes(compared: ComparedRun) -> ComparedRun:
+    """``compared`` with what explains its differences; a run that agrees stays as it is.
+
+    Where outputs differ, the same runs once more with a sanitizer unless it had one.
+    """
+    options = compared.options
+    if compared.differs:
+        causes = causes_of_difference(options, partial(_sanitized_findings, compared))
+        return replace(compared, causes=causes)
+    if compared.comparisons:
+        return compared
+    told = {finding.code for finding in compared.result.sanitizer}
+    found = address_findings(options, load_source)
+    return replace(compared, causes=tuple(f for f in found if f.code not in told))
+
+
+def _sanitized_findings(compared: ComparedRun) -> tuple[Finding, ...]:
+    """What a sanitizer finds in a second run of the same."""
+    options = compared.options
+    if options.sanitize is not None:
+        return tuple(finding.to_finding() for finding in compared.result.sanitizer)
+    again = replace(
+        options, sanitize="", verify=False, save_output=None, trace=None, quiet=True, report=None
+    )
+    again = replace(again, commands=False, profile=False, roofline=None)
+    try:
+        found = run_and_compare(again, Recorder(again)).result.sanitizer
+    except SpyreError as error:
+        return findings_before(error)
+    return tuple(finding.to_finding() for finding in found)
 
 
 def _print_run(compared: ComparedRun, recorder: Recorder) -> None:
@@ -120,7 +171,7 @@ def run_and_compare(options: Options, recorder: Recorder, dump: Dump | None = No
     SpyreErrors as of `spyre.runtime.run.session.run` and of the files.
     """
     directory = case_directory(options.path)
-    if directory is not None and not (options.inputs or options.expected or options.shapes):
+    if directory is not None and not is_bundle_run(options):
         compared = _replay_case(directory, options, recorder, dump)
     else:
         compared = _run_bundle(options, recorder, dump)

@@ -54,17 +54,23 @@ def diagnose(options: Options) -> Diagnosis:
     except SpyreError as error:
         return Diagnosis(options.path, (error.finding,))
     bundles = dict.fromkeys(launch.bundle for launch in launches)
-    diagnoses = [diagnose_bundle(str(directory / name), options) for name in bundles]
+    diagnoses = [diagnose_bundle(str(directory / name), options, False) for name in bundles]
     explanations = tuple(
         (f"{name}/{sdsc}", text)
         for name, diagnosis in zip(bundles, diagnoses, strict=True)
         for sdsc, text in diagnosis.explanations
     )
-    return Diagnosis(options.path, tuple(f for d in diagnoses for f in d.findings), explanations)
+    findings = tuple(f for d in diagnoses for f in d.findings)
+    if options.check and not has_errors(findings):
+        findings = (*_address_findings(options), *findings)
+    return Diagnosis(options.path, findings, explanations)
 
 
-def diagnose_bundle(path: str, options: Options) -> Diagnosis:
-    """All findings of a bundle, those that keep it from being read included."""
+def diagnose_bundle(path: str, options: Options, addresses: bool = True) -> Diagnosis:
+    """All findings of a bundle, those that keep it from being read included.
+
+    ``addresses``: also judge its addresses, which in a case takes all of its kernels.
+    """
     from spyre.mlir.bundle import load_bundle
 
     try:
@@ -76,7 +82,11 @@ def diagnose_bundle(path: str, options: Options) -> Diagnosis:
     findings = bundle.check()
     if has_errors(findings):  # what is wrong means nothing that could be explained
         return Diagnosis(path, findings)
-    findings = findings + _argument_findings(bundle, options) if options.check else ()
+    if options.check:
+        judged = _address_findings(replace(options, path=path)) if addresses else ()
+        findings = (*judged, *findings, *_argument_findings(bundle, options))
+    else:
+        findings = ()
     return Diagnosis(path, findings, _explanations(bundle) if options.explain else ())
 
 
@@ -98,6 +108,19 @@ def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
     except SpyreError as error:
         findings.append(error.finding)
     return tuple(dict.fromkeys(findings))
+
+
+def _address_findings(options: Options) -> tuple[Finding, ...]:
+    """What the addresses of the bundle or case show; nothing where it cannot be read, which
+    other findings say.
+    """
+    from spyre.cli.causes import address_findings
+    from spyre.mlir.bundle import load_bundle
+
+    try:
+        return address_findings(options, load_bundle)
+    except SpyreError:
+        return ()
 
 
 def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:

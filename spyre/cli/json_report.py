@@ -62,6 +62,7 @@ def run_object(compared: ComparedRun) -> Object:
         "bundle": compared.options.path,
         "numerics": compared.numerics,
         "findings": [finding_object(f) for f in result.findings],
+        "causes": [finding_object(f) for f in compared.causes],
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},

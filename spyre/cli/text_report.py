@@ -205,6 +205,8 @@ def _plural(count: int, noun: str) -> str:
 def print_run(compared: ComparedRun) -> None:
     """Findings, the table of executes, outputs, comparisons, and how many the sanitizer found."""
     result, options = compared.result, compared.options
+    if compared.differs or not options.quiet:
+        print_causes(compared.causes)
     errors = [f for f in result.findings if f.severity is Severity.ERROR]
     for finding in errors:
         print(finding, file=sys.stderr)
@@ -228,6 +230,16 @@ def _print_verification(result: RunResult, options: Options) -> None:
     checked = result.verification
     if checked is not None and (checked.not_verified or not options.quiet):
         print(f"verified: {checked}")
+
+
+def print_causes(causes: Sequence[Finding]) -> None:
+    """What may explain a difference on stderr, also with ``-q``: the likeliest in full, then a line
+    for each of the others.
+    """
+    for finding in causes[:1]:
+        print(finding, file=sys.stderr)
+    for finding in causes[1:]:
+        print(str(finding).partition("\n")[0], file=sys.stderr)
 
 
 def print_warnings(findings: Sequence[Finding], show_all: bool) -> None:

@@ -94,6 +94,13 @@ ARGUMENTS = {("x", "y"): [0, 1], ("p", "x", "y"): [-1, 0, 1]}
 
 CASES = (
     *(case for name in programs.WRONG for case in program_cases(name)),
+    found("past_the_end", "SPY705", "--check", written_by(programs.past_the_end)),
+    found(
+        "check_tiling_by_host_strides",
+        "SPY704",
+        "--check",
+        written_by(programs.tiling_by_host_strides),
+    ),
     found(
         "sanitize_into_the_neighbour",
         "SPY701",

@@ -94,6 +94,17 @@ def tile_without_gap(directory: Path) -> Path:
     return write(builder, directory, [READ, WRITTEN])
 
 
+def past_the_end(directory: Path) -> Path:
+    """The last 16 of 32 rows begin at row 24: half of them are the next column's first."""
+    builder = BundleBuilder()
+    x, y = arguments(builder, 2)
+    for op, first, target in (("abs", 0, 0), ("neg", 24, 16)):
+        source = HostOperand(x.at(first * ROW), gap={"mb": 16})
+        place = HostOperand(y.at(target * ROW), gap={"mb": 16})
+        builder.add(pointwise(op, (16, 128), [source], place, {"mb": 2}))
+    return write(builder, directory, [READ, WRITTEN])
+
+
 # --- init -------------------------------------------------------------------------------------
 
 

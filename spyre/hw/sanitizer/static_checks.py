@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Severity
-from spyre.hw.access import Box, core_boxes, global_coordinate, is_indirect
+from spyre.hw.access import (
+    Box,
+    contradicting_dims,
+    core_boxes,
+    global_coordinate,
+    is_indirect,
+)
 from spyre.hw.counters import ExecuteLabels
 from spyre.hw.linking import Allocation, LinkedProgram, Variant, variants_of
 from spyre.hw.sanitizer.findings import (
@@ -30,7 +36,7 @@ from spyre.hw.sanitizer.findings import (
 from spyre.hw.sanitizer.run_findings import shown_address
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, STICK_BYTES
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, Tensor, footprint, stick_elements
+from spyre.mlir.operation import Component, Operation, footprint
 from spyre.mlir.program import (
     AllocationAtom,
     Atom,
@@ -275,10 +281,10 @@ def _check_layout(site: ExecuteSite, operand: int, owners: Owners) -> Iterator[S
     tensor = site.op.tensors[operand]
     if owner is None or not owner.device_dims or is_indirect(tensor):
         return
-    pitches = footprint(site.op, tensor).pitch_bytes
-    wrong = [dim for dim in tensor.dims if _contradicts(site.op, tensor, dim, pitches[dim], owner)]
+    wrong = contradicting_dims(site.op, tensor, owner.device_dims)
     if not wrong:
         return
+    pitches = footprint(site.op, tensor).pitch_bytes
     yield site.finding(
         Check.MEMORY,
         "SPY702",
@@ -289,23 +295,6 @@ def _check_layout(site: ExecuteSite, operand: int, owners: Owners) -> Iterator[S
         expected=_layout_steps(owner),
         found=", ".join(f"{dim} in steps of {pitches[dim]} bytes" for dim in wrong),
         hint="a tile of a larger tensor needs a gap that gives it the larger one's pitches",
-    )
-
-
-def _contradicts(op: Operation, tensor: Tensor, dim: str, pitch: int, owner: Allocation) -> bool:
-    """True if the layout has no such step: the next stick is a device dim of its own, any other
-    dim may also be the outer part of one.
-    """
-    stick = stick_elements(tensor).get(dim, 1)
-    if not tensor.holds(dim) or op.extents[dim] <= stick:
-        return False
-    # Layouts split a host dim into device dims, so a dim that is not along the stick may step by
-    # a multiple of one of them, as long as it stays within the dim's extent.
-    if dim in tensor.stick_dims:
-        return all(pitch != stride for _, stride in owner.device_dims)
-    return all(
-        pitch % stride != 0 or pitch >= stride * max(extent, 2)
-        for extent, stride in owner.device_dims
     )
 
 

@@ -34,10 +34,11 @@ from spyre.runtime.program import POOL, LoweredBundle, Role, owner_of, require_n
 
 # Parameters are scheduled with their number in the high bits, so that it can be read off every
 # address computed from them, whatever the loops add.
-_OWNER_BITS = 40
-_SCRATCH_OWNER = 1 << 16
+OWNER_BITS = 40
+SCRATCH_OWNER = 1 << 16
 """Owners from here on are device_mem_allocates, which are no arguments."""
-_SEGMENT_BITS = 34
+SEGMENT_BITS = 34
+"""Addresses of baked bundles name their segment in the bits from here on."""
 _HOST_DTYPES = {
     "SEN169_FP16": "float16",
     "IEEE_FP32": "float32",
@@ -100,8 +101,8 @@ def uses_by_owner(bundle: LoweredBundle, values: Mapping[str, int]) -> dict[int,
     without value.
     """
     program = bundle.program
-    owners, parameter_values = _owner_parameters(program, values)
-    scratch = [(_SCRATCH_OWNER + k) << _OWNER_BITS for k in range(len(program.allocations))]
+    owners, parameter_values = owner_parameters(program, values)
+    scratch = [(SCRATCH_OWNER + k) << OWNER_BITS for k in range(len(program.allocations))]
     schedule = program.schedule(parameter_values, scratch)
     uses: dict[int, list[ArgumentUse]] = defaultdict(list)
     for execute in program.executes:
@@ -113,16 +114,19 @@ def uses_by_owner(bundle: LoweredBundle, values: Mapping[str, int]) -> dict[int,
     return dict(uses)
 
 
-def _owner_parameters(
+def owner_parameters(
     program: LoopProgram, values: Mapping[str, int]
 ) -> tuple[dict[int, int], dict[str, int]]:
-    """Argument index by owner number, and parameter values whose high bits are that number."""
+    """Argument index by owner number, and parameter values whose high bits are that number.
+
+    LaunchError SPY362 or SPY366 for a parameter without value.
+    """
     owners, parameter_values = {}, {}
     for number, parameter in enumerate(program.parameters):
         index = owner_of(parameter.name)
         if index is not None:
             owners[number] = index
-            parameter_values[parameter.name] = number << _OWNER_BITS
+            parameter_values[parameter.name] = number << OWNER_BITS
         elif parameter.name in values:
             parameter_values[parameter.name] = values[parameter.name]
         else:
@@ -145,7 +149,7 @@ def _uses_of(
     for tensor, starts in zip(op.tensors, all_starts, strict=False):
         if tensor.component is not Component.HBM:
             continue
-        bits = _OWNER_BITS if tensor.symbolic else _SEGMENT_BITS
+        bits = OWNER_BITS if tensor.symbolic else SEGMENT_BITS
         extents = footprint(op, tensor)
         for owner in np.unique(starts >> bits):
             offsets = starts[(starts >> bits) == owner] - (int(owner) << bits)

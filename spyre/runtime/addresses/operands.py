@@ -1,0 +1,255 @@
+"""Operands of a program and the memory they walk: offsets of all executions, from the start of
+the argument, pool or allocation that their addresses are computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import STICK_BYTES
+from spyre.layout import (
+    Axis,
+    Int64Array,
+    SpyreTensorLayout,
+    drop_unit_axes,
+    join_axes,
+    occupied_sticks,
+    transfer_geometry,
+    viewed_sticks,
+)
+from spyre.mlir.operation import Component, Operation, Tensor
+from spyre.mlir.program import Execute
+from spyre.runtime.arguments import (
+    OWNER_BITS,
+    SCRATCH_OWNER,
+    SEGMENT_BITS,
+    KernelArguments,
+    operand_starts,
+    owner_parameters,
+)
+from spyre.runtime.cases import CaseBuffer, CaseFile, CaseOutput
+from spyre.runtime.program import POOL, LoweredBundle, Role
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Device memory that addresses name: an argument, or (without ``layout``) the pool.
+
+    ``required``: its sticks that a program must write (bool, one per stick), None where nothing
+    must be.
+    """
+
+    name: str
+    size_bytes: int = 0
+    layout: SpyreTensorLayout | None = None
+    required: BoolArray | None = None
+
+    @cached_property
+    def dims(self) -> tuple[Axis, ...]:
+        """The layout's dims above the stick that have an extent, outermost first; pitches in
+        bytes of the device and in host elements.
+        """
+        if self.layout is None:
+            return ()
+        *sizes, _ = self.layout.device_size
+        *steps, _ = self.layout.stride_map
+        axes, pitch = [], STICK_BYTES
+        for extent, step in zip(reversed(sizes), reversed(steps), strict=True):
+            axes.append(Axis(extent, (pitch, step)))
+            pitch *= extent
+        return tuple(drop_unit_axes(axes[::-1]))
+
+    @cached_property
+    def joined_dims(self) -> tuple[Axis, ...]:
+        """`dims`, those joined that are one walk on the host too: a tile may begin anywhere in
+        them.
+        """
+        return tuple(join_axes(self.dims))
+
+
+def argument_memories(arguments: KernelArguments) -> dict[int, Memory]:
+    """The memory of each argument by its index, and the pool's under POOL."""
+    memories = {POOL: Memory("the pool", arguments.pool_bytes)}
+    for spec in arguments.arguments:
+        required = None
+        if spec.role is Role.OUTPUT:
+            geometry = transfer_geometry(spec.layout, spec.shape, spec.strides)
+            required = occupied_sticks(geometry).ravel()
+        memories[spec.arg_index] = Memory(
+            spec.name, spec.layout.device_bytes, spec.layout, required
+        )
+    for spec, target in arguments.aliases:
+        memories[spec.arg_index] = memories[target]
+    return memories
+
+
+def case_launches(spec: CaseFile, load: Callable[[str], LoweredBundle]) -> list[TracedLaunch]:
+    """The launches of a case over its buffers; ``load`` gives the bundle of a directory."""
+    memories = {n: _buffer_memory(spec, n, b) for n, b in spec.buffers.items()}
+    launches: list[TracedLaunch] = []
+    first = 0
+    for launch in spec.launches:
+        named = zip(launch.args, launch.arg_index, strict=True)
+        given = {index: memories[spec.buffers[name].alias_of or name] for name, index in named}
+        bundle = load(launch.bundle)
+        given = {POOL: Memory("the pool"), **given}
+        launches.append(TracedLaunch(bundle, given, launch.values, first, launch.bundle))
+        first += len(bundle.program.executes)
+    return launches
+
+
+def _buffer_memory(spec: CaseFile, name: str, buffer: CaseBuffer) -> Memory:
+    if buffer.layout is None:
+        return Memory("the pool", buffer.nbytes)
+    layout = buffer.layout.to_layout()
+    outputs = [output for output in spec.outputs if output.buffer == name]
+    required = None
+    if buffer.kind == "output" and outputs:
+        required = np.any([_viewed(buffer, layout, output) for output in outputs], axis=0)
+    return Memory(name, layout.device_bytes, layout, required)
+
+
+def _viewed(buffer: CaseBuffer, layout: SpyreTensorLayout, output: CaseOutput) -> BoolArray:
+    """Sticks that an output, which may be a view of its buffer, is read from."""
+    geometry = transfer_geometry(layout, buffer.dma_sizes, buffer.dma_strides)
+    if prod(output.shape) == prod(buffer.dma_sizes):
+        return occupied_sticks(geometry).ravel()
+    view = (output.shape, output.stride, output.storage_offset)
+    return viewed_sticks(geometry, *view).ravel()
+
+
+@dataclass(frozen=True)
+class TracedLaunch:
+    """A kernel with the memory of its arguments (by index, POOL) and the values of its launch.
+
+    ``first_execute``: number of its first execute statement; ``directory``: of the bundle in a
+    case.
+    """
+
+    bundle: LoweredBundle
+    memories: Mapping[int, Memory]
+    values: Mapping[str, int]
+    first_execute: int = 0
+    directory: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """One operand in HBM over all executions of an execute statement.
+
+    ``offsets``: from the start of ``memory`` to where each core starts, bytes, [execution, core].
+    """
+
+    operand: int
+    tensor: Tensor
+    memory: Memory
+    offsets: Int64Array
+    is_output: bool
+
+    @cached_property
+    def tile_starts(self) -> Int64Array:
+        """Where the cores together start, [execution]."""
+        starts: Int64Array = self.offsets.min(axis=1)
+        return starts
+
+
+@dataclass(frozen=True, eq=False)
+class TracedExecute:
+    """An execute statement that runs at least once, with the walks of its operands in HBM.
+
+    ``loops``: induction variables, [execution, depth].
+    """
+
+    launch: TracedLaunch
+    execute: Execute
+    op: Operation
+    loops: Int64Array
+    walks: tuple[Walk, ...]
+
+    @property
+    def number(self) -> int:
+        """As reports count executes."""
+        return self.launch.first_execute + self.execute.index
+
+    @property
+    def sdsc(self) -> str:
+        """Its file, as reports name it."""
+        directory = self.launch.directory
+        name = self.execute.sdsc_filename
+        return name if directory in ("", ".") else f"{directory}/{name}"
+
+    def walk_of(self, operand: int) -> Walk | None:
+        """The walk of an operand; None where it is in LX, or its addresses name no memory."""
+        return next((walk for walk in self.walks if walk.operand == operand), None)
+
+
+def trace_executes(launches: Sequence[TracedLaunch]) -> tuple[TracedExecute, ...]:
+    """Every execute statement of the launches in order.
+
+    LaunchError SPY362 for a parameter without value, and as of the program's schedule.
+    """
+    return tuple(traced for launch in launches for traced in _trace(launch))
+
+
+def _trace(launch: TracedLaunch) -> Iterator[TracedExecute]:
+    program = launch.bundle.program
+    owners, values = owner_parameters(program, launch.values)
+    scratch = [(SCRATCH_OWNER + k) << OWNER_BITS for k in range(len(program.allocations))]
+    schedule = program.schedule(values, scratch)
+    by_owner: dict[int, Memory] = {
+        number: launch.memories[index]
+        for number, index in owners.items()
+        if index in launch.memories
+    }
+    for k, allocation in enumerate(program.allocations):
+        by_owner[SCRATCH_OWNER + k] = Memory(f"allocation {k}", allocation.size_bytes)
+    segments = _segments(launch)
+    for execute in program.executes:
+        op = launch.bundle.operations[execute.sdsc_filename]
+        op, starts = operand_starts(op, execute, schedule)
+        if not starts:  # never reached
+            continue
+        loops = schedule.loop_indices[execute.index]
+        pairs = zip(op.tensors, starts, strict=True)
+        walks = [
+            _walk(op, k, tensor, at, by_owner if tensor.symbolic else segments, len(loops))
+            for k, (tensor, at) in enumerate(pairs)
+        ]
+        found = tuple(walk for walk in walks if walk is not None)
+        yield TracedExecute(launch, execute, op, loops, found)
+
+
+def _segments(launch: TracedLaunch) -> dict[int, Memory]:
+    """What the segments of a baked bundle hold: the pool first, where there is one."""
+    first = 1 if launch.memories[POOL].size_bytes else 0
+    return {
+        0 if index == POOL else index + first: memory
+        for index, memory in launch.memories.items()
+        if index != POOL or first
+    }
+
+
+def _walk(
+    op: Operation,
+    operand: int,
+    tensor: Tensor,
+    starts: Int64Array,
+    memories: Mapping[int, Memory],
+    executions: int,
+) -> Walk | None:
+    if tensor.component is not Component.HBM:
+        return None
+    bits = OWNER_BITS if tensor.symbolic else SEGMENT_BITS
+    owner = int(starts.flat[0]) >> bits
+    if owner not in memories or (starts >> bits != owner).any():
+        return None
+    offsets = np.broadcast_to(starts - (owner << bits), (executions, len(op.cores)))
+    return Walk(operand, tensor, memories[owner], offsets, tensor in op.outputs)

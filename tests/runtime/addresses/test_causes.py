@@ -1,0 +1,92 @@
+"""Causes that addresses show without a run: all of those of wrong programs, none in right ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spyre.cli.causes import address_findings
+from spyre.cli.options import Options
+from spyre.errors import Finding
+from spyre.mlir.bundle import load_bundle
+from spyre.runtime.addresses.tiles import infer_nest
+from tests.conformance.cases import find_cases
+from tests.sanitizer import programs
+
+STEPS = {
+    "j_ct_bmm_nested_B_K": ("SPY702", "in steps of 256 bytes, expected 512"),
+    "j_ct_cols_abs_64x512": ("SPY704", "in steps of 256 bytes, expected 16,384"),
+    "j_ct_flash_attention_1x4x128x64": ("SPY704", "in steps of 2 bytes, expected 16,384"),
+    "j_ct_full_no_dim": ("SPY704", "in steps of 0 bytes, expected 8,192"),
+    "j_ct_mm_rows_256x128x64": ("SPY702", "in steps of 8,192 bytes, expected 32,768"),
+    "j_ct_nested_addmul_64x512_lx": ("SPY702", "in steps of 4,096 bytes, expected 8,192"),
+    "j_ct_red_sum_d0_tiled": ("SPY702", "in steps of 8,192 bytes, expected 32,768"),
+}
+
+
+def findings_of(path: Path) -> tuple[Finding, ...]:
+    return address_findings(Options(str(path)), load_bundle)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", STEPS)
+def test_the_cause_comes_first(name: str, shared_dir: Path):
+    first = findings_of(shared_dir / "bundles-wrong" / name)[0]
+    code, words = STEPS[name]
+    assert first.code == code
+    assert words in first.message
+    assert "bundle.mlir:" in str(first.location)
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_nothing_is_found_in_right_programs(shared_dir: Path):
+    for case in find_cases(shared_dir / "bundles"):
+        assert findings_of(case) == (), case.name
+        for module in case.rglob("bundle.mlir"):  # each kernel on its own, as --check sees it
+            assert findings_of(module) == (), module
+
+
+@pytest.mark.shared
+def test_a_mismatch_is_explained_first(shared_dir: Path, capfd: pytest.CaptureFixture[str]):
+    from spyre.cli.run import main
+
+    assert main([str(shared_dir / "bundles-wrong" / "j_ct_cols_abs_64x512"), "-q"]) == 1
+    printed = capfd.readouterr()
+    first = printed.err.splitlines()[0]
+    assert "SPY704" in first
+    assert "256 bytes, expected 16,384" in first
+
+
+@pytest.mark.parametrize("name", ["tiling_by_host_strides", "past_the_end", "short_loop"])
+def test_programs_of_ours(name: str, tmp_path: Path):
+    codes = {f.code for f in findings_of(getattr(programs, name)(tmp_path))}
+    expected = {
+        "tiling_by_host_strides": {"SPY704", "SPY720"},
+        "past_the_end": {"SPY705"},
+        "short_loop": {"SPY720"},
+    }
+    assert codes == expected[name]
+
+
+@pytest.mark.parametrize("program", programs.RIGHT.values(), ids=str)
+def test_right_programs_of_ours(program, tmp_path: Path):
+    assert findings_of(program(tmp_path)) == ()
+
+
+@pytest.mark.parametrize(
+    ("starts", "nest"),
+    [
+        ([0], ()),
+        ([0, 5, 10, 15], (4,)),
+        ([0, 1, 2, 10, 11, 12], (2, 3)),
+        ([0, 0, 0], (3,)),
+        ([0, 1, 5, 6, 100, 101, 105, 106], (2, 2, 2)),
+        ([0, 1, 7, 8, 9], (5,)),
+        ([0, 1, 10, 12], (4,)),
+    ],
+)
+def test_nests_of_unrolled_loops(starts: list[int], nest: tuple[int, ...]):
+    assert infer_nest(np.array(starts, np.int64)[:, None]) == nest
