@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torch_backend.processes import run
+from tests.torch_backend.processes import run_anew
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = """
@@ -67,7 +67,7 @@ def test_own_device_unless_asked(package):
         print(torch.ones(2, device="spyre").sum().item(), is_active())
         assert "torch_spyre" not in sys.modules
     """
-    assert run(code, AUTOLOAD, PYTHONPATH=package, **SPYRE) == "2.0 False\n"
+    assert run_anew(code, AUTOLOAD, PYTHONPATH=package, **SPYRE) == "2.0 False\n"
 
 
 def test_own_device_is_silent_where_torch_spyre_has_it(package):
@@ -78,7 +78,7 @@ def test_own_device_is_silent_where_torch_spyre_has_it(package):
         import torch_spyre._C
         print(is_active(), torch_spyre._C.device_count())
     """
-    assert run(code, AUTOLOAD, PYTHONPATH=package, **TORCH_SPYRE) == "True 1\n"
+    assert run_anew(code, AUTOLOAD, PYTHONPATH=package, **TORCH_SPYRE) == "True 1\n"
 
 
 def test_both_asked_for(package):
@@ -89,7 +89,7 @@ def test_both_asked_for(package):
         except RuntimeError as error:
             print(error)
     """
-    assert "SPY992" in run(code, AUTOLOAD, PYTHONPATH=package, **SPYRE)
+    assert "SPY992" in run_anew(code, AUTOLOAD, PYTHONPATH=package, **SPYRE)
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_what_cannot_be_had(frontend, code):
     """
     prologue = "import torch\nfrom spyre.frontend import autoload\n"
     environment = {**TORCH_SPYRE, "SPYRE_FRONTEND": frontend, "PYTHONPATH": str(ROOT)}
-    assert code in run(lines, prologue, **environment)
+    assert code in run_anew(lines, prologue, **environment)

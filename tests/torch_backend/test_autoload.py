@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.torch_backend.processes import run
+from tests.torch_backend.processes import run, run_anew
 
 WITHOUT = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
@@ -34,7 +34,7 @@ def test_import_torch_is_enough(tmp_path):
         import torch
         assert torch.ones(2, device="spyre").sum().item() == 2
     """
-    assert run(code, entry_point(tmp_path), TORCH_DEVICE_BACKEND_AUTOLOAD="1") == ""
+    assert run_anew(code, entry_point(tmp_path), TORCH_DEVICE_BACKEND_AUTOLOAD="1") == ""
 
 
 def test_autoload_can_be_switched_off(tmp_path):
@@ -46,7 +46,7 @@ def test_autoload_can_be_switched_off(tmp_path):
         except RuntimeError:
             print("unknown")
     """
-    assert run(code, entry_point(tmp_path), **WITHOUT) == "unknown\n"
+    assert run_anew(code, entry_point(tmp_path), **WITHOUT) == "unknown\n"
 
 
 def test_silent_and_idempotent():
@@ -58,11 +58,11 @@ def test_silent_and_idempotent():
         autoload()
         assert torch.spyre is module and torch.Tensor.to is to
     """
-    assert run(code, "", **WITHOUT) == ""
+    assert run_anew(code, "", **WITHOUT) == ""
 
 
 def test_light():
-    printed = run("", MEASURE, **WITHOUT)
+    printed = run_anew("", MEASURE, **WITHOUT)
     for heavy in ("numba", "torch._inductor", "torch._dynamo", "spyre.hw", "spyre.runtime", "lark"):
         assert f"'{heavy}" not in printed
 

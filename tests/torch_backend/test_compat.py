@@ -15,7 +15,7 @@ from spyre.torch_backend import compat
 from spyre.torch_backend.registration import patches
 from spyre.torch_backend.registration.device_module import EXPORTS
 from spyre.torch_backend.tensors import storages
-from tests.torch_backend.processes import run
+from tests.torch_backend.processes import run_anew
 
 BACKEND = Path(compat.__file__).parent
 
@@ -86,7 +86,7 @@ for symbol in SYMBOLS:
 @pytest.fixture(scope="module")
 def found():
     prologue = f"SYMBOLS = {SYMBOLS!r}\n" + LOOK
-    lines = run("", prologue, TORCH_DEVICE_BACKEND_AUTOLOAD="0").splitlines()
+    lines = run_anew("", prologue, TORCH_DEVICE_BACKEND_AUTOLOAD="0").splitlines()
     return dict(line.split() for line in lines)
 
 

@@ -13,7 +13,7 @@ from spyre.torch_backend.inductor.bundles import kernels
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES
 from spyre.torch_backend.inductor.kernel.planning import KERNEL_PASSES
-from tests.torch_backend.processes import run
+from tests.torch_backend.processes import run_anew
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_passes_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_torch_logs():
-    shown = run(
+    shown = run_anew(
         """
         torch.compile(lambda a: a + 1)(torch.ones(3, device="spyre"))
         """,

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from tests.torch_backend.models import configurations
 from tests.torch_backend.models.comparison import BINARY16, UNITS, mean_error
+from tests.torch_backend.processes import run
 
-ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
-from spyre.torch_backend import autoload
-autoload()
-import gc, torch
+warnings.simplefilter("ignore")
+import gc
 from tests.torch_backend.models.test_numerics import llama_error
 errors = llama_error()
 gc.collect()
@@ -39,15 +33,7 @@ def llama_error() -> tuple[float, float]:
 @pytest.fixture(scope="module")
 def in_ieee() -> tuple[float, ...]:
     """Both errors of a process in IEEE mode, and bytes on the card once its model is gone."""
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env=os.environ | {"SPYRE_NUMERICS": "ieee"},
-    )
-    return tuple(float(word) for word in ran.stdout.split())
+    return tuple(map(float, run(PROGRAM, SPYRE_NUMERICS="ieee").split()))
 
 
 def test_ieee_leaves_the_error_of_binary16(in_ieee: tuple[float, ...], device: str):

@@ -10,7 +10,7 @@ import pytest
 
 from spyre.errors import LaunchError
 from spyre.torch_backend.registration import patches
-from tests.torch_backend.processes import PROLOGUE, run
+from tests.torch_backend.processes import PROLOGUE, run_anew
 
 CALLS = r"""
 import copy, io, pickle
@@ -296,8 +296,8 @@ for kind, named in calls.items():
 
 @pytest.fixture(scope="module")
 def outcomes():
-    own = run(CALLS, "", TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTHONWARNINGS="ignore")
-    ours = run(CALLS, PROLOGUE, PYTHONWARNINGS="ignore")
+    own = run_anew(CALLS, "", TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTHONWARNINGS="ignore")
+    ours = run_anew(CALLS, PROLOGUE, PYTHONWARNINGS="ignore")
     return own.splitlines(), ours.splitlines()
 
 
@@ -343,7 +343,7 @@ def test_a_patch_replaces_its_targets_and_nothing_else():
         patch.install()
         assert changed(before) == set(patch.targets if patch.name != "inductor" else ()), patch
     """
-    run(code, LOOK, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    run_anew(code, LOOK, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
 
 def test_patches_that_are_left_out():
@@ -354,11 +354,11 @@ def test_patches_that_are_left_out():
     print(*sorted(changed(before)), [type(finder).__module__ for finder in sys.meta_path])
     """
     autoload = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    printed = run(code, LOOK, SPYRE_WITHOUT_PATCHES=", ".join(NAMES), **autoload)
+    printed = run_anew(code, LOOK, SPYRE_WITHOUT_PATCHES=", ".join(NAMES), **autoload)
     assert printed.startswith("[")
     assert "spyre" not in printed
     kept = [name for name in NAMES if name not in ("stream", "event")]
-    printed = run(code, LOOK, SPYRE_WITHOUT_PATCHES=",".join(kept), **autoload)
+    printed = run_anew(code, LOOK, SPYRE_WITHOUT_PATCHES=",".join(kept), **autoload)
     assert printed.startswith("torch.Event torch.Stream [")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spyre.torch_backend.inductor.base import compat
-from tests.torch_backend.processes import run
+from tests.torch_backend.processes import run_anew
 
 PACKAGE = Path(compat.__file__).parent
 
@@ -88,24 +88,16 @@ def test_caches_of_nodes_are_cleared():
     assert vars(node) == {"kept": 2}
 
 
-def test_hints_and_names_load_nothing_of_inductor():
-    run(
+def test_neither_autoload_nor_hints_and_names_load_inductor():
+    run_anew(
         """
         import sys
+        assert not [n for n in sys.modules if n.startswith("spyre.torch_backend.inductor")]
         import spyre.torch_backend.inductor.hints
         import spyre.torch_backend.inductor.hints as hints
         with hints.spyre_hint({"A": 2}):
             pass
         assert "torch._inductor.ir" not in sys.modules
         assert "torch._inductor.scheduler" not in sys.modules
-        """
-    )
-
-
-def test_autoload_imports_nothing_of_the_backend():
-    run(
-        """
-        import sys
-        assert not [n for n in sys.modules if n.startswith("spyre.torch_backend.inductor")]
         """
     )
