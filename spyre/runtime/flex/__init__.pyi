@@ -31,6 +31,7 @@ from .prepare import (
 )
 from .scheduling import (
     Engine as Engine,
+    Work as Work,
 )
 from .stream import (
     BlockingStream as BlockingStream,

@@ -44,9 +44,9 @@ class FlexDevice:
     ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards
     of the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
     ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
-    ``streams_recover``: a stream that failed takes work again once its error was raised, which the
-    next submission does if nobody waited. ``runner``: how launches run, if not plainly.
-    ``prepared``: plans of directories, by content.
+    ``streams_recover``: work that fails leaves its stream as it is; the error is raised by the next
+    who waits for it. ``runner``: how launches run, if not plainly. ``prepared``: plans of
+    directories, by content.
     """
 
     def __init__(
@@ -66,7 +66,6 @@ class FlexDevice:
         chosen = policy if policy is not None else config.SCHEDULER.read()
         self.scheduler = Scheduler(Policy(chosen), _ended, dependent_error)
         self.is_blocking = config.launch_blocking() if is_blocking is None else is_blocking
-        self.streams_recover = False
         self.runner: Runner | None = None
         self.streams = StreamPool(self)
         self.prepared: dict[tuple[object, ...], JobPlan] = {}
@@ -141,6 +140,14 @@ class FlexDevice:
 
     # --- streams ---------------------------------------------------------------------------------
 
+    @property
+    def streams_recover(self) -> bool:
+        return self.scheduler.recovers
+
+    @streams_recover.setter
+    def streams_recover(self, recover: bool) -> None:
+        self.scheduler.recovers = recover
+
     @cached_property
     def blocking(self) -> BlockingStream:
         """A stream whose calls wait."""
@@ -167,16 +174,14 @@ class FlexDevice:
     def wait_until(self, done: Callable[[], bool]) -> None:
         """Return once ``done()``, which only reads states.
 
-        An interrupt that hits a launch is raised here, and its stream takes work again if streams
-        recover: whoever waits has been told.
+        An interrupt that hits a launch is raised here, and by nobody else if streams recover.
         """
         try:
             self.scheduler.wait_until(done)
         except BaseException as interrupt:
             if self.streams_recover:
                 for stream in self.streams.handed_out():
-                    if stream.error is interrupt:
-                        stream.take_error()
+                    stream.forget(interrupt)
             raise
 
     def reset(self) -> None:

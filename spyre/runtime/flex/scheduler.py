@@ -142,15 +142,25 @@ class Scheduler:
         """How jobs of different streams share the card."""
         return self._state.policy
 
+    @property
+    def recovers(self) -> bool:
+        """Whether work that fails leaves its stream as it is, for what is behind it to run."""
+        return self._state.recovers
+
+    @recovers.setter
+    def recovers(self, recovers: bool) -> None:
+        self._state.recovers = recovers
+
     # --- work ------------------------------------------------------------------------------------
 
     def submit(self, stream: StreamQueue, work: Work) -> None:
-        """Append ``work`` to a stream and return at once. StreamHasFailed if the stream has.
+        """Append ``work`` to a stream and return at once. StreamHasFailed if the stream has, and
+        streams do not recover.
 
         It takes no lock that a running unit could hold: the work goes to an inbox, which whoever
         looks for something to run empties first.
         """
-        if stream.error is not None:
+        if stream.failure is not None and not self._state.recovers:
             raise StreamHasFailed(stream)
         work.stream = stream
         with stream.lock:  # `last` and the inbox agree on the order

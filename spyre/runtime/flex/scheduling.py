@@ -91,19 +91,30 @@ class State(Enum):
     DROPPED = "dropped"
 
 
+@dataclass(slots=True, eq=False)
+class Failure:
+    """What work raised. ``told``: somebody has been told of ``error``.
+
+    Streams that recover share it with those that wait for their events.
+    """
+
+    error: BaseException
+    told: bool = False
+
+
 class EventRecord:
     """One `record` of an event: complete once everything before it in its stream is.
 
-    ``time_ns``: host clock at completion. ``error``: why it will never complete. ``tail``: labels
-    of the control blocks it stands behind.
+    ``time_ns``: host clock at completion. ``failure``: why it will never complete; of a stream that
+    recovers, what had failed in it. ``tail``: labels of the control blocks it stands behind.
     """
 
-    __slots__ = ("done", "error", "tail", "time_ns", "waiters")
+    __slots__ = ("done", "failure", "tail", "time_ns", "waiters")
 
     def __init__(self) -> None:
         self.done = False
         self.time_ns = 0
-        self.error: BaseException | None = None
+        self.failure: Failure | None = None
         self.tail: tuple[Label, ...] = ()
         self.waiters: list[StreamQueue] = []
 
@@ -117,10 +128,9 @@ class Work:
     reports; given up, with the memory it holds, when the work ends. ``number``: in order of
     submission.
     ``error``: what its preparation raised, at iteration ``limit``; those before it still run.
-    ``has_ended``: nothing of it runs
-    any more, and what it held has been given up. ``first_block``/``first_host``:
-    numbers of its first control block and host operation; ``after``: labels of the blocks in
-    front of it.
+    ``failure``: why it has failed or was dropped. ``has_ended``: nothing of it runs any more, and
+    what it held has been given up. ``first_block``/``first_host``: numbers of its first control
+    block and host operation; ``after``: labels of the blocks in front of it.
     """
 
     __slots__ = (
@@ -129,6 +139,7 @@ class Work:
         "done",
         "error",
         "event",
+        "failure",
         "first_block",
         "first_host",
         "has_ended",
@@ -170,6 +181,7 @@ class Work:
         self.in_flight = 0
         self.has_ended = False
         self.error: BaseException | None = None
+        self.failure: Failure | None = None
         self.number = -1
         self.first_block = self.first_host = 0
         self.after: tuple[Label, ...] = ()
@@ -188,19 +200,23 @@ class StreamQueue:
     """The work of one stream, oldest first.
 
     ``rank``: 0 for streams of high priority, 1 for the others. ``tail``: labels of the control
-    blocks that whatever comes next stands behind. ``error``: the stream has failed.
-    ``reported``: somebody has been told of the error itself. ``last``: the work that came in last;
-    whoever submits changes it, under ``lock``, so that it agrees with the order of submission.
+    blocks that whatever comes next stands behind. ``failure``: the stream has failed, or, if it
+    recovers, work in it has. ``last``: the work that came in last; whoever submits changes it,
+    under ``lock``, so that it agrees with the order of submission.
     """
 
     stream_id: int
     rank: int = 1
     work: deque[Work] = field(default_factory=deque)
-    error: BaseException | None = None
-    reported: bool = False
+    failure: Failure | None = None
     tail: tuple[Label, ...] = ()
     last: Work | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it, or work in it, has failed."""
+        return None if self.failure is None else self.failure.error
 
 
 def label_text(label: Label) -> str:
@@ -271,7 +287,9 @@ class Scheduling:
     """The state: streams, active jobs, busy engines. Not thread-safe; its owner locks.
 
     ``holds``: nothing is dispatched while there are any. ``one_by_one``: units are single
-    iterations of single stages, so that each can be observed.
+    iterations of single stages, so that each can be observed. ``recovers``: work that fails leaves
+    its stream as it is, for what is behind it to run; the stream keeps the first failure until
+    somebody is told.
     ``ended`` is called with every piece of work once nothing of it runs any more; ``dependent``
     makes the error of a stream that waits for a failed one.
     """
@@ -284,6 +302,7 @@ class Scheduling:
     ) -> None:
         self.policy = policy
         self.one_by_one = False
+        self.recovers = False
         self.holds = 0
         self.clock: Callable[[], int] = time.perf_counter_ns
         self._ended = ended
@@ -301,10 +320,11 @@ class Scheduling:
         work.number = self._number
         self._number += 1
         work.stream = stream
-        if stream.error is not None:  # it failed after the work was handed in
+        if stream.failure is not None and not self.recovers:
+            # it failed after the work was handed in
             self.pending += 1
-            self._fail_event(work, stream.error)
-            self._end(work, State.DROPPED)
+            self._fail_event(work, stream.failure)
+            self._end(work, State.DROPPED, stream.failure)
             return
         self._number_blocks(stream, work)
         stream.work.append(work)
@@ -337,31 +357,34 @@ class Scheduling:
                 return
             event = head.event
             assert event is not None
-            if head.is_wait:
-                if event.error is not None:
-                    self.fail(stream, event.error)
-                    return
-                if not event.done:
-                    event.waiters.append(stream)
-                    return
-            else:
-                self._complete_event(event)
+            if not head.is_wait:
+                self._complete_event(stream, event)
+            elif event.failure is not None and not self.recovers:
+                self.fail(stream, event.failure)
+                return
+            elif event.failure is not None:
+                self._note(stream, event.failure)
+            elif not event.done:
+                event.waiters.append(stream)
+                return
             self._end_head(stream, State.DONE)
 
-    def _complete_event(self, event: EventRecord) -> None:
+    def _complete_event(self, stream: StreamQueue, event: EventRecord) -> None:
         event.done = True
+        event.failure = stream.failure
         event.time_ns = self.clock()
         waiters, event.waiters = event.waiters, []
         for stream in waiters:
             self._advance(stream)
 
-    def _end_head(self, stream: StreamQueue, state: State) -> None:
+    def _end_head(self, stream: StreamQueue, state: State, failure: Failure | None = None) -> None:
         work = stream.work.popleft()
-        self._end(work, state)
+        self._end(work, state, failure)
 
-    def _end(self, work: Work, state: State) -> None:
+    def _end(self, work: Work, state: State, failure: Failure | None = None) -> None:
         assert work.stream is not None
         work.state = state
+        work.failure = failure
         self.pending -= 1
         if work.in_flight == 0:
             self._ended(work)
@@ -509,33 +532,43 @@ class Scheduling:
     # --- failure ---------------------------------------------------------------------------------
 
     def _fail_at(self, work: Work, error: BaseException) -> None:
-        """``work``, at the head of its stream, has failed, and its stream with it."""
+        """``work``, at the head of its stream, has failed, and its stream unless it recovers."""
         assert work.stream is not None
+        stream, failure = work.stream, Failure(error)
         if work in self._active:
             self._active.remove(work)
-        self._end_head(work.stream, State.FAILED)
-        self.fail(work.stream, error)
+        self._end_head(stream, State.FAILED, failure)
+        if self.recovers:
+            self._note(stream, failure)
+            self._advance(stream)
+        else:
+            self.fail(stream, failure)
 
-    def fail(self, stream: StreamQueue, error: BaseException) -> None:
+    def _note(self, stream: StreamQueue, failure: Failure) -> None:
+        """Something in a stream that recovers has failed; it may have to be told already."""
+        if not failure.told and (stream.failure is None or stream.failure.told):
+            stream.failure = failure
+
+    def fail(self, stream: StreamQueue, failure: Failure) -> None:
         """``stream`` has failed: its work is dropped; streams that wait for its events fail too."""
-        stream.error = error
-        self._fail_waiting(self._drop(stream, error), error)
+        stream.failure = failure
+        self._fail_waiting(self._drop(stream, failure), failure)
 
-    def _fail_waiting(self, failing: list[StreamQueue], error: BaseException) -> None:
+    def _fail_waiting(self, failing: list[StreamQueue], failure: Failure) -> None:
         while failing:
             waiting = failing.pop()
-            if waiting.error is None:
-                waiting.error = self._dependent(error, waiting)
-                failing += self._drop(waiting, waiting.error)
+            if waiting.failure is None:
+                waiting.failure = Failure(self._dependent(failure.error, waiting))
+                failing += self._drop(waiting, waiting.failure)
 
-    def _fail_event(self, work: Work, error: BaseException) -> None:
+    def _fail_event(self, work: Work, failure: Failure) -> None:
         """Dropped work may be the record of an event that others wait for."""
         if work.event is not None and not work.is_wait:
-            work.event.error = error
+            work.event.failure = failure
             waiting, work.event.waiters = work.event.waiters, []
-            self._fail_waiting(waiting, error)
+            self._fail_waiting(waiting, failure)
 
-    def _drop(self, stream: StreamQueue, error: BaseException) -> list[StreamQueue]:
+    def _drop(self, stream: StreamQueue, failure: Failure) -> list[StreamQueue]:
         """Drop all work of a stream; the streams that wait for its records."""
         waiting: list[StreamQueue] = []
         while stream.work:
@@ -543,16 +576,16 @@ class Scheduling:
             if work in self._active:
                 self._active.remove(work)
             if work.event is not None and not work.is_wait:
-                work.event.error = error
+                work.event.failure = failure
                 waiting += work.event.waiters
                 work.event.waiters = []
-            self._end(work, State.DROPPED)
+            self._end(work, State.DROPPED, failure)
         return waiting
 
     def drop_all(self, streams: list[StreamQueue], error: BaseException) -> None:
         """Drop the work of ``streams`` without failing them: what a device reset does."""
+        failure = Failure(error)
         for stream in streams:
-            self._drop(stream, error)
-            stream.error = None
-            stream.reported = False
+            self._drop(stream, failure)
+            stream.failure = None
         self._ready.clear()

@@ -3,10 +3,11 @@
 `FlexStream` is the pipeline RFC's: a queue of jobs that run in order, while the host goes on; it
 walks a job's plan into stages for the scheduler. Errors of work are sticky: the first `synchronize`
 or `query` after it raises it, what was queued behind it is dropped, and the stream takes nothing
-more (runtime reference §7), unless streams of the card recover. Events follow what PyTorch users
-know: the last `record` counts, waiting for an event that was never recorded does nothing, times
-come from the host clock. The calls of a `BlockingStream` wait: errors are raised where the work was
-submitted.
+more (runtime reference §7). Where streams of the card recover, work that fails is alone in that:
+what is behind it runs, and the first `synchronize` or `query` after it, of its stream or of one
+that waited for it, raises the error. Events follow what PyTorch users know: the last `record`
+counts, waiting for an event that was never recorded does nothing, times come from the host clock.
+The calls of a `BlockingStream` wait: errors are raised where the work was submitted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,15 @@ from spyre.runtime.flex.job import (
 from spyre.runtime.flex.launch_plan import LaunchPlan
 from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
 from spyre.runtime.flex.scheduler import StreamHasFailed
-from spyre.runtime.flex.scheduling import Engine, EventRecord, Stage, Stages, StreamQueue, Work
+from spyre.runtime.flex.scheduling import (
+    Engine,
+    EventRecord,
+    Failure,
+    Stage,
+    Stages,
+    StreamQueue,
+    Work,
+)
 from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, Runner, TilingOptions, run_recorded
 from spyre.runtime.memory import SpyreTensor
 from spyre.runtime.program import CompiledBundle, LoweredBundle, files_of_bundle
@@ -79,8 +88,7 @@ class Event:
         record = self._record
         if record is None:
             return True
-        if record.error is not None:
-            raise record.error
+        self._report(record)
         return record.done
 
     def synchronize(self) -> None:
@@ -88,9 +96,16 @@ class Event:
         record, stream = self._record, self._stream
         if record is None or stream is None:
             return
-        stream.device.wait_until(lambda: record.done or record.error is not None)
-        if record.error is not None:
-            raise record.error
+        stream.device.wait_until(lambda: record.done or record.failure is not None)
+        self._report(record)
+
+    def _report(self, record: EventRecord) -> None:
+        """Raise what failed before it; where streams recover, unless somebody was told."""
+        failure, stream = record.failure, self._stream
+        if failure is not None and stream is not None:
+            if not record.done:  # nor will it be
+                raise failure.error
+            stream.tell(failure)
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds of host time from this event to ``end``, both complete.
@@ -112,7 +127,7 @@ class Event:
     def __repr__(self) -> str:
         record = self._record
         state = "never recorded" if record is None else "complete" if record.done else "pending"
-        if record is not None and record.error is not None:
+        if record is not None and record.failure is not None:
             state = "failed"
         return f"Event(enable_timing={self.enable_timing}, {state})"
 
@@ -150,16 +165,15 @@ class FlexStream:
         plan = job.job_plan if isinstance(job, Job) else job
         return self.submit_launch(plan.bind(self.device, tensors, options, values))
 
-    def copy(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
+    def copy(self, plan: JobPlan, keep_alive: Sequence[object]) -> Work:
         """Enqueue a plan that runs no program; ``keep_alive`` lives until it has run."""
-        context = LaunchContext(plan, self.device, keep_alive, is_large=plan.moves_much)
-        self.submit_launch(context)
+        work = _work(LaunchContext(plan, self.device, keep_alive, is_large=plan.moves_much))
+        self.submit(work)
+        return work
 
     def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
         """Enqueue a launch that was bound."""
-        stages, size = context.plan.stages, context.is_large
-        work = Work(stages, context.iterations, context, is_large=size, chunk=context.chunk)
-        self.submit(work)
+        self.submit(_work(context))
         return context.outcome
 
     def add_callback(self, function: Callable[[], None]) -> None:
@@ -167,21 +181,13 @@ class FlexStream:
         self.submit(Work(_CALLBACK, 1, function))
 
     def submit(self, work: Work) -> None:
-        """Append work. StreamError SPY870 when the stream has failed.
-
-        If streams recover, the error itself, unless it has been raised.
-        """
+        """Append work. StreamError SPY870 when the stream has failed and does not recover."""
         try:
             self.device.scheduler.submit(self._queue, work)
         except StreamHasFailed:
-            if not self.device.streams_recover:
-                raise self._refusal() from self._queue.error
-            if (error := self.take_error()) is not None:
-                error.add_note(_RAISED_BY_THE_NEXT)
-                raise error from None
-            self.device.scheduler.submit(self._queue, work)
+            raise self._refusal() from self._queue.error
         if self.device.is_blocking:
-            self.synchronize()
+            self.wait_for(work)
 
     def _refusal(self) -> StreamError:
         return StreamError(
@@ -191,13 +197,14 @@ class FlexStream:
             found=_first_line(self._queue.error),
         )
 
-    def take_error(self) -> BaseException | None:
-        """The error of the stream, which takes work again from now on."""
-        # What was handed in before it is known to have failed is dropped first.
-        with self.device.scheduler.guarded():
-            queue = self._queue
-            error, queue.error, queue.reported = queue.error, None, False
-        return error
+    def wait_for(self, work: Work) -> None:
+        """Return when ``work``, of this stream, has run. Raises its own error, nothing of what ran
+        before it.
+        """
+        self.device.wait_until(lambda: work.has_ended)
+        if work.failure is not None:
+            self._is_news(work.failure)
+            raise work.failure.error
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record ``event``, or a new one, behind everything submitted until now."""
@@ -231,33 +238,62 @@ class FlexStream:
 
     def report(self) -> None:
         """Raise the stream's error, the first time it is asked for."""
+        failure = self._queue.failure
+        if failure is not None and self._is_news(failure):
+            raise self._late(failure)
+
+    def tell(self, failure: Failure) -> None:
+        """Raise a failure of the stream that an event met, if nobody was told of it."""
+        if self._is_news(failure):
+            raise self._late(failure)
+
+    def forget(self, interrupt: BaseException) -> None:
+        """Somebody has been told of ``interrupt``."""
+        failure = self._queue.failure
+        if failure is not None and failure.error is interrupt:
+            self._is_news(failure)
+
+    def _is_news(self, failure: Failure) -> bool:
+        """True for the first who asks, who is to tell of it; streams that recover forget it."""
         queue = self._queue
-        if queue.error is None or queue.reported:
-            return
-        if not self.device.streams_recover:
-            queue.reported = True
-            raise queue.error
-        if (error := self.take_error()) is not None:
-            raise error
+        with self.device.scheduler.guarded():
+            is_news, failure.told = not failure.told, True
+            if self.device.streams_recover and queue.failure is failure:
+                queue.failure = None
+        return is_news
+
+    def _late(self, failure: Failure) -> BaseException:
+        if self.device.streams_recover and isinstance(failure.error, Exception):
+            failure.error.add_note(_RAISED_LATE)
+        return failure.error
 
     @property
     def error(self) -> BaseException | None:
-        """Why the stream has failed; None while it has not."""
-        return self._queue.error
+        """Why the stream has failed; None while it has not, or has recovered."""
+        failure = self._queue.failure
+        if failure is None or (failure.told and self.device.streams_recover):
+            return None
+        return failure.error
 
     @property
     def queue(self) -> StreamQueue:
         return self._queue
 
     def __repr__(self) -> str:
-        state = "failed" if self._queue.error is not None else f"priority {self.priority}"
+        state = "failed" if self.error is not None else f"priority {self.priority}"
         return f"FlexStream(device={self.device.index}, id={self.stream_id}, {state})"
 
 
-_RAISED_BY_THE_NEXT = (
-    "An earlier operation of the stream failed while it ran. What was enqueued behind it was "
-    "dropped, and so is the operation that raises this; the next one runs."
+_RAISED_LATE = (
+    "An operation that was enqueued earlier failed while it ran, so what it should have written is "
+    "not there; those behind it have run. With SPYRE_LAUNCH_BLOCKING=1 it is raised where that "
+    "operation was called."
 )
+
+
+def _work(context: LaunchContext) -> Work:
+    stages, size = context.plan.stages, context.is_large
+    return Work(stages, context.iterations, context, is_large=size, chunk=context.chunk)
 
 
 def _first_line(error: BaseException | None) -> str:

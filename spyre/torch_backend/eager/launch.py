@@ -205,8 +205,8 @@ def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
     is_integer = stored.kind is FormatKind.SIGNED
     values = np.full(lanes, number, np.int32 if is_integer else np.float32)
     host = HostTensor.from_array(f"{number:g}", values)
-    card.default_stream.copy(to_device_plan(host, buffer.tensor), [buffer.memory])
-    card.default_stream.synchronize()
+    stream = card.default_stream
+    stream.wait_for(stream.copy(to_device_plan(host, buffer.tensor), [buffer.memory]))
     return buffer
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,7 +32,6 @@ from spyre.torch_backend.device import (
 )
 from spyre.torch_backend.registration import refuse_layout
 from spyre.torch_backend.tensors import (
-    DeviceBuffer,
     allocate,
     buffer_of,
     from_host,
@@ -41,6 +40,9 @@ from spyre.torch_backend.tensors import (
     view_of,
     write_storage,
 )
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex import FlexStream, Work
 
 PythonNumber = bool | int | float | complex
 NUMBERS = (bool, int, float, complex)
@@ -139,7 +141,8 @@ class FallbackCall:
         self.written: dict[int, _Written] = {}
         """By id of the CPU tensor."""
         self.given: list[tuple[str, Any]] = []
-        self.waits_for: DeviceBuffer | None = None
+        self.copies: list[tuple[FlexStream, Work]] = []
+        """Those on their way to the host."""
         self.device_index = -1
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -150,15 +153,34 @@ class FallbackCall:
         self.given = [*zip(names, args, strict=False), *kwargs.items()]
         host_args = [self._down(value, name) for name, value in zip(names, args, strict=False)]
         host_kwargs = {name: self._down(value, name) for name, value in kwargs.items()}
-        if self.waits_for is not None:
-            self.waits_for.card.streams.current.synchronize()
+        for stream, copy in self.copies:
+            stream.wait_for(copy)
         self._wrap_numbers(host_args)
-        with self._randomness(len(args), host_kwargs):
-            result = self.op(*host_args, **host_kwargs)
+        result = self._compute(host_args, host_kwargs)
         _check_results(result)
         results = self._up(result)
         self._write_back()
         return results
+
+    def _compute(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """The result on the CPU.
+
+        Earlier failures of the streams are raised here if it may be due to them that the operation
+        fails, or if something leaves the card; else by whoever reads.
+        """
+        try:
+            with self._randomness(len(args), kwargs):
+                result = self.op(*args, **kwargs)
+        except Exception:
+            self._report_failures()
+            raise
+        if not isinstance(result, (torch.Tensor, list, tuple)):
+            self._report_failures()
+        return result
+
+    def _report_failures(self) -> None:
+        for stream, _ in self.copies:
+            stream.report()
 
     # --- down ------------------------------------------------------------------------------------
 
@@ -220,14 +242,17 @@ class FallbackCall:
         storage = torch.UntypedStorage(size_bytes)
         if size_bytes and tensor.numel() * tensor.element_size() != size_bytes:
             content = self._start(tensor)
-            buffer_of(tensor).card.streams.current.synchronize()
+            stream, copy = self.copies.pop()
+            stream.wait_for(copy)
             storage.copy_(content)
         return storage
 
     def _start(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         buffer = buffer_of(tensor)
-        self.waits_for = buffer
-        return start_host_storage(buffer)
+        storage, copy = start_host_storage(buffer)
+        if copy is not None:
+            self.copies.append((buffer.card.streams.current, copy))
+        return storage
 
     def _goes_alone(self, tensor: torch.Tensor, key: int, name: str) -> bool:
         """True for a small view of a large storage that no other view touches in this call."""

@@ -70,8 +70,8 @@ class CompiledProgram:
             self._loaded, copy = load_kernel(card, kernel, _takes_addresses, header, name)
         self._is_linked = False
         self._launch_plan = self.launch_plan(self.spans_bytes)
-        card.streams.current.launch(copy)
-        card.streams.current.synchronize()
+        stream = card.streams.current
+        stream.wait_for(stream.copy(copy, ()))
 
     def launch_plan(
         self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None

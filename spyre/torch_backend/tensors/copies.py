@@ -27,7 +27,7 @@ from spyre.torch_backend.tensors.allocation import allocate_on, default_base, st
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, buffer_of
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import FlexDevice
+    from spyre.runtime.flex import FlexDevice, Work
 
 SMALL_BYTES = 1 << 20
 """Sources up to this size are copied on the host, so that the caller need not wait."""
@@ -64,18 +64,20 @@ def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
 
 def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
     """A copy of a whole storage on the host, in the bytes torch expects there; waits."""
-    storage = start_host_storage(buffer)
-    if buffer.base is not None:
+    storage, copy = start_host_storage(buffer)
+    if copy is not None:
         buffer.card.streams.current.synchronize()
     return storage
 
 
-def start_host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
-    """As `host_storage`, enqueued on the current stream: the bytes are there when it has ended."""
+def start_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, Work | None]:
+    """As `host_storage`, enqueued on the current stream: the bytes are there when the copy has
+    ended, where there is one.
+    """
     if buffer.raw is not None:
-        return _bytes_storage(buffer.raw.copy(), buffer.host_bytes)
+        return _bytes_storage(buffer.raw.copy(), buffer.host_bytes), None
     if buffer.base is None:
-        return torch.UntypedStorage(buffer.host_bytes)
+        return torch.UntypedStorage(buffer.host_bytes), None
     tensor = buffer.tensor
     host = host_like(tensor)
     content = host.storage.view(np.uint8)
@@ -84,8 +86,8 @@ def start_host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
         seen = content[: host.storage.nbytes].view(host.storage.dtype)
         host = HostTensor(host.name, host.dtype_name, host.shape, host.strides, 0, seen)
     with profiled(TO_HOST):
-        buffer.card.streams.current.copy(to_host_plan(tensor, host), [buffer.memory])
-    return torch.from_numpy(content).untyped_storage()
+        copy = buffer.card.streams.current.copy(to_host_plan(tensor, host), [buffer.memory])
+    return torch.from_numpy(content).untyped_storage(), copy
 
 
 def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:
@@ -116,7 +118,9 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
     if target is not None:
         _upload(buffer, target, source, non_blocking)
     else:
-        merged = host_storage(buffer)
+        merged, copy = start_host_storage(buffer)
+        if copy is not None:  # an error from before is for who reads, not for who writes
+            buffer.card.streams.current.wait_for(copy)
         view_of(merged, tensor).copy_(source)
         write_storage(buffer, merged)
 
@@ -180,10 +184,10 @@ def _upload(
         else:
             wait = True
     stream = buffer.card.streams.current
-    stream.copy(to_device_plan(host_tensor(source), target), [buffer.memory])
+    work = stream.copy(to_device_plan(host_tensor(source), target), [buffer.memory])
     buffer.zero_padded = True
     if wait:
-        stream.synchronize()
+        stream.wait_for(work)
 
 
 def host_tensor(source: torch.Tensor) -> HostTensor:

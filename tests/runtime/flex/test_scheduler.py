@@ -286,7 +286,7 @@ def test_an_interrupt_amid_the_books_comes_after_them(interruptible, name):
     with pytest.raises(KeyboardInterrupt):
         wait(scheduler, queue)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    queue.error = None
+    queue.failure = None
     scheduler.submit(queue, job(_nothing))
     wait(scheduler, queue)
     assert scheduler.is_idle

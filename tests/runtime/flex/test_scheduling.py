@@ -192,7 +192,33 @@ def test_failure_reaches_those_who_wait_for_its_event():
     state.submit(waiting, log.job("b"))
     drain(state)
     assert log.ran == [("a", Engine.HOST, 0), ("a", Engine.DMA, 0)]
-    assert waiting.error is bad.error is event.error is not None
+    assert waiting.error is bad.error is event.failure.error is not None
+    assert state.pending == 0
+
+
+def test_streams_that_recover_lose_what_failed_and_nothing_else():
+    state, log, event, told = Scheduling(), Log(), EventRecord(), EventRecord()
+    state.recovers = True
+    bad, waiting = StreamQueue(1), StreamQueue(2)
+    works = [log.job("a", fails_at=(Engine.COMPUTE, 0)), log.job("b"), log.job("c")]
+    state.submit(bad, works[0])
+    state.submit(bad, Work(event=event))
+    state.submit(bad, works[1])
+    state.submit(waiting, Work(event=event, is_wait=True))
+    state.submit(waiting, works[2])
+    drain(state)
+    assert [work.state for work in works] == [State.FAILED, State.DONE, State.DONE]
+    assert log.of(Engine.COMPUTE) == [("b", 0), ("c", 0)]
+    assert event.done
+    assert waiting.failure is bad.failure is event.failure is works[0].failure is not None
+    bad.failure.told = True
+    later = StreamQueue(3)
+    state.submit(bad, Work(event=told))
+    state.submit(later, Work(event=told, is_wait=True))
+    state.submit(bad, log.job("d", fails_at=(Engine.HOST, 0)))
+    drain(state)
+    assert later.failure is None
+    assert str(bad.error) == "d HOST 0"
     assert state.pending == 0
 
 

@@ -191,13 +191,72 @@ def failed_stream():
     return s
 
 
-def test_an_error_nobody_waited_for_is_raised_by_the_next_operation(host):
-    s = failed_stream()
-    with s:
-        with pytest.raises(ZeroDivisionError) as caught:
-            host.to("spyre")
-        assert "earlier operation" in caught.value.__notes__[0]
-        assert torch.equal(host.to("spyre").cpu(), host)
+@pytest.mark.parametrize("first_use", [2.5, 7.25])
+def test_an_error_is_raised_by_who_waits_and_nothing_else_is_dropped(card, host, first_use):
+    """Numbers that are new to the card are copied there first, which does not wait for others."""
+    rows = card[torch.tensor([99]).to("spyre")]  # fails while it runs
+    plain = card + 1
+    numbers = card * (first_use + len(host))
+    card[1:3].t().copy_(host[:2].t())
+    on_the_cpu = torch.hypot(card, card)
+    with pytest.raises(RuntimeError, match="SPY412") as caught:
+        plain.cpu()
+    assert "enqueued earlier" in caught.value.__notes__[-1]
+    assert torch.equal(plain.cpu(), host + 1)
+    assert torch.equal(numbers.cpu(), host * (first_use + len(host)))
+    assert torch.equal(card[1:3].cpu(), host[:2])
+    assert torch.allclose(on_the_cpu[3:].cpu(), torch.hypot(host, host)[3:])
+    assert rows.shape == (1, 6)
+
+
+@pytest.mark.parametrize("on_the_cpu", [torch.equal, torch.linalg.cholesky])
+def test_what_leaves_the_card_or_fails_by_what_it_reads_tells_of_earlier_errors(card, on_the_cpu):
+    operands = [card[:, :4]] * (1 + (on_the_cpu is torch.equal))
+    card.gather(0, torch.full((1, 1), 99).to("spyre"))
+    with pytest.raises(RuntimeError, match="SPY412"):
+        on_the_cpu(*operands)
+    assert torch.spyre.current_stream().query()
+
+
+def test_who_waits_for_a_stream_that_failed_is_told_once(host):
+    first, second = torch.spyre.Stream(), torch.spyre.Stream()
+    first.flex.add_callback(fail_without_text)
+    second.wait_stream(first)
+    done = first.record_event()
+    with second:
+        x = host.to("spyre")
+        with pytest.raises(ZeroDivisionError):
+            x.cpu()
+        assert torch.equal(x.cpu(), host)
+    first.synchronize()
+    done.synchronize()
+    assert done.query()
+    torch.spyre.synchronize()
+
+
+def test_an_event_behind_an_error_raises_it_once():
+    s = torch.spyre.Stream()
+    s.flex.add_callback(fail_without_text)
+    event = s.record_event()
+    with pytest.raises(ZeroDivisionError):
+        event.synchronize()
+    assert event.query()
+    assert s.query()
+
+
+def test_a_blocking_launch_raises_where_it_is_called():
+    code = """
+        x = torch.arange(24.0).view(4, 6).to("spyre")
+        try:
+            x[torch.tensor([9]).to("spyre")]
+        except RuntimeError as error:
+            print("raised", error)
+        print((x + 1).sum().item())
+    """
+    printed = run(code, SPYRE_LAUNCH_BLOCKING="1")
+    assert "raised" in printed
+    assert "SPY412" in printed
+    assert "300.0" in printed
 
 
 def test_reset_forgets_errors_and_drops_work(host):
