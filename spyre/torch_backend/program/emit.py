@@ -317,6 +317,8 @@ def _restickify(op: IteratedOp, division: CoreDivision | None) -> Outline:
 
 def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
     dims = [*op.dims, *_missing_roles(op.dims)]
+    if sum(dim.role == 1 for dim in dims) > 1:
+        raise LoweringError("a top-k along what one pitch does not describe")
     lane = lane_index(dims, 0)
     if lane < 0:
         dims.append(unit_lane(2))

@@ -196,11 +196,21 @@ def default_base(size: Ints, stride: Ints, dtype: str) -> StorageLayout:
     so a transposed tensor is laid out as the contiguous one it is a view of. Storages of tensors
     with gaps or overlapping elements are laid out as a row.
     """
-    order = sorted(range(len(size)), key=lambda dim: -stride[dim])
-    shape = tuple(size[dim] for dim in order)
-    if stride == contiguous_strides(size):
-        shape = size
-    elif contiguous_strides(shape) != tuple(stride[dim] for dim in order):
-        shape = (storage_elements(size, stride),)
+    shape = size
+    if stride != contiguous_strides(size):
+        dims = range(len(size))
+        by_stride = sorted(dims, key=lambda dim: -stride[dim])
+        # the stride of an extent of 1 says nothing, but it may hide that the others are dense
+        orders = by_stride, sorted(by_stride, key=lambda dim: size[dim] > 1)
+        dense = (_extents_of_dense(size, stride, order) for order in orders)
+        shape = next(filter(None, dense), (storage_elements(size, stride),))
     layout = SpyreTensorLayout.from_host(shape, dtype)
     return StorageLayout.of(shape, contiguous_strides(shape), dtype, layout)
+
+
+def _extents_of_dense(size: Ints, stride: Ints, order: Sequence[int]) -> Ints | None:
+    """The extents in an order of dims in which they are dense; None if they are not in this one."""
+    shape = tuple(size[dim] for dim in order)
+    pairs = zip(order, contiguous_strides(shape), strict=True)
+    is_dense = all(size[dim] == 1 or stride[dim] == step for dim, step in pairs)
+    return shape if is_dense else None

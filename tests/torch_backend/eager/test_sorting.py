@@ -74,6 +74,14 @@ def test_views():
     agrees(lambda x: x.t().topk(3), x)
     agrees(lambda x: x[3:30, ::2].topk(3, 0), x)
     agrees(lambda x: x[:, :1].expand(40, 5).max(0), x)
+    agrees(lambda x: x.view(4, 10, 70).topk(3, 0), x)
+    agrees(lambda x: x.view(4, 5, 2, 70).permute(1, 3, 0, 2).reshape(5, 70, 8).topk(3), x)
+
+
+def test_dims_that_no_one_pitch_describes():
+    x = distinct((6, 66), 0, torch.float16).view(2, 3, 66)
+    agrees(lambda x: x.view(6, 66).topk(2, 0), x)
+    agrees(lambda x: x.view(6, 66).sort(0), x)
 
 
 def test_infinities():

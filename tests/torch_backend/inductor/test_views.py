@@ -49,6 +49,18 @@ def numbers_written(x):
     return numbers, marks
 
 
+def results_that_are_views(x):
+    y = x[1:] * 2
+    turned = y.permute(2, 0, 1)
+    return x.diagonal(0, 1, 2), y, turned.diagonal()[::2], y.unfold(1, 3, 2), strided(y), y[0] + 1
+
+
+def flipped_onto_a_diagonal(x):
+    y = (x[:, :3, None, :7] * 1).contiguous()
+    y.diagonal().copy_(y.diagonal().flip(0))
+    return y
+
+
 def strided(y):
     return y.as_strided((4, 4), (9, 2), 3)
 
@@ -65,6 +77,9 @@ FUNCTIONS = {
     "as_strided_scatter": lambda x: torch.as_strided_scatter(x, x[0, :4, :4], (4, 4), (9, 2), 3),
     "slice_scatter": lambda x: torch.slice_scatter(x, x[..., ::2] * 5, 2, step=2),
     "select_scatter": lambda x: torch.select_scatter(x, x[:, 0] * 5, 2, 3),
+    "results": results_that_are_views,
+    "a diagonal of one row": flipped_onto_a_diagonal,
+    "largest of repeated rows": lambda x: x[:2].repeat(3, 1, 1).topk(2, 0),
     "an argument": argument_written,
     "an argument by strides": argument_written_by_strides,
     "an argument after a sum": argument_written_after_a_sum_of_one,
@@ -87,4 +102,5 @@ def test_views_are_those_of_eager_mode(name):
     pairs = zip(wanted, found, strict=True) if several else [(wanted, found)]
     for one, other in [*pairs, tuple(given)]:
         assert one.stride() == other.stride()
+        assert one.storage_offset() == other.storage_offset()
         assert torch.equal(one.cpu(), other.cpu())

@@ -484,10 +484,12 @@ COPIED_VIEWS = {
 def copy_strided_views(graph: torch.fx.Graph) -> None:
     """Have eager mode copy every view of `COPIED_VIEWS` of a spyre tensor.
 
-    What is written to a view is a scatter by now, so that a copy reads the same.
+    What is written to a view is a scatter by now, so that a copy reads the same. Results of the
+    graph stay views, which eager mode makes: their strides are promised.
     """
+    returned = _apart_for_results(graph)
     for node in list(graph.nodes):
-        if node.target not in COPIED_VIEWS or not _is_on_spyre(node):
+        if node.target not in COPIED_VIEWS or node in returned or not _is_on_spyre(node):
             continue
         base, *parameters = node.args
         if node.target is aten.as_strided.default:
@@ -499,6 +501,30 @@ def copy_strided_views(graph: torch.fx.Graph) -> None:
         copy.meta = {**node.meta, "val": value}
         node.replace_all_uses_with(copy)
         graph.erase_node(node)
+
+
+def _apart_for_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Results that are views of `COPIED_VIEWS` are made by nodes of their own; these nodes."""
+    apart: dict[torch.fx.Node, torch.fx.Node] = {}
+    output = graph.output_node()
+    for result in output.all_input_nodes:
+        chain = _views_to(result)
+        if any(node.target in COPIED_VIEWS and _is_on_spyre(node) for node in chain):
+            with graph.inserting_before(output):
+                for node in chain:
+                    if node not in apart:
+                        apart[node] = graph.node_copy(node, lambda n: apart.get(n, n))
+            output.replace_input_with(result, apart[result])
+    return set(apart.values())
+
+
+def _views_to(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The views, each of the one before, that make ``node`` of a tensor that is no view."""
+    chain: list[torch.fx.Node] = []
+    while _is_view(node):
+        chain.append(node)
+        node = node.args[0]
+    return chain[::-1]
 
 
 def _in_storage(node: torch.fx.Node) -> tuple[torch.fx.Node, list[Any]]:
