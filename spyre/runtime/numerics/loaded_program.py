@@ -17,6 +17,7 @@ import numpy.typing as npt
 from spyre.dtypes import find_host_dtype
 from spyre.errors import Finding
 from spyre.hw.device import Device
+from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
 from spyre.runtime.arguments import HostTensor, Inputs, prepare_inputs
 from spyre.runtime.cases import Case, CaseOutput
@@ -25,7 +26,6 @@ from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.program import load_source
 from spyre.runtime.run import (
     BundleLike,
-    LaunchedKernel,
     RunOptions,
     bind_launch,
     compare_with_case,
@@ -124,7 +124,7 @@ def load_case_program(
     device.reset()
     buffers = place_buffers(case, device)
     kernels: list[tuple[Kernel, Launch]] = []
-    launched: list[LaunchedKernel] = []
+    programs: list[tuple[LinkedProgram, int]] = []
     findings: list[Finding] = []
     first = 0
     for spec in case.spec.launches:
@@ -133,14 +133,14 @@ def load_case_program(
         kernel, launch = Kernel(bundle, device), bind_launch(spec, buffers)
         linked = kernel.link(launch)
         kernels.append((kernel, launch))
-        launched.append(LaunchedKernel(WriterLookup(linked), (), (), first))
+        programs.append((linked, first))
         first += len(linked.view.statements)
     outputs = tuple(
         LoadedOutput(
             output.buffer,
             _device_format(buffers[output.buffer].tensor),
             partial(read_case_output, case, output, device, buffers),
-            output_place(case, output, buffers, launched),
+            output_place(case, output, buffers, programs),
             partial(_agrees_with_case, case, output, tolerance),
         )
         for output in case.spec.outputs

@@ -1,5 +1,4 @@
 from .replay import (
-    LaunchedKernel as LaunchedKernel,
     bind_launch as bind_launch,
     compare_with_case as compare_with_case,
     output_place as output_place,

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import Finding, LaunchError
-from spyre.hw.counters import Counters, ExecuteLabels
+from spyre.hw.counters import ExecuteLabels
 from spyre.hw.device import Device, Progress
+from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.sanitizer import ExpectedOutput
 from spyre.layout import transfer_geometry, viewed_sticks
@@ -32,7 +33,6 @@ from spyre.runtime.compare import (
     OutputLocation,
     StickWriter,
     Tolerance,
-    Verification,
     WriterLookup,
     compare,
 )
@@ -40,13 +40,8 @@ from spyre.runtime.flex import BlockingStream, LoadedKernel, flex_device_of
 from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, PoolBuffer
 from spyre.runtime.program import LayoutSpec, Role, load_source
 from spyre.runtime.run.result import (
-    ExecuteReport,
     PlacedArgument,
     RunResult,
-    report_executes,
-)
-from spyre.runtime.run.sanitizing import (
-    label_launch,
     next_record,
     observed,
     take_findings,
@@ -56,6 +51,10 @@ from spyre.runtime.run.session import RunOptions, launch_runner
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer import ExpectedOutput
+
+
+Programs = Sequence[tuple[LinkedProgram, int]]
+"""What a case launches, in order: each with the number of its first execute among those of all."""
 
 
 @dataclass(frozen=True)
@@ -200,18 +199,6 @@ class CaseRun:
         return all(comparison.ok for comparison in self.comparisons)
 
 
-@dataclass(frozen=True)
-class LaunchedKernel:
-    """A kernel that ran. ``first_execute``: its first execute's number among those of the case."""
-
-    lookup: WriterLookup
-    reports: tuple[ExecuteReport, ...]
-    findings: tuple[Finding, ...]
-    first_execute: int
-    verification: Verification | None = None
-    launch: ExecutedLaunch | None = None
-
-
 def run_case(
     case: Case,
     device: Device,
@@ -227,25 +214,28 @@ def run_case(
     outputs are no error but a comparison that is not ok.
     """
     device.reset()
-    kernels = _load_kernels(case, device)
+    kernels, findings = _load_kernels(case, device)
     placed = place_buffers(case, device)
     first_record = next_record(device)
     options = RunOptions(timed=timed, progress=progress, verify=verify_points is not None)
     if verify_points is not None:
         options = replace(options, verify_points=verify_points)
-    launched: list[LaunchedKernel] = []
+    launched: list[ExecutedLaunch] = []
+    first = 0
     for spec in case.spec.launches:
-        first = sum(len(done.reports) for done in launched)
+        label = ExecuteLabels(first, spec.bundle)
         with observed(device):
-            launched.append(_launch_kernel(kernels[spec.bundle], spec, first, placed, options))
-    places = tuple(output_place(case, output, placed, launched) for output in case.spec.outputs)
+            launched.append(_launch_kernel(kernels[spec.bundle], spec, label, placed, options))
+        first += len(launched[-1].linked.view.statements)
+    programs = [(done.linked, done.label.first_execute) for done in launched]
+    places = tuple(output_place(case, output, placed, programs) for output in case.spec.outputs)
     outputs = tuple(read_output(case, output, device, placed) for output in case.spec.outputs)
     comparisons = tuple(
         compare_with_case(case, output, values.to_values())
         for output, values in zip(case.spec.outputs, outputs, strict=True)
         if output.value is not None
     )
-    result = _case_result(case, device, placed, launched, outputs, places)
+    result = _case_result(case, device, placed, launched, outputs, places, findings)
     sanitizer = take_findings(device, _expected_outputs(case, placed), first_record)
     return CaseRun(result.with_sanitizer(sanitizer), comparisons)
 
@@ -258,53 +248,36 @@ def _expected_outputs(case: Case, placed: Mapping[str, PlacedBuffer]) -> Iterato
             yield viewed_output(tensor, output)
 
 
-@dataclass(frozen=True)
-class _CheckedKernel:
-    kernel: LoadedKernel
-    findings: tuple[Finding, ...]
-
-
-def _load_kernels(case: Case, device: Device) -> dict[str, _CheckedKernel]:
-    """Every bundle of the case once, checked, its scratch memory reserved."""
+def _load_kernels(
+    case: Case, device: Device
+) -> tuple[dict[str, LoadedKernel], tuple[Finding, ...]]:
+    """Every bundle of the case once, its scratch memory reserved, and findings on all of them."""
     stream = flex_device_of(device).blocking
-    kernels: dict[str, _CheckedKernel] = {}
+    kernels: dict[str, LoadedKernel] = {}
+    findings: list[Finding] = []
     for name in dict.fromkeys(launch.bundle for launch in case.spec.launches):
         bundle = load_source(case.directory / name)
-        findings = bundle.check(raise_on_error=True)
+        findings += bundle.check(raise_on_error=True)
         kernel = Kernel(bundle, device)
-        kernels[name] = _CheckedKernel(stream.load(kernel), findings)
+        kernels[name] = stream.load(kernel)
         kernel.reserve_scratch()
-    return kernels
+    return kernels, tuple(findings)
 
 
 def _launch_kernel(
-    checked: _CheckedKernel,
+    loaded: LoadedKernel,
     spec: CaseLaunch,
-    first_execute: int,
+    label: ExecuteLabels,
     placed: dict[str, PlacedBuffer],
     options: RunOptions,
-) -> LaunchedKernel:
-    device = checked.kernel.kernel.device
-    label_launch(device, first_execute, spec.bundle)
-    label = ExecuteLabels(first_execute, spec.bundle)
+) -> ExecutedLaunch:
+    device = loaded.kernel.device
+    if device.sanitizer is not None:
+        device.sanitizer.label = label
     runner = launch_runner(device, options, label)
     launch = bind_launch(spec, placed)
-    executed = flex_device_of(device).blocking.launch(checked.kernel, launch, runner)
-    linked = executed.linked
-    reports = tuple(
-        _renumbered(report, first_execute, spec.bundle)
-        for report in report_executes(linked, executed.elapsed_ns)
-    )
-    lookup = WriterLookup(linked)
-    executed = replace(executed, label=label)
-    return LaunchedKernel(
-        lookup, reports, checked.findings, first_execute, executed.verification, executed
-    )
-
-
-def _renumbered(report: ExecuteReport, first: int, directory: str) -> ExecuteReport:
-    sdsc = report.sdsc if directory in ("", ".") else f"{directory}/{report.sdsc}"
-    return replace(report, index=first + report.index, sdsc=sdsc)
+    executed = flex_device_of(device).blocking.launch(loaded, launch, runner)
+    return replace(executed, label=label)
 
 
 def compare_with_case(
@@ -334,14 +307,14 @@ def output_place(
     case: Case,
     output: CaseOutput,
     placed: dict[str, PlacedBuffer],
-    launched: Sequence[LaunchedKernel],
+    programs: Programs,
 ) -> OutputLocation:
-    """Where an output lies, and which of the launched kernels wrote it."""
+    """Where an output lies, and which of ``programs`` wrote it."""
     tensor = placed[output.buffer].tensor
     assert tensor is not None
 
     def writer(stick: Index) -> StickWriter | None:
-        return _last_writer(tensor, stick, launched)
+        return _last_writer(tensor, stick, programs)
 
     return OutputLocation(
         tensor.layout,
@@ -354,16 +327,15 @@ def output_place(
     )
 
 
-def _last_writer(
-    tensor: DeviceTensor, stick: Index, launched: Sequence[LaunchedKernel]
-) -> StickWriter | None:
-    """Who wrote a stick last, over all kernels of the case; None where that is not known."""
-    for done in reversed(launched):
-        writer = done.lookup.writer_of_stick(tensor.layout, tensor.address_bytes, stick)
+def _last_writer(tensor: DeviceTensor, stick: Index, programs: Programs) -> StickWriter | None:
+    """Who wrote a stick last, over all launches of the case; None where that is not known."""
+    for linked, first_execute in reversed(programs):
+        lookup = WriterLookup(linked)
+        writer = lookup.writer_of_stick(tensor.layout, tensor.address_bytes, stick)
         if writer is None:
             return None
         if writer.execute is not None:
-            return replace(writer, execute=writer.execute + done.first_execute)
+            return replace(writer, execute=writer.execute + first_execute)
     return StickWriter(None)
 
 
@@ -371,25 +343,22 @@ def _case_result(
     case: Case,
     device: Device,
     placed: dict[str, PlacedBuffer],
-    launched: Sequence[LaunchedKernel],
+    launched: Sequence[ExecutedLaunch],
     outputs: tuple[HostTensor, ...],
     places: tuple[OutputLocation, ...],
+    findings: tuple[Finding, ...],
 ) -> RunResult:
-    reports = tuple(report for done in launched for report in done.reports)
-    findings = [finding for done in launched for finding in done.findings]
     checks = [done.verification for done in launched if done.verification is not None]
-    findings += [finding for check in checks for finding in check.findings]
+    not_verified = (finding for check in checks for finding in check.findings)
     return RunResult(
         outputs=tuple(tensor.to_values() for tensor in outputs),
         output_tensors=outputs,
         inputs=(),
-        executes=reports,
-        counters=reduce(add, (report.counters for report in reports), Counters()),
-        findings=tuple(dict.fromkeys(findings)),
+        findings=tuple(dict.fromkeys((*findings, *not_verified))),
         arguments=tuple(_arguments(case, placed)),
         places=places,
         verification=reduce(add, checks) if checks else None,
-        launches=tuple(done.launch for done in launched if done.launch is not None),
+        launches=tuple(launched),
         hbm_bytes=device.allocated_bytes,
     )
 

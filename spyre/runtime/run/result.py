@@ -1,27 +1,32 @@
-"""What a run gives back: outputs, where they lay, and a report per execute.
+"""What a run gives back: outputs, where they lay, a report per execute, what a sanitizer found.
 
-:mod:`.session` makes it from a linked program; ``spyre-run`` prints it. Byte counts are those of
-:mod:`spyre.hw.counters.execute`: sums over cores, times the executions of the execute.
+``spyre-run`` prints it. Byte counts are those of :mod:`spyre.hw.counters.execute`: sums over cores,
+times the executions of the execute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import Finding
-from spyre.hw.counters import Counters, StatementView
-from spyre.hw.linking import LinkedProgram
+from spyre.errors import Finding, SpyreError
+from spyre.hw.counters import Counters
+from spyre.hw.device import Device
+from spyre.hw.memory import DeviceTensor
+from spyre.layout import occupied_sticks, transfer_geometry
 from spyre.runtime.arguments import ArgumentSpec, HostTensor
 from spyre.runtime.compare import OutputLocation, Verification
 from spyre.runtime.kernel import ExecutedLaunch
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer import SanitizerFinding
+    from spyre.hw.sanitizer import ExpectedOutput, SanitizerFinding
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +82,16 @@ class RunResult:
     ``outputs``: numbers of the output arguments in launch order, in-place ones included (bfloat16
     and float8 as float32); ``output_tensors``: the same in the argument's own dtype. ``places``:
     where each output lay, and which core wrote it, for `spyre.runtime.compare.outputs`.
-    ``inputs``: what
-    the kernel was given. ``host_ns``: all executes together, None when the run was not timed.
+    ``inputs``: what the kernel was given.
     ``verification``: how many executes agreed with the reference implementation, where asked for.
     ``sanitizer``: what a device with a sanitizer found, errors first; ``findings`` includes it.
-    ``launches``: what ran, for `spyre.profile`. ``hbm_bytes``: allocated in each region of device
-    memory while it ran, with what else lay there; empty if nobody looked.
+    ``launches``: what ran; executes are counted when they are asked for. ``hbm_bytes``: allocated
+    in each region of device memory while it ran, with what else lay there; empty if nobody looked.
     """
 
     outputs: tuple[npt.NDArray[Any], ...]
     output_tensors: tuple[HostTensor, ...]
     inputs: tuple[HostTensor, ...]
-    executes: tuple[ExecuteReport, ...]
-    counters: Counters
     findings: tuple[Finding, ...]
     arguments: tuple[PlacedArgument, ...]
     places: tuple[OutputLocation, ...] = field(default=(), repr=False)
@@ -102,34 +104,86 @@ class RunResult:
         findings = (*self.findings, *(f.to_finding() for f in sanitizer))
         return replace(self, findings=findings, sanitizer=tuple(sanitizer))
 
+    @cached_property
+    def executes(self) -> tuple[ExecuteReport, ...]:
+        """A report per execute statement of all launches."""
+        return tuple(report for launch in self.launches for report in report_executes(launch))
+
+    @cached_property
+    def counters(self) -> Counters:
+        """All executes together."""
+        return reduce(add, (report.counters for report in self.executes), Counters())
+
     @property
     def host_ns(self) -> int | None:
-        """Host time of all executes, if it was taken."""
+        """Host time of all executes together, None when the run was not timed."""
         times = [report.host_ns for report in self.executes]
         return None if any(t is None for t in times) else sum(t for t in times if t is not None)
 
 
-def report_executes(
-    linked: LinkedProgram, elapsed_ns: npt.NDArray[np.int64] | None
-) -> tuple[ExecuteReport, ...]:
-    """A report per execute statement. ``elapsed_ns``: per dispatch, if it was timed."""
-    program = linked.view
+def report_executes(launch: ExecutedLaunch) -> Iterator[ExecuteReport]:
+    """A report per execute statement of a launch, with host times if they were taken."""
+    program, label = launch.linked.view, launch.label
     times: list[int | None] = [None] * len(program.statements)
-    if elapsed_ns is not None:
+    if launch.elapsed_ns is not None:
         sums = np.zeros(len(program.statements), np.int64)
-        np.add.at(sums, program.dispatches.statement, elapsed_ns)
+        np.add.at(sums, program.dispatches.statement, launch.elapsed_ns)
         times = [int(t) for t in sums]
-    return tuple(map(_report, program.statements, times))
+    for statement, host_ns in zip(program.statements, times, strict=True):
+        yield ExecuteReport(
+            label.first_execute + statement.index,
+            label.sdsc(statement.source),
+            statement.name,
+            statement.shape,
+            len(statement.cores),
+            statement.counters.executions,
+            statement.counters,
+            host_ns,
+        )
 
 
-def _report(statement: StatementView, host_ns: int | None) -> ExecuteReport:
-    return ExecuteReport(
-        statement.index,
-        statement.source,
-        statement.name,
-        statement.shape,
-        len(statement.cores),
-        statement.counters.executions,
-        statement.counters,
-        host_ns,
-    )
+# --- what a sanitizer found -------------------------------------------------------------------
+
+
+def next_record(device: Device) -> int:
+    """Record of the next thing that writes; 0 without sanitizer."""
+    return device.sanitizer.log.next_record if device.sanitizer is not None else 0
+
+
+@contextmanager
+def observed(device: Device) -> Iterator[None]:
+    """A SpyreError that leaves this context carries what the sanitizer has found so far."""
+    try:
+        yield
+    except SpyreError as error:
+        if device.sanitizer is not None:
+            findings = (finding.to_finding() for finding in device.sanitizer.take())
+            error.observed = (*error.observed, *findings)
+        raise
+
+
+def take_findings(
+    device: Device, outputs: Iterable[ExpectedOutput], first_record: int
+) -> tuple[SanitizerFinding, ...]:
+    """All findings since the last call, those of ``outputs`` included.
+
+    ``first_record``: `next_record` before the first launch of the run.
+    """
+    sanitizer = device.sanitizer
+    if sanitizer is None:
+        return ()
+    from spyre.hw.sanitizer import Check, check_cover
+
+    if Check.COVER in sanitizer.checks:
+        for expected in outputs:
+            uncovered = check_cover(expected, sanitizer.shadow, sanitizer.log, first_record)
+            sanitizer.add(uncovered)
+    return sanitizer.take()
+
+
+def whole_output(tensor: DeviceTensor) -> ExpectedOutput:
+    """An output all of whose elements count."""
+    from spyre.hw.sanitizer import ExpectedOutput
+
+    geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
+    return ExpectedOutput(tensor, occupied_sticks(geometry))

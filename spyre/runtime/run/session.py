@@ -11,12 +11,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spyre.errors import Finding, Severity, ValidationError
-from spyre.hw.counters import Counters, ExecuteLabels
+from spyre.hw.counters import ExecuteLabels
 from spyre.hw.device import Device, Progress
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
@@ -46,8 +45,14 @@ from spyre.runtime.kernel import (
     timed_runner,
 )
 from spyre.runtime.program import LoweredBundle, Role, load_source, read_bundle_files
-from spyre.runtime.run.result import PlacedArgument, RunResult, report_executes
-from spyre.runtime.run.sanitizing import next_record, observed, take_findings, whole_output
+from spyre.runtime.run.result import (
+    PlacedArgument,
+    RunResult,
+    next_record,
+    observed,
+    take_findings,
+    whole_output,
+)
 
 if TYPE_CHECKING:
     from spyre.runtime.compare import ReferenceCheck
@@ -305,15 +310,12 @@ def _result(
     findings: tuple[Finding, ...],
 ) -> RunResult:
     verification = executed.verification
-    executes = report_executes(executed.linked, executed.elapsed_ns)
     not_verified = () if verification is None else verification.findings
     addresses = {k: tensor.address_bytes for k, tensor in placement.tensors.items()}
     return RunResult(
         outputs=tuple(tensor.to_values() for tensor in outputs),
         output_tensors=outputs,
         inputs=inputs,
-        executes=executes,
-        counters=reduce(add, (report.counters for report in executes), Counters()),
         findings=(*arguments.findings, *findings, *not_verified),
         arguments=tuple(PlacedArgument(a, addresses[a.arg_index]) for a in arguments.arguments),
         places=_output_places(executed.linked, arguments, addresses),

@@ -34,10 +34,7 @@ def check_code(code: SpyreCode, file: str) -> tuple[Finding, ...]:
         return JsonLocation(file, f"$.{path}")
 
     for fault in _faults(code):
-        place = locate(fault.place)
-        raise BundleError(
-            fault.code, fault.message, place, expected=fault.expected, found=fault.found
-        )
+        raise fault.error(BundleError, locate(fault.place))
     return WARNINGS.findings(code, locate)
 
 

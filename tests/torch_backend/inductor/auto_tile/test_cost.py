@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from unittest import mock
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from spyre.hw.counters.launches import operation_counts
-from spyre.runtime.run import session
 from spyre.torch_backend.inductor.auto_tile.cost import modelled_cost
 from spyre.torch_backend.inductor.bundles.kernel_op import operations_in
 from tests.torch_backend.inductor.auto_tile.trials import FUNCTIONS, compiled, inputs
@@ -28,16 +26,8 @@ OTHERS = {
 
 def executed(kernel, place):
     """Records of a launch of the kernel's bundle."""
-    found = []
-    original = session.report_executes
-
-    def report(linked, *rest):
-        found.extend(operation_counts(linked.view))
-        return original(linked, *rest)
-
-    with mock.patch.object(session, "report_executes", report):
-        run_clean(kernel, place)
-    return found
+    (launch,) = run_clean(kernel, place).launches
+    return list(operation_counts(launch.linked.view))
 
 
 def comparable(counts, ops):
