@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spyre.errors import Finding, Location, Severity
+from spyre.errors import Finding, Location, Severity, SpyreError
 
 PlaceT = TypeVar("PlaceT")
 SubjectT = TypeVar("SubjectT")
+ErrorT = TypeVar("ErrorT", bound=SpyreError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,13 @@ class Fault(Generic[PlaceT]):
 
     def finding(self, severity: Severity, location: Location | None) -> Finding:
         """The fault at ``location``."""
-        text = self.message, location, self.expected, self.found, self.hint
-        return Finding(self.code, severity, *text)
+        code, expected, found = self.code, self.expected, self.found
+        return Finding(code, severity, self.message, location, expected, found, self.hint)
+
+    def error(self, kind: type[ErrorT], location: Location | None) -> ErrorT:
+        """The fault as an exception, where nothing goes on after it."""
+        details = {"expected": self.expected, "found": self.found, "hint": self.hint}
+        return kind(self.code, self.message, location, **details)
 
 
 Check = Callable[[SubjectT], Iterable[Fault[PlaceT]]]

@@ -17,7 +17,7 @@ from typing import Protocol
 from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError, has_errors
 from spyre.files import atomic_write
 from spyre.mlir.bundle_source import MODULE_FILE, BundleSource, DirectorySource
-from spyre.mlir.operation import Operation
+from spyre.mlir.operation import Operation, literal_addresses, shortened, unbound_symbols
 from spyre.mlir.program import LoopProgram
 from spyre.mlir.sdsc import Inspection, Sdsc, decode_sdsc, encode_sdsc, inspect_sdsc, read_operation
 from spyre.mlir.text import (
@@ -177,12 +177,16 @@ def _cross_findings(bundle: Bundle) -> Iterator[Finding]:
     for execute in bundle.module.executes():
         name = execute.sdsc_filename
         operation = bundle.inspections[name].operation
-        if operation is not None:
-            if name not in judged and _takes_addresses(bundle.module):
-                yield from _literal_addresses(bundle, name, operation)
-            judged.add(name)
-            yield from _unbound(bundle, execute, operation)
-            yield from _unused(bundle, execute, operation)
+        if operation is None:
+            continue
+        if name not in judged and _takes_addresses(bundle.module):
+            for literal in literal_addresses(operation, name):
+                place = JsonLocation(bundle.path_of(name), literal.place.json_path)
+                yield literal.finding(Severity.ERROR, place)
+        judged.add(name)
+        for unbound in unbound_symbols(operation, name, execute.symbol_ids):
+            yield unbound.finding(Severity.ERROR, bundle.module.locate(execute.position))
+        yield from _unused(bundle, execute, operation)
     yield from _same_names(bundle)
     for name in bundle.unexecuted:
         place = JsonLocation(bundle.path_of(name))
@@ -195,45 +199,6 @@ def _takes_addresses(module: Module) -> bool:
     return any(isinstance(given, InputArgType) and not given.is_size for given in types)
 
 
-def _literal_addresses(bundle: Bundle, name: str, operation: Operation) -> Iterator[Finding]:
-    """A literal address means an argument by its segment, which only baked bundles have."""
-    for tensor in operation.literal_operands:
-        yield Finding(
-            "SPY298",
-            Severity.ERROR,
-            f"{tensor.name} of {name} has an address that belongs to no argument",
-            JsonLocation(bundle.path_of(name), tensor.json_path),
-            expected="symbol ids: the arguments' addresses are parameters of the bundle",
-            found=f"the literal address {tensor.starts[0]:#x}",
-        )
-
-
-def _unbound(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterator[Finding]:
-    """Bundle reference §3.1 rule 3."""
-    missing = set(operation.symbol_ids) - set(execute.symbol_ids)
-    for symbol, user in _symbol_users(operation) if missing else ():
-        if symbol in missing:
-            missing.remove(symbol)
-            yield Finding(
-                "SPY275",
-                Severity.ERROR,
-                f"symbol {symbol} used by {execute.sdsc_filename} {user} is not bound",
-                bundle.module.locate(execute.position),
-                expected=f"{symbol} in symbol_ids",
-                found=_shortened(execute.symbol_ids),
-            )
-
-
-def _symbol_users(operation: Operation) -> Iterator[tuple[int, str]]:
-    """Every use of a symbol: its id, and what uses it."""
-    for tensor in operation.tensors:
-        if tensor.symbolic:
-            for core, symbol in zip(operation.cores, tensor.starts, strict=True):
-                yield symbol, f"tensor {tensor.name} core {core}"
-    for dim, size in operation.symbolic_dims.items():
-        yield size.symbol, f"dim {dim}"
-
-
 def _unused(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterator[Finding]:
     used = set(operation.symbol_ids)
     unused = tuple(symbol for symbol in execute.symbol_ids if symbol not in used)
@@ -243,8 +208,8 @@ def _unused(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterato
             Severity.WARNING,
             f"{execute.sdsc_filename} does not use {len(unused)} of the symbols bound",
             bundle.module.locate(execute.position),
-            expected=f"ids among {_shortened(operation.symbol_ids)}",
-            found=_shortened(unused),
+            expected=f"ids among {shortened(operation.symbol_ids)}",
+            found=shortened(unused),
         )
 
 
@@ -256,11 +221,6 @@ def _same_names(bundle: Bundle) -> Iterator[Finding]:
             message = f"SDSC {sdsc.name} is also the name of {earlier}"
             place = JsonLocation(bundle.path_of(filename))
             yield Finding("SPY279", Severity.WARNING, message, place, "distinct names")
-
-
-def _shortened(ids: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ids[:6]))
-    return f"[{shown}, … {len(ids)} in all]" if len(ids) > 6 else f"[{shown}]"
 
 
 # --- writing ----------------------------------------------------------------------------------

@@ -57,7 +57,15 @@ from spyre.hw.table import (
     vectors as vt,
 )
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Indirection, Operation, group_by_sizes, with_sizes
+from spyre.mlir.operation import (
+    Component,
+    Indirection,
+    Operation,
+    group_by_sizes,
+    literal_addresses,
+    unbound_symbols,
+    with_sizes,
+)
 from spyre.mlir.program import Execute, LoopProgram, Schedule
 
 _FARTHEST = 1 << 56
@@ -96,7 +104,7 @@ class Linker:
         op = self.operations[execute.sdsc_filename]
         symbols = launch.schedule.symbols[execute.index]
         check_bound(op, execute)
-        check_literals(op, self.program)
+        check_literals(op, execute, self.program)
         check_slices(op)
         starts = start_addresses(op, execute, symbols, launch.binding)
         anchors = launch.anchors(op, execute)
@@ -219,29 +227,15 @@ def start_addresses(
 
 def check_bound(op: Operation, execute: Execute) -> None:
     """The checker's SPY275, for programs that were not checked."""
-    missing = sorted(set(op.symbol_ids) - set(execute.symbol_ids))
-    if missing:
-        raise BundleError(
-            "SPY275",
-            f"{op.file} uses symbols that are not bound",
-            execute.location,
-            expected=f"symbol ids {list(execute.symbol_ids)}",
-            found=str(missing),
-        )
+    for fault in unbound_symbols(op, execute.sdsc_filename, execute.symbol_ids):
+        raise fault.error(BundleError, execute.location)
 
 
-def check_literals(op: Operation, program: LoopProgram) -> None:
+def check_literals(op: Operation, execute: Execute, program: LoopProgram) -> None:
     """The checker's SPY298, for programs that were not checked."""
-    if not any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
-        return
-    for tensor in op.literal_operands:
-        raise BundleError(
-            "SPY298",
-            f"{tensor.name} has an address that belongs to no argument",
-            JsonLocation(op.file, tensor.json_path),
-            expected="symbol ids: the arguments' addresses are parameters of the program",
-            found=f"the literal address {tensor.starts[0]:#x}",
-        )
+    if any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
+        for fault in literal_addresses(op, execute.sdsc_filename):
+            raise fault.error(BundleError, JsonLocation(op.file, fault.place.json_path))
 
 
 def _host_pattern(op: Operation, starts: Int64Array) -> Int64Array:

@@ -180,9 +180,8 @@ def _moved(
 def _check_own_slices(op: Operation) -> None:
     """The checker's SPY261, for programs that were not checked, and what cannot be simulated."""
     for fault in own_slice_faults(op):
-        location = JsonLocation(op.file, fault.place.json_path)
-        message = f"{op.name}: {fault.message}"
-        raise SdscError("SPY261", message, location, expected=fault.expected, found=fault.found)
+        named = replace(fault, message=f"{op.name}: {fault.message}")
+        raise named.error(SdscError, JsonLocation(op.file, fault.place.json_path))
     spec = find_op(op.name)
     family = None if spec is None else spec.family
     refined = any(

@@ -23,6 +23,9 @@ from .operation import (
     SymbolicDim as SymbolicDim,
     Tensor as Tensor,
     Window as Window,
+    literal_addresses as literal_addresses,
+    shortened as shortened,
+    unbound_symbols as unbound_symbols,
 )
 from .own_slices import (
     SHUFFLE as SHUFFLE,

@@ -7,11 +7,12 @@ pure description: no addresses are computed here. Rules: SDSC reference §2-8 (s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spyre.dtypes import STICK_BYTES
+from spyre.rules import Fault
 
 MASK_CONSTANT = "samv-maskvalue"
 OVERFLOW_CONSTANT = "refuseOverflow"
@@ -176,12 +177,6 @@ class Operation:
         return (*self.inputs, *self.index_tensors, *self.outputs)
 
     @property
-    def literal_operands(self) -> tuple[Tensor, ...]:
-        """Operands in HBM whose addresses are numbers in the file, not symbols."""
-        in_hbm = (t for t in self.tensors if t.component is Component.HBM)
-        return tuple(tensor for tensor in in_hbm if not tensor.symbolic)
-
-    @property
     def symbol_ids(self) -> tuple[int, ...]:
         """Distinct symbol ids in order of first appearance over tensors and cores, then sizes."""
         tensors = sorted(self.tensors, key=lambda t: t.index)
@@ -218,3 +213,51 @@ class Operation:
         if window is None:
             return self.core_extent(dim)
         return window.span(self.core_extent(dim), self.extents.get(window.window_dim, 1))
+
+
+# --- what an execute has to give ----------------------------------------------------------------
+
+
+def unbound_symbols(
+    op: Operation, filename: str, symbol_ids: Sequence[int]
+) -> Iterator[Fault[None]]:
+    """SPY275 for every symbol that an execute of ``filename`` with ``symbol_ids`` does not bind."""
+    missing = set(op.symbol_ids).difference(symbol_ids)
+    for symbol, user in _symbol_users(op) if missing else ():
+        if symbol in missing:
+            missing.remove(symbol)
+            message = f"symbol {symbol} used by {filename} {user} is not bound"
+            found = shortened(symbol_ids)
+            yield Fault("SPY275", None, message, f"{symbol} in symbol_ids", found)
+
+
+def _symbol_users(op: Operation) -> Iterator[tuple[int, str]]:
+    """Every use of a symbol: its id, and what uses it."""
+    for tensor in op.tensors:
+        if tensor.symbolic:
+            for core, symbol in zip(op.cores, tensor.starts, strict=True):
+                yield symbol, f"tensor {tensor.name} core {core}"
+    for dim, size in op.symbolic_dims.items():
+        yield size.symbol, f"dim {dim}"
+
+
+def shortened(ids: Sequence[int]) -> str:
+    """Symbol ids for a message."""
+    shown = ", ".join(map(str, ids[:6]))
+    return f"[{shown}, … {len(ids)} in all]" if len(ids) > 6 else f"[{shown}]"
+
+
+def literal_addresses(op: Operation, filename: str) -> Iterator[Fault[Tensor]]:
+    """SPY298 for operands with literal addresses, where the arguments' addresses are parameters.
+
+    A literal address means an argument by its segment, which only baked bundles have.
+    """
+    for tensor in op.tensors:
+        if tensor.component is Component.HBM and not tensor.symbolic:
+            yield Fault(
+                "SPY298",
+                tensor,
+                f"{tensor.name} of {filename} has an address that belongs to no argument",
+                "symbol ids: the arguments' addresses are parameters of the bundle",
+                f"the literal address {tensor.starts[0]:#x}",
+            )

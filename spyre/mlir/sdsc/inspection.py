@@ -25,8 +25,8 @@ from spyre.mlir.sdsc.meaning_rules import (
     VALUE_RULES,
     OperationRules,
 )
-from spyre.mlir.sdsc.reader import read_operation, require_dsc
-from spyre.mlir.sdsc.reading import DIM_NAMES, RuleContext, SdscDocument
+from spyre.mlir.sdsc.reader import open_document, operation_of
+from spyre.mlir.sdsc.reading import DIM_NAMES, RuleContext
 from spyre.mlir.sdsc.structs import Sdsc
 from spyre.mlir.sdsc.writer import write_operation
 
@@ -118,12 +118,11 @@ def _inspection(findings: list[Finding], operation: Operation | None) -> Inspect
 
 
 def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None:
-    require_dsc(sdsc, file)
-    document = SdscDocument(sdsc, file)
+    document = open_document(sdsc, file)
     findings.extend(FORM_RULES.findings(document, partial(JsonLocation, file)))
     if has_errors(findings):
         return None
-    operation = read_operation(sdsc, file)
+    operation = operation_of(document)
     context = RuleContext(operation, document)
     return operation if _passes((BASIC_RULES, MEANING_RULES), context, findings) else None
 

@@ -23,7 +23,7 @@ from spyre.mlir.sdsc.reading import (
     unknown_dim,
     unsupported_features,
 )
-from spyre.mlir.sdsc.structs import ComputeOp, ConstantInfo, Dims, Sdsc, given
+from spyre.mlir.sdsc.structs import ComputeOp, ConstantInfo, Sdsc, given
 from spyre.mlir.sdsc.tensor_reader import read_tensor
 
 WINDOWS_KEY = "paddingSizes_"
@@ -42,15 +42,87 @@ _WINDOW_FIELDS = {
 """Members of a window and their keys; only the first has to be there."""
 
 
-def read_extents(document: SdscDocument) -> dict[str, int]:
-    """N_ per dim, in file order. Negative means an unused dim, or a symbolic one: its maximum.
+def read_operation(sdsc: Sdsc, file: str) -> Operation:
+    """The operation an SDSC describes.
+
+    ``file`` names the SDSC in errors. SdscError: the file contradicts the format;
+    UnsupportedError: valid, but not simulated.
+    """
+    return operation_of(open_document(sdsc, file))
+
+
+def open_document(sdsc: Sdsc, file: str) -> SdscDocument:
+    """An SDSC with a DSC to look at; else SdscError, or UnsupportedError for data ops only."""
+    document, body = SdscDocument(sdsc, file), sdsc.body
+    if not given(body.dscs, ()):
+        for error in unsupported_features(document):
+            raise error
+        raise document.error("SPY207", "no DSC to execute", document.path, "one entry in dscs_")
+    for index, entry in enumerate(given(body.dscs, ())):
+        if len(entry) != 1:
+            raise document.error(
+                "SPY204",
+                "a DSC entry holds exactly one DSC",
+                f"{document.path}.dscs_[{index}]",
+                "an object with one key, the DSC's name",
+                f"{len(entry)} keys",
+            )
+    return document
+
+
+def operation_of(document: SdscDocument) -> Operation:
+    """As `read_operation`, of a file that was opened."""
+    for error in unsupported_features(document):
+        raise error
+    op = _compute_op(document)
+    extents, maxima = _extents(document)
+    slices = _slices(document, extents)
+    inputs, index_inputs, outputs = _operand_indices(document, op)
+    constants = _constant_table(document)
+    operation = Operation(
+        name=op.name,
+        file=document.file,
+        sdsc_name=document.sdsc.name,
+        dims=tuple(extents),
+        extents=extents,
+        cores=document.cores,
+        slices=slices,
+        core_slices=_core_slices(document, extents),
+        inputs=tuple(read_tensor(document, i) for i in inputs),
+        outputs=tuple(read_tensor(document, i) for i in outputs),
+        index_tensors=tuple(read_tensor(document, i) for i in index_inputs),
+        masks=_masks(document),
+        constants=_constants(document, constants),
+        constant_formats={c.name: c.data_format for c in constants.values()},
+        data_format=_data_format(document, op, inputs or outputs),
+        unit=given(op.unit, "sfp"),
+        windows=_windows(document, extents),
+        symbolic_dims=_symbolic_dims(document, extents, maxima),
+        last_extents=_last_extents(document, extents, slices, maxima),
+    )
+    if not operation.index_tensors:
+        return operation
+    return replace(
+        operation,
+        inputs=tuple(_single_index_outermost(operation, t) for t in operation.inputs),
+        outputs=tuple(_single_index_outermost(operation, t) for t in operation.outputs),
+    )
+
+
+def _extents(document: SdscDocument) -> tuple[dict[str, int], dict[str, int]]:
+    """N_ per dim, in file order, and the maxima of symbolic ones. Negative means an unused dim, or
+    a symbolic one: its maximum.
 
     SdscError SPY251 when nothing is left to iterate over.
     """
     path = f"{document.dsc_path}.N_"
     entries = dim_entries(document.dsc.extents)
     extents = {dim: document.integer(value, f"{path}.{dim}_") for dim, value in entries.items()}
-    for dim, size in _maxima(document).items():
+    maxima = {
+        dim: _member(document, row, "maxSize_", f"{path}.{SYMBOLIC_KEY}.{dim}")
+        for dim, row in _table(document, SYMBOLIC_KEY).items()
+    }
+    for dim, size in maxima.items():
         if extents.get(dim, 0) < 0:  # -1 in the text of the RFC; code writes the maximum itself
             extents[dim] = size
     used = {dim: extent for dim, extent in extents.items() if extent >= 0}
@@ -58,12 +130,12 @@ def read_extents(document: SdscDocument) -> dict[str, int]:
         expected = "at least one dim, every extent at least 1"
         found = ", ".join(f"{dim}={extent}" for dim, extent in used.items()) or "no dim"
         raise document.error("SPY251", "nothing to iterate over", path, expected, found)
-    return used
+    return used, maxima
 
 
-def _table(document: SdscDocument, dims: Dims, key: str, path: str) -> dict[str, Mapping[str, Any]]:
-    """A nested table of a DataStructDims object by dim; names may carry a trailing ``_``."""
-    table = dims.get(key, {})
+def _table(document: SdscDocument, key: str) -> dict[str, Mapping[str, Any]]:
+    """A nested table of N_ by dim; names may carry a trailing ``_``."""
+    table, path = document.dsc.extents.get(key, {}), f"{document.dsc_path}.N_"
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
         expected = "an object with an object per dim"
         raise document.error("SPY254", f"{key} is malformed", f"{path}.{key}", expected)
@@ -80,13 +152,11 @@ def _member(document: SdscDocument, row: Mapping[str, Any], key: str, path: str)
 # --- windows ----------------------------------------------------------------------------------
 
 
-def read_windows(document: SdscDocument, extents: Mapping[str, int]) -> dict[str, Window]:
+def _windows(document: SdscDocument, extents: Mapping[str, int]) -> dict[str, Window]:
     """Windows by spatial dim (``paddingSizes_``). SdscError SPY254, SPY222."""
-    path = f"{document.dsc_path}.N_"
-    table = _table(document, document.dsc.extents, WINDOWS_KEY, path)
     windows = {}
-    for dim, row in table.items():
-        place = f"{path}.{WINDOWS_KEY}.{dim}"
+    for dim, row in _table(document, WINDOWS_KEY).items():
+        place = f"{document.dsc_path}.N_.{WINDOWS_KEY}.{dim}"
         if dim not in extents:
             raise unknown_dim(document, dim, extents, place)
         windows[dim] = _window(document, row, extents, place)
@@ -108,7 +178,7 @@ def _window(
 
 
 def window_table(windows: Mapping[str, Window]) -> dict[str, dict[str, Any]]:
-    """The ``paddingSizes_`` of windows: the inverse of `read_windows`. Absent padding that nobody
+    """The ``paddingSizes_`` of windows: the inverse of `_windows`. Absent padding that nobody
     needs is not written.
     """
     optional = {"unneeded", "unneeded_front", "unneeded_back"}
@@ -128,17 +198,8 @@ def window_table(windows: Mapping[str, Window]) -> dict[str, dict[str, Any]]:
 # --- symbolic dims ----------------------------------------------------------------------------
 
 
-def _maxima(document: SdscDocument) -> dict[str, int]:
-    path = f"{document.dsc_path}.N_"
-    table = _table(document, document.dsc.extents, SYMBOLIC_KEY, path)
-    return {
-        dim: _member(document, row, "maxSize_", f"{path}.{SYMBOLIC_KEY}.{dim}")
-        for dim, row in table.items()
-    }
-
-
-def read_symbolic_dims(
-    document: SdscDocument, extents: Mapping[str, int]
+def _symbolic_dims(
+    document: SdscDocument, extents: Mapping[str, int], maxima: Mapping[str, int]
 ) -> dict[str, SymbolicDim]:
     """Symbolic dims by name, from ``dimToSymbolMapping_`` and ``symbolicDimInfo_``.
 
@@ -146,14 +207,15 @@ def read_symbolic_dims(
     windows or a mask concern.
     """
     path = f"{document.dsc_path}.N_.{SYMBOLIC_KEY}"
-    maxima = _maxima(document)
-    table = _table(document, document.dsc.extents, SYMBOLIC_KEY, f"{document.dsc_path}.N_")
     symbols = _dim_symbols(document, extents)
     if maxima.keys() != symbols.keys():
         message = "a symbolic dim needs a symbol and a maximum"
         expected = f"dims {', '.join(symbols) or 'none'} of dimToSymbolMapping_"
         raise document.error("SPY258", message, path, expected, ", ".join(maxima) or "none")
+    if not symbols:
+        return {}
     _refuse_mixed(document, symbols)
+    table = _table(document, SYMBOLIC_KEY)
     tags = given(document.sdsc.body.symbol_tags, {})
     return {
         dim: SymbolicDim(
@@ -170,7 +232,7 @@ def read_symbolic_dims(
 def _refuse_mixed(document: SdscDocument, symbols: Mapping[str, int]) -> None:
     """What the reference does not define for a size that changes."""
     path = f"{document.dsc_path}.N_"
-    table = _table(document, document.dsc.extents, WINDOWS_KEY, path)
+    table = _table(document, WINDOWS_KEY)
     windowed = {str(row.get(_WINDOW_DIM, "")).removesuffix("_") for row in table.values()}
     masked = {dim for dim, ranges in given(document.dsc.masks, {}).items() if ranges}
     for dim in symbols:
@@ -199,8 +261,11 @@ def _dim_symbols(document: SdscDocument, extents: Mapping[str, int]) -> dict[str
 # --- uneven work slices -----------------------------------------------------------------------
 
 
-def read_last_extents(
-    document: SdscDocument, extents: Mapping[str, int], slices: Mapping[str, int]
+def _last_extents(
+    document: SdscDocument,
+    extents: Mapping[str, int],
+    slices: Mapping[str, int],
+    symbolic: Mapping[str, int],
 ) -> dict[str, int]:
     """Extent of the last work slice per dim whose ``el_`` differs from ``ss_``, which has no
     meaning for a symbolic dim.
@@ -209,7 +274,6 @@ def read_last_extents(
     one: N = ss · (slices - 1) + el, 0 < el < ss.
     """
     last_extents: dict[str, int] = {}
-    symbolic = _maxima(document)
     for key, stage in given(document.dsc.stages, {}).items():
         path = f"{document.dsc_path}.dataStageParam_.{key}.el_"
         steady, last = dim_entries(stage.steady), dim_entries(given(stage.epilogue, stage.steady))
@@ -230,50 +294,6 @@ def read_last_extents(
     return last_extents
 
 
-def read_operation(sdsc: Sdsc, file: str) -> Operation:
-    """The operation an SDSC describes.
-
-    ``file`` names the SDSC in errors. SdscError: the file contradicts the format;
-    UnsupportedError: valid, but not simulated.
-    """
-    require_dsc(sdsc, file)
-    document = SdscDocument(sdsc, file)
-    for error in unsupported_features(document):
-        raise error
-    op = _compute_op(document)
-    extents = read_extents(document)
-    slices = _slices(document, extents)
-    inputs, index_inputs, outputs = _operand_indices(document, op)
-    operation = Operation(
-        name=op.name,
-        file=file,
-        sdsc_name=sdsc.name,
-        dims=tuple(extents),
-        extents=extents,
-        cores=document.cores,
-        slices=slices,
-        core_slices=_core_slices(document, extents),
-        inputs=tuple(read_tensor(document, i) for i in inputs),
-        outputs=tuple(read_tensor(document, i) for i in outputs),
-        index_tensors=tuple(read_tensor(document, i) for i in index_inputs),
-        masks=_masks(document),
-        constants=_constants(document),
-        constant_formats={c.name: c.data_format for c in _constant_table(document).values()},
-        data_format=_data_format(document, op, inputs or outputs),
-        unit=given(op.unit, "sfp"),
-        windows=read_windows(document, extents),
-        symbolic_dims=read_symbolic_dims(document, extents),
-        last_extents=read_last_extents(document, extents, slices),
-    )
-    if not operation.index_tensors:
-        return operation
-    return replace(
-        operation,
-        inputs=tuple(_single_index_outermost(operation, t) for t in operation.inputs),
-        outputs=tuple(_single_index_outermost(operation, t) for t in operation.outputs),
-    )
-
-
 def _single_index_outermost(op: Operation, tensor: Tensor) -> Tensor:
     """Dims of a single index go outermost in the value tensor that it counts pages of (§6.4).
 
@@ -292,24 +312,6 @@ def _single_index_outermost(op: Operation, tensor: Tensor) -> Tensor:
 
 
 # --- the DSC as a whole -----------------------------------------------------------------------
-
-
-def require_dsc(sdsc: Sdsc, file: str) -> None:
-    """Raises unless there is a DSC to look at: SdscError, or UnsupportedError for data ops only."""
-    document, body = SdscDocument(sdsc, file), sdsc.body
-    if not given(body.dscs, ()):
-        for error in unsupported_features(document):
-            raise error
-        raise document.error("SPY207", "no DSC to execute", document.path, "one entry in dscs_")
-    for index, entry in enumerate(given(body.dscs, ())):
-        if len(entry) != 1:
-            raise document.error(
-                "SPY204",
-                "a DSC entry holds exactly one DSC",
-                f"{document.path}.dscs_[{index}]",
-                "an object with one key, the DSC's name",
-                f"{len(entry)} keys",
-            )
 
 
 def _compute_op(document: SdscDocument) -> ComputeOp:
@@ -369,9 +371,9 @@ def _constant_table(document: SdscDocument) -> Mapping[str, ConstantInfo]:
     return {}
 
 
-def _constants(document: SdscDocument) -> dict[str, int]:
+def _constants(document: SdscDocument, table: Mapping[str, ConstantInfo]) -> dict[str, int]:
     constants: dict[str, int] = {}
-    for key, constant in _constant_table(document).items():
+    for key, constant in table.items():
         path = f"{document.dsc_path}.constantInfo_.{key}"
         if constant.name in constants:
             message = f"constant {constant.name} is given twice"

@@ -34,16 +34,6 @@ DIM_NAMES = frozenset(
 """The primary dims of the format (§1)."""
 
 
-def body_path(sdsc: Sdsc) -> str:
-    """JSON path of the SuperDsc object."""
-    return json_path((sdsc.name,))
-
-
-def dsc_path(sdsc: Sdsc) -> str:
-    """JSON path of the first DSC."""
-    return json_path((sdsc.name, "dscs_", 0, sdsc.dsc_name))
-
-
 def dim_entries(extents: Dims) -> dict[str, int | str]:
     """The dims of a DataStructDims object in file order, names without the trailing ``_``."""
     return {
@@ -83,12 +73,12 @@ class SdscDocument:
     @cached_property
     def path(self) -> str:
         """JSON path of the SuperDsc object."""
-        return body_path(self.sdsc)
+        return json_path((self.sdsc.name,))
 
     @cached_property
     def dsc_path(self) -> str:
         """JSON path of the DSC."""
-        return dsc_path(self.sdsc)
+        return json_path((self.sdsc.name, "dscs_", 0, self.sdsc.dsc_name))
 
     @cached_property
     def dsc(self) -> Dsc:
@@ -103,8 +93,19 @@ class SdscDocument:
 
     @cached_property
     def nodes(self) -> dict[int, tuple[AllocateNode, str]]:
-        """Allocate node and its JSON path, per tensor index."""
-        return read_nodes(self)
+        """Allocate node and its JSON path, per tensor index. SdscError for other nodes."""
+        nodes: dict[int, tuple[AllocateNode, str]] = {}
+        for position, node in enumerate(self.dsc.nodes):
+            path = f"{self.dsc_path}.scheduleTree_[{position}]"
+            if node.node_type != "allocate":
+                message = f"node {node.name} is not an allocation"
+                raise self.error("SPY223", message, f"{path}.nodeType_", "allocate", node.node_type)
+            index = self.integer(node.tensor_index, f"{path}.ldsIdx_")
+            if index in nodes:
+                message = f"tensor {index} has two allocate nodes"
+                raise self.error("SPY223", message, f"{path}.ldsIdx_", "one node per tensor")
+            nodes[index] = node, path
+        return nodes
 
     def error(
         self, code: str, message: str, path: str, expected: str = "", found: str = ""
@@ -187,22 +188,6 @@ def _says_once(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_says_once, value))
     return value is UNSET or value is None or str(value) in ("0", "1", "False", "True")
-
-
-def read_nodes(document: SdscDocument) -> dict[int, tuple[AllocateNode, str]]:
-    """Allocate node and its JSON path per tensor index; SdscError unless all are allocations."""
-    nodes: dict[int, tuple[AllocateNode, str]] = {}
-    for position, node in enumerate(document.dsc.nodes):
-        path = f"{document.dsc_path}.scheduleTree_[{position}]"
-        if node.node_type != "allocate":
-            message = f"node {node.name} is not an allocation"
-            raise document.error("SPY223", message, f"{path}.nodeType_", "allocate", node.node_type)
-        index = document.integer(node.tensor_index, f"{path}.ldsIdx_")
-        if index in nodes:
-            message = f"tensor {index} has two allocate nodes"
-            raise document.error("SPY223", message, f"{path}.ldsIdx_", "one node per tensor")
-        nodes[index] = node, path
-    return nodes
 
 
 def read_core_slices(
