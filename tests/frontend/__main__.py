@@ -17,14 +17,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from tests.frontend.expectations import MANDATORY, Expectations
-from tests.frontend.plugin.spyre_recording import SETTINGS
+from tests.frontend.plugin.spyre_recording import SETTINGS, append, read_outcomes
 
 PLUGIN = Path(__file__).parent / "plugin"
 """A folder of its own: a checkout has a package ``tests`` too."""
@@ -70,18 +71,21 @@ class Result:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    checkout = Path(options.torch_spyre).resolve()
+    checkout = options.checkout = Path(options.torch_spyre).resolve()
     if (problem := _problem(checkout)) is not None:
         print(problem, file=sys.stderr)
         return 2
     expectations = Expectations(checkout)
     files = [f for f in expectations.test_files(checkout) if _chosen(f, options.files)]
     results: list[Result] = []
-    for file in files:
-        found = [_result(row, expectations) for row in _run_file(file, checkout, options)]
-        results += found
-        if found:
-            print(f"{file}: {_counted(found)}", flush=True)
+    with _record(options) as record:
+        if options.again:
+            _forget_failures(record, expectations)
+        for file in files:
+            found = [_result(row, expectations) for row in _run_file(file, record, options)]
+            results += found
+            if found:
+                print(f"{file}: {_counted(found)}", flush=True)
     _print(results)
     if options.json:
         rows = [vars(r) | {"verdict": r.verdict, "cause": r.cause} for r in results]
@@ -99,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--files", nargs="*", metavar="PATTERN", help="test files, as tests/tensor/*")
     add("--sample", type=_share, default=(0, 1), metavar="K/N", help="the K-th of N parts")
     add("--json", metavar="FILE", help="write all outcomes")
+    add("--resume", metavar="FILE", help="outcomes as they come; what is there is not run again")
+    add("--again", action="store_true", help="but for what failed unexpectedly")
     add("--seconds", type=int, default=300, help="limit of one test")
     add("--memory", type=float, default=12, metavar="GIB", help="limit of a process")
     add("--total", type=int, default=0, metavar="SECONDS", help="begin no test file after that")
@@ -130,32 +136,44 @@ def _chosen(file: str, patterns: Sequence[str] | None) -> bool:
 # --- running --------------------------------------------------------------------------------------
 
 
-def _run_file(file: str, checkout: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Rows of all tests of a file; a process that dies is followed by another one."""
-    if options.total and time.monotonic() - _BEGIN > options.total:
+@contextmanager
+def _record(options: argparse.Namespace) -> Iterator[Path]:
+    """The file that outcomes are appended to: one to go on with, or one of this run."""
+    if options.resume:
+        record = Path(options.resume).resolve()
+        record.touch()
+        yield record
         return
     with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder) / "results.jsonl"
-        rows: dict[str, dict[str, Any]] = {}
-        for _ in range(MOST_DEATHS):
-            results.write_text("")
-            settings = {
-                "results": str(results),
-                "sample": options.sample,
-                "seconds": options.seconds,
-                "done": list(rows),
-                "sanitize": options.sanitize,
-            }
-            death = _run_process(file, checkout, options, settings)
-            found, open_test = _read(results)
-            rows |= found
-            if death is None:
-                break
-            if open_test is None:
-                rows[file] = _died(file, death)
-                break
-            rows[open_test] = _died(open_test, death)
-        yield from rows.values()
+        record = Path(folder) / "outcomes.jsonl"
+        record.touch()
+        yield record
+
+
+def _forget_failures(record: Path, expectations: Expectations) -> None:
+    for row in read_outcomes(record).rows.values():
+        if _result(row, expectations).verdict == "unexpected failure":
+            append(record, {"id": row["id"], "again": True})
+
+
+def _run_file(file: str, record: Path, options: argparse.Namespace) -> Iterable[dict[str, Any]]:
+    """Rows of all tests of a file; a process that dies is followed by another one."""
+    complete = {"file": file, "complete": [*options.sample, options.keyword]}
+    outcomes = read_outcomes(record).of(file)
+    if complete in outcomes.complete:
+        return outcomes.rows.values()
+    if options.total and time.monotonic() - _BEGIN > options.total:
+        return outcomes.rows.values()
+    for _ in range(MOST_DEATHS):
+        death = _run_process(file, record, options)
+        outcomes = read_outcomes(record).of(file)
+        if death is None:
+            append(record, complete)
+            break
+        append(record, _died(outcomes.begun or file, death))
+        if outcomes.begun is None:
+            break
+    return read_outcomes(record).of(file).rows.values()
 
 
 _BEGIN = time.monotonic()
@@ -165,11 +183,15 @@ def _died(node: str, death: str) -> dict[str, Any]:
     return {"id": node, "outcome": "failed", "error": f"the process {death}", "seconds": 0}
 
 
-def _run_process(
-    file: str, checkout: Path, options: argparse.Namespace, settings: dict[str, Any]
-) -> str | None:
+def _run_process(file: str, record: Path, options: argparse.Namespace) -> str | None:
     """Run a file's tests; why the process ended before their end, else None."""
     keyword = ["-k", options.keyword] if options.keyword else []
+    settings = {
+        "results": str(record),
+        "sample": options.sample,
+        "seconds": options.seconds,
+        "sanitize": options.sanitize,
+    }
     plugins = ("-p", "spyre_recording", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", "-q", *plugins, "--tb=no", *keyword, file]
     environment = {
@@ -183,7 +205,7 @@ def _run_process(
         environment["SPYRE_SANITIZE"] = environment.get("SPYRE_SANITIZE") or "1"
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            command, cwd=checkout, env=environment, stdout=output, stderr=subprocess.STDOUT
+            command, cwd=options.checkout, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
         reason = _watch(process, options.memory * GIB)
         if reason is None and process.returncode not in (0, 1, 5):
@@ -213,19 +235,6 @@ def _resident_bytes(pid: int) -> int:
     except (OSError, IndexError):
         return 0  # it has ended meanwhile
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _read(results: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
-    """The last word on every test, and a test that has begun and not ended."""
-    rows: dict[str, dict[str, Any]] = {}
-    begun: str | None = None
-    for line in results.read_text().splitlines():
-        row = json.loads(line)
-        if row.get("begun"):
-            begun = row["id"]
-        elif rows.get(row["id"], {}).get("outcome") != "failed":
-            rows[row["id"]] = row
-    return rows, begun if begun not in rows else None
 
 
 def _result(row: dict[str, Any], expectations: Expectations) -> Result:

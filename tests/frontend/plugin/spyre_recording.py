@@ -11,6 +11,8 @@ import signal
 import typing
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,15 +34,61 @@ class TestTakesTooLong(Exception):
     __test__ = False
 
 
+@dataclass
+class Outcomes:
+    """What is written down: the last word on every test, files of which nothing is left, and a
+    test that has begun and not ended.
+    """
+
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    complete: list[dict[str, Any]] = field(default_factory=list)
+    begun: str | None = None
+
+    def of(self, file: str) -> Outcomes:
+        """Those of one test file."""
+        mine = {node: row for node, row in self.rows.items() if node.partition("::")[0] == file}
+        complete = [line for line in self.complete if line["file"] == file]
+        begun = self.begun and self.begun.partition("::")[0] == file
+        return Outcomes(mine, complete, self.begun if begun else None)
+
+    def take(self, line: dict[str, Any]) -> None:
+        """One more line."""
+        if "file" in line:
+            self.complete.append(line)
+        elif line.get("again"):
+            self.rows.pop(line["id"], None)
+            file = line["id"].partition("::")[0]
+            self.complete = [other for other in self.complete if other["file"] != file]
+        elif line.get("begun"):
+            self.begun = line["id"]
+        elif self.rows.get(line["id"], {}).get("outcome") != "failed":
+            self.rows[line["id"]] = line
+        if self.begun in self.rows:
+            self.begun = None
+
+
+def read_outcomes(record: Path) -> Outcomes:
+    """Of a file of lines that `append` wrote."""
+    outcomes = Outcomes()
+    for line in record.read_text().splitlines():
+        outcomes.take(json.loads(line))
+    return outcomes
+
+
+def append(record: Path, line: dict[str, Any]) -> None:
+    """Write a line behind the others."""
+    with record.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
 def _write(row: dict[str, Any]) -> None:
-    with open(_settings["results"], "a") as file:
-        file.write(json.dumps(row) + "\n")
+    append(Path(_settings["results"]), row)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the sample, without what an earlier process has done."""
     share, parts = _settings["sample"]
-    done = set(_settings["done"])
+    done = read_outcomes(Path(_settings["results"])).rows
     items[:] = [
         item
         for item in items
